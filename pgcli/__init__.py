@@ -1,0 +1,31 @@
+"""Ask folders of images questions with PaliGemma: the public names, loaded when first used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pgcli.api import Engine, load
+    from pgcli.records import Answer, Box, Item
+
+__all__ = ["Answer", "Box", "Engine", "Item", "__version__", "load"]
+__version__ = "0.1.0"
+
+_HOME = {
+    "Answer": "pgcli.records",
+    "Box": "pgcli.records",
+    "Engine": "pgcli.api",
+    "Item": "pgcli.records",
+    "load": "pgcli.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'pgcli' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

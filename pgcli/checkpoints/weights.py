@@ -1,0 +1,219 @@
+"""safetensors -> parameters: rename a few prefixes, then insist on every name, shape and dtype."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from pgcli.checkpoints.files import read_json
+from pgcli.errors import InvalidCheckpoint
+from pgcli.model.config import PaliGemmaConfig
+from pgcli.model.paligemma import PaliGemma
+
+INDEX = "model.safetensors.index.json"
+SHARD_NAME = re.compile(r"[A-Za-z0-9._-]+\.safetensors")
+STORED_DTYPES = ("F32", "F16", "BF16")
+HEAD = "decoder.lm_head.weight"
+EMBEDDING = "decoder.embed_tokens.weight"
+
+# Every generation of names leads to this code's own; the first match of each pattern is renamed.
+RENAMES = (
+    (r"^model\.(?=vision_tower\.|multi_modal_projector\.|language_model\.)", ""),
+    (r"^vision_tower\.(vision_model\.)?", "vision."),
+    (r"^vision\.encoder\.", "vision."),
+    (r"^multi_modal_projector\.linear\.", "projector."),
+    (r"^(language_model\.)?lm_head\.", "decoder.lm_head."),
+    (r"^language_model\.(model\.)?", "decoder."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor in a file: as its header describes it, nothing of it read yet."""
+
+    name: str
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a stored tensor belongs: rows `start` to `start + shape[0]` of a (fused) parameter."""
+
+    parameter: str
+    start: int
+    shape: tuple[int, ...]
+
+
+def load(
+    folder: Path, config: PaliGemmaConfig, *, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> PaliGemma:
+    """The model with a checkpoint's weights, in evaluation mode, each tensor read into its place.
+
+    Raises InvalidCheckpoint, naming the tensor, before any memory is taken: a missing or unknown
+    name, another shape, a dtype that holds no weights, a broken file. Never holds a second copy.
+    """
+    stored = _stored(folder)
+    with ExitStack() as stack:
+        opened = {
+            file: stack.enter_context(_open(file)) for file in {s.file for s in stored.values()}
+        }
+
+        def read(name: str) -> Tensor:
+            tensor: Tensor = opened[stored[name].file].get_tensor(stored[name].name)
+            return tensor
+
+        config = _settle_head(config, stored, read)
+        with torch.device("meta"):
+            model = PaliGemma(config).to(dtype)
+        places = _places(model, config)
+        _insist(stored, places)
+        model = model.to_empty(device=device).requires_grad_(False).eval()
+        parameters = dict(model.named_parameters())
+        for name in sorted(stored, key=lambda name: stored[name].file):
+            place = places[name]
+            parameters[place.parameter].narrow(0, place.start, place.shape[0]).copy_(read(name))
+    return model
+
+
+def total_bytes(folder: Path) -> int:
+    """The size of a checkpoint's weight files."""
+    return sum(file.stat().st_size for file in weight_files(folder))
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold the weights: those the index names, or every safetensors file."""
+    if (folder / INDEX).exists():
+        names = _index(folder)
+        files = [folder / name for name in sorted(set(names.values()))]
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        pickles = [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.ckpt")]
+        raise InvalidCheckpoint(
+            f"{folder} has no safetensors file"
+            + (f"; {pickles[0].name} is a pickle, which can run code" if pickles else ""),
+            hint="save it again with transformers: save_pretrained writes safetensors",
+        )
+    return files
+
+
+def _index(folder: Path) -> dict[str, str]:
+    """Tensor name -> file name, where every file lies in the folder itself."""
+    names = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(names, dict):
+        raise InvalidCheckpoint(f"{folder / INDEX} has no weight_map")
+    for tensor, file in names.items():
+        if not isinstance(file, str) or not SHARD_NAME.fullmatch(file):
+            raise InvalidCheckpoint(f"{INDEX} sends {tensor} to {file!r}, not a file of the folder")
+    return names
+
+
+def _open(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt", device="cpu")
+    except FileNotFoundError:
+        raise InvalidCheckpoint(f"{file} is missing", hint="download the model again") from None
+    except (SafetensorError, OSError) as error:
+        raise InvalidCheckpoint(
+            f"{file} is no intact safetensors file: {error}", hint="download the model again"
+        ) from error
+
+
+def _headers(file: Path) -> Iterator[Stored]:
+    with _open(file) as opened:
+        for name in opened.keys():  # noqa: SIM118 - not a mapping
+            header = opened.get_slice(name)
+            yield Stored(name, file, tuple(header.get_shape()), header.get_dtype())
+
+
+def _stored(folder: Path) -> dict[str, Stored]:
+    """Every stored tensor under this code's name for it."""
+    found: dict[str, Stored] = {}
+    for file in weight_files(folder):
+        for tensor in _headers(file):
+            name = canonical(tensor.name)
+            if name in found:
+                raise InvalidCheckpoint(
+                    f"{tensor.name} is stored twice, also as {found[name].name}"
+                )
+            found[name] = tensor
+    if (folder / INDEX).exists():
+        by_name = {tensor.name: tensor for tensor in found.values()}
+        for name, file_name in _index(folder).items():
+            if name not in by_name or by_name[name].file.name != file_name:
+                raise InvalidCheckpoint(f"{INDEX} says that {name} is in {file_name}; it is not")
+    return found
+
+
+def canonical(name: str) -> str:
+    """This code's name for a tensor, from any generation of checkpoint names."""
+    for pattern, ours in RENAMES:
+        name = re.sub(pattern, ours, name, count=1)
+    return name
+
+
+def _settle_head(config: PaliGemmaConfig, stored: dict[str, Stored], read: Any) -> PaliGemmaConfig:
+    """Untie the head where the checkpoint stores one that differs from the embedding."""
+    if HEAD not in stored or EMBEDDING not in stored or not config.tied:
+        return config
+    if stored[HEAD].shape == stored[EMBEDDING].shape and torch.equal(read(HEAD), read(EMBEDDING)):
+        del stored[HEAD]
+        return config
+    return replace(config, tied=False)
+
+
+def _places(model: PaliGemma, config: PaliGemmaConfig) -> dict[str, Place]:
+    """Where each tensor of a complete checkpoint belongs; fused parameters take several."""
+    places = {}
+    for parameter, tensor in model.named_parameters():
+        start = 0
+        for name, rows in _parts(parameter, tensor.shape[0], config):
+            places[name] = Place(parameter, start, (rows, *tensor.shape[1:]))
+            start += rows
+    return places
+
+
+def _parts(parameter: str, rows: int, config: PaliGemmaConfig) -> list[tuple[str, int]]:
+    if ".gate_up_proj." in parameter:
+        return [(parameter.replace("gate_up_proj", f"{x}_proj"), rows // 2) for x in ("gate", "up")]
+    if ".qkv_proj." not in parameter:
+        return [(parameter, rows)]
+    decoder = config.decoder
+    heads, size = (decoder.num_heads, decoder.num_kv_heads, decoder.num_kv_heads), decoder.head_dim
+    if parameter.startswith("vision."):
+        heads, size = (config.vision.num_heads,) * 3, config.vision.head_dim
+    return [
+        (parameter.replace("qkv_proj", f"{x}_proj"), n * size)
+        for x, n in zip("qkv", heads, strict=True)
+    ]
+
+
+def _insist(stored: dict[str, Stored], places: dict[str, Place]) -> None:
+    for name, tensor in stored.items():
+        if name not in places:
+            raise InvalidCheckpoint(
+                f"{tensor.name} in {tensor.file.name} has no place in the model"
+            )
+        if tensor.shape != places[name].shape:
+            raise InvalidCheckpoint(
+                f"{tensor.name} has the shape {tensor.shape}; config.json asks for "
+                f"{places[name].shape}"
+            )
+        if tensor.dtype not in STORED_DTYPES:
+            raise InvalidCheckpoint(
+                f"{tensor.name} is stored as {tensor.dtype}",
+                hint=f"supported: {', '.join(STORED_DTYPES)}; quantised checkpoints are not read",
+            )
+    for name in places:
+        if name not in stored:
+            raise InvalidCheckpoint(f"{name} is missing from the checkpoint's weights")

@@ -1,0 +1,163 @@
+"""The decoder: Gemma, from embedded slots to the next token's logits.
+
+B rows · L new slots this pass · S slots so far · D width · N query heads · K key/value heads ·
+G query heads per key/value head · H head size · V vocabulary
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pgcli.model.cache import Cache
+from pgcli.model.config import DecoderConfig
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+class RMSNorm(nn.Module):
+    """Scale to unit mean square, then by one plus the weight, in float32 up to the last cast."""
+
+    def __init__(self, width: int, eps: float):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = at_least_float32(x)
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (normed * (1 + at_least_float32(self.weight))).to(x.dtype)
+
+
+class Rotation:
+    """Rotary position embedding: the cosines and sines of one pass, made once for all layers.
+
+    The head is split in halves, not interleaved, as Gemma's weights expect. Angles are float32
+    whatever the dtype: in bfloat16 positions past 256 would fall together.
+    """
+
+    def __init__(self, position_BL: Tensor, config: DecoderConfig, dtype: torch.dtype):
+        wide = torch.promote_types(dtype, torch.float32)
+        half = torch.arange(0, config.head_dim, 2, device=position_BL.device, dtype=wide)
+        frequency = 1 / config.rope_theta ** (half / config.head_dim)
+        angle_BLH = (position_BL[..., None].to(wide) * frequency).repeat(1, 1, 2)
+        self.cos = angle_BLH.cos().to(dtype)[:, :, None]
+        self.sin = angle_BLH.sin().to(dtype)[:, :, None]
+
+    def __call__(self, x_BLNH: Tensor) -> Tensor:
+        first, second = x_BLNH.chunk(2, dim=-1)
+        return x_BLNH * self.cos + torch.cat([-second, first], dim=-1) * self.sin
+
+
+class Attention(nn.Module):
+    """Grouped-query attention; query head n shares key/value head n // G."""
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__()
+        heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_dim
+        self.sizes = (heads, kv_heads, kv_heads)
+        self.head_dim = size
+        self.qkv_proj = nn.Linear(config.width, (heads + 2 * kv_heads) * size, bias=False)
+        self.o_proj = nn.Linear(heads * size, config.width, bias=False)
+
+    def forward(
+        self, x_BLD: Tensor, rotate: Rotation, mask: Tensor | None, layer: int, cache: Cache | None
+    ) -> Tensor:
+        rows, length, _ = x_BLD.shape
+        heads_BLxH = self.qkv_proj(x_BLD).view(rows, length, -1, self.head_dim)
+        query_BLNH, key_BLKH, value_BLKH = heads_BLxH.split(self.sizes, dim=2)
+        query_BLNH = rotate(query_BLNH)
+        key_BKSH, value_BKSH = rotate(key_BLKH).transpose(1, 2), value_BLKH.transpose(1, 2)
+        if cache is not None:
+            key_BKSH, value_BKSH = cache.write(layer, key_BKSH, value_BKSH)
+        out_BLD: Tensor = self.o_proj(grouped_attention(query_BLNH, key_BKSH, value_BKSH, mask))
+        return out_BLD
+
+
+def grouped_attention(
+    query_BLNH: Tensor, key_BKSH: Tensor, value_BKSH: Tensor, mask_B1LS: Tensor | None
+) -> Tensor:
+    """Attention of many query heads over few key/value heads, heads joined again: (B, L, N * H).
+
+    A group's heads are laid one after another along the query axis, so that its keys and values
+    are read where they lie and never copied per head. The mask may be (B, 1, 1, S) or (B, 1, L, S).
+    """
+    rows, length, heads, size = query_BLNH.shape
+    kv_heads = key_BKSH.shape[1]
+    groups = heads // kv_heads
+    query_BKGLH = query_BLNH.view(rows, length, kv_heads, groups, size).permute(0, 2, 3, 1, 4)
+    if mask_B1LS is not None and mask_B1LS.shape[2] > 1:
+        mask_B1LS = mask_B1LS.repeat(1, 1, groups, 1)
+    out = F.scaled_dot_product_attention(
+        query_BKGLH.flatten(2, 3), key_BKSH, value_BKSH, attn_mask=mask_B1LS
+    )
+    return out.view(rows, kv_heads, groups, length, size).permute(0, 3, 1, 2, 4).flatten(2)
+
+
+class MLP(nn.Module):
+    """GeGLU with the tanh approximation; gate and up come from one fused product."""
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__()
+        self.gate_up_proj = nn.Linear(config.width, 2 * config.mlp_dim, bias=False)
+        self.down_proj = nn.Linear(config.mlp_dim, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        out: Tensor = self.down_proj(F.gelu(gate, approximate="tanh") * up)
+        return out
+
+
+class Layer(nn.Module):
+    def __init__(self, config: DecoderConfig):
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.width, config.norm_eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = RMSNorm(config.width, config.norm_eps)
+        self.mlp = MLP(config)
+
+    def forward(
+        self, x: Tensor, rotate: Rotation, mask: Tensor | None, layer: int, cache: Cache | None
+    ) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rotate, mask, layer, cache)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class Gemma(nn.Module):
+    """The decoder's trunk and its two ends, which share one matrix unless `tied` is False."""
+
+    def __init__(self, config: DecoderConfig, *, tied: bool = True):
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.width)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.depth))
+        self.norm = RMSNorm(config.width, config.norm_eps)
+        self.lm_head = None if tied else nn.Linear(config.width, config.vocab_size, bias=False)
+
+    def embed(self, token_BT: Tensor) -> Tensor:
+        """Token embeddings (B, T, D) times sqrt(D), a factor rounded to the weights' dtype."""
+        weight = self.embed_tokens.weight
+        scale = torch.tensor(self.config.width**0.5, dtype=weight.dtype, device=weight.device)
+        return F.embedding(token_BT, weight) * scale
+
+    def forward(
+        self, x_BLD: Tensor, position_BL: Tensor, mask: Tensor | None, cache: Cache | None = None
+    ) -> Tensor:
+        """The new slots' last hidden states (B, L, D), normalised.
+
+        `mask` is True where a slot may be seen, (B, 1, 1, S) or (B, 1, L, S), or None for all.
+        """
+        rotate = Rotation(position_BL, self.config, x_BLD.dtype)
+        for number, layer in enumerate(self.layers):
+            x_BLD = layer(x_BLD, rotate, mask, number, cache)
+        out: Tensor = self.norm(x_BLD)
+        return out
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Scores over the vocabulary (..., V) for normalised hidden states (..., D)."""
+        head = self.embed_tokens if self.lm_head is None else self.lm_head
+        return F.linear(x, head.weight)

@@ -1,0 +1,106 @@
+"""PaliGemma: the eye, one linear projector and the decoder, as prefill and step.
+
+B rows · C channels · R resolution · P patches · T prompt tokens · S slots so far · D width ·
+V vocabulary
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from pgcli.model.cache import Cache
+from pgcli.model.config import PaliGemmaConfig
+from pgcli.model.gemma import Gemma
+from pgcli.model.siglip import Siglip
+
+
+class PaliGemma(nn.Module):
+    """The whole model. `encode` a picture once, `prefill` it with a prompt, then `step`.
+
+    Image and prompt see each other whole, so an image's keys and values depend on the prompt and
+    only what `encode` returns can be shared between prompts. Generated tokens are causal.
+    """
+
+    def __init__(self, config: PaliGemmaConfig):
+        super().__init__()
+        self.config = config
+        self.vision = Siglip(config.vision)
+        self.projector = nn.Linear(config.vision.width, config.decoder.width)
+        self.decoder = Gemma(config.decoder, tied=config.tied)
+
+    def encode(self, pixels_BCRR: Tensor) -> Tensor:
+        """Pictures as the decoder reads them: (B, P, D), not scaled as text embeddings are."""
+        patch_BPD: Tensor = self.projector(self.vision(pixels_BCRR))
+        return patch_BPD
+
+    def cache(self, *, rows: int, slots: int) -> Cache:
+        """An empty cache that fits this model, where the model is and in its dtype."""
+        decoder, weight = self.config.decoder, self.projector.weight
+        return Cache(
+            rows=rows,
+            slots=slots,
+            depth=decoder.depth,
+            num_kv_heads=decoder.num_kv_heads,
+            head_dim=decoder.head_dim,
+            dtype=weight.dtype,
+            device=weight.device,
+        )
+
+    def prefill(
+        self, patch_BPD: Tensor, token_BT: Tensor, is_real_BT: Tensor | None, cache: Cache
+    ) -> Tensor:
+        """Read pictures and left-padded prompts into an empty cache; the first logits (B, V).
+
+        The image goes first and the padding falls between image and prompt: slot order is free
+        because positions and mask are explicit, and this order makes the join a plain `cat`.
+        `is_real_BT` is False on padding, or None where all prompts are equally long.
+        """
+        x_BSD = torch.cat([patch_BPD, self.decoder.embed(token_BT)], dim=1)
+        is_real_BS = None
+        if is_real_BT is not None:
+            image = is_real_BT.new_ones(patch_BPD.shape[:2])
+            is_real_BS = torch.cat([image, is_real_BT], dim=1)
+        position_BS, mask = cache.claim(is_real_BS, x_BSD.shape[1])
+        hidden_BSD = self.decoder(x_BSD, position_BS, mask, cache)
+        return self.decoder.logits(hidden_BSD[:, -1])
+
+    def step(self, token_B: Tensor, cache: Cache) -> Tensor:
+        """Append each row's newest token; the logits (B, V) of what follows it."""
+        position_B1, mask = cache.claim(None, 1)
+        hidden_B1D = self.decoder(self.decoder.embed(token_B[:, None]), position_B1, mask, cache)
+        return self.decoder.logits(hidden_B1D[:, 0])
+
+    def forward(
+        self, patch_BPD: Tensor, token_BT: Tensor, is_real_BT: Tensor, is_prefix_BT: Tensor
+    ) -> Tensor:
+        """One pass over prompts and their known answers; hidden states (B, T, D) of the text slots.
+
+        This is the cached passes' function written without a cache: training uses it, and the
+        tests hold `prefill` and `step` against it.
+        """
+        patches = patch_BPD.shape[1]
+        x_BSD = torch.cat([patch_BPD, self.decoder.embed(token_BT)], dim=1)
+        image = is_real_BT.new_ones(patch_BPD.shape[:2])
+        is_real_BS = torch.cat([image, is_real_BT], dim=1)
+        is_prefix_BS = torch.cat([image, is_prefix_BT], dim=1)
+        mask = prefix_mask(is_real_BS, is_prefix_BS)
+        hidden_BSD: Tensor = self.decoder(x_BSD, is_real_BS.cumsum(1), mask)
+        return hidden_BSD[:, patches:]
+
+
+def prefix_mask(is_real_BS: Tensor, is_prefix_BS: Tensor) -> Tensor:
+    """Who may look at whom, (B, 1, S, S): the prefix sees itself whole, the answer the past.
+
+    For a prefix of two slots, one of padding and an answer of two (query by row, key by column):
+
+        1 1 0 0 0
+        1 1 0 0 0
+        1 1 0 0 0
+        1 1 0 1 0
+        1 1 0 1 1
+    """
+    slots = is_real_BS.shape[1]
+    earlier_SS = torch.ones(slots, slots, dtype=torch.bool, device=is_real_BS.device).tril()
+    allowed_BSS = (is_prefix_BS[:, None, :] | earlier_SS) & is_real_BS[:, None, :]
+    return allowed_BSS[:, None]
