@@ -75,12 +75,12 @@ def load(
         config = _settle_head(config, stored, read)
         with torch.device("meta"):
             model = PaliGemma(config).to(dtype)
-        places = _places(model, config)
-        _insist(stored, places)
+        home = places(model)
+        _insist(stored, home)
         model = model.to_empty(device=device).requires_grad_(False).eval()
         parameters = dict(model.named_parameters())
         for name in sorted(stored, key=lambda name: stored[name].file):
-            place = places[name]
+            place = home[name]
             parameters[place.parameter].narrow(0, place.start, place.shape[0]).copy_(read(name))
     return model
 
@@ -172,15 +172,15 @@ def _settle_head(config: PaliGemmaConfig, stored: dict[str, Stored], read: Any) 
     return replace(config, tied=False)
 
 
-def _places(model: PaliGemma, config: PaliGemmaConfig) -> dict[str, Place]:
+def places(model: PaliGemma) -> dict[str, Place]:
     """Where each tensor of a complete checkpoint belongs; fused parameters take several."""
-    places = {}
+    found = {}
     for parameter, tensor in model.named_parameters():
         start = 0
-        for name, rows in _parts(parameter, tensor.shape[0], config):
-            places[name] = Place(parameter, start, (rows, *tensor.shape[1:]))
+        for name, rows in _parts(parameter, tensor.shape[0], model.config):
+            found[name] = Place(parameter, start, (rows, *tensor.shape[1:]))
             start += rows
-    return places
+    return found
 
 
 def _parts(parameter: str, rows: int, config: PaliGemmaConfig) -> list[tuple[str, int]]:
@@ -198,22 +198,22 @@ def _parts(parameter: str, rows: int, config: PaliGemmaConfig) -> list[tuple[str
     ]
 
 
-def _insist(stored: dict[str, Stored], places: dict[str, Place]) -> None:
+def _insist(stored: dict[str, Stored], home: dict[str, Place]) -> None:
     for name, tensor in stored.items():
-        if name not in places:
+        if name not in home:
             raise InvalidCheckpoint(
                 f"{tensor.name} in {tensor.file.name} has no place in the model"
             )
-        if tensor.shape != places[name].shape:
+        if tensor.shape != home[name].shape:
             raise InvalidCheckpoint(
                 f"{tensor.name} has the shape {tensor.shape}; config.json asks for "
-                f"{places[name].shape}"
+                f"{home[name].shape}"
             )
         if tensor.dtype not in STORED_DTYPES:
             raise InvalidCheckpoint(
                 f"{tensor.name} is stored as {tensor.dtype}",
                 hint=f"supported: {', '.join(STORED_DTYPES)}; quantised checkpoints are not read",
             )
-    for name in places:
+    for name in home:
         if name not in stored:
             raise InvalidCheckpoint(f"{name} is missing from the checkpoint's weights")

@@ -1,0 +1,94 @@
+"""Parameters -> a folder in the Hub's layout, which transformers reads too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from pgcli.checkpoints.weights import Place, places
+from pgcli.model.config import PaliGemmaConfig
+from pgcli.model.paligemma import PaliGemma
+
+# this code's trunk names -> the Hub's
+PREFIXES = (
+    ("vision.layers.", "vision_tower.vision_model.encoder.layers."),
+    ("vision.", "vision_tower.vision_model."),
+    ("projector.", "multi_modal_projector.linear."),
+    ("decoder.lm_head.", "language_model.lm_head."),
+    ("decoder.", "language_model.model."),
+)
+
+
+def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
+    """Write `config.json` and `model.safetensors`; fused weights are taken apart again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parameters = dict(model.named_parameters())
+
+    def part(place: Place) -> torch.Tensor:
+        rows = parameters[place.parameter].detach().narrow(0, place.start, place.shape[0])
+        return rows.to("cpu", dtype).contiguous()
+
+    tensors = {hub_name(name): part(place) for name, place in places(model).items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    text = json.dumps(config_values(model.config, dtype), indent=2) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
+
+
+def hub_name(name: str) -> str:
+    """The Hub's name for one of this code's tensors."""
+    for ours, theirs in PREFIXES:
+        if name.startswith(ours):
+            return theirs + name.removeprefix(ours)
+    raise ValueError(f"{name} is no part of the model")
+
+
+def config_values(config: PaliGemmaConfig, dtype: torch.dtype) -> dict[str, Any]:
+    """The `config.json` from which `model.config.read_config` makes the same sizes again."""
+    vision, decoder = config.vision, config.decoder
+    stop = list(config.stop_tokens)
+    return {
+        "architectures": ["PaliGemmaForConditionalGeneration"],
+        "model_type": "paligemma",
+        "bos_token_id": 2,
+        "eos_token_id": stop[0] if len(stop) == 1 else stop,
+        "pad_token_id": 0,
+        "dtype": str(dtype).removeprefix("torch."),
+        "hidden_size": decoder.width,
+        "image_token_index": config.image_token,
+        "projection_dim": decoder.width,
+        "tie_word_embeddings": config.tied,
+        "vocab_size": decoder.vocab_size,
+        "text_config": {
+            "model_type": "gemma",
+            "hidden_size": decoder.width,
+            "num_hidden_layers": decoder.depth,
+            "intermediate_size": decoder.mlp_dim,
+            "num_attention_heads": decoder.num_heads,
+            "num_key_value_heads": decoder.num_kv_heads,
+            "head_dim": decoder.head_dim,
+            "vocab_size": decoder.vocab_size,
+            "rms_norm_eps": decoder.norm_eps,
+            "rope_theta": decoder.rope_theta,
+            "max_position_embeddings": decoder.max_positions,
+            "num_image_tokens": config.image_tokens,
+            "hidden_act": "gelu_pytorch_tanh",
+            "tie_word_embeddings": config.tied,
+        },
+        "vision_config": {
+            "model_type": "siglip_vision_model",
+            "hidden_size": vision.width,
+            "num_hidden_layers": vision.depth,
+            "intermediate_size": vision.mlp_dim,
+            "num_attention_heads": vision.num_heads,
+            "patch_size": vision.patch_size,
+            "image_size": vision.resolution,
+            "layer_norm_eps": vision.norm_eps,
+            "num_image_tokens": config.image_tokens,
+            "projection_dim": decoder.width,
+            "vision_use_head": False,
+        },
+    }

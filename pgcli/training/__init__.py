@@ -1,0 +1,1 @@
+"""The built-in model's drawings, their lessons and tokenizer, and the training of models."""
