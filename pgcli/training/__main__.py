@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from random import Random
 
 import torch
 
@@ -14,9 +13,9 @@ from pgcli.engine.tokens import Vocabulary
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.data import Drawings
-from pgcli.training.lessons import lessons
+from pgcli.training.lessons import corpus
 from pgcli.training.loop import Run, Schedule, initialise
-from pgcli.training.scenes import TOKENIZER_SEEDS, TRAINING_SEEDS, Scene
+from pgcli.training.scenes import TOKENIZER_SEEDS, TRAINING_SEEDS
 from pgcli.training.tokenizer import IMAGE, build
 
 VISION = VisionConfig(width=256, depth=5, mlp_dim=1024, num_heads=4, patch_size=14, resolution=112)
@@ -27,13 +26,12 @@ TEXT_SLOTS = 48
 def main() -> None:
     options = _options()
     torch.set_float32_matmul_precision("high")
-    texts = (
-        text
-        for seed in TOKENIZER_SEEDS
-        for lesson in lessons(Scene.from_seed(seed), Random(seed))
-        for text in (lesson.prefix, lesson.suffix)
+    build(
+        options.out,
+        corpus(TOKENIZER_SEEDS),
+        resolution=VISION.resolution,
+        image_tokens=VISION.num_patches,
     )
-    build(options.out, texts, resolution=VISION.resolution, image_tokens=VISION.num_patches)
     vocabulary = Vocabulary.from_folder(options.out)
     model = PaliGemma(_config(vocabulary))
     initialise(model, seed=0)
@@ -50,7 +48,7 @@ def main() -> None:
     schedule = Schedule(options.steps, options.warmup, options.decay, options.rate)
     run = Run(model, drawings, schedule, options.out)
     complete = run.train(
-        workers=options.workers, minutes=options.minutes, save_every=1000, log_every=100
+        workers=options.workers, minutes=options.minutes, save_every=1000, log_every=50
     )
     save(model, options.out, dtype=torch.bfloat16)
     told = "complete" if complete else f"at step {run.step}; the same command goes on"

@@ -129,7 +129,7 @@ class Run:
             self.model.compile()
             self.model.vision.compile()
         end = time.monotonic() + 60 * minutes
-        bar = tqdm(total=self.schedule.steps, initial=self.step, unit="step", dynamic_ncols=True)
+        bar = tqdm(total=self.schedule.steps, initial=self.step, unit="step", mininterval=1)
         with bar, (self.folder / "log.jsonl").open("a", encoding="utf-8") as log:
             for batch in self._batches(workers):
                 report = self._learn(batch.to(self.device), told=self.step % log_every == 0)
