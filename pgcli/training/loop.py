@@ -128,7 +128,7 @@ class Run:
         if self.device.type == "cuda":
             self.model.compile()
             self.model.vision.compile()
-        end = time.monotonic() + 60 * minutes
+        start = time.monotonic()
         bar = tqdm(total=self.schedule.steps, initial=self.step, unit="step", mininterval=1)
         with bar, (self.folder / "log.jsonl").open("a", encoding="utf-8") as log:
             for batch in self._batches(workers):
@@ -136,12 +136,13 @@ class Run:
                 self.step += 1
                 bar.update()
                 if report:
+                    report["seconds"] = round(time.monotonic() - start, 1)
                     log.write(json.dumps(report) + "\n")
                     log.flush()
                     bar.set_postfix(loss=f"{report['loss']:.3f}")
                 if self.step % save_every == 0:
                     self.save()
-                if time.monotonic() > end:
+                if time.monotonic() - start > 60 * minutes:
                     break
         self.save()
         return self.step >= self.schedule.steps
