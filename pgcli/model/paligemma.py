@@ -72,21 +72,16 @@ class PaliGemma(nn.Module):
         return self.decoder.logits(hidden_B1D[:, 0])
 
     def forward(
-        self, patch_BPD: Tensor, token_BT: Tensor, is_real_BT: Tensor, is_prefix_BT: Tensor
+        self, patch_BPD: Tensor, token_BT: Tensor, position_BS: Tensor, mask_B1SS: Tensor
     ) -> Tensor:
-        """One pass over prompts and their known answers; hidden states (B, T, D) of the text slots.
+        """One pass without a cache, for training; hidden states (B, T, D) of the text slots.
 
-        This is the cached passes' function written without a cache: training uses it, and the
-        tests hold `prefill` and `step` against it.
+        `mask_B1SS` is True where a slot (row) may see another (column); `prefix_mask` makes the
+        one under which this is the same function as `prefill` and `step`.
         """
-        patches = patch_BPD.shape[1]
         x_BSD = torch.cat([patch_BPD, self.decoder.embed(token_BT)], dim=1)
-        image = is_real_BT.new_ones(patch_BPD.shape[:2])
-        is_real_BS = torch.cat([image, is_real_BT], dim=1)
-        is_prefix_BS = torch.cat([image, is_prefix_BT], dim=1)
-        mask = prefix_mask(is_real_BS, is_prefix_BS)
-        hidden_BSD: Tensor = self.decoder(x_BSD, is_real_BS.cumsum(1), mask)
-        return hidden_BSD[:, patches:]
+        hidden_BSD: Tensor = self.decoder(x_BSD, position_BS, mask_B1SS)
+        return hidden_BSD[:, patch_BPD.shape[1] :]
 
 
 def prefix_mask(is_real_BS: Tensor, is_prefix_BS: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The training loop: batches in, a better model out; stops and goes on where it stood.
 
-I pictures · B rows · T text tokens · M answer tokens
+B rows · P patches · M answer tokens · V vocabulary
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +19,43 @@ from tqdm import tqdm
 
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalise
-from pgcli.training.data import IGNORED, Batch, Drawings, batches
+from pgcli.training.data import Batch, Drawings, batches
 from pgcli.training.losses import answer_loss
+from pgcli.training.patches import PatchHead
+from pgcli.training.rows import IGNORED, positions, who_sees_whom
 
 STATE = "state.pt"
 HALF = 0.5  # PaliGemma's mean and standard deviation of every channel
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """How long and how fast: the rate climbs, stays, and falls to nothing over the last steps.
+class Phase:
+    """A stretch of the training: its number of steps and what they learn from.
 
-    Since it stays, a run's length may be decided while it goes on.
+    `text` off trains the eye alone on its patches; `drawings.lessons_each` of 1 trains under
+    PaliGemma's own mask, more of them share one reading of the image.
+    """
+
+    name: str
+    steps: int
+    drawings: Drawings
+    text: bool = True
+    patch_weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The learning rate: it climbs, stays, and falls to nothing over the last `decay` steps.
+
+    Since it stays, a run's length may still be changed while it goes on.
     """
 
     steps: int
-    warmup: int = 1000
-    decay: int = 5000
-    rate: float = 1e-3
+    warmup: int
+    decay: int
+    rate: float
 
     def at(self, step: int) -> float:
-        """The learning rate of step number `step`, counted from 0."""
         climbing = (step + 1) / self.warmup
         falling = (self.steps - step) / self.decay
         return self.rate * max(0.0, min(1.0, climbing, falling))
@@ -67,57 +82,54 @@ def initialise(model: PaliGemma, seed: int) -> None:
                     module.bias.zero_()
 
 
-def optimizer_for(model: PaliGemma) -> torch.optim.AdamW:
+def optimizer_for(*modules: nn.Module) -> torch.optim.AdamW:
     """AdamW that decays matrices only: norms, biases and embeddings keep their size."""
     decayed: list[nn.Parameter] = []
     kept: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        matrix = parameter.ndim > 1 and "embed" not in name
-        (decayed if matrix else kept).append(parameter)
+    for module in modules:
+        for name, parameter in module.named_parameters():
+            matrix = parameter.ndim > 1 and "embed" not in name
+            (decayed if matrix else kept).append(parameter)
     groups = [{"params": decayed, "weight_decay": 0.05}, {"params": kept, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
 
 
-def answer_pass(model: PaliGemma, batch: Batch, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Logits (M, V) and targets (M) of every answer token of a batch, row by row."""
-    half = torch.tensor(HALF, device=batch.pixels_IRRC.device)
-    patch_IPD = model.encode(normalise(batch.pixels_IRRC, half, half, dtype))
-    hidden_BTD = model(
-        patch_IPD.index_select(0, batch.picture_B),
-        batch.token_BT,
-        batch.is_real_BT,
-        batch.is_prefix_BT,
-    )
-    is_answer_BT = batch.target_BT != IGNORED
-    return model.decoder.logits(hidden_BTD[is_answer_BT]), batch.target_BT[is_answer_BT]
+def answer_pass(model: PaliGemma, patch_BPD: Tensor, batch: Batch, *, exact: bool) -> Tensor:
+    """Logits (M, V) of every answer token of a batch, row by row."""
+    row, patches = batch.row, patch_BPD.shape[1]
+    mask = who_sees_whom(row.lesson_T, row.is_prefix_T, patches=patches, image_sees_prompt=exact)
+    hidden_BTD = model(patch_BPD, row.token_T, positions(row.place_T, patches=patches), mask)
+    return model.decoder.logits(hidden_BTD[row.target_T != IGNORED])
 
 
-def entirely_right(batch: Batch, logits_MV: Tensor) -> dict[str, tuple[int, int]]:
-    """Rows answered without a fault, and rows, by kind of lesson.
+def entirely_right(batch: Batch, logits_MV: Tensor) -> dict[str, float]:
+    """The share of lessons answered without a fault, by kind.
 
-    A row whose every token is the likeliest after the true ones before it is what greedy
+    A lesson whose every token is the likeliest after the true ones before it is what greedy
     decoding answers, so this is the exact-match rate without decoding.
     """
-    wrong_BT = torch.zeros_like(batch.is_real_BT)
-    is_answer_BT = batch.target_BT != IGNORED
-    wrong_BT[is_answer_BT] = logits_MV.argmax(-1) != batch.target_BT[is_answer_BT]
-    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for kind, wrong in zip(batch.kinds, wrong_BT.any(1).tolist(), strict=True):
-        counts[kind][0] += not wrong
-        counts[kind][1] += 1
-    return {kind: (right, rows) for kind, (right, rows) in sorted(counts.items())}
+    row = batch.row
+    wrong_BT = torch.zeros_like(row.is_prefix_T)
+    is_answer_BT = row.target_T != IGNORED
+    wrong_BT[is_answer_BT] = logits_MV.argmax(-1) != row.target_T[is_answer_BT]
+    faults: dict[str, list[bool]] = defaultdict(list)
+    for place, kinds in enumerate(batch.kinds):
+        for number, kind in enumerate(kinds, 1):
+            faults[kind].append(bool(wrong_BT[place][row.lesson_T[place] == number].any()))
+    return {kind: round(1 - sum(f) / len(f), 4) for kind, f in sorted(faults.items())}
 
 
 class Run:
-    """A training run in a folder: model, optimizer and step, saved together and resumed alike."""
+    """A training run in a folder: weights, optimizer and step, saved together and resumed alike."""
 
-    def __init__(self, model: PaliGemma, drawings: Drawings, schedule: Schedule, folder: Path):
+    def __init__(self, model: PaliGemma, phases: list[Phase], schedule: Schedule, folder: Path):
         self.model = model
-        self.drawings = drawings
+        self.phases = phases
         self.schedule = schedule
         self.folder = folder
         self.device = next(model.parameters()).device
-        self.optimizer = optimizer_for(model)
+        self.head = PatchHead(model.config.decoder.width).to(self.device)
+        self.optimizer = optimizer_for(model, self.head)
         self.step = 0
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / STATE).exists():
@@ -125,35 +137,33 @@ class Run:
 
     def train(self, *, workers: int, minutes: float, save_every: int, log_every: int) -> bool:
         """Go on to the last step, or until the time is up; True where the run is complete."""
-        if self.device.type == "cuda":
-            self.model.compile()
-            self.model.vision.compile()
         start = time.monotonic()
-        bar = tqdm(total=self.schedule.steps, initial=self.step, unit="step", mininterval=1)
+        total = sum(phase.steps for phase in self.phases)
+        bar = tqdm(total=total, initial=self.step, unit="step", mininterval=1)
         with bar, (self.folder / "log.jsonl").open("a", encoding="utf-8") as log:
-            for batch in self._batches(workers):
-                report = self._learn(batch.to(self.device), told=self.step % log_every == 0)
+            for phase, batch in self._batches(workers):
+                report = self._learn(phase, batch, told=self.step % log_every == 0)
                 self.step += 1
                 bar.update()
                 if report:
                     report["seconds"] = round(time.monotonic() - start, 1)
                     log.write(json.dumps(report) + "\n")
                     log.flush()
-                    bar.set_postfix(loss=f"{report['loss']:.3f}")
+                    bar.set_postfix(phase=phase.name, loss=f"{report['loss']:.3f}")
                 if self.step % save_every == 0:
                     self.save()
                 if time.monotonic() - start > 60 * minutes:
                     break
         self.save()
-        return self.step >= self.schedule.steps
+        return self.step >= total
 
     def save(self) -> None:
         """Write the whole state under another name, then put it in the place of the last one."""
         state = {
             "model": self.model.state_dict(),
+            "head": self.head.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
-            "schedule": asdict(self.schedule),
         }
         unfinished = self.folder / f"{STATE}.tmp"
         torch.save(state, unfinished)
@@ -162,30 +172,57 @@ class Run:
     def _resume(self) -> None:
         state = torch.load(self.folder / STATE, map_location=self.device, weights_only=True)
         self.model.load_state_dict(state["model"])
+        self.head.load_state_dict(state["head"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
 
-    def _batches(self, workers: int) -> Iterator[Batch]:
-        return batches(self.drawings, first=self.step, end=self.schedule.steps, workers=workers)
+    def _batches(self, workers: int) -> Any:
+        """Each step's phase and batch, from the step where the run stands."""
+        first = 0
+        pinned = self.device.type == "cuda"
+        for phase in self.phases:
+            end = first + phase.steps
+            if self.step < end:
+                numbers = {"first": self.step, "end": end}
+                for batch in batches(phase.drawings, **numbers, workers=workers, pinned=pinned):
+                    yield phase, batch.to(self.device)
+            first = end
 
-    def _learn(self, batch: Batch, *, told: bool) -> dict[str, Any]:
+    def _learn(self, phase: Phase, batch: Batch, *, told: bool) -> dict[str, Any]:
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule.at(self.step)
-        cuda = self.device.type == "cuda"
-        with torch.autocast("cuda", torch.bfloat16) if cuda else nullcontext():
-            logits_MV, target_M = answer_pass(self.model, batch, torch.float32)
-        weight_M = batch.weight_BT[batch.target_BT != IGNORED]
-        loss = answer_loss(logits_MV, target_M, weight_M, self.drawings.vocabulary.locations)
+        with self._precision():
+            half = torch.tensor(HALF, device=self.device)
+            pixels = normalise(batch.pixels_BRRC, half, half, torch.float32)
+            patch_BPD = self.model.encode(pixels)
+            patch_loss, patches_right = self.head.loss(patch_BPD, batch.under)
+            loss, logits_MV = phase.patch_weight * patch_loss, None
+            if phase.text:
+                exact = phase.drawings.lessons_each == 1
+                logits_MV = answer_pass(self.model, patch_BPD, batch, exact=exact)
+                loss = loss + self._answer_loss(phase, batch, logits_MV)
         loss.backward()  # type: ignore[no-untyped-call]
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if not told:
             return {}
-        right = entirely_right(batch, logits_MV.detach())
         return {
             "step": self.step,
-            "loss": round(loss.item(), 5),
-            "norm": round(float(norm), 4),
-            "right": {kind: round(good / rows, 4) for kind, (good, rows) in right.items()},
+            "phase": phase.name,
+            "loss": round(loss.item(), 4),
+            "norm": round(float(norm), 3),
+            "patches": round(patches_right.item(), 4),
+            "right": {} if logits_MV is None else entirely_right(batch, logits_MV),
         }
+
+    def _answer_loss(self, phase: Phase, batch: Batch, logits_MV: Tensor) -> Tensor:
+        is_answer_BT = batch.row.target_T != IGNORED
+        locations = phase.drawings.vocabulary.locations
+        targets, weights = batch.row.target_T[is_answer_BT], batch.row.weight_T[is_answer_BT]
+        return answer_loss(logits_MV, targets, weights, locations)
+
+    def _precision(self) -> Any:
+        """bfloat16 products where the device has units for them; the weights stay float32."""
+        fast = self.device.type == "cuda" or torch.cpu._is_amx_tile_supported()
+        return torch.autocast(self.device.type, torch.bfloat16) if fast else nullcontext()
