@@ -17,12 +17,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from pgcli.engine.tokens import Vocabulary
+from pgcli.training import patches, rows
 from pgcli.training.drawing import render, smaller
 from pgcli.training.lessons import Lesson, lessons
 from pgcli.training.patches import Under, under_patches
 from pgcli.training.rows import Row, pack
 from pgcli.training.scenes import Scene
 
+Drawn = tuple[numpy.ndarray, Row[list[float]], Under[numpy.ndarray], tuple[str, ...]]
 LONGER_SIDE = (150, 260)  # pixels of a training drawing; natural ones are larger and cost more
 
 
@@ -31,8 +33,8 @@ class Batch:
     """Pictures, the text about each in one row, what lies under their patches; stacked by row."""
 
     pixels_BRRC: Tensor
-    row: Row
-    under: Under
+    row: Row[Tensor]
+    under: Under[Tensor]
     kinds: tuple[tuple[str, ...], ...]
 
     def to(self, device: torch.device) -> Batch:
@@ -66,15 +68,15 @@ class Drawings(Dataset[Batch]):
     def __getitem__(self, number: int) -> Batch:
         first = number * self.pictures
         drawn = [self._drawing(seed) for seed in self.seeds[first : first + self.pictures]]
-        pixels, rows, under, kinds = zip(*drawn, strict=True)
+        pixels, texts, under, kinds = zip(*drawn, strict=True)
         return Batch(
-            torch.stack(pixels),
-            Row(*map(torch.stack, zip(*rows, strict=True))),
-            Under(*map(torch.stack, zip(*under, strict=True))),
+            torch.from_numpy(numpy.stack(pixels)),
+            rows.stack(texts, self.text_slots),
+            patches.stack(under),
             kinds,
         )
 
-    def _drawing(self, seed: int) -> tuple[Tensor, Row, Under, tuple[str, ...]]:
+    def _drawing(self, seed: int) -> Drawn:
         rng = Random(f"lessons {seed}")
         scene = Scene.from_seed(seed)
         picture = render(scene, *smaller(scene, rng.randint(*LONGER_SIDE)))
@@ -83,7 +85,7 @@ class Drawings(Dataset[Batch]):
         sizes = {"slots": self.text_slots, "most": self.lessons_each}
         row, kinds = pack(chosen, self.vocabulary, eos=self.eos, **sizes)
         under = under_patches(scene, self.patches_across)
-        return torch.from_numpy(numpy.array(square)), row, under, kinds
+        return numpy.asarray(square), row, under, kinds
 
     def _order(self, drawn: list[Lesson], rng: Random) -> list[Lesson]:
         """By chance, but where several lessons share a row, a caption and a detection first."""

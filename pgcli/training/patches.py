@@ -8,8 +8,10 @@ B pictures · P patches · D width
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
 
+import numpy
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -19,33 +21,41 @@ from pgcli.training.scenes import BACKGROUNDS, COLOURS, SHAPES, Scene
 SIDES = 4
 
 
-class Under(NamedTuple):
+Values = TypeVar("Values")
+
+
+class Under(NamedTuple, Generic[Values]):
     """Per patch: shape and colour from 1, 0 for none; the background; the thing's sides.
 
     The sides are distances from the patch's middle, in fractions of the picture: up, left, down
     and right.
     """
 
-    shape_P: Tensor
-    colour_P: Tensor
-    background_P: Tensor
-    side_P4: Tensor
+    shape_P: Values
+    colour_P: Values
+    background_P: Values
+    side_P4: Values
 
 
-def under_patches(scene: Scene, across: int) -> Under:
+def under_patches(scene: Scene, across: int) -> Under[numpy.ndarray]:
     """What each of `across` times `across` patches has in its middle, row by row."""
-    middle = (torch.arange(across) + 0.5) / across
-    y_P, x_P = (grid.flatten() for grid in torch.meshgrid(middle, middle, indexing="ij"))
-    shape_P, colour_P = torch.zeros(across**2).long(), torch.zeros(across**2).long()
-    side_P4 = torch.zeros(across**2, SIDES)
+    middle = (numpy.arange(across) + 0.5) / across
+    y_P, x_P = numpy.repeat(middle, across), numpy.tile(middle, across)
+    shape_P, colour_P = numpy.zeros(across**2, int), numpy.zeros(across**2, int)
+    side_P4 = numpy.zeros((across**2, SIDES), numpy.float32)
     for thing, box in zip(scene.things, scene.boxes, strict=True):
-        inside_P = (box.xmin < x_P) & (x_P < box.xmax) & (box.ymin < y_P) & (y_P < box.ymax)
+        side = numpy.stack([y_P - box.ymin, x_P - box.xmin, box.ymax - y_P, box.xmax - x_P], 1)
+        inside_P = (side > 0).all(1)
         shape_P[inside_P] = SHAPES.index(thing.shape) + 1
         colour_P[inside_P] = list(COLOURS).index(thing.colour) + 1
-        sides = torch.stack([y_P - box.ymin, x_P - box.xmin, box.ymax - y_P, box.xmax - x_P], 1)
-        side_P4[inside_P] = sides[inside_P]
-    background_P = torch.full((across**2,), list(BACKGROUNDS).index(scene.background))
+        side_P4[inside_P] = side[inside_P]
+    background_P = numpy.full(across**2, list(BACKGROUNDS).index(scene.background))
     return Under(shape_P, colour_P, background_P, side_P4)
+
+
+def stack(under: Sequence[Under[numpy.ndarray]]) -> Under[Tensor]:
+    """Many pictures' patches as tensors (B, P) and (B, P, 4)."""
+    return Under(*(torch.from_numpy(numpy.stack(column)) for column in zip(*under, strict=True)))
 
 
 class PatchHead(nn.Module):
@@ -56,7 +66,7 @@ class PatchHead(nn.Module):
         self.sizes = (len(SHAPES) + 1, len(COLOURS) + 1, len(BACKGROUNDS), SIDES)
         self.read = nn.Linear(width, sum(self.sizes))
 
-    def loss(self, patch_BPD: Tensor, under: Under) -> tuple[Tensor, Tensor]:
+    def loss(self, patch_BPD: Tensor, under: Under[Tensor]) -> tuple[Tensor, Tensor]:
         """How wrong the patches are, and the share of patches whose shape and colour are right."""
         shape, colour, background, side = self.read(patch_BPD).float().split(self.sizes, dim=-1)
         on_thing_BP = under.shape_P > 0

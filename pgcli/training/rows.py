@@ -6,7 +6,7 @@ B rows · P patches · T text tokens · S all slots
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,53 +18,64 @@ IGNORED = -100  # a target that no loss looks at, as torch's cross_entropy has i
 ANSWER_WEIGHT = 4.0  # a question's one-word answer against a word of a caption
 
 
-class Row(NamedTuple):
-    """Lessons one after another, each `[bos prompt newline answer]`, padded at the end.
+Values = TypeVar("Values")
+
+
+class Row(NamedTuple, Generic[Values]):
+    """Lessons one after another, each `[bos prompt newline answer]`.
 
     `lesson` numbers them from 1, 0 on padding; `place` counts the tokens of each from 1. `target`
     is the next token where it belongs to an answer, else IGNORED; `weight` is how much it counts.
     """
 
-    token_T: Tensor
-    lesson_T: Tensor
-    place_T: Tensor
-    is_prefix_T: Tensor
-    target_T: Tensor
-    weight_T: Tensor
+    token_T: Values
+    lesson_T: Values
+    place_T: Values
+    is_prefix_T: Values
+    target_T: Values
+    weight_T: Values
 
 
 def pack(
     lessons: Sequence[Lesson], vocabulary: Vocabulary, *, eos: int, slots: int, most: int
-) -> tuple[Row, tuple[str, ...]]:
+) -> tuple[Row[list[float]], tuple[str, ...]]:
     """The first lessons that fit, `most` of them at most, and their kinds in order."""
-    row = Row(
-        token_T=torch.zeros(slots, dtype=torch.long),
-        lesson_T=torch.zeros(slots, dtype=torch.long),
-        place_T=torch.zeros(slots, dtype=torch.long),
-        is_prefix_T=torch.zeros(slots, dtype=torch.bool),
-        target_T=torch.full((slots,), IGNORED),
-        weight_T=torch.zeros(slots),
-    )
     kinds: list[str] = []
-    start = 0
+    row: Row[list[float]] = Row([], [], [], [], [], [])
     for lesson in lessons:
         prefix = vocabulary.prompt(lesson.prefix)
         answer = [*vocabulary.answer(lesson.suffix), eos]
-        end = start + len(prefix) + len(answer) - 1
-        if end > slots or len(kinds) == most:
+        asked, length = len(prefix), len(prefix) + len(answer) - 1
+        if len(row.token_T) + length > slots or len(kinds) == most:
             continue
-        answers = slice(start + len(prefix) - 1, end)
         kinds.append(lesson.kind)
-        row.token_T[start:end] = torch.tensor([*prefix, *answer[:-1]])
-        row.lesson_T[start:end] = len(kinds)
-        row.place_T[start:end] = torch.arange(1, end - start + 1)
-        row.is_prefix_T[start : start + len(prefix)] = True
-        row.target_T[answers] = torch.tensor(answer)
-        row.weight_T[answers] = 1.0
-        if lesson.kind not in ("caption", "detect"):
-            row.weight_T[answers.start] = ANSWER_WEIGHT
-        start = end
+        short = lesson.kind not in ("caption", "detect")
+        row.token_T.extend([*prefix, *answer[:-1]])
+        row.lesson_T.extend([len(kinds)] * length)
+        row.place_T.extend(range(1, length + 1))
+        row.is_prefix_T.extend([1] * asked + [0] * (length - asked))
+        row.target_T.extend([IGNORED] * (asked - 1) + answer)
+        row.weight_T.extend([0.0] * (asked - 1) + [ANSWER_WEIGHT if short else 1.0])
+        row.weight_T.extend([1.0] * (len(answer) - 1))
     return row, tuple(kinds)
+
+
+def stack(rows: Sequence[Row[list[float]]], slots: int) -> Row[Tensor]:
+    """Rows of any lengths as tensors (B, T), padded at the end."""
+
+    def columns(lists: Sequence[list[float]], dtype: torch.dtype, fill: int = 0) -> Tensor:
+        padded = [values + [fill] * (slots - len(values)) for values in lists]
+        return torch.tensor(padded, dtype=dtype)
+
+    token, lesson, place, is_prefix, target, weight = zip(*rows, strict=True)
+    return Row(
+        token_T=columns(token, torch.long),
+        lesson_T=columns(lesson, torch.long),
+        place_T=columns(place, torch.long),
+        is_prefix_T=columns(is_prefix, torch.bool),
+        target_T=columns(target, torch.long, IGNORED),
+        weight_T=columns(weight, torch.float32),
+    )
 
 
 def who_sees_whom(
