@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 Task = Literal["caption", "ask", "detect", "ocr"]
 Finish = Literal["stop", "length"]
+#: A part of a picture: xmin, ymin, xmax, ymax in pixels of the upright image.
+Region = tuple[int, int, int, int]
 
 #: The columns that `--no-timing` leaves null.
 TIMING_COLUMNS = ("load_ms", "vision_ms", "prefill_ms", "decode_ms", "batch")
@@ -48,7 +50,8 @@ class Item:
 class Picture:
     """A decoded item: upright size, and uint8 RGB pixels (R, R, 3) in the model's square.
 
-    With a `fault`, `pixels` is None, and width and height are known only if the header gave them.
+    `region` (xmin, ymin, xmax, ymax) is the part that the square shows, None for all of it. With a
+    `fault`, `pixels` is None, and width and height are known only if the header gave them.
     """
 
     item: Item
@@ -57,6 +60,7 @@ class Picture:
     pixels: numpy.ndarray | None
     load_ms: float
     fault: Fault | None = None
+    region: Region | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One row of the output: one image and prompt. The fields are the contract's columns, in order."""
+    """One row of the output, one image and prompt; the fields are the contract's columns."""
 
     index: int
     id: str

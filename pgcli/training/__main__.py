@@ -67,7 +67,7 @@ def _phases(vocabulary: Vocabulary, eye: int, shared: int, single: int) -> list[
         )
 
     return [
-        Phase("eye", eye, drawings(1, SINGLE_SLOTS), text=False),
+        Phase("eye", eye, drawings(0, 0), text=False),
         Phase("shared", shared, drawings(16, SHARED_SLOTS), patch_weight=0.3),
         Phase("single", single, drawings(1, SINGLE_SLOTS), patch_weight=0.3),
     ]

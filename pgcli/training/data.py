@@ -25,7 +25,7 @@ from pgcli.training.rows import Row, pack
 from pgcli.training.scenes import Scene
 
 Drawn = tuple[numpy.ndarray, Row[list[float]], Under[numpy.ndarray], tuple[str, ...]]
-LONGER_SIDE = (150, 260)  # pixels of a training drawing; natural ones are larger and cost more
+LONGER_SIDE = (120, 200)  # pixels of a training drawing; natural ones are larger and cost more
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class Batch:
 class Drawings(Dataset[Batch]):
     """Batch number n is always the same: drawings of consecutive seeds, lessons drawn by seed.
 
-    Up to `lessons_each` lessons go into a row of `text_slots` tokens, as many as fit.
+    Up to `lessons_each` lessons go into a row of `text_slots` tokens, as many as fit; with none
+    there are only pictures and what lies under their patches.
     """
 
     vocabulary: Vocabulary
@@ -81,7 +82,7 @@ class Drawings(Dataset[Batch]):
         scene = Scene.from_seed(seed)
         picture = render(scene, *smaller(scene, rng.randint(*LONGER_SIDE)))
         square = picture.resize((self.resolution, self.resolution), Image.Resampling.BICUBIC)
-        chosen = self._order(lessons(scene, rng), rng)
+        chosen = self._order(lessons(scene, rng), rng) if self.lessons_each else []
         sizes = {"slots": self.text_slots, "most": self.lessons_each}
         row, kinds = pack(chosen, self.vocabulary, eos=self.eos, **sizes)
         under = under_patches(scene, self.patches_across)

@@ -6,6 +6,7 @@ B rows · P patches · M answer tokens · V vocabulary
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import defaultdict
 from contextlib import nullcontext
@@ -71,15 +72,39 @@ def initialise(model: PaliGemma, seed: int) -> None:
     depths = {"vision": model.config.vision.depth, "decoder": model.config.decoder.depth}
     with torch.no_grad():
         for name, module in model.named_modules():
-            if isinstance(module, nn.Embedding):
-                learned_places = name.endswith("position_embedding")
-                fill(module.weight, 0.1 if learned_places else module.embedding_dim**-0.5)
+            if name.endswith("position_embedding"):
+                module.weight.copy_(waves(*module.weight.shape))
+            elif isinstance(module, nn.Embedding):
+                fill(module.weight, module.embedding_dim**-0.5)
             elif isinstance(module, nn.Linear | nn.Conv2d):
                 joins = name.endswith(("o_proj", "out_proj", "down_proj", "fc2"))
                 branches = 2 * depths.get(name.split(".")[0], 1) if joins else 1
                 fill(module.weight, (module.weight[0].numel() * branches) ** -0.5)
                 if module.bias is not None:
                     module.bias.zero_()
+            if name.endswith("self_attn") and name.startswith("vision"):
+                _look_alike(module.qkv_proj.weight)
+
+
+def _look_alike(qkv_weight: Tensor) -> None:
+    """Let queries start out as keys, so that a patch looks first at those like and near it.
+
+    (Trockman and Kolter, "Mimetic initialization of self-attention layers", 2023.)
+    """
+    width = qkv_weight.shape[1]
+    qkv_weight[width : 2 * width] = qkv_weight[:width]
+
+
+def waves(patches: int, width: int) -> Tensor:
+    """Sines and cosines of each patch's row and column (P, D): neighbours start out alike.
+
+    From these a tower learns where things are far sooner than from random numbers.
+    """
+    across = math.isqrt(patches)
+    place_P = torch.arange(patches)
+    frequency = 1 / across ** (torch.arange(width // 4) / (width // 4))
+    angles = [axis[:, None] * frequency for axis in (place_P // across, place_P % across)]
+    return torch.cat([wave for angle in angles for wave in (angle.sin(), angle.cos())], dim=1)
 
 
 def optimizer_for(*modules: nn.Module) -> torch.optim.AdamW:

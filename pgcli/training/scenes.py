@@ -37,7 +37,7 @@ BACKGROUNDS: Mapping[str, Rgb] = {"white": (247,) * 3, "grey": (135,) * 3, "blac
 JITTER = 8  # levels of 255 by which a colour may differ from its name's
 LONGER_SIDE = (360, 720)  # pixels
 NARROWEST = 0.6  # the shorter side over the longer
-RADIUS = (0.11, 0.23)  # of the shorter side
+RADIUS = (0.14, 0.24)  # of the shorter side
 TILT_DEGREES = 12.0
 GAP = 0.025  # of the shorter side, between two things and between a thing and the edge
 

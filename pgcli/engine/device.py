@@ -1,0 +1,121 @@
+"""Where the model runs and in which numbers: device, dtype, memory and the device's own clock."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from pgcli.errors import NoUsableDevice, UsageError
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+DEVICE_NAME = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
+SMALL_CHECKPOINT_BYTES = 10**9  # below this float32 costs little and is exact
+
+
+def choose_device(name: str) -> torch.device:
+    """The named device; `auto` takes CUDA, then Apple's GPU, then the CPU.
+
+    Raises NoUsableDevice where the machine lacks it, UsageError for a name that is no device's.
+    """
+    if not DEVICE_NAME.fullmatch(name):
+        raise UsageError(f"no device is called {name!r}", hint="auto, cpu, cuda, cuda:N or mps")
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda":
+        _insist_on_cuda(device)
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise NoUsableDevice("this machine has no Apple GPU", hint="--device auto takes what is")
+    return device
+
+
+def _insist_on_cuda(device: torch.device) -> None:
+    if not torch.cuda.is_available():
+        built = f"this PyTorch was built for CUDA {torch.version.cuda}"
+        raise NoUsableDevice(
+            "no CUDA device can be used: "
+            + (built if torch.version.cuda else "this PyTorch is built for the CPU only"),
+            hint="--device cpu, or install a PyTorch build for your driver (see pytorch.org)",
+        )
+    count = torch.cuda.device_count()
+    if device.index is not None and device.index >= count:
+        raise NoUsableDevice(
+            f"there is no {device}: this machine has {count} CUDA device{'s' * (count != 1)}",
+            hint=f"--device cuda:{count - 1}",
+        )
+
+
+def choose_dtype(name: str, device: torch.device, checkpoint_bytes: int) -> torch.dtype:
+    """The named dtype; `auto` takes bfloat16 where it is fast and the checkpoint is large.
+
+    float16 is refused: Gemma's activations pass its largest number and turn into NaN.
+    """
+    if name == "float16":
+        raise UsageError(
+            "float16 cannot hold Gemma's activations, which overflow it into NaN",
+            hint="--dtype bfloat16 is as small and as fast",
+        )
+    if name != "auto":
+        if name not in DTYPES:
+            raise UsageError(f"no dtype is called {name!r}", hint="auto, bfloat16 or float32")
+        return DTYPES[name]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    if device.type == "mps":
+        return torch.bfloat16 if torch.backends.mps.is_macos_or_newer(14, 0) else torch.float32
+    large = checkpoint_bytes > SMALL_CHECKPOINT_BYTES
+    return torch.bfloat16 if large and cpu_has_bfloat16() else torch.float32
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether this processor multiplies bfloat16 in hardware."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that a model may still take on the device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        available = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
+        if available:
+            return int(available[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+class Stopwatch:
+    """Milliseconds between marks: device time on CUDA, wall time elsewhere.
+
+    A mark on CUDA is an event in the stream and waits for nothing; reading the time between two
+    waits until the second has passed.
+    """
+
+    def __init__(self, device: torch.device):
+        self._cuda = device.type == "cuda"
+        self._device = device
+
+    def mark(self) -> float | torch.cuda.Event:
+        if not self._cuda:
+            if self._device.type == "mps":
+                torch.mps.synchronize()
+            return perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def between(self, first: float | torch.cuda.Event, second: float | torch.cuda.Event) -> float:
+        if isinstance(first, float) or isinstance(second, float):
+            assert isinstance(first, float)
+            assert isinstance(second, float)
+            return (second - first) * 1000
+        second.synchronize()
+        return float(first.elapsed_time(second))

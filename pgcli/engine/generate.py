@@ -1,0 +1,171 @@
+"""Logits -> tokens, one column at a time: greedy or sampled, each row until it stops.
+
+B rows · V vocabulary
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import torch
+from torch import Tensor
+
+from pgcli.engine.device import Stopwatch
+from pgcli.engine.tokens import left_pad
+from pgcli.errors import InvalidCheckpoint
+from pgcli.model.paligemma import PaliGemma
+from pgcli.records import Finish
+
+EPSILON = 1e-6  # 0.5 + 0.2 is below 0.7 in float32 and must not be
+CROWDED = 0.75  # finished rows are moved out of the cache when fewer than this share go on
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a token is drawn: greedily, unless the temperature is above 0.
+
+    `top_k` keeps that many tokens (0: all); `top_p` keeps a token where the mass before it is
+    below p. The seed and the row's own key decide its draws, so a batch has no say in them.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+
+
+GREEDY = Sampling()
+
+
+@dataclass
+class Growing:
+    """A row under way: its tokens so far, the stop token included, and their log-probabilities."""
+
+    draws: Random
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: Finish = "length"
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where answers end, and what is never generated: ids from `vocabulary` on, the image's."""
+
+    max_new_tokens: int
+    stop_tokens: frozenset[int]
+    vocabulary: int
+    image_token: int
+
+
+def generate(
+    model: PaliGemma,
+    patch_BPD: Tensor,
+    prompts: Sequence[Sequence[int]],
+    keys: Sequence[str],
+    limits: Limits,
+    sampling: Sampling,
+) -> list[Growing]:
+    """Answer a batch of prompts about encoded pictures, each row until it stops on its own.
+
+    `keys` name the rows for their draws. A pass's time is divided over the rows alive in it.
+    """
+    device = patch_BPD.device
+    watch = Stopwatch(device)
+    rows = [Growing(Random(f"{sampling.seed} {key}")) for key in keys]
+    token_BT, is_real_BT = left_pad(prompts)
+    slots = patch_BPD.shape[1] + token_BT.shape[1] + limits.max_new_tokens
+    cache = model.cache(rows=len(rows), slots=slots)
+    if is_real_BT is not None:
+        is_real_BT = is_real_BT.to(device)
+    marks = [watch.mark()]
+    logits_BV = model.prefill(patch_BPD, token_BT.to(device), is_real_BT, cache)
+    marks.append(watch.mark())
+    alive = [list(rows)]
+    seated = list(rows)  # who sits in which row of the cache, finished ones included
+    while True:
+        token_B, logprob_B = choose(logits_BV, seated, limits, sampling)
+        going = _append(seated, token_B, logprob_B, limits)
+        if not going:
+            break
+        if len(going) < CROWDED * len(seated):
+            stays = torch.tensor([n for n, row in enumerate(seated) if row in going], device=device)
+            cache.keep(stays)
+            token_B, seated = token_B[stays], list(going)
+        logits_BV = model.step(token_B, cache)
+        marks.append(watch.mark())
+        alive.append(going)
+    _share(watch, marks, alive)
+    return rows
+
+
+def choose(
+    logits_BV: Tensor, rows: Sequence[Growing], limits: Limits, sampling: Sampling
+) -> tuple[Tensor, Tensor]:
+    """Each row's next token and its log-probability under the model's own distribution."""
+    logits_BV = logits_BV[:, : limits.vocabulary].float()
+    if limits.image_token < limits.vocabulary:
+        logits_BV[:, limits.image_token] = -torch.inf
+    if sampling.temperature > 0:
+        draws = [row.draws.random() for row in rows]
+        draw_B = torch.tensor(draws, dtype=torch.float32, device=logits_BV.device)
+        token_B = sample(logits_BV, draw_B, sampling)
+    else:
+        token_B = logits_BV.argmax(-1)
+    chosen_B = logits_BV.gather(1, token_B[:, None])[:, 0]
+    return token_B, chosen_B - logits_BV.logsumexp(-1)
+
+
+def sample(logits_BV: Tensor, draw_B: Tensor, sampling: Sampling) -> Tensor:
+    """The tokens at which a cumulative distribution passes each row's draw from [0, 1)."""
+    scaled_BV = logits_BV / sampling.temperature
+    probability_BV, token_BV = scaled_BV.softmax(-1).sort(dim=-1, descending=True, stable=True)
+    if sampling.top_k:
+        probability_BV[:, sampling.top_k :] = 0
+    before_BV = probability_BV.cumsum(-1) - probability_BV
+    total_B1 = probability_BV.sum(-1, keepdim=True)  # top-p is of what top-k has left
+    probability_BV[:, 1:][before_BV[:, 1:] >= sampling.top_p * total_B1 - EPSILON] = 0
+    mass_BV = probability_BV.cumsum(-1)
+    passed_BV = mass_BV <= draw_B[:, None] * mass_BV[:, -1:]
+    last_kept_B1 = (probability_BV > 0).sum(-1, keepdim=True) - 1
+    rank_B1 = torch.minimum(passed_BV.sum(-1, keepdim=True), last_kept_B1)
+    chosen_B1: Tensor = token_BV.gather(1, rank_B1)
+    return chosen_B1[:, 0]
+
+
+def _append(
+    seated: Sequence[Growing], token_B: Tensor, logprob_B: Tensor, limits: Limits
+) -> list[Growing]:
+    """Give every unfinished row its token; return those that go on."""
+    going = []
+    for row, token, logprob in zip(seated, token_B.tolist(), logprob_B.tolist(), strict=True):
+        if row.finish == "stop":
+            continue
+        if logprob != logprob:
+            raise InvalidCheckpoint(
+                "the model's scores are not numbers (NaN)",
+                hint="the weights are damaged, or --dtype is too narrow for them: try float32",
+            )
+        row.tokens.append(token)
+        row.logprobs.append(logprob)
+        if token in limits.stop_tokens:
+            row.finish = "stop"
+        elif len(row.tokens) < limits.max_new_tokens:
+            going.append(row)
+    return going
+
+
+def _share(
+    watch: Stopwatch, marks: Sequence[float | torch.cuda.Event], alive: Sequence[list[Growing]]
+) -> None:
+    """Divide each pass's time among its rows: the first pass is the prefill."""
+    for number, rows in enumerate(alive):
+        share = watch.between(marks[number], marks[number + 1]) / len(rows)
+        for row in rows:
+            if number == 0:
+                row.prefill_ms += share
+            else:
+                row.decode_ms += share

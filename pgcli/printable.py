@@ -1,0 +1,24 @@
+"""Foreign text made fit for where it goes: a terminal, or an encoder."""
+
+from __future__ import annotations
+
+import re
+
+# C0, DEL and C1 steer a terminal; the direction marks and line separators (U+061C, U+200E-F,
+# U+2028-E, U+2066-9) let a name show as another one; a lone surrogate cannot be encoded at all
+HOSTILE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    r"""`text` on one line that leaves the terminal as it was: `\x1b` and the like are spelled out.
+
+    Everything else, markup of any library and backslashes included, is passed as it is.
+    """
+    return HOSTILE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def encodable(text: str) -> str:
+    """`text` with U+FFFD for each lone surrogate, which JSON can spell but no UTF-8 can carry."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

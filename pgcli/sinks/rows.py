@@ -1,0 +1,76 @@
+"""An answer as a row of plain values, the same for every format."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from pgcli.errors import UsageError
+from pgcli.printable import encodable
+from pgcli.records import COLUMNS, TIMING_COLUMNS, Answer, Box
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns a row has: the contract's, without timing if not wanted, then the kept ones."""
+
+    timing: bool = True
+    keep: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.keep:
+            if name in COLUMNS or self.keep.count(name) > 1:
+                raise UsageError(
+                    f"--keep {name}: the output has a column of that name already",
+                    hint="rename it in the manifest, or leave it out of --keep",
+                )
+
+    def row(self, answer: Answer) -> dict[str, Any]:
+        """The row, column by column in order, every column present.
+
+        Milliseconds have three decimals, all other numbers of the model six significant digits: a
+        corner leads back to its location token exactly, at any size of picture. What no reader
+        takes is replaced: NaN and infinity by null, a lone surrogate by U+FFFD.
+        """
+        row: dict[str, Any] = {name: getattr(answer, name) for name in COLUMNS}
+        row["boxes"] = [spelled(box) for box in answer.boxes]
+        row["logprob"] = shortened(answer.logprob)
+        for name in TIMING_COLUMNS:
+            row[name] = rounded(row[name]) if self.timing else None
+        for name in self.keep:
+            row[name] = answer.kept.get(name)
+        return {name: cleaned(value) for name, value in row.items()}
+
+
+def spelled(box: Box) -> dict[str, Any]:
+    """A box as the contract's struct."""
+    numbers = ("xmin", "ymin", "xmax", "ymax", "score")
+    return {"label": box.label} | {name: shortened(getattr(box, name)) for name in numbers}
+
+
+def shortened(number: float | None) -> float | None:
+    """Six significant digits."""
+    return None if number is None else float(f"{number:.6g}")
+
+
+def rounded(milliseconds: float | None) -> float | None:
+    """To the microsecond; `batch`, a count among the times, stays as it is."""
+    return round(milliseconds, 3) if isinstance(milliseconds, float) else milliseconds
+
+
+def cleaned(value: Any) -> Any:
+    """A value of any depth as JSON holds it, without NaN, infinity and lone surrogates."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {cleaned(str(key)): cleaned(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [cleaned(inner) for inner in value]
+    return value if value is None or isinstance(value, int) else encodable(str(value))
+
+
+def json_text(value: Any, *, ascii_only: bool = False) -> str:
+    """Compact JSON."""
+    return json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, separators=(",", ":"))

@@ -1,0 +1,21 @@
+"""A row as lines that a person reads."""
+
+from __future__ import annotations
+
+from pgcli.printable import printable
+from pgcli.records import Answer, Box
+
+
+def text_lines(answer: Answer) -> str:
+    """`id: answer`, a line for each box below it; or `id: error code: message`."""
+    name = printable(answer.id)
+    if answer.error is not None:
+        return f"{name}: error {answer.error}: {printable(answer.error_message or '')}\n"
+    first = f"{name}: {printable(answer.answer or '')}".rstrip()
+    return "".join(f"{line}\n" for line in (first, *map(box_line, answer.boxes)))
+
+
+def box_line(box: Box) -> str:
+    """A box in whole pixels, from its top left to its bottom right, with its score."""
+    corners = f"{box.xmin:.0f},{box.ymin:.0f} - {box.xmax:.0f},{box.ymax:.0f}"
+    return f"  {printable(box.label)} {corners} ({box.score:.2f})"

@@ -1,0 +1,45 @@
+"""What can go wrong when an output is written, turned into messages with a remedy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pgcli.errors import OutputExists, OutputFailed
+
+
+@contextmanager
+def writing(name: Path | str) -> Iterator[None]:
+    """A block that writes `name`: OutputFailed where the system refuses.
+
+    A pipe whose reader has gone is no failure of ours and rises as BrokenPipeError.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except FileExistsError as problem:
+        raise exists(name) from problem
+    except OSError as problem:
+        raise OutputFailed(
+            f"cannot write {name}: {problem.strerror or problem}",
+            hint="make room or mend the place, or choose another one with -o",
+        ) from problem
+
+
+def exists(name: Path | str) -> OutputExists:
+    """The refusal to write over what is there."""
+    return OutputExists(
+        f"{name} exists", hint="--overwrite replaces it; another -o leaves it alone"
+    )
+
+
+def sync(path: Path) -> None:
+    """Have a file's bytes, or a folder's names, outlast a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

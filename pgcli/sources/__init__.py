@@ -1,0 +1,138 @@
+"""What the user names, as a stream of items: folders, files, globs, manifests, standard input."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from glob import has_magic
+from pathlib import Path
+
+from pgcli.errors import NoInputError, UsageError
+from pgcli.records import Item
+from pgcli.sources.files import Files
+from pgcli.sources.folder import Folder
+from pgcli.sources.paths import real, scheme, shown
+from pgcli.sources.patterns import matches
+from pgcli.sources.reading import IMAGE_ENDINGS, MANIFEST_ENDINGS, Part, Reading, ending
+from pgcli.sources.stream import Stream
+from pgcli.sources.table import Table
+
+__all__ = ["IMAGE_ENDINGS", "MANIFEST_ENDINGS", "Reading", "Source", "open_sources"]
+
+
+class Source:
+    """All that the user named, as one stream of items, numbered from 0.
+
+    `total` is None where standard input takes part; `ignored` counts the files left out, by ending.
+    Each pass reads anew, except for standard input, which is there once.
+    """
+
+    def __init__(self, parts: Sequence[Part]):
+        self._parts = tuple(parts)
+        totals = [part.total for part in parts if part.total is not None]
+        self.total = sum(totals) if len(totals) == len(self._parts) else None
+        self.has_prompts = any(part.has_prompts for part in parts)
+        self.ignored: Mapping[str, int] = sum((part.ignored for part in parts), Counter())
+
+    def __iter__(self) -> Iterator[Item]:
+        index = 0
+        for part in self._parts:
+            for item in part.items(index):
+                yield item
+                index += 1
+
+
+def open_sources(sources: Sequence[str], reading: Reading | None = None) -> Source:
+    """The sources by the names that the user typed, looked at once so that what is wrong shows now.
+
+    Raises UsageError for a name that cannot be meant, ManifestError for a broken manifest, and
+    NoInputError where there is no picture.
+    """
+    reading = reading or Reading()
+    if list(sources).count("-") > 1:
+        raise UsageError("Standard input (`-`) is named twice.", hint="Name it once.")
+    parts = [part for name in sources for part in _parts(name, reading, alone=len(sources) == 1)]
+    for part in parts:
+        _check_columns(part, reading)
+    source = Source(parts)
+    if source.total == 0:
+        raise NoInputError(f"No picture in {', '.join(sources)}.", hint=_hint(source.ignored))
+    return source
+
+
+def _parts(name: str, reading: Reading, *, alone: bool) -> Iterator[Part]:
+    if name == "-":
+        yield Stream(reading)
+        return
+    if kind := scheme(name):
+        message = f"{name}: {kind} addresses are not read yet."
+        raise UsageError(message, hint="Download the pictures and name their folder.")
+    path = real(name)
+    if os.path.isdir(path):  # noqa: PTH112 - Path raises for a NUL
+        yield Folder(name, path, alone=alone, allow_outside_root=reading.allow_outside_root)
+    elif os.path.lexists(path):
+        yield _file(name, path, reading)
+    elif has_magic(path):
+        yield from _matched(name, reading)
+    else:
+        raise UsageError(f"{name} does not exist.", hint="Check the spelling and the folder.")
+
+
+def _file(name: str, path: str, reading: Reading) -> Part:
+    """An image file or a manifest, by its ending. Raises UsageError for any other kind, by name."""
+    kind = ending(path)
+    if kind in IMAGE_ENDINGS:
+        return Files(name, [(name, path)])
+    if kind in MANIFEST_ENDINGS:
+        if not Path(path).is_file():
+            hint = "A manifest is read twice; pipe its rows to `-` instead."
+            raise UsageError(f"{name} is not a regular file.", hint=hint)
+        return Table(name, path, reading)
+    if path.lower().endswith((".tar", ".tar.gz", ".tgz")):
+        raise UsageError(f"{name}: tar archives are not read yet.", hint="Unpack it first.")
+    hint = f"Pictures end in {_listed(IMAGE_ENDINGS)}; manifests in {_listed(MANIFEST_ENDINGS)}."
+    raise UsageError(f"{name} is neither a picture nor a manifest by its ending.", hint=hint)
+
+
+def _matched(pattern: str, reading: Reading) -> Iterator[Part]:
+    """What a glob matches, in order; pictures next to each other as one part."""
+    found = matches(real(pattern))
+    known = [path for path in found if ending(path) in IMAGE_ENDINGS | MANIFEST_ENDINGS]
+    known = [path for path in known if not os.path.isdir(path)]  # noqa: PTH112
+    ignored = Counter(ending(path) for path in set(found).difference(known))
+    if not known:
+        raise NoInputError(f"Nothing matches {pattern}.", hint=_hint(ignored))
+    files = Files(pattern, [], ignored)
+    for path in known:
+        if ending(path) in IMAGE_ENDINGS:
+            files.found.append((shown(path), path))
+        else:
+            yield files
+            yield _file(shown(path), path, reading)
+            files = Files(pattern, [])
+    yield files
+
+
+def _check_columns(part: Part, reading: Reading) -> None:
+    if isinstance(part, Table | Stream) or not part.total:
+        return
+    if wanted := (*reading.keep, *reading.fields):
+        message = f"{part.name} has no columns, so there is no {wanted[0]!r}."
+        raise UsageError(message, hint="Only manifests have columns.")
+    if reading.wants_prompts:
+        raise UsageError(f"{part.name} brings no prompts.", hint="Give one with --prompt.")
+
+
+def _hint(ignored: Mapping[str, int]) -> str:
+    if not ignored:
+        return f"Pictures end in {_listed(IMAGE_ENDINGS)}."
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
+    hint = f"Left out: {counts}."
+    if MANIFEST_ENDINGS & ignored.keys():
+        hint += " To read a manifest, name the file itself."
+    return hint
+
+
+def _listed(endings: frozenset[str]) -> str:
+    return ", ".join(sorted(endings))

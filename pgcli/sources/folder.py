@@ -1,0 +1,126 @@
+"""Pictures in folders: found recursively, in code-point order of their relative paths."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from pgcli.errors import UsageError
+from pgcli.records import Fault, Item
+from pgcli.sources.paths import inside_or_fault, leads_inside, shown
+from pgcli.sources.reading import IMAGE_ENDINGS, ending
+
+_UNREADABLE = Fault("permission_denied", "The folder may not be read.")
+_LINKED = "(linked folder)"
+
+
+class Found(NamedTuple):
+    """A picture by its path relative to the folder, or a folder that may not be read."""
+
+    relative: str
+    fault: Fault | None = None
+
+
+class _Level(NamedTuple):
+    """A folder on the way down: its prefix, whether it really lies in the root, what is left."""
+
+    prefix: str
+    is_inside: bool
+    entries: Iterator[os.DirEntry[str]]
+
+
+class Folder:
+    """A folder as a source. Nothing is remembered of it but counts; each pass walks it anew."""
+
+    has_prompts = False
+
+    def __init__(self, name: str, path: str, *, alone: bool, allow_outside_root: bool):
+        self.name = name
+        self.path = path
+        self.alone = alone
+        self.allow_outside_root = allow_outside_root
+        walk = Walk(path, allow_outside_root)
+        try:
+            self.total = sum(1 for _ in walk)
+        except OSError as problem:
+            raise UsageError(f"{name}: {problem.strerror}") from problem
+        self.ignored = walk.ignored
+
+    def items(self, first: int) -> Iterator[Item]:
+        """The folder's pictures, numbered from `first`."""
+        for index, (relative, fault) in enumerate(Walk(self.path, self.allow_outside_root), first):
+            path = os.path.join(self.path, relative)  # noqa: PTH118 - keeps the folder as typed
+            id_ = shown(relative if self.alone else path)
+            yield Item(index, id_, shown(path), path, fault=fault)
+
+
+@dataclass
+class Walk:
+    """One walk through a folder. A picture is found once, at its own place: links to folders are
+    entered only if they lead outside, that is allowed, and the folder was not walked before.
+    """
+
+    path: str
+    allow_outside_root: bool = False
+    ignored: Counter[str] = field(default_factory=Counter)
+    _walked: set[tuple[int, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._root = os.path.realpath(self.path)
+
+    def __iter__(self) -> Iterator[Found]:
+        # a stack, not recursion: a folder may be deeper than Python recurses
+        levels = [self._level(self.path, "", is_inside=True)]
+        while levels:
+            prefix, is_inside, entries = levels[-1]
+            entry = next(entries, None)
+            if entry is None:
+                levels.pop()
+            elif _is_folder(entry):
+                try:
+                    below = self._entered(entry, prefix, is_inside)
+                    levels += [below] if below else []
+                except OSError:
+                    yield Found(prefix + entry.name, _UNREADABLE)
+            elif ending(entry.name) in IMAGE_ENDINGS:
+                yield Found(prefix + entry.name, self._fault(entry))
+            else:
+                self.ignored[ending(entry.name)] += 1
+
+    def _level(self, path: str, prefix: str, *, is_inside: bool) -> _Level:
+        with os.scandir(path) as entries:
+            visible = [entry for entry in entries if not entry.name.startswith(".")]
+        # a folder sorts as its contents will: with the slash that follows its name
+        visible.sort(key=lambda entry: entry.name + "/" * _is_folder(entry))
+        return _Level(prefix, is_inside, iter(visible))
+
+    def _entered(self, entry: os.DirEntry[str], prefix: str, is_inside: bool) -> _Level | None:
+        """The level below a folder, if it is to be walked from here."""
+        is_new = not entry.is_symlink()
+        if not is_new:
+            is_inside = leads_inside(entry.path, self._root)
+        if not is_inside:
+            status = Path(entry.path).stat()
+            key = (status.st_dev, status.st_ino)
+            is_new = self.allow_outside_root and key not in self._walked
+            self._walked.add(key)
+        if not is_new:
+            self.ignored[_LINKED] += 1
+            return None
+        return self._level(entry.path, f"{prefix}{entry.name}/", is_inside=is_inside)
+
+    def _fault(self, entry: os.DirEntry[str]) -> Fault | None:
+        if self.allow_outside_root or not entry.is_symlink():
+            return None
+        return inside_or_fault(entry.path, self._root)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # links in a ring lead to nothing
+        return False

@@ -1,0 +1,102 @@
+"""How a path is written in a row and read back, and where a manifest's paths may lead."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from pgcli.records import Fault
+
+_SCHEME = re.compile(r"(?!file:)([A-Za-z][A-Za-z0-9+.-]+)://|(data):", re.IGNORECASE)
+_DRIVE_OR_SHARE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+
+_URL_BLOCKED = Fault("url_blocked", "The row names an address, and addresses are not fetched.")
+_OUTSIDE = Fault(
+    "path_not_allowed",
+    "The path leads outside the folder it belongs to; --allow-outside-root allows that.",
+)
+MISSING = Fault("missing", "The row names no picture.")
+
+
+class Placed(NamedTuple):
+    """Where a row's picture is: as the output shows it, as it is opened, or why it must not be."""
+
+    image: str
+    path: str | None
+    fault: Fault | None = None
+
+
+def scheme(text: str) -> str | None:
+    """The scheme of an address (`s3`, `https`), None for a path and for a `file:` URI."""
+    match = _SCHEME.match(text)
+    return (match[1] or match[2]).lower() if match else None
+
+
+def shown(path: str) -> str:
+    """The path as the output writes it: a `file:` URI if it is not UTF-8 or looks like a URI."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return _uri(path)
+    return _uri(path) if path.startswith("file:") else path
+
+
+def real(text: str) -> str:
+    """The path that a `file:` URI stands for, undecodable bytes as surrogates; others unchanged."""
+    if not text.startswith("file:"):
+        return text
+    rest = text.removeprefix("file:")
+    if rest.startswith("//"):
+        rest = rest.removeprefix("//").removeprefix("localhost")
+    return os.fsdecode(unquote_to_bytes(rest.encode("utf-8", "surrogateescape")))
+
+
+def as_given(text: str) -> str:
+    """What the user or a row typed, if it can be written; a URI of it if not."""
+    return text if text.startswith("file:") and text.isascii() else shown(real(text))
+
+
+def anywhere(text: str) -> Placed:
+    """The place of a path that may lie anywhere, as on standard input."""
+    if scheme(text):
+        return Placed(text, None, _URL_BLOCKED)
+    return Placed(as_given(text), real(text))
+
+
+def below(folder: str, text: str, root: str | None) -> Placed:
+    """The place of a manifest's path, joined to the manifest's `folder` as typed.
+
+    Where `root` is given (a real path), what leads outside it is at fault: by `..`, as an absolute
+    path, through a link, or in a way only other systems understand.
+    """
+    if scheme(text):
+        return Placed(text, None, _URL_BLOCKED)
+    path = real(text)
+    joined = os.path.join(folder, path)  # noqa: PTH118 - Path would drop a leading `./`
+    if "\0" in path or (root is not None and _DRIVE_OR_SHARE.match(path)):
+        return Placed(shown(joined), None, _OUTSIDE)
+    if root is not None and not leads_inside(joined, root):
+        return Placed(shown(joined), None, _OUTSIDE)
+    return Placed(shown(joined), joined)
+
+
+def leads_inside(path: str, root: str) -> bool:
+    """Whether the path, all links followed, lies in `root` (a real path)."""
+    target = os.path.realpath(path)
+    return target == root or target.startswith(root.rstrip("/") + "/")
+
+
+def inside_or_fault(path: str, root: str) -> Fault | None:
+    """None for a path that stays in `root`, links followed; else the fault."""
+    return None if leads_inside(path, root) else _OUTSIDE
+
+
+def _uri(path: str) -> str:
+    try:
+        raw = os.fsencode(path)
+    except UnicodeEncodeError:  # half of a surrogate pair, which no file name decodes to
+        raw = path.encode("utf-8", "surrogatepass")
+    return ("file://" if Path(path).is_absolute() else "file:") + quote_from_bytes(raw)

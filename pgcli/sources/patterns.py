@@ -1,0 +1,54 @@
+"""Files that a glob pattern names, in code-point order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from glob import has_magic
+
+
+def matches(pattern: str) -> list[str]:
+    """The paths that a pattern matches, sorted, each once.
+
+    Like `glob`, except that `**` does not follow links to folders: two that lead back up would be
+    found again and again, in every order.
+    """
+    start = "/" if pattern.startswith("/") else ""
+    parts = [part for part in pattern.split("/") if part]
+    # `**/**` says no more than `**` and would be walked twice
+    once = [part for i, part in enumerate(parts) if parts[i : i + 2] != ["**", "**"]]
+    return sorted(set(_matches(start, once)))
+
+
+def _matches(folder: str, parts: Sequence[str]) -> Iterator[str]:
+    if not parts:
+        return
+    head, rest = parts[0], parts[1:]
+    if head == "**":
+        yield from _matches(folder, rest or ["*"])
+        for entry in _entries(folder):
+            if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                yield from _matches(folder + entry.name + "/", parts)
+    elif not has_magic(head):
+        yield from _continued(folder + head, rest)
+    else:
+        for entry in _entries(folder):
+            hidden = entry.name.startswith(".") and not head.startswith(".")
+            if not hidden and fnmatchcase(entry.name, head):
+                yield from _continued(folder + entry.name, rest)
+
+
+def _continued(path: str, rest: Sequence[str]) -> Iterator[str]:
+    if rest:
+        yield from _matches(path + "/", rest)
+    elif os.path.lexists(path):
+        yield path
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder or ".") as entries:
+            return list(entries)
+    except OSError:  # not a folder, or one that may not be read: it matches nothing
+        return []

@@ -1,0 +1,57 @@
+"""What every source is told: the columns' names, and the endings that are known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Protocol
+
+from pgcli.records import Item
+
+IMAGE_ENDINGS = frozenset(
+    "." + ending
+    for ending in "jpg jpeg jpe jfif png webp gif bmp tif tiff avif ppm pgm pbm pnm".split()
+)
+MANIFEST_ENDINGS = frozenset({".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"})
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Which columns mean what, which are wanted for prompts (`fields`) and output (`keep`)."""
+
+    image_column: str = "image"
+    id_column: str = "id"
+    prompt_column: str = "prompt"
+    keep: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+    wants_prompts: bool = False
+    nul: bool = False
+    allow_outside_root: bool = False
+
+
+class Part(Protocol):
+    """One source that the user named, looked at once: its items can be counted and gone through."""
+
+    name: str
+    ignored: Counter[str]
+
+    @property
+    def total(self) -> int | None:
+        """How many items; None where only the end tells."""
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether the items bring prompts of their own."""
+
+    def items(self, first: int) -> Iterator[Item]:
+        """The part's items, numbered from `first`."""
+
+
+def ending(name: str) -> str:
+    """The lower-case ending with its dot; `(none)` and `(other)` keep counts by ending few."""
+    suffix = PurePosixPath(name).suffix.lower()
+    if not suffix:
+        return "(none)"
+    return suffix if len(suffix) <= 12 and suffix.isascii() else "(other)"

@@ -1,0 +1,118 @@
+"""Manifests: files whose rows name pictures, gone through once before the first item is used."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+
+from pgcli.errors import ManifestError, UsageError
+from pgcli.records import Item
+from pgcli.sources.items import check, item, row_id
+from pgcli.sources.paths import Placed, as_given, below
+from pgcli.sources.reading import Reading
+from pgcli.sources.rows import Row, columns, rows
+
+#: Column names that are remembered of JSON lines, whose rows may each name their own.
+MOST_COLUMNS = 10_000
+
+
+class Table:
+    """A manifest as a source: counted and checked when made, streamed anew by each pass.
+
+    Raises ManifestError for broken lines, ids given twice and missing prompts, UsageError for
+    columns that do not exist.
+    """
+
+    def __init__(self, name: str, path: str, reading: Reading):
+        self.name = as_given(name)
+        self.path = path
+        self.ignored: Counter[str] = Counter()
+        self._folder = os.path.dirname(path)  # noqa: PTH120 - Path would drop a leading `./`
+        root = None if reading.allow_outside_root else os.path.realpath(self._folder or ".")
+        self._root = root
+        self._reading = reading
+        self._check()
+
+    def items(self, first: int) -> Iterator[Item]:
+        """The manifest's items, numbered from `first`."""
+        for index, row in enumerate(self._rows(self._wanted()), first):
+            try:
+                yield item(row, index, self._reading, place=self._place, holder=self.name)
+            except ManifestError as problem:
+                raise ManifestError(f"{self.name}, {problem}") from problem
+
+    def _place(self, path: str) -> Placed:
+        return below(self._folder, path, self._root)
+
+    def _wanted(self) -> set[str]:
+        reading = self._reading
+        names = {reading.image_column, reading.id_column, *reading.keep, *reading.fields}
+        return names | {reading.prompt_column} if reading.wants_prompts else names
+
+    def _rows(self, wanted: set[str]) -> Iterator[Row]:
+        return rows(self.path, wanted)
+
+    def _check(self) -> None:
+        """Count the rows and find what is wrong with any, in memory of eight bytes for an id."""
+        reading = self._reading
+        named = columns(self.path)
+        known = set(named or ())
+        if named is not None:
+            self._check_columns(known)
+        seen, total = array("Q"), 0
+        prompts = {reading.prompt_column} if reading.wants_prompts else set()
+        for row in self._rows({reading.id_column} | prompts):
+            total += 1
+            if named is None and len(known) < MOST_COLUMNS:
+                known.update(row.values)
+            self._check_row(row, seen)
+        self.total = total
+        self.has_prompts = reading.prompt_column in known
+        if total:
+            self._check_columns(known)
+        self._check_ids(seen)
+        next(
+            self.items(0), None
+        )  # the images of Parquet were not read yet: is the first one sound?
+
+    def _check_row(self, row: Row, seen: array[int]) -> None:
+        try:
+            given = check(row, self._reading)
+        except ManifestError as problem:
+            raise ManifestError(f"{self.name}, {problem}") from problem
+        if given is not None:
+            seen.append(_hash(given))
+
+    def _check_columns(self, known: set[str]) -> None:
+        for name in sorted(self._wanted() - {Reading.id_column}):
+            if name not in known:
+                listed = ", ".join(sorted(known)[:50])
+                message = f"{self.name} has no column {name!r}."
+                raise UsageError(message, hint=f"Its columns are: {listed}.")
+
+    def _check_ids(self, seen: array[int]) -> None:
+        """Raise for the first id given twice; equal hashes are only a suspicion, looked into."""
+        import numpy as np
+
+        hashes = np.sort(np.frombuffer(seen, dtype=np.uint64)) if seen else np.empty(0, np.uint64)
+        twice = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+        suspects = set(twice[:1000].tolist())
+        places: dict[str, str] = {}
+        for row in self._rows({self._reading.id_column}) if suspects else ():
+            given = row_id(row, self._reading)
+            if given is None or _hash(given) not in suspects:
+                continue
+            if given in places:
+                message = (
+                    f"{self.name} gives the id {given!r} twice: {places[given]} and {row.place}."
+                )
+                raise ManifestError(
+                    message, hint="Ids name rows; --id-column picks another column."
+                )
+            places[given] = row.place
+
+
+def _hash(text: str) -> int:
+    return hash(text) & 0xFFFFFFFFFFFFFFFF

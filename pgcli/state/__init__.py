@@ -1,0 +1,1 @@
+"""What a run knows of itself: where it is kept."""

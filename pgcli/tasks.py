@@ -1,0 +1,148 @@
+"""What is asked of a picture: caption, ask, detect or ocr, and the prompt each makes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, time
+from decimal import Decimal
+from typing import Any
+
+from pgcli.errors import UsageError
+from pgcli.printable import encodable
+from pgcli.records import Item, Task
+
+#: How many tokens an answer may have where the user does not say.
+MAX_NEW_TOKENS: Mapping[Task, int] = {"caption": 128, "ask": 64, "detect": 256, "ocr": 512}
+
+LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
+BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A task and its prompts, in which `{column}` stands for a value of the manifest's row.
+
+    `templates` is None where each item brings a prompt of its own, from the manifest's column.
+    """
+
+    task: Task
+    templates: tuple[str, ...] | None
+    max_new_tokens: int
+
+
+def caption(lang: str = "en", *, max_new_tokens: int | None = None) -> Question:
+    """One caption per picture, in the language with this tag (`en`, `pt-BR`)."""
+    if not LANGUAGE.fullmatch(lang):
+        raise UsageError(f"not a language tag: {lang!r}", hint="write --lang en, --lang de")
+    return posed("caption", [f"caption {lang}"], max_new_tokens)
+
+
+def ask(prompts: Sequence[str] | None, *, max_new_tokens: int | None = None) -> Question:
+    """One answer per picture and prompt; None takes each item's own prompt.
+
+    The same prompt twice is refused, as picture and prompt are the key of a row.
+    """
+    if prompts is None:
+        return posed("ask", None, max_new_tokens)
+    templates = [prompt.strip() for prompt in prompts]
+    if not templates:
+        raise UsageError("no prompt to ask", hint='write --prompt "what is this?"')
+    for template in templates:
+        if templates.count(template) > 1:
+            raise UsageError(f"the prompt {template!r} is given twice", hint="give it once")
+    return posed("ask", templates, max_new_tokens)
+
+
+def detect(objects: Sequence[str], *, max_new_tokens: int | None = None) -> Question:
+    """Boxes around each of these objects, asked for in one prompt; braces in a name are text."""
+    names = [name.strip() for name in objects]
+    if not names:
+        raise UsageError("no object to look for", hint="write --object cat")
+    for name in names:
+        if not name or any(mark in name for mark in ";\n\r"):
+            raise UsageError(
+                f"not the name of one object: {name!r}",
+                hint="repeat the option for several: --object cat --object dog",
+            )
+    prompt = "detect " + " ; ".join(names)
+    return posed("detect", [literal(prompt)], max_new_tokens)
+
+
+def ocr(*, max_new_tokens: int | None = None) -> Question:
+    """The text that stands in the picture."""
+    return posed("ocr", ["ocr"], max_new_tokens)
+
+
+def posed(task: Task, templates: Sequence[str] | None, max_new_tokens: int | None) -> Question:
+    """The question, with the task's own limit where none is given."""
+    limit = MAX_NEW_TOKENS[task] if max_new_tokens is None else max_new_tokens
+    if limit < 1:
+        raise UsageError(f"an answer of {limit} tokens", hint="--max-new-tokens takes 1 or more")
+    return Question(task, None if templates is None else tuple(templates), limit)
+
+
+def literal(text: str) -> str:
+    """The template that gives this very text."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def columns(question: Question) -> tuple[str, ...]:
+    """The manifest columns that the prompts name, each once, in the order of their first use."""
+    names = (
+        match[1] for template in question.templates or () for match in BRACES.finditer(template)
+    )
+    return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+def with_prompts(items: Iterable[Item], question: Question) -> Iterator[Item]:
+    """The items, each with the prompts to be asked of it, as they are sent.
+
+    Prompts that two templates make alike for one item are asked once. Raises UsageError at an
+    item that lacks a column its prompt names, or that lacks a prompt where it must bring one.
+    """
+    for item in items:
+        if question.templates is None:
+            prompts = item.prompts
+        else:
+            prompts = tuple(filled(template, item) for template in question.templates)
+        if not prompts:
+            raise UsageError(
+                f"{item.id} has no prompt",
+                hint="write --prompt TEXT, or name the manifest's column with --prompt-column",
+            )
+        yield replace(item, prompts=tuple(dict.fromkeys(map(sent, prompts))))
+
+
+def sent(prompt: str) -> str:
+    """The prompt as it goes to the model: outer blanks and newlines stripped, encodable."""
+    return encodable(prompt).strip()
+
+
+def filled(template: str, item: Item) -> str:
+    """The template with the item's values in it, as plain text: what a value spells is not read."""
+
+    def put(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0][0]  # a doubled brace is one brace
+        if match[1] not in item.fields:
+            raise UsageError(
+                f"the prompt names a column {match[1]!r} that {item.id} does not have",
+                hint=f"it has: {', '.join(item.fields) or 'none'}; a literal brace is doubled",
+            )
+        return worded(item.fields[match[1]], column=match[1], item=item)
+
+    return BRACES.sub(put, template)
+
+
+def worded(value: Any, *, column: str, item: Item) -> str:
+    """A manifest value as words in a prompt; an empty cell is empty text, as it is in CSV."""
+    if value is None:
+        return ""
+    if isinstance(value, str | int | float | Decimal | date | time):
+        return str(value)
+    raise UsageError(
+        f"the column {column!r} of {item.id} holds {type(value).__name__}, not text or a number",
+        hint="a prompt can only be filled from plain columns",
+    )

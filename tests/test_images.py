@@ -1,0 +1,291 @@
+"""Pictures arrive upright, in RGB, in the model's square; a broken file costs its own row."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import threading
+import time
+import zlib
+from pathlib import Path
+
+import awkward
+import numpy as np
+import pytest
+from awkward import drawing, encoded, png
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from pgcli.images import FORMATS, Limits, Square, look, upright
+from pgcli.records import Fault, Item, Picture
+from pgcli.sources import open_sources
+
+LIMITS = Limits()
+SQUARE = Square(28)
+
+
+def seen(source: str | Path | bytes, square: Square = SQUARE, limits: Limits = LIMITS) -> Picture:
+    if isinstance(source, bytes):
+        return look(Item(0, "0", "bytes", data=source), square, limits)
+    return look(Item(0, "0", str(source), str(source)), square, limits)
+
+
+def code(source: str | Path | bytes, limits: Limits = LIMITS) -> str | None:
+    fault = seen(source, limits=limits).fault
+    return fault.code if fault else None
+
+
+def pixels_of(data: bytes) -> np.ndarray:
+    return np.asarray(upright(data, LIMITS))
+
+
+def test_every_awkward_file_has_its_fate(tmp_path: Path) -> None:
+    fates = awkward.make(tmp_path)
+    assert len(fates) >= 40
+    found = {}
+    for item in open_sources([str(tmp_path)]):
+        picture = look(item, SQUARE, LIMITS)
+        name = os.path.relpath(item.path, tmp_path)
+        found[name] = picture.fault.code if picture.fault else None
+        assert (picture.pixels is None) == (picture.fault is not None)
+        assert item.id.encode()
+        if picture.fault:
+            assert picture.fault.message.endswith(".")
+            assert picture.fault.message.isprintable()
+    assert found == fates
+
+
+def test_the_square_is_what_pillow_resizes_to_byte_for_byte() -> None:
+    image = drawing(123, 77)
+    for resample in (2, 3):
+        expected = np.asarray(image.convert("RGB").resize((28, 28), resample))
+        pixels = seen(encoded(image, "PNG"), Square(28, resample)).pixels
+        assert pixels is not None
+        assert pixels.dtype == np.uint8
+        assert pixels.flags.c_contiguous
+        assert pixels.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "RGBA", "LA", "PA", "CMYK"])
+def test_the_square_is_what_transformers_makes_with_pillow(mode: str) -> None:
+    siglip = pytest.importorskip("transformers.models.siglip.image_processing_pil_siglip")
+    rgba = drawing(61, 47).convert("RGBA")
+    rgba.putalpha(Image.linear_gradient("L").resize(rgba.size))
+    image = rgba.convert(mode) if mode != "P" else rgba.convert("RGB").quantize(32)
+    format_ = "TIFF" if mode in ("CMYK", "PA") else "PNG"
+    data = encoded(image if mode != "PA" else rgba, format_)
+    processor = siglip.SiglipImageProcessorPil(size={"height": 28, "width": 28})
+    expected = processor(Image.open(io.BytesIO(data)), do_rescale=False, do_normalize=False)
+    pixels = seen(data).pixels
+    assert pixels is not None
+    assert np.array_equal(pixels.transpose(2, 0, 1), expected["pixel_values"][0])
+
+
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_is_turned_as_its_exif_says(format_: str, orientation: int) -> None:
+    corners = Image.new("RGB", (48, 32), "white")
+    corners.paste("red", (0, 0, 24, 16))
+    corners.paste("blue", (24, 16, 48, 32))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"lossless": True} if format_ == "WEBP" else {"quality": 95}
+    data = encoded(corners, format_, exif=exif, **options)
+    red, blue = {
+        1: (0, 3),
+        2: (1, 2),
+        3: (3, 0),
+        4: (2, 1),
+        5: (0, 3),
+        6: (1, 2),
+        7: (3, 0),
+        8: (2, 1),
+    }[orientation]
+    picture, turned = seen(data), upright(data, LIMITS)
+    assert (picture.width, picture.height) == turned.size
+    assert turned.size == ((48, 32) if orientation <= 4 else (32, 48))
+    width, height = turned.size
+    places = [(x * width // 4, y * height // 4) for y in (1, 3) for x in (1, 3)]
+    quarters = [turned.getpixel(place) for place in places]
+    assert quarters[red][0] > 200 > 100 > quarters[red][2]
+    assert quarters[blue][2] > 200 > 100 > quarters[blue][0]
+
+
+def test_an_orientation_that_does_not_exist_changes_nothing() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 99
+    assert seen(encoded(drawing(), "JPEG", exif=exif)).width == 40
+
+
+def test_the_size_is_upright_even_where_decoding_fails() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    whole = encoded(drawing(400, 300), "JPEG", exif=exif)
+    picture = seen(whole[: len(whole) * 3 // 4])
+    assert picture.fault is not None
+    assert (picture.fault.code, picture.width, picture.height) == ("truncated", 300, 400)
+
+
+def test_transparent_pixels_are_white() -> None:
+    clear = Image.new("RGBA", (8, 8), (255, 0, 0, 0))
+    half = Image.new("LA", (8, 8), (0, 128))
+    keyed = Image.new("RGB", (8, 8), "red")
+    assert (pixels_of(encoded(clear, "PNG")) == 255).all()
+    assert (pixels_of(encoded(half, "PNG")) == 127).all()
+    assert (pixels_of(encoded(keyed, "PNG", transparency=(255, 0, 0))) == 255).all()
+    assert (pixels_of(encoded(keyed.convert("P"), "GIF", transparency=0)) == 255).any()
+
+
+@pytest.mark.parametrize("format_", ["PNG", "TIFF", "PPM"])
+def test_sixteen_bit_grey_is_scaled_and_not_clipped(format_: str) -> None:
+    values = np.linspace(0, 65535, 64 * 64).astype(np.uint16).reshape(64, 64)
+    grey = pixels_of(encoded(Image.fromarray(values), format_))[..., 0]
+    assert np.array_equal(grey, np.rint(values / 257).astype(np.uint8))
+
+
+def test_big_endian_sixteen_bit_grey_is_scaled() -> None:
+    image = Image.frombytes("I;16B", (2, 1), b"\x9c\x40\xff\xff")
+    assert pixels_of(encoded(image, "TIFF"))[0, :, 0].tolist() == [156, 255]
+
+
+def test_a_transparent_grey_of_sixteen_bits_is_white() -> None:
+    image = Image.fromarray(np.array([[0, 300, 65535]], np.uint16))
+    data = encoded(image, "PNG", transparency=300)
+    assert pixels_of(data)[0, :, 0].tolist() == [0, 255, 255]
+
+
+def test_integers_beyond_sixteen_bits_span_the_greys() -> None:
+    image = Image.fromarray(np.array([[-100_000, 0, 100_000]], np.int32))
+    assert pixels_of(encoded(image, "TIFF"))[0, :, 0].tolist() == [0, 128, 255]
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("values", "greys"),
+    [
+        ([0.0, 0.5, 1.0], [0, 128, 255]),
+        ([0.0, 2.0, 200.0], [0, 2, 200]),
+        ([-5.0, 0.0, 5.0], [0, 128, 255]),
+        ([NAN, 0.5, 1.0], [0, 128, 255]),
+        ([NAN, 300.0, 500.0], [0, 0, 255]),
+        ([-INF, 1.0, INF], [0, 255, 255]),
+        ([NAN, NAN, INF], [0, 0, 255]),
+        ([700.0, 700.0, 700.0], [0, 0, 0]),
+        ([-3e38, 0.0, 3e38], [0, 128, 255]),
+    ],
+)
+def test_float_pictures_are_scaled_by_their_range(values: list[float], greys: list[int]) -> None:
+    data = encoded(Image.fromarray(np.array([values], np.float32)), "TIFF")
+    assert pixels_of(data)[0, :, 0].tolist() == greys
+
+
+def test_only_the_first_frame_is_shown() -> None:
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue", "green")]
+    for format_ in ("GIF", "WEBP", "PNG", "TIFF"):
+        data = encoded(frames[0], format_, save_all=True, append_images=frames[1:])
+        assert pixels_of(data)[0, 0, 0] > 200, format_
+
+
+def test_a_jpeg_with_a_broken_index_of_frames_is_still_a_jpeg() -> None:
+    whole = encoded(drawing(), "JPEG")
+    index = b"MPF\0II*\0\x08\0\0\0\xff\xff" + b"\xff" * 40
+    segment = b"\xff\xe2" + struct.pack(">H", len(index) + 2) + index
+    assert code(whole[:2] + segment + whole[2:]) is None
+
+
+def test_the_pixel_limit_is_the_users_and_not_pillows() -> None:
+    few = Limits(max_pixels=40 * 30 - 1)
+    picture = seen(encoded(drawing(40, 30), "PNG"), limits=few)
+    assert picture.fault is not None
+    assert (picture.fault.code, picture.width, picture.height) == ("too_many_pixels", 40, 30)
+    assert "--max-pixels" in picture.fault.message
+    wide = png(14_000, 14_000, idat=zlib.compress(b"\0" * (14_000 * 1751), 1))
+    assert code(wide) == "too_many_pixels"
+    assert code(wide, Limits(max_pixels=10**9)) is None
+
+
+def test_a_bomb_is_refused_from_its_header_at_once() -> None:
+    started = time.perf_counter()
+    assert code(png(50_000, 50_000)) == "too_many_pixels"
+    assert time.perf_counter() - started < 0.05
+
+
+def test_a_pipe_does_not_make_it_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.jpg")
+    started = time.perf_counter()
+    assert code(tmp_path / "x.jpg") == "not_a_regular_file"
+    assert code("/dev/zero") == "not_a_regular_file"
+    assert code(tmp_path) == "not_a_regular_file"
+    assert time.perf_counter() - started < 1
+
+
+def test_a_file_that_becomes_a_pipe_in_between_does_not_make_it_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "x.jpg")
+    (tmp_path / "before.jpg").write_bytes(b"x")
+    before = (tmp_path / "before.jpg").stat()
+    monkeypatch.setattr(Path, "stat", lambda _: before)
+    found: list[str | None] = []
+    reading = threading.Thread(target=lambda: found.append(code(tmp_path / "x.jpg")), daemon=True)
+    reading.start()
+    reading.join(5)
+    assert found == ["not_a_regular_file"]
+
+
+def test_a_file_that_grows_past_the_limit_is_not_read_on(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(encoded(drawing(), "PNG"))
+    assert code(tmp_path / "a.png", Limits(max_bytes=100)) == "too_large"
+    assert code(encoded(drawing(), "PNG"), Limits(max_bytes=100)) == "too_large"
+
+
+def test_paths_that_no_file_can_have_are_missing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    for path in ("gone.jpg", "a\0b.jpg", "\ud800.jpg", tmp_path / "file" / "x.jpg"):
+        assert code(path) == "missing", path
+
+
+def test_a_disk_that_fails_is_an_error_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.png").write_bytes(encoded(drawing(), "PNG"))
+
+    def fail(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "open", fail)
+    assert code(tmp_path / "a.png") == "io_error"
+
+
+def test_too_little_memory_is_an_error_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> Image.Image:
+        raise MemoryError
+
+    monkeypatch.setattr(Image.Image, "resize", fail)
+    picture = seen(encoded(drawing(), "PNG"))
+    assert picture.fault is not None
+    assert (picture.fault.code, picture.width) == ("decode_failed", 40)
+
+
+def test_an_item_at_fault_is_not_opened(tmp_path: Path) -> None:
+    fault = Fault("path_not_allowed", "No.")
+    picture = look(Item(0, "0", "x", str(tmp_path / "gone"), fault=fault), SQUARE, LIMITS)
+    assert (picture.fault, picture.pixels, picture.width) == (fault, None, None)
+
+
+def test_every_format_of_the_contract_is_read() -> None:
+    for format_ in FORMATS:
+        assert upright(encoded(drawing(), format_), LIMITS).size == (40, 30)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.sampled_from(FORMATS), st.data())
+def test_no_damage_raises_anything(format_: str, data: st.DataObject) -> None:
+    damaged = bytearray(encoded(drawing(), format_))
+    for _ in range(data.draw(st.integers(1, 8))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
+    fates = ("not_an_image", "truncated", "decode_failed", "too_many_pixels", "unsupported_format")
+    assert code(cut, Limits(max_pixels=10**6)) in (None, *fates)

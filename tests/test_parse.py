@@ -1,0 +1,149 @@
+"""Boxes from the pieces of an answer."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgcli.parse import boxes
+from pgcli.records import Box, Piece
+
+
+def location(place, probability=1.0):
+    return Piece("location", f"<loc{place:04}>", place, probability)
+
+
+def mask(place):
+    return Piece("mask", f"<seg{place:03}>", place)
+
+
+def text(words):
+    return Piece("text", words)
+
+
+def corners(ymin, xmin, ymax, xmax):
+    return [location(place) for place in (ymin, xmin, ymax, xmax)]
+
+
+def labels(pieces):
+    return [box.label for box in boxes(pieces, width=10, height=10)]
+
+
+def test_corners_come_y_before_x_and_reach_the_far_edge():
+    found = boxes([*corners(0, 341, 682, 1023), text(" cat")], width=300, height=600)
+    assert found == (Box("cat", 100.0, 0.0, 300.0, 400.0, 1.0),)
+
+
+def test_several_objects_are_several_boxes_in_the_order_of_the_answer():
+    answer = [*corners(1, 2, 3, 4), text(" cat ; "), *corners(5, 6, 7, 8), text(" dog")]
+    assert labels(answer) == ["cat", "dog"]
+
+
+def test_one_label_may_have_several_boxes():
+    answer = [*corners(1, 2, 3, 4), text(" cat ; "), *corners(5, 6, 7, 8), text(" cat")]
+    assert labels(answer) == ["cat", "cat"]
+
+
+@pytest.mark.parametrize("label", ["cat's toy (red)", "R&B", "赤い車", "a <b> c", "x, y: z", "🐈"])
+def test_a_label_is_kept_whole(label):
+    assert labels([*corners(1, 2, 3, 4), text(f" {label} ;")]) == [label]
+
+
+def test_a_label_may_follow_without_a_blank_or_in_several_pieces():
+    assert labels([*corners(1, 2, 3, 4), text("red"), text(" car;")]) == ["red car"]
+
+
+def test_the_score_is_the_product_of_the_four_probabilities():
+    answer = [location(place, p) for place, p in zip((1, 2, 3, 4), (0.5, 0.5, 0.8, 1), strict=True)]
+    (box,) = boxes([*answer, text(" cat")], width=10, height=10)
+    assert box.score == pytest.approx(0.2)
+
+
+def test_mask_tokens_between_corners_and_label_are_passed_over():
+    assert labels([*corners(1, 2, 3, 4), *map(mask, range(16)), text(" cat")]) == ["cat"]
+
+
+@pytest.mark.parametrize(
+    "places",
+    [(3, 2, 1, 4), (1, 4, 3, 2), (2, 2, 2, 4), (1, 2, 3, 2)],
+    ids=["y swapped", "x swapped", "no height", "no width"],
+)
+def test_corners_out_of_order_are_dropped_and_their_neighbours_kept(places):
+    answer = [*corners(*places), text(" bad ; "), *corners(1, 2, 3, 4), text(" good")]
+    assert labels(answer) == ["good"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_a_run_of_other_than_four_locations_is_dropped_with_its_label(count):
+    answer = [*map(location, range(count)), text(" bad ; "), *corners(1, 2, 3, 4), text(" good")]
+    assert labels(answer) == ["good"]
+
+
+def test_a_mask_or_a_blank_amid_the_corners_breaks_them():
+    first = corners(1, 2, 3, 4)
+    for between in (mask(1), text(" ")):
+        assert labels([*first[:2], between, *first[2:], text(" cat")]) == []
+
+
+def test_an_answer_cut_before_its_label_loses_that_box_only():
+    whole = [*corners(1, 2, 3, 4), text(" cat ; ")]
+    assert labels([*whole, *corners(5, 6, 7, 8)]) == ["cat"]
+    assert labels([*whole, *corners(5, 6, 7, 8)[:3]]) == ["cat"]
+    assert labels([*whole, *corners(5, 6, 7, 8), text(" ")]) == ["cat"]
+
+
+def test_a_label_cut_short_is_kept_as_far_as_it_came():
+    assert labels([*corners(1, 2, 3, 4), text(" red c")]) == ["red c"]
+
+
+def test_text_before_the_first_location_and_after_the_separator_is_no_label():
+    assert labels([text("here: "), *corners(1, 2, 3, 4), text(" cat ; and more")]) == ["cat"]
+
+
+def test_text_that_spells_a_location_is_text():
+    assert labels([text("<loc0001><loc0002><loc0003><loc0004> cat")]) == []
+
+
+def test_no_pieces_are_no_boxes():
+    assert boxes([], width=10, height=10) == ()
+
+
+pieces = st.lists(
+    st.builds(
+        Piece,
+        st.sampled_from(["text", "location", "location", "location", "mask"]),
+        st.text(max_size=5) | st.sampled_from([" ; ", ";", " cat"]),
+        st.none() | st.integers(0, 1023),
+        st.floats(0, 1),
+    ),
+    max_size=40,
+)
+
+
+@given(pieces, st.integers(1, 20_000), st.integers(1, 20_000))
+def test_any_answer_at_all_gives_only_boxes_inside_the_picture(pieces, width, height):
+    for box in boxes(pieces, width=width, height=height):
+        assert 0 <= box.xmin < box.xmax <= width
+        assert 0 <= box.ymin < box.ymax <= height
+        assert 0 <= box.score <= 1
+        assert box.label == box.label.strip() != ""
+        assert ";" not in box.label
+
+
+spans = st.lists(st.integers(0, 1023), min_size=2, max_size=2, unique=True).map(sorted)
+names = st.text("abc'()-é猫 ", min_size=1).map(str.strip).filter(bool)
+
+
+@given(st.lists(st.tuples(names, spans, spans), max_size=8))
+def test_every_well_formed_answer_is_read_back(objects):
+    answer = []
+    for name, (ymin, ymax), (xmin, xmax) in objects:
+        answer += [*corners(ymin, xmin, ymax, xmax), text(f" {name} ; ")]
+    found = boxes(answer, width=1023, height=1023)
+    assert [box.label for box in found] == [name for name, _, _ in objects]
+    for box, (_, ys, xs) in zip(found, objects, strict=True):
+        assert all(
+            math.isclose(got, want, abs_tol=1e-9)
+            for got, want in zip((box.ymin, box.ymax, box.xmin, box.xmax), (*ys, *xs), strict=True)
+        )

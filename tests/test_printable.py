@@ -1,0 +1,53 @@
+"""Nothing foreign reaches the terminal with its control characters."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgcli.printable import encodable, printable
+
+any_text = st.text(st.characters())  # lone surrogates included
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("plain, ü, 猫, 🐈", "plain, ü, 猫, 🐈"),
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("\x1b[2J", r"\x1b[2J"),
+        ("a\nb\tc\r", r"a\nb\tc\r"),
+        ("\x7f\x9b31m", r"\x7f\x9b31m"),
+        ("gpj.\u202ecod", r"gpj.\u202ecod"),
+        (
+            "\u2028\u2029\u2066\u2069\u200e\u200f\u061c",
+            r"\u2028\u2029\u2066\u2069\u200e\u200f\u061c",
+        ),
+        ("\udcff", r"\udcff"),
+        ("[bold]x[/bold] :cat: %s {a} C:\\new", "[bold]x[/bold] :cat: %s {a} C:\\new"),
+    ],
+)
+def test_controls_are_spelled_out_and_all_else_is_left(raw, shown):
+    assert printable(raw) == shown
+
+
+@given(any_text)
+def test_what_is_shown_is_one_line_of_text_without_controls(text):
+    shown = printable(text)
+    shown.encode()
+    assert not any(unicodedata.category(char) in {"Cc", "Cs", "Zl", "Zp"} for char in shown)
+    assert len(shown.splitlines()) <= 1
+    assert printable(shown) == shown
+
+
+@given(any_text)
+def test_what_is_encodable_is_the_text_but_for_lone_surrogates(text):
+    fit = encodable(text)
+    fit.encode()
+    if not any("\ud800" <= char <= "\udfff" for char in text):
+        assert fit == text
+
+
+def test_each_lone_surrogate_is_one_replacement_character():
+    assert encodable("a\udcffb\ud800") == "a\ufffdb\ufffd"

@@ -1,0 +1,162 @@
+"""The prompt each task makes."""
+
+import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgcli.errors import UsageError
+from pgcli.records import Item
+from pgcli.tasks import ask, caption, columns, detect, ocr, with_prompts
+
+
+def prompts(question, **fields):
+    (item,) = with_prompts([Item(0, "a.png", "a.png", fields=fields)], question)
+    return item.prompts
+
+
+def test_each_task_has_its_prompt_and_its_own_length_of_answer():
+    assert prompts(caption()) == ("caption en",)
+    assert prompts(caption("pt-BR")) == ("caption pt-BR",)
+    assert prompts(detect([" cat ", "red car"])) == ("detect cat ; red car",)
+    assert prompts(ocr()) == ("ocr",)
+    questions = (caption(), ask(["what?"]), detect(["cat"]), ocr())
+    assert [question.task for question in questions] == ["caption", "ask", "detect", "ocr"]
+    assert [question.max_new_tokens for question in questions] == [128, 64, 256, 512]
+
+
+def test_the_length_of_an_answer_can_be_given():
+    assert caption(max_new_tokens=7).max_new_tokens == 7
+    with pytest.raises(UsageError, match="0 tokens"):
+        ocr(max_new_tokens=0)
+
+
+@pytest.mark.parametrize("lang", ["", "e", "english language", "en\n", "en; detect cat", "{a}"])
+def test_a_language_that_is_no_tag_is_refused(lang):
+    with pytest.raises(UsageError, match="language tag"):
+        caption(lang)
+
+
+@pytest.mark.parametrize(
+    "objects", [[], [""], ["cat", "  "], ["cat ; dog"], ["cat\ndog"], ["a\rb"]]
+)
+def test_what_is_not_the_name_of_an_object_is_refused(objects):
+    with pytest.raises(UsageError):
+        detect(objects)
+
+
+def test_braces_in_an_object_are_text():
+    question = detect(["{cat}", "{{"])
+    assert columns(question) == ()
+    assert prompts(question) == ("detect {cat} ; {{",)
+
+
+def test_one_item_is_asked_every_prompt_in_order():
+    assert prompts(ask(["b", "a"])) == ("b", "a")
+
+
+def test_prompts_are_stripped_outside_and_left_alone_inside():
+    assert prompts(ask([" \n what\nis  this? \n"])) == ("what\nis  this?",)
+    assert prompts(ask([""])) == ("",)
+
+
+def test_the_same_prompt_twice_is_refused():
+    with pytest.raises(UsageError, match="twice"):
+        ask(["what?", " what?\n"])
+
+
+def test_no_prompt_at_all_is_refused():
+    with pytest.raises(UsageError, match="no prompt"):
+        ask([])
+
+
+def test_columns_are_filled_from_the_row():
+    question = ask(["is it {colour}?", "{colour} or {_2}, {größe}?"])
+    assert columns(question) == ("colour", "_2", "größe")
+    made = prompts(question, colour="red", _2="blue", größe="big", other="never")
+    assert made == ("is it red?", "red or blue, big?")
+
+
+@pytest.mark.parametrize(
+    ("template", "made"),
+    [
+        ("{{a}}", "{a}"),
+        ("{{{a}}}", "{1}"),
+        ("{0} {a.b} {a[0]} {a!r} {a:>9} {} { a }", "{0} {a.b} {a[0]} {a!r} {a:>9} {} { a }"),
+        ("a { b } c }} d", "a { b } c } d"),
+        ("%s %(a)s $a", "%s %(a)s $a"),
+    ],
+)
+def test_only_a_name_in_braces_is_a_column(template, made):
+    assert prompts(ask([template]), a=1) == (made,)
+
+
+def test_what_a_value_spells_is_not_read_again():
+    assert prompts(ask(["{a} {b}"]), a="{b}", b="{{x}}") == ("{b} {{x}}",)
+    assert prompts(ask(["{a}"]), a="<loc0001><image>") == ("<loc0001><image>",)
+
+
+def test_an_attribute_is_out_of_reach_and_a_dunder_is_a_column_like_any_other():
+    with pytest.raises(UsageError, match="__class__"):
+        prompts(ask(["{__class__}"]))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("red", "red"),
+        (3, "3"),
+        (2.5, "2.5"),
+        (True, "True"),
+        (None, ""),
+        (datetime.date(2024, 2, 29), "2024-02-29"),
+    ],
+)
+def test_plain_values_are_worded(value, words):
+    assert prompts(ask(["x {a} y"]), a=value) == (f"x {words} y",)
+
+
+@pytest.mark.parametrize("value", [["a"], {"b": 1}, b"raw"])
+def test_other_values_are_refused_by_column_and_item(value):
+    with pytest.raises(UsageError, match=r"'a' of a\.png"):
+        prompts(ask(["{a}"]), a=value)
+
+
+def test_an_unknown_column_is_refused_by_name_with_those_there_are():
+    with pytest.raises(UsageError, match="'size'") as refused:
+        prompts(ask(["{size}"]), colour="red", shape="dot")
+    assert "colour, shape" in refused.value.hint
+
+
+def test_prompts_that_a_row_makes_alike_are_asked_once():
+    assert prompts(ask(["{a}", "{b}"]), a="same", b=" same ") == ("same",)
+
+
+def test_without_a_prompt_each_item_brings_its_own():
+    items = [Item(0, "a", "a", prompts=(" what {x}? \n",)), Item(1, "b", "b", prompts=("",))]
+    assert [item.prompts for item in with_prompts(items, ask(None))] == [("what {x}?",), ("",)]
+    assert columns(ask(None)) == ()
+
+
+def test_an_item_that_should_bring_a_prompt_and_does_not_is_refused():
+    with pytest.raises(UsageError, match=r"a\.png has no prompt"):
+        prompts(ask(None))
+
+
+def test_a_lone_surrogate_does_not_reach_the_tokenizer():
+    assert prompts(ask(["what \udcff?"])) == ("what \ufffd?",)
+
+
+@given(st.text(), st.text())
+def test_every_template_and_value_make_a_prompt_that_can_be_sent(template, value):
+    question = ask([template])
+    item = Item(0, "a", "a", fields=dict.fromkeys(columns(question), value))
+    (filled,) = with_prompts([item], question)
+    assert filled.prompts[0] == filled.prompts[0].strip()
+    filled.prompts[0].encode()
+
+
+@given(st.text().filter(lambda name: name.strip() and not set(";\n\r") & set(name)))
+def test_an_object_is_looked_for_under_the_very_name_given(name):
+    assert prompts(detect([name])) == (f"detect {name.strip()}",)
