@@ -36,6 +36,7 @@ ROOMS = {
     "cluster": "run engine sources sinks records errors",
     "api": "run engine sources workers images tasks records errors",
     "house": "api records",
+    "__main__": "cli",
     "cli": EVERYTHING,
     "builtin": "",
 }

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from pgcli.training.scenes import BACKGROUNDS, COLOURS, SHAPES, Scene
 
 SIDES = 4
+NOTHING_WEIGHT = 0.2
 
 
 Values = TypeVar("Values")
@@ -71,10 +72,17 @@ class PatchHead(nn.Module):
         shape, colour, background, side = self.read(patch_BPD).float().split(self.sizes, dim=-1)
         on_thing_BP = under.shape_P > 0
         wrong = (
-            F.cross_entropy(shape.flatten(0, 1), under.shape_P.flatten())
-            + F.cross_entropy(colour.flatten(0, 1), under.colour_P.flatten())
+            _class_loss(shape, under.shape_P)
+            + _class_loss(colour, under.colour_P)
             + 0.2 * F.cross_entropy(background.flatten(0, 1), under.background_P.flatten())
             + 8 * F.l1_loss(side[on_thing_BP], under.side_P4[on_thing_BP])
         )
         right_BP = (shape.argmax(-1) == under.shape_P) & (colour.argmax(-1) == under.colour_P)
         return wrong, right_BP.float().mean()
+
+
+def _class_loss(logits_BPx: Tensor, class_BP: Tensor) -> Tensor:
+    """Cross-entropy in which the many patches of class 0, nothing, do not drown the others."""
+    weight = torch.ones(logits_BPx.shape[-1], device=logits_BPx.device)
+    weight[0] = NOTHING_WEIGHT
+    return F.cross_entropy(logits_BPx.flatten(0, 1), class_BP.flatten(), weight=weight)

@@ -1,0 +1,150 @@
+"""The Python face: load an engine, then caption, ask and detect over pictures by name or bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pgcli import tasks
+from pgcli.errors import UsageError
+from pgcli.images import Limits, look
+from pgcli.records import Answer, Item, Picture, error_answer
+from pgcli.run import answers
+from pgcli.sources import Reading, open_sources
+from pgcli.tasks import Question
+from pgcli.workers import look_ahead
+
+if TYPE_CHECKING:
+    from pgcli.engine.engine import Engine as Loaded
+
+#: What can be asked about: a path, glob or manifest as on the command line, a picture's bytes, or
+#: many of these.
+Source = str | os.PathLike[str] | bytes
+FEW = 32  # below so many pictures no worker process is started
+
+
+def load(
+    model: str | os.PathLike[str] = "demo",
+    *,
+    revision: str | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    batch_size: int | None = None,
+) -> Engine:
+    """An engine for a checkpoint folder, a Hub name, or `demo`, the built-in model.
+
+    Raises the errors of `pgcli.errors`, each with a `hint` that says what to do.
+    """
+    from pgcli.checkpoints.find import find
+    from pgcli.engine.engine import load as load_engine
+
+    checkpoint = find(os.fspath(model), revision)
+    return Engine(load_engine(checkpoint, device=device, dtype=dtype, batch_size=batch_size))
+
+
+class Engine:
+    """A loaded model. Each method yields one Answer per picture and prompt, in input order.
+
+    A picture that cannot be read is an Answer with `error` set; the others are answered.
+    """
+
+    def __init__(self, engine: Loaded):
+        self._engine = engine
+
+    @property
+    def label(self) -> str:
+        """Name and revision of the checkpoint, as the rows' `model` says it."""
+        return self._engine.label
+
+    def caption(
+        self,
+        source: Source | Iterable[Source],
+        *,
+        lang: str = "en",
+        max_new_tokens: int | None = None,
+        workers: int | None = None,
+    ) -> Iterator[Answer]:
+        """One caption per picture."""
+        question = tasks.caption(lang, max_new_tokens=max_new_tokens)
+        return self._answers(source, question, workers)
+
+    def ask(
+        self,
+        source: Source | Iterable[Source],
+        prompt: str | Sequence[str] | None = None,
+        *,
+        max_new_tokens: int | None = None,
+        workers: int | None = None,
+    ) -> Iterator[Answer]:
+        """One answer per picture and prompt; without a prompt the manifest's column is asked."""
+        prompts = [prompt] if isinstance(prompt, str) else prompt
+        return self._answers(source, tasks.ask(prompts, max_new_tokens=max_new_tokens), workers)
+
+    def detect(
+        self,
+        source: Source | Iterable[Source],
+        objects: str | Sequence[str],
+        *,
+        max_new_tokens: int | None = None,
+        workers: int | None = None,
+    ) -> Iterator[Answer]:
+        """One row per picture, with `boxes` around the named objects in pixels."""
+        names = [objects] if isinstance(objects, str) else objects
+        return self._answers(source, tasks.detect(names, max_new_tokens=max_new_tokens), workers)
+
+    def ocr(
+        self,
+        source: Source | Iterable[Source],
+        *,
+        max_new_tokens: int | None = None,
+        workers: int | None = None,
+    ) -> Iterator[Answer]:
+        """The text that stands in each picture."""
+        return self._answers(source, tasks.ocr(max_new_tokens=max_new_tokens), workers)
+
+    def _answers(
+        self, source: Source | Iterable[Source], question: Question, workers: int | None
+    ) -> Iterator[Answer]:
+        engine = self._engine
+        items, total = _items(source, question)
+        eye = partial(look, square=engine.square, limits=Limits())
+        few = total is not None and total < FEW
+
+        def refuse(picture: Picture, prompt: str) -> Answer:
+            return error_answer(picture, prompt, task=question.task, model=engine.label)
+
+        return answers(
+            tasks.with_prompts(items, question),
+            partial(look_ahead, look=eye, workers=workers, few=few),
+            partial(engine.ask, task=question.task, max_new_tokens=question.max_new_tokens),
+            refuse,
+        )
+
+
+def _items(
+    source: Source | Iterable[Source], question: Question
+) -> tuple[Iterable[Item], int | None]:
+    """The items of one source or many, and how many there are where that is known.
+
+    Paths are opened together, as the command line would; bytes stand for themselves.
+    """
+    given = [source] if isinstance(source, Source) else list(source)
+    if any(isinstance(one, bytes) for one in given):
+        return [_item(number, one) for number, one in enumerate(given)], len(given)
+    reading = Reading(fields=tasks.columns(question), wants_prompts=question.templates is None)
+    found = open_sources([os.fspath(one) for one in given if not isinstance(one, bytes)], reading)
+    return found, found.total
+
+
+def _item(number: int, given: Source) -> Item:
+    if isinstance(given, bytes):
+        return Item(number, str(number), str(number), data=given)
+    path = os.fspath(given)
+    if not Path(path).is_file():
+        raise UsageError(
+            f"{path} is no file", hint="among bytes only picture files can be named, not folders"
+        )
+    return Item(number, path, path, path=path)

@@ -1,0 +1,89 @@
+"""The user's configuration file: the options it sets, checked against those that exist."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+import typer
+
+from pgcli.errors import UsageError
+
+#: What each command has of a kind, by the command's name and then the key in the file.
+Known = Mapping[str, Mapping[str, "Setting"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An option that the file may set: its parameter, and whether it is on or off."""
+
+    parameter: str
+    is_flag: bool
+
+
+def file() -> Path:
+    """Where the configuration file is, if there is one: `~/.config/pgcli/config.toml` on Linux."""
+    return Path(typer.get_app_dir("pgcli")) / "config.toml"
+
+
+def read(file: Path, known: Known) -> dict[str, dict[str, object]]:
+    """Command -> parameter -> value, as the file sets them; nothing where there is no file.
+
+    Keys at the top hold for every command that has the option, those in a command's table for it
+    alone. Raises UsageError, naming file and key, for a key that is no option.
+    """
+    table = _table(file)
+    found: dict[str, dict[str, object]] = {command: {} for command in known}
+    everywhere = {key for settings in known.values() for key in settings}
+    for key, value in table.items():
+        if isinstance(value, dict) and key in known:
+            continue
+        if key not in everywhere:
+            raise _unknown(file, key, {*everywhere, *known})
+        for command, settings in known.items():
+            if key in settings:
+                found[command] |= _set(file, key, settings[key], value)
+    for command, values in _tables(table, known):
+        for key, value in values.items():
+            if key not in known[command]:
+                raise _unknown(file, f"{command}.{key}", {f"{command}.{k}" for k in known[command]})
+            found[command] |= _set(file, f"{command}.{key}", known[command][key], value)
+    return found
+
+
+def _table(file: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as problem:
+        raise UsageError(f"{file} cannot be read: {problem}", hint="mend or remove it") from problem
+
+
+def _tables(
+    table: Mapping[str, object], known: Known
+) -> Iterator[tuple[str, Mapping[str, object]]]:
+    for command in known:
+        values = table.get(command)
+        if isinstance(values, dict):
+            yield command, values
+
+
+def _set(file: Path, key: str, setting: Setting, value: object) -> dict[str, object]:
+    """The value as the command line would have it: text, or true and false for a flag."""
+    if isinstance(value, bool) == setting.is_flag and isinstance(value, str | int | float):
+        return {setting.parameter: value if setting.is_flag else str(value)}
+    wanted = "true or false" if setting.is_flag else "one text or number"
+    raise UsageError(f"{file}: {key} must be {wanted}, not {value!r}")
+
+
+def _unknown(file: Path, key: str, possible: set[str]) -> UsageError:
+    close = get_close_matches(key, sorted(possible), n=1)
+    meant = f"did you mean {close[0]!r}? " if close else ""
+    return UsageError(
+        f"{file}: no option is called {key!r}",
+        hint=f"{meant}keys are options without their dashes: model = \"demo\"",
+    )

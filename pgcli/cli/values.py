@@ -1,0 +1,78 @@
+"""What a user typed for an option -> its value, or what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
+DTYPES = ("auto", "bfloat16", "float32")
+
+Region = tuple[int, int, int, int]
+
+
+def number(least: float, most: float = 1e18, *, above: bool = False) -> Callable[[Any], Any]:
+    """What reads a number from `least`, or from `above` it, to `most`; whole ones if `least` is."""
+    kind, called = (int, "a whole number") if isinstance(least, int) else (float, "a number")
+    bounds = f"above {least:g}" if above else f"of {least:g}"
+    bounds += f" to {most:g}" if most < 1e18 else " or more"
+
+    def read(text: str | float) -> float:
+        try:
+            value = kind(text)
+        except (ValueError, OverflowError):
+            raise typer.BadParameter(f"{text!r} is not {called}") from None
+        if not least <= value <= most or (above and value == least):
+            raise typer.BadParameter(f"{text!r} is not {called} {bounds}")
+        return value
+
+    return read
+
+
+def batch_size(text: str) -> int | None:
+    """How many rows share a pass; None for `auto`."""
+    if text == "auto":
+        return None
+    if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < 1:
+        raise typer.BadParameter(f"{text!r} is neither auto nor a whole number of 1 or more")
+    return int(text)
+
+
+def device(text: str) -> str:
+    """The name of a device that could be; whether this machine has it shows later."""
+    if not DEVICE.fullmatch(text):
+        raise typer.BadParameter(f"{text!r} is not auto, cpu, cuda, cuda:N or mps")
+    return text
+
+
+def dtype(text: str) -> str:
+    """The name of a dtype in which answers can be trusted."""
+    if text in ("float16", "fp16", "half"):
+        raise typer.BadParameter(
+            f"{text} cannot hold Gemma's activations, which overflow it; bfloat16 is as small"
+        )
+    if text not in DTYPES:
+        raise typer.BadParameter(f"{text!r} is not auto, bfloat16 or float32")
+    return text
+
+
+def region(text: str) -> Region:
+    """Left, top, right and bottom in pixels, with something between them."""
+    corners = re.fullmatch(r"(\d{1,6}),(\d{1,6}),(\d{1,6}),(\d{1,6})", text, re.ASCII)
+    if not corners:
+        raise typer.BadParameter(f"{text!r} is not four whole numbers: xmin,ymin,xmax,ymax")
+    left, top, right, bottom = map(int, corners.groups())
+    if left >= right or top >= bottom:
+        raise typer.BadParameter(f"{text!r} is empty: xmin must be below xmax, ymin below ymax")
+    return left, top, right, bottom
+
+
+def columns(text: str) -> tuple[str, ...]:
+    """Column names, separated by commas."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise typer.BadParameter(f"{text!r} is not a list of columns such as a,b")
+    return names

@@ -1,0 +1,29 @@
+"""What several test files share: a tiny checkpoint, and the devices that this machine has."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach out
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random checkpoint of a few thousand weights that nobody may change."""
+    from tests.tiny import checkpoint_into
+
+    return checkpoint_into(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Every device a design test must hold on."""
+    import torch
+
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("this machine has no CUDA device")
+    return str(request.param)

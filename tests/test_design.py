@@ -1,0 +1,132 @@
+"""The five tests that carry the design, the fifth (a bad image) in test_end_to_end.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from pgcli.checkpoints import files, weights
+from pgcli.engine.generate import GREEDY, Limits, generate
+from pgcli.engine.tokens import left_pad
+from pgcli.model.paligemma import PaliGemma, prefix_mask
+
+PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 304, 305, 108], [2, 108], [2, 420, 421, 108]]
+STEPS = 8
+
+
+@pytest.fixture
+def model(tiny: Path, device: str) -> PaliGemma:
+    return weights.load(tiny, files.config(tiny), dtype=torch.float64, device=device)
+
+
+@pytest.fixture
+def patch_BPD(model: PaliGemma, device: str) -> Tensor:
+    side = model.config.vision.resolution
+    generator = torch.Generator().manual_seed(3)
+    pixels = torch.rand(len(PROMPTS), 3, side, side, generator=generator, dtype=torch.float64)
+    return model.encode((pixels * 2 - 1).to(device))
+
+
+def answer(model: PaliGemma, patch_BPD: Tensor, prompts: list[list[int]]) -> list[list[int]]:
+    limits = Limits(STEPS, frozenset({1}), model.config.decoder.vocab_size, 10**9)
+    keys = [str(number) for number in range(len(prompts))]
+    return [row.tokens for row in generate(model, patch_BPD, prompts, keys, limits, GREEDY)]
+
+
+def test_batching_is_invisible(model: PaliGemma, patch_BPD: Tensor) -> None:
+    together = answer(model, patch_BPD, PROMPTS)
+    for row, prompt in enumerate(PROMPTS):
+        assert answer(model, patch_BPD[row : row + 1], [prompt]) == [together[row]]
+    assert len({tuple(tokens) for tokens in together}) > 1, "rows that all agree prove nothing"
+
+
+def test_order_and_neighbours_are_invisible(model: PaliGemma, patch_BPD: Tensor) -> None:
+    together = answer(model, patch_BPD, PROMPTS)
+    backwards = answer(model, patch_BPD.flip(0), PROMPTS[::-1])
+    assert backwards[::-1] == together
+    pair = answer(model, patch_BPD[[3, 1]], [PROMPTS[3], PROMPTS[1]])
+    assert pair == [together[3], together[1]]
+
+
+@pytest.mark.parametrize("extra", [1, 2, 3, 7, 16, 33])
+@pytest.mark.parametrize("junk", [0, 1, 2, 77])
+def test_padding_is_inert_at_every_width(
+    model: PaliGemma, patch_BPD: Tensor, extra: int, junk: int
+) -> None:
+    token_BT, is_real_BT = left_pad(PROMPTS)
+    assert is_real_BT is not None
+    token_BT, is_real_BT = token_BT.to(patch_BPD.device), is_real_BT.to(patch_BPD.device)
+    plain = logits_of(model, patch_BPD, token_BT, is_real_BT)
+    token_BT = torch.where(is_real_BT, token_BT, junk)
+    more = token_BT.new_full((len(PROMPTS), extra), junk)
+    padded = logits_of(
+        model,
+        patch_BPD,
+        torch.cat([more, token_BT], dim=1),
+        torch.cat([torch.zeros_like(more, dtype=torch.bool), is_real_BT], dim=1),
+    )
+    torch.testing.assert_close(padded, plain, rtol=0, atol=1e-10)
+
+
+def test_the_cache_is_only_a_shortcut(model: PaliGemma, patch_BPD: Tensor) -> None:
+    device = patch_BPD.device
+    token_BT, is_real_BT = left_pad(PROMPTS)
+    assert is_real_BT is not None
+    token_BT, is_real_BT = token_BT.to(device), is_real_BT.to(device)
+    answers = torch.randint(300, 700, (len(PROMPTS), STEPS), device=device)
+    rows, patches, _ = patch_BPD.shape
+    cache = model.cache(rows=rows, slots=patches + token_BT.shape[1] + STEPS)
+    cached = [model.prefill(patch_BPD, token_BT, is_real_BT, cache)]
+    cached += [model.step(token_B, cache) for token_B in answers.T]
+
+    everything_BT = torch.cat([token_BT, answers], dim=1)
+    image = is_real_BT.new_ones(rows, patches)
+    generated = is_real_BT.new_ones(rows, STEPS)
+    is_real_BS = torch.cat([image, is_real_BT, generated], dim=1)
+    is_prefix_BS = torch.cat([image, is_real_BT, ~generated], dim=1)
+    mask = prefix_mask(is_real_BS, is_prefix_BS)
+    hidden = model(patch_BPD, everything_BT, is_real_BS.cumsum(1), mask)
+    whole = model.decoder.logits(hidden[:, token_BT.shape[1] - 1 :])
+    torch.testing.assert_close(torch.stack(cached, dim=1), whole, rtol=0, atol=1e-10)
+
+
+def test_a_causal_prefix_would_be_noticed(model: PaliGemma, patch_BPD: Tensor) -> None:
+    """The guard of the tests above: under another mask the numbers do differ."""
+    token_BT = torch.tensor([PROMPTS[1]], device=patch_BPD.device)
+    patch_BPD = patch_BPD[:1]
+    is_real_BS = torch.ones(1, patch_BPD.shape[1] + token_BT.shape[1], dtype=torch.bool)
+    is_real_BS = is_real_BS.to(patch_BPD.device)
+    full, causal = (
+        model.decoder.logits(
+            model(patch_BPD, token_BT, is_real_BS.cumsum(1), prefix_mask(is_real_BS, prefix))[:, -1]
+        )
+        for prefix in (is_real_BS, ~is_real_BS)
+    )
+    assert (full - causal).abs().max() > 1e-3
+
+
+def test_rows_that_end_early_leave_the_others_alone(model: PaliGemma, patch_BPD: Tensor) -> None:
+    """Whichever token is made the stop token, each row is cut there and no row changes."""
+    endless = answer(model, patch_BPD, PROMPTS)
+    for stop in {token for tokens in endless for token in tokens}:
+        limits = Limits(STEPS, frozenset({stop}), model.config.decoder.vocab_size, 10**9)
+        rows = generate(model, patch_BPD, PROMPTS, list("abcd"), limits, GREEDY)
+        for row, tokens in zip(rows, endless, strict=True):
+            cut = tokens[: tokens.index(stop) + 1] if stop in tokens else tokens
+            assert row.tokens == cut
+            assert row.finish == ("stop" if stop in tokens else "length")
+
+
+def logits_of(
+    model: PaliGemma, patch_BPD: Tensor, token_BT: Tensor, is_real_BT: Tensor
+) -> Tensor:
+    """The prefill's logits and those of two steps after it."""
+    slots = patch_BPD.shape[1] + token_BT.shape[1] + 2
+    cache = model.cache(rows=len(token_BT), slots=slots)
+    found = [model.prefill(patch_BPD, token_BT, is_real_BT, cache)]
+    for token in (300, 301):
+        found.append(model.step(token_BT.new_full((len(token_BT),), token), cache))
+    return torch.stack(found)

@@ -1,0 +1,73 @@
+"""Small random checkpoints, written by transformers in the Hub's layout: the parity tests' subjects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    GemmaConfig,
+    PaliGemmaConfig,
+    PaliGemmaForConditionalGeneration,
+    SiglipVisionConfig,
+)
+
+from pgcli.training.lessons import corpus
+from pgcli.training.scenes import TOKENIZER_SEEDS
+from pgcli.training.tokenizer import build
+
+RESOLUTION, PATCH = 56, 14
+PATCHES = (RESOLUTION // PATCH) ** 2
+
+
+def reference(vocab_size: int, *, seed: int = 0, **decoder: Any) -> PaliGemmaForConditionalGeneration:
+    """transformers' model with random weights large enough that answers vary."""
+    torch.manual_seed(seed)
+    sizes = {
+        "hidden_size": 48,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+    }
+    config = PaliGemmaConfig(
+        vision_config=SiglipVisionConfig(
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            image_size=RESOLUTION,
+            patch_size=PATCH,
+            vision_use_head=False,
+        ),
+        text_config=GemmaConfig(vocab_size=vocab_size, **(sizes | decoder)),
+        image_token_index=vocab_size - 1,
+        vocab_size=vocab_size,
+        projection_dim=(sizes | decoder)["hidden_size"],
+        hidden_size=(sizes | decoder)["hidden_size"],
+    )
+    model = PaliGemmaForConditionalGeneration(config).eval().requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+        elif "embed_tokens" not in name:
+            parameter.mul_(6)
+    return model
+
+
+def tokenizer_into(folder: Path) -> None:
+    """tokenizer.json and its companions, as the built-in model's are made."""
+    texts = corpus(TOKENIZER_SEEDS[:300])
+    build(folder, texts, resolution=RESOLUTION, image_tokens=PATCHES)
+
+
+def checkpoint_into(folder: Path, *, seed: int = 0, **decoder: Any) -> Path:
+    """A whole checkpoint folder: tokenizer, configuration and random weights."""
+    from tokenizers import Tokenizer
+
+    tokenizer_into(folder)
+    vocab_size = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
+    reference(vocab_size, seed=seed, **decoder).save_pretrained(folder)
+    return folder
