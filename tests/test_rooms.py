@@ -34,7 +34,7 @@ ROOMS = {
     "doctor": "model model.config checkpoints engine images tasks records errors",
     "training": "model model.config checkpoints engine images records errors",
     "cluster": "run engine sources sinks records errors",
-    "api": "run engine sources workers images tasks records errors",
+    "api": "run engine checkpoints sources workers images tasks records errors",
     "house": "api records",
     "__main__": "cli",
     "cli": EVERYTHING,
