@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
@@ -13,7 +14,8 @@ from pgcli.checkpoints.find import DEMO
 from pgcli.cli import values
 from pgcli.sources.reading import Reading
 
-KNOWN_MODELS = (DEMO, "google/paligemma-3b-mix-224", "google/paligemma-3b-mix-448")
+MODELS = (DEMO, "google/paligemma-3b-mix-224", "google/paligemma-3b-mix-448")
+DEVICES = ("auto", "cpu", "cuda", "cuda:0", "mps")
 
 
 @dataclass
@@ -24,88 +26,292 @@ class Session:
 
 
 def remember(context: typer.Context, debug: bool) -> bool:
-    """Keep `--debug` where the program finds it when a later option is wrong."""
+    """Keep `--debug` where the program finds it, also when a later option is wrong."""
     if isinstance(context.obj, Session):
         context.obj.debug = debug
     return debug
 
 
-def option(panel: str, *names: str, help: str, **more: Any) -> Any:
-    """An option; one of a single value can also be set by `PGCLI_<NAME>` and by the settings file.
-
-    That needs a name to be set by: an option of one letter has none.
+def option(panel: str, *names: str, help: str, once: bool = True, **more: Any) -> Any:
+    """An option. One of a single value is also set by `PGCLI_<NAME>` and by the settings file,
+    which goes by its long name: `-0` has none.
     """
     long = [name.removeprefix("--") for name in names if name.startswith("--")]
-    if long and not more.pop("repeatable", False):
+    if long and once:
         more["envvar"] = "PGCLI_" + long[0].replace("-", "_").upper()
-    return typer.Option(
-        *names, help=help, rich_help_panel=panel, **{"show_envvar": False, **more}
-    )
+    if choices := more.pop("choices", ()):
+        more["autocompletion"] = lambda: list(choices)
+    return typer.Option(*names, help=help, rich_help_panel=panel, show_envvar=False, **more)
 
 
-Sources = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="SOURCE",
-        show_default=False,
-        help="Folders, image files, quoted globs, manifests (Parquet, CSV, TSV, JSONL); "
-        "- is standard input.",
-    ),
-]
+_input = partial(option, "Input")
+_output = partial(option, "Output")
+_model = partial(option, "Model")
+_answering = partial(option, "Answering")
+_running = partial(option, "Running")
+
+# its panel would show Python's type of it: the commands' help explains it in words
+Sources = Annotated[list[str], typer.Argument(metavar="SOURCE", hidden=True)]
+
 Revision = Annotated[
-    str | None,
-    option(
-        "Model", "--revision", metavar="NAME", help="Branch, tag or commit of a model of the Hub."
-    ),
+    str | None, _model("--revision", metavar="NAME", help="Branch, tag or commit on the Hub.")
 ]
 Device = Annotated[
     str,
-    option(
-        "Model",
+    _model(
         "--device",
         metavar="NAME",
         parser=values.device,
-        autocompletion=lambda: ["auto", "cpu", "cuda", "cuda:0", "mps"],
+        choices=DEVICES,
         help="auto, cpu, cuda, cuda:N or mps.",
     ),
 ]
 Dtype = Annotated[
     str,
-    option(
-        "Model",
+    _model(
         "--dtype",
         metavar="NAME",
         parser=values.dtype,
-        autocompletion=lambda: list(values.DTYPES),
-        help="auto, bfloat16 or float32.",
+        choices=values.DTYPES,
+        help="auto, bfloat16 or float32; auto is bfloat16 where that is fast.",
     ),
 ]
 Debug = Annotated[
-    bool,
-    option(
-        "Running", "--debug", is_eager=True, callback=remember, help="Tracebacks of all errors."
-    ),
+    bool, _running("--debug", is_eager=True, callback=remember, help="Show tracebacks of errors.")
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
+    """Which pictures, and how a manifest names what it holds."""
+
     image_column: Annotated[
-        str, option("Input", "--image-column", metavar="NAME", help="Manifest column of pictures.")
+        str, _input("--image-column", metavar="NAME", help="Column of a manifest: the pictures.")
     ] = Reading.image_column
     id_column: Annotated[
-        str, option("Input", "--id-column", metavar="NAME", help="Manifest column of ids.")
+        str, _input("--id-column", metavar="NAME", help="Column of a manifest: their ids.")
     ] = Reading.id_column
     prompt_column: Annotated[
-        str, option("Input", "--prompt-column", metavar="NAME", help="Manifest column of prompts.")
+        str, _input("--prompt-column", metavar="NAME", help="Column of a manifest: the prompts.")
     ] = Reading.prompt_column
     keep: Annotated[
-        Any,
-        option(
-            "Input",
+        values.Columns,
+        _input(
             "--keep",
             metavar="A,B",
             parser=values.columns,
-            help="Manifest columns to copy to the output.",
+            show_default=False,
+            help="Columns of a manifest to copy to the output.",
+        ),
+    ] = values.Columns(())
+    limit: Annotated[
+        int | None,
+        _input("--limit", metavar="N", parser=values.number(1), help="Stop after N rows."),
+    ] = None
+    nul: Annotated[
+        bool, _input("-0", help="Names on standard input end in NUL, as from find -print0.")
+    ] = False
+    workers: Annotated[
+        int | None,
+        _input(
+            "--workers",
+            metavar="N",
+            parser=values.number(0),
+            show_default="up to 4",
+            help="Processes that decode pictures; 0: none but this one.",
         ),
     ] = None
+    max_pixels: Annotated[
+        int | None,
+        _input(
+            "--max-pixels",
+            metavar="N",
+            parser=values.number(1),
+            show_default="89,478,485",
+            help="Larger pictures are error rows.",
+        ),
+    ] = None
+    allow_outside_root: Annotated[
+        bool,
+        _input(
+            "--allow-outside-root",
+            help="Follow links and paths that leave the folder or the manifest's folder.",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where the rows go, and as what."""
+
+    output: Annotated[
+        str,
+        _output(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="A .jsonl or .parquet file; - is standard output.",
+        ),
+    ] = "-"
+    format: Annotated[
+        Literal["auto", "jsonl", "text"],
+        _output(
+            "--format",
+            metavar="NAME",
+            help="auto, jsonl or text; auto goes by the file's ending, and is text on a terminal.",
+        ),
+    ] = "auto"
+    no_timing: Annotated[
+        bool,
+        _output("--no-timing", help="Leave times and batch sizes null: equal runs, equal rows."),
+    ] = False
+    overwrite: Annotated[bool, _output("--overwrite", help="Replace an existing output.")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Which model, and where and in which numbers it runs."""
+
+    model: Annotated[
+        str | None,
+        _model(
+            "--model",
+            metavar="NAME",
+            choices=MODELS,
+            show_default=DEMO,
+            help="A folder, a name on the Hub, or demo, the built-in one.",
+        ),
+    ] = None
+    revision: Revision = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    batch_size: Annotated[
+        int | None,
+        _model(
+            "--batch-size",
+            metavar="N",
+            parser=values.batch_size,
+            show_default="auto",
+            help="Rows in one pass; auto: what fits into memory.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """How answers come out of the model."""
+
+    max_new_tokens: Annotated[
+        int | None,
+        _answering(
+            "--max-new-tokens",
+            metavar="N",
+            parser=values.number(1),
+            show_default="caption 128, ask 64, detect 256, ocr 512",
+            help="Longest answer.",
+        ),
+    ] = None
+    temperature: Annotated[
+        float,
+        _answering(
+            "--temperature",
+            metavar="X",
+            parser=values.number(0.0, 100.0),
+            help="Above 0: draw answers at random; 0: the likeliest token each time.",
+        ),
+    ] = 0.0
+    top_p: Annotated[
+        float,
+        _answering(
+            "--top-p",
+            metavar="X",
+            parser=values.number(0.0, 1.0, above=True),
+            help="Draw among the likeliest tokens that make up this share.",
+        ),
+    ] = 1.0
+    top_k: Annotated[
+        int,
+        _answering(
+            "--top-k",
+            metavar="N",
+            parser=values.number(0),
+            help="Draw among the N likeliest tokens; 0: among all.",
+        ),
+    ] = 0
+    seed: Annotated[
+        int,
+        _answering(
+            "--seed",
+            metavar="N",
+            parser=values.number(0),
+            help="Equal seeds draw equal answers, whatever the batches.",
+        ),
+    ] = 0
+    region: Annotated[
+        values.Region | None,
+        _answering(
+            "--region",
+            metavar="XMIN,YMIN,XMAX,YMAX",
+            parser=values.region,
+            help="Look at this part of each picture only, in pixels of the upright picture.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a run does about errors, and how much it says."""
+
+    on_error: Annotated[
+        Literal["record", "stop"],
+        _running(
+            "--on-error",
+            metavar="WHAT",
+            help="record: an unreadable picture is an error row; stop: end at the first one.",
+        ),
+    ] = "record"
+    dry_run: Annotated[
+        bool, _running("--dry-run", help="Check everything, say what would be done, and stop.")
+    ] = False
+    quiet: Annotated[bool, _running("--quiet", "-q", help="Say nothing but errors.")] = False
+    verbose: Annotated[bool, _running("--verbose", "-v", help="Say also what will be done.")] = (
+        False
+    )
+    debug: Debug = False
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Every option that every answering command has."""
+
+    input: Input
+    output: Output
+    model: Model
+    answering: Answering
+    running: Running
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with each field of its parameter `options` as an option on the command line."""
+    records = get_type_hints(Options)
+
+    def spread(**given: Any) -> None:
+        made = {
+            name: record(**{field.name: given.pop(field.name) for field in fields(record)})
+            for name, record in records.items()
+        }
+        command(**given, options=Options(**made))
+
+    parameters = [p for p in _parameters(command) if p.name != "options"]
+    parameters += [p for record in records.values() for p in _parameters(record)]
+    spread.__name__, spread.__doc__ = command.__name__, command.__doc__
+    spread.__annotations__ = {p.name: p.annotation for p in parameters}
+    spread.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return spread
+
+
+def _parameters(made_by: Callable[..., object]) -> Iterator[inspect.Parameter]:
+    """What is to be given, by name, to call a function or to make a record."""
+    hints = get_type_hints(made_by, include_extras=True)
+    for parameter in inspect.signature(made_by).parameters.values():
+        yield parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[parameter.name])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NewType
 
 import typer
 
 DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 DTYPES = ("auto", "bfloat16", "float32")
 
-Region = tuple[int, int, int, int]
+# named types, as Typer takes a plain tuple for an option of several values
+Columns = NewType("Columns", tuple[str, ...])
+Region = NewType("Region", tuple[int, int, int, int])
 
 
 def number(least: float, most: float = 1e18, *, above: bool = False) -> Callable[[Any], Any]:
@@ -67,12 +69,14 @@ def region(text: str) -> Region:
     left, top, right, bottom = map(int, corners.groups())
     if left >= right or top >= bottom:
         raise typer.BadParameter(f"{text!r} is empty: xmin must be below xmax, ymin below ymax")
-    return left, top, right, bottom
+    return Region((left, top, right, bottom))
 
 
-def columns(text: str) -> tuple[str, ...]:
+def columns(text: str | Columns) -> Columns:
     """Column names, separated by commas."""
+    if isinstance(text, tuple):
+        return text  # the default
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
         raise typer.BadParameter(f"{text!r} is not a list of columns such as a,b")
-    return names
+    return Columns(names)

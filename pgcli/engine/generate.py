@@ -39,7 +39,7 @@ class Sampling:
 GREEDY = Sampling()
 
 
-@dataclass
+@dataclass(eq=False)
 class Growing:
     """A row under way: its tokens so far, the stop token included, and their log-probabilities."""
 
@@ -125,9 +125,10 @@ def sample(logits_BV: Tensor, draw_B: Tensor, sampling: Sampling) -> Tensor:
     probability_BV, token_BV = scaled_BV.softmax(-1).sort(dim=-1, descending=True, stable=True)
     if sampling.top_k:
         probability_BV[:, sampling.top_k :] = 0
-    before_BV = probability_BV.cumsum(-1) - probability_BV
-    total_B1 = probability_BV.sum(-1, keepdim=True)  # top-p is of what top-k has left
-    probability_BV[:, 1:][before_BV[:, 1:] >= sampling.top_p * total_B1 - EPSILON] = 0
+    if sampling.top_p < 1:
+        before_BV = probability_BV.cumsum(-1) - probability_BV
+        enough_B1 = sampling.top_p * probability_BV.sum(-1, keepdim=True)  # of what top-k left
+        probability_BV[:, 1:][before_BV[:, 1:] >= enough_B1 - EPSILON] = 0
     mass_BV = probability_BV.cumsum(-1)
     passed_BV = mass_BV <= draw_B[:, None] * mass_BV[:, -1:]
     last_kept_B1 = (probability_BV > 0).sum(-1, keepdim=True) - 1

@@ -82,7 +82,9 @@ class Cache:
 
     def keep(self, row_B: Tensor) -> None:
         """Let every row go but these, in this order; what stays is moved together."""
-        self._memory = self._memory.index_select(2, row_B)
+        filled = self._memory[..., : self.length, :].index_select(2, row_B)
+        self._memory = self._memory.new_empty(*filled.shape[:4], *self._memory.shape[4:])
+        self._memory[..., : self.length, :] = filled
         self._is_real_BS = self._is_real_BS.index_select(0, row_B)
         self._count_B = self._count_B.index_select(0, row_B)
 
