@@ -66,6 +66,8 @@ class PatchHead(nn.Module):
         super().__init__()
         self.sizes = (len(SHAPES) + 1, len(COLOURS) + 1, len(BACKGROUNDS), SIDES)
         self.read = nn.Linear(width, sum(self.sizes))
+        nn.init.zeros_(self.read.weight)  # nothing by chance: a run follows from its seed
+        nn.init.zeros_(self.read.bias)
 
     def loss(self, patch_BPD: Tensor, under: Under[Tensor]) -> tuple[Tensor, Tensor]:
         """How wrong the patches are, and the share of patches whose shape and colour are right."""
