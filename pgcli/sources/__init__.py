@@ -51,13 +51,13 @@ def open_sources(sources: Sequence[str], reading: Reading | None = None) -> Sour
     """
     reading = reading or Reading()
     if list(sources).count("-") > 1:
-        raise UsageError("Standard input (`-`) is named twice.", hint="Name it once.")
+        raise UsageError("standard input (`-`) is named twice", hint="name it once")
     parts = [part for name in sources for part in _parts(name, reading, alone=len(sources) == 1)]
     for part in parts:
         _check_columns(part, reading)
     source = Source(parts)
     if source.total == 0:
-        raise NoInputError(f"No picture in {', '.join(sources)}.", hint=_hint(source.ignored))
+        raise NoInputError(f"no picture in {', '.join(sources)}", hint=_hint(source.ignored))
     return source
 
 
@@ -66,8 +66,8 @@ def _parts(name: str, reading: Reading, *, alone: bool) -> Iterator[Part]:
         yield Stream(reading)
         return
     if kind := scheme(name):
-        message = f"{name}: {kind} addresses are not read yet."
-        raise UsageError(message, hint="Download the pictures and name their folder.")
+        message = f"{name}: {kind} addresses are not read yet"
+        raise UsageError(message, hint="download the pictures and name their folder")
     path = real(name)
     if os.path.isdir(path):  # noqa: PTH112 - Path raises for a NUL
         yield Folder(name, path, alone=alone, allow_outside_root=reading.allow_outside_root)
@@ -76,7 +76,7 @@ def _parts(name: str, reading: Reading, *, alone: bool) -> Iterator[Part]:
     elif has_magic(path):
         yield from _matched(name, reading)
     else:
-        raise UsageError(f"{name} does not exist.", hint="Check the spelling and the folder.")
+        raise UsageError(f"{name} does not exist", hint="check the spelling and the folder")
 
 
 def _file(name: str, path: str, reading: Reading) -> Part:
@@ -86,13 +86,13 @@ def _file(name: str, path: str, reading: Reading) -> Part:
         return Files(name, [(name, path)])
     if kind in MANIFEST_ENDINGS:
         if not Path(path).is_file():
-            hint = "A manifest is read twice; pipe its rows to `-` instead."
-            raise UsageError(f"{name} is not a regular file.", hint=hint)
+            hint = "a manifest is read twice; pipe its rows to `-` instead"
+            raise UsageError(f"{name} is not a regular file", hint=hint)
         return Table(name, path, reading)
     if path.lower().endswith((".tar", ".tar.gz", ".tgz")):
-        raise UsageError(f"{name}: tar archives are not read yet.", hint="Unpack it first.")
-    hint = f"Pictures end in {_listed(IMAGE_ENDINGS)}; manifests in {_listed(MANIFEST_ENDINGS)}."
-    raise UsageError(f"{name} is neither a picture nor a manifest by its ending.", hint=hint)
+        raise UsageError(f"{name}: tar archives are not read yet", hint="unpack it first")
+    hint = f"pictures end in {_listed(IMAGE_ENDINGS)}; manifests in {_listed(MANIFEST_ENDINGS)}"
+    raise UsageError(f"{name} is neither a picture nor a manifest by its ending", hint=hint)
 
 
 def _matched(pattern: str, reading: Reading) -> Iterator[Part]:
@@ -102,7 +102,7 @@ def _matched(pattern: str, reading: Reading) -> Iterator[Part]:
     known = [path for path in known if not os.path.isdir(path)]  # noqa: PTH112
     ignored = Counter(ending(path) for path in set(found).difference(known))
     if not known:
-        raise NoInputError(f"Nothing matches {pattern}.", hint=_hint(ignored))
+        raise NoInputError(f"nothing matches {pattern}", hint=_hint(ignored))
     files = Files(pattern, [], ignored)
     for path in known:
         if ending(path) in IMAGE_ENDINGS:
@@ -118,19 +118,19 @@ def _check_columns(part: Part, reading: Reading) -> None:
     if isinstance(part, Table | Stream) or not part.total:
         return
     if wanted := (*reading.keep, *reading.fields):
-        message = f"{part.name} has no columns, so there is no {wanted[0]!r}."
-        raise UsageError(message, hint="Only manifests have columns.")
+        message = f"{part.name} has no columns, so there is no {wanted[0]!r}"
+        raise UsageError(message, hint="only manifests have columns")
     if reading.wants_prompts:
-        raise UsageError(f"{part.name} brings no prompts.", hint="Give one with --prompt.")
+        raise UsageError(f"{part.name} brings no prompts", hint="give one with --prompt")
 
 
 def _hint(ignored: Mapping[str, int]) -> str:
     if not ignored:
-        return f"Pictures end in {_listed(IMAGE_ENDINGS)}."
+        return f"pictures end in {_listed(IMAGE_ENDINGS)}"
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
-    hint = f"Left out: {counts}."
+    hint = f"left out: {counts}"
     if MANIFEST_ENDINGS & ignored.keys():
-        hint += " To read a manifest, name the file itself."
+        hint += "; to read a manifest, name the file itself"
     return hint
 
 

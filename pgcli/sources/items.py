@@ -54,7 +54,7 @@ def row_id(row: Row, reading: Reading) -> str | None:
     value = row.values[reading.id_column]
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)
-    raise ManifestError(f"{row.place}: the id is neither text nor a number.")
+    raise ManifestError(f"{row.place}: the id is neither text nor a number")
 
 
 def prompt(row: Row, reading: Reading) -> str:
@@ -63,7 +63,7 @@ def prompt(row: Row, reading: Reading) -> str:
     if isinstance(value, str):
         return value
     what = "no prompt" if value is None else "a prompt that is not text"
-    raise ManifestError(f"{row.place}: the row has {what} in {reading.prompt_column!r}.")
+    raise ManifestError(f"{row.place}: the row has {what} in {reading.prompt_column!r}")
 
 
 def _image(row: Row, reading: Reading) -> tuple[str | None, bytes | None]:
@@ -77,7 +77,7 @@ def _image(row: Row, reading: Reading) -> tuple[str | None, bytes | None]:
     if isinstance(path, str | None) and isinstance(data, bytes | None):
         return path or None, data or None
     message = f"the image in {reading.image_column!r} is neither a path nor bytes"
-    raise ManifestError(f"{row.place}: {message}.")
+    raise ManifestError(f"{row.place}: {message}")
 
 
 def _plain(value: Any) -> Any:

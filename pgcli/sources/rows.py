@@ -89,7 +89,7 @@ def _json_rows(path: str) -> Iterator[Row]:
             try:
                 yield Row(f"line {number}", parsed(line))
             except ValueError as problem:
-                raise ManifestError(f"{path}, line {number}: {problem}.") from problem
+                raise ManifestError(f"{path}, line {number}: {problem}") from problem
 
 
 def _lines(path: str) -> Iterator[tuple[int, bytes]]:
@@ -100,23 +100,23 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
                 if number == 1 and line.startswith(_UTF16):
-                    hint = "Convert it: iconv -f UTF-16 -t UTF-8"
-                    raise ManifestError(f"{path} is UTF-16, not UTF-8.", hint=hint)
+                    hint = "convert it: iconv -f UTF-16 -t UTF-8"
+                    raise ManifestError(f"{path} is UTF-16, not UTF-8", hint=hint)
                 if len(line) > LONGEST_LINE:
-                    raise ManifestError(f"{path}, line {number}: it is longer than 64 MiB.")
+                    raise ManifestError(f"{path}, line {number}: it is longer than 64 MiB")
                 yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
     except OSError as problem:
-        raise ManifestError(f"{path} cannot be read: {problem.strerror}.") from problem
+        raise ManifestError(f"{path} cannot be read: {problem.strerror}") from problem
 
 
 def _text_lines(path: str) -> Iterator[str]:
     for number, line in _lines(path):
         if b"\0" in line:
-            raise ManifestError(f"{path}, line {number}: it holds a NUL byte.")
+            raise ManifestError(f"{path}, line {number}: it holds a NUL byte")
         try:
             yield line.decode()
         except UnicodeDecodeError as problem:
-            raise ManifestError(f"{path}, line {number}: it is not UTF-8.") from problem
+            raise ManifestError(f"{path}, line {number}: it is not UTF-8") from problem
 
 
 def _table(path: str) -> Iterator[list[str]]:
@@ -127,18 +127,18 @@ def _table(path: str) -> Iterator[list[str]]:
     try:
         header = next(reader, [])
         if not header:
-            raise ManifestError(f"{path} is empty.", hint="The first line names the columns.")
+            raise ManifestError(f"{path} is empty", hint="the first line names the columns")
         if len(set(header)) < len(header):
-            raise ManifestError(f"{path}, line 1: it names a column twice.")
+            raise ManifestError(f"{path}, line 1: it names a column twice")
         yield header
         for cells in reader:
             if cells and len(cells) != len(header):
                 message = f"it has {len(cells)} columns, and the first line {len(header)}"
-                raise ManifestError(f"{path}, line {reader.line_num}: {message}.")
+                raise ManifestError(f"{path}, line {reader.line_num}: {message}")
             if cells:
                 yield [str(reader.line_num), *cells]
     except csv.Error as problem:
-        raise ManifestError(f"{path}, line {reader.line_num}: {problem}.") from problem
+        raise ManifestError(f"{path}, line {reader.line_num}: {problem}") from problem
 
 
 def _table_rows(path: str) -> Iterator[Row]:
@@ -169,7 +169,7 @@ def _parquet_rows(path: str, wanted: Collection[str]) -> Iterator[Row]:
                 number += 1
                 yield Row(f"row {number}", values)
     except (pa.ArrowException, OSError, ValueError) as problem:
-        raise ManifestError(f"{path}, after row {number}: it cannot be read.") from problem
+        raise ManifestError(f"{path}, after row {number}: it cannot be read") from problem
 
 
 def _parquet(path: str) -> Any:
@@ -181,4 +181,4 @@ def _parquet(path: str) -> Any:
         # pages are read as they are needed: a row group may hold thousands of pictures
         return pq.ParquetFile(file, pre_buffer=False, buffer_size=2**20)
     except (pa.ArrowException, OSError) as problem:
-        raise ManifestError(f"{path} is no readable Parquet file.") from problem
+        raise ManifestError(f"{path} is no readable Parquet file") from problem

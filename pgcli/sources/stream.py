@@ -32,7 +32,7 @@ class Stream:
         self.has_prompts = reading.wants_prompts
         self._reading = reading
         if sys.stdin is None:
-            raise UsageError("Standard input is closed.", hint="Name a folder, or pipe paths in.")
+            raise UsageError("standard input is closed", hint="name a folder, or pipe paths in")
         # below the buffer: a buffered read waits for more than one line, and holds a lock that a
         # thread still waiting for input would keep at exit
         self._file = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
@@ -55,7 +55,7 @@ class Stream:
             return Item(index, placed.image, placed.image, placed.path, fault=placed.fault)
         for name in (reading.image_column, *reading.keep, *reading.fields):
             if name not in values:
-                raise ManifestError(f"{self.name}, {place}: there is no {name!r}.")
+                raise ManifestError(f"{self.name}, {place}: there is no {name!r}")
         try:
             row = Row(place, values)
             return item(row, index, reading, place=anywhere, holder="-")
@@ -69,15 +69,15 @@ class Stream:
         except ValueError as problem:
             if b"\0" not in line and os.path.lexists(line):
                 return None
-            raise ManifestError(f"{self.name}, {place}: {problem}.") from problem
+            raise ManifestError(f"{self.name}, {place}: {problem}") from problem
 
     def _check_plain(self, place: str) -> None:
         reading = self._reading
         if reading.wants_prompts:
-            raise ManifestError(f"{self.name}, {place}: a path alone brings no prompt.")
+            raise ManifestError(f"{self.name}, {place}: a path alone brings no prompt")
         if reading.keep or reading.fields:
-            message = f"{self.name}, {place}: a path alone has no columns."
-            raise UsageError(message, hint="Columns need a JSON object on each line.")
+            message = f"{self.name}, {place}: a path alone has no columns"
+            raise UsageError(message, hint="columns need a JSON object on each line")
 
     def _lines(self) -> Iterator[bytes]:
         """The lines or names as they come, without their ends and a byte order mark."""
@@ -91,7 +91,7 @@ class Stream:
                 begun, first = [], False
             begun.append(rest)
             if sum(map(len, begun)) > LONGEST_LINE:
-                raise ManifestError(f"{self.name}: a line is longer than 64 MiB.")
+                raise ManifestError(f"{self.name}: a line is longer than 64 MiB")
         yield self._line(b"".join(begun), first)
 
     def _line(self, line: bytes, first: bool) -> bytes:

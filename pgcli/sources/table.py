@@ -89,8 +89,8 @@ class Table:
         for name in sorted(self._wanted() - {Reading.id_column}):
             if name not in known:
                 listed = ", ".join(sorted(known)[:50])
-                message = f"{self.name} has no column {name!r}."
-                raise UsageError(message, hint=f"Its columns are: {listed}.")
+                message = f"{self.name} has no column {name!r}"
+                raise UsageError(message, hint=f"its columns are: {listed}")
 
     def _check_ids(self, seen: array[int]) -> None:
         """Raise for the first id given twice; equal hashes are only a suspicion, looked into."""
@@ -106,11 +106,9 @@ class Table:
                 continue
             if given in places:
                 message = (
-                    f"{self.name} gives the id {given!r} twice: {places[given]} and {row.place}."
+                    f"{self.name} gives the id {given!r} twice: {places[given]} and {row.place}"
                 )
-                raise ManifestError(
-                    message, hint="Ids name rows; --id-column picks another column."
-                )
+                raise ManifestError(message, hint="ids name rows; --id-column picks another column")
             places[given] = row.place
 
 
