@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
 
-from pgcli import parse
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.files import Preprocessing
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.batches import Request, batches
-from pgcli.engine.device import Stopwatch, choose_device, choose_dtype, free_bytes
-from pgcli.engine.generate import GREEDY, Growing, Limits, Sampling, generate
+from pgcli.engine.device import choose_device, choose_dtype, free_bytes
+from pgcli.engine.features import Features
+from pgcli.engine.generate import GREEDY, Limits, Sampling, generate
 from pgcli.engine.memory import batch_size as fitting_batch_size
+from pgcli.engine.rows import answer_of
 from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import NoUsableDevice
 from pgcli.images import Square
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.siglip import normalise
-from pgcli.records import Answer, Box, Fault, Picture, Piece, Task, error_answer
+from pgcli.records import Answer, Fault, Picture, Task, error_answer
 
 WINDOW_BATCHES = 4  # so many batches' requests are looked over for prompts of equal length
 WINDOW_BYTES = 256 * 2**20
@@ -77,8 +75,7 @@ class Engine:
         self.square = Square(model.config.vision.resolution, preprocessing.resample)
         self._device = model.projector.weight.device
         self._dtype = model.projector.weight.dtype
-        self._mean = torch.tensor(preprocessing.mean, device=self._device)
-        self._std = torch.tensor(preprocessing.std, device=self._device)
+        self._preprocessing = preprocessing
 
     @property
     def device(self) -> str:
@@ -106,11 +103,11 @@ class Engine:
         refused: list[tuple[int, Answer]] = []
         admit = partial(self._admit, task=task, limits=limits, refused=refused)
         requests = (request for place, picture in stream for request in admit(place, picture))
-        encoded: dict[int, Encoded] = {}
+        features = Features(self.model, self._preprocessing)
         for batch in batches(requests, size=self.batch_size, window=self._window()):
             yield from _drain(refused)
             with _memory_named(f"a batch of {len(batch)}", "--batch-size with a smaller number"):
-                yield from self._answer(batch, encoded, task, limits, sampling)
+                yield from self._answer(batch, features, task, limits, sampling)
         yield from _drain(refused)
 
     def _window(self) -> int:
@@ -158,100 +155,20 @@ class Engine:
     def _answer(
         self,
         batch: list[Request],
-        encoded: dict[int, Encoded],
+        features: Features,
         task: Task,
         limits: Limits,
         sampling: Sampling,
     ) -> list[tuple[int, Answer]]:
-        self._encode(batch, encoded)
-        patch_BPD = torch.stack([encoded[request.picture_key].patch_PD for request in batch])
-        vision_ms = [self._take(encoded, request.picture_key) for request in batch]
+        patch_BPD, vision_ms = features.of(batch)
         keys = [f"{request.picture.item.index} {request.prompt}" for request in batch]
         prompts = [request.ids for request in batch]
         rows = generate(self.model, patch_BPD, prompts, keys, limits, sampling)
+        told = partial(answer_of, vocabulary=self.vocabulary, task=task, model=self.label)
         return [
-            (request.place, self._row(request, row, task, share, len(batch)))
+            (request.place, told(request, row, vision_ms=share, batch=len(batch)))
             for request, row, share in zip(batch, rows, vision_ms, strict=True)
         ]
-
-    def _encode(self, batch: Sequence[Request], encoded: dict[int, Encoded]) -> None:
-        """Run the eye once over those pictures of the batch that it has not seen."""
-        new = {r.picture_key: r for r in batch if r.picture_key not in encoded}
-        if not new:
-            return
-        watch = Stopwatch(self._device)
-        squares = [torch.from_numpy(request.picture.pixels) for request in new.values()]
-        start = watch.mark()
-        pixels_BRRC = torch.stack(squares).to(self._device)
-        patch_BPD = self.model.encode(normalise(pixels_BRRC, self._mean, self._std, self._dtype))
-        each_ms = watch.between(start, watch.mark()) / len(new)
-        for (key, request), patch_PD in zip(new.items(), patch_BPD, strict=True):
-            encoded[key] = Encoded(patch_PD, request.shares, each_ms / request.shares)
-
-    def _take(self, encoded: dict[int, Encoded], key: int) -> float:
-        """One prompt's share of its picture's time; the last prompt lets the picture go."""
-        known = encoded[key]
-        known.shares_left -= 1
-        if not known.shares_left:
-            del encoded[key]
-        return known.share_ms
-
-    def _row(
-        self, request: Request, row: Growing, task: Task, vision_ms: float, batch: int
-    ) -> Answer:
-        picture, item = request.picture, request.picture.item
-        words = len(row.tokens) - (row.finish == "stop")
-        probabilities = [math.exp(logprob) for logprob in row.logprobs[:words]]
-        pieces = self.vocabulary.pieces(row.tokens[:words], probabilities)
-        return Answer(
-            index=item.index,
-            id=item.id,
-            image=item.image,
-            width=picture.width,
-            height=picture.height,
-            task=task,
-            prompt=request.prompt,
-            answer="".join(piece.text for piece in pieces).strip(),
-            boxes=_boxes(picture, pieces),
-            tokens=len(row.tokens),
-            finish=row.finish,
-            logprob=sum(row.logprobs) / len(row.logprobs),
-            load_ms=picture.load_ms,
-            vision_ms=vision_ms,
-            prefill_ms=row.prefill_ms,
-            decode_ms=row.decode_ms,
-            batch=batch,
-            model=self.label,
-            error=None,
-            error_message=None,
-            kept=item.kept,
-        )
-
-
-@dataclass(slots=True)
-class Encoded:
-    """What the eye saw of a picture, kept until the last of its prompts has been asked."""
-
-    patch_PD: Tensor
-    shares_left: int
-    share_ms: float
-
-
-def _boxes(picture: Picture, pieces: Sequence[Piece]) -> tuple[Box, ...]:
-    """The answer's boxes on the upright picture: the model looked at its region only."""
-    assert picture.width is not None
-    assert picture.height is not None
-    left, top, right, bottom = picture.region or (0, 0, picture.width, picture.height)
-    return tuple(
-        replace(
-            box,
-            xmin=box.xmin + left,
-            ymin=box.ymin + top,
-            xmax=box.xmax + left,
-            ymax=box.ymax + top,
-        )
-        for box in parse.boxes(pieces, width=right - left, height=bottom - top)
-    )
 
 
 def _drain(answers: list[tuple[int, Answer]]) -> Iterator[tuple[int, Answer]]:
