@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import os
 import struct
+import subprocess
+import sys
 import threading
 import time
 import zlib
 from pathlib import Path
 
-import awkward
 import numpy as np
 import pytest
-from awkward import drawing, encoded, png
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -21,6 +21,8 @@ from PIL import Image
 from pgcli.images import FORMATS, Limits, Square, look, upright
 from pgcli.records import Fault, Item, Picture
 from pgcli.sources import open_sources
+from tests import awkward
+from tests.awkward import drawing, encoded, png
 
 LIMITS = Limits()
 SQUARE = Square(28)
@@ -267,6 +269,112 @@ def test_too_little_memory_is_an_error_row(monkeypatch: pytest.MonkeyPatch) -> N
     picture = seen(encoded(drawing(), "PNG"))
     assert picture.fault is not None
     assert (picture.fault.code, picture.width) == ("decode_failed", 40)
+
+
+REGIONS = {
+    (0, 0, 40, 30): (0, 0, 40, 30),
+    (10, 5, 30, 25): (10, 5, 30, 25),
+    (-10, -5, 12, 9): (0, 0, 12, 9),
+    (30, 20, 4000, 3000): (30, 20, 40, 30),
+    (39, 29, 40, 30): (39, 29, 40, 30),
+}
+
+
+@pytest.mark.parametrize(("region", "shown"), REGIONS.items())
+def test_the_square_of_a_region_is_the_crop_resized(
+    region: tuple[int, int, int, int], shown: tuple[int, int, int, int]
+) -> None:
+    data = encoded(drawing(40, 30), "PNG")
+    picture = look(Item(0, "0", "bytes", data=data), SQUARE, LIMITS, region=region)
+    alone = seen(encoded(drawing(40, 30).crop(shown), "PNG"))
+    assert (picture.fault, picture.region) == (None, shown)
+    assert (picture.width, picture.height) == (40, 30)
+    assert np.array_equal(picture.pixels, alone.pixels)
+
+
+@pytest.mark.parametrize("region", [(40, 0, 50, 30), (0, 30, 40, 31), (-9, -9, 0, 0)])
+def test_a_region_outside_of_the_picture_is_its_fault(region: tuple[int, int, int, int]) -> None:
+    data = encoded(drawing(40, 30), "PNG")
+    picture = look(Item(0, "0", "bytes", data=data), SQUARE, LIMITS, region=region)
+    assert picture.fault is not None
+    assert picture.fault.code == "decode_failed"
+    assert "40 x 30" in picture.fault.message
+    assert (picture.pixels, picture.region) == (None, None)
+    assert (picture.width, picture.height) == (40, 30)
+
+
+def test_a_region_is_counted_on_the_upright_picture() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = encoded(drawing(40, 30), "PNG", exif=exif)
+    picture = look(Item(0, "0", "bytes", data=turned), SQUARE, LIMITS, region=(0, 20, 30, 999))
+    quarter = drawing(40, 30).transpose(Image.Transpose.ROTATE_270).crop((0, 20, 30, 40))
+    assert (picture.width, picture.height, picture.region) == (30, 40, (0, 20, 30, 40))
+    assert np.array_equal(picture.pixels, seen(encoded(quarter, "PNG")).pixels)
+
+
+def test_a_broken_picture_has_no_region() -> None:
+    whole = encoded(drawing(400, 300), "JPEG")
+    item = Item(0, "0", "bytes", data=whole[: len(whole) // 2])
+    picture = look(item, SQUARE, LIMITS, region=(0, 0, 10, 10))
+    assert picture.fault is not None
+    assert (picture.fault.code, picture.region) == ("truncated", None)
+
+
+def noisy() -> dict[str, bytes]:
+    """Files over which libtiff, Pillow's log and Pillow's warnings each have something to say."""
+    samples = struct.pack("<HHII", 277, 3, 1, 3)
+    tiff, lzw = encoded(drawing(), "TIFF"), encoded(drawing(), "TIFF", compression="tiff_lzw")
+    return {
+        "libtiff": lzw[:8] + b"\xff" * 400 + lzw[408:],
+        "log": tiff.replace(samples, struct.pack("<HHII", 277, 3, 1, 26_627)),
+        "warning": encoded(drawing(), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\0\0"),
+    }
+
+
+LOOK_AT_FILES = """
+import functools, sys, warnings
+from pgcli.images import Limits, Square, look
+from pgcli.records import Item
+from pgcli.workers import look_ahead
+items = [Item(n, name, name, name) for n, name in enumerate(sys.argv[1:])]
+look = functools.partial(look, square=Square(8), limits=Limits())
+few = list(map(look, items)) if BARE else look_ahead(items, look, workers=None, few=True)
+print(*[picture.fault and picture.fault.code for picture in few])
+"""
+
+
+def looked_at_by_a_program(source: str, *names: Path, options: tuple[str, ...] = ()) -> list[str]:
+    """What a program that looks at the files writes: to stdout, to stderr."""
+    command = [sys.executable, *options, "-c", source, *map(str, names)]
+    root = Path(__file__).parent.parent
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=True)
+    return [run.stdout, run.stderr]
+
+
+@pytest.mark.parametrize("voice", ["libtiff", "log", "warning"])
+def test_what_a_decoder_says_does_not_reach_the_terminal(voice: str, tmp_path: Path) -> None:
+    file = tmp_path / "noisy"
+    file.write_bytes(noisy()[voice])
+    bare, quiet = (LOOK_AT_FILES.replace("BARE", str(bare)) for bare in (True, False))
+    fate, noise = looked_at_by_a_program(bare, file)
+    assert noise, "a file that makes no noise proves nothing"
+    assert looked_at_by_a_program(quiet, file) == [fate, ""]
+
+
+def test_the_programs_own_warnings_stay(tmp_path: Path) -> None:
+    (tmp_path / "noisy").write_bytes(noisy()["warning"])
+    quiet = LOOK_AT_FILES.replace("BARE", "False") + "warnings.warn('mine')"
+    fate, said = looked_at_by_a_program(quiet, tmp_path / "noisy")
+    assert fate == "None\n"
+    assert "UserWarning: mine" in said
+
+
+def test_who_makes_errors_of_warnings_has_the_same_pictures(tmp_path: Path) -> None:
+    (tmp_path / "noisy").write_bytes(noisy()["warning"])
+    quiet = LOOK_AT_FILES.replace("BARE", "False")
+    options = ("-W", "error::UserWarning")
+    assert looked_at_by_a_program(quiet, tmp_path / "noisy", options=options) == ["None\n", ""]
 
 
 def test_an_item_at_fault_is_not_opened(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from awkward import drawing, encoded
 
 from pgcli import workers
 from pgcli.images import Limits, Square, look
 from pgcli.records import Item, Picture
-from pgcli.workers import look_ahead
+from pgcli.workers import look_ahead, worker
+from tests.awkward import drawing, encoded
 
 PNG = encoded(drawing(), "PNG")
 LOOK = functools.partial(look, square=Square(16), limits=Limits())
@@ -101,7 +101,7 @@ def test_a_process_that_dies_by_chance_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_picture_that_takes_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "TIME_LIMIT_SECONDS", 0.5)
+    monkeypatch.setattr(worker, "TIME_LIMIT_SECONDS", 0.5)
     assert codes(pretended("a", "hang", "b")) == [None, "timeout", None]
 
 
@@ -186,7 +186,7 @@ def test_a_program_without_a_main_guard_works_and_imports_no_torch(tmp_path: Pat
         assert [picture.fault for picture in pictures] == [None], pictures
         assert "torch" not in sys.modules
     """
-    root = str(Path(workers.__file__).parent.parent)
+    root = str(Path(workers.__file__).parents[2])
     command = [sys.executable, "-P", "-c", textwrap.dedent(program), root]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
 
@@ -195,7 +195,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
     program = """
         import sys, time
         from pgcli import workers
-        from test_workers import LOOK, items
+        from tests.test_workers import LOOK, items
         pictures = workers.look_ahead(items(5000), LOOK, workers=2, few=False)
         next(pictures)
         print("going", flush=True)

@@ -9,18 +9,10 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from pgcli.checkpoints.names import hub_name
 from pgcli.checkpoints.weights import Place, places
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.paligemma import PaliGemma
-
-# this code's trunk names -> the Hub's
-PREFIXES = (
-    ("vision.layers.", "vision_tower.vision_model.encoder.layers."),
-    ("vision.", "vision_tower.vision_model."),
-    ("projector.", "multi_modal_projector.linear."),
-    ("decoder.lm_head.", "language_model.lm_head."),
-    ("decoder.", "language_model.model."),
-)
 
 
 def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
@@ -36,14 +28,6 @@ def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     text = json.dumps(config_values(model.config, dtype), indent=2) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
-
-
-def hub_name(name: str) -> str:
-    """The Hub's name for one of this code's tensors."""
-    for ours, theirs in PREFIXES:
-        if name.startswith(ours):
-            return theirs + name.removeprefix(ours)
-    raise ValueError(f"{name} is no part of the model")
 
 
 def config_values(config: PaliGemmaConfig, dtype: torch.dtype) -> dict[str, Any]:

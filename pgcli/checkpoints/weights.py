@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.names import canonical, hub_name
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.paligemma import PaliGemma
@@ -23,16 +24,6 @@ SHARD_NAME = re.compile(r"[A-Za-z0-9._-]+\.safetensors")
 STORED_DTYPES = ("F32", "F16", "BF16")
 HEAD = "decoder.lm_head.weight"
 EMBEDDING = "decoder.embed_tokens.weight"
-
-# Every generation of names leads to this code's own; the first match of each pattern is renamed.
-RENAMES = (
-    (r"^model\.(?=vision_tower\.|multi_modal_projector\.|language_model\.)", ""),
-    (r"^vision_tower\.(vision_model\.)?", "vision."),
-    (r"^vision\.encoder\.", "vision."),
-    (r"^multi_modal_projector\.linear\.", "projector."),
-    (r"^(language_model\.)?lm_head\.", "decoder.lm_head."),
-    (r"^language_model\.(model\.)?", "decoder."),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +45,22 @@ class Place:
     shape: tuple[int, ...]
 
 
+class Unfilled(TorchFunctionMode):
+    """Modules made under it keep whatever is in their memory, which loading overwrites.
+
+    On the meta device filling is more than idle: for its first random draw PyTorch imports a
+    second's worth of modules, sympy among them.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs)
+
+
 def load(
     folder: Path, config: PaliGemmaConfig, *, dtype: torch.dtype, device: torch.device | str = "cpu"
 ) -> PaliGemma:
@@ -61,28 +68,38 @@ def load(
 
     Raises InvalidCheckpoint, naming the tensor, before any memory is taken: a missing or unknown
     name, another shape, a dtype that holds no weights, a broken file. Never holds a second copy.
+    A head that is stored and differs from the embedding is used, whatever the config says.
     """
     stored = _stored(folder)
-    with ExitStack() as stack:
-        opened = {
-            file: stack.enter_context(_open(file)) for file in {s.file for s in stored.values()}
-        }
-
-        def read(name: str) -> Tensor:
-            tensor: Tensor = opened[stored[name].file].get_tensor(stored[name].name)
-            return tensor
-
-        config = _settle_head(config, stored, read)
-        with torch.device("meta"):
-            model = PaliGemma(config).to(dtype)
-        home = places(model)
-        _insist(stored, home)
-        model = model.to_empty(device=device).requires_grad_(False).eval()
-        parameters = dict(model.named_parameters())
-        for name in sorted(stored, key=lambda name: stored[name].file):
-            place = home[name]
-            parameters[place.parameter].narrow(0, place.start, place.shape[0]).copy_(read(name))
+    untied = replace(config, tied=config.tied and HEAD not in stored)
+    _insist(stored, places(_blank(untied)))
+    if config.tied and HEAD in stored and _equal(stored[HEAD], stored[EMBEDDING]):
+        del stored[HEAD]
+    else:
+        config = untied
+    model = _blank(config).eval()
+    _take_memory(model, dtype, device)
+    home = places(model)
+    parameters = dict(model.named_parameters())
+    for name in sorted(stored, key=lambda name: stored[name].file):
+        place = home[name]
+        rows = parameters[place.parameter].narrow(0, place.start, place.shape[0])
+        rows.copy_(_read(stored[name]))
     return model
+
+
+def _blank(config: PaliGemmaConfig) -> PaliGemma:
+    """The model's shapes, without memory."""
+    with torch.device("meta"), Unfilled():
+        return PaliGemma(config)
+
+
+def _take_memory(model: PaliGemma, dtype: torch.dtype, device: torch.device | str) -> None:
+    # `to_empty` does the same, but not before it has imported sympy
+    for module in model.modules():
+        for name, blank in [*module.named_parameters(recurse=False)]:
+            memory = torch.empty(blank.shape, dtype=dtype, device=device)
+            setattr(module, name, nn.Parameter(memory, requires_grad=False))
 
 
 def total_bytes(folder: Path) -> int:
@@ -104,6 +121,9 @@ def weight_files(folder: Path) -> list[Path]:
             + (f"; {pickles[0].name} is a pickle, which can run code" if pickles else ""),
             hint="save it again with transformers: save_pretrained writes safetensors",
         )
+    for file in files:
+        if not file.is_file():
+            raise InvalidCheckpoint(f"{file} is missing", hint="download the model again")
     return files
 
 
@@ -121,12 +141,21 @@ def _index(folder: Path) -> dict[str, str]:
 def _open(file: Path) -> Any:
     try:
         return safe_open(file, framework="pt", device="cpu")
-    except FileNotFoundError:
-        raise InvalidCheckpoint(f"{file} is missing", hint="download the model again") from None
     except (SafetensorError, OSError) as error:
         raise InvalidCheckpoint(
             f"{file} is no intact safetensors file: {error}", hint="download the model again"
         ) from error
+
+
+def _read(tensor: Stored) -> Tensor:
+    """The tensor's weights. The file is opened for each: one left open keeps what was read."""
+    with _open(tensor.file) as opened:
+        weights: Tensor = opened.get_tensor(tensor.name)
+    return weights
+
+
+def _equal(first: Stored, second: Stored) -> bool:
+    return first.dtype == second.dtype and torch.equal(_read(first), _read(second))
 
 
 def _headers(file: Path) -> Iterator[Stored]:
@@ -153,23 +182,6 @@ def _stored(folder: Path) -> dict[str, Stored]:
             if name not in by_name or by_name[name].file.name != file_name:
                 raise InvalidCheckpoint(f"{INDEX} says that {name} is in {file_name}; it is not")
     return found
-
-
-def canonical(name: str) -> str:
-    """This code's name for a tensor, from any generation of checkpoint names."""
-    for pattern, ours in RENAMES:
-        name = re.sub(pattern, ours, name, count=1)
-    return name
-
-
-def _settle_head(config: PaliGemmaConfig, stored: dict[str, Stored], read: Any) -> PaliGemmaConfig:
-    """Untie the head where the checkpoint stores one that differs from the embedding."""
-    if HEAD not in stored or EMBEDDING not in stored or not config.tied:
-        return config
-    if stored[HEAD].shape == stored[EMBEDDING].shape and torch.equal(read(HEAD), read(EMBEDDING)):
-        del stored[HEAD]
-        return config
-    return replace(config, tied=False)
 
 
 def places(model: PaliGemma) -> dict[str, Place]:
@@ -204,16 +216,16 @@ def _insist(stored: dict[str, Stored], home: dict[str, Place]) -> None:
             raise InvalidCheckpoint(
                 f"{tensor.name} in {tensor.file.name} has no place in the model"
             )
-        if tensor.shape != home[name].shape:
-            raise InvalidCheckpoint(
-                f"{tensor.name} has the shape {tensor.shape}; config.json asks for "
-                f"{home[name].shape}"
-            )
         if tensor.dtype not in STORED_DTYPES:
             raise InvalidCheckpoint(
                 f"{tensor.name} is stored as {tensor.dtype}",
                 hint=f"supported: {', '.join(STORED_DTYPES)}; quantised checkpoints are not read",
             )
+        if tensor.shape != home[name].shape:
+            raise InvalidCheckpoint(
+                f"{tensor.name} has the shape {tensor.shape}; config.json asks for "
+                f"{home[name].shape}"
+            )
     for name in home:
         if name not in stored:
-            raise InvalidCheckpoint(f"{name} is missing from the checkpoint's weights")
+            raise InvalidCheckpoint(f"{hub_name(name)} is missing from the checkpoint's weights")

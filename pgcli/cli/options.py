@@ -41,6 +41,9 @@ def option(panel: str, *names: str, help: str, once: bool = True, **more: Any) -
         more["envvar"] = "PGCLI_" + long[0].replace("-", "_").upper()
     if choices := more.pop("choices", ()):
         more["autocompletion"] = lambda: list(choices)
+    if default := more.pop("default", ""):  # in words, where the value says nothing
+        more["show_default"] = False
+        help += rf" [dim]\[default: {default}][/]"
     return typer.Option(*names, help=help, rich_help_panel=panel, show_envvar=False, **more)
 
 
@@ -103,7 +106,7 @@ class Input:
             show_default=False,
             help="Columns of a manifest to copy to the output.",
         ),
-    ] = values.Columns(())
+    ] = values.NO_COLUMNS
     limit: Annotated[
         int | None,
         _input("--limit", metavar="N", parser=values.number(1), help="Stop after N rows."),
@@ -117,7 +120,7 @@ class Input:
             "--workers",
             metavar="N",
             parser=values.number(0),
-            show_default="up to 4",
+            default="up to 4",
             help="Processes that decode pictures; 0: none but this one.",
         ),
     ] = None
@@ -127,7 +130,7 @@ class Input:
             "--max-pixels",
             metavar="N",
             parser=values.number(1),
-            show_default="89,478,485",
+            default="89,478,485",
             help="Larger pictures are error rows.",
         ),
     ] = None
@@ -178,7 +181,7 @@ class Model:
             "--model",
             metavar="NAME",
             choices=MODELS,
-            show_default=DEMO,
+            default=DEMO,
             help="A folder, a name on the Hub, or demo, the built-in one.",
         ),
     ] = None
@@ -191,8 +194,8 @@ class Model:
             "--batch-size",
             metavar="N",
             parser=values.batch_size,
-            show_default="auto",
-            help="Rows in one pass; auto: what fits into memory.",
+            default="auto",
+            help="Rows in one pass, or auto: as many as fit into memory.",
         ),
     ] = None
 
@@ -207,7 +210,7 @@ class Answering:
             "--max-new-tokens",
             metavar="N",
             parser=values.number(1),
-            show_default="caption 128, ask 64, detect 256, ocr 512",
+            default="caption 128, ask 64, detect 256, ocr 512",
             help="Longest answer.",
         ),
     ] = None
@@ -251,9 +254,9 @@ class Answering:
         values.Region | None,
         _answering(
             "--region",
-            metavar="XMIN,YMIN,XMAX,YMAX",
+            metavar="BOX",
             parser=values.region,
-            help="Look at this part of each picture only, in pixels of the upright picture.",
+            help="Look only at xmin,ymin,xmax,ymax in the pixels of each upright picture.",
         ),
     ] = None
 

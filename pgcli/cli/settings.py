@@ -85,5 +85,5 @@ def _unknown(file: Path, key: str, possible: set[str]) -> UsageError:
     meant = f"did you mean {close[0]!r}? " if close else ""
     return UsageError(
         f"{file}: no option is called {key!r}",
-        hint=f"{meant}keys are options without their dashes: model = \"demo\"",
+        hint=f'{meant}keys are options without their dashes: model = "demo"',
     )

@@ -13,6 +13,7 @@ DTYPES = ("auto", "bfloat16", "float32")
 
 # named types, as Typer takes a plain tuple for an option of several values
 Columns = NewType("Columns", tuple[str, ...])
+NO_COLUMNS = Columns(())
 Region = NewType("Region", tuple[int, int, int, int])
 
 

@@ -19,11 +19,12 @@ from pgcli.engine.generate import GREEDY, Limits, Sampling, generate
 from pgcli.engine.memory import batch_size as fitting_batch_size
 from pgcli.engine.rows import answer_of
 from pgcli.engine.tokens import Vocabulary
-from pgcli.errors import NoUsableDevice
+from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.images import Square
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Answer, Fault, Picture, Task, error_answer
 
+SHORTEST_PROMPT = 2  # the first token and the newline
 WINDOW_BATCHES = 4  # so many batches' requests are looked over for prompts of equal length
 WINDOW_BYTES = 256 * 2**20
 
@@ -116,7 +117,14 @@ class Engine:
         return max(self.batch_size, min(WINDOW_BATCHES * self.batch_size, fitting))
 
     def _limits(self, max_new_tokens: int) -> Limits:
+        """Where answers end. Raises UsageError where they would leave no room for a prompt."""
         config = self.model.config
+        most = config.decoder.max_positions - config.image_tokens - SHORTEST_PROMPT
+        if max_new_tokens > most:
+            raise UsageError(
+                f"answers of {max_new_tokens} tokens leave this model no room for a prompt",
+                hint=f"--max-new-tokens {most} at most",
+            )
         return Limits(
             max_new_tokens=max_new_tokens,
             stop_tokens=frozenset(config.stop_tokens),
