@@ -131,7 +131,7 @@ def _items(
 
     Paths are opened together, as the command line would; bytes stand for themselves.
     """
-    given = [source] if isinstance(source, Source) else list(source)
+    given = [source] if isinstance(source, str | os.PathLike | bytes) else list(source)
     if any(isinstance(one, bytes) for one in given):
         return [_item(number, one) for number, one in enumerate(given)], len(given)
     reading = Reading(fields=tasks.columns(question), wants_prompts=question.templates is None)

@@ -120,9 +120,7 @@ def test_rows_that_end_early_leave_the_others_alone(model: PaliGemma, patch_BPD:
             assert row.finish == ("stop" if stop in tokens else "length")
 
 
-def logits_of(
-    model: PaliGemma, patch_BPD: Tensor, token_BT: Tensor, is_real_BT: Tensor
-) -> Tensor:
+def logits_of(model: PaliGemma, patch_BPD: Tensor, token_BT: Tensor, is_real_BT: Tensor) -> Tensor:
     """The prefill's logits and those of two steps after it."""
     slots = patch_BPD.shape[1] + token_BT.shape[1] + 2
     cache = model.cache(rows=len(token_BT), slots=slots)

@@ -21,7 +21,9 @@ RESOLUTION, PATCH = 56, 14
 PATCHES = (RESOLUTION // PATCH) ** 2
 
 
-def reference(vocab_size: int, *, seed: int = 0, **decoder: Any) -> PaliGemmaForConditionalGeneration:
+def reference(
+    vocab_size: int, *, seed: int = 0, **decoder: Any
+) -> PaliGemmaForConditionalGeneration:
     """transformers' model with random weights large enough that answers vary."""
     torch.manual_seed(seed)
     sizes = {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any
 
 from pgcli.errors import InvalidCheckpoint
@@ -24,15 +26,15 @@ class Preprocessing:
 
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file of a checkpoint; InvalidCheckpoint names the file otherwise."""
+    if not file.is_file():
+        raise InvalidCheckpoint(
+            f"{file.parent} has no {file.name}",
+            hint="a checkpoint is a folder in the Hugging Face layout",
+        )
     try:
         if file.stat().st_size > MAX_JSON_BYTES:
             raise InvalidCheckpoint(f"{file.name} is larger than {MAX_JSON_BYTES} bytes")
         values = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidCheckpoint(
-            f"{file.parent} has no {file.name}",
-            hint="a checkpoint is a folder in the Hugging Face layout",
-        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidCheckpoint(f"{file} cannot be read: {error}") from error
     if not isinstance(values, dict):
@@ -49,36 +51,54 @@ def config(folder: Path) -> PaliGemmaConfig:
 
 
 def preprocessing(folder: Path, resolution: int) -> Preprocessing:
-    """How the checkpoint wants its pictures; PaliGemma's own way where it does not say."""
-    for name in ("preprocessor_config.json", "processor_config.json"):
-        if (folder / name).is_file():
-            values = read_json(folder / name)
-            return _read(name, values.get("image_processor", values), resolution)
-    return Preprocessing()
+    """How the checkpoint wants its pictures; PaliGemma's own way where it does not say.
+
+    What transformers 5 writes into `processor_config.json` is newer than, and wins over, a
+    `preprocessor_config.json` beside it.
+    """
+    newer, older = folder / "processor_config.json", folder / "preprocessor_config.json"
+    values = read_json(newer) if newer.is_file() else {}
+    if "image_processor" in values:
+        return _read(newer.name, values["image_processor"], resolution)
+    return _read(older.name, read_json(older) if older.is_file() else {}, resolution)
 
 
 def _read(name: str, values: Any, resolution: int) -> Preprocessing:
-    def refuse(key: str) -> InvalidCheckpoint:
-        return InvalidCheckpoint(f"{name}: {key} = {values[key]!r} is not supported")
-
     if not isinstance(values, dict):
         raise InvalidCheckpoint(f"{name} does not describe how pictures are prepared")
+
+    def insist(key: str, supported: Callable[[Any], bool]) -> Any:
+        value = values.get(key)
+        if value is not None and not supported(value):
+            raise InvalidCheckpoint(f"{name}: {key} = {brief(value)} is not supported")
+        return value
+
+    square = {"height": resolution, "width": resolution}
     for key in ("do_resize", "do_rescale", "do_normalize"):
-        if values.get(key, True) not in (True, None):
-            raise refuse(key)
-    size = values.get("size") or {}
-    if isinstance(size, dict) and not {size.get("height"), size.get("width")} <= {resolution, None}:
-        raise refuse("size")
-    if abs((values.get("rescale_factor") or 1 / 255) - 1 / 255) > 1e-9:
-        raise refuse("rescale_factor")
-    resample = values.get("resample", 3)
-    if resample not in range(6):
-        raise refuse("resample")
-    moments = {}
-    for key in ("image_mean", "image_std"):
-        moments[key] = values.get(key) or (0.5, 0.5, 0.5)
-        if len(moments[key]) != 3 or not all(isinstance(x, int | float) for x in moments[key]):
-            raise refuse(key)
-    if not all(x > 0 for x in moments["image_std"]):
-        raise refuse("image_std")
-    return Preprocessing(resample, tuple(moments["image_mean"]), tuple(moments["image_std"]))
+        insist(key, lambda value: value is True)
+    for key in ("do_center_crop", "do_pad"):
+        insist(key, lambda value: value is False)
+    insist("size", lambda size: isinstance(size, dict) and _stated(size) == square)
+    insist("rescale_factor", lambda factor: _is_number(factor) and abs(factor - 1 / 255) < 1e-9)
+    resample = insist("resample", lambda number: type(number) is int and number in range(6))
+    mean = insist("image_mean", _is_colour)
+    std = insist("image_std", lambda std: _is_colour(std) and min(std) > 0)
+    default = Preprocessing()
+    return Preprocessing(
+        default.resample if resample is None else resample,
+        tuple(mean or default.mean),
+        tuple(std or default.std),
+    )
+
+
+def _stated(size: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in size.items() if value is not None}
+
+
+def _is_colour(value: Any) -> bool:
+    """Whether it is a list of one finite number for each of red, green and blue."""
+    return isinstance(value, list) and len(value) == 3 and all(map(_is_number, value))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e9

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pgcli.errors import ModelUnavailable, PgcliError
+from pgcli.errors import ModelUnavailable
 
 DEMO = "demo"
 BUILTIN = Path(__file__).parent.parent / "builtin"
@@ -45,9 +47,9 @@ def find(name: str, revision: str | None = None) -> Checkpoint:
     """
     if name == DEMO:
         return Checkpoint(DEMO, BUILTIN, _digest(BUILTIN / "model.safetensors"))
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return Checkpoint(name, folder)
+    folder = os.path.expanduser(name)  # noqa: PTH111 - Path raises for an unknown user,
+    if os.path.isdir(folder):  # noqa: PTH112 - and for a name too long for the disk
+        return Checkpoint(name, Path(folder))
     if not HUB_NAME.fullmatch(name):
         raise ModelUnavailable(
             f"there is no model folder {name!r}, and it is not a Hub name either",
@@ -66,28 +68,24 @@ def _from_hub(name: str, revision: str | None) -> Checkpoint:
     import huggingface_hub
     from huggingface_hub import errors as hub
 
+    # whichever library the Hub's client calls with, its errors are not all OSErrors
+    transport: tuple[Any, ...] = hub.HfHubHTTPError.__bases__
     try:
         folder = huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=NEEDED)
-    except (OSError, hub.HfHubHTTPError, hub.HFValidationError, ValueError) as error:
+    # its xet downloader says RuntimeError for a lost connection, a full disk and all else
+    except (OSError, ValueError, RuntimeError, *transport) as error:
         raise _unavailable(name, revision, error) from error
     return Checkpoint(name, Path(folder), Path(folder).name)
 
 
-def _unavailable(name: str, revision: str | None, error: Exception) -> PgcliError:
+def _unavailable(name: str, revision: str | None, error: Exception) -> ModelUnavailable:
     """The Hub's error in the user's terms, each with what mends it."""
-    from huggingface_hub import constants, get_token
+    from huggingface_hub import constants
     from huggingface_hub import errors as hub
 
     page = f"{constants.ENDPOINT}/{name}"
     if isinstance(error, hub.GatedRepoError):  # before its parent, RepositoryNotFoundError
-        token = get_token()
-        return ModelUnavailable(
-            f"{name} needs its licence accepted"
-            + ("" if token else ", and no token is set on this machine"),
-            hint=f"open {page} and accept the licence, then "
-            + ("check that the token belongs to that user: `hf auth whoami`" if token else "")
-            + ("" if token else "`hf auth login`"),
-        )
+        return _gated(name, page)
     if isinstance(error, hub.RevisionNotFoundError):
         return ModelUnavailable(
             f"{name} has no revision {revision!r}", hint=f"see {page}/commits/main"
@@ -97,14 +95,46 @@ def _unavailable(name: str, revision: str | None, error: Exception) -> PgcliErro
             f"the Hub has no model {name!r}, or it is private and the token does not open it",
             hint="check the spelling; for a private model `hf auth login`",
         )
-    if constants.HF_HUB_OFFLINE:
+    if isinstance(error, hub.HFValidationError):
         return ModelUnavailable(
-            f"{name} is not in the cache, and HF_HUB_OFFLINE forbids downloading it",
-            hint=f"unset HF_HUB_OFFLINE, or run `hf download {name}` where there is a network",
+            f"{name!r} is neither a folder nor a name that the Hub allows",
+            hint="check the spelling",
         )
     if isinstance(error, hub.LocalEntryNotFoundError | ConnectionError):
+        if constants.HF_HUB_OFFLINE:
+            return ModelUnavailable(
+                f"{name} is not in the cache as a whole, and HF_HUB_OFFLINE forbids downloading it",
+                hint=f"unset HF_HUB_OFFLINE, or run `hf download {name}` where there is a network",
+            )
         return ModelUnavailable(
-            f"{name} is not in the cache, and {constants.ENDPOINT} cannot be reached",
-            hint="check the network, or name a local folder: --model DIR",
+            f"{name} is not in the cache as a whole, and {constants.ENDPOINT} does not serve it: "
+            + _first_line(error.__cause__ or error),
+            hint="check the network and try again, or name a local folder: --model DIR",
         )
-    return ModelUnavailable(f"{name} could not be downloaded: {error}", hint=f"see {page}")
+    if isinstance(error, OSError) and error.errno:
+        return ModelUnavailable(
+            f"{name} could not be stored in {constants.HF_HUB_CACHE}: {error.strerror}",
+            hint="make room there, or set HF_HOME to a folder on a larger disk",
+        )
+    return ModelUnavailable(
+        f"{name} could not be downloaded: {_first_line(error)}",
+        hint=f"try again: what is there already is kept. The model's page is {page}",
+    )
+
+
+def _gated(name: str, page: str) -> ModelUnavailable:
+    from huggingface_hub import get_token
+
+    if get_token():
+        return ModelUnavailable(
+            f"{name} needs its licence accepted by the user whose token is set on this machine",
+            hint=f"`hf auth whoami` names the user; as that user open {page} and accept it",
+        )
+    return ModelUnavailable(
+        f"{name} needs its licence accepted, and no token is set on this machine",
+        hint=f"open {page} and accept the licence, then `hf auth login`",
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -219,7 +219,7 @@ class Answering:
         _answering(
             "--temperature",
             metavar="X",
-            parser=values.number(0.0, 100.0),
+            parser=values.number(0.0),
             help="Above 0: draw answers at random; 0: the likeliest token each time.",
         ),
     ] = 0.0

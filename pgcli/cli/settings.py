@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -27,6 +28,20 @@ class Setting:
 def file() -> Path:
     """Where the configuration file is, if there is one: `~/.config/pgcli/config.toml` on Linux."""
     return Path(typer.get_app_dir("pgcli")) / "config.toml"
+
+
+def known(commands: Mapping[str, Any]) -> Known:
+    """What may be set for these commands of Typer's: what the environment may set too."""
+    return {
+        name: {
+            max(param.opts, key=len).removeprefix("--"): Setting(
+                param.name, is_flag=getattr(param, "is_flag", False)
+            )
+            for param in command.params
+            if param.envvar
+        }
+        for name, command in commands.items()
+    }
 
 
 def read(file: Path, known: Known) -> dict[str, dict[str, object]]:

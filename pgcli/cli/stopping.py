@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -24,7 +23,8 @@ class Stopped(BaseException):
 def watched() -> Iterator[None]:
     """A block in which a signal raises Stopped; the same signal again ends the process at once.
 
-    A signal that is ignored already, as `nohup` has it, stays ignored.
+    A signal that is ignored already, as `nohup` has it, stays ignored. A pipe that nobody reads any
+    more counts as SIGPIPE, which Python keeps from us.
     """
     before = {signum: signal.getsignal(signum) for signum in SIGNALS}
     for signum, known in before.items():
@@ -32,6 +32,8 @@ def watched() -> Iterator[None]:
             signal.signal(signum, _stop)
     try:
         yield
+    except BrokenPipeError:
+        raise Stopped(signal.SIGPIPE) from None
     finally:
         for signum, known in before.items():
             signal.signal(signum, known)
@@ -39,7 +41,6 @@ def watched() -> Iterator[None]:
 
 def end_by(signum: int) -> None:
     """End this process by the signal, so that a shell sees why, and its loop ends as well."""
-    sys.stderr and sys.stderr.flush()
     signal.signal(signum, signal.SIG_DFL)
     os.kill(os.getpid(), signum)
 
@@ -48,6 +49,18 @@ def forget_output() -> None:
     """Drop what standard output could not take: the interpreter would fail on it again at exit."""
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), 1)
+
+
+def fill_closed() -> None:
+    """Open the standard streams that were closed by `2>&-` and the like, as nothing.
+
+    The next file opened would take such a place, and get what libraries write to it.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free place, which is this one
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:

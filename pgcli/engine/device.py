@@ -12,7 +12,7 @@ import torch
 from pgcli.errors import NoUsableDevice, UsageError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-DEVICE_NAME = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
+DEVICE_NAME = re.compile(r"auto|cpu|mps|cuda(:(0|[1-9][0-9]?))?")
 SMALL_CHECKPOINT_BYTES = 10**9  # below this float32 costs little and is exact
 
 
@@ -66,7 +66,8 @@ def choose_dtype(name: str, device: torch.device, checkpoint_bytes: int) -> torc
             raise UsageError(f"no dtype is called {name!r}", hint="auto, bfloat16 or float32")
         return DTYPES[name]
     if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if native else torch.float32
     if device.type == "mps":
         return torch.bfloat16 if torch.backends.mps.is_macos_or_newer(14, 0) else torch.float32
     large = checkpoint_bytes > SMALL_CHECKPOINT_BYTES

@@ -32,5 +32,5 @@ def facts(
         "device": str(place),
         "dtype": str(number).removeprefix("torch."),
         "memory": {str(n): count * number.itemsize + n * row for n in BATCH_SIZES},
-        "files": {file.name: file.stat().st_size for file in sorted(folder.iterdir())},
+        "files": {f.name: f.stat().st_size for f in sorted(folder.iterdir()) if f.is_file()},
     }

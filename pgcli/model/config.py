@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from reprlib import repr as brief
 from typing import Any
 
 
@@ -81,7 +82,8 @@ class _Keys:
 
     def __init__(self, level: str, values: Any):
         if not isinstance(values, Mapping):
-            raise ValueError(f"{level or 'config.json'} is not an object")
+            problem = "missing" if values is None else "not an object"
+            raise ValueError(f"{level or 'config.json'} is {problem}")
         self.level = level
         self.values = dict(values)
 
@@ -97,28 +99,33 @@ class _Keys:
         if value is None:
             raise ValueError(f"{self.name(key)} is missing")
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
-            raise ValueError(f"{self.name(key)} is {value!r}, not a whole number from 1 to {high}")
+            raise ValueError(
+                f"{self.name(key)} is {brief(value)}, not a whole number from 1 to {high}"
+            )
         return value
 
     def positive(self, key: str, default: float) -> float:
         value = self.take(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{self.name(key)} is {value!r}, not a number")
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{self.name(key)} is {value!r}, not a positive number")
+            raise ValueError(f"{self.name(key)} is {brief(value)}, not a number")
+        if not 0 < value <= sys.float_info.max:  # NaN is neither
+            raise ValueError(f"{self.name(key)} is {brief(value)}, not a positive number")
         return float(value)
 
     def only(self, key: str, *allowed: Any) -> None:
         """Accept the key where it is absent, null or one of the allowed values."""
         value = self.take(key)
         if value is not None and value not in allowed:
-            raise ValueError(f"{self.name(key)} is {value!r}; supported: {allowed[0]!r}")
+            supported = ", ".join(map(repr, allowed)) or "none"
+            raise ValueError(f"{self.name(key)} is {brief(value)}; supported: {supported}")
 
     def close(self) -> None:
         """Refuse, by name, a setting that this code does not know."""
         for key, value in self.values.items():
             if key not in HARMLESS and value is not None:
-                raise ValueError(f"{self.name(key)} = {value!r} is a setting unknown to this code")
+                raise ValueError(
+                    f"{self.name(key)} = {brief(value)} is a setting unknown to this code"
+                )
 
 
 def read_config(values: Mapping[str, Any]) -> PaliGemmaConfig:
@@ -129,15 +136,17 @@ def read_config(values: Mapping[str, Any]) -> PaliGemmaConfig:
     """
     keys = _Keys("", values)
     if keys.take("model_type") != "paligemma":
-        raise ValueError(f"model_type is {values.get('model_type')!r}, not 'paligemma'")
-    text = _Keys("text_config", keys.take("text_config", {}))
+        raise ValueError(f"model_type is {brief(values.get('model_type'))}, not 'paligemma'")
+    text = _Keys("text_config", keys.take("text_config"))
     stop_tokens = _ids(keys, "eos_token_id") + _ids(text, "eos_token_id")
     tied = _tied(keys, text)
-    vision = _vision(_Keys("vision_config", keys.take("vision_config", {})))
+    vision = _vision(_Keys("vision_config", keys.take("vision_config")))
     decoder = _decoder(text)
     projection = keys.take("projection_dim")
     if projection not in (None, decoder.width):
-        raise ValueError(f"projection_dim {projection} is not the decoder's width {decoder.width}")
+        raise ValueError(
+            f"projection_dim is {brief(projection)}, not the decoder's width {decoder.width}"
+        )
     keys.take("hidden_size")  # not the decoder's width in every checkpoint, and nothing uses it
     image_token = keys.integer("image_token_index", keys.take("image_token_id"), high=1 << 31)
     keys.close()
@@ -160,7 +169,7 @@ def _vision(keys: _Keys) -> VisionConfig:
         width=keys.integer("hidden_size", 768),
         depth=keys.integer("num_hidden_layers", 12, high=1000),
         mlp_dim=keys.integer("intermediate_size", 3072),
-        num_heads=keys.integer("num_attention_heads", 12),
+        num_heads=keys.integer("num_attention_heads", 12, high=4096),
         patch_size=keys.integer("patch_size", 16, high=1024),
         resolution=keys.integer("image_size", 224, high=8192),
         norm_eps=keys.positive("layer_norm_eps", 1e-6),
@@ -182,7 +191,7 @@ def _decoder(keys: _Keys) -> DecoderConfig:
     generation = keys.take("model_type", "gemma")
     if generation != "gemma":
         raise ValueError(
-            f"text_config.model_type is {generation!r}; supported: 'gemma' (PaliGemma's first "
+            f"text_config.model_type is {brief(generation)}; supported: 'gemma' (PaliGemma's first "
             "generation)"
         )
     keys.only("hidden_act", *GEMMA_GELU)
@@ -194,9 +203,9 @@ def _decoder(keys: _Keys) -> DecoderConfig:
         width=keys.integer("hidden_size", 3072),
         depth=keys.integer("num_hidden_layers", 28, high=1000),
         mlp_dim=keys.integer("intermediate_size", 24_576),
-        num_heads=keys.integer("num_attention_heads", 16),
-        num_kv_heads=keys.integer("num_key_value_heads", 16),
-        head_dim=keys.integer("head_dim", 256),
+        num_heads=keys.integer("num_attention_heads", 16, high=4096),
+        num_kv_heads=keys.integer("num_key_value_heads", 16, high=4096),
+        head_dim=keys.integer("head_dim", 256, high=4096),
         vocab_size=vocab_size,
         norm_eps=keys.positive("rms_norm_eps", 1e-6),
         rope_theta=_rope_theta(keys),
@@ -224,13 +233,13 @@ def _rope_theta(keys: _Keys) -> float:
 
 
 def _tied(keys: _Keys, text: _Keys) -> bool:
-    for level in (keys, text):
+    """What the top level says; the decoder's own word counts for nothing in transformers either."""
+    for level in (text, keys):
         value = level.take("tie_word_embeddings", True)
         if not isinstance(value, bool):
-            raise ValueError(f"{level.name('tie_word_embeddings')} is {value!r}, not true or false")
-        if not value:
-            return False
-    return True
+            name = level.name("tie_word_embeddings")
+            raise ValueError(f"{name} is {brief(value)}, not true or false")
+    return bool(value)
 
 
 def _ids(keys: _Keys, key: str) -> tuple[int, ...]:
@@ -238,5 +247,7 @@ def _ids(keys: _Keys, key: str) -> tuple[int, ...]:
     ids = value if isinstance(value, list) else [value]
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < 1 << 31:
-            raise ValueError(f"{keys.name(key)} is {value!r}, not a token id or a list of them")
+            raise ValueError(
+                f"{keys.name(key)} is {brief(value)}, not a token id or a list of them"
+            )
     return tuple(ids)

@@ -1,0 +1,64 @@
+"""info: what a model is and what it needs, without loading it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from pgcli.checkpoints.find import DEMO, find
+from pgcli.cli.screen import Facts, grid, is_terminal
+from pgcli.errors import UsageError
+from pgcli.printable import printable
+
+
+def check_revision(name: str, revision: str | None) -> None:
+    """Raise UsageError for a revision of a model that is on this machine only, and has one."""
+    if revision and (name == DEMO or Path(name).expanduser().is_dir()):
+        raise UsageError(
+            f"{name} has no revisions to choose from", hint="--revision goes with a name on the Hub"
+        )
+
+
+def info(name: str, *, revision: str | None, device: str, dtype: str, as_json: bool) -> None:
+    """Print what is known of a model, for a person or as one JSON object."""
+    check_revision(name, revision)
+    checkpoint = find(name, revision)
+    from pgcli.engine.facts import facts  # torch, which takes a second
+
+    known = facts(checkpoint, device=device, dtype=dtype)
+    if as_json:
+        typer.echo(json.dumps(known, indent=2))
+    elif is_terminal(sys.stdout):
+        Console(highlight=False).print(grid(worded(known)))
+    else:
+        for label, value in worded(known):
+            typer.echo(f"{label}\t{printable(value)}")
+
+
+def worded(known: Mapping[str, Any]) -> Facts:
+    """The facts as a person reads them: large numbers in units, mappings a line each."""
+    facts = []
+    for name, value in known.items():
+        if name == "memory":
+            facts += [(f"batch of {rows}", size(need)) for rows, need in value.items()]
+        elif name == "files":
+            facts += [(file, size(length)) for file, length in value.items()]
+        elif value is not None:
+            shown = f"{value:,}" if isinstance(value, int) else str(value)
+            facts.append((name.replace("_", " "), shown))
+    return facts
+
+
+def size(count: int) -> str:
+    """Bytes in the unit in which they are a small number: `5.8 GB`."""
+    units = ("bytes", "kB", "MB", "GB", "TB")
+    power = 0
+    while count >= 1000 ** (power + 1) and power < len(units) - 1:
+        power += 1
+    return f"{count / 1000**power:.{1 if power else 0}f} {units[power]}"

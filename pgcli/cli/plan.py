@@ -1,0 +1,154 @@
+"""What a run is going to do: checked as far as it can be before a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from pgcli.checkpoints.find import DEMO
+from pgcli.cli.options import Options
+from pgcli.errors import UsageError
+from pgcli.records import Item
+from pgcli.run import first_rows
+from pgcli.sources import Reading, Source, open_sources
+from pgcli.tasks import Question, columns, with_prompts
+
+#: `demo` takes no more pictures than this unless it was named: it is there to be tried.
+DEMO_PICTURES = 100
+REAL_MODEL = "a real one: --model google/paligemma-3b-mix-224"
+FEW_PICTURES = 32  # below this, processes take longer to start than they save
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A question, the pictures it is asked about, and how the user wants that done."""
+
+    question: Question
+    names: tuple[str, ...]
+    source: Source
+    options: Options
+
+    @property
+    def prompts(self) -> int:
+        """How many prompts each picture has; where a manifest brings them, one."""
+        return 1 if self.question.templates is None else len(self.question.templates)
+
+    @property
+    def pictures(self) -> int | None:
+        """How many pictures will be looked at; None where standard input has to end first."""
+        total, limit = self.source.total, self.options.input.limit
+        if total is None or limit is None:
+            return total
+        return min(total, ceil(limit / self.prompts))
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows there will be; None where standard input has to end first."""
+        total, limit = self.source.total, self.options.input.limit
+        if total is None:
+            return None
+        return total * self.prompts if limit is None else min(total * self.prompts, limit)
+
+    @property
+    def are_few(self) -> bool:
+        """Whether the pictures are better decoded in this process."""
+        return self.pictures is not None and self.pictures < FEW_PICTURES
+
+    @property
+    def takes_demo_unasked(self) -> bool:
+        """Whether the built-in model answers because no model was named."""
+        return self.options.model.model is None
+
+    def items(self) -> Iterable[Item]:
+        """The pictures with their prompts, no more than the limit allows."""
+        items = with_prompts(self.source, self.question)
+        limit = self.options.input.limit
+        return items if limit is None else first_rows(items, limit)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The plan for a person to read."""
+        rows = counted(self.rows, "as many as lines come")
+        if self.prompts > 1:
+            rows += f", {self.prompts} for each picture"
+        return [
+            ("pictures", counted(self.pictures, "as many as come on standard input")),
+            *left_out(self.source.ignored),
+            ("rows", rows),
+            *(("prompt", prompt) for prompt in self.question.templates or ("the manifest's own",)),
+            ("model", self.options.model.model or f"{DEMO}, the built-in one"),
+            ("output", described(self.options.output.output)),
+        ]
+
+
+def made(names: Sequence[str], question: Question, options: Options) -> Plan:
+    """The plan for these sources, opened and counted.
+
+    Raises NoInputError where there is no picture, and UsageError where the question and the
+    sources do not fit each other, or the built-in model is not up to so many.
+    """
+    source = open_sources(names, reading(question, options))
+    if question.task == "ask" and question.templates is not None and source.has_prompts:
+        raise UsageError(
+            f"--prompt is given, and the manifest has prompts in {options.input.prompt_column!r}",
+            hint="leave out --prompt, or name another column with --prompt-column",
+        )
+    plan = Plan(question, tuple(names), source, options)
+    if plan.takes_demo_unasked and (plan.pictures or 0) > DEMO_PICTURES:
+        raise too_many_for_demo(f"{plan.pictures:,} pictures")
+    return plan
+
+
+def reading(question: Question, options: Options) -> Reading:
+    """How manifests are to be read for this question."""
+    chosen = options.input
+    return Reading(
+        image_column=chosen.image_column,
+        id_column=chosen.id_column,
+        prompt_column=chosen.prompt_column,
+        keep=chosen.keep,
+        fields=columns(question),
+        wants_prompts=question.templates is None,
+        nul=chosen.nul,
+        allow_outside_root=chosen.allow_outside_root,
+    )
+
+
+def too_many_for_demo(pictures: str) -> UsageError:
+    """The refusal to have the built-in model answer for many pictures because none was named."""
+    return UsageError(
+        f"{pictures} for {DEMO}, the built-in model, which knows only drawings of shapes",
+        hint=f"name {REAL_MODEL}; or write --model {DEMO} if you mean it",
+    )
+
+
+@dataclass
+class Taste:
+    """At most DEMO_PICTURES of the items; `exceeded` says, afterwards, whether there were more."""
+
+    items: Iterable[Item]
+    exceeded: bool = False
+
+    def __iter__(self) -> Iterator[Item]:
+        for count, item in enumerate(self.items, start=1):
+            if count > DEMO_PICTURES:
+                self.exceeded = True
+                return
+            yield item
+
+
+def left_out(ignored: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The files left out for their endings, most first."""
+    by_count = sorted(ignored.items(), key=lambda kind: (-kind[1], kind[0]))
+    counts = [f"{count:,} {kind}" for kind, count in by_count]
+    if len(counts) > 5:
+        counts[5:] = [f"{len(counts) - 5} more endings"]
+    return [("left out", ", ".join(counts))] if counts else []
+
+
+def counted(number: int | None, unknown: str) -> str:
+    return unknown if number is None else f"{number:,}"
+
+
+def described(output: str) -> str:
+    return "standard output" if output == "-" else output

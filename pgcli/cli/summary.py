@@ -1,0 +1,99 @@
+"""What a run did, in a few lines that a person reads at its end."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pgcli.cli.plan import Plan, left_out
+from pgcli.run import Tally
+
+if TYPE_CHECKING:
+    from pgcli.engine.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds from the command's begin to its end, and those before the first picture."""
+
+    whole: float
+    before: float
+
+
+def facts(plan: Plan, engine: Engine, tally: Tally, times: Times) -> list[tuple[str, str]]:
+    """What was done and how fast, where the time went, and what to do next."""
+    return [
+        ("rows", rows(tally)),
+        *left_out(plan.source.ignored),
+        ("speed", speed(tally)),
+        ("time", f"{seconds(times.whole)}, of which {seconds(times.before)} to load the model"),
+        ("model busy", busy(tally)),
+        ("model waited", f"{seconds(tally.waited_seconds)} for pictures"),
+        ("model", f"{engine.label} on {engine.device} in {engine.dtype}, {batches(engine)}"),
+        *written(plan.options.output.output, tally),
+    ]
+
+
+def rows(tally: Tally) -> str:
+    """How many rows there are, and what is wrong with those that have errors."""
+    if not tally.errors:
+        return f"{tally.rows:,}, all answered"
+    codes = ", ".join(f"{code} {count:,}" for code, count in tally.errors.most_common())
+    return f"{tally.rows:,}, of which {tally.errors.total():,} with errors: {codes}"
+
+
+def speed(tally: Tally) -> str:
+    spent = tally.seconds or 1e-9
+    return f"{tally.pictures / spent:.1f} images/s, {tally.tokens / spent:.0f} tokens/s"
+
+
+def batches(engine: Engine) -> str:
+    return "row by row" if engine.batch_size == 1 else f"up to {engine.batch_size} rows at once"
+
+
+def busy(tally: Tally) -> str:
+    stages = {"vision": tally.vision_ms, "prefill": tally.prefill_ms, "decode": tally.decode_ms}
+    parts = ", ".join(f"{stage} {seconds(ms / 1000)}" for stage, ms in stages.items())
+    return f"{seconds(sum(stages.values()) / 1000)}: {parts}"
+
+
+def seconds(count: float) -> str:
+    """A duration in words: `0.42 s`, `12.3 s`, `4 min 5 s`, `3 h 2 min`."""
+    if count < 60:
+        return f"{count:.{2 if count < 10 else 1}f} s"
+    minutes, rest = divmod(round(count), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def written(output: str, tally: Tally) -> Iterator[tuple[str, str]]:
+    """Where the rows are, and commands that look at them."""
+    if output == "-":
+        return
+    yield "output", output
+    file = shlex.quote(output)
+    if Path(output).suffix.lower() == ".parquet":
+        literal = "'" + output.replace("'", "''") + "'"
+        query = f"select id, answer from {literal} limit 10"
+        yield "look at it", f"duckdb -c {shlex.quote(query)}"
+        return
+    yield "look at it", f"jq -r '.id + \": \" + .answer' {file}"
+    if tally.errors:
+        yield "errors", f"jq -r 'select(.error) | .id + \": \" + .error_message' {file}"
+
+
+def left_behind(output: str, count: int) -> str:
+    """What there is of a run that was cut short."""
+    rows = f"{count:,} row{'s' * (count != 1)}"
+    if output == "-":
+        return f"stopped after {rows}"
+    if Path(output).suffix.lower() == ".parquet":
+        return (
+            f"stopped after {rows}; nothing is saved, as {output} is there only when complete "
+            "(JSON lines keep every row)"
+        )
+    return f"stopped after {rows}, saved in {output}" if count else "stopped before the first row"

@@ -1,0 +1,50 @@
+"""Read the bytes of a picture's file, and of nothing that only looks like one."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from pgcli.images.faults import EMPTY, MISSING, NOT_A_FILE, Unreadable, too_large
+from pgcli.images.sizes import Limits
+from pgcli.records import Fault
+
+
+def read(path: str, limits: Limits) -> bytes:
+    """The bytes of a regular file; nothing else is opened: a FIFO would wait, a device act.
+
+    Raises `Unreadable` where there are none to be had, or more than the limit.
+    """
+    try:
+        _check_kind(Path(path).stat(), limits)
+        # a FIFO may be there by now, and opening it without O_NONBLOCK waits for a writer
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            _check_kind(os.fstat(descriptor), limits)
+            return checked(file.read(limits.max_bytes + 1), limits)
+    except (FileNotFoundError, NotADirectoryError) as problem:
+        raise Unreadable(MISSING) from problem
+    except PermissionError as problem:
+        raise Unreadable(Fault("permission_denied", "The file may not be read.")) from problem
+    except OSError as problem:
+        reason = os.strerror(problem.errno) if problem.errno else type(problem).__name__
+        raise Unreadable(Fault("io_error", f"Reading the file failed: {reason}.")) from problem
+    except ValueError as problem:  # a NUL in the path, or characters that no file name has
+        raise Unreadable(MISSING) from problem
+
+
+def checked(data: bytes | None, limits: Limits) -> bytes:
+    """The data, if there is some and not too much. Raises `Unreadable`."""
+    if not data:
+        raise Unreadable(EMPTY)
+    if len(data) > limits.max_bytes:
+        raise Unreadable(too_large(limits))
+    return data
+
+
+def _check_kind(status: os.stat_result, limits: Limits) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise Unreadable(NOT_A_FILE)
+    if status.st_size > limits.max_bytes:
+        raise Unreadable(too_large(limits))

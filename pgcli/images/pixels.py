@@ -1,0 +1,89 @@
+"""Turn decoded pixels of any kind into upright 8-bit RGB, alpha on white and range scaled."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+from PIL import Image, ImageFile
+
+from pgcli.images.sizes import Size
+
+ORIENTATION = 0x0112  # the EXIF tag
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+SIDEWAYS = (5, 6, 7, 8)
+
+
+def header_size(image: ImageFile.ImageFile) -> Size:
+    """The upright size of a picture not decoded yet, as far as its header tells."""
+    # Pillow decodes a whole PNG in search of EXIF that comes late, and turns TIFF by itself
+    told = image.format != "PNG" or "exif" in image.info
+    sideways = told and _orientation(image) in SIDEWAYS
+    return Size(*(reversed(image.size) if sideways else image.size))
+
+
+def upright_rgb(image: ImageFile.ImageFile) -> Image.Image:
+    """The decoded picture as the eye sees it: RGB, turned as its EXIF says."""
+    turn = TURNS.get(_orientation(image))
+    rgb = _rgb(image)
+    return rgb if turn is None else rgb.transpose(turn)
+
+
+def _orientation(image: ImageFile.ImageFile) -> int:
+    """The EXIF orientation, 1 (upright) where there is none, where it is corrupt, and for TIFF."""
+    if image.format == "TIFF":
+        return 1
+    try:
+        value = image.getexif().get(ORIENTATION, 1)
+    except (SyntaxError, ValueError, LookupError, TypeError, OSError, EOFError, struct.error):
+        return 1
+    return value if isinstance(value, int) else 1
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I") or image.mode == "F":
+        return Image.fromarray(_scaled(image)).convert("RGB")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _scaled(image: Image.Image) -> np.ndarray:
+    """The 8-bit greys of a picture of 16-bit, 32-bit or float values."""
+    values = np.asarray(image)
+    if image.mode == "F":
+        return _scaled_floats(values)
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high > 0xFFFF:
+        return _stretched(values, low, high)
+    greys = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)  # 65535 = 255 * 257
+    transparent = image.info.get("transparency")
+    if isinstance(transparent, int):
+        greys[values == transparent] = 255
+    return greys
+
+
+def _scaled_floats(values: np.ndarray) -> np.ndarray:
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    if low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    elif low >= 0 and high <= 255:
+        low, high = 0.0, 255.0
+    # NaN becomes what is scaled to 0, infinities the ends of the range
+    return _stretched(np.nan_to_num(values, nan=low, posinf=high, neginf=low), low, high)
+
+
+def _stretched(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    scale = 255 / (high - low) if high > low else 0.0
+    return np.rint((values.astype(np.float64) - low) * scale).astype(np.uint8)

@@ -1,0 +1,29 @@
+"""The sizes that count: a picture's own, the largest that is read, the one the model wants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Size(NamedTuple):
+    """Pixels of the upright image."""
+
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Square:
+    """What the model looks at: the side in pixels, and Pillow's resampling number (3: bicubic)."""
+
+    resolution: int
+    resample: int = 3
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The largest picture (pixels, by its header) and the largest file (bytes) that are read."""
+
+    max_pixels: int = 89_478_485
+    max_bytes: int = 256 * 2**20

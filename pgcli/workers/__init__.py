@@ -1,0 +1,41 @@
+"""Look at pictures ahead of the model, in processes of their own, bounded by bytes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+from pgcli.images.silence import silence_decoders
+from pgcli.records import Item, Picture
+from pgcli.workers.ahead import Ahead
+from pgcli.workers.process import looked_at
+
+__all__ = ["look_ahead"]
+
+DEFAULT_WORKERS = 4
+
+
+def look_ahead(
+    items: Iterable[Item],
+    look: Callable[[Item], Picture],
+    *,
+    workers: int | None,
+    few: bool,
+    ahead_bytes: int = 256 * 2**20,
+) -> Iterator[Picture]:
+    """The items' pictures, in order, looked at by `workers` processes ahead of who takes them.
+
+    With `few`, or no workers, each is looked at in this process when it is asked for. Item bytes
+    are let go once looked at. A picture that kills its process, twice, or takes longer than
+    `process.TIME_LIMIT_SECONDS` has a fault; closing the iterator ends the processes.
+    """
+    if few or workers == 0:
+        silence_decoders()
+        for item in items:
+            yield looked_at(look, item)
+        return
+    count = workers or min(DEFAULT_WORKERS, os.cpu_count() or 1)
+    with Ahead(look, count, ahead_bytes) as ahead:
+        threading.Thread(target=ahead.feed, args=(items,), daemon=True).start()
+        yield from ahead.pictures()

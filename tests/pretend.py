@@ -1,0 +1,77 @@
+"""The command line with a pretended model, and no torch: `python tests/pretend.py caption FOLDER`.
+
+It takes PRETEND_SECONDS for a row and answers `a picture of W x H`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
+
+from pgcli.cli import ask
+from pgcli.images import Square
+from pgcli.records import Answer, Picture
+
+
+class Engine:
+    """Answers by size, one row after the other."""
+
+    label = "pretended@1"
+    square = Square(28)
+    device = "cpu"
+    dtype = "float32"
+    batch_size = 1
+
+    def ask(
+        self,
+        stream: Iterable[tuple[int, Picture]],
+        task: str,
+        max_new_tokens: int,
+        sampling: object,
+    ) -> Iterator[tuple[int, Answer]]:
+        for place, picture in stream:
+            for number, prompt in enumerate(picture.item.prompts, start=place):
+                time.sleep(float(os.environ.get("PRETEND_SECONDS", "0")))
+                yield number, answer(picture, prompt, task)
+
+
+def answer(picture: Picture, prompt: str, task: str) -> Answer:
+    item = picture.item
+    return Answer(
+        index=item.index,
+        id=item.id,
+        image=item.image,
+        width=picture.width,
+        height=picture.height,
+        task=task,
+        prompt=prompt,
+        answer=f"a picture of {picture.width} x {picture.height}",
+        boxes=(),
+        tokens=6,
+        finish="stop",
+        logprob=-0.5,
+        load_ms=picture.load_ms,
+        vision_ms=1.0,
+        prefill_ms=2.0,
+        decode_ms=3.0,
+        batch=1,
+        model=Engine.label,
+        error=None,
+        error_message=None,
+        kept=item.kept,
+    )
+
+
+def open_engine(*_: object) -> Engine:
+    return Engine()
+
+
+if __name__ == "__main__":
+    from pgcli.cli.app import main
+
+    sys.modules["pgcli.engine.generate"] = SimpleNamespace(Sampling=dict)  # the real one has torch
+    ask.open_engine = open_engine
+    sys.exit(main())

@@ -1,0 +1,615 @@
+"""The command line: exit codes, what goes to which stream, where options come from."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from pgcli import __version__
+from pgcli.cli import ask, plan
+from pgcli.cli.app import app, main
+from pgcli.errors import PgcliError
+from tests import pretend
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples" / "images"
+PRETEND = [sys.executable, str(ROOT / "tests" / "pretend.py")]
+PGCLI = [sys.executable, "-m", "pgcli"]
+ANSWERING = ["caption", "ask", "detect", "ocr"]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch, tmp_path):
+    """No settings of whoever runs the tests, and a known look."""
+    for name in os.environ:
+        if name.startswith("PGCLI_") or name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """A model that needs no loading, for calls in this process."""
+    monkeypatch.setattr(ask, "open_engine", pretend.open_engine)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder of three pictures, the middle one broken."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for name, size in (("a.png", (40, 30)), ("c.png", (20, 60))):
+        Image.new("RGB", size, "red").save(folder / name)
+    (folder / "b.jpg").write_text("not a picture")
+    (folder / "notes.txt").write_text("left out")
+    return folder
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Writes the user's configuration file."""
+
+    def write(text):
+        file = tmp_path / "config" / "pgcli" / "config.toml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    return write
+
+
+def call(capsys, *arguments):
+    """Exit code, standard output and stderr of a command line run in this process."""
+    code = main([str(argument) for argument in arguments])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def spawn(*arguments, program=PRETEND, **more):
+    return subprocess.run(
+        [*program, *map(str, arguments)], capture_output=True, cwd=ROOT, check=False, **more
+    )
+
+
+def rows(lines):
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+# exit codes
+
+
+def test_0_when_every_row_is_answered(capsys, pretended):
+    code, out, err = call(capsys, "caption", EXAMPLES, "--model", "demo")
+    assert code == 0
+    assert len(rows(out)) == len(list(EXAMPLES.iterdir()))
+    assert "all answered" in err
+
+
+def test_1_with_a_traceback_when_it_is_our_fault(capsys, monkeypatch):
+    def fail(*_):
+        raise LookupError("odd \x1b[31mthing")
+
+    monkeypatch.setattr(ask, "open_engine", fail)
+    code, out, err = call(capsys, "caption", EXAMPLES)
+    assert (code, out) == (1, "")
+    assert "Traceback" in err
+    assert r"unexpected LookupError: odd \x1b[31mthing" in err
+    assert "\x1b" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("caption", "missing argument 'SOURCE'"),
+        ("caption nowhere", "nowhere does not exist"),
+        ("captoin x", "did you mean 'caption'?"),
+        ("caption x --modle demo", "did you mean --model?"),
+        ("caption x --device gpu", "--device: 'gpu' is not auto, cpu, cuda, cuda:N or mps"),
+        ("caption x --dtype float16", "--dtype: float16 cannot hold Gemma's activations"),
+        ("caption x --dtype int4", "'int4' is not auto, bfloat16 or float32"),
+        ("caption x --batch-size 0", "--batch-size: '0' is neither auto nor a whole number"),
+        ("caption x --limit 0", "--limit: '0' is not a whole number of 1 or more"),
+        ("caption x --limit some", "--limit: 'some' is not a whole number"),
+        ("caption x --temperature -1", "--temperature: '-1' is not a number of 0 or more"),
+        ("caption x --temperature nan", "--temperature: 'nan' is not a number of 0 or more"),
+        ("caption x --temperature inf", "--temperature: 'inf' is not a number of 0 or more"),
+        ("caption x --top-p 0", "--top-p: '0' is not a number above 0 to 1"),
+        ("caption x --top-p 1.5", "--top-p: '1.5' is not a number above 0 to 1"),
+        ("caption x --top-k -1", "--top-k: '-1' is not a whole number of 0 or more"),
+        ("caption x --region 1,2,3", "'1,2,3' is not four whole numbers: xmin,ymin,xmax,ymax"),
+        ("caption x --region 5,0,5,9", "'5,0,5,9' is empty: xmin must be below xmax"),
+        ("caption x --keep a,,b", "'a,,b' is not a list of columns"),
+        ("caption x --format xml", "--format: 'xml' is not one of 'auto', 'jsonl', 'text'"),
+        ("caption x --on-error skip", "--on-error: 'skip' is not one of 'record', 'stop'"),
+        ("caption x --lang e/n", "not a language tag"),
+        ("caption - -", "`-`) is named twice"),
+        ("caption examples/images -o rows.txt", "no format goes with the name rows.txt"),
+        ("caption examples/images -o rows/", "folder of Parquet parts"),
+        ("caption examples/images --revision main", "demo has no revisions to choose from"),
+        ("caption examples/images --keep label", "no columns, so there is no 'label'"),
+        ("ask examples/images", "give one with --prompt"),
+        ("ask examples/images --prompt a --prompt a", "given twice"),
+        ("ask examples/images --prompt {what}", "no columns, so there is no 'what'"),
+        ("detect examples/images", "missing option '--object'"),
+        ("detect examples/images --object a;b", "not the name of one object"),
+        ("info demo --dtype float16", "overflow"),
+    ],
+)
+def test_2_says_what_is_wrong_and_what_to_do(capsys, monkeypatch, arguments, said):
+    monkeypatch.chdir(ROOT)
+    code, out, err = call(capsys, *arguments.split())
+    assert (code, out) == (2, "")
+    assert said in err
+    assert [line.split(":")[0] for line in err.splitlines()] == ["pgcli", "hint"]
+
+
+def test_2_when_the_manifest_asks_and_the_prompt_asks_too(capsys, tmp_path, pretended):
+    manifest = tmp_path / "rows.csv"
+    manifest.write_text(f"image,prompt\n{EXAMPLES / 'one.png'},what is it?\n")
+    code, _, err = call(capsys, "ask", manifest, "--prompt", "how many?", "--allow-outside-root")
+    assert code == 2
+    assert "--prompt is given, and the manifest has prompts" in err
+    code, out, _ = call(capsys, "ask", manifest, "--allow-outside-root")
+    assert code == 0
+    assert rows(out)[0]["prompt"] == "what is it?"
+
+
+def test_3_when_a_row_has_an_error_and_its_neighbours_have_answers(capsys, pictures, pretended):
+    code, out, err = call(capsys, "caption", pictures)
+    assert code == 3
+    assert [row["error"] for row in rows(out)] == [None, "not_an_image", None]
+    assert [row["answer"] for row in rows(out)] == [
+        "a picture of 40 x 30",
+        None,
+        "a picture of 20 x 60",
+    ]
+    assert "3, of which 1 with errors: not_an_image 1" in err
+    assert "left out: 1 .txt" in err
+
+
+def test_4_when_there_is_no_picture(capsys, tmp_path):
+    (tmp_path / "scan.heic").touch()
+    code, _, err = call(capsys, "caption", tmp_path)
+    assert code == 4
+    assert "1 .heic" in err
+
+
+@pytest.mark.parametrize("model", ["no-such-folder", "a/b/c"])
+def test_10_when_the_model_is_not_to_be_had(capsys, model):
+    code, _, err = call(capsys, "caption", EXAMPLES, "--model", model)
+    assert code == 10
+    assert repr(model) in err
+
+
+def test_13_when_the_output_exists_and_overwrite_replaces_it(capsys, tmp_path, pretended):
+    output = tmp_path / "rows.jsonl"
+    output.write_text("mine\n")
+    command = ["caption", EXAMPLES / "one.png", "-o", output, "--model", "demo"]
+    code, _, err = call(capsys, *command)
+    assert code == 13
+    assert "--overwrite" in err
+    assert output.read_text() == "mine\n"
+    assert call(capsys, *command, "--overwrite")[0] == 0
+    assert len(rows(output.read_text())) == 1
+
+
+def test_14_when_the_output_cannot_be_written():
+    with open("/dev/full", "wb") as full:
+        run = subprocess.run(
+            [*PRETEND, "caption", str(EXAMPLES)], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert run.returncode == 14
+    assert b"No space left on device" in run.stderr
+    assert b"Exception ignored" not in run.stderr
+
+
+def test_15_when_told_to_stop_at_the_first_error(capsys, pictures, pretended):
+    code, out, err = call(capsys, "caption", pictures, "--on-error", "stop")
+    assert code == 15
+    assert [row["error"] for row in rows(out)] == [None, "not_an_image"]
+    assert "b.jpg" in err
+
+
+def test_16_when_the_model_files_are_not_understood(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    run = spawn("caption", EXAMPLES, "--model", tmp_path, program=PGCLI, text=True)
+    assert run.returncode == 16
+    assert run.stderr.startswith("pgcli: ")
+    assert "Traceback" not in run.stderr
+
+
+def test_17_when_the_device_is_missing():
+    device = "mps" if sys.platform == "linux" else "cuda"
+    run = spawn("info", "--device", device, program=PGCLI, text=True)
+    assert run.returncode == 17
+    assert "Traceback" not in run.stderr
+
+
+def test_every_known_problem_has_the_code_of_its_class(capsys, monkeypatch):
+    def kinds(kind):
+        return [kind, *(below for child in kind.__subclasses__() for below in kinds(child))]
+
+    for kind in kinds(PgcliError):
+
+        def fail(*_, kind=kind):
+            raise kind("it is so", hint="do this")
+
+        monkeypatch.setattr(ask, "open_engine", fail)
+        code, _, err = call(capsys, "caption", EXAMPLES, "-q")
+        assert (code, err) == (kind.exit_code, "pgcli: it is so\nhint: do this\n")
+
+
+def test_debug_shows_where_a_known_problem_comes_from(capsys):
+    assert "Traceback" not in call(capsys, "caption", "nowhere")[2]
+    assert "Traceback" in call(capsys, "caption", "nowhere", "--debug")[2]
+    assert "Traceback" in call(capsys, "caption", "--debug", "x", "--limit", "no")[2]
+
+
+# help
+
+
+def examples():
+    """The last line of each help page."""
+    for command in ([], *([name] for name in [*ANSWERING, "info"])):
+        shown = CliRunner().invoke(app, [*command, "--help"]).output
+        yield shown.strip().splitlines()[-1].strip()
+
+
+@pytest.mark.parametrize("example", list(examples()))
+def test_help_ends_in_an_example_that_runs(capsys, monkeypatch, example):
+    monkeypatch.chdir(ROOT)
+    prompt, program, *arguments = shlex.split(example)
+    assert (prompt, program) == ("$", "pgcli")
+    dry = ["--dry-run"] if arguments[0] in ANSWERING else []
+    assert call(capsys, *arguments, *dry)[0] == 0
+
+
+def test_no_command_shows_the_help(capsys):
+    assert call(capsys) == call(capsys, "-h") == call(capsys, "--help")
+    assert call(capsys)[0] == 0
+
+
+def test_version(capsys):
+    assert call(capsys, "--version") == (0, f"pgcli {__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", ANSWERING)
+def test_each_answering_command_has_the_contracts_options(command):
+    wanted = """--model --revision --device --dtype --batch-size --max-new-tokens --temperature
+    --top-p --top-k --seed --region --image-column --id-column --prompt-column --keep --limit -0
+    --workers --max-pixels --allow-outside-root --output -o --format --no-timing --overwrite
+    --on-error --dry-run --quiet -q --verbose -v --debug --help -h"""
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
+    words = set(shown.replace(",", " ").split())
+    assert set(wanted.split()) <= words
+    for panel in ("Input", "Output", "Model", "Answering", "Running"):
+        assert f" {panel} " in shown
+
+
+def test_completion_offers_models_and_devices():
+    def offered(line):
+        run = spawn(
+            program=[sys.executable, "-c", "from pgcli.cli.app import main; main()"],
+            env=os.environ
+            | {
+                "_PGCLI_COMPLETE": "complete_bash",
+                "COMP_WORDS": line,
+                "COMP_CWORD": str(len(line.split(" ")) - 1),
+            },
+            text=True,
+        )
+        return run.stdout.split()
+
+    assert "demo" in offered("pgcli caption --model d")
+    assert "cuda:0" in offered("pgcli caption --device c")
+    assert {"caption", "ask", "detect", "ocr", "info"} <= set(offered("pgcli "))
+
+
+# where options come from
+
+
+def model_named(capsys, *arguments):
+    """The model in the plan that a dry run shows."""
+    code, _, err = call(capsys, "caption", EXAMPLES, "--dry-run", *arguments)
+    assert code == 0
+    return next(line for line in err.splitlines() if "model: " in line).split("model: ")[1]
+
+
+def test_a_flag_goes_before_the_environment_before_the_file(capsys, config, monkeypatch):
+    assert model_named(capsys) == "demo, the built-in one"
+    config('model = "from-the-top"')
+    assert model_named(capsys) == "from-the-top"
+    config('model = "from-the-top"\n[caption]\nmodel = "from-the-table"')
+    assert model_named(capsys) == "from-the-table"
+    monkeypatch.setenv("PGCLI_MODEL", "from-the-environment")
+    assert model_named(capsys) == "from-the-environment"
+    assert model_named(capsys, "--model", "from-the-flag") == "from-the-flag"
+
+
+def test_the_file_sets_numbers_and_flags_and_only_the_commands_that_have_them(
+    capsys, config, pretended
+):
+    config('limit = 2\nquiet = true\njson = true\n[ask]\nlimit = 1\n[caption]\nlang = "de"')
+    code, out, err = call(capsys, "caption", EXAMPLES)
+    assert (code, err) == (0, "")
+    assert [row["prompt"] for row in rows(out)] == ["caption de"] * 2
+    assert len(rows(call(capsys, "ask", EXAMPLES, "--prompt", "what?")[1])) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("modle = 'demo'", "no option is called 'modle'"),
+        ("[caption]\nlimits = 3", "no option is called 'caption.limits'"),
+        ("[captions]\nlimit = 3", "no option is called 'captions'"),
+        ("prompt = 'what?'", "no option is called 'prompt'"),
+        ("limit = [1]", "limit must be one text or number, not [1]"),
+        ("model = true", "model must be one text or number, not True"),
+        ("quiet = 'yes'", "quiet must be true or false, not 'yes'"),
+        ("limit = ", "cannot be read"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_with_the_file(capsys, config, text, said):
+    file = config(text)
+    code, _, err = call(capsys, "caption", EXAMPLES, "--dry-run")
+    assert code == 2
+    assert err.startswith(f"pgcli: {file}")
+    assert said in err
+
+
+def test_a_bad_value_is_named_with_where_it_was_set(capsys, config, monkeypatch):
+    file = config("limit = 0")
+    assert f"limit in {file}: '0' is not" in call(capsys, "caption", EXAMPLES)[2]
+    monkeypatch.setenv("PGCLI_LIMIT", "few")
+    assert "PGCLI_LIMIT: 'few' is not" in call(capsys, "caption", EXAMPLES)[2]
+    assert "--limit: 'x' is not" in call(capsys, "caption", EXAMPLES, "--limit", "x")[2]
+
+
+def test_info_takes_its_model_from_the_environment_too(capsys, monkeypatch):
+    monkeypatch.setenv("PGCLI_MODEL", "no-such-folder")
+    assert call(capsys, "info")[0] == 10
+
+
+# what goes where
+
+
+def test_a_pipe_gets_json_lines_and_nothing_else(pictures):
+    run = spawn("caption", pictures)
+    assert run.returncode == 3
+    assert [row["id"] for row in rows(run.stdout)] == ["a.png", "b.jpg", "c.png"]
+    assert b"\x1b" not in run.stderr
+
+
+def test_quiet_says_nothing_but_problems(capsys, pictures, pretended):
+    code, out, err = call(capsys, "caption", pictures, "--quiet")
+    assert (code, err) == (3, "")
+    assert len(rows(out)) == 3
+    assert "does not exist" in call(capsys, "caption", "nowhere", "--quiet")[2]
+
+
+def test_a_dry_run_says_what_would_be_done_and_touches_nothing(capsys, pictures, tmp_path):
+    output = tmp_path / "rows.parquet"
+    code, out, err = call(
+        capsys,
+        *("ask", pictures, "--prompt", "a", "--prompt", "b", "--limit", "5"),
+        *("-o", output, "--dry-run"),
+    )
+    assert (code, out) == (0, "")
+    plan = dict(line.removeprefix("pgcli: ").split(": ", 1) for line in err.splitlines())
+    assert plan == {
+        "pictures": "3",
+        "left out": "1 .txt",
+        "rows": "5, 2 for each picture",
+        "prompt": "b",
+        "model": "demo, the built-in one",
+        "output": str(output),
+    }
+    assert not list(tmp_path.glob("rows*"))
+
+
+def test_a_dry_run_leaves_standard_input_alone():
+    run = spawn("caption", "-", "--dry-run", input=b"a.png\n", text=False)
+    assert run.returncode == 0
+    assert b"as many as come on standard input" in run.stderr
+
+
+def test_paths_come_from_standard_input(pictures):
+    names = "".join(f"{pictures / name}\0" for name in ("c.png", "a.png"))
+    run = spawn("caption", "-", "-0", input=names.encode())
+    assert [row["width"] for row in rows(run.stdout)] == [20, 40]
+
+
+def test_columns_are_kept_and_fill_prompts(capsys, pictures, pretended):
+    (pictures / "rows.jsonl").write_text('{"image": "a.png", "thing": "cat", "n": 1}\n')
+    code, out, _ = call(
+        capsys, "ask", pictures / "rows.jsonl", "--prompt", "is it a {thing}?", "--keep", "n,thing"
+    )
+    assert code == 0
+    assert rows(out)[0]["prompt"] == "is it a cat?"
+    assert list(rows(out)[0].items())[-2:] == [("n", 1), ("thing", "cat")]
+
+
+def test_parquet_knows_how_it_was_made(capsys, tmp_path, pretended):
+    from pyarrow import parquet
+
+    output = tmp_path / "rows.parquet"
+    command = ["ask", EXAMPLES, "--prompt", "what?", "--seed", "3", "-o", output]
+    assert call(capsys, *command)[0] == 0
+    settings = json.loads(parquet.read_schema(output).metadata[b"pgcli"])
+    assert settings["command"] == "ask"
+    assert settings["prompts"] == ["what?"]
+    assert settings["sources"] == [str(EXAMPLES)]
+    assert (settings["model"], settings["seed"]) == ("pretended@1", 3)
+    assert settings["versions"]["pgcli"] == __version__
+    assert {"torch", "pillow", "tokenizers"} <= settings["versions"].keys()
+
+
+def test_without_timing_two_runs_write_the_same_bytes(capsys, tmp_path, pretended):
+    outputs = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    for output in outputs:
+        assert call(capsys, "caption", EXAMPLES, "--no-timing", "-o", output)[0] == 0
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
+
+
+def test_control_characters_of_a_name_never_reach_a_stream_raw(tmp_path, capsys, pretended):
+    folder = tmp_path / "clear\x1b[2Jscreen"
+    folder.mkdir()
+    (folder / "title\x1b]0;x\x07.png").write_text("nope")
+    for arguments in (
+        ["caption", folder],
+        ["caption", folder, "--format", "text"],
+        ["caption", folder, "--on-error", "stop"],
+        ["caption", folder, "--dry-run"],
+        ["caption", folder / "none\x1b[31m.png"],
+        ["caption", folder, "--model", "m\x9b31m"],
+        ["caption", folder, "--modle\x1b[31m"],
+        ["cap\x1b[31mtion", folder],
+        ["ask", folder, "--prompt", "a\x1b[31m\u202eb", "--dry-run"],
+        ["caption", folder, "--limit", "\x1b[31m"],
+    ):
+        _, out, err = call(capsys, *arguments)
+        assert not set(out + err) & set("\x1b\x07\x9b\u202e"), arguments
+
+
+# the built-in model
+
+
+def test_the_built_in_model_says_so_unless_it_was_named(capsys, pretended):
+    picture = EXAMPLES / "one.png"
+    assert "knows only drawings" in call(capsys, "caption", picture)[2]
+    assert "knows only drawings" not in call(capsys, "caption", picture, "--model", "demo")[2]
+
+
+def test_the_built_in_model_takes_a_hundred_pictures_unless_it_was_named(
+    capsys, tmp_path, pretended
+):
+    assert plan.DEMO_PICTURES == 100
+    for number in range(101):
+        (tmp_path / f"{number:03}.ppm").write_bytes(b"P6 1 1 255 abc")
+    code, out, err = call(capsys, "caption", tmp_path)
+    assert (code, out) == (2, "")
+    assert "--model demo" in err
+    assert call(capsys, "caption", tmp_path, "--model", "demo", "-q")[0] == 0
+    assert call(capsys, "caption", tmp_path, "--limit", "100", "-q")[0] == 0
+
+
+def test_the_built_in_model_stops_when_standard_input_brings_more(tmp_path):
+    (tmp_path / "a.ppm").write_bytes(b"P6 1 1 255 abc")
+    names = f"{tmp_path / 'a.ppm'}\n" * 150
+    run = spawn("caption", "-", "-q", input=names, text=True)
+    assert run.returncode == 2
+    assert len(rows(run.stdout)) == 100
+    assert "more than 100 pictures" in run.stderr
+
+
+# ends from outside
+
+
+def started(*arguments, seconds="0.05", **more):
+    """A slow run that has saved its first rows."""
+    return subprocess.Popen(
+        [*PRETEND, *map(str, arguments)],
+        env=os.environ | {"PRETEND_SECONDS": seconds},
+        stderr=subprocess.PIPE,
+        **more,
+    )
+
+
+def wait_until(claim):
+    deadline = time.monotonic() + 30
+    while not claim():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_run_says_what_is_saved_and_is_passed_on(tmp_path, signum):
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", *[EXAMPLES] * 20, "--model", "demo", "-o", output)
+    wait_until(lambda: output.exists() and output.stat().st_size)
+    run.send_signal(signum)
+    said = run.communicate(timeout=20)[1].decode()
+    assert run.returncode == -signum
+    saved = len(rows(output.read_text()))
+    assert f"stopped after {saved} row{'s' * (saved > 1)}, saved in {output}" in said
+    assert "Traceback" not in said
+
+
+def test_a_parquet_file_cut_short_is_said_not_to_be_there(tmp_path):
+    output = tmp_path / "rows.parquet"
+    run = started("caption", *[EXAMPLES] * 20, "--model", "demo", "-o", output)
+    wait_until((tmp_path / "rows.parquet.pgcli").exists)
+    run.send_signal(signal.SIGINT)
+    said = run.communicate(timeout=20)[1].decode()
+    assert run.returncode == -signal.SIGINT
+    assert "nothing is saved" in said
+    assert not list(tmp_path.glob("rows*"))
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
+    output = tmp_path / "rows.jsonl"
+    run = started(
+        *("caption", EXAMPLES, "-o", output),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    wait_until(lambda: output.exists() and output.stat().st_size)
+    run.send_signal(signal.SIGHUP)
+    run.communicate(timeout=20)
+    assert run.returncode == 0
+
+
+def test_head_ends_the_run_quietly():
+    run = started("caption", *[EXAMPLES] * 50, "--model", "demo", stdout=subprocess.PIPE)
+    assert json.loads(run.stdout.readline())["index"] == 0
+    run.stdout.close()
+    said = run.stderr.read()
+    assert run.wait(timeout=20) == -signal.SIGPIPE
+    assert said == b""
+
+
+def test_streams_may_be_closed_from_the_start(tmp_path):
+    output = tmp_path / "rows.jsonl"
+    command = shlex.join([*PRETEND, "caption", str(EXAMPLES), "-o", str(output)])
+    run = subprocess.run(["bash", "-c", f"{command} <&- >&- 2>&-"], check=False)
+    assert run.returncode == 0
+    assert len(rows(output.read_text())) == len(list(EXAMPLES.iterdir()))
+    command = shlex.join([*PRETEND, "caption", str(EXAMPLES)])
+    run = subprocess.run(["bash", "-c", f"{command} >&-"], check=False, stderr=subprocess.PIPE)
+    assert run.returncode == 14
+    assert b"standard output is closed" in run.stderr
+
+
+# the real model
+
+
+def test_the_built_in_model_answers_a_pipe():
+    run = spawn("detect", EXAMPLES / "one.png", "--object", "circle", "-q", program=PGCLI)
+    assert run.returncode == 0
+    assert run.stderr == b""
+    assert rows(run.stdout)[0]["prompt"] == "detect circle"
+
+
+def test_info_prints_one_object_with_what_scripts_rely_on():
+    run = spawn("info", "demo", "--json", program=PGCLI)
+    assert run.returncode == 0
+    known = json.loads(run.stdout)
+    assert {"path", "revision", "parameters", "resolution", "image_tokens"} <= known.keys()
+    assert known["image_tokens"] == 64
+
+
+def test_info_is_readable():
+    lines = spawn("info", program=PGCLI, text=True).stdout.splitlines()
+    shown = dict(line.split("\t") for line in lines)
+    assert shown["resolution"] == "112"
+    assert shown["batch of 8"].endswith(" MB")
+    assert "model.safetensors" in shown

@@ -1,0 +1,431 @@
+"""What a checkpoint's config.json may say, what it may leave out, and what is refused by name."""
+
+import json
+import math
+import sys
+from copy import deepcopy
+
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgcli.checkpoints.save import config_values
+from pgcli.engine.memory import parameters
+from pgcli.model.config import read_config
+
+#: google/paligemma-3b-pt-224, keys as published.
+PUBLISHED = json.loads(
+    """
+    {"_vocab_size": 257152, "architectures": ["PaliGemmaForConditionalGeneration"],
+     "bos_token_id": 2, "eos_token_id": 1, "hidden_size": 2048, "ignore_index": -100,
+     "image_token_index": 257152, "model_type": "paligemma", "pad_token_id": 0,
+     "projection_dim": 2048,
+     "text_config": {"hidden_size": 2048, "intermediate_size": 16384, "model_type": "gemma",
+                     "num_attention_heads": 8, "num_hidden_layers": 18, "num_image_tokens": 256,
+                     "num_key_value_heads": 1, "torch_dtype": "float32", "vocab_size": 257216},
+     "torch_dtype": "float32", "transformers_version": "4.41.0.dev0",
+     "vision_config": {"hidden_size": 1152, "intermediate_size": 4304,
+                       "model_type": "siglip_vision_model", "num_attention_heads": 16,
+                       "num_hidden_layers": 27, "num_image_tokens": 256, "patch_size": 14,
+                       "projection_dim": 2048, "projector_hidden_act": "gelu_fast",
+                       "torch_dtype": "float32", "vision_use_head": false}}
+    """
+)
+ABSENT = object()
+
+
+def published(**changes):
+    """The published values with some keys set, as `text_config__head_dim=64`, or taken out."""
+    values = deepcopy(PUBLISHED)
+    for path, value in changes.items():
+        *levels, key = path.split("__")
+        place = values
+        for level in levels:
+            place = place[level]
+        if value is ABSENT:
+            place.pop(key, None)
+        else:
+            place[key] = value
+    return values
+
+
+def refusal(**changes):
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 - the callers look at the message
+        read_config(published(**changes))
+    return str(refused.value)
+
+
+class TestFirstGenerationAsPublished:
+    def test_it_is_read_to_the_last_number(self):
+        config = read_config(PUBLISHED)
+        vision, decoder = config.vision, config.decoder
+        assert (vision.width, vision.depth, vision.mlp_dim) == (1152, 27, 4304)
+        assert (vision.num_heads, vision.patch_size, vision.resolution) == (16, 14, 224)
+        assert (vision.norm_eps, vision.head_dim, config.image_tokens) == (1e-6, 72, 256)
+        assert (decoder.width, decoder.depth, decoder.mlp_dim) == (2048, 18, 16384)
+        assert (decoder.num_heads, decoder.num_kv_heads, decoder.head_dim) == (8, 1, 256)
+        assert (decoder.vocab_size, decoder.norm_eps) == (257216, 1e-6)
+        assert (decoder.rope_theta, decoder.max_positions) == (10_000.0, 8192)
+        assert (config.image_token, config.stop_tokens, config.tied) == (257152, (1,), True)
+
+    @pytest.mark.parametrize(
+        ("side", "tokens", "count"),
+        [(224, 256, 2_923_335_408), (448, 1024, 2_924_220_144), (896, 4096, 2_927_759_088)],
+    )
+    def test_its_parameters_are_as_many_as_published(self, side, tokens, count):
+        config = read_config(published(vision_config__image_size=side))
+        assert config.image_tokens == tokens
+        # the published count is of 257152 embeddings; transformers pads them to 257216
+        assert parameters(config) - 64 * 2048 == count
+
+    def test_an_untied_head_counts_as_well(self):
+        tied, untied = (read_config(published(tie_word_embeddings=tied)) for tied in (True, False))
+        assert parameters(untied) - parameters(tied) == 257216 * 2048
+
+
+class TestMissingKeysTakeTransformersDefaults:
+    @pytest.mark.parametrize(
+        ("ours", "theirs"),
+        [
+            ("width", "hidden_size"),
+            ("depth", "num_hidden_layers"),
+            ("mlp_dim", "intermediate_size"),
+            ("num_heads", "num_attention_heads"),
+            ("patch_size", "patch_size"),
+            ("resolution", "image_size"),
+            ("norm_eps", "layer_norm_eps"),
+        ],
+    )
+    def test_in_the_vision_tower(self, ours, theirs):
+        values = published(vision_config={})
+        config, default = read_config(values), transformers.SiglipVisionConfig()
+        assert getattr(config.vision, ours) == getattr(default, theirs)
+
+    @pytest.mark.parametrize(
+        ("ours", "theirs"),
+        [
+            ("width", "hidden_size"),
+            ("depth", "num_hidden_layers"),
+            ("mlp_dim", "intermediate_size"),
+            ("num_heads", "num_attention_heads"),
+            ("num_kv_heads", "num_key_value_heads"),
+            ("head_dim", "head_dim"),
+            ("vocab_size", "vocab_size"),
+            ("norm_eps", "rms_norm_eps"),
+            ("max_positions", "max_position_embeddings"),
+        ],
+    )
+    def test_in_the_decoder(self, ours, theirs):
+        values = published(text_config={}, projection_dim=ABSENT)
+        config, default = read_config(values), transformers.GemmaConfig()
+        assert getattr(config.decoder, ours) == getattr(default, theirs)
+
+    def test_in_the_rotation_the_stop_token_and_the_shared_head(self):
+        config, default = read_config(published(eos_token_id=ABSENT)), transformers.GemmaConfig()
+        assert config.decoder.rope_theta == default.rope_parameters["rope_theta"]
+        assert default.rope_parameters["rope_type"] == "default"
+        assert config.stop_tokens == (default.eos_token_id,)
+        assert config.tied is transformers.PaliGemmaConfig().tie_word_embeddings
+
+    def test_and_what_is_not_read_at_all_is_what_the_code_does(self):
+        vision, decoder = transformers.SiglipVisionConfig(), transformers.GemmaConfig()
+        assert vision.hidden_act == decoder.hidden_act == "gelu_pytorch_tanh"
+        assert vision.num_channels == 3
+        assert decoder.attention_bias is False
+        assert transformers.PaliGemmaConfig().text_config.use_bidirectional_attention is True
+
+    def test_null_is_as_good_as_missing(self):
+        nulls = published(
+            vision_config__image_size=None,
+            text_config__head_dim=None,
+            text_config__rope_scaling=None,
+            text_config__hidden_activation=None,
+            text_config__rope_parameters=None,
+            quantization_config=None,
+        )
+        assert read_config(nulls) == read_config(PUBLISHED)
+
+    @pytest.mark.parametrize("section", ["vision_config", "text_config"])
+    @pytest.mark.parametrize("value", [ABSENT, None])
+    def test_but_not_a_whole_section(self, section, value):
+        assert refusal(**{section: value}) == f"{section} is missing"
+
+    def test_nor_the_image_token_whose_default_is_a_location_token_on_the_hub(self):
+        assert refusal(image_token_index=ABSENT) == "image_token_index is missing"
+        renamed = published(image_token_index=ABSENT, image_token_id=257152)
+        assert read_config(renamed) == read_config(PUBLISHED)
+
+
+class TestWhatTransformersWritesToday:
+    @pytest.mark.parametrize("tied", [True, False])
+    def test_it_is_read_back(self, tmp_path, tied):
+        written = transformers.PaliGemmaConfig(
+            vision_config=transformers.SiglipVisionConfig(
+                hidden_size=32, num_attention_heads=2, vision_use_head=False, image_size=112
+            ),
+            text_config=transformers.GemmaConfig(
+                hidden_size=48,
+                num_key_value_heads=4,
+                rope_parameters={"rope_type": "default", "rope_theta": 5000.0},
+                eos_token_id=[1, 107],
+            ),
+            projection_dim=48,
+            image_token_index=777,
+            tie_word_embeddings=tied,
+        )
+        written.save_pretrained(tmp_path)
+        config = read_config(json.loads((tmp_path / "config.json").read_text()))
+        assert (config.vision.width, config.vision.resolution) == (32, 112)
+        assert (config.decoder.width, config.decoder.num_kv_heads) == (48, 4)
+        assert (config.decoder.rope_theta, config.image_token) == (5000.0, 777)
+        assert (config.stop_tokens, config.tied) == ((1, 107), tied)
+
+    def test_a_model_left_at_its_defaults_is_read_back(self, tmp_path):
+        transformers.PaliGemmaConfig().save_pretrained(tmp_path)
+        config = read_config(json.loads((tmp_path / "config.json").read_text()))
+        assert (config.vision.width, config.vision.mlp_dim) == (1152, 4096)
+        assert (config.decoder.vocab_size, config.image_token) == (257152, 256000)
+
+
+class TestHarmlessKeys:
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"_vocab_size": 1, "vocab_size": 3, "ignore_index": -7, "architectures": ["Other"]},
+            {"torch_dtype": "bfloat16", "dtype": "float16", "transformers_version": "9"},
+            {"text_config__num_image_tokens": 9, "vision_config__num_positions": 9},
+            {"vision_config__projector_hidden_act": "relu", "vision_config__projection_dim": 9},
+            {"vision_config__vision_use_head": False, "text_config__attention_bias": False},
+            {"text_config__initializer_range": 0.5, "text_config__attention_dropout": 0.5},
+            {"text_config__use_cache": False, "text_config__cache_implementation": "hybrid"},
+            {"text_config__hidden_act": "gelu", "text_config__hidden_activation": None},
+            {
+                "text_config__hidden_act": "gelu",
+                "text_config__hidden_activation": "gelu_pytorch_tanh",
+            },
+            {"_attn_implementation_autoset": True, "_attn_implementation_internal": "evil/kernel"},
+            {"auto_map": {"AutoModel": "evil.py"}, "_name_or_path": "/home/someone"},
+            {"text_config__use_bidirectional_attention": True},
+            {"hidden_size": 1234},
+        ],
+    )
+    def test_they_are_accepted_in_silence(self, changes, capfd):
+        assert read_config(published(**changes)) == read_config(PUBLISHED)
+        assert capfd.readouterr() == ("", "")
+
+
+class TestSettingsThatWouldChangeTheAnswer:
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("quantization_config", {"load_in_4bit": True}),
+            ("text_config__quantization_config", {"quant_method": "gptq"}),
+            ("text_config__attention_bias", True),
+            ("text_config__hidden_act", "silu"),
+            ("text_config__hidden_activation", "gelu"),
+            ("vision_config__hidden_act", "quick_gelu"),
+            ("vision_config__vision_use_head", True),
+            ("vision_config__num_channels", 1),
+            ("vision_config__model_type", "clip_vision_model"),
+            ("text_config__model_type", "gemma2"),
+            ("text_config__model_type", "llama"),
+            ("text_config__rope_scaling", {"type": "linear", "factor": 2.0}),
+            ("text_config__rope_parameters", {"rope_type": "linear", "factor": 2.0}),
+            ("text_config__rope_parameters", {"rope_type": "default", "factor": 2.0}),
+            ("text_config__attn_logit_softcapping", 50.0),
+            ("text_config__final_logit_softcapping", 30.0),
+            ("text_config__query_pre_attn_scalar", 144),
+            ("text_config__sliding_window", 4096),
+            ("text_config__layer_types", ["full_attention"]),
+            ("text_config__use_bidirectional_attention", False),
+            ("text_config__made_up", 0),
+            ("vision_config__made_up", False),
+            ("made_up", "x"),
+            ("model_type", "colpali"),
+            ("projection_dim", 2304),
+        ],
+    )
+    def test_each_is_refused_by_name(self, key, value):
+        message = refusal(**{key: value})
+        assert key.replace("__", ".") in message
+        assert isinstance(value, dict) or repr(value) in message
+
+    def test_another_model_is_refused_before_its_settings(self):
+        with pytest.raises(ValueError, match="model_type is 'gemma3', not 'paligemma'"):
+            read_config({"model_type": "gemma3", "anything": 1})
+        with pytest.raises(ValueError, match="model_type is None"):
+            read_config({})
+
+    def test_a_message_stays_short_and_printable_whatever_the_value(self):
+        for value in ("\x1b[2J" * 10_000, list(range(10_000)), 10**4000):
+            for key in ("made_up", "projection_dim", "text_config__head_dim", "model_type"):
+                message = refusal(**{key: value})
+                assert len(message) < 200
+                assert message.isprintable()
+
+
+class TestValuesOutOfRange:
+    @pytest.mark.parametrize(
+        "value", [0, -1, 10**9, 10**400, 2.5, 64.0, True, "64", [64], {}, math.nan, math.inf]
+    )
+    @pytest.mark.parametrize(
+        "key",
+        [
+            "vision_config__hidden_size",
+            "vision_config__num_hidden_layers",
+            "vision_config__intermediate_size",
+            "vision_config__num_attention_heads",
+            "vision_config__patch_size",
+            "vision_config__image_size",
+            "text_config__hidden_size",
+            "text_config__num_hidden_layers",
+            "text_config__intermediate_size",
+            "text_config__num_attention_heads",
+            "text_config__num_key_value_heads",
+            "text_config__head_dim",
+            "text_config__vocab_size",
+            "text_config__max_position_embeddings",
+        ],
+    )
+    def test_a_size_is_a_whole_number_that_a_machine_can_hold(self, key, value):
+        assert key.replace("__", ".") in refusal(**{key: value})
+
+    @pytest.mark.parametrize("value", [0, -1e-6, math.nan, math.inf, 10**400, "1e-6", True, [1]])
+    @pytest.mark.parametrize(
+        "key",
+        ["vision_config__layer_norm_eps", "text_config__rms_norm_eps", "text_config__rope_theta"],
+    )
+    def test_a_real_number_is_positive_and_finite(self, key, value):
+        assert key.replace("__", ".") in refusal(**{key: value})
+
+    @pytest.mark.parametrize("value", [0, -5, "257152", 2.0, 1 << 40, None])
+    def test_the_image_token_is_an_id(self, value):
+        assert "image_token_index" in refusal(image_token_index=value)
+
+    @pytest.mark.parametrize("value", [0, 1, "no", []])
+    @pytest.mark.parametrize("key", ["tie_word_embeddings", "text_config__tie_word_embeddings"])
+    def test_a_yes_or_no_is_true_or_false(self, key, value):
+        assert key.replace("__", ".") in refusal(**{key: value})
+
+    @pytest.mark.parametrize("section", ["vision_config", "text_config"])
+    @pytest.mark.parametrize("value", [[], "gemma", 7, [["model_type", "gemma"]]])
+    def test_a_section_is_an_object(self, section, value):
+        assert refusal(**{section: value}) == f"{section} is not an object"
+
+    def test_the_largest_sizes_accepted_can_be_reckoned_with(self):
+        """Shapes of 64-bit numbers: past them PyTorch fails with a message about strides."""
+        huge = read_config(
+            published(
+                projection_dim=ABSENT,
+                text_config__hidden_size=1 << 20,
+                text_config__num_attention_heads=4096,
+                text_config__num_key_value_heads=4096,
+                text_config__head_dim=4096,
+            )
+        )
+        rows = 3 * huge.decoder.num_heads * huge.decoder.head_dim
+        assert torch.empty(rows, huge.decoder.width, device="meta").nbytes < sys.maxsize
+
+
+class TestSizesThatContradictEachOther:
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"vision_config__num_attention_heads": 7}, "7 heads do not divide the width 1152"),
+            ({"vision_config__image_size": 225}, "patches of 14 do not divide .* 225"),
+            ({"text_config__num_key_value_heads": 3}, "3 key/value heads do not divide 8 heads"),
+            ({"text_config__head_dim": 255}, "head_dim is 255; rotation needs an even one"),
+            ({"text_config__hidden_size": 1024}, "projection_dim is 2048, not .* 1024"),
+        ],
+    )
+    def test_they_are_refused(self, changes, message):
+        with pytest.raises(ValueError, match=message):
+            read_config(published(**changes))
+
+
+class TestStopTokens:
+    @pytest.mark.parametrize(
+        ("top", "text", "stops"),
+        [
+            (1, ABSENT, (1,)),
+            (ABSENT, 1, (1,)),
+            (1, [1, 107], (1, 107)),
+            ([1, 107], ABSENT, (1, 107)),
+            (107, [1], (107, 1)),
+            (ABSENT, ABSENT, (1,)),
+            (None, [], (1,)),
+        ],
+    )
+    def test_they_come_from_both_levels_each_once(self, top, text, stops):
+        config = read_config(published(eos_token_id=top, text_config__eos_token_id=text))
+        assert config.stop_tokens == stops
+
+    @pytest.mark.parametrize("value", [-1, "1", 1.0, True, [1, "a"], [[1]], {"a": 1}, 1 << 31])
+    def test_they_are_ids(self, value):
+        assert "eos_token_id" in refusal(eos_token_id=value)
+        assert "text_config.eos_token_id" in refusal(text_config__eos_token_id=value)
+
+
+class TestRotation:
+    @pytest.mark.parametrize(
+        "where",
+        [
+            {"text_config__rope_theta": 5000.0},
+            {"text_config__rope_theta": 5000},
+            {"text_config__rope_parameters": {"rope_theta": 5000.0}},
+            {"text_config__rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}},
+            {
+                "text_config__rope_parameters": {"rope_type": "default"},
+                "text_config__rope_theta": 5000.0,
+            },
+            {"text_config__rope_parameters": {"rope_theta": 5000.0}, "text_config__rope_theta": 9},
+        ],
+    )
+    def test_its_base_stands_alone_or_under_rope_parameters_as_in_transformers(self, where):
+        values = published(**where)
+        theirs = transformers.PaliGemmaConfig(**deepcopy(values)).text_config.rope_parameters
+        assert read_config(values).decoder.rope_theta == theirs["rope_theta"] == 5000.0
+
+
+class TestTheSharedHead:
+    @pytest.mark.parametrize("top", [True, False, ABSENT])
+    @pytest.mark.parametrize("text", [True, False, ABSENT])
+    def test_the_top_level_decides_as_in_transformers(self, top, text):
+        values = published(tie_word_embeddings=top, text_config__tie_word_embeddings=text)
+        theirs = transformers.PaliGemmaConfig(**deepcopy(values)).tie_word_embeddings
+        assert read_config(values).tied is theirs
+
+
+@given(
+    width=st.integers(1, 64),
+    heads=st.integers(1, 8),
+    groups=st.integers(1, 8),
+    depth=st.integers(1, 99),
+    eps=st.floats(1e-9, 1e-3),
+    stops=st.lists(st.integers(0, 1000), min_size=1, unique=True),
+    tied=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_what_is_saved_is_read_as_the_same(width, heads, groups, depth, eps, stops, tied, dtype):
+    changes = {
+        "projection_dim": ABSENT,
+        "text_config__hidden_size": width,
+        "text_config__num_attention_heads": heads * groups,
+        "text_config__num_key_value_heads": heads,
+        "text_config__num_hidden_layers": depth,
+        "text_config__rms_norm_eps": eps,
+        "text_config__rope_theta": 1 / eps,
+        "vision_config__layer_norm_eps": eps * 2,
+        "vision_config__image_size": 14 * width,
+        "eos_token_id": stops,
+        "tie_word_embeddings": tied,
+    }
+    config = read_config(published(**changes))
+    values = json.loads(json.dumps(config_values(config, dtype)))
+    assert read_config(values) == config
+    assert values["dtype"] == str(dtype).removeprefix("torch.")
+    theirs = transformers.PaliGemmaConfig(**values)
+    assert theirs.text_config.rope_parameters["rope_theta"] == config.decoder.rope_theta
+    assert theirs.vision_config.layer_norm_eps == config.vision.norm_eps

@@ -1,0 +1,344 @@
+"""The same random weights in transformers give the same numbers, tokens and text.
+
+transformers is told `token_type_ids` of zeros: without them it reads the prompt as causal.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+from transformers import PaliGemmaForConditionalGeneration, PaliGemmaProcessor
+
+from pgcli.checkpoints import files, weights
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.save import save
+from pgcli.engine import engine as engine_module
+from pgcli.engine.engine import load
+from pgcli.engine.generate import GREEDY, Limits, generate
+from pgcli.engine.tokens import left_pad
+from pgcli.images import Limits as PictureLimits
+from pgcli.images import look
+from pgcli.model.siglip import normalise
+from pgcli.records import Item
+from tests.tiny import PATCHES, RESOLUTION, reference
+
+VOCABULARY = 400
+IMAGE = VOCABULARY - 1
+PROMPTS = [
+    [2, 300, 108],
+    [2, 301, 302, 303, 304, 305, 108],
+    [2, 108],
+    [2, 320, 321, 108],
+    [2, 9, 108],
+]
+STEPS = 12
+TIE = 1e-4
+EXACT = {"rtol": 0, "atol": 2e-4}  # logits of about 10, in float32 sums of another order
+
+
+@pytest.fixture(autouse=True)
+def exact_convolutions(recwarn):
+    """cuDNN would compute transformers' patch convolution in tf32."""
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        yield
+
+
+def pair(folder, device="cpu", dtype=torch.float32, *, options=None, seed=0, **decoder):
+    """transformers' model, and this code's from the folder into which it was saved."""
+    theirs = reference(VOCABULARY, seed=seed, **decoder)
+    theirs.save_pretrained(folder, **(options or {}))
+    ours = weights.load(folder, files.config(folder), dtype=dtype, device=device)
+    return theirs.to(device, dtype), ours
+
+
+def pixels(rows, *, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(rows, 3, RESOLUTION, RESOLUTION, generator=generator) * 2 - 1
+
+
+def their_inputs(prompts, pixels_BCRR, device):
+    """Left-padded as transformers' processor does it: padding, image, prompt."""
+    rows = [[IMAGE] * PATCHES + list(prompt) for prompt in prompts]
+    token_BS, is_real_BS = left_pad(rows)
+    if is_real_BS is None:
+        is_real_BS = torch.ones_like(token_BS, dtype=torch.bool)
+    inputs = {
+        "input_ids": token_BS,
+        "attention_mask": is_real_BS.long(),
+        "token_type_ids": torch.zeros_like(token_BS),
+        "pixel_values": pixels_BCRR,
+    }
+    return {name: tensor.to(device) for name, tensor in inputs.items()}
+
+
+def their_answers(model, inputs, steps=STEPS):
+    """Each row's new tokens, and the logits (B, V) before each of them."""
+    told = model.generate(
+        **inputs,
+        do_sample=False,
+        max_new_tokens=steps,
+        suppress_tokens=[model.config.image_token_index],
+        eos_token_id=1,
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    return told.sequences[:, inputs["input_ids"].shape[1] :].tolist(), told.logits
+
+
+def our_answers(model, pixels_BCRR, prompts, steps=STEPS):
+    limits = Limits(steps, frozenset({1}), VOCABULARY, IMAGE)
+    keys = [str(number) for number in range(len(prompts))]
+    rows = generate(model, model.encode(pixels_BCRR), prompts, keys, limits, GREEDY)
+    return [row.tokens for row in rows]
+
+
+def assert_same_but_for_ties(ours: Sequence[Sequence[int]], theirs, their_logits, image=IMAGE):
+    """Where tokens part, transformers' two best logits lie within 1e-4."""
+    for row, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+        for step, token in enumerate(mine):
+            if token != other[step]:
+                scores = (
+                    their_logits[step][row]
+                    .float()
+                    .index_fill(
+                        0, torch.tensor(image, device=their_logits[step].device), -torch.inf
+                    )
+                )
+                best, second = scores.topk(2).values.tolist()
+                assert best - second < TIE, f"row {row}, step {step}: {token}, not {other[step]}"
+                break
+        else:
+            assert all(token == 0 for token in other[len(mine) :]), f"row {row} ended too early"
+
+
+LAYOUTS = [
+    {},
+    {"num_key_value_heads": 2},
+    {"num_key_value_heads": 4},
+    {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 8},
+    {"seed": 1},
+    {"seed": 2, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+    {"seed": 3, "rms_norm_eps": 1e-2, "num_hidden_layers": 1},
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_pictures_prompts_and_every_token_are_as_in_transformers(tmp_path, device, layout):
+    theirs, ours = pair(tmp_path, device, **layout)
+    pixels_BCRR = pixels(len(PROMPTS)).to(device)
+
+    vision = theirs.model.vision_tower(pixels_BCRR).last_hidden_state
+    torch.testing.assert_close(ours.vision(pixels_BCRR), vision, rtol=0, atol=2e-5)
+    features = theirs.model.multi_modal_projector(vision)
+    torch.testing.assert_close(ours.encode(pixels_BCRR), features, rtol=0, atol=2e-5)
+
+    inputs = their_inputs(PROMPTS, pixels_BCRR, device)
+    token_BT, is_real_BT = left_pad(PROMPTS)
+    cache = ours.cache(rows=len(PROMPTS), slots=PATCHES + token_BT.shape[1] + STEPS)
+    logits_BV = ours.prefill(features, token_BT.to(device), is_real_BT.to(device), cache)
+    their_tokens, their_logits = their_answers(theirs, inputs)
+    torch.testing.assert_close(logits_BV, theirs(**inputs).logits[:, -1], **EXACT)
+    torch.testing.assert_close(logits_BV, their_logits[0], **EXACT)
+
+    # fed transformers' own tokens, every step's logits are its
+    steps = len(their_logits) - 1
+    for step, token_B in enumerate(torch.tensor(their_tokens, device=device).T[:steps]):
+        logits_BV = ours.step(token_B, cache)
+        for row, tokens in enumerate(their_tokens):
+            if 1 not in tokens[: step + 1]:
+                torch.testing.assert_close(logits_BV[row], their_logits[step + 1][row], **EXACT)
+
+    tokens = our_answers(ours, pixels_BCRR, PROMPTS)
+    assert_same_but_for_ties(tokens, their_tokens, their_logits)
+    assert len({tuple(row) for row in tokens}) == len(PROMPTS), "rows that all agree prove nothing"
+
+
+def test_the_comparison_would_notice_a_causal_prompt(tmp_path):
+    theirs, ours = pair(tmp_path)
+    inputs = their_inputs(PROMPTS, pixels(len(PROMPTS)), "cpu")
+    right = theirs(**inputs).logits[:, -1]
+    del inputs["token_type_ids"]
+    assert (theirs(**inputs).logits[:, -1] - right).abs().max() > 0.1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"save_original_format": True},
+        {"save_original_format": False},
+        {"save_original_format": True, "max_shard_size": "100KB"},
+        {"save_original_format": False, "max_shard_size": "100KB"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("with_index", [True, False])
+def test_every_layout_that_transformers_writes_answers_alike(tmp_path, options, with_index):
+    theirs, _ = pair(tmp_path, options=options)
+    index = tmp_path / weights.INDEX
+    assert index.exists() == ("max_shard_size" in options)
+    if not with_index:
+        index.unlink(missing_ok=True)
+    ours = weights.load(tmp_path, files.config(tmp_path), dtype=torch.float32)
+    their_tokens, their_logits = their_answers(
+        theirs, their_inputs(PROMPTS, pixels(len(PROMPTS)), "cpu"), steps=3
+    )
+    tokens = our_answers(ours, pixels(len(PROMPTS)), PROMPTS, steps=3)
+    assert_same_but_for_ties(tokens, their_tokens, their_logits)
+
+
+@pytest.mark.parametrize("head", ["shared", "its own"])
+def test_what_is_saved_here_answers_alike_in_transformers(tmp_path, head):
+    _, ours = pair(tmp_path / "theirs")
+    if head == "its own":
+        ours.decoder.lm_head = torch.nn.Linear(48, VOCABULARY, bias=False).requires_grad_(False)
+        config = {"tied": False}
+        ours.config = ours.config.__class__(**{**_fields(ours.config), **config})
+    save(ours, tmp_path / "ours", dtype=torch.float32)
+    theirs = PaliGemmaForConditionalGeneration.from_pretrained(tmp_path / "ours").eval()
+    inputs = their_inputs(PROMPTS, pixels(len(PROMPTS)), "cpu")
+    their_tokens, their_logits = their_answers(theirs, inputs, steps=4)
+    tokens = our_answers(ours, pixels(len(PROMPTS)), PROMPTS, steps=4)
+    assert_same_but_for_ties(tokens, their_tokens, their_logits)
+
+
+def _fields(config):
+    return {name: getattr(config, name) for name in config.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_bfloat16_is_as_near_to_float32_as_transformers_bfloat16(tmp_path, device, seed):
+    """Both round to 8 bits after every product, in places of their own choice.
+
+    So neither can be held to the other's digits; both are held to float32. Ours may be off by
+    a quarter more than theirs, in the mean over all rows and logits, and the two by no more from
+    each other than the sum of their independent errors.
+    """
+    exact, _ = pair(tmp_path, seed=seed)
+    theirs, ours = pair(tmp_path, device, torch.bfloat16, seed=seed)
+    pixels_BCRR = pixels(len(PROMPTS))
+    wanted = exact(**their_inputs(PROMPTS, pixels_BCRR, "cpu")).logits[:, -1]
+    inputs = their_inputs(PROMPTS, pixels_BCRR.bfloat16(), device)
+    their_BV = theirs(**inputs).logits[:, -1].float().cpu()
+    token_BT, is_real_BT = left_pad(PROMPTS)
+    cache = ours.cache(rows=len(PROMPTS), slots=PATCHES + token_BT.shape[1])
+    patch_BPD = ours.encode(inputs["pixel_values"])
+    our_BV = ours.prefill(patch_BPD, token_BT.to(device), is_real_BT.to(device), cache)
+    our_BV = our_BV.float().cpu()
+
+    def error(found, right):
+        return (found - right).square().mean().sqrt().item()
+
+    assert ours.projector.weight.dtype == torch.bfloat16
+    assert error(their_BV, wanted) < 0.1 * wanted.std()
+    assert error(our_BV, wanted) < 1.25 * error(their_BV, wanted)
+    assert error(our_BV, their_BV) < error(our_BV, wanted) + error(their_BV, wanted)
+
+
+# From here on from files to text, with the processor on their side and the engine on ours.
+
+QUESTIONS = (
+    "caption en",
+    "ocr",
+    "detect red circle ; blue square",
+    "how many shapes are there in this picture?",
+    "answer en what is left of the big green triangle?",
+    "is it é, 🙂 or 漢字?",
+)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Files of several formats, sizes and shapes; as many as fill a batch of 64 with questions."""
+    folder = tmp_path_factory.mktemp("pictures")
+    random = np.random.default_rng(5)
+    found = []
+    for number in range(12):
+        width, height = (int(side) for side in random.integers(20, 150, 2))
+        coarse = random.integers(0, 256, (4, 5, 3), dtype=np.uint8)
+        image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+        found.append(folder / f"{number:02}.{('png', 'jpg', 'webp')[number % 3]}")
+        image.convert("L" if number == 7 else "RGB").save(found[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def in_transformers(tiny, pictures):
+    """What PaliGemmaProcessor and generate make of every picture and question, in one batch."""
+    processor = PaliGemmaProcessor.from_pretrained(tiny)
+    model = PaliGemmaForConditionalGeneration.from_pretrained(tiny, dtype=torch.float32).eval()
+    images = [Image.open(file).convert("RGB") for file in pictures for _ in QUESTIONS]
+    texts = ["<image>" + question for _ in pictures for question in QUESTIONS]
+    inputs = processor(images=images, text=texts, padding=True, return_tensors="pt")
+    inputs.pop("labels", None)
+    assert not inputs["token_type_ids"].any()
+    tokens, logits = their_answers(model, inputs)
+    return tokens, processor.batch_decode(tokens, skip_special_tokens=True), logits
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
+def test_from_files_to_text_all_is_as_in_transformers(
+    tiny, pictures, in_transformers, device, batch_size, monkeypatch
+):
+    engine = load(Checkpoint("tiny", tiny), device=device, dtype="float32", batch_size=batch_size)
+    generated, sizes = {}, []
+
+    def noting(model, patch_BPD, prompts, keys, limits, sampling):
+        rows = generate(model, patch_BPD, prompts, keys, limits, sampling)
+        generated.update(zip(keys, (row.tokens for row in rows), strict=True))
+        sizes.append(len({len(prompt) for prompt in prompts}))
+        return rows
+
+    monkeypatch.setattr(engine_module, "generate", noting)
+    stream = []
+    for number, file in enumerate(pictures):
+        item = Item(number, file.name, file.name, path=str(file), prompts=QUESTIONS)
+        stream.append((number * len(QUESTIONS), look(item, engine.square, PictureLimits())))
+    answers = dict(engine.ask(stream, max_new_tokens=STEPS))
+
+    tokens, texts, logits = in_transformers
+    assert sorted(answers) == list(range(len(tokens)))
+    rows = [answers[place] for place in range(len(tokens))]
+    assert [(row.index, row.prompt) for row in rows] == [
+        (number, question) for number in range(len(pictures)) for question in QUESTIONS
+    ]
+    ids = [generated[f"{row.index} {row.prompt}"] for row in rows]
+    assert [row.tokens for row in rows] == list(map(len, ids))
+    image = engine.model.config.image_token
+    assert_same_but_for_ties(ids, tokens, logits, image)
+    for row, mine, theirs, text in zip(rows, ids, tokens, texts, strict=True):
+        if mine == theirs[: len(mine)]:
+            assert row.answer == text.strip()
+    assert max(sizes) > 1 or batch_size < 64, "batches of one length prove nothing"
+    assert len({row.answer for row in rows}) > len(pictures)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"resample": 2},
+        {"image_mean": [0.48, 0.45, 0.4], "image_std": [0.27, 0.26, 0.28]},
+    ],
+    ids=str,
+)
+def test_pictures_become_the_same_numbers(tiny, pictures, tmp_path, settings):
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    file = folder / "preprocessor_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
+    engine = load(Checkpoint("model", folder), device="cpu", dtype="float32", batch_size=1)
+    said = files.preprocessing(folder, RESOLUTION)
+    mean, std = torch.tensor(said.mean), torch.tensor(said.std)
+    for path in pictures:
+        theirs = processor(Image.open(path).convert("RGB"), return_tensors="pt")["pixel_values"]
+        item = Item(0, path.name, path.name, path=str(path))
+        square = torch.from_numpy(look(item, engine.square, PictureLimits()).pixels)
+        ours = normalise(square[None], mean, std, torch.float32)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)

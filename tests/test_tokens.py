@@ -1,0 +1,231 @@
+"""Prompts to ids and back: what user text may become, pieces of an answer, padding, refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, processors
+
+from pgcli.engine.tokens import Vocabulary, left_pad
+from pgcli.errors import InvalidCheckpoint
+from pgcli.records import Piece
+from pgcli.training.tokenizer import assemble, learn_merges
+
+BOS, NEWLINE = 2, 108
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    """One in Gemma's form that knows a few words."""
+    return assemble(learn_merges(["caption en", "answer en how many red circles ; star"]))
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+    return Vocabulary(tokenizer)
+
+
+# --- user text
+
+FRAGMENTS = ["<", ">", "loc", "0001", "<loc0001>", "<seg1", "27>", "<image>", "<eos", "[@BOS@]"]
+FRAGMENTS += ["[", "\n", "\n\n", " ", "a", "red circle", "é", "🟥", "<unused3>", "<0x41>"]
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
+def test_any_text_is_spelled_and_never_commanded(
+    vocabulary: Vocabulary, tokenizer: Tokenizer, text: str
+) -> None:
+    ids = vocabulary.text(text)
+    assert tokenizer.decode(ids, skip_special_tokens=False) == text
+    newlines = range(NEWLINE, NEWLINE + 31)
+    assert all(token >= NEWLINE + 31 or token in newlines for token in ids), "a control token"
+    forbidden = {*vocabulary.locations, *vocabulary.mask_codes, vocabulary.id("<image>")}
+    assert not forbidden & set(ids)
+
+
+def test_text_without_control_tokens_is_encoded_in_one_go(vocabulary: Vocabulary) -> None:
+    for text in ("caption en", "a < b > c", "two  blanks\n\n\nand lines", "🟥 é"):
+        assert vocabulary.text(text) == vocabulary.answer(text)
+
+
+def test_text_around_a_cut_is_encoded_as_it_is_without_the_cut(vocabulary: Vocabulary) -> None:
+    """Only the spelled-out token is cut, within itself, and nothing of it joins what is beside."""
+    cut = vocabulary.text("<") + vocabulary.text("eos>")
+    assert vocabulary.text("red circle<eos> star") == [
+        *vocabulary.text("red circle"),
+        *cut,
+        *vocabulary.text(" star"),
+    ]
+
+
+def test_an_answer_to_learn_has_its_places_as_tokens(vocabulary: Vocabulary) -> None:
+    first, second = vocabulary.locations.start + 5, vocabulary.mask_codes.start + 127
+    ids = vocabulary.answer("<loc0005><seg127> star")
+    assert ids == [first, second, *vocabulary.text(" star")]
+
+
+# --- an answer in pieces
+
+
+def test_an_answer_falls_into_places_codes_and_the_text_between(vocabulary: Vocabulary) -> None:
+    text = "<loc0000><loc0500><loc0700><loc1023> red circle ; <loc0001><seg003><seg127> star"
+    ids = vocabulary.answer(text)
+    probabilities = [1 / (n + 2) for n in range(len(ids))]
+    pieces = vocabulary.pieces(ids, probabilities)
+    assert "".join(piece.text for piece in pieces) == text
+    kinds = ["location"] * 4 + ["text", "location", "mask", "mask", "text"]
+    assert [piece.kind for piece in pieces] == kinds
+    assert [piece.place for piece in pieces] == [0, 500, 700, 1023, None, 1, 3, 127, None]
+    assert pieces[1] == Piece("location", "<loc0500>", 500, 1 / 3)
+    places = [piece.probability for piece in pieces if piece.kind != "text"]
+    tokens = dict(zip(ids, probabilities, strict=True))  # each place occurs once
+    assert places == [tokens[i] for i in ids if i >= vocabulary.locations.start]
+
+
+def test_text_between_places_keeps_its_blanks_and_lines(vocabulary: Vocabulary) -> None:
+    for text in (" red  circle ", "\n\nstar", "🟥🟥", "Straße"):
+        (piece,) = vocabulary.pieces(vocabulary.text(text), [1.0] * len(vocabulary.text(text)))
+        assert piece == Piece("text", text)
+
+
+def test_control_tokens_in_an_answer_are_not_shown(vocabulary: Vocabulary) -> None:
+    ids = [BOS, *vocabulary.text("star"), vocabulary.id("<image>"), 0, 1]
+    assert vocabulary.pieces(ids, [1.0] * len(ids)) == [Piece("text", "star")]
+
+
+def test_a_character_cut_short_by_the_limit_does_no_harm(vocabulary: Vocabulary) -> None:
+    ids = vocabulary.text("a🟥")
+    assert len(ids) == 5, "a letter and four bytes"
+    (piece,) = vocabulary.pieces(ids[:-1], [1.0] * 4)
+    assert piece.text.startswith("a")
+    assert "🟥" not in piece.text
+
+
+def test_no_tokens_are_no_pieces(vocabulary: Vocabulary) -> None:
+    assert vocabulary.pieces([], []) == []
+    with pytest.raises(ValueError, match="shorter"):
+        vocabulary.pieces([300, 301], [1.0])
+
+
+# --- padding
+
+
+def test_prompts_are_padded_on_the_left_so_that_all_end_in_one_column() -> None:
+    token_BT, is_real_BT = left_pad([[2, 7, 108], [2, 108], [2, 7, 8, 9, 108]])
+    assert token_BT.tolist() == [[0, 0, 2, 7, 108], [0, 0, 0, 2, 108], [2, 7, 8, 9, 108]]
+    assert is_real_BT is not None
+    assert is_real_BT.int().tolist() == [[0, 0, 1, 1, 1], [0, 0, 0, 1, 1], [1, 1, 1, 1, 1]]
+    assert (token_BT.dtype, is_real_BT.dtype) == (torch.long, torch.bool)
+
+
+@pytest.mark.parametrize("prompts", [[[2, 108]], [[2, 7, 108], [2, 8, 108]], [[0, 0], [2, 0]]])
+def test_prompts_of_equal_length_need_no_padding(prompts: list[list[int]]) -> None:
+    """Whatever their ids: a real token may be the one that pads."""
+    token_BT, is_real_BT = left_pad(prompts)
+    assert token_BT.tolist() == prompts
+    assert is_real_BT is None
+
+
+@given(st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=9), min_size=1, max_size=9))
+def test_what_is_real_is_the_prompts(prompts: list[list[int]]) -> None:
+    token_BT, is_real_BT = left_pad(prompts)
+    if is_real_BT is None:
+        is_real_BT = torch.ones_like(token_BT, dtype=torch.bool)
+    rows = zip(token_BT, is_real_BT, strict=True)
+    assert [row[real].tolist() for row, real in rows] == prompts
+    assert bool(is_real_BT[:, -1].all())
+    assert bool((is_real_BT[:, 1:] >= is_real_BT[:, :-1]).all()), "one run, at the right"
+
+
+# --- which tokenizers are PaliGemma's
+
+
+def test_settings_of_the_file_that_would_cut_or_fill_a_prompt_are_put_aside(
+    vocabulary: Vocabulary, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """Also a template that adds <bos>, as Gemma's own file has one: pgcli adds its own."""
+    plain = vocabulary.prompt("answer en how many red circles?")
+    changed = Tokenizer.from_str(tokenizer.to_str())
+    changed.enable_truncation(4)
+    changed.enable_padding(length=64)
+    changed.post_processor = processors.TemplateProcessing("<bos> $A", None, [("<bos>", BOS)])
+    changed.save(str(tmp_path / "tokenizer.json"))
+    assert Vocabulary.from_folder(tmp_path).prompt("answer en how many red circles?") == plain
+
+
+def test_the_size_counts_added_tokens(vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
+    assert vocabulary.size == vocabulary.id("<image>") + 1
+    assert vocabulary.size == max(tokenizer.get_vocab().values()) + 1
+
+
+def test_a_folder_without_a_tokenizer_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(InvalidCheckpoint, match=r"no tokenizer\.json") as caught:
+        Vocabulary.from_folder(tmp_path)
+    assert "save_pretrained" in caught.value.hint
+    assert caught.value.exit_code == 16
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"model": {"type": "Nonsense"}}', "\0"])
+def test_a_file_that_is_no_tokenizer_is_refused_by_name(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(InvalidCheckpoint, match=r"tokenizer\.json is no tokenizer"):
+        Vocabulary.from_folder(tmp_path)
+
+
+def test_another_models_tokenizer_is_refused(tmp_path: Path) -> None:
+    words = Tokenizer(models.WordLevel({"<bos>": 0, "\n": 1, "a": 2}, unk_token="a"))
+    words.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InvalidCheckpoint, match="'<loc0000>'; it is not PaliGemma's"):
+        Vocabulary.from_folder(tmp_path)
+
+
+Edit = Callable[[list[dict[str, Any]]], Any]
+
+
+def renamed(old: str, new: str) -> Edit:
+    """What gives another name to the added token `old`."""
+    return lambda added: [t.update(content=new) for t in added if t["content"] == old]
+
+
+def exchanged(one: str, other: str) -> Edit:
+    """What exchanges the ids of two added tokens."""
+
+    def exchange(added: list[dict[str, Any]]) -> None:
+        first, second = (next(t for t in added if t["content"] == name) for name in (one, other))
+        first["content"], second["content"] = other, one
+
+    return exchange
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (renamed("<bos>", "<s>"), "no token '<bos>'"),
+        (renamed("\n", "<newline>"), r"no token '\\n'"),
+        (renamed("<loc0000>", "<place0>"), "no token '<loc0000>'"),
+        (renamed("<loc1023>", "<place1023>"), "no token '<loc1023>'"),
+        (renamed("<seg127>", "<code127>"), "no token '<seg127>'"),
+        (exchanged("<loc0007>", "<loc0008>"), "<loc0007> is out of its order"),
+        (exchanged("<loc0500>", "<seg003>"), "<loc0500> is out of its order"),
+        (exchanged("<seg000>", "<seg127>"), "<seg001> is out of its order"),
+    ],
+)
+def test_a_tokenizer_that_lacks_or_shuffles_a_token_is_refused_by_its_name(
+    tokenizer: Tokenizer, tmp_path: Path, edit: Edit, message: str
+) -> None:
+    values = json.loads(tokenizer.to_str())
+    edit(values["added_tokens"])
+    vocab = {token["content"]: token["id"] for token in values["added_tokens"]}
+    taken = set(vocab.values())
+    words = {word: place for word, place in values["model"]["vocab"].items() if place not in taken}
+    values["model"]["vocab"] = words | vocab
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(InvalidCheckpoint, match=message):
+        Vocabulary.from_folder(tmp_path)
