@@ -15,9 +15,10 @@ from pgcli.checkpoints.save import save
 from pgcli.engine.tokens import Vocabulary, left_pad
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
+from pgcli.training.beginning import Schedule, initialise
 from pgcli.training.data import Drawings
 from pgcli.training.lessons import Lesson, lessons
-from pgcli.training.loop import Phase, Run, Schedule, entirely_right, initialise
+from pgcli.training.loop import Phase, Run, entirely_right
 from pgcli.training.losses import answer_loss
 from pgcli.training.patches import under_patches
 from pgcli.training.rows import IGNORED, pack, positions, stack, who_sees_whom

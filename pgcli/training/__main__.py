@@ -11,9 +11,10 @@ from pgcli.checkpoints.save import save
 from pgcli.engine.tokens import Vocabulary
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
+from pgcli.training.beginning import Schedule, initialise
 from pgcli.training.data import Drawings
 from pgcli.training.lessons import corpus
-from pgcli.training.loop import Phase, Run, Schedule, initialise
+from pgcli.training.loop import Phase, Run
 from pgcli.training.scenes import TOKENIZER_SEEDS, TRAINING_SEEDS
 from pgcli.training.tokenizer import IMAGE, build
 
