@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pgcli.engine.batches import Request, batches
 from pgcli.records import Item, Picture
 
+UNHURRIED = settings(deadline=None)  # a busy machine is no fault
 PICTURE = Picture(Item(0, "a", "a"), 8, 8, None, load_ms=0.0)
 
 lengths_of_prompts = st.lists(st.integers(1, 9), max_size=60)
@@ -47,12 +48,14 @@ def groups(lengths: Sequence[int], size: int, window: int) -> list[list[int]]:
     return [[request.place for request in batch] for batch in found]
 
 
+@UNHURRIED
 @given(lengths_of_prompts, sizes_and_windows())
 def test_every_request_is_in_exactly_one_batch(lengths: list[int], how: tuple[int, int]) -> None:
     found = groups(lengths, *how)
     assert sorted(place for batch in found for place in batch) == list(range(len(lengths)))
 
 
+@UNHURRIED
 @given(lengths_of_prompts, sizes_and_windows())
 def test_no_batch_is_empty_or_over_its_size_and_only_the_end_leaves_places_free(
     lengths: list[int], how: tuple[int, int]
@@ -62,6 +65,7 @@ def test_no_batch_is_empty_or_over_its_size_and_only_the_end_leaves_places_free(
     assert all(len(batch) == how[0] for batch in found[:-1])
 
 
+@UNHURRIED
 @given(lengths_of_prompts, sizes_and_windows())
 def test_each_batch_forms_around_the_oldest_that_waits(
     lengths: list[int], how: tuple[int, int]
@@ -72,6 +76,7 @@ def test_each_batch_forms_around_the_oldest_that_waits(
         waiting -= set(batch)
 
 
+@UNHURRIED
 @given(lengths_of_prompts, sizes_and_windows())
 def test_no_more_requests_wait_than_the_window_holds(
     lengths: list[int], how: tuple[int, int]
@@ -89,6 +94,7 @@ def test_no_more_requests_wait_than_the_window_holds(
     "its own kind or a full window",
 )
 @example([1, 2, 1, 1, 1, 1, 1], (3, 4))
+@UNHURRIED
 @given(lengths_of_prompts, sizes_and_windows())
 def test_nobody_waits_for_more_others_than_the_window_holds(
     lengths: list[int], how: tuple[int, int]
@@ -99,6 +105,7 @@ def test_nobody_waits_for_more_others_than_the_window_holds(
             assert arrivals.taken - 1 - waited.place <= how[1]
 
 
+@UNHURRIED
 @given(lengths_of_prompts, sizes_and_windows())
 def test_nobody_is_passed_over_by_more_batches_than_the_window_has_places(
     lengths: list[int], how: tuple[int, int]
@@ -115,6 +122,7 @@ def test_nobody_is_passed_over_by_more_batches_than_the_window_has_places(
             assert len(earlier) < how[1]
 
 
+@UNHURRIED
 @given(lengths_of_prompts, sizes_and_windows())
 def test_who_goes_where_follows_from_the_lengths_alone(
     lengths: list[int], how: tuple[int, int]
@@ -132,6 +140,7 @@ def test_who_goes_where_follows_from_the_lengths_alone(
     assert places == plain
 
 
+@UNHURRIED
 @given(st.integers(0, 40), st.integers(1, 9), sizes_and_windows())
 def test_prompts_of_one_length_go_in_their_order_without_waiting(
     count: int, length: int, how: tuple[int, int]
@@ -145,6 +154,7 @@ def test_prompts_of_one_length_go_in_their_order_without_waiting(
         assert arrivals.taken == place, "a full batch waits for nobody"
 
 
+@UNHURRIED
 @given(lengths_of_prompts, sizes_and_windows())
 def test_lengths_are_mixed_only_when_the_window_is_full_or_the_stream_has_ended(
     lengths: list[int], how: tuple[int, int]

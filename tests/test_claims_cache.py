@@ -53,10 +53,6 @@ def prefill(model: PaliGemma, patch_BPD: Tensor, prompts: list[list[int]]) -> tu
     return model.prefill(patch_BPD, token_BT, is_real_BT, cache), cache
 
 
-def limits(model: PaliGemma, tokens: int) -> Limits:
-    return Limits(tokens, frozenset({1}), model.config.decoder.vocab_size, model.config.image_token)
-
-
 # --- who sees whom
 
 
@@ -308,37 +304,3 @@ def test_an_answer_is_the_same_whether_its_picture_is_shared_or_not(tiny: Path) 
 
 def texts(engine: Engine, pictures: list[tuple[int, Picture]]) -> list[str | None]:
     return [answer.answer for _, answer in sorted(engine.ask(pictures, max_new_tokens=6))]
-
-
-# --- the whole
-
-
-def test_the_whole_model_is_transformers(tiny: Path) -> None:
-    """Random weights, a ragged batch: the same tokens, and logits that agree, in float32."""
-    from transformers import PaliGemmaForConditionalGeneration
-
-    ours = weights.load(tiny, files.config(tiny), dtype=torch.float32)
-    theirs = PaliGemmaForConditionalGeneration.from_pretrained(tiny)
-    pixels = normal(3, 3, RESOLUTION, RESOLUTION, dtype=torch.float32).clamp(-1, 1)
-    patch_BPD = ours.encode(pixels)
-    rows = generate(ours, patch_BPD, PROMPTS, list("abc"), limits(ours, 8), GREEDY)
-
-    image = ours.config.image_token
-    token_BS, is_real_BS = left_pad([[image] * PATCHES + prompt for prompt in PROMPTS])
-    assert is_real_BS is not None
-    made = theirs.generate(
-        input_ids=token_BS,
-        pixel_values=pixels,
-        attention_mask=is_real_BS.long(),
-        token_type_ids=torch.zeros_like(token_BS),
-        max_new_tokens=8,
-        do_sample=False,
-        output_logits=True,
-        return_dict_in_generate=True,
-        bad_words_ids=[[image]],
-    )
-    for row, ids in zip(rows, made.sequences[:, token_BS.shape[1] :].tolist(), strict=True):
-        assert row.tokens == ids[: len(row.tokens)]
-    logits_BV, _ = prefill(ours, patch_BPD, PROMPTS)
-    torch.testing.assert_close(logits_BV, made.logits[0].float(), rtol=0, atol=1e-4)
-    assert len({tuple(row.tokens) for row in rows}) == 3, "rows that all agree prove nothing"

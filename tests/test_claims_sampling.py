@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints import files, weights
-from pgcli.engine import device
 from pgcli.engine.generate import GREEDY, Growing, Limits, Sampling, choose, generate, sample
 from pgcli.model.paligemma import PaliGemma
 from tests.random_weights import normal
@@ -191,19 +190,3 @@ def test_rows_and_seeds_have_draws_of_their_own(model: PaliGemma) -> None:
     assert all(a != b for a, b in zip(once, other, strict=True))
     greedy = drawn(model, patch_BPD, prompts, KEYS, GREEDY)
     assert len({tuple(tokens) for tokens in greedy}) == 1
-
-
-# --- where it runs
-
-
-@pytest.mark.parametrize(
-    ("cuda", "mps", "expected"),
-    [(True, True, "cuda"), (True, False, "cuda"), (False, True, "mps"), (False, False, "cpu")],
-)
-def test_cuda_comes_before_mps_and_both_before_the_cpu_unless_it_is_named(
-    monkeypatch: pytest.MonkeyPatch, cuda: bool, mps: bool, expected: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    assert device.choose_device("auto").type == expected
-    assert device.choose_device("cpu").type == "cpu"

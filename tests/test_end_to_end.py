@@ -34,7 +34,7 @@ QUESTIONS = (
     "a",
     "is there a red square to the left of the largest blue triangle in this picture?",
 )
-LIMIT_SECONDS = 120  # far more than any run here needs: a hang is what it stands for
+LIMIT_SECONDS = 600  # far more than any run here needs, on a busy machine too: it means a hang
 
 Row = dict[str, Any]
 Done = subprocess.CompletedProcess[bytes]
@@ -190,9 +190,11 @@ def test_paths_from_rows_lead_back_to_their_pictures(pgcli: Any, awkward_rows: l
 
 def test_captions_go_through_a_pipe(shell: Any) -> None:
     reader = "import json, sys; print(*[json.loads(line)['id'] for line in sys.stdin])"
-    done = shell(f'pgcli caption examples/images {" ".join(DEMO)} | "$PYTHON" -c "{reader}"')
+    done = shell(f'pgcli caption examples/images | "$PYTHON" -c "{reader}"')
     assert_tidy(done, 0)
     assert done.stdout.decode().split() == NAMES
+    # nobody named the built-in model, so it says what it is
+    assert "--model google/paligemma" in done.stderr.decode()
 
 
 def test_find_names_the_pictures_that_are_asked_about(shell: Any) -> None:
@@ -430,12 +432,6 @@ def test_a_run_may_stop_at_the_first_error(pgcli: Any, desk: Path) -> None:
     assert [row["error"] for row in rows] == [None, "missing"]
 
 
-def test_the_built_in_model_says_what_it_is_when_nobody_named_it(pgcli: Any) -> None:
-    done = pgcli("caption", PICTURES / "one.png")
-    assert_tidy(done, 0)
-    assert "--model google/paligemma" in done.stderr.decode()
-
-
 # --- memory ---
 
 
@@ -449,16 +445,17 @@ def thousands(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# Squares of the tiny model that were kept would add up to 18 MiB, and be seen without workers;
-# with them, what is read ahead hides as much, and the promise is what is held against it.
-@pytest.mark.parametrize(("workers", "growth_mib"), [(0, 8), (2, 100)])
+# Squares of the tiny model that were kept would add up to 9 MiB in a thousand rows, and are seen
+# without workers; with them, what is read ahead hides as much: the contract's bound is checked.
+@pytest.mark.parametrize(("workers", "rows", "growth_mib"), [(0, 2000, 6), (2, 3000, 100)])
 def test_memory_stays_flat_over_thousands_of_pictures(
-    thousands: Path, tiny: Path, alone: dict[str, str], workers: int, growth_mib: int
+    thousands: Path, tiny: Path, alone: dict[str, str], workers: int, rows: int, growth_mib: int
 ) -> None:
     model = ("--model", str(tiny), "--device", "cpu", "--batch-size", "32")
-    asked = ("caption", str(thousands), "--max-new-tokens", "4", "--workers", str(workers))
-    resident = dict(sampled([*PROGRAM, *asked, *model], alone, every=100))
-    assert len(resident) >= 29
+    asked = ("--max-new-tokens", "4", "--workers", str(workers), "--limit", str(rows))
+    command = [*PROGRAM, "caption", str(thousands), *model, *asked]
+    resident = dict(sampled(command, alone, every=100))
+    assert len(resident) >= rows // 100 - 1
     early = max(size for place, size in resident.items() if place <= 1000)
     assert max(resident.values()) - early < growth_mib * 2**20, resident
 

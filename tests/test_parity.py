@@ -5,7 +5,7 @@ transformers is told `token_type_ids` of zeros: without them it reads the prompt
 
 import json
 import shutil
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,9 @@ from pgcli.model.siglip import normalise
 from pgcli.records import Item
 from tests.tiny import PATCHES, RESOLUTION, reference
 
+# a line of the processor's own that numpy 2 warns of
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
 VOCABULARY = 400
 IMAGE = VOCABULARY - 1
 PROMPTS = [
@@ -39,19 +42,24 @@ PROMPTS = [
 ]
 STEPS = 12
 TIE = 1e-4
-EXACT = {"rtol": 0, "atol": 2e-4}  # logits of about 10, in float32 sums of another order
+EXACT = {"rtol": 0, "atol": 3e-5}  # of logits that vary by 0.14, summed in another order
 
 
 @pytest.fixture(autouse=True)
-def exact_convolutions(recwarn):
+def exact_convolutions():
     """cuDNN would compute transformers' patch convolution in tf32."""
     with torch.backends.cudnn.flags(allow_tf32=False):
         yield
 
 
-def pair(folder, device="cpu", dtype=torch.float32, *, options=None, seed=0, **decoder):
+def pair(folder, device="cpu", dtype=torch.float32, *, options=None, **layout):
     """transformers' model, and this code's from the folder into which it was saved."""
-    theirs = reference(VOCABULARY, seed=seed, **decoder)
+    own_head = layout.pop("own_head", False)
+    theirs = reference(VOCABULARY, **layout)
+    if own_head:
+        theirs.config.tie_word_embeddings = False
+        head = torch.randn_like(theirs.lm_head.weight) * 0.02
+        theirs.lm_head.weight = torch.nn.Parameter(head, requires_grad=False)
     theirs.save_pretrained(folder, **(options or {}))
     ours = weights.load(folder, files.config(folder), dtype=dtype, device=device)
     return theirs.to(device, dtype), ours
@@ -99,7 +107,7 @@ def our_answers(model, pixels_BCRR, prompts, steps=STEPS):
     return [row.tokens for row in rows]
 
 
-def assert_same_but_for_ties(ours: Sequence[Sequence[int]], theirs, their_logits, image=IMAGE):
+def assert_same_but_for_ties(ours, theirs, their_logits, image=IMAGE):
     """Where tokens part, transformers' two best logits lie within 1e-4."""
     for row, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
         for step, token in enumerate(mine):
@@ -120,6 +128,7 @@ def assert_same_but_for_ties(ours: Sequence[Sequence[int]], theirs, their_logits
 
 LAYOUTS = [
     {},
+    {"own_head": True},
     {"num_key_value_heads": 2},
     {"num_key_value_heads": 4},
     {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 8},
@@ -129,39 +138,52 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_pictures_are_seen_as_in_transformers(tmp_path, device, seed):
+    """In float64, where nothing but a difference in kind is left."""
+    theirs, ours = pair(tmp_path, device, torch.float64, seed=seed)
+    pixels_BCRR = pixels(3, seed=seed).to(device, torch.float64)
+    vision = theirs.model.vision_tower(pixels_BCRR).last_hidden_state
+    torch.testing.assert_close(ours.vision(pixels_BCRR), vision, rtol=0, atol=1e-10)
+    features = theirs.model.multi_modal_projector(vision)
+    torch.testing.assert_close(ours.encode(pixels_BCRR), features, rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_pictures_prompts_and_every_token_are_as_in_transformers(tmp_path, device, layout):
+def test_the_first_logits_and_every_token_are_as_in_transformers(tmp_path, device, layout):
     theirs, ours = pair(tmp_path, device, **layout)
     pixels_BCRR = pixels(len(PROMPTS)).to(device)
-
-    vision = theirs.model.vision_tower(pixels_BCRR).last_hidden_state
-    torch.testing.assert_close(ours.vision(pixels_BCRR), vision, rtol=0, atol=2e-5)
-    features = theirs.model.multi_modal_projector(vision)
-    torch.testing.assert_close(ours.encode(pixels_BCRR), features, rtol=0, atol=2e-5)
-
     inputs = their_inputs(PROMPTS, pixels_BCRR, device)
     token_BT, is_real_BT = left_pad(PROMPTS)
     cache = ours.cache(rows=len(PROMPTS), slots=PATCHES + token_BT.shape[1] + STEPS)
-    logits_BV = ours.prefill(features, token_BT.to(device), is_real_BT.to(device), cache)
+    patch_BPD = ours.encode(pixels_BCRR)
+    logits_BV = ours.prefill(patch_BPD, token_BT.to(device), is_real_BT.to(device), cache)
     their_tokens, their_logits = their_answers(theirs, inputs)
     torch.testing.assert_close(logits_BV, theirs(**inputs).logits[:, -1], **EXACT)
     torch.testing.assert_close(logits_BV, their_logits[0], **EXACT)
 
-    # fed transformers' own tokens, every step's logits are its
-    steps = len(their_logits) - 1
-    for step, token_B in enumerate(torch.tensor(their_tokens, device=device).T[:steps]):
-        logits_BV = ours.step(token_B, cache)
-        for row, tokens in enumerate(their_tokens):
-            if 1 not in tokens[: step + 1]:
-                torch.testing.assert_close(logits_BV[row], their_logits[step + 1][row], **EXACT)
-
     tokens = our_answers(ours, pixels_BCRR, PROMPTS)
     assert_same_but_for_ties(tokens, their_tokens, their_logits)
-    assert len({tuple(row) for row in tokens}) == len(PROMPTS), "rows that all agree prove nothing"
+    assert len({tuple(row) for row in tokens}) > 2, "rows that all agree prove nothing"
+    if "own_head" in layout:
+        assert len({token for row in tokens for token in row}) > STEPS
+
+    # fed any tokens at all, every step's logits are those of one pass without a cache
+    answers_BL = torch.randint(200, 390, (len(PROMPTS), STEPS), device=device)
+    stepped = [ours.step(token_B, cache) for token_B in answers_BL.T]
+    ones = torch.ones_like(answers_BL)
+    for name, more in (
+        ("input_ids", answers_BL),
+        ("attention_mask", ones),
+        ("token_type_ids", ones),  # which marks what is generated: causal
+    ):
+        inputs[name] = torch.cat([inputs[name], more], dim=1)
+    whole = theirs(**inputs).logits[:, -STEPS:]
+    torch.testing.assert_close(torch.stack(stepped, dim=1), whole, **EXACT)
 
 
 def test_the_comparison_would_notice_a_causal_prompt(tmp_path):
-    theirs, ours = pair(tmp_path)
+    theirs, _ = pair(tmp_path)
     inputs = their_inputs(PROMPTS, pixels(len(PROMPTS)), "cpu")
     right = theirs(**inputs).logits[:, -1]
     del inputs["token_type_ids"]
@@ -198,18 +220,13 @@ def test_what_is_saved_here_answers_alike_in_transformers(tmp_path, head):
     _, ours = pair(tmp_path / "theirs")
     if head == "its own":
         ours.decoder.lm_head = torch.nn.Linear(48, VOCABULARY, bias=False).requires_grad_(False)
-        config = {"tied": False}
-        ours.config = ours.config.__class__(**{**_fields(ours.config), **config})
+        ours.config = replace(ours.config, tied=False)
     save(ours, tmp_path / "ours", dtype=torch.float32)
     theirs = PaliGemmaForConditionalGeneration.from_pretrained(tmp_path / "ours").eval()
     inputs = their_inputs(PROMPTS, pixels(len(PROMPTS)), "cpu")
     their_tokens, their_logits = their_answers(theirs, inputs, steps=4)
     tokens = our_answers(ours, pixels(len(PROMPTS)), PROMPTS, steps=4)
     assert_same_but_for_ties(tokens, their_tokens, their_logits)
-
-
-def _fields(config):
-    return {name: getattr(config, name) for name in config.__dataclass_fields__}
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -236,7 +253,7 @@ def test_bfloat16_is_as_near_to_float32_as_transformers_bfloat16(tmp_path, devic
         return (found - right).square().mean().sqrt().item()
 
     assert ours.projector.weight.dtype == torch.bfloat16
-    assert error(their_BV, wanted) < 0.1 * wanted.std()
+    assert error(their_BV, wanted) < 0.2 * wanted.std()
     assert error(our_BV, wanted) < 1.25 * error(their_BV, wanted)
     assert error(our_BV, their_BV) < error(our_BV, wanted) + error(their_BV, wanted)
 
@@ -259,7 +276,7 @@ def pictures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pictures")
     random = np.random.default_rng(5)
     found = []
-    for number in range(12):
+    for number in range(11):
         width, height = (int(side) for side in random.integers(20, 150, 2))
         coarse = random.integers(0, 256, (4, 5, 3), dtype=np.uint8)
         image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)

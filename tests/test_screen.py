@@ -15,6 +15,7 @@ from PIL import Image
 from rich.console import Console
 
 from pgcli.cli import progress, summary
+from pgcli.cli.options import Output
 from pgcli.cli.screen import Screen, grid
 from pgcli.run import Tally
 
@@ -60,7 +61,7 @@ def on_terminal(*arguments, columns=80, stdout=None, **environment):
             break
         shown += chunk
     os.close(terminal)
-    run.wait(timeout=20)
+    run.wait(timeout=60)
     return shown.decode()
 
 
@@ -222,7 +223,7 @@ def test_durations_in_words(count, words):
 
 def test_the_commands_that_look_at_an_output_survive_its_name(tmp_path):
     name = str(tmp_path / 'it\'s "mine".parquet')
-    [(_, _), (_, command)] = summary.written(name, Tally())
+    [(_, _), (_, command)] = summary.written(Output(name), Tally())
     query = subprocess.run(
         ["bash", "-c", command.replace("duckdb -c", "printf %s")], capture_output=True, check=True
     ).stdout.decode()
@@ -244,7 +245,7 @@ def test_the_jq_commands_run(pictures, tmp_path):
     tally.errors["not_an_image"] += 1
     shown = [
         subprocess.run(["bash", "-c", command], capture_output=True, check=True).stdout.decode()
-        for name, command in summary.written(str(output), tally)
+        for name, command in summary.written(Output(str(output)), tally)
         if name != "output"
     ]
     assert "picture-00.png: a picture of 40 x 30\n" in shown[0]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, processors
 
@@ -19,6 +19,7 @@ from pgcli.records import Piece
 from pgcli.training.tokenizer import assemble, learn_merges
 
 BOS, NEWLINE = 2, 108
+UNHURRIED = settings(deadline=None)  # a busy machine is no fault
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,7 @@ FRAGMENTS = ["<", ">", "loc", "0001", "<loc0001>", "<seg1", "27>", "<image>", "<
 FRAGMENTS += ["[", "\n", "\n\n", " ", "a", "red circle", "é", "🟥", "<unused3>", "<0x41>"]
 
 
+@UNHURRIED
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
 def test_any_text_is_spelled_and_never_commanded(
     vocabulary: Vocabulary, tokenizer: Tokenizer, text: str
@@ -133,6 +135,7 @@ def test_prompts_of_equal_length_need_no_padding(prompts: list[list[int]]) -> No
     assert is_real_BT is None
 
 
+@UNHURRIED
 @given(st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=9), min_size=1, max_size=9))
 def test_what_is_real_is_the_prompts(prompts: list[list[int]]) -> None:
     token_BT, is_real_BT = left_pad(prompts)

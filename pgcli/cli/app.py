@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from pgcli import __version__, tasks
 from pgcli.cli import settings, stopping
+from pgcli.cli.commands import Command, Program, with_options
 from pgcli.cli.misuse import in_our_words
 from pgcli.cli.options import (
     MODELS,
@@ -22,7 +22,6 @@ from pgcli.cli.options import (
     Session,
     Sources,
     option,
-    with_options,
 )
 from pgcli.cli.screen import Screen
 from pgcli.errors import OutputFailed, PgcliError
@@ -32,38 +31,7 @@ SOURCES = """
 SOURCE is any number of folders (searched recursively), image files, quoted globs, manifests \
 (.parquet, .csv, .tsv, .jsonl), and - for standard input: a path or a JSON object on each line."""
 
-
-SHORT = 3  # the calls of a traceback that are shown without --debug, the last ones
-
-
-class Flags:
-    """Leaves out the `<bool>` that Typer's help writes beside what is on or off."""
-
-    def get_params(self, context: Any) -> Any:
-        params = super().get_params(context)  # type: ignore[misc]
-        for param in params:
-            if getattr(param, "is_flag", False):
-                param.metavar = ""
-        return params
-
-
-class Command(Flags, TyperCommand):
-    """One command. Its `--help` stands with the other options, not in a panel of its own."""
-
-    def get_help_option(self, context: Any) -> Any:
-        option = super().get_help_option(context)
-        if option is not None:
-            option.rich_help_panel = "Running"
-        return option
-
-
-class Program(Flags, TyperGroup):
-    """The commands together; while one runs, signals are watched."""
-
-    def invoke(self, context: Any) -> Any:
-        with stopping.watched():
-            return super().invoke(context)
-
+SHORT = 3  # how many calls a traceback shows without --debug, the last ones
 
 app = typer.Typer(
     cls=Program,
@@ -203,37 +171,46 @@ def finish(sources: Sequence[str], question: tasks.Question, options: Options) -
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code: the one place where errors become codes.
+    """Run a command line and return its exit code.
 
-    After a signal, or when the reader of standard output has gone, the process ends by the signal
-    instead, once it is tidy.
+    After a signal, or when the reader of a pipe has gone, the process ends by the signal instead,
+    once it is tidy.
     """
-    session = Session()
     stopping.fill_closed()
     try:
-        return int(app(args, prog_name="pgcli", standalone_mode=False, obj=session) or 0)
+        with stopping.signals_watched(), stopping.readers_watched():
+            return outcome(args)
     except stopping.Stopped as stop:
         stopping.end_by(stop.signum)
         raise
+
+
+def outcome(args: Sequence[str] | None) -> int:
+    """The exit code of a command line: the one place where errors become codes and messages."""
+    session = Session()
+    try:
+        return int(app(args, prog_name="pgcli", standalone_mode=False, obj=session) or 0)
     except typer.TyperException as problem:
-        return report(in_our_words(problem).with_traceback(problem.__traceback__), session)
+        return known(in_our_words(problem).with_traceback(problem.__traceback__), session)
     except PgcliError as problem:
-        return report(problem, session)
-    except Exception as bug:  # noqa: BLE001 - whatever else goes wrong is a bug, and is said to be one
+        return known(problem, session)
+    except Exception as bug:  # noqa: BLE001 - whatever else goes wrong is a bug, and said to be one
+        screen = Screen()
         short = None if session.debug else -SHORT
-        Screen().trace(traceback.format_exception(bug, limit=short, chain=session.debug))
-        Screen().problem(
+        screen.trace(traceback.format_exception(bug, limit=short, chain=session.debug))
+        screen.problem(
             f"unexpected {type(bug).__name__}: {bug}",
             hint="this is a bug in pgcli: please report it, with all lines that --debug shows",
         )
         return 1
 
 
-def report(problem: PgcliError, session: Session) -> int:
-    """Show a known problem and return its exit code."""
+def known(problem: PgcliError, session: Session) -> int:
+    """Show a problem that has a remedy, and return its exit code."""
+    screen = Screen()
     if session.debug:
-        Screen().trace(traceback.format_exception(problem))
-    Screen().problem(str(problem), hint=problem.hint)
+        screen.trace(traceback.format_exception(problem))
+    screen.problem(str(problem), hint=problem.hint)
     if isinstance(problem, OutputFailed):
         stopping.forget_output()
     return problem.exit_code

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -292,29 +290,3 @@ class Options:
     model: Model
     answering: Answering
     running: Running
-
-
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with each field of its parameter `options` as an option on the command line."""
-    records = get_type_hints(Options)
-
-    def spread(**given: Any) -> None:
-        made = {
-            name: record(**{field.name: given.pop(field.name) for field in fields(record)})
-            for name, record in records.items()
-        }
-        command(**given, options=Options(**made))
-
-    parameters = [p for p in _parameters(command) if p.name != "options"]
-    parameters += [p for record in records.values() for p in _parameters(record)]
-    spread.__name__, spread.__doc__ = command.__name__, command.__doc__
-    spread.__annotations__ = {p.name: p.annotation for p in parameters}
-    spread.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return spread
-
-
-def _parameters(made_by: Callable[..., object]) -> Iterator[inspect.Parameter]:
-    """What is to be given, by name, to call a function or to make a record."""
-    hints = get_type_hints(made_by, include_extras=True)
-    for parameter in inspect.signature(made_by).parameters.values():
-        yield parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[parameter.name])

@@ -11,8 +11,10 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from rich.console import Console
+from rich.control import Control
 from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as RichProgress
+from rich.segment import ControlType
 from rich.table import Column
 from rich.text import Text
 
@@ -75,10 +77,9 @@ class Log(Nothing):
         from tqdm import tqdm
 
         self._said = now
-        errors = f"{tally.errors.total()} errors" if tally.errors else None
         total: Any = self._total  # its stubs know no unknown total
         line = tqdm.format_meter(
-            tally.rows, total, now - self._started, ncols=0, unit=" rows", postfix=errors
+            tally.rows, total, now - self._started, ncols=0, unit=" rows", postfix=errors(tally)
         )
         self._say(f"{self._task}: {line}")
 
@@ -154,6 +155,8 @@ class Bar:
             self._rows.release()
         tally = self.tally
         self._drawn.update(self._task, completed=tally.rows, tally=tally, refresh=True)
+        # what the terminal echoes of a Ctrl-C would else wrap, and the bar be left standing
+        self._drawn.console.control(Control(ControlType.CARRIAGE_RETURN))
 
 
 class Standing(ProgressColumn):
@@ -171,9 +174,14 @@ class Standing(ProgressColumn):
             rate = tally.rows / tally.seconds
             standing.append(f"  {rate:.{1 if rate < 100 else 0}f}/s")
             if tally.errors:
-                count = tally.errors.total()
-                standing.append(f"  {count} error{'s' * (count != 1)}", style="red")
+                standing.append(f"  {errors(tally)}", style="red")
             if task.total is not None and self._console.width >= NARROW:
                 left = timedelta(seconds=round((task.total - tally.rows) / rate))
                 standing.append(f"  {str(left).removeprefix('0:')} left")
         return standing
+
+
+def errors(tally: Tally) -> str | None:
+    """How many error rows there are, in words, if any."""
+    count = tally.errors.total()
+    return f"{count:,} error{'s' * (count != 1)}" if count else None

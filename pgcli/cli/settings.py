@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
 from pgcli.errors import UsageError
 
-#: What each command has of a kind, by the command's name and then the key in the file.
+#: What may be set, by the command's name and then by the key in the file.
 Known = Mapping[str, Mapping[str, "Setting"]]
 
 
@@ -23,6 +23,15 @@ class Setting:
 
     parameter: str
     is_flag: bool
+
+
+class Entry(NamedTuple):
+    """A line of the file: its full key, the commands it is meant for, the option and its value."""
+
+    key: str
+    commands: tuple[str, ...]
+    option: str
+    value: object
 
 
 def file() -> Path:
@@ -50,22 +59,13 @@ def read(file: Path, known: Known) -> dict[str, dict[str, object]]:
     Keys at the top hold for every command that has the option, those in a command's table for it
     alone. Raises UsageError, naming file and key, for a key that is no option.
     """
-    table = _table(file)
     found: dict[str, dict[str, object]] = {command: {} for command in known}
-    everywhere = {key for settings in known.values() for key in settings}
-    for key, value in table.items():
-        if isinstance(value, dict) and key in known:
-            continue
-        if key not in everywhere:
-            raise _unknown(file, key, {*everywhere, *known})
-        for command, settings in known.items():
-            if key in settings:
-                found[command] |= _set(file, key, settings[key], value)
-    for command, values in _tables(table, known):
-        for key, value in values.items():
-            if key not in known[command]:
-                raise _unknown(file, f"{command}.{key}", {f"{command}.{k}" for k in known[command]})
-            found[command] |= _set(file, f"{command}.{key}", known[command][key], value)
+    for key, commands, option, value in sorted(_entries(_table(file), known), key=_is_narrow):
+        concerned = [command for command in commands if option in known[command]]
+        if not concerned:
+            raise _unknown(file, key, known)
+        for command in concerned:
+            found[command] |= _set(file, key, known[command][option], value)
     return found
 
 
@@ -78,13 +78,16 @@ def _table(file: Path) -> dict[str, object]:
         raise UsageError(f"{file} cannot be read: {problem}", hint="mend or remove it") from problem
 
 
-def _tables(
-    table: Mapping[str, object], known: Known
-) -> Iterator[tuple[str, Mapping[str, object]]]:
-    for command in known:
-        values = table.get(command)
-        if isinstance(values, dict):
-            yield command, values
+def _entries(table: Mapping[str, object], known: Known) -> Iterator[Entry]:
+    for key, value in table.items():
+        if key in known and isinstance(value, dict):
+            yield from (Entry(f"{key}.{name}", (key,), name, own) for name, own in value.items())
+        else:
+            yield Entry(key, tuple(known), key, value)
+
+
+def _is_narrow(entry: Entry) -> bool:
+    return len(entry.commands) == 1
 
 
 def _set(file: Path, key: str, setting: Setting, value: object) -> dict[str, object]:
@@ -95,7 +98,9 @@ def _set(file: Path, key: str, setting: Setting, value: object) -> dict[str, obj
     raise UsageError(f"{file}: {key} must be {wanted}, not {value!r}")
 
 
-def _unknown(file: Path, key: str, possible: set[str]) -> UsageError:
+def _unknown(file: Path, key: str, known: Known) -> UsageError:
+    possible = {*known, *(option for options in known.values() for option in options)}
+    possible |= {f"{command}.{option}" for command in known for option in known[command]}
     close = get_close_matches(key, sorted(possible), n=1)
     meant = f"did you mean {close[0]!r}? " if close else ""
     return UsageError(

@@ -20,11 +20,10 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def watched() -> Iterator[None]:
+def signals_watched() -> Iterator[None]:
     """A block in which a signal raises Stopped; the same signal again ends the process at once.
 
-    A signal that is ignored already, as `nohup` has it, stays ignored. A pipe that nobody reads any
-    more counts as SIGPIPE, which Python keeps from us.
+    A signal that is ignored already, as `nohup` has it, stays ignored.
     """
     before = {signum: signal.getsignal(signum) for signum in SIGNALS}
     for signum, known in before.items():
@@ -32,11 +31,18 @@ def watched() -> Iterator[None]:
             signal.signal(signum, _stop)
     try:
         yield
-    except BrokenPipeError:
-        raise Stopped(signal.SIGPIPE) from None
     finally:
         for signum, known in before.items():
             signal.signal(signum, known)
+
+
+@contextmanager
+def readers_watched() -> Iterator[None]:
+    """A block in which a pipe that nobody reads any more raises Stopped, as SIGPIPE would."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise Stopped(signal.SIGPIPE) from None
 
 
 def end_by(signum: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pgcli.cli.options import Output
 from pgcli.cli.plan import Plan, left_out
 from pgcli.run import Tally
 
@@ -33,7 +34,7 @@ def facts(plan: Plan, engine: Engine, tally: Tally, times: Times) -> list[tuple[
         ("model busy", busy(tally)),
         ("model waited", f"{seconds(tally.waited_seconds)} for pictures"),
         ("model", f"{engine.label} on {engine.device} in {engine.dtype}, {batches(engine)}"),
-        *written(plan.options.output.output, tally),
+        *written(plan.options.output, tally),
     ]
 
 
@@ -70,12 +71,16 @@ def seconds(count: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def written(output: str, tally: Tally) -> Iterator[tuple[str, str]]:
+def written(chosen: Output, tally: Tally) -> Iterator[tuple[str, str]]:
     """Where the rows are, and commands that look at them."""
+    output = chosen.output
     if output == "-":
         return
     yield "output", output
     file = shlex.quote(output)
+    if chosen.format == "text":
+        yield "look at it", f"less {file}"
+        return
     if Path(output).suffix.lower() == ".parquet":
         literal = "'" + output.replace("'", "''") + "'"
         query = f"select id, answer from {literal} limit 10"

@@ -1,0 +1,68 @@
+"""Typer's commands made ours: their look, and options that come in records."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+from typer.core import TyperCommand, TyperGroup
+
+from pgcli.cli import stopping
+from pgcli.cli.options import Options
+
+
+class Flags:
+    """Leaves out the `<bool>` that Typer's help writes beside what is on or off."""
+
+    def get_params(self, context: Any) -> Any:
+        params = super().get_params(context)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class Command(Flags, TyperCommand):
+    """One command. Its `--help` stands with the other options, not in a panel of its own."""
+
+    def get_help_option(self, context: Any) -> Any:
+        option = super().get_help_option(context)
+        if option is not None:
+            option.rich_help_panel = "Running"
+        return option
+
+
+class Program(Flags, TyperGroup):
+    """The commands together. Typer would end with 1 where the reader of a pipe has gone."""
+
+    def invoke(self, context: Any) -> Any:
+        with stopping.readers_watched():
+            return super().invoke(context)
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with each field of its parameter `options` as an option on the command line."""
+    records = get_type_hints(Options)
+
+    def spread(**given: Any) -> None:
+        made = {
+            name: record(**{field.name: given.pop(field.name) for field in fields(record)})
+            for name, record in records.items()
+        }
+        command(**given, options=Options(**made))
+
+    parameters = [p for p in _parameters(command) if p.name != "options"]
+    parameters += [p for record in records.values() for p in _parameters(record)]
+    spread.__name__, spread.__doc__ = command.__name__, command.__doc__
+    spread.__annotations__ = {p.name: p.annotation for p in parameters}
+    spread.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return spread
+
+
+def _parameters(made_by: Callable[..., object]) -> Iterator[inspect.Parameter]:
+    """What is to be given, by name, to call a function or to make a record."""
+    hints = get_type_hints(made_by, include_extras=True)
+    for parameter in inspect.signature(made_by).parameters.values():
+        yield parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[parameter.name])

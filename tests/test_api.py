@@ -1,0 +1,299 @@
+"""The Python face: what a script or notebook gets for a path, a folder, bytes or a manifest."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pgcli
+from pgcli.errors import (
+    InvalidCheckpoint,
+    ManifestError,
+    ModelUnavailable,
+    NoInputError,
+    NoUsableDevice,
+    PgcliError,
+    UsageError,
+)
+from tests.awkward import drawing, encoded
+
+TOKENS = 4
+
+
+@pytest.fixture(scope="module")
+def engine(tiny):
+    return pgcli.load(tiny, device="cpu", batch_size=3)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Pictures of several sizes, in subfolders too, and one that is broken."""
+    for number, name in enumerate(("a.png", "b/c.jpg", "d.webp", "e.png")):
+        path = tmp_path / "pictures" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(
+            encoded(drawing(40 + number, 30), Path(name).suffix[1:].replace("jpg", "jpeg"))
+        )
+    (tmp_path / "pictures" / "b" / "broken.jpg").write_bytes(b"no picture")
+    return tmp_path / "pictures"
+
+
+def captions(engine, source, **options):
+    return list(engine.caption(source, max_new_tokens=TOKENS, **options))
+
+
+def texts(rows):
+    return [row.answer for row in rows]
+
+
+class TestImport:
+    """Each in a process of its own, where nothing is loaded yet."""
+
+    HEAVY = "torch transformers pyarrow numpy PIL safetensors tokenizers huggingface_hub typer rich"
+
+    def run(self, code, *arguments):
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        told = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert told.returncode == 0, told.stderr
+        return told.stdout
+
+    def test_importing_pgcli_imports_nothing_heavy(self):
+        code = "import sys, pgcli; dir(pgcli); print(*{*sys.argv} & {*sys.modules})"
+        assert self.run(code, *self.HEAVY.split()) == "\n"
+
+    def test_torch_comes_with_the_first_model_and_transformers_never(self, tiny):
+        code = """
+            import sys, pgcli
+            pgcli.Engine, pgcli.Answer
+            assert "torch" not in sys.modules
+            pgcli.load(sys.argv[1], device="cpu")
+            assert "torch" in sys.modules
+            print({"transformers", "pyarrow", "sympy"} & sys.modules.keys())
+        """
+        assert self.run("if True:" + code, tiny) == "set()\n"
+
+
+class TestNames:
+    def test_the_public_names_are_these(self):
+        public = ["Answer", "Box", "Engine", "Item", "__version__", "load"]
+        assert sorted(pgcli.__all__) == dir(pgcli) == public
+        for name in public:
+            assert getattr(pgcli, name) is not None
+
+    def test_an_unknown_name_is_said_to_be_one(self):
+        with pytest.raises(AttributeError, match="module 'pgcli' has no attribute 'caption'"):
+            pgcli.caption  # noqa: B018
+
+
+class TestLoad:
+    @pytest.mark.parametrize("kind", [str, Path])
+    def test_a_folder_by_text_or_path(self, tiny, kind):
+        engine = pgcli.load(kind(tiny), device="cpu", dtype="float32")
+        assert isinstance(engine, pgcli.Engine)
+        assert engine.label == str(tiny)
+
+    @pytest.mark.parametrize(
+        ("options", "error"),
+        [
+            ({"model": "no such model"}, ModelUnavailable),
+            ({"model": "/nowhere/at/all"}, ModelUnavailable),
+            ({"device": "gpu"}, UsageError),
+            ({"device": "cuda:99"}, NoUsableDevice),
+            ({"dtype": "float16"}, UsageError),
+        ],
+    )
+    def test_what_cannot_be_is_an_error_with_a_hint(self, tiny, options, error):
+        with pytest.raises(error) as refused:
+            pgcli.load(**{"model": tiny, "device": "cpu"} | options)
+        assert isinstance(refused.value, PgcliError)
+        assert refused.value.hint
+
+    def test_a_folder_that_is_no_checkpoint(self, tmp_path):
+        with pytest.raises(InvalidCheckpoint):
+            pgcli.load(tmp_path)
+
+
+class TestSources:
+    def test_one_file(self, engine, folder):
+        for source in (folder / "a.png", str(folder / "a.png")):
+            (row,) = captions(engine, source)
+            assert isinstance(row, pgcli.Answer)
+            assert (row.index, row.id, row.image) == (0, str(source), str(source))
+            assert (row.task, row.prompt, row.error) == ("caption", "caption en", None)
+            assert (row.width, row.height) == (40, 30)
+            assert row.tokens <= TOKENS
+            assert isinstance(row.answer, str)
+            assert row.model == engine.label
+
+    def test_a_folder_in_order_its_broken_file_an_error_row(self, engine, folder):
+        rows = captions(engine, folder)
+        assert [row.id for row in rows] == ["a.png", "b/broken.jpg", "b/c.jpg", "d.webp", "e.png"]
+        assert [row.index for row in rows] == [0, 1, 2, 3, 4]
+        assert [row.error for row in rows] == [None, "not_an_image", None, None, None]
+        broken = rows[1]
+        assert (broken.answer, broken.boxes, broken.tokens) == (None, (), None)
+        assert broken.error_message
+        assert all(isinstance(row.answer, str) for row in rows if row is not broken)
+
+    def test_bytes_are_answered_as_the_file_is(self, engine, folder):
+        (file,), (data,) = (
+            captions(engine, source)
+            for source in (folder / "a.png", (folder / "a.png").read_bytes())
+        )
+        assert (data.index, data.id, data.image) == (0, "0", "0")
+        assert (data.answer, data.logprob) == (file.answer, file.logprob)
+
+    def test_many_of_a_kind_or_mixed_as_list_or_iterator(self, engine, folder):
+        paths = [folder / "a.png", folder / "e.png", folder / "d.webp"]
+        wanted = texts(captions(engine, paths))
+        assert len(wanted) == 3
+        assert texts(captions(engine, iter(map(str, paths)))) == wanted
+        assert texts(captions(engine, [path.read_bytes() for path in paths])) == wanted
+        mixed = captions(engine, (paths[0].read_bytes(), paths[1], str(paths[2])))
+        assert texts(mixed) == wanted
+        assert [row.id for row in mixed] == ["0", str(paths[1]), str(paths[2])]
+
+    def test_several_folders_and_globs(self, engine, folder):
+        rows = captions(engine, [folder / "b", str(folder / "*.png")])
+        assert [row.index for row in rows] == [0, 1, 2, 3]
+        assert [Path(row.image).name for row in rows] == ["broken.jpg", "c.jpg", "a.png", "e.png"]
+
+    def test_broken_bytes_cost_only_themselves(self, engine, folder):
+        good = (folder / "a.png").read_bytes()
+        rows = captions(engine, [good, b"", b"junk", good[: len(good) // 2], good])
+        assert [row.error for row in rows] == [None, *["not_an_image"] * 2, "truncated", None]
+        assert rows[0].answer == rows[4].answer
+
+    def test_a_parquet_manifest_with_bytes_ids_and_prompts(self, engine, folder, tmp_path):
+        data = [(folder / name).read_bytes() for name in ("a.png", "d.webp", "e.png")]
+        table = pa.table(
+            {
+                "image": [{"bytes": data[0], "path": None}, *({"bytes": d} for d in data[1:])],
+                "id": ["x", "y", "z"],
+                "prompt": ["what is it?", "ocr", "how many things are there in all?"],
+                "thing": ["cat", "dog", "emu"],
+            }
+        )
+        pq.write_table(table, tmp_path / "m.parquet")
+        rows = list(engine.ask(tmp_path / "m.parquet", max_new_tokens=TOKENS))
+        assert [row.id for row in rows] == ["x", "y", "z"]
+        assert [row.prompt for row in rows] == table["prompt"].to_pylist()
+        rows = list(engine.ask(tmp_path / "m.parquet", "where is the {thing}?"))
+        assert [row.prompt for row in rows] == [f"where is the {x}?" for x in ("cat", "dog", "emu")]
+
+    @pytest.mark.parametrize(
+        ("source", "error"),
+        [
+            ("nowhere.png", UsageError),
+            ([], NoInputError),
+            ("empty", NoInputError),
+            ("*.png", NoInputError),
+            ("notes.txt", UsageError),
+            ("broken.parquet", ManifestError),
+            ([b"x", "empty"], UsageError),
+            ([b"x", "nowhere.png"], UsageError),
+        ],
+    )
+    def test_what_cannot_be_meant_is_an_error_before_anything_is_answered(
+        self, engine, tmp_path, monkeypatch, source, error
+    ):
+        monkeypatch.chdir(tmp_path)
+        Path("empty").mkdir()
+        Path("notes.txt").touch()
+        Path("broken.parquet").write_bytes(b"PAR1 and so on")
+        with pytest.raises(error):
+            engine.caption(source)
+
+
+class TestQuestions:
+    def test_several_prompts_make_several_rows_of_one_picture(self, engine, folder):
+        prompts = ["what is this?", "ocr", "how many shapes are in the picture?"]
+        rows = list(
+            engine.ask([folder / "a.png", folder / "e.png"], prompts, max_new_tokens=TOKENS)
+        )
+        assert [(row.index, row.prompt) for row in rows] == [
+            (index, prompt) for index in (0, 1) for prompt in prompts
+        ]
+        assert {row.task for row in rows} == {"ask"}
+        (alone,) = engine.ask(folder / "a.png", prompts[2], max_new_tokens=TOKENS)
+        assert alone.answer == rows[2].answer
+
+    def test_objects_are_asked_for_in_one_prompt_and_come_as_boxes(self, engine, folder):
+        (row,) = engine.detect(folder / "a.png", ["cat", "red car"], max_new_tokens=64)
+        assert (row.task, row.prompt) == ("detect", "detect cat ; red car")
+        assert all(isinstance(box, pgcli.Box) for box in row.boxes)
+        (row,) = engine.detect(folder / "a.png", "cat", max_new_tokens=TOKENS)
+        assert row.prompt == "detect cat"
+
+    def test_text_and_languages(self, engine, folder):
+        (row,) = engine.ocr(folder / "a.png", max_new_tokens=TOKENS)
+        assert (row.task, row.prompt) == ("ocr", "ocr")
+        (row,) = captions(engine, folder / "a.png", lang="de")
+        assert row.prompt == "caption de"
+
+    def test_an_answer_is_as_long_as_asked(self, engine, folder):
+        for limit in (1, 3):
+            (row,) = engine.caption(folder / "a.png", max_new_tokens=limit)
+            assert row.tokens <= limit
+            assert row.finish == ("length" if row.tokens == limit else "stop")
+
+    def test_what_cannot_be_asked_is_refused_at_once(self, engine, folder):
+        source = folder / "a.png"
+        for ask in (
+            lambda: engine.caption(source, lang="not a tag"),
+            lambda: engine.caption(source, max_new_tokens=0),
+            lambda: engine.ask(source, []),
+            lambda: engine.ask(source),
+            lambda: engine.ask(source, "the {column}?"),
+            lambda: engine.detect(source, []),
+            lambda: engine.detect(source, "a ; b"),
+        ):
+            with pytest.raises(UsageError) as refused:
+                ask()
+            assert refused.value.hint
+
+    @pytest.mark.parametrize("prompt", [None, "the {column}?"])
+    def test_bytes_bring_neither_prompt_nor_columns(self, engine, folder, prompt):
+        with pytest.raises(UsageError):
+            list(engine.ask((folder / "a.png").read_bytes(), prompt))
+
+
+class TestManyPictures:
+    @pytest.fixture
+    def forty(self, tmp_path):
+        (tmp_path / "many").mkdir()
+        for number in range(40):
+            name = f"{number:02}.png"
+            (tmp_path / "many" / name).write_bytes(encoded(drawing(40 + number, 30), "PNG"))
+        (tmp_path / "many" / "17.png").write_bytes(b"junk")
+        return tmp_path / "many"
+
+    def test_a_script_needs_no_main_guard(self, tiny, forty, tmp_path):
+        """Worker processes that imported the script again would start it again, without end."""
+        script = tmp_path / "script.py"
+        script.write_text(
+            "import sys, pgcli\n"
+            "print('started')\n"
+            "engine = pgcli.load(sys.argv[1], device='cpu', batch_size=8)\n"
+            "for row in engine.caption(sys.argv[2], max_new_tokens=2, workers=1):\n"
+            "    print(row.index, row.id, row.width, row.error)\n"
+        )
+        command = [sys.executable, str(script), str(tiny), str(forty)]
+        told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        assert (told.returncode, told.stderr) == (0, "")
+        first, *rows = told.stdout.splitlines()
+        assert first == "started"
+        sizes = {n: f"{40 + n} None" for n in range(40)} | {17: "None not_an_image"}
+        assert rows == [f"{n} {n:02}.png {sizes[n]}" for n in range(40)]
+
+    def test_leaving_early_leaves_no_process_behind(self, engine, forty):
+        before = set(psutil.Process().children(recursive=True))
+        rows = engine.caption(forty, max_new_tokens=1, workers=1)
+        assert next(rows).index == 0
+        assert set(psutil.Process().children(recursive=True)) > before
+        rows.close()
+        assert set(psutil.Process().children(recursive=True)) == before

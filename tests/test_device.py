@@ -1,0 +1,181 @@
+"""Where the model runs, in which numbers, and why not elsewhere."""
+
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from pgcli.engine import device as device_module
+from pgcli.engine.device import (
+    SMALL_CHECKPOINT_BYTES,
+    Stopwatch,
+    choose_device,
+    choose_dtype,
+    cpu_has_bfloat16,
+    free_bytes,
+)
+from pgcli.errors import NoUsableDevice, UsageError
+
+CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda", "mps"))
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with so many CUDA devices, and perhaps Apple's."""
+
+    def machine(cuda=0, mps=False):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+    return machine
+
+
+class TestDevice:
+    def test_auto_takes_cuda_then_apple_s_then_the_cpu(self, machine):
+        machine(cuda=2, mps=True)
+        assert choose_device("auto") == CUDA
+        machine(mps=True)
+        assert choose_device("auto") == MPS
+        machine()
+        assert choose_device("auto") == CPU
+
+    def test_a_named_one_is_taken_where_it_is(self, machine):
+        machine(cuda=12, mps=True)
+        for name in ("cpu", "cuda", "cuda:0", "cuda:1", "cuda:11", "mps"):
+            assert str(choose_device(name)) == name
+
+    @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:7"])
+    @pytest.mark.parametrize(
+        ("built_for", "said"), [(None, "built for the CPU only"), ("12.8", "built for CUDA 12.8")]
+    )
+    def test_without_cuda_it_says_what_pytorch_was_built_for(
+        self, machine, monkeypatch, name, built_for, said
+    ):
+        machine(mps=True)
+        monkeypatch.setattr(torch.version, "cuda", built_for)
+        with pytest.raises(NoUsableDevice, match=said) as refused:
+            choose_device(name)
+        assert refused.value.exit_code == 17
+        assert "--device cpu" in refused.value.hint
+
+    @pytest.mark.parametrize(
+        ("count", "said"), [(1, "this machine has 1 CUDA device$"), (4, "has 4 CUDA devices$")]
+    )
+    def test_a_number_past_the_last_says_how_many_there_are(self, machine, count, said):
+        machine(cuda=count)
+        with pytest.raises(NoUsableDevice, match=said) as refused:
+            choose_device(f"cuda:{count}")
+        assert refused.value.hint == f"--device cuda:{count - 1}"
+
+    def test_without_apple_s_gpu(self, machine):
+        machine(cuda=1)
+        with pytest.raises(NoUsableDevice, match="no Apple GPU") as refused:
+            choose_device("mps")
+        assert refused.value.exit_code == 17
+        assert refused.value.hint
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *("", "gpu", "CPU", "cuda:", "cuda:x", "cuda:-1", "cuda:01", "cuda:300", "cuda:٣"),
+            *("cuda:99999999999999999999", "cuda:0,1", "xpu", "cpu:0", "cpu ", "cuda\n", "meta"),
+        ],
+    )
+    def test_what_is_no_device_is_refused_with_what_there_is(self, machine, name):
+        machine(cuda=100)
+        with pytest.raises(UsageError, match="no device is called") as refused:
+            choose_device(name)
+        assert refused.value.exit_code == 2
+        assert refused.value.hint == "auto, cpu, cuda, cuda:N or mps"
+
+
+class TestDtype:
+    @pytest.mark.parametrize("device", [CPU, CUDA, MPS], ids=str)
+    def test_a_named_one_is_taken_everywhere(self, device):
+        assert choose_dtype("float32", device, 10**12) == torch.float32
+        assert choose_dtype("bfloat16", device, 1) == torch.bfloat16
+
+    @pytest.mark.parametrize("device", [CPU, CUDA, MPS], ids=str)
+    def test_float16_is_refused_with_the_reason(self, device):
+        with pytest.raises(UsageError, match=r"overflow.* NaN") as refused:
+            choose_dtype("float16", device, 1)
+        assert "bfloat16" in refused.value.hint
+
+    @pytest.mark.parametrize("name", ["", "half", "bf16", "float64", "int8", "Float32", "auto "])
+    def test_what_is_no_dtype_is_refused_with_what_there_is(self, name):
+        with pytest.raises(UsageError, match="no dtype is called") as refused:
+            choose_dtype(name, CPU, 1)
+        assert refused.value.hint == "auto, bfloat16 or float32"
+
+    @pytest.mark.parametrize("checkpoint_bytes", [1, 10**10])
+    def test_auto_on_cuda_is_bfloat16_where_the_gpu_has_it(self, monkeypatch, checkpoint_bytes):
+        has = True
+
+        def is_bf16_supported(including_emulation=True):
+            return including_emulation or has  # PyTorch emulates it on older GPUs, slowly
+
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
+        assert choose_dtype("auto", CUDA, checkpoint_bytes) == torch.bfloat16
+        has = False
+        assert choose_dtype("auto", CUDA, checkpoint_bytes) == torch.float32
+
+    @pytest.mark.parametrize(("has", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+    def test_auto_on_apple_s_gpu_asks_the_system(self, monkeypatch, has, dtype):
+        monkeypatch.setattr(torch.backends.mps, "is_macos_or_newer", lambda major, minor: has)
+        assert choose_dtype("auto", MPS, 1) == dtype
+
+    @pytest.mark.parametrize(
+        ("stored", "has", "dtype"),
+        [
+            (SMALL_CHECKPOINT_BYTES, True, torch.float32),
+            (SMALL_CHECKPOINT_BYTES + 1, True, torch.bfloat16),
+            (SMALL_CHECKPOINT_BYTES + 1, False, torch.float32),
+            (1, False, torch.float32),
+        ],
+    )
+    def test_auto_on_the_cpu_is_bfloat16_for_large_checkpoints_where_it_pays(
+        self, monkeypatch, stored, has, dtype
+    ):
+        assert SMALL_CHECKPOINT_BYTES == 10**9
+        monkeypatch.setattr(device_module, "cpu_has_bfloat16", lambda: has)
+        assert choose_dtype("auto", CPU, stored) == dtype
+
+    @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="reads /proc/cpuinfo")
+    def test_what_the_processor_has_is_what_the_system_says(self):
+        flags = Path("/proc/cpuinfo").read_text()
+        if "avx512f" in flags:
+            assert cpu_has_bfloat16() == ("avx512_bf16" in flags or "amx_tile" in flags)
+
+
+class TestFreeBytes:
+    def test_of_the_cpu_are_what_is_available(self):
+        memory = psutil.virtual_memory()
+        assert 0 < free_bytes(CPU) <= memory.total
+        if sys.platform == "linux":
+            assert free_bytes(CPU) == pytest.approx(memory.available, abs=2**29)
+
+    def test_where_the_system_does_not_say_half_the_memory_is_taken_for_free(
+        self, monkeypatch, tmp_path
+    ):
+        monkeypatch.setattr(device_module, "Path", lambda path: tmp_path / "nothing")
+        assert free_bytes(CPU) == pytest.approx(psutil.virtual_memory().total / 2, rel=0.01)
+
+    @pytest.mark.gpu
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+    def test_of_a_gpu_are_its_own(self):
+        before = free_bytes(CUDA)
+        taken = torch.empty(2**28, dtype=torch.uint8, device="cuda")
+        assert before - free_bytes(CUDA) >= 0.9 * taken.nbytes
+
+
+def test_the_stopwatch_tells_milliseconds(device):
+    watch = Stopwatch(torch.device(device))
+    first = watch.mark()
+    time.sleep(0.02)
+    second, third = watch.mark(), watch.mark()
+    assert 15 < watch.between(first, second) < 5000
+    assert 0 <= watch.between(second, third) < 1000
