@@ -1,6 +1,6 @@
 """How right the built-in model is, on drawings from seeds that no training ever saw.
 
-    python benchmarks/demo_quality.py                      # 1,000 drawings, the checkpoint installed
+    python benchmarks/demo_quality.py                      # 1,000 drawings, as installed
     python benchmarks/demo_quality.py --model runs/demo --scenes 200
 
 Every drawing is rendered at its natural size, encoded as a PNG and goes the way of any picture.

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 #: What can be asked about: a path, glob or manifest as on the command line, a picture's bytes, or
 #: many of these.
 Source = str | os.PathLike[str] | bytes
-FEW = 32  # below so many pictures no worker process is started
 
 
 def load(
@@ -111,14 +110,13 @@ class Engine:
         engine = self._engine
         items, total = _items(source, question)
         eye = partial(look, square=engine.square, limits=Limits())
-        few = total is not None and total < FEW
 
         def refuse(picture: Picture, prompt: str) -> Answer:
             return error_answer(picture, prompt, task=question.task, model=engine.label)
 
         return answers(
             tasks.with_prompts(items, question),
-            partial(look_ahead, look=eye, workers=workers, few=few),
+            partial(look_ahead, look=eye, workers=workers, total=total),
             partial(engine.ask, task=question.task, max_new_tokens=question.max_new_tokens),
             refuse,
         )

@@ -35,6 +35,11 @@ class UsageError(PgcliError):
 class ManifestError(UsageError):
     """The manifest is broken as a whole; one unreadable picture in it is an error row instead."""
 
+    def __init__(
+        self, message: str, *, hint: str = "mend the manifest there, or leave the row out"
+    ):
+        super().__init__(message, hint=hint)
+
 
 class NoInputError(PgcliError):
     exit_code = 4

@@ -8,7 +8,11 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach out
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("unhurried", deadline=None)  # a busy machine is no fault
+hypothesis.settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

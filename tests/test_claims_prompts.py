@@ -154,6 +154,14 @@ def test_the_newline_comes_last_and_alone(vocabulary: Vocabulary, prompt: str) -
     assert len(ids) == 2 or ids[-2] not in range(NEWLINE, NEWLINE + 31)
 
 
+def test_the_newline_stays_alone_where_the_tokenizer_would_join_it(tiny: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(tiny / "tokenizer.json"))
+    tokenizer.add_tokens([AddedToken("!\n", normalized=False, special=False)])
+    vocabulary = Vocabulary(tokenizer)
+    assert vocabulary.answer("yes!\n")[-1] == tokenizer.token_to_id("!\n")
+    assert vocabulary.prompt("yes!") == [BOS, *vocabulary.text("yes!"), NEWLINE]
+
+
 def test_an_empty_prompt_is_bos_and_the_newline(vocabulary: Vocabulary) -> None:
     assert vocabulary.prompt("") == vocabulary.prompt(" \n\t ") == [BOS, NEWLINE]
 

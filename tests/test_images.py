@@ -339,7 +339,7 @@ from pgcli.records import Item
 from pgcli.workers import look_ahead
 items = [Item(n, name, name, name) for n, name in enumerate(sys.argv[1:])]
 look = functools.partial(look, square=Square(8), limits=Limits())
-few = list(map(look, items)) if BARE else look_ahead(items, look, workers=None, few=True)
+few = list(map(look, items)) if BARE else look_ahead(items, look, workers=None, total=3)
 print(*[picture.fault and picture.fault.code for picture in few])
 """
 

@@ -1,6 +1,9 @@
 """What a model and each row of a batch are reckoned to take, held against what they take."""
 
+import json
+import shutil
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +12,9 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pgcli.checkpoints import files, weights
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine.facts import facts
 from pgcli.engine.generate import GREEDY, Limits, generate
 from pgcli.engine.memory import (
     LARGE_PARAMETERS,
@@ -130,3 +136,30 @@ class TestBatchSize:
         free = 2**50
         assert batch_size(PUBLISHED, itemsize=2, device="cpu", free=free) == ROWS_OF_LARGE_ON_CPU
         assert batch_size(PUBLISHED, itemsize=2, device="cuda", free=free) == MOST_ROWS["cuda"]
+
+
+class TestFacts:
+    """What `pgcli info` tells of a checkpoint, without loading it."""
+
+    def test_they_are_those_of_the_loaded_model(self, tiny):
+        told = facts(Checkpoint("tiny", tiny, "r1"), device="cpu", dtype="bfloat16")
+        model = weights.load(tiny, files.config(tiny), dtype=torch.bfloat16)
+        assert told["parameters"] == sum(p.numel() for p in model.parameters())
+        assert (told["name"], told["path"], told["revision"]) == ("tiny", str(tiny), "r1")
+        assert (told["resolution"], told["patch_size"], told["image_tokens"]) == (56, 14, 16)
+        assert told["vocabulary"] == model.decoder.embed_tokens.num_embeddings
+        assert (told["device"], told["dtype"]) == ("cpu", "bfloat16")
+        assert json.loads(json.dumps(told)) == told
+
+    def test_memory_is_the_weights_and_the_rows(self, tiny):
+        told = facts(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
+        row = row_bytes(files.config(tiny), 4)
+        assert told["memory"] == {str(n): told["parameters"] * 4 + n * row for n in (1, 8, 16, 64)}
+
+    def test_files_are_listed_and_folders_are_not(self, tiny, tmp_path):
+        folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+        (folder / "folder").mkdir()
+        (folder / "nowhere").symlink_to("gone")
+        told = facts(Checkpoint("model", folder), device="cpu")
+        assert list(told["files"]) == sorted(file.name for file in tiny.iterdir())
+        assert told["files"]["config.json"] == (tiny / "config.json").stat().st_size

@@ -56,7 +56,7 @@ def pretend(item: Item) -> Picture:
 
 def pretended(*ids: str) -> list[Picture]:
     named = [Item(n, id_, id_) for n, id_ in enumerate(ids)]
-    return list(look_ahead(named, pretend, workers=2, few=False))
+    return list(look_ahead(named, pretend, workers=2, total=None))
 
 
 def codes(pictures: list[Picture]) -> list[str | None]:
@@ -65,7 +65,7 @@ def codes(pictures: list[Picture]) -> list[str | None]:
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_pictures_come_in_order_whoever_looked_at_them(count: int) -> None:
-    pictures = list(look_ahead(items(20), LOOK, workers=count, few=False))
+    pictures = list(look_ahead(items(20), LOOK, workers=count, total=None))
     alone = [LOOK(item) for item in items(20)]
     assert [picture.item.index for picture in pictures] == list(range(20))
     assert [picture.item.kept["n"] for picture in pictures] == list(range(20))
@@ -82,7 +82,7 @@ def test_a_few_pictures_start_no_process_and_are_looked_at_one_by_one() -> None:
         asked.append(item.index)
         return LOOK(item)
 
-    pictures = look_ahead(items(3), note, workers=None, few=True)
+    pictures = look_ahead(items(3), note, workers=None, total=3)
     next(pictures)
     assert asked == [0]
     assert not children()
@@ -97,7 +97,7 @@ def test_a_picture_that_kills_its_process_costs_only_itself() -> None:
 
 def test_a_process_that_dies_by_chance_costs_nothing(tmp_path: Path) -> None:
     once = Item(0, "crash once", "x", str(tmp_path / "been here"))
-    assert codes(list(look_ahead([once], pretend, workers=1, few=False))) == [None]
+    assert codes(list(look_ahead([once], pretend, workers=1, total=None))) == [None]
 
 
 def test_a_picture_that_takes_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_what_a_decoder_prints_does_not_disturb_the_pictures() -> None:
 
 
 def test_who_stops_early_leaves_no_process_behind() -> None:
-    pictures = look_ahead(items(5000), LOOK, workers=2, few=False)
+    pictures = look_ahead(items(5000), LOOK, workers=2, total=None)
     next(pictures)
     assert len(children()) == 2
     started = time.perf_counter()
@@ -121,7 +121,7 @@ def test_who_stops_early_leaves_no_process_behind() -> None:
 
 def test_stopping_does_not_wait_for_a_picture_under_way() -> None:
     named = [Item(0, "a", "a"), Item(1, "hang", "x")]
-    pictures = look_ahead(named, pretend, workers=1, few=False)
+    pictures = look_ahead(named, pretend, workers=1, total=None)
     next(pictures)
     started = time.perf_counter()
     pictures.close()
@@ -139,7 +139,7 @@ def test_no_more_is_read_ahead_than_the_bytes_allow() -> None:
 
     square_bytes = 16 * 16 * 3
     ahead = 10 * (len(PNG) + square_bytes)
-    pictures = look_ahead(counted(), LOOK, workers=2, few=False, ahead_bytes=ahead)
+    pictures = look_ahead(counted(), LOOK, workers=2, total=None, ahead_bytes=ahead)
     for _ in range(5):
         next(pictures)
     time.sleep(0.3)
@@ -154,7 +154,7 @@ def test_a_picture_comes_out_before_the_next_path_came_in() -> None:
         yield items(1)[0]
         more.wait(20)
 
-    pictures = look_ahead(slowly(), LOOK, workers=1, few=False)
+    pictures = look_ahead(slowly(), LOOK, workers=1, total=None)
     assert next(pictures).item.index == 0
     more.set()
     assert next(pictures, None) is None
@@ -165,7 +165,7 @@ def test_what_the_source_raises_comes_after_the_pictures_before_it() -> None:
         yield from items(3)
         raise ValueError("line 4")
 
-    pictures = look_ahead(broken(), LOOK, workers=2, few=False)
+    pictures = look_ahead(broken(), LOOK, workers=2, total=None)
     assert [next(pictures).item.index for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="line 4"):
         next(pictures)
@@ -182,7 +182,7 @@ def test_a_program_without_a_main_guard_works_and_imports_no_torch(tmp_path: Pat
         from pgcli.records import Item
         from pgcli.workers import look_ahead
         look = functools.partial(look, square=Square(8), limits=Limits())
-        pictures = list(look_ahead([Item(0, "a", "a", "a.png")], look, workers=2, few=False))
+        pictures = list(look_ahead([Item(0, "a", "a", "a.png")], look, workers=2, total=None))
         assert [picture.fault for picture in pictures] == [None], pictures
         assert "torch" not in sys.modules
     """
@@ -196,7 +196,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
         import sys, time
         from pgcli import workers
         from tests.test_workers import LOOK, items
-        pictures = workers.look_ahead(items(5000), LOOK, workers=2, few=False)
+        pictures = workers.look_ahead(items(5000), LOOK, workers=2, total=None)
         next(pictures)
         print("going", flush=True)
         time.sleep(60)
@@ -219,7 +219,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
 
 
 def test_ctrl_c_leaves_the_workers_to_their_parent() -> None:
-    pictures = look_ahead(items(300), LOOK, workers=1, few=False)
+    pictures = look_ahead(items(300), LOOK, workers=1, total=None)
     first = next(pictures)
     (child,) = children()
     assert os.getpgid(child.pid) != os.getpgrp()

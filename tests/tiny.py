@@ -1,4 +1,4 @@
-"""Small random checkpoints, written by transformers in the Hub's layout: the parity tests' subjects."""
+"""Small random checkpoints, written by transformers in the Hub's layout, to hold against it."""
 
 from __future__ import annotations
 

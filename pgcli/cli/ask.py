@@ -136,7 +136,11 @@ def answered(
 
 def look(plan: Plan, square: Square) -> Look:
     """How pictures are looked at: ahead of the model, unless they are few."""
-    from pgcli import images, workers  # Pillow and numpy
+    from PIL import Image
+
+    from pgcli import images, workers
+
+    Image.MAX_IMAGE_PIXELS = None  # this process is ours, and --max-pixels is the limit that counts
 
     chosen = plan.options.input
     limits = images.Limits()
@@ -144,7 +148,7 @@ def look(plan: Plan, square: Square) -> Look:
         limits = replace(limits, max_pixels=chosen.max_pixels)
     region = plan.options.answering.region
     eye = partial(images.look, square=square, limits=limits, region=region)
-    return partial(workers.look_ahead, look=eye, workers=chosen.workers, few=plan.are_few)
+    return partial(workers.look_ahead, look=eye, workers=chosen.workers, total=plan.pictures)
 
 
 def asking(plan: Plan, engine: Engine) -> Ask:

@@ -17,7 +17,6 @@ from pgcli.tasks import Question, columns, with_prompts
 #: `demo` takes no more pictures than this unless it was named: it is there to be tried.
 DEMO_PICTURES = 100
 REAL_MODEL = "a real one: --model google/paligemma-3b-mix-224"
-FEW_PICTURES = 32  # below this, processes take longer to start than they save
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,6 @@ class Plan:
         if total is None:
             return None
         return total * self.prompts if limit is None else min(total * self.prompts, limit)
-
-    @property
-    def are_few(self) -> bool:
-        """Whether the pictures are better decoded in this process."""
-        return self.pictures is not None and self.pictures < FEW_PICTURES
 
     @property
     def takes_demo_unasked(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pgcli.records import Picture
@@ -24,29 +23,40 @@ class Request:
     shares: int
 
 
-def batches(requests: Iterable[Request], *, size: int, window: int) -> Iterator[list[Request]]:
-    """Groups of up to `size` requests, chosen among the next `window` of them.
+class Waiting:
+    """Requests that wait for a batch of up to `size`; at most `window` wait at once.
 
-    A group forms around the oldest request that waits. While there are requests of its length to
-    come it is filled with those, since equal lengths need no padding and no mask; once `window`
-    requests wait, or the stream ends, the nearest lengths complete it. Who goes where follows
-    from the input's order alone. No request waits longer than `window` others.
+    A batch forms around the oldest. While `window` allows it is filled with requests of the same
+    length, since equal lengths need no padding and no mask; then, or when nothing more comes, the
+    nearest lengths complete it. Who goes where follows from the order of arrival alone, and nobody
+    is passed over by `window` batches.
     """
-    waiting: list[Request] = []
-    for request in requests:
-        waiting.append(request)
-        alike = len(waiting[0].ids)
-        full = len(waiting) >= size and sum(len(r.ids) == alike for r in waiting) >= size
-        if full or len(waiting) >= window:
-            yield _take(waiting, size)
-    while waiting:
-        yield _take(waiting, size)
 
+    def __init__(self, *, size: int, window: int):
+        self.size = size
+        self.window = window
+        self._requests: list[Request] = []
 
-def _take(waiting: list[Request], size: int) -> list[Request]:
-    """Remove and return the oldest request and the `size` - 1 nearest to it in length."""
-    oldest = len(waiting[0].ids)
-    nearest = sorted(waiting, key=lambda request: abs(len(request.ids) - oldest))[:size]
-    taken = {request.place for request in nearest}
-    waiting[:] = [request for request in waiting if request.place not in taken]
-    return nearest
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def add(self, request: Request) -> None:
+        self._requests.append(request)
+
+    def ready(self) -> bool:
+        """Whether a batch is due before anything more comes."""
+        if len(self) >= self.window:
+            return True
+        return len(self) >= self.size and sum(map(self._is_alike, self._requests)) >= self.size
+
+    def take(self) -> list[Request]:
+        """The oldest request and those nearest to it in length, which wait no more."""
+        oldest = len(self._requests[0].ids)
+        by_distance = sorted(self._requests, key=lambda request: abs(len(request.ids) - oldest))
+        batch = by_distance[: self.size]
+        taken = {request.place for request in batch}
+        self._requests = [one for one in self._requests if one.place not in taken]
+        return batch
+
+    def _is_alike(self, request: Request) -> bool:
+        return len(request.ids) == len(self._requests[0].ids)

@@ -12,7 +12,7 @@ import torch
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.files import Preprocessing
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine.batches import Request, batches
+from pgcli.engine.batches import Request, Waiting
 from pgcli.engine.device import choose_device, choose_dtype, free_bytes
 from pgcli.engine.features import Features
 from pgcli.engine.generate import GREEDY, Limits, Sampling, generate
@@ -101,15 +101,20 @@ class Engine:
         prompts.
         """
         limits = self._limits(max_new_tokens)
-        refused: list[tuple[int, Answer]] = []
-        admit = partial(self._admit, task=task, limits=limits, refused=refused)
-        requests = (request for place, picture in stream for request in admit(place, picture))
         features = Features(self.model, self._preprocessing)
-        for batch in batches(requests, size=self.batch_size, window=self._window()):
-            yield from _drain(refused)
-            with _memory_named(f"a batch of {len(batch)}", "--batch-size with a smaller number"):
-                yield from self._answer(batch, features, task, limits, sampling)
-        yield from _drain(refused)
+        answer = partial(
+            self._answer, features=features, task=task, limits=limits, sampling=sampling
+        )
+        waiting = Waiting(size=self.batch_size, window=self._window())
+        for place, picture in stream:
+            requests, refused = self._admit(place, picture, task, limits)
+            yield from refused
+            for request in requests:
+                waiting.add(request)
+                while waiting.ready():
+                    yield from answer(waiting.take())
+        while waiting:
+            yield from answer(waiting.take())
 
     def _window(self) -> int:
         """How many requests may wait: a few batches' worth, and no more than their bytes allow."""
@@ -133,18 +138,12 @@ class Engine:
         )
 
     def _admit(
-        self,
-        place: int,
-        picture: Picture,
-        *,
-        task: Task,
-        limits: Limits,
-        refused: list[tuple[int, Answer]],
-    ) -> list[Request]:
-        """The picture's prompts as requests; those too long for the model are refused instead."""
+        self, place: int, picture: Picture, task: Task, limits: Limits
+    ) -> tuple[list[Request], list[tuple[int, Answer]]]:
+        """The picture's prompts as requests, and the rows of those too long for the model."""
         config = self.model.config
         room = config.decoder.max_positions - config.image_tokens - limits.max_new_tokens
-        admitted = []
+        admitted, refused = [], []
         for number, prompt in enumerate(picture.item.prompts, start=place):
             ids = tuple(self.vocabulary.prompt(prompt))
             if len(ids) <= room:
@@ -154,10 +153,11 @@ class Engine:
                 faulty = replace(picture, pixels=None, fault=Fault("too_large", message))
                 row = error_answer(faulty, prompt, task=task, model=self.label)
                 refused.append((number, row))
-        return [
+        requests = [
             Request(number, picture, prompt, ids, picture_key=place, shares=len(admitted))
             for number, prompt, ids in admitted
         ]
+        return requests, refused
 
     @torch.inference_mode()
     def _answer(
@@ -168,20 +168,16 @@ class Engine:
         limits: Limits,
         sampling: Sampling,
     ) -> list[tuple[int, Answer]]:
-        patch_BPD, vision_ms = features.of(batch)
         keys = [f"{request.picture.item.index} {request.prompt}" for request in batch]
         prompts = [request.ids for request in batch]
-        rows = generate(self.model, patch_BPD, prompts, keys, limits, sampling)
+        with _memory_named(f"a batch of {len(batch)}", "--batch-size with a smaller number"):
+            patch_BPD, vision_ms = features.of(batch)
+            rows = generate(self.model, patch_BPD, prompts, keys, limits, sampling)
         told = partial(answer_of, vocabulary=self.vocabulary, task=task, model=self.label)
         return [
             (request.place, told(request, row, vision_ms=share, batch=len(batch)))
             for request, row, share in zip(batch, rows, vision_ms, strict=True)
         ]
-
-
-def _drain(answers: list[tuple[int, Answer]]) -> Iterator[tuple[int, Answer]]:
-    while answers:
-        yield answers.pop(0)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -121,7 +121,8 @@ def choose(
 
 def sample(logits_BV: Tensor, draw_B: Tensor, sampling: Sampling) -> Tensor:
     """The tokens at which a cumulative distribution passes each row's draw from [0, 1)."""
-    scaled_BV = logits_BV / sampling.temperature
+    # from the highest down, so that no temperature, however small, divides into infinity
+    scaled_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / sampling.temperature
     probability_BV, token_BV = scaled_BV.softmax(-1).sort(dim=-1, descending=True, stable=True)
     if sampling.top_k:
         probability_BV[:, sampling.top_k :] = 0
@@ -133,6 +134,7 @@ def sample(logits_BV: Tensor, draw_B: Tensor, sampling: Sampling) -> Tensor:
     passed_BV = mass_BV <= draw_B[:, None] * mass_BV[:, -1:]
     last_kept_B1 = (probability_BV > 0).sum(-1, keepdim=True) - 1
     rank_B1 = torch.minimum(passed_BV.sum(-1, keepdim=True), last_kept_B1)
+    rank_B1 = rank_B1.clamp(min=0)  # scores that are no numbers keep nothing; `_append` says so
     chosen_B1: Tensor = token_BV.gather(1, rank_B1)
     return chosen_B1[:, 0]
 

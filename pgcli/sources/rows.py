@@ -48,7 +48,7 @@ def parsed(line: bytes) -> dict[str, Any]:
     if b"\0" in line:
         raise ValueError("it holds a NUL byte")
     try:
-        row = json.loads(line.decode(), object_pairs_hook=_object, parse_constant=_refused)
+        row = json.loads(line.rstrip().decode(), object_pairs_hook=_object, parse_constant=_refused)
     except UnicodeDecodeError as problem:
         raise ValueError("it is not UTF-8") from problem
     except json.JSONDecodeError as problem:

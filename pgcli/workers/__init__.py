@@ -14,6 +14,7 @@ from pgcli.workers.process import looked_at
 __all__ = ["look_ahead"]
 
 DEFAULT_WORKERS = 4
+FEW_PICTURES = 32  # below this, processes take longer to start than they save
 
 
 def look_ahead(
@@ -21,16 +22,17 @@ def look_ahead(
     look: Callable[[Item], Picture],
     *,
     workers: int | None,
-    few: bool,
-    ahead_bytes: int = 256 * 2**20,
+    total: int | None,
+    ahead_bytes: int = 64 * 2**20,
 ) -> Iterator[Picture]:
     """The items' pictures, in order, looked at by `workers` processes ahead of who takes them.
 
-    With `few`, or no workers, each is looked at in this process when it is asked for. Item bytes
-    are let go once looked at. A picture that kills its process, twice, or takes longer than
-    `process.TIME_LIMIT_SECONDS` has a fault; closing the iterator ends the processes.
+    Where their `total` is known to be small, or with no workers, each is looked at in this process
+    when it is asked for. Item bytes are let go once looked at. A picture that kills its process,
+    twice, or takes longer than `process.TIME_LIMIT_SECONDS` has a fault; closing the iterator ends
+    the processes.
     """
-    if few or workers == 0:
+    if workers == 0 or (total is not None and total < FEW_PICTURES):
         silence_decoders()
         for item in items:
             yield looked_at(look, item)
