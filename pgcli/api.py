@@ -48,6 +48,7 @@ class Engine:
     """A loaded model. Each method yields one Answer per picture and prompt, in input order.
 
     A picture that cannot be read is an Answer with `error` set; the others are answered.
+    `workers` is how many processes decode pictures, `progress` shows a bar on stderr.
     """
 
     def __init__(self, engine: Loaded):
@@ -65,10 +66,11 @@ class Engine:
         lang: str = "en",
         max_new_tokens: int | None = None,
         workers: int | None = None,
+        progress: bool = False,
     ) -> Iterator[Answer]:
         """One caption per picture."""
         question = tasks.caption(lang, max_new_tokens=max_new_tokens)
-        return self._answers(source, question, workers)
+        return self._answers(source, question, workers, progress)
 
     def ask(
         self,
@@ -77,10 +79,13 @@ class Engine:
         *,
         max_new_tokens: int | None = None,
         workers: int | None = None,
+        progress: bool = False,
     ) -> Iterator[Answer]:
         """One answer per picture and prompt; without a prompt the manifest's column is asked."""
         prompts = [prompt] if isinstance(prompt, str) else prompt
-        return self._answers(source, tasks.ask(prompts, max_new_tokens=max_new_tokens), workers)
+        return self._answers(
+            source, tasks.ask(prompts, max_new_tokens=max_new_tokens), workers, progress
+        )
 
     def detect(
         self,
@@ -89,10 +94,13 @@ class Engine:
         *,
         max_new_tokens: int | None = None,
         workers: int | None = None,
+        progress: bool = False,
     ) -> Iterator[Answer]:
         """One row per picture, with `boxes` around the named objects in pixels."""
         names = [objects] if isinstance(objects, str) else objects
-        return self._answers(source, tasks.detect(names, max_new_tokens=max_new_tokens), workers)
+        return self._answers(
+            source, tasks.detect(names, max_new_tokens=max_new_tokens), workers, progress
+        )
 
     def ocr(
         self,
@@ -100,12 +108,17 @@ class Engine:
         *,
         max_new_tokens: int | None = None,
         workers: int | None = None,
+        progress: bool = False,
     ) -> Iterator[Answer]:
         """The text that stands in each picture."""
-        return self._answers(source, tasks.ocr(max_new_tokens=max_new_tokens), workers)
+        return self._answers(source, tasks.ocr(max_new_tokens=max_new_tokens), workers, progress)
 
     def _answers(
-        self, source: Source | Iterable[Source], question: Question, workers: int | None
+        self,
+        source: Source | Iterable[Source],
+        question: Question,
+        workers: int | None,
+        progress: bool,
     ) -> Iterator[Answer]:
         engine = self._engine
         items, total = _items(source, question)
@@ -114,12 +127,13 @@ class Engine:
         def refuse(picture: Picture, prompt: str) -> Answer:
             return error_answer(picture, prompt, task=question.task, model=engine.label)
 
-        return answers(
+        rows: Iterator[Answer] = answers(
             tasks.with_prompts(items, question),
             partial(look_ahead, look=eye, workers=workers, total=total),
             partial(engine.ask, task=question.task, max_new_tokens=question.max_new_tokens),
             refuse,
         )
+        return _shown(rows, question, total) if progress else rows
 
 
 def _items(
@@ -134,7 +148,21 @@ def _items(
         return [_item(number, one) for number, one in enumerate(given)], len(given)
     reading = Reading(fields=tasks.columns(question), wants_prompts=question.templates is None)
     found = open_sources([os.fspath(one) for one in given if not isinstance(one, bytes)], reading)
+    if question.task == "ask" and question.templates is not None and found.has_prompts:
+        raise UsageError(
+            "a prompt is given, and the manifest has a prompt column",
+            hint="leave one of them out",
+        )
     return found, found.total
+
+
+def _shown(rows: Iterator[Answer], question: Question, pictures: int | None) -> Iterator[Answer]:
+    """The same rows, with a bar that counts them."""
+    from tqdm.auto import tqdm
+
+    prompts = 1 if question.templates is None else len(question.templates)
+    total = None if pictures is None else pictures * prompts
+    yield from tqdm(rows, total=total, unit="row")
 
 
 def _item(number: int, given: Source) -> Item:

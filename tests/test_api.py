@@ -155,6 +155,7 @@ class TestSources:
         assert texts(captions(engine, [path.read_bytes() for path in paths])) == wanted
         mixed = captions(engine, (paths[0].read_bytes(), paths[1], str(paths[2])))
         assert texts(mixed) == wanted
+        assert [row.index for row in mixed] == [0, 1, 2]
         assert [row.id for row in mixed] == ["0", str(paths[1]), str(paths[2])]
 
     def test_several_folders_and_globs(self, engine, folder):
@@ -166,6 +167,7 @@ class TestSources:
         good = (folder / "a.png").read_bytes()
         rows = captions(engine, [good, b"", b"junk", good[: len(good) // 2], good])
         assert [row.error for row in rows] == [None, *["not_an_image"] * 2, "truncated", None]
+        assert [row.index for row in rows] == [0, 1, 2, 3, 4]
         assert rows[0].answer == rows[4].answer
 
     def test_a_parquet_manifest_with_bytes_ids_and_prompts(self, engine, folder, tmp_path):
@@ -182,7 +184,10 @@ class TestSources:
         rows = list(engine.ask(tmp_path / "m.parquet", max_new_tokens=TOKENS))
         assert [row.id for row in rows] == ["x", "y", "z"]
         assert [row.prompt for row in rows] == table["prompt"].to_pylist()
-        rows = list(engine.ask(tmp_path / "m.parquet", "where is the {thing}?"))
+        with pytest.raises(UsageError, match="prompt column"):
+            engine.ask(tmp_path / "m.parquet", "where is the {thing}?")
+        pq.write_table(table.drop_columns(["prompt"]), tmp_path / "n.parquet")
+        rows = list(engine.ask(tmp_path / "n.parquet", "where is the {thing}?"))
         assert [row.prompt for row in rows] == [f"where is the {x}?" for x in ("cat", "dog", "emu")]
 
     @pytest.mark.parametrize(
@@ -240,6 +245,13 @@ class TestQuestions:
             (row,) = engine.caption(folder / "a.png", max_new_tokens=limit)
             assert row.tokens <= limit
             assert row.finish == ("length" if row.tokens == limit else "stop")
+
+    def test_progress_is_a_bar_on_stderr_and_changes_no_row(self, engine, folder, capsys):
+        rows = list(engine.ask(folder, ["one?", "two?"], max_new_tokens=1, progress=True))
+        shown = capsys.readouterr()
+        assert len(rows) == 10
+        assert "10/10" in shown.err
+        assert shown.out == ""
 
     def test_what_cannot_be_asked_is_refused_at_once(self, engine, folder):
         source = folder / "a.png"

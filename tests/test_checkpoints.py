@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.files import Preprocessing
@@ -242,29 +243,36 @@ class TestFiles:
         assert not (tmp_path / "exploded").exists()
 
 
+class OnlyShapes(TorchDispatchMode):
+    """Under it no tensor with memory can be made."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        assert not isinstance(made, torch.Tensor) or made.is_meta, "memory was taken"
+        return made
+
+
 @pytest.fixture
 def refusal(folder, monkeypatch):
     """What loading the folder is refused with, before any weight is read or memory taken."""
-    empty = torch.empty
-
-    def only_shapes(*args, **kwargs):
-        made = empty(*args, **kwargs)
-        assert made.is_meta, "memory was taken"
-        return made
 
     def nothing(tensor):
         raise AssertionError(f"{tensor.name} was read")
 
+    monkeypatch.setattr(weights, "_read", nothing)
+
     def refusal():
-        with monkeypatch.context() as patched:
-            patched.setattr(torch, "empty", only_shapes)
-            patched.setattr(weights, "_read", nothing)
-            with pytest.raises(InvalidCheckpoint) as refused:
-                engine.load(Checkpoint("model", folder), device="cpu", batch_size=1)
+        with OnlyShapes(), pytest.raises(InvalidCheckpoint) as refused:
+            engine.load(Checkpoint("model", folder), device="cpu", batch_size=1)
         assert refused.value.exit_code == 16
         return str(refused.value)
 
     return refusal
+
+
+def test_the_watch_over_memory_would_notice_it(write):
+    with OnlyShapes(), pytest.raises(AssertionError, match="memory was taken"):
+        loaded(write())
 
 
 class TestStoredNumbers:

@@ -29,10 +29,12 @@ PICTURES = ROOT / "examples" / "images"
 NAMES = sorted(file.name for file in PICTURES.iterdir())
 PROGRAM = (sys.executable, "-m", "pgcli")
 DEMO = ("--model", "demo", "--device", "cpu", "--dtype", "float32")
+#: Prompts of three lengths that the built-in model understands: on nonsense its best tokens lie
+#: within 1e-4 of one another, and such ties the contract leaves open.
 QUESTIONS = (
-    "what colour is the circle?",
-    "a",
-    "is there a red square to the left of the largest blue triangle in this picture?",
+    "what colour is the background?",
+    "caption en",
+    "how many circles of any colour are there in this picture?",
 )
 LIMIT_SECONDS = 600  # far more than any run here needs, on a busy machine too: it means a hang
 

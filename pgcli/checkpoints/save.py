@@ -25,7 +25,9 @@ def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
         return rows.to("cpu", dtype).contiguous()
 
     tensors = {hub_name(name): part(place) for name, place in places(model).items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    file = folder / "model.safetensors"
+    save_file(tensors, file, metadata={"format": "pt"})
+    file.chmod(0o644)  # it is written for its owner alone
     text = json.dumps(config_values(model.config, dtype), indent=2) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
 

@@ -17,9 +17,10 @@ from pgcli.engine.device import choose_device, choose_dtype, free_bytes
 from pgcli.engine.features import Features
 from pgcli.engine.generate import GREEDY, Limits, Sampling, generate
 from pgcli.engine.memory import batch_size as fitting_batch_size
+from pgcli.engine.memory import parameters
 from pgcli.engine.rows import answer_of
 from pgcli.engine.tokens import Vocabulary
-from pgcli.errors import NoUsableDevice, UsageError
+from pgcli.errors import InvalidCheckpoint, NoUsableDevice, UsageError
 from pgcli.images import Square
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Answer, Fault, Picture, Task, error_answer
@@ -46,7 +47,13 @@ def load(
     number = choose_dtype(dtype, place, weights.total_bytes(folder))
     config = files.config(folder)
     vocabulary = Vocabulary.from_folder(folder)
+    if vocabulary.size > config.decoder.vocab_size:
+        raise InvalidCheckpoint(
+            f"{folder}: tokenizer.json has {vocabulary.size} tokens, the model "
+            f"{config.decoder.vocab_size}"
+        )
     preprocessing = files.preprocessing(folder, config.vision.resolution)
+    _insist_on_room(parameters(config) * number.itemsize, place)
     with _memory_named(f"the weights in {_name(number)}", "name a smaller model"):
         model = weights.load(folder, config, dtype=number, device=place)
     if batch_size is None:
@@ -133,7 +140,7 @@ class Engine:
         return Limits(
             max_new_tokens=max_new_tokens,
             stop_tokens=frozenset(config.stop_tokens),
-            vocabulary=min(self.vocabulary.size, config.decoder.vocab_size),
+            vocabulary=self.vocabulary.size,
             image_token=config.image_token,
         )
 
@@ -182,6 +189,16 @@ class Engine:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _insist_on_room(needed: int, device: torch.device) -> None:
+    """Raise NoUsableDevice now rather than be killed in the middle of loading."""
+    free = free_bytes(device)
+    if needed > free:
+        raise NoUsableDevice(
+            f"the weights take {needed / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free",
+            hint="--dtype bfloat16 halves float32; or name a smaller model",
+        )
 
 
 @contextmanager

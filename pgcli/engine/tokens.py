@@ -20,6 +20,7 @@ from pgcli.records import Piece
 NEWLINE = "\n"
 LOCATIONS = 1024
 MASK_CODES = 128
+MAX_BYTES = 256 * 2**20  # Gemma's has 17 million
 # Gemma's control tokens, whether or not a tokenizer flags them as special
 CONTROL = re.compile(
     r"<(?:pad|eos|bos|unk|mask|image|2mass|start_of_turn|end_of_turn|unused\d+|loc\d{4}|seg\d{3})>"
@@ -50,6 +51,8 @@ class Vocabulary:
                 f"{folder} has no tokenizer.json",
                 hint="save the processor again with transformers: save_pretrained writes it",
             )
+        if file.stat().st_size > MAX_BYTES:
+            raise InvalidCheckpoint(f"{file} is larger than {MAX_BYTES} bytes")
         try:
             tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # tokenizers raises it bare
