@@ -102,9 +102,9 @@ def boxes(scene: Scene, asked: list[Lesson]) -> Iterator[tuple[Box, ...]]:
     """The true boxes of each detection of an exam, in pixels."""
     for lesson in asked:
         if lesson.kind == "detect":
-            label = lesson.prefix.removeprefix("detect ")
             yield tuple(
                 pixels(box, label, scene)
+                for label in lesson.prefix.removeprefix("detect ").split(" ; ")
                 for thing, box in zip(scene.things, scene.boxes, strict=True)
                 if fits(subject(label), thing)
             )

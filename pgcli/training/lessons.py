@@ -16,6 +16,7 @@ CAPTION_PREFIXES = ("caption en",) * 8 + ("cap en", "describe en")
 
 #: How often a lesson of each kind is given; the questions are in `questions.QUESTIONS`.
 DETECTS = 3
+ABSENT = 0.28  # of the labels to detect
 OFTEN = {"background": 0.4, "ocr": 0.08}
 
 
@@ -50,8 +51,8 @@ def corpus(seeds: Iterable[int]) -> Iterator[str]:
 def exam(scene: Scene) -> list[Lesson]:
     """The tasks by which a model is judged, the same every time for a scene.
 
-    One caption, each kind of question that fits, a detection of something that is there, and one
-    of something that may not be.
+    One caption, each kind of question that fits, a detection of something that is there, one of
+    something that may not be, and one of several labels at once.
     """
     rng = Random(f"exam {scene.seed}")
     present = sorted(counts(scene), key=str)
@@ -61,6 +62,7 @@ def exam(scene: Scene) -> list[Lesson]:
         *_asked(list(QUESTIONS), scene, rng),
         detection([rng.choice(present)], scene),
         detection([maybe], scene),
+        detection(_several_wanted(scene, rng), scene),
     ]
 
 
@@ -109,19 +111,23 @@ def _asked(kinds: Sequence[str], scene: Scene, rng: Random) -> list[Lesson]:
 
 
 def _wanted(scene: Scene, rng: Random) -> list[Subject]:
-    """One to three labels to detect; in one lesson of five they find nothing.
+    """One to three labels to detect, each by itself something that is there or is not.
 
     Labels that speak of the same thing are not asked for together: answers would only get longer.
     """
-    nothing = rng.random() < 0.19
     wanted: list[Subject] = []
-    for _ in range(rng.choices((1, 2, 3), (60, 28, 12))[0]):
+    for _ in range(rng.choices((1, 2, 3), (50, 34, 16))[0]):
         present = rng.choice(list(counts(scene)))
-        elsewhere = nothing or (wanted and rng.random() < 0.3)
-        subject = absent(scene, rng) if elsewhere else present
+        subject = absent(scene, rng) if rng.random() < ABSENT else present
         if not any(fits(subject, t) and fits(other, t) for other in wanted for t in scene.things):
             wanted.append(subject)
     return list(dict.fromkeys(wanted))
+
+
+def _several_wanted(scene: Scene, rng: Random) -> list[Subject]:
+    while len(wanted := _wanted(scene, rng)) == 1:
+        pass
+    return wanted
 
 
 def _several(words: str, number: int) -> str:
