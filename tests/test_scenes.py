@@ -331,7 +331,7 @@ def test_an_exam_has_a_caption_questions_and_three_detections(many: list[Scene])
         assert kinds["caption"] == 1
         assert kinds["detect"] == 3
         assert kinds["count"] == kinds["exists"] == kinds["background"] == 1
-        assert exam(scene)[-2].suffix
+        assert exam(scene)[-3].suffix
 
 
 # The example pictures

@@ -29,12 +29,13 @@ SINGLE_SLOTS = 48  # more than any one lesson takes
 def main() -> None:
     options = _options()
     torch.set_float32_matmul_precision("high")
-    build(
-        options.out,
-        corpus(TOKENIZER_SEEDS),
-        resolution=VISION.resolution,
-        image_tokens=VISION.num_patches,
-    )
+    if not (options.out / "tokenizer.json").exists():  # a run that goes on keeps its words
+        build(
+            options.out,
+            corpus(TOKENIZER_SEEDS),
+            resolution=VISION.resolution,
+            image_tokens=VISION.num_patches,
+        )
     vocabulary = Vocabulary.from_folder(options.out)
     model = PaliGemma(_config(vocabulary))
     initialise(model, seed=0)
