@@ -17,7 +17,7 @@ from pgcli.records import Item, Task
 MAX_NEW_TOKENS: Mapping[Task, int] = {"caption": 128, "ask": 64, "detect": 256, "ocr": 512}
 
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
-BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*)\}")
+BRACES = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -297,25 +297,25 @@ def test_parquet_says_how_it_was_made(answered: Path) -> None:
 # --- rows and options ---
 
 
-@pytest.mark.parametrize("size", [1, 7, 64])
-def test_no_batch_size_changes_an_answer(
-    pgcli: Any, size: int, by_size: dict[int, list[Row]]
-) -> None:
+def asked_by(pgcli: Any, size: int) -> list[Row]:
     prompts = [word for question in QUESTIONS for word in ("--prompt", question)]
-    done = pgcli("ask", PICTURES, *prompts, *DEMO, "--batch-size", size)
-    rows = by_size[size] = rows_of(done)
-    keys = [(index, question) for index in range(len(NAMES)) for question in QUESTIONS]
-    assert [(row["index"], row["prompt"]) for row in rows] == keys
-    assert max(row["batch"] for row in rows) == min(size, len(NAMES) * len(QUESTIONS))
-    first = by_size[min(by_size)]
-    assert answers_of(rows) == answers_of(first)
-    logprobs = [row["logprob"] for row in first]
-    assert [row["logprob"] for row in rows] == pytest.approx(logprobs, abs=1e-4)
+    return rows_of(pgcli("ask", PICTURES, *prompts, *DEMO, "--batch-size", size))
 
 
 @pytest.fixture(scope="module")
-def by_size() -> dict[int, list[Row]]:
-    return {}
+def one_by_one(pgcli: Any) -> list[Row]:
+    return asked_by(pgcli, 1)
+
+
+@pytest.mark.parametrize("size", [7, 64])
+def test_no_batch_size_changes_an_answer(pgcli: Any, size: int, one_by_one: list[Row]) -> None:
+    rows = asked_by(pgcli, size)
+    keys = [(index, question) for index in range(len(NAMES)) for question in QUESTIONS]
+    assert [(row["index"], row["prompt"]) for row in rows] == keys
+    assert max(row["batch"] for row in rows) == min(size, len(NAMES) * len(QUESTIONS))
+    assert answers_of(rows) == answers_of(one_by_one)
+    logprobs = [row["logprob"] for row in one_by_one]
+    assert [row["logprob"] for row in rows] == pytest.approx(logprobs, abs=1e-4)
 
 
 def test_a_limit_counts_rows(pgcli: Any) -> None:
@@ -479,3 +479,14 @@ def sampled(command: list[str], env: dict[str, str], *, every: int) -> Iterator[
 def resident_bytes(program: psutil.Process) -> int:
     processes = (program, *program.children(recursive=True))
     return sum(process.memory_info().rss for process in processes)
+
+
+def test_an_output_that_is_an_input_is_refused_and_left_alone(pgcli: Any, tmp_path: Path) -> None:
+    manifest = tmp_path / "rows.jsonl"
+    manifest.write_text(json.dumps({"image": str(PICTURES / NAMES[0])}) + "\n")
+    before = manifest.read_bytes()
+    for name in (manifest, tmp_path / "*.jsonl"):
+        done = pgcli("caption", name, *DEMO, "-o", manifest, "--overwrite")
+        assert done.returncode == 2
+        assert b"is an input" in done.stderr
+        assert manifest.read_bytes() == before

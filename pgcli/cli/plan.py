@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import has_magic
 from math import ceil
+from pathlib import Path
 
 from pgcli.checkpoints.find import DEMO
 from pgcli.cli.options import Options
@@ -12,6 +14,8 @@ from pgcli.errors import UsageError
 from pgcli.records import Item
 from pgcli.run import first_rows
 from pgcli.sources import Reading, Source, open_sources
+from pgcli.sources.paths import real
+from pgcli.sources.patterns import matches
 from pgcli.tasks import Question, columns, with_prompts
 
 #: `demo` takes no more pictures than this unless it was named: it is there to be tried.
@@ -82,6 +86,7 @@ def made(names: Sequence[str], question: Question, options: Options) -> Plan:
     sources do not fit each other, or the built-in model is not up to so many.
     """
     source = open_sources(names, reading(question, options))
+    spare_the_input(names, options.output.output)
     if question.task == "ask" and question.templates is not None and source.has_prompts:
         raise UsageError(
             f"--prompt is given, and the manifest has prompts in {options.input.prompt_column!r}",
@@ -106,6 +111,18 @@ def reading(question: Question, options: Options) -> Reading:
         nul=chosen.nul,
         allow_outside_root=chosen.allow_outside_root,
     )
+
+
+def spare_the_input(names: Sequence[str], output: str) -> None:
+    """Refuse an output that is one of the inputs, by whatever name: it would be lost."""
+    if output == "-" or not Path(output).exists():
+        return
+    for name in names:
+        for path in (real(name), *(matches(name) if has_magic(name) else ())):
+            if Path(path).exists() and Path(path).samefile(output):
+                raise UsageError(
+                    f"{output} is an input and would be overwritten", hint="choose another -o"
+                )
 
 
 def too_many_for_demo(pictures: str) -> UsageError:

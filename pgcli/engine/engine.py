@@ -28,6 +28,7 @@ from pgcli.records import Answer, Fault, Picture, Task, error_answer
 SHORTEST_PROMPT = 2  # the first token and the newline
 WINDOW_BATCHES = 4  # so many batches' requests are looked over for prompts of equal length
 WINDOW_BYTES = 256 * 2**20
+CPU_ALLOCATOR = "DefaultCPUAllocator"  # its exhaustion is a plain RuntimeError of this name
 
 
 def load(
@@ -206,5 +207,8 @@ def _memory_named(what: str, remedy: str) -> Iterator[None]:
     """Turn a device's exhausted memory into an error that says for what, and what to do."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        exhausted = not isinstance(error, RuntimeError) or isinstance(error, torch.OutOfMemoryError)
+        if not exhausted and CPU_ALLOCATOR not in str(error):
+            raise
         raise NoUsableDevice(f"the device has no memory left for {what}", hint=remedy) from error

@@ -59,6 +59,8 @@ class Features:
         patch_BPD = self._model.encode(pixels_BCRR)
         each_ms = watch.between(start, watch.mark()) / len(new)
         for (key, request), patch_PD in zip(new.items(), patch_BPD, strict=True):
+            if request.shares > 1:  # it may wait long, and a view would keep the others with it
+                patch_PD = patch_PD.clone()
             self._encoded[key] = Encoded(patch_PD, request.shares, each_ms / request.shares)
 
     def _take(self, key: int) -> float:

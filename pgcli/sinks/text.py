@@ -16,6 +16,6 @@ def text_lines(answer: Answer) -> str:
 
 
 def box_line(box: Box) -> str:
-    """A box in whole pixels, from its top left to its bottom right, with its score to two digits."""
+    """A box in whole pixels, top left to bottom right, with its score to two digits."""
     corners = f"{box.xmin:.0f},{box.ymin:.0f} - {box.xmax:.0f},{box.ymax:.0f}"
     return f"  {printable(box.label)} {corners} ({box.score:.2g})"
