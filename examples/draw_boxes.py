@@ -53,4 +53,6 @@ def draw(picture: Image.Image, box: dict[str, object], colour: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: draw_boxes.py ROWS.jsonl FOLDER")
     main(*sys.argv[1:])

@@ -43,4 +43,6 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: parquet_roundtrip.py FOLDER")
     main(*sys.argv[1:])

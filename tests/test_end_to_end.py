@@ -490,3 +490,11 @@ def test_an_output_that_is_an_input_is_refused_and_left_alone(pgcli: Any, tmp_pa
         assert done.returncode == 2
         assert b"is an input" in done.stderr
         assert manifest.read_bytes() == before
+
+
+def test_nothing_on_standard_input_is_no_input(pgcli: Any, tmp_path: Path) -> None:
+    for output in ("-", tmp_path / "rows.parquet", tmp_path / "rows.jsonl"):
+        done = pgcli("caption", "-", *DEMO, "-o", output, stdin=b"")
+        assert done.returncode == 4
+        assert b"standard input" in done.stderr
+    assert not list(tmp_path.iterdir())

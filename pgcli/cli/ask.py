@@ -19,7 +19,7 @@ from pgcli.cli.models import check_revision
 from pgcli.cli.options import Model, Options
 from pgcli.cli.plan import Plan
 from pgcli.cli.screen import Screen, is_terminal
-from pgcli.errors import OutputFailed
+from pgcli.errors import NoInputError, OutputFailed
 from pgcli.printable import encodable
 from pgcli.records import Answer, Item, Picture, error_answer
 from pgcli.run import Ask, Look, Tally, run
@@ -118,7 +118,7 @@ def answered(
 
     try:
         with progress, sink:
-            return run(
+            tally = run(
                 items,
                 look(plan, engine.square),
                 asking(plan, engine),
@@ -127,7 +127,13 @@ def answered(
                 on_row=progress.count,
                 on_error=plan.options.running.on_error,
             )
-    except BrokenPipeError:
+            if not tally.rows:  # only standard input can turn out empty this late
+                raise NoInputError(
+                    "nothing came on standard input",
+                    hint="pipe in a path or a JSON object on each line, or name a folder",
+                )
+            return tally
+    except (BrokenPipeError, NoInputError):
         raise
     except BaseException:
         screen.say(summary.left_behind(plan.options.output.output, progress.tally.rows))
