@@ -498,3 +498,11 @@ def test_nothing_on_standard_input_is_no_input(pgcli: Any, tmp_path: Path) -> No
         assert done.returncode == 4
         assert b"standard input" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_row_on_standard_input_may_not_bring_a_prompt_beside_the_given_one(pgcli: Any) -> None:
+    row = json.dumps({"image": str(PICTURES / NAMES[0]), "prompt": "caption en"}).encode()
+    done = pgcli("ask", "-", "--prompt", "how many?", *DEMO, stdin=row)
+    assert done.returncode == 2
+    assert b"brings a prompt" in done.stderr
+    assert pgcli("caption", "-", *DEMO, stdin=row).returncode == 0

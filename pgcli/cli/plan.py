@@ -108,6 +108,7 @@ def reading(question: Question, options: Options) -> Reading:
         keep=chosen.keep,
         fields=columns(question),
         wants_prompts=question.templates is None,
+        refuses_prompts=question.task == "ask" and question.templates is not None,
         nul=chosen.nul,
         allow_outside_root=chosen.allow_outside_root,
     )

@@ -27,6 +27,7 @@ class Reading:
     keep: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
     wants_prompts: bool = False
+    refuses_prompts: bool = False
     nul: bool = False
     allow_outside_root: bool = False
 

@@ -53,6 +53,9 @@ class Stream:
             self._check_plain(place)
             placed = anywhere(os.fsdecode(line))
             return Item(index, placed.image, placed.image, placed.path, fault=placed.fault)
+        if reading.refuses_prompts and values.get(reading.prompt_column) is not None:
+            message = f"{self.name}, {place}: the row brings a prompt, and one is given for all"
+            raise UsageError(message, hint="leave one of them out, or rename with --prompt-column")
         for name in (reading.image_column, *reading.keep, *reading.fields):
             if name not in values:
                 raise ManifestError(f"{self.name}, {place}: there is no {name!r}")
