@@ -146,13 +146,12 @@ def _items(
     given = [source] if isinstance(source, str | os.PathLike | bytes) else list(source)
     if any(isinstance(one, bytes) for one in given):
         return [_item(number, one) for number, one in enumerate(given)], len(given)
-    reading = Reading(fields=tasks.columns(question), wants_prompts=question.templates is None)
+    reading = Reading(
+        fields=tasks.columns(question),
+        wants_prompts=question.templates is None,
+        refuses_prompts=question.refuses_prompts,
+    )
     found = open_sources([os.fspath(one) for one in given if not isinstance(one, bytes)], reading)
-    if question.task == "ask" and question.templates is not None and found.has_prompts:
-        raise UsageError(
-            "a prompt is given, and the manifest has a prompt column",
-            hint="leave one of them out",
-        )
     return found, found.total
 
 

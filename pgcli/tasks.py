@@ -31,6 +31,11 @@ class Question:
     templates: tuple[str, ...] | None
     max_new_tokens: int
 
+    @property
+    def refuses_prompts(self) -> bool:
+        """Whether prompts were given in words, beside which no item may bring one of its own."""
+        return self.task == "ask" and self.templates is not None
+
 
 def caption(lang: str = "en", *, max_new_tokens: int | None = None) -> Question:
     """One caption per picture, in the language with this tag (`en`, `pt-BR`)."""

@@ -87,11 +87,6 @@ def made(names: Sequence[str], question: Question, options: Options) -> Plan:
     """
     source = open_sources(names, reading(question, options))
     spare_the_input(names, options.output.output)
-    if question.task == "ask" and question.templates is not None and source.has_prompts:
-        raise UsageError(
-            f"--prompt is given, and the manifest has prompts in {options.input.prompt_column!r}",
-            hint="leave out --prompt, or name another column with --prompt-column",
-        )
     plan = Plan(question, tuple(names), source, options)
     if plan.takes_demo_unasked and (plan.pictures or 0) > DEMO_PICTURES:
         raise too_many_for_demo(f"{plan.pictures:,} pictures")
@@ -108,7 +103,7 @@ def reading(question: Question, options: Options) -> Reading:
         keep=chosen.keep,
         fields=columns(question),
         wants_prompts=question.templates is None,
-        refuses_prompts=question.task == "ask" and question.templates is not None,
+        refuses_prompts=question.refuses_prompts,
         nul=chosen.nul,
         allow_outside_root=chosen.allow_outside_root,
     )

@@ -58,6 +58,12 @@ def open_sources(sources: Sequence[str], reading: Reading | None = None) -> Sour
     source = Source(parts)
     if source.total == 0:
         raise NoInputError(f"no picture in {', '.join(sources)}", hint=_hint(source.ignored))
+    if reading.refuses_prompts and source.has_prompts:
+        column = f"its prompt column {reading.prompt_column!r}"
+        raise UsageError(
+            f"--prompt is given, and the manifest has prompts in {column}",
+            hint="leave out --prompt, or name another column with --prompt-column",
+        )
     return source
 
 

@@ -19,7 +19,10 @@ MANIFEST_ENDINGS = frozenset({".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"})
 
 @dataclass(frozen=True)
 class Reading:
-    """Which columns mean what, which are wanted for prompts (`fields`) and output (`keep`)."""
+    """Which columns mean what, which are wanted for prompts (`fields`) and output (`keep`).
+
+    A row has to bring a prompt where one is wanted, and may not where prompts are refused.
+    """
 
     image_column: str = "image"
     id_column: str = "id"
