@@ -112,6 +112,12 @@ class _Keys:
             raise ValueError(f"{self.name(key)} is {brief(value)}, not a positive number")
         return float(value)
 
+    def claim(self, key: str, default: bool) -> bool:
+        value = self.take(key, default)
+        if not isinstance(value, bool):
+            raise ValueError(f"{self.name(key)} is {brief(value)}, not true or false")
+        return value
+
     def only(self, key: str, *allowed: Any) -> None:
         """Accept the key where it is absent, null or one of the allowed values."""
         value = self.take(key)
@@ -234,12 +240,8 @@ def _rope_theta(keys: _Keys) -> float:
 
 def _tied(keys: _Keys, text: _Keys) -> bool:
     """What the top level says; the decoder's own word counts for nothing in transformers either."""
-    for level in (text, keys):
-        value = level.take("tie_word_embeddings", True)
-        if not isinstance(value, bool):
-            name = level.name("tie_word_embeddings")
-            raise ValueError(f"{name} is {brief(value)}, not true or false")
-    return bool(value)
+    text.claim("tie_word_embeddings", True)
+    return keys.claim("tie_word_embeddings", True)
 
 
 def _ids(keys: _Keys, key: str) -> tuple[int, ...]:
