@@ -20,10 +20,11 @@ from io import BytesIO
 from tqdm import tqdm
 
 from pgcli.checkpoints.find import find
-from pgcli.engine.engine import load
+from pgcli.engine.loading import load
 from pgcli.images import Limits, look
 from pgcli.metrics import detection, exact_match
 from pgcli.records import Box, Item
+from pgcli.tasks import Question
 from pgcli.training.drawing import render
 from pgcli.training.lessons import Lesson, exam
 from pgcli.training.scenes import COLOURS, EXAM_SEEDS, SHAPES, Extent, Scene
@@ -40,7 +41,8 @@ def main() -> None:
     lessons = [lesson for asked in exams for lesson in asked]
     eye = partial(look, square=engine.square, limits=Limits())
     pictures = zip(starts(exams), map(eye, items(scenes, exams)), strict=True)
-    answers = dict(tqdm(engine.ask(pictures, "ask", 96), total=len(lessons), unit="answer"))
+    told = engine.ask(pictures, Question("ask", None, 96))
+    answers = dict(tqdm(told, total=len(lessons), unit="answer"))
     rows = [(lesson, answers[place]) for place, lesson in enumerate(lessons)]
 
     given: dict[str, list[tuple[str, str]]] = defaultdict(list)

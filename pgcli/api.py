@@ -1,9 +1,10 @@
-"""The Python face: load an engine, then caption, ask and detect over pictures by name or bytes."""
+"""The Python face: load an engine, then ask of pictures, by name or bytes, as commands do."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from pgcli import tasks
 from pgcli.errors import UsageError
 from pgcli.images import Limits, look
-from pgcli.records import Answer, Item, Picture, error_answer
+from pgcli.records import Answer, Item, Picture, Region, error_answer
 from pgcli.run import answers
 from pgcli.sources import Reading, open_sources
 from pgcli.tasks import Question
@@ -29,26 +30,39 @@ def load(
     model: str | os.PathLike[str] = "demo",
     *,
     revision: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
+    mask_decoder: str | os.PathLike[str] | None = None,
     device: str = "auto",
     dtype: str = "auto",
     batch_size: int | None = None,
 ) -> Engine:
     """An engine for a checkpoint folder, a Hub name, or `demo`, the built-in model.
 
-    Raises the errors of `pgcli.errors`, each with a `hint` that says what to do.
+    `adapter` is a LoRA to merge into it, by folder or Hub name; `mask_decoder` the file that
+    turns mask codes into pixels. Raises the errors of `pgcli.errors`, each with a `hint` that says
+    what to do.
     """
     from pgcli.checkpoints.find import find
-    from pgcli.engine.engine import load as load_engine
+    from pgcli.engine.loading import load as load_engine
 
-    checkpoint = find(os.fspath(model), revision)
-    return Engine(load_engine(checkpoint, device=device, dtype=dtype, batch_size=batch_size))
+    loaded = load_engine(
+        find(os.fspath(model), revision),
+        adapter=None if adapter is None else find(os.fspath(adapter), kind="adapter"),
+        masks=None if mask_decoder is None else Path(mask_decoder),
+        device=device,
+        dtype=dtype,
+        batch_size=batch_size,
+    )
+    return Engine(loaded)
 
 
 class Engine:
     """A loaded model. Each method yields one Answer per picture and prompt, in input order.
 
     A picture that cannot be read is an Answer with `error` set; the others are answered.
-    `workers` is how many processes decode pictures, `progress` shows a bar on stderr.
+    `region` is xmin, ymin, xmax, ymax in pixels of the upright pictures, told to models trained to
+    answer about a part. `workers` is how many processes decode pictures, `progress` shows a bar on
+    stderr.
     """
 
     def __init__(self, engine: Loaded):
@@ -64,54 +78,81 @@ class Engine:
         source: Source | Iterable[Source],
         *,
         lang: str = "en",
+        region: Region | None = None,
         max_new_tokens: int | None = None,
         workers: int | None = None,
         progress: bool = False,
     ) -> Iterator[Answer]:
         """One caption per picture."""
         question = tasks.caption(lang, max_new_tokens=max_new_tokens)
-        return self._answers(source, question, workers, progress)
+        return self._answers(source, replace(question, region=region), workers, progress)
 
     def ask(
         self,
         source: Source | Iterable[Source],
         prompt: str | Sequence[str] | None = None,
         *,
+        choices: Sequence[str] = (),
+        region: Region | None = None,
         max_new_tokens: int | None = None,
         workers: int | None = None,
         progress: bool = False,
     ) -> Iterator[Answer]:
-        """One answer per picture and prompt; without a prompt the manifest's column is asked."""
+        """One answer per picture and prompt; without a prompt the manifest's column is asked.
+
+        With `choices` the answer is the likeliest of them, and each one's probability in
+        `Answer.choices`.
+        """
         prompts = [prompt] if isinstance(prompt, str) else prompt
-        return self._answers(
-            source, tasks.ask(prompts, max_new_tokens=max_new_tokens), workers, progress
-        )
+        question = tasks.ask(prompts, choices=choices, max_new_tokens=max_new_tokens)
+        return self._answers(source, replace(question, region=region), workers, progress)
 
     def detect(
         self,
         source: Source | Iterable[Source],
         objects: str | Sequence[str],
         *,
+        strict: bool = False,
+        region: Region | None = None,
         max_new_tokens: int | None = None,
         workers: int | None = None,
         progress: bool = False,
     ) -> Iterator[Answer]:
-        """One row per picture, with `boxes` around the named objects in pixels."""
+        """One row per picture, with `boxes` around the named objects in pixels.
+
+        `strict` allows no answer but whole boxes around these objects.
+        """
         names = [objects] if isinstance(objects, str) else objects
-        return self._answers(
-            source, tasks.detect(names, max_new_tokens=max_new_tokens), workers, progress
-        )
+        question = tasks.detect(names, strict=strict, max_new_tokens=max_new_tokens)
+        return self._answers(source, replace(question, region=region), workers, progress)
+
+    def segment(
+        self,
+        source: Source | Iterable[Source],
+        objects: str | Sequence[str],
+        *,
+        region: Region | None = None,
+        max_new_tokens: int | None = None,
+        workers: int | None = None,
+        progress: bool = False,
+    ) -> Iterator[Answer]:
+        """One row per picture, with `boxes` around the named objects and the `masks` within."""
+        names = [objects] if isinstance(objects, str) else objects
+        question = tasks.segment(names, max_new_tokens=max_new_tokens)
+        return self._answers(source, replace(question, region=region), workers, progress)
 
     def ocr(
         self,
         source: Source | Iterable[Source],
         *,
+        region: Region | None = None,
         max_new_tokens: int | None = None,
         workers: int | None = None,
         progress: bool = False,
     ) -> Iterator[Answer]:
         """The text that stands in each picture."""
-        return self._answers(source, tasks.ocr(max_new_tokens=max_new_tokens), workers, progress)
+        question = tasks.ocr(max_new_tokens=max_new_tokens)
+        return self._answers(source, replace(question, region=region), workers, progress)
 
     def _answers(
         self,
@@ -130,7 +171,7 @@ class Engine:
         rows: Iterator[Answer] = answers(
             tasks.with_prompts(items, question),
             partial(look_ahead, look=eye, workers=workers, total=total),
-            partial(engine.ask, task=question.task, max_new_tokens=question.max_new_tokens),
+            partial(engine.ask, question=question),
             refuse,
         )
         return _shown(rows, question, total) if progress else rows
@@ -150,6 +191,7 @@ def _items(
         fields=tasks.columns(question),
         wants_prompts=question.templates is None,
         refuses_prompts=question.refuses_prompts,
+        refuses_regions=question.region is not None,
     )
     found = open_sources([os.fspath(one) for one in given if not isinstance(one, bytes)], reading)
     return found, found.total

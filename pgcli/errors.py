@@ -4,6 +4,7 @@ PgcliError                 1   never raised itself
 ├── UsageError             2   an option, a source or a prompt that cannot be meant
 │   └── ManifestError      2   a manifest that cannot be read as one
 ├── NoInputError           4   nothing to do: no picture matched
+├── Difference             5   what was compared is not the same
 ├── ModelUnavailable      10   gated, offline or unknown model
 ├── OutputExists          13   the output is there already
 ├── OutputFailed          14   the output could not be written
@@ -43,6 +44,10 @@ class ManifestError(UsageError):
 
 class NoInputError(PgcliError):
     exit_code = 4
+
+
+class Difference(PgcliError):
+    exit_code = 5
 
 
 class ModelUnavailable(PgcliError):

@@ -1,4 +1,4 @@
-"""The frozen dataclasses that travel: Item, Picture, Piece, Box, Answer."""
+"""The frozen dataclasses that travel: Item, Picture, Piece, Box, Mask, Choice, Answer."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import numpy
 
-Task = Literal["caption", "ask", "detect", "ocr"]
+Task = Literal["caption", "ask", "detect", "segment", "ocr"]
 Finish = Literal["stop", "length"]
 #: A part of a picture: xmin, ymin, xmax, ymax in pixels of the upright image.
-Region = tuple[int, int, int, int]
+Region = tuple[float, float, float, float]
 
 #: The columns that `--no-timing` leaves null.
 TIMING_COLUMNS = ("load_ms", "vision_ms", "prefill_ms", "decode_ms", "batch")
@@ -31,8 +31,10 @@ class Item:
     """One input picture as a source found it, not yet read.
 
     `image` is what the row shows; `path` is what is opened (undecodable bytes as surrogates), None
-    where `data` holds the bytes. `fields` are the manifest columns that prompts may name, `kept`
-    those that the output repeats. `fault` is set where the picture must not be opened at all.
+    where `data` holds the bytes. `choices` are the candidates among which the answer is picked,
+    none where it is generated; `region` is the part of the picture that the prompts are about.
+    `fields` are the manifest columns that prompts may name, `kept` those that the output repeats.
+    `fault` is set where the picture must not be opened at all.
     """
 
     index: int
@@ -41,6 +43,8 @@ class Item:
     path: str | None = None
     data: bytes | None = None
     prompts: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    region: Region | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     kept: Mapping[str, Any] = field(default_factory=dict)
     fault: Fault | None = None
@@ -50,8 +54,7 @@ class Item:
 class Picture:
     """A decoded item: upright size, and uint8 RGB pixels (R, R, 3) in the model's square.
 
-    `region` (xmin, ymin, xmax, ymax) is the part that the square shows, None for all of it. With a
-    `fault`, `pixels` is None, and width and height are known only if the header gave them.
+    With a `fault`, `pixels` is None, and width and height are known only if the header gave them.
     """
 
     item: Item
@@ -60,7 +63,6 @@ class Picture:
     pixels: numpy.ndarray | None
     load_ms: float
     fault: Fault | None = None
-    region: Region | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,37 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
+class Rle:
+    """A mask over a whole picture in COCO's compressed run-length encoding; size: height, width."""
+
+    size: tuple[int, int]
+    counts: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """What lies within a box: the 16 mask codes, and the pixels where a decoder was given."""
+
+    codes: tuple[int, ...]
+    rle: Rle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A candidate answer: the sum of its tokens' log-probabilities, and its share among all."""
+
+    text: str
+    logprob: float
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """One row of the output, one image and prompt; the fields are the contract's columns."""
+    """One row of the output, one image and prompt; the fields are the contract's columns.
+
+    `masks` has an entry for each box of `segment`, None where the box came without its 16 codes;
+    `choices` an entry for each candidate of a question that has any.
+    """
 
     index: int
     id: str
@@ -112,11 +143,16 @@ class Answer:
     model: str
     error: str | None
     error_message: str | None
+    masks: tuple[Mask | None, ...] | None = None
+    choices: tuple[Choice, ...] | None = None
     kept: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: The contract's columns in the order in which they are written; columns of `--keep` follow them.
-COLUMNS = tuple(f.name for f in fields(Answer) if f.name != "kept")
+#: The columns that only some runs have: those of `segment`, and those with choices.
+EXTRA_COLUMNS = ("masks", "choices")
+#: The contract's columns in the order in which they are written; the extra ones follow them, and
+#: then those of `--keep`.
+COLUMNS = tuple(f.name for f in fields(Answer) if f.name not in (*EXTRA_COLUMNS, "kept"))
 
 
 def error_answer(picture: Picture, prompt: str, *, task: Task, model: str) -> Answer:

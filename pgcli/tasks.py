@@ -1,4 +1,4 @@
-"""What is asked of a picture: caption, ask, detect or ocr, and the prompt each makes."""
+"""What is asked of a picture: caption, ask, detect, segment or ocr, and the prompt each makes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, time
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 from pgcli.errors import UsageError
 from pgcli.printable import encodable
-from pgcli.records import Item, Task
+from pgcli.records import EXTRA_COLUMNS, Item, Region, Task
 
 #: How many tokens an answer may have where the user does not say.
-MAX_NEW_TOKENS: Mapping[Task, int] = {"caption": 128, "ask": 64, "detect": 256, "ocr": 512}
+MAX_NEW_TOKENS: Mapping[Task, int] = {
+    "caption": 128,
+    "ask": 64,
+    "detect": 256,
+    "segment": 512,
+    "ocr": 512,
+}
 
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 BRACES = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
@@ -25,16 +31,35 @@ class Question:
     """A task and its prompts, in which `{column}` stands for a value of the manifest's row.
 
     `templates` is None where each item brings a prompt of its own, from the manifest's column.
+    `objects` are what is looked for; `strict` allows no answer but boxes around these.
+    `choices` are the candidates for every answer, or the `choices_column` holds an item's own.
+    `region` is the part of every picture that the prompts are about, unless items bring their own.
     """
 
     task: Task
     templates: tuple[str, ...] | None
     max_new_tokens: int
+    objects: tuple[str, ...] = ()
+    strict: bool = False
+    choices: tuple[str, ...] = ()
+    choices_column: str | None = None
+    region: Region | None = None
 
     @property
     def refuses_prompts(self) -> bool:
         """Whether prompts were given in words, beside which no item may bring one of its own."""
         return self.task == "ask" and self.templates is not None
+
+    @property
+    def extra_columns(self) -> tuple[str, ...]:
+        """The columns that rows have for this question on top of what every row has."""
+        found = {"masks": self.task == "segment", "choices": self.has_choices}
+        return tuple(name for name in EXTRA_COLUMNS if found[name])
+
+    @property
+    def has_choices(self) -> bool:
+        """Whether answers are picked among candidates."""
+        return bool(self.choices) or self.choices_column is not None
 
 
 def caption(lang: str = "en", *, max_new_tokens: int | None = None) -> Question:
@@ -44,11 +69,30 @@ def caption(lang: str = "en", *, max_new_tokens: int | None = None) -> Question:
     return posed("caption", [f"caption {lang}"], max_new_tokens)
 
 
-def ask(prompts: Sequence[str] | None, *, max_new_tokens: int | None = None) -> Question:
+def ask(
+    prompts: Sequence[str] | None,
+    *,
+    choices: Sequence[str] = (),
+    choices_column: str | None = None,
+    max_new_tokens: int | None = None,
+) -> Question:
     """One answer per picture and prompt; None takes each item's own prompt.
 
-    The same prompt twice is refused, as picture and prompt are the key of a row.
+    The same prompt twice is refused, as picture and prompt are the key of a row. With `choices`,
+    or a manifest's column of them, the answer is the likeliest of these.
     """
+    if choices and choices_column is not None:
+        raise UsageError(
+            "choices are given, and a column of them is named", hint="leave out one of the two"
+        )
+    return replace(
+        _asked(prompts, max_new_tokens),
+        choices=distinct(choices, "the choices") if choices else (),
+        choices_column=choices_column,
+    )
+
+
+def _asked(prompts: Sequence[str] | None, max_new_tokens: int | None) -> Question:
     if prompts is None:
         return posed("ask", None, max_new_tokens)
     templates = [prompt.strip() for prompt in prompts]
@@ -60,8 +104,38 @@ def ask(prompts: Sequence[str] | None, *, max_new_tokens: int | None = None) -> 
     return posed("ask", templates, max_new_tokens)
 
 
-def detect(objects: Sequence[str], *, max_new_tokens: int | None = None) -> Question:
-    """Boxes around each of these objects, asked for in one prompt; braces in a name are text."""
+def distinct(choices: Sequence[str], whose: str) -> tuple[str, ...]:
+    """Two candidates or more, none of them empty or twice there; outer blanks count for nothing."""
+    found = tuple(sent(choice) for choice in choices)
+    if len(found) < 2:
+        raise UsageError(
+            f"{whose} are {len(found)}, and picking takes two", hint="--choice yes --choice no"
+        )
+    for choice in found:
+        if not choice or found.count(choice) > 1:
+            problem = "is there twice" if choice else "is empty"
+            raise UsageError(f"{whose}: {choice!r} {problem}", hint="give each once")
+    return found
+
+
+def detect(
+    objects: Sequence[str], *, strict: bool = False, max_new_tokens: int | None = None
+) -> Question:
+    """Boxes around each of these objects, asked for in one prompt; braces in a name are text.
+
+    A `strict` answer consists of boxes around these objects and of nothing else.
+    """
+    return replace(_looking_for("detect", objects, max_new_tokens), strict=strict)
+
+
+def segment(objects: Sequence[str], *, max_new_tokens: int | None = None) -> Question:
+    """Boxes around each of these objects, each with the codes of its mask."""
+    return _looking_for("segment", objects, max_new_tokens)
+
+
+def _looking_for(
+    task: Literal["detect", "segment"], objects: Sequence[str], max_new_tokens: int | None
+) -> Question:
     names = [name.strip() for name in objects]
     if not names:
         raise UsageError("no object to look for", hint="write --object cat")
@@ -71,8 +145,8 @@ def detect(objects: Sequence[str], *, max_new_tokens: int | None = None) -> Ques
                 f"not the name of one object: {name!r}",
                 hint="repeat the option for several: --object cat --object dog",
             )
-    prompt = "detect " + " ; ".join(names)
-    return posed("detect", [literal(prompt)], max_new_tokens)
+    prompt = f"{task} " + " ; ".join(names)
+    return replace(posed(task, [literal(prompt)], max_new_tokens), objects=tuple(names))
 
 
 def ocr(*, max_new_tokens: int | None = None) -> Question:
@@ -102,7 +176,7 @@ def columns(question: Question) -> tuple[str, ...]:
 
 
 def with_prompts(items: Iterable[Item], question: Question) -> Iterator[Item]:
-    """The items, each with the prompts to be asked of it, as they are sent.
+    """The items, each with the prompts to be asked of it, as they are sent, and their choices.
 
     Prompts that two templates make alike for one item are asked once. Raises UsageError at an
     item that lacks a column its prompt names, or that lacks a prompt where it must bring one.
@@ -117,7 +191,15 @@ def with_prompts(items: Iterable[Item], question: Question) -> Iterator[Item]:
                 f"{item.id} has no prompt",
                 hint="write --prompt TEXT, or name the manifest's column with --prompt-column",
             )
-        yield replace(item, prompts=tuple(dict.fromkeys(map(sent, prompts))))
+        choices = question.choices
+        if question.choices_column is not None:
+            choices = distinct(item.choices, f"the choices of {item.id}")
+        yield replace(
+            item,
+            prompts=tuple(dict.fromkeys(map(sent, prompts))),
+            choices=choices,
+            region=question.region or item.region,
+        )
 
 
 def sent(prompt: str) -> str:

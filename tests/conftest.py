@@ -23,6 +23,14 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoint_into(tmp_path_factory.mktemp("tiny"))
 
 
+@pytest.fixture(scope="session")
+def tiny2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of the second generation, with a window and bounds that do bite."""
+    from tests.tiny import checkpoint_into
+
+    return checkpoint_into(tmp_path_factory.mktemp("tiny2"), generation=2)
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
     """Every device a design test must hold on."""

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from pgcli.cli import ask
 from pgcli.images import Square
 from pgcli.records import Answer, Picture
+from pgcli.tasks import Question
 
 
 class Engine:
@@ -28,14 +29,13 @@ class Engine:
     def ask(
         self,
         stream: Iterable[tuple[int, Picture]],
-        task: str,
-        max_new_tokens: int,
+        question: Question,
         sampling: object,
     ) -> Iterator[tuple[int, Answer]]:
         for place, picture in stream:
             for number, prompt in enumerate(picture.item.prompts, start=place):
                 time.sleep(float(os.environ.get("PRETEND_SECONDS", "0")))
-                yield number, answer(picture, prompt, task)
+                yield number, answer(picture, prompt, question.task)
 
 
 def answer(picture: Picture, prompt: str, task: str) -> Answer:
@@ -65,7 +65,7 @@ def answer(picture: Picture, prompt: str, task: str) -> Answer:
     )
 
 
-def open_engine(*_: object) -> Engine:
+def open_engine(*_: object, **__: object) -> Engine:
     return Engine()
 
 

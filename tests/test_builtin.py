@@ -12,10 +12,11 @@ from safetensors import safe_open
 from transformers import AutoProcessor, PaliGemmaForConditionalGeneration
 
 from pgcli.checkpoints.find import BUILTIN, DEMO, find
-from pgcli.engine.engine import load
+from pgcli.engine.loading import load
 from pgcli.images import Square
 from pgcli.metrics import exact_match
 from pgcli.records import Answer, Item, Picture
+from pgcli.tasks import Question
 from pgcli.training.drawing import render
 from pgcli.training.lessons import exam
 from pgcli.training.scenes import EXAM_SEEDS, Scene
@@ -47,7 +48,7 @@ def pictures(drawn: list[Drawn], square: Square) -> Iterator[tuple[int, Picture]
 
 def answered(drawn: list[Drawn], batch_size: int) -> list[Answer]:
     engine = load(find(DEMO), device="cpu", dtype="float32", batch_size=batch_size)
-    answers = dict(engine.ask(pictures(drawn, engine.square), "ask", NEW_TOKENS))
+    answers = dict(engine.ask(pictures(drawn, engine.square), Question("ask", None, NEW_TOKENS)))
     return [answers[place] for place in range(len(drawn))]
 
 

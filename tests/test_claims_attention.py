@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pgcli.engine.memory import parameters
+from pgcli.model.attention import grouped_attention
 from pgcli.model.config import DecoderConfig, read_config
-from pgcli.model.gemma import MLP, Attention, Gemma, Layer, RMSNorm, Rotation, grouped_attention
+from pgcli.model.gemma import MLP, Attention, Gemma, Layer, RMSNorm, Rotation
 from pgcli.model.paligemma import PaliGemma
 from tests.random_weights import normal, randomised
 

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine.engine import Engine, load
+from pgcli.engine.engine import Engine
 from pgcli.engine.generate import GREEDY, Limits, generate
+from pgcli.engine.loading import load
 from pgcli.engine.tokens import left_pad
 from pgcli.model.cache import Cache
-from pgcli.model.paligemma import PaliGemma, prefix_mask
+from pgcli.model.paligemma import PaliGemma, prefix_sight
 from pgcli.records import Item, Picture
+from pgcli.tasks import Question
 from tests.random_weights import normal
 from tests.tiny import PATCHES, RESOLUTION
 
@@ -105,9 +107,9 @@ def teacher_forced(model: PaliGemma, patch_BPD: Tensor, answer_BT: Tensor) -> Te
     answered_BT = torch.ones_like(answer_BT, dtype=torch.bool)
     is_real_BS = torch.cat([image_BP, is_real_BT, answered_BT], dim=1)
     is_prefix_BS = torch.cat([image_BP, is_real_BT, ~answered_BT], dim=1)
-    mask = prefix_mask(is_real_BS, is_prefix_BS)
+    sight = prefix_sight(is_real_BS, is_prefix_BS, is_real_BS.cumsum(1), None)
     everything_BT = torch.cat([token_BT, answer_BT], dim=1)
-    return model(patch_BPD, everything_BT, is_real_BS.cumsum(1), mask)
+    return model(patch_BPD, everything_BT, is_real_BS.cumsum(1), sight)
 
 
 def test_a_prompt_read_token_by_token_is_another_prompt(
@@ -127,7 +129,7 @@ def test_a_prompt_read_token_by_token_is_another_prompt(
     for slot_BD in x_BSD.unbind(1):
         last = model.decoder(slot_BD[:, None], *cache.claim(None, 1), cache)
     is_real_BS = torch.ones(x_BSD.shape[:2], dtype=torch.bool)
-    causal = prefix_mask(is_real_BS, ~is_real_BS)
+    causal = prefix_sight(is_real_BS, ~is_real_BS, is_real_BS.cumsum(1), None)
     whole = model(patch_BPD[:1], token_BT, is_real_BS.cumsum(1), causal)
     torch.testing.assert_close(last[:, 0], whole[:, -1], **EXACT)
 
@@ -169,11 +171,11 @@ def test_positions_count_real_slots_whatever_the_padding(padding: int) -> None:
 
 def test_the_mask_shows_real_slots_only_and_is_left_out_where_all_are_real() -> None:
     cache = unit_cache(rows=2, slots=8)
-    assert cache.claim(None, 2)[1] is None
+    assert cache.claim(None, 2)[1] == (None, None)
     is_real_BL = torch.tensor([[True, True], [False, True]])
-    _, mask = cache.claim(is_real_BL, 2)
+    _, (mask, _) = cache.claim(is_real_BL, 2)
     assert mask.tolist() == [[[[True] * 4]], [[[True, True, False, True]]]]
-    _, mask = cache.claim(None, 1)
+    _, (mask, _) = cache.claim(None, 1)
     assert mask.tolist() == [[[[True] * 5]], [[[True, True, False, True, True]]]]
 
 
@@ -276,7 +278,7 @@ def test_the_eye_looks_once_at_each_picture_however_often_it_is_asked(
 
     monkeypatch.setattr(engine.model.vision, "forward", watched)
     prompts = [("caption en", "is it red?", "how many?"), ("ocr",), ("a", "b", "c", "d e f")]
-    answers = sorted(engine.ask(stream(prompts), max_new_tokens=6))
+    answers = sorted(engine.ask(stream(prompts), Question("ask", None, 6)))
     assert [place for place, _ in answers] == list(range(8))
     assert [answer.prompt for _, answer in answers] == [p for several in prompts for p in several]
     shades = sorted(2 * n * 50 / 255 - 1 for n in range(3))
@@ -303,4 +305,4 @@ def test_an_answer_is_the_same_whether_its_picture_is_shared_or_not(tiny: Path) 
 
 
 def texts(engine: Engine, pictures: list[tuple[int, Picture]]) -> list[str | None]:
-    return [answer.answer for _, answer in sorted(engine.ask(pictures, max_new_tokens=6))]
+    return [answer.answer for _, answer in sorted(engine.ask(pictures, Question("ask", None, 6)))]

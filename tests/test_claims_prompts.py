@@ -14,11 +14,13 @@ from tokenizers import AddedToken, Tokenizer
 from torch import Tensor
 
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine.engine import Engine, load
+from pgcli.engine.engine import Engine
+from pgcli.engine.loading import load
 from pgcli.engine.tokens import Vocabulary, left_pad
 from pgcli.images import Limits, Square, look
 from pgcli.model.siglip import normalise
 from pgcli.records import Item, Picture
+from pgcli.tasks import Question
 from tests.tiny import PATCHES, RESOLUTION
 
 BOS, EOS, NEWLINE = 2, 1, 108
@@ -94,7 +96,7 @@ def test_pictures_of_any_size_and_mode_are_stacked_in_their_order(
     colours = [("RGB", "red", (9, 50)), ("L", 255, (80, 8)), ("1", 0, (3, 3)), ("P", 0, (64, 64))]
     files = [stored(*colour) for colour in colours]
     stream = [(n, picture(data, n, ("caption en",))) for n, data in enumerate(files)]
-    assert len(list(engine.ask(stream, max_new_tokens=1))) == 4
+    assert len(list(engine.ask(stream, Question("ask", None, 1)))) == 4
     (pixels_BCRR,) = seen
     assert pixels_BCRR.shape == (4, 3, RESOLUTION, RESOLUTION)
     expected = [[1, -1, -1], [1, 1, 1], [-1, -1, -1], [-1, -1, -1]]

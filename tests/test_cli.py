@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples" / "images"
 PRETEND = [sys.executable, str(ROOT / "tests" / "pretend.py")]
 PGCLI = [sys.executable, "-m", "pgcli"]
-ANSWERING = ["caption", "ask", "detect", "ocr"]
+ANSWERING = ["caption", "ask", "detect", "segment", "ocr"]
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,7 @@ def test_0_when_every_row_is_answered(capsys, pretended):
 
 
 def test_1_with_a_traceback_when_it_is_our_fault(capsys, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise LookupError("odd \x1b[31mthing")
 
     monkeypatch.setattr(ask, "open_engine", fail)
@@ -126,7 +126,7 @@ def test_1_with_a_traceback_when_it_is_our_fault(capsys, monkeypatch):
         ("caption x --top-p 0", "--top-p: '0' is not a number above 0 to 1"),
         ("caption x --top-p 1.5", "--top-p: '1.5' is not a number above 0 to 1"),
         ("caption x --top-k -1", "--top-k: '-1' is not a whole number of 0 or more"),
-        ("caption x --region 1,2,3", "'1,2,3' is not four whole numbers: xmin,ymin,xmax,ymax"),
+        ("caption x --region 1,2,3", "'1,2,3' is not four numbers of pixels: xmin,ymin,xmax,ymax"),
         ("caption x --region 5,0,5,9", "'5,0,5,9' is empty: xmin must be below xmax"),
         ("caption x --keep a,,b", "'a,,b' is not a list of columns"),
         ("caption x --format xml", "--format: 'xml' is not one of 'auto', 'jsonl', 'text'"),
@@ -241,7 +241,7 @@ def test_every_known_problem_has_the_code_of_its_class(capsys, monkeypatch):
 
     for kind in kinds(PgcliError):
 
-        def fail(*_, kind=kind):
+        def fail(*_, kind=kind, **__):
             raise kind("it is so", hint="do this")
 
         monkeypatch.setattr(ask, "open_engine", fail)
@@ -260,7 +260,7 @@ def test_debug_shows_where_a_known_problem_comes_from(capsys):
 
 def examples():
     """The last line of each help page."""
-    for command in ([], *([name] for name in [*ANSWERING, "info"])):
+    for command in ([], *([name] for name in [*ANSWERING, "info", "doctor"])):
         shown = CliRunner().invoke(app, [*command, "--help"]).output
         yield shown.strip().splitlines()[-1].strip()
 

@@ -229,7 +229,7 @@ class TestSettingsThatWouldChangeTheAnswer:
             ("vision_config__vision_use_head", True),
             ("vision_config__num_channels", 1),
             ("vision_config__model_type", "clip_vision_model"),
-            ("text_config__model_type", "gemma2"),
+            ("text_config__model_type", "gemma3_text"),
             ("text_config__model_type", "llama"),
             ("text_config__rope_scaling", {"type": "linear", "factor": 2.0}),
             ("text_config__rope_parameters", {"rope_type": "linear", "factor": 2.0}),

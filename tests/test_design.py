@@ -11,15 +11,17 @@ from torch import Tensor
 from pgcli.checkpoints import files, weights
 from pgcli.engine.generate import GREEDY, Limits, generate
 from pgcli.engine.tokens import left_pad
-from pgcli.model.paligemma import PaliGemma, prefix_mask
+from pgcli.model.paligemma import PaliGemma, prefix_sight
 
 PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 304, 305, 108], [2, 108], [2, 420, 421, 108]]
 STEPS = 8
 
 
-@pytest.fixture
-def model(tiny: Path, device: str) -> PaliGemma:
-    return weights.load(tiny, files.config(tiny), dtype=torch.float64, device=device)
+@pytest.fixture(params=["tiny", "tiny2"])
+def model(request: pytest.FixtureRequest, device: str) -> PaliGemma:
+    """Each generation; the second has a window shorter than any prefix and bounds that bite."""
+    folder: Path = request.getfixturevalue(request.param)
+    return weights.load(folder, files.config(folder), dtype=torch.float64, device=device)
 
 
 @pytest.fixture
@@ -87,8 +89,9 @@ def test_the_cache_is_only_a_shortcut(model: PaliGemma, patch_BPD: Tensor) -> No
     generated = is_real_BT.new_ones(rows, STEPS)
     is_real_BS = torch.cat([image, is_real_BT, generated], dim=1)
     is_prefix_BS = torch.cat([image, is_real_BT, ~generated], dim=1)
-    mask = prefix_mask(is_real_BS, is_prefix_BS)
-    hidden = model(patch_BPD, everything_BT, is_real_BS.cumsum(1), mask)
+    place_BS = is_real_BS.cumsum(1)
+    sight = prefix_sight(is_real_BS, is_prefix_BS, place_BS, model.config.decoder.window)
+    hidden = model(patch_BPD, everything_BT, place_BS, sight)
     whole = model.decoder.logits(hidden[:, token_BT.shape[1] - 1 :])
     torch.testing.assert_close(torch.stack(cached, dim=1), whole, rtol=0, atol=1e-10)
 
@@ -101,7 +104,12 @@ def test_a_causal_prefix_would_be_noticed(model: PaliGemma, patch_BPD: Tensor) -
     is_real_BS = is_real_BS.to(patch_BPD.device)
     full, causal = (
         model.decoder.logits(
-            model(patch_BPD, token_BT, is_real_BS.cumsum(1), prefix_mask(is_real_BS, prefix))[:, -1]
+            model(
+                patch_BPD,
+                token_BT,
+                place_BS := is_real_BS.cumsum(1),
+                prefix_sight(is_real_BS, prefix, place_BS, None),
+            )[:, -1]
         )
         for prefix in (is_real_BS, ~is_real_BS)
     )

@@ -8,6 +8,7 @@ import psutil
 import pytest
 import torch
 
+from pgcli.engine import container
 from pgcli.engine import device as device_module
 from pgcli.engine.device import (
     SMALL_CHECKPOINT_BYTES,
@@ -152,7 +153,8 @@ class TestDtype:
 
 
 class TestFreeBytes:
-    def test_of_the_cpu_are_what_is_available(self):
+    def test_of_the_cpu_are_what_is_available(self, monkeypatch):
+        monkeypatch.setattr(device_module, "memory_left", lambda: None)
         memory = psutil.virtual_memory()
         assert 0 < free_bytes(CPU) <= memory.total
         if sys.platform == "linux":
@@ -162,6 +164,7 @@ class TestFreeBytes:
         self, monkeypatch, tmp_path
     ):
         monkeypatch.setattr(device_module, "Path", lambda path: tmp_path / "nothing")
+        monkeypatch.setattr(device_module, "memory_left", lambda: None)
         assert free_bytes(CPU) == pytest.approx(psutil.virtual_memory().total / 2, rel=0.01)
 
     @pytest.mark.gpu
@@ -170,6 +173,92 @@ class TestFreeBytes:
         before = free_bytes(CUDA)
         taken = torch.empty(2**28, dtype=torch.uint8, device="cuda")
         assert before - free_bytes(CUDA) >= 0.9 * taken.nbytes
+
+
+GIB = 2**30
+
+
+@pytest.fixture
+def groups(monkeypatch, tmp_path):
+    """Control groups as files say them: membership, and what is in each folder."""
+
+    def groups(membership, files):
+        monkeypatch.setattr(container, "GROUPS", tmp_path / "cgroup")
+        monkeypatch.setattr(container, "MEMBERSHIP", tmp_path / "membership")
+        (tmp_path / "membership").write_text(membership)
+        for name, text in files.items():
+            file = tmp_path / "cgroup" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{text}\n")
+
+    return groups
+
+
+class TestContainer:
+    def test_a_container_s_limit_is_all_that_is_free_in_it(self, groups):
+        groups(
+            "0::/\n",
+            {
+                "memory.max": 3 * GIB,
+                "memory.current": GIB,
+                "memory.stat": f"anon 5\ninactive_file {GIB // 2}",
+            },
+        )
+        assert container.memory_left() == 5 * GIB // 2  # what it holds of files can be given up
+        assert free_bytes(CPU) <= 5 * GIB // 2
+
+    def test_the_first_version_s_files_are_read_too(self, groups):
+        folder = "memory/docker/abc"
+        groups(
+            "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/\n",
+            {
+                f"{folder}/memory.limit_in_bytes": 2 * GIB,
+                f"{folder}/memory.usage_in_bytes": GIB,
+                f"{folder}/memory.stat": f"total_inactive_file {GIB // 4}\ninactive_file 1",
+                "memory/memory.limit_in_bytes": 9223372036854771712,  # none
+                "memory/memory.usage_in_bytes": 5 * GIB,
+                "cpu/docker/abc/cpu.cfs_quota_us": 150000,
+                "cpu/docker/abc/cpu.cfs_period_us": 100000,
+            },
+        )
+        assert container.memory_left() == 5 * GIB // 4
+        assert container.processors() == 1.5 or container.processors() == 1
+
+    def test_the_tightest_group_on_the_way_up_decides(self, groups):
+        groups(
+            "0::/a/b\n",
+            {
+                "a/b/memory.max": "max",
+                "a/b/memory.current": GIB,
+                "a/memory.max": 4 * GIB,
+                "a/memory.current": 3 * GIB,
+                "memory.max": 8 * GIB,
+                "memory.current": 4 * GIB,
+                "a/b/cpu.max": "max 100000",
+                "a/cpu.max": "50000 100000",
+            },
+        )
+        assert container.memory_left() == GIB
+        assert container.processors() == 0.5
+
+    @pytest.mark.parametrize(
+        ("membership", "files"),
+        [
+            ("", {}),
+            ("0::/\n", {}),
+            ("0::/\n", {"memory.max": "max", "memory.current": 5, "cpu.max": "max 100000"}),
+            ("4:memory:/gone\n", {"memory/memory.limit_in_bytes": "9223372036854771712"}),
+            ("0::/\n", {"memory.max": "nonsense", "memory.current": "", "cpu.max": "0 0"}),
+        ],
+    )
+    def test_without_a_limit_the_machine_s_memory_counts(self, groups, membership, files):
+        groups(membership, files)
+        assert container.memory_left() is None
+        assert container.processors() == psutil.cpu_count() or container.processors() >= 1
+
+    def test_a_group_that_is_past_its_limit_leaves_nothing(self, groups):
+        groups("0::/\n", {"memory.max": GIB, "memory.current": 2 * GIB})
+        assert container.memory_left() == 0
 
 
 def test_the_stopwatch_tells_milliseconds(device):

@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -323,28 +322,6 @@ def test_a_limit_counts_rows(pgcli: Any) -> None:
     rows = rows_of(pgcli("ask", PICTURES, *prompts, *DEMO, "--limit", 3))
     places = [(row["index"], row["id"], row["prompt"]) for row in rows]
     assert places == [(0, NAMES[0], "one"), (0, NAMES[0], "two"), (1, NAMES[1], "one")]
-
-
-def test_a_region_is_answered_as_its_own_picture_with_boxes_on_the_whole(
-    pgcli: Any, tmp_path: Path
-) -> None:
-    left, top, _, bottom = region = (30, 20, 9999, 200)
-    with Image.open(PICTURES / "one.png") as whole:
-        size = whole.size
-        whole.crop((left, top, size[0], bottom)).save(tmp_path / "part.png")
-    objects = ("--object", "star", "--object", "red circle")
-    asked = ("detect", *objects, *DEMO, "--no-timing")
-    there = ",".join(map(str, region))
-    (of_region,) = rows_of(pgcli(*asked, PICTURES / "one.png", "--region", there))
-    (of_part,) = rows_of(pgcli(*asked, tmp_path / "part.png"))
-    assert (of_region["width"], of_region["height"]) == size
-    for name in ("answer", "tokens", "finish", "logprob"):
-        assert of_region[name] == of_part[name]
-    for found, expected in zip(of_region["boxes"], of_part["boxes"], strict=True):
-        corners = [found[side] for side in ("xmin", "ymin", "xmax", "ymax")]
-        on_part = [expected[side] for side in ("xmin", "ymin", "xmax", "ymax")]
-        shifted = np.add(on_part, [left, top, left, top]).tolist()
-        assert corners == pytest.approx(shifted, rel=1e-5)
 
 
 # --- exit codes ---

@@ -16,7 +16,7 @@ from pgcli.engine import generate as engine
 from pgcli.engine.generate import GREEDY, Growing, Limits, Sampling, generate
 from pgcli.engine.tokens import left_pad
 from pgcli.errors import InvalidCheckpoint
-from pgcli.model.paligemma import PaliGemma, prefix_mask
+from pgcli.model.paligemma import PaliGemma, prefix_sight
 from tests.random_weights import normal
 from tests.tiny import PATCHES
 
@@ -75,6 +75,7 @@ def test_a_row_ends_at_its_stop_token_or_at_the_limit() -> None:
     rows = answers(model)
     assert [row.tokens for row in rows] == [[3, 4, 1], [3, 4, 5, 6, 7], [1], [3, 4, 5, 6, 1]]
     assert [row.finish for row in rows] == ["stop", "length", "stop", "stop"]
+    assert [row.stopped for row in rows] == [True, False, True, True]
     assert [len(row.logprobs) for row in rows] == [3, 5, 1, 5]
 
 
@@ -151,8 +152,9 @@ def test_logprobs_are_those_of_one_pass_over_the_whole_answer(
         token_BT = torch.tensor([[*prompt, *row.tokens]])
         is_real_BS = torch.ones(1, PATCHES + token_BT.shape[1], dtype=torch.bool)
         is_prefix_BS = is_real_BS.cumsum(1) <= PATCHES + len(prompt)
-        mask = prefix_mask(is_real_BS, is_prefix_BS)
-        hidden = model(patch_PD[None], token_BT, is_real_BS.cumsum(1), mask)[0]
+        place_BS = is_real_BS.cumsum(1)
+        sight = prefix_sight(is_real_BS, is_prefix_BS, place_BS, None)
+        hidden = model(patch_PD[None], token_BT, place_BS, sight)[0]
         logits = model.decoder.logits(hidden[len(prompt) - 1 : -1])
         logits[:, config.image_token] = -torch.inf
         expected = logits.log_softmax(-1)[range(len(row.tokens)), row.tokens]

@@ -271,56 +271,6 @@ def test_too_little_memory_is_an_error_row(monkeypatch: pytest.MonkeyPatch) -> N
     assert (picture.fault.code, picture.width) == ("decode_failed", 40)
 
 
-REGIONS = {
-    (0, 0, 40, 30): (0, 0, 40, 30),
-    (10, 5, 30, 25): (10, 5, 30, 25),
-    (-10, -5, 12, 9): (0, 0, 12, 9),
-    (30, 20, 4000, 3000): (30, 20, 40, 30),
-    (39, 29, 40, 30): (39, 29, 40, 30),
-}
-
-
-@pytest.mark.parametrize(("region", "shown"), REGIONS.items())
-def test_the_square_of_a_region_is_the_crop_resized(
-    region: tuple[int, int, int, int], shown: tuple[int, int, int, int]
-) -> None:
-    data = encoded(drawing(40, 30), "PNG")
-    picture = look(Item(0, "0", "bytes", data=data), SQUARE, LIMITS, region=region)
-    alone = seen(encoded(drawing(40, 30).crop(shown), "PNG"))
-    assert (picture.fault, picture.region) == (None, shown)
-    assert (picture.width, picture.height) == (40, 30)
-    assert np.array_equal(picture.pixels, alone.pixels)
-
-
-@pytest.mark.parametrize("region", [(40, 0, 50, 30), (0, 30, 40, 31), (-9, -9, 0, 0)])
-def test_a_region_outside_of_the_picture_is_its_fault(region: tuple[int, int, int, int]) -> None:
-    data = encoded(drawing(40, 30), "PNG")
-    picture = look(Item(0, "0", "bytes", data=data), SQUARE, LIMITS, region=region)
-    assert picture.fault is not None
-    assert picture.fault.code == "decode_failed"
-    assert "40 x 30" in picture.fault.message
-    assert (picture.pixels, picture.region) == (None, None)
-    assert (picture.width, picture.height) == (40, 30)
-
-
-def test_a_region_is_counted_on_the_upright_picture() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    turned = encoded(drawing(40, 30), "PNG", exif=exif)
-    picture = look(Item(0, "0", "bytes", data=turned), SQUARE, LIMITS, region=(0, 20, 30, 999))
-    quarter = drawing(40, 30).transpose(Image.Transpose.ROTATE_270).crop((0, 20, 30, 40))
-    assert (picture.width, picture.height, picture.region) == (30, 40, (0, 20, 30, 40))
-    assert np.array_equal(picture.pixels, seen(encoded(quarter, "PNG")).pixels)
-
-
-def test_a_broken_picture_has_no_region() -> None:
-    whole = encoded(drawing(400, 300), "JPEG")
-    item = Item(0, "0", "bytes", data=whole[: len(whole) // 2])
-    picture = look(item, SQUARE, LIMITS, region=(0, 0, 10, 10))
-    assert picture.fault is not None
-    assert (picture.fault.code, picture.region) == ("truncated", None)
-
-
 def noisy() -> dict[str, bytes]:
     """Files over which libtiff, Pillow's log and Pillow's warnings each have something to say."""
     samples = struct.pack("<HHII", 277, 3, 1, 3)

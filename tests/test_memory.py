@@ -1,8 +1,9 @@
 """What a model and each row of a batch are reckoned to take, held against what they take."""
 
-import json
-import shutil
+import subprocess
+import sys
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,18 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pgcli.checkpoints import files, weights
-from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine.facts import facts
 from pgcli.engine.generate import GREEDY, Limits, generate
 from pgcli.engine.memory import (
+    BLOCK_BYTES,
     LARGE_PARAMETERS,
     MOST_ROWS,
     ROWS_OF_LARGE_ON_CPU,
     SHARE_OF_FREE,
     TEXT_SLOTS,
     batch_size,
+    cache_bytes,
+    largest_batch,
+    needed_bytes,
     parameters,
     row_bytes,
 )
@@ -46,12 +48,14 @@ SMALL = PaliGemmaConfig(
     tied=st.booleans(),
     sizes=st.lists(st.integers(1, 5), min_size=8, max_size=8),
     kv_heads=st.integers(1, 3),
+    post_norms=st.booleans(),
 )
 @settings(max_examples=25, deadline=None)
-def test_the_count_is_that_of_the_model_itself(tied, sizes, kv_heads):
+def test_the_count_is_that_of_the_model_itself(tied, sizes, kv_heads, post_norms):
     a, b, c, d, e, f, g, h = sizes
     vision = VisionConfig(4 * a, b, c, 2, patch_size=d, resolution=d * e)
-    decoder = DecoderConfig(f, g, h, 2 * kv_heads, kv_heads, 2 * a, vocab_size=b * c)
+    heads = (2 * kv_heads, kv_heads, 2 * a)
+    decoder = DecoderConfig(f, g, h, *heads, vocab_size=b * c, post_norms=post_norms)
     config = PaliGemmaConfig(vision, decoder, image_token=1, tied=tied)
     assert parameters(config) == sum(p.numel() for p in PaliGemma(config).parameters())
 
@@ -63,6 +67,33 @@ def test_the_published_model_takes_what_is_known_of_it():
     assert row_bytes(PUBLISHED, 2) > 18 * 1024 * slots
     assert row_bytes(PUBLISHED, 2) < 18 * 1024 * slots + 256 * 2**20
     assert row_bytes(PUBLISHED, 2) < row_bytes(PUBLISHED, 4) < 2 * row_bytes(PUBLISHED, 2)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "count", "cache_kib"),
+    [
+        (DecoderConfig(2304, 26, 9216, 8, 4, 256, 257216), 3_032_979_696, 104),
+        (DecoderConfig(3584, 42, 14336, 16, 8, 256, 257216), 9_663_294_192, 336),
+        (DecoderConfig(4608, 46, 36864, 32, 16, 128, 257216), None, 368),
+    ],
+    ids=["3b", "10b", "28b"],
+)
+def test_the_published_second_generation_takes_what_is_known_of_it(decoder, count, cache_kib):
+    config = replace(PUBLISHED, decoder=replace(decoder, post_norms=True, attention_cap=50.0))
+    assert cache_bytes(config, 2) == cache_kib * 1024
+    if count is not None:
+        assert parameters(config) - 64 * decoder.width == count
+    first = needed_bytes(config, 2, 1)
+    assert first == 2 * parameters(config) + BLOCK_BYTES + row_bytes(config, 2)
+    assert needed_bytes(config, 2, 512) - first == 511 * row_bytes(config, 2)
+
+
+def test_the_largest_batch_is_the_last_that_fits():
+    for rows in (0, 1, 7, 512):
+        needed = needed_bytes(PUBLISHED, 2, rows)
+        assert largest_batch(PUBLISHED, itemsize=2, free=needed) == rows
+        assert largest_batch(PUBLISHED, itemsize=2, free=needed - 1) == max(0, rows - 1)
+    assert largest_batch(PUBLISHED, itemsize=2, free=0) == 0
 
 
 class Peak(TorchDispatchMode):
@@ -110,6 +141,62 @@ def test_a_row_takes_no_more_than_is_reckoned(dtype, rows):
     assert peak.most > reckoned / 4, "a number that holds for anything says nothing"
 
 
+MEASURE = """
+import gc, re, sys, torch
+from pathlib import Path
+from pgcli.engine.generate import GREEDY, Limits, generate
+from pgcli.engine.memory import TEXT_SLOTS, needed_bytes
+from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
+from pgcli.model.paligemma import PaliGemma
+
+def resident(key):
+    return int(re.search(rf"{key}:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+
+rows, dtype = 8, getattr(torch, sys.argv[1])
+second = {"attention_cap": 50.0, "post_norms": True} if sys.argv[2] == "2" else {}
+decoder = DecoderConfig(384, 4, 3072, 8, 4, 64, vocab_size=16000, **second)
+vision = VisionConfig(256, 2, 1024, 4, patch_size=14, resolution=224)
+config = PaliGemmaConfig(vision, decoder, image_token=15999)
+torch.manual_seed(0)
+model = PaliGemma(config).to(dtype).eval().requires_grad_(False)
+
+def go(rows, stop):
+    prompts = [[2, *range(200, 262 - row % 5), 108] for row in range(rows)]
+    with torch.inference_mode():
+        patch_BPD = model.encode(torch.rand(rows, 3, 224, 224).to(dtype))
+        limits = Limits(TEXT_SLOTS - 64, stop, 15999, 15999)
+        return generate(model, patch_BPD, prompts, [""] * rows, limits, GREEDY)
+
+any_token = frozenset(range(16000))
+go(1, any_token)
+gc.collect()
+before = resident("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")
+go(rows, any_token)
+print(resident("VmHWM") - before, needed_bytes(config, dtype.itemsize, rows)
+      - needed_bytes(config, dtype.itemsize, 0))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+@pytest.mark.parametrize("generation", ["1", "2"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_process_grows_by_no_more_than_is_reckoned(dtype, generation):
+    """What the system counts, scratch memory of the kernels included."""
+    run = subprocess.run(
+        [sys.executable, "-c", MEASURE, dtype, generation],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    measured, reckoned = map(int, run.stdout.split())
+    block = BLOCK_BYTES if generation == "2" else 0
+    assert measured < reckoned + block
+    assert measured > reckoned / 4
+
+
 class TestBatchSize:
     @pytest.mark.parametrize("device", MOST_ROWS)
     @pytest.mark.parametrize("config", [PUBLISHED, SMALL], ids=["published", "small"])
@@ -136,30 +223,3 @@ class TestBatchSize:
         free = 2**50
         assert batch_size(PUBLISHED, itemsize=2, device="cpu", free=free) == ROWS_OF_LARGE_ON_CPU
         assert batch_size(PUBLISHED, itemsize=2, device="cuda", free=free) == MOST_ROWS["cuda"]
-
-
-class TestFacts:
-    """What `pgcli info` tells of a checkpoint, without loading it."""
-
-    def test_they_are_those_of_the_loaded_model(self, tiny):
-        told = facts(Checkpoint("tiny", tiny, "r1"), device="cpu", dtype="bfloat16")
-        model = weights.load(tiny, files.config(tiny), dtype=torch.bfloat16)
-        assert told["parameters"] == sum(p.numel() for p in model.parameters())
-        assert (told["name"], told["path"], told["revision"]) == ("tiny", str(tiny), "r1")
-        assert (told["resolution"], told["patch_size"], told["image_tokens"]) == (56, 14, 16)
-        assert told["vocabulary"] == model.decoder.embed_tokens.num_embeddings
-        assert (told["device"], told["dtype"]) == ("cpu", "bfloat16")
-        assert json.loads(json.dumps(told)) == told
-
-    def test_memory_is_the_weights_and_the_rows(self, tiny):
-        told = facts(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
-        row = row_bytes(files.config(tiny), 4)
-        assert told["memory"] == {str(n): told["parameters"] * 4 + n * row for n in (1, 8, 16, 64)}
-
-    def test_files_are_listed_and_folders_are_not(self, tiny, tmp_path):
-        folder = Path(shutil.copytree(tiny, tmp_path / "model"))
-        (folder / "folder").mkdir()
-        (folder / "nowhere").symlink_to("gone")
-        told = facts(Checkpoint("model", folder), device="cpu")
-        assert list(told["files"]) == sorted(file.name for file in tiny.iterdir())
-        assert told["files"]["config.json"] == (tiny / "config.json").stat().st_size

@@ -17,11 +17,12 @@ from transformers import PaliGemmaForConditionalGeneration, PaliGemmaProcessor
 from transformers.models.gemma import modeling_gemma as gemma
 
 from pgcli.checkpoints import files, weights
+from pgcli.checkpoints.files import INDEX
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.save import save
 from pgcli.engine import engine as engine_module
-from pgcli.engine.engine import load
 from pgcli.engine.generate import GREEDY, Limits, generate
+from pgcli.engine.loading import load
 from pgcli.engine.tokens import left_pad
 from pgcli.images import Limits as PictureLimits
 from pgcli.images import look
@@ -29,6 +30,7 @@ from pgcli.model.config import DecoderConfig
 from pgcli.model.gemma import Gemma, RMSNorm, Rotation
 from pgcli.model.siglip import normalise
 from pgcli.records import Item
+from pgcli.tasks import Question
 from tests.tiny import PATCHES, RESOLUTION, reference
 
 # a line of the processor's own that numpy 2 warns of
@@ -73,9 +75,9 @@ def pixels(rows, *, seed=3):
     return torch.rand(rows, 3, RESOLUTION, RESOLUTION, generator=generator) * 2 - 1
 
 
-def their_inputs(prompts, pixels_BCRR, device):
+def their_inputs(prompts, pixels_BCRR, device, patches=PATCHES):
     """Left-padded as transformers' processor does it: padding, image, prompt."""
-    rows = [[IMAGE] * PATCHES + list(prompt) for prompt in prompts]
+    rows = [[IMAGE] * patches + list(prompt) for prompt in prompts]
     token_BS, is_real_BS = left_pad(rows)
     if is_real_BS is None:
         is_real_BS = torch.ones_like(token_BS, dtype=torch.bool)
@@ -138,6 +140,19 @@ LAYOUTS = [
     {"seed": 1},
     {"seed": 2, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
     {"seed": 3, "rms_norm_eps": 1e-2, "num_hidden_layers": 1},
+    {"generation": 2},
+    {"generation": 2, "own_head": True, "seed": 1},
+    {"generation": 2, "num_key_value_heads": 1, "sliding_window": 2},
+    {"generation": 2, "num_key_value_heads": 4, "sliding_window": 20},
+    {"generation": 2, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 8},
+    {"generation": 2, "sliding_window": 4096, "query_pre_attn_scalar": 300},
+    {"generation": 2, "sliding_window": 3, "attn_logit_softcapping": None, "seed": 2},
+    {"generation": 2, "final_logit_softcapping": None, "rms_norm_eps": 1e-2},
+    {
+        "generation": 2,
+        "num_hidden_layers": 4,
+        "layer_types": [f"{kind}_attention" for kind in ("full", "sliding", "sliding", "full")],
+    },
 ]
 
 
@@ -204,9 +219,12 @@ def test_the_comparison_would_notice_a_causal_prompt(tmp_path):
     ids=str,
 )
 @pytest.mark.parametrize("with_index", [True, False])
-def test_every_layout_that_transformers_writes_answers_alike(tmp_path, options, with_index):
-    theirs, _ = pair(tmp_path, options=options)
-    index = tmp_path / weights.INDEX
+@pytest.mark.parametrize("generation", [1, 2])
+def test_every_layout_that_transformers_writes_answers_alike(
+    tmp_path, options, with_index, generation
+):
+    theirs, _ = pair(tmp_path, options=options, generation=generation)
+    index = tmp_path / INDEX
     assert index.exists() == ("max_shard_size" in options)
     if not with_index:
         index.unlink(missing_ok=True)
@@ -218,14 +236,42 @@ def test_every_layout_that_transformers_writes_answers_alike(tmp_path, options, 
     assert_same_but_for_ties(tokens, their_tokens, their_logits)
 
 
+@pytest.mark.parametrize("generation", [1, 2])
 @pytest.mark.parametrize("head", ["shared", "its own"])
-def test_what_is_saved_here_answers_alike_in_transformers(tmp_path, head):
-    _, ours = pair(tmp_path / "theirs")
+def test_what_is_saved_here_answers_alike_in_transformers(tmp_path, head, generation):
+    _, ours = pair(tmp_path / "theirs", generation=generation)
     if head == "its own":
         ours.decoder.lm_head = torch.nn.Linear(48, VOCABULARY, bias=False).requires_grad_(False)
         ours.config = replace(ours.config, tied=False)
     save(ours, tmp_path / "ours", dtype=torch.float32)
     theirs = PaliGemmaForConditionalGeneration.from_pretrained(tmp_path / "ours").eval()
+    inputs = their_inputs(PROMPTS, pixels(len(PROMPTS)), "cpu")
+    their_tokens, their_logits = their_answers(theirs, inputs, steps=4)
+    tokens = our_answers(ours, pixels(len(PROMPTS)), PROMPTS, steps=4)
+    assert_same_but_for_ties(tokens, their_tokens, their_logits)
+
+
+@pytest.mark.parametrize("resolution", [28, 98])
+@pytest.mark.parametrize("generation", [1, 2])
+def test_any_resolution_is_as_in_transformers(tmp_path, generation, resolution):
+    """4 and 49 image tokens here, 16 in every other test; as many as the config's sizes make."""
+    theirs, ours = pair(tmp_path, generation=generation, resolution=resolution)
+    patches = (resolution // 14) ** 2
+    assert ours.config.image_tokens == patches
+    generator = torch.Generator().manual_seed(3)
+    shape = (len(PROMPTS), 3, resolution, resolution)
+    pixels_BCRR = torch.rand(shape, generator=generator) * 2 - 1
+    inputs = their_inputs(PROMPTS, pixels_BCRR, "cpu", patches=patches)
+    their_tokens, their_logits = their_answers(theirs, inputs)
+    assert_same_but_for_ties(our_answers(ours, pixels_BCRR, PROMPTS), their_tokens, their_logits)
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("generation", [1, 2])
+def test_any_stored_dtype_is_read_as_transformers_reads_it(tmp_path, generation, stored):
+    reference(VOCABULARY, generation=generation).to(stored).save_pretrained(tmp_path)
+    theirs = PaliGemmaForConditionalGeneration.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    ours = weights.load(tmp_path, files.config(tmp_path), dtype=torch.float32)
     inputs = their_inputs(PROMPTS, pixels(len(PROMPTS)), "cpu")
     their_tokens, their_logits = their_answers(theirs, inputs, steps=4)
     tokens = our_answers(ours, pixels(len(PROMPTS)), PROMPTS, steps=4)
@@ -332,8 +378,8 @@ def test_from_files_to_text_all_is_as_in_transformers(
     engine = load(Checkpoint("tiny", tiny), device=device, dtype="float32", batch_size=batch_size)
     generated, sizes = {}, []
 
-    def noting(model, patch_BPD, prompts, keys, limits, sampling):
-        rows = generate(model, patch_BPD, prompts, keys, limits, sampling)
+    def noting(model, patch_BPD, prompts, keys, **how):
+        rows = generate(model, patch_BPD, prompts, keys, **how)
         generated.update(zip(keys, (row.tokens for row in rows), strict=True))
         sizes.append(len({len(prompt) for prompt in prompts}))
         return rows
@@ -343,7 +389,7 @@ def test_from_files_to_text_all_is_as_in_transformers(
     for number, file in enumerate(pictures):
         item = Item(number, file.name, file.name, path=str(file), prompts=QUESTIONS)
         stream.append((number * len(QUESTIONS), look(item, engine.square, PictureLimits())))
-    answers = dict(engine.ask(stream, max_new_tokens=STEPS))
+    answers = dict(engine.ask(stream, Question("ask", None, STEPS)))
 
     tokens, texts, logits = in_transformers
     assert sorted(answers) == list(range(len(tokens)))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgcli.parse import boxes
+from pgcli.parse import Segment, boxes, segments
 from pgcli.records import Box, Piece
 
 
@@ -64,6 +64,60 @@ def test_mask_tokens_between_corners_and_label_are_passed_over():
     assert labels([*corners(1, 2, 3, 4), *map(mask, range(16)), text(" cat")]) == ["cat"]
 
 
+CODES = tuple(range(100, 116))
+
+
+def codes(pieces):
+    return [segment.codes for segment in segments(pieces, width=10, height=10)]
+
+
+def test_sixteen_codes_between_corners_and_label_are_the_boxs_mask():
+    answer = [*corners(0, 341, 682, 1023), *map(mask, CODES), text(" cat")]
+    found = segments(answer, width=300, height=600)
+    assert found == (Segment(Box("cat", 100.0, 0.0, 300.0, 400.0, 1.0), CODES),)
+
+
+def test_each_box_has_its_own_mask_and_some_have_none():
+    answer = [*corners(1, 2, 3, 4), *map(mask, CODES), text(" cat ; ")]
+    answer += [*corners(5, 6, 7, 8), text(" dog ; ")]
+    answer += [*corners(3, 2, 1, 4), *map(mask, range(16)), text(" corners out of order ; ")]
+    answer += [*corners(1, 2, 3, 4), *map(mask, CODES[::-1]), text(" cat")]
+    assert labels(answer) == ["cat", "dog", "cat"]
+    assert codes(answer) == [CODES, None, CODES[::-1]]
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 17, 32])
+def test_another_number_of_codes_is_no_mask_but_the_box_is_kept(count):
+    answer = [*corners(1, 2, 3, 4), *map(mask, range(count)), text(" cat")]
+    assert labels(answer) == ["cat"]
+    assert codes(answer) == [None]
+
+
+def test_blanks_may_stand_around_the_codes():
+    answer = [*corners(1, 2, 3, 4), text(" "), *map(mask, CODES), text("  cat ; ")]
+    assert codes(answer) == [CODES]
+
+
+def test_codes_after_the_label_or_in_two_runs_are_no_mask():
+    where = corners(1, 2, 3, 4)
+    assert codes([*where, text(" cat "), *map(mask, CODES)]) == [None]
+    assert codes([*where, *map(mask, CODES[:8]), text(" "), *map(mask, CODES[8:])]) == []
+    halves = [*map(mask, CODES[:8]), text(" "), *map(mask, CODES[8:])]
+    assert codes([*where, *halves, text(" cat")]) == [None]
+
+
+def test_a_whole_mask_without_a_label_is_kept_as_referring_checkpoints_answer():
+    answer = [*corners(1, 2, 3, 4), *map(mask, CODES)]
+    assert labels(answer) == [""]
+    assert codes(answer) == [CODES]
+    assert codes([*answer, text(" ; "), *corners(1, 2, 3, 4), text(" cat")]) == [CODES, None]
+
+
+def test_a_mask_cut_short_before_its_label_loses_that_box_only():
+    whole = [*corners(1, 2, 3, 4), *map(mask, CODES), text(" cat ; ")]
+    assert codes([*whole, *corners(1, 2, 3, 4), *map(mask, CODES[:9])]) == [CODES]
+
+
 @pytest.mark.parametrize(
     "places",
     [(3, 2, 1, 4), (1, 4, 3, 2), (2, 2, 2, 4), (1, 2, 3, 2)],
@@ -119,6 +173,13 @@ pieces = st.lists(
     ),
     max_size=40,
 )
+runs = st.lists(st.sampled_from([1, 1, 2, 4, 4, 4, 16, 16, 17]), min_size=40, max_size=40)
+# each piece several times over: four locations and sixteen codes do not come by chance
+pieces |= st.builds(
+    lambda found, times: [piece for piece, n in zip(found, times, strict=False) for _ in range(n)],
+    pieces,
+    runs,
+)
 
 
 @given(pieces, st.integers(1, 20_000), st.integers(1, 20_000))
@@ -127,8 +188,17 @@ def test_any_answer_at_all_gives_only_boxes_inside_the_picture(pieces, width, he
         assert 0 <= box.xmin < box.xmax <= width
         assert 0 <= box.ymin < box.ymax <= height
         assert 0 <= box.score <= 1
-        assert box.label == box.label.strip() != ""
+        assert box.label == box.label.strip()
         assert ";" not in box.label
+
+
+@given(pieces)
+def test_any_answer_at_all_has_a_label_or_a_mask_for_each_of_its_boxes(pieces):
+    found = segments(pieces, width=10, height=10)
+    assert tuple(segment.box for segment in found) == boxes(pieces, width=10, height=10)
+    for segment in found:
+        assert segment.codes is None or len(segment.codes) == 16
+        assert segment.codes or segment.box.label
 
 
 spans = st.lists(st.integers(0, 1023), min_size=2, max_size=2, unique=True).map(sorted)
@@ -147,3 +217,14 @@ def test_every_well_formed_answer_is_read_back(objects):
             math.isclose(got, want, abs_tol=1e-9)
             for got, want in zip((box.ymin, box.ymax, box.xmin, box.xmax), (*ys, *xs), strict=True)
         )
+
+
+masks = st.none() | st.lists(st.integers(0, 127), min_size=16, max_size=16).map(tuple)
+
+
+@given(st.lists(st.tuples(names, masks), max_size=8))
+def test_every_well_formed_segmentation_is_read_back(objects):
+    answer = []
+    for name, drawn in objects:
+        answer += [*corners(1, 2, 3, 4), *map(mask, drawn or ()), text(f" {name} ; ")]
+    assert list(zip(labels(answer), codes(answer), strict=True)) == objects

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
-from pgcli.records import COLUMNS, TIMING_COLUMNS, Answer, Box
+from pgcli.records import COLUMNS, EXTRA_COLUMNS, TIMING_COLUMNS, Answer, Box, Choice, Mask, Rle
 from pgcli.sinks import open_sink
 from pgcli.sinks import parquet as parquet_sink
 
@@ -87,8 +87,60 @@ def rows_of(path):
 
 def plain(each):
     """What the contract says the row of an answer is."""
-    row = {name: value for name, value in asdict(each).items() if name != "kept"}
+    row = {name: value for name, value in asdict(each).items() if name in COLUMNS}
     return row | {"boxes": list(row["boxes"])} | dict(each.kept)
+
+
+MASKED = Mask(tuple(range(16)), Rle((480, 640), "PPYo0"))
+
+
+def test_masks_and_choices_stand_before_the_kept_columns(output):
+    answers = [
+        answer(0, masks=(MASKED, None, Mask((7,) * 16)), kept={"a": 1}),
+        answer(1, masks=(), kept={"a": 2}),
+        refused(2, kept={"a": 3}),
+    ]
+    write(output, answers, extras=("masks",), keep=("a",))
+    first, second, third = rows_of(output)
+    assert tuple(first) == (*COLUMNS, "masks", "a")
+    assert first["masks"] == [
+        {"codes": list(range(16)), "rle": {"size": [480, 640], "counts": "PPYo0"}},
+        None,
+        {"codes": [7] * 16, "rle": None},
+    ]
+    assert (second["masks"], third["masks"]) == ([], None)
+
+
+def test_choices_have_a_sum_and_a_share_each(output):
+    picked = (Choice("yes", -0.123456789, 0.9), Choice("no", -12.5, 0.1))
+    write(output, [answer(choices=picked, tokens=None, finish=None)], extras=("choices",))
+    (row,) = rows_of(output)
+    assert tuple(row) == (*COLUMNS, "choices")
+    assert row["choices"] == [
+        {"text": "yes", "logprob": -0.123457, "probability": 0.9},
+        {"text": "no", "logprob": -12.5, "probability": 0.1},
+    ]
+
+
+@pytest.mark.parametrize("name", EXTRA_COLUMNS)
+def test_a_run_without_them_has_no_such_columns_and_may_keep_one_of_that_name(output, name):
+    write(output, [answer(kept={name: "mine"})], keep=(name,))
+    (row,) = rows_of(output)
+    assert row[name] == "mine"
+    with pytest.raises(UsageError, match=name):
+        open_sink(str(output), extras=(name,), keep=(name,), overwrite=True)
+
+
+def test_candidates_are_lines_below_the_answer():
+    stream = io.BytesIO()
+    picked = (Choice("yes", -0.1, 0.905), Choice("n\x1bo", -2.5, 0.095))
+    with open_sink("-", format="text", extras=("choices",), stdout=stream) as sink:
+        sink.save(answer(answer="yes", choices=picked))
+    assert stream.getvalue().decode().splitlines() == [
+        "0.png: yes",
+        "   90.5% yes",
+        "    9.5% n\\x1bo",
+    ]
 
 
 class Terminal(io.BytesIO):

@@ -39,7 +39,7 @@ def imported(*arguments):
         [],
         ["--help"],
         ["--version"],
-        *([name, "-h"] for name in "caption ask detect ocr info".split()),
+        *([name, "-h"] for name in "caption ask detect segment ocr info verify doctor".split()),
     ],
     ids=" ".join,
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pgcli.errors import UsageError
 from pgcli.records import Item
-from pgcli.tasks import ask, caption, columns, detect, ocr, with_prompts
+from pgcli.tasks import ask, caption, columns, detect, ocr, segment, with_prompts
 
 
 def prompts(question, **fields):
@@ -21,10 +21,50 @@ def test_each_task_has_its_prompt_and_its_own_length_of_answer():
     assert prompts(caption()) == ("caption en",)
     assert prompts(caption("pt-BR")) == ("caption pt-BR",)
     assert prompts(detect([" cat ", "red car"])) == ("detect cat ; red car",)
+    assert prompts(segment([" cat ", "red car"])) == ("segment cat ; red car",)
     assert prompts(ocr()) == ("ocr",)
-    questions = (caption(), ask(["what?"]), detect(["cat"]), ocr())
-    assert [question.task for question in questions] == ["caption", "ask", "detect", "ocr"]
-    assert [question.max_new_tokens for question in questions] == [128, 64, 256, 512]
+    questions = (caption(), ask(["what?"]), detect(["cat"]), segment(["cat"]), ocr())
+    tasks = ["caption", "ask", "detect", "segment", "ocr"]
+    assert [question.task for question in questions] == tasks
+    assert [question.max_new_tokens for question in questions] == [128, 64, 256, 512, 512]
+
+
+def test_only_some_questions_have_columns_of_their_own():
+    assert segment(["cat"]).extra_columns == ("masks",)
+    assert ask(["cat?"], choices=["yes", "no"]).extra_columns == ("choices",)
+    assert ask(None, choices_column="options").extra_columns == ("choices",)
+    assert detect(["cat"]).extra_columns == ask(["cat?"]).extra_columns == ()
+
+
+def test_objects_go_with_the_question_so_that_strict_answers_can_name_them():
+    assert detect([" cat ", "red car"], strict=True).objects == ("cat", "red car")
+    assert detect(["cat"], strict=True).strict
+    assert not detect(["cat"]).strict
+
+
+def test_given_choices_go_to_every_item_without_their_outer_blanks():
+    (item,) = with_prompts([Item(0, "a", "a")], ask(["cat?"], choices=[" yes ", "no"]))
+    assert item.choices == ("yes", "no")
+
+
+def test_an_item_s_own_choices_are_its_own():
+    items = [Item(0, "a", "a", choices=("x ", "y")), Item(1, "b", "b", choices=("p", "q", "r"))]
+    asked = with_prompts(items, ask(["which?"], choices_column="options"))
+    assert [item.choices for item in asked] == [("x", "y"), ("p", "q", "r")]
+
+
+@pytest.mark.parametrize("choices", [["yes"], ["yes", ""], ["yes", "no", " yes"], ["", "  "]])
+def test_choices_that_leave_nothing_to_pick_are_refused(choices):
+    with pytest.raises(UsageError):
+        ask(["cat?"], choices=choices)
+    item = Item(0, "a.png", "a.png", choices=tuple(choices))
+    with pytest.raises(UsageError, match=r"of a\.png"):
+        list(with_prompts([item], ask(["cat?"], choices_column="options")))
+
+
+def test_choices_and_a_column_of_them_exclude_each_other():
+    with pytest.raises(UsageError, match="a column of them is named"):
+        ask(["cat?"], choices=["yes", "no"], choices_column="options")
 
 
 def test_the_length_of_an_answer_can_be_given():

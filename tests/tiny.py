@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from transformers import (
+    Gemma2Config,
     GemmaConfig,
     PaliGemmaConfig,
     PaliGemmaForConditionalGeneration,
@@ -21,8 +22,23 @@ RESOLUTION, PATCH = 56, 14
 PATCHES = (RESOLUTION // PATCH) ** 2
 
 
+# shorter than any prefix here, and caps that the scores and logits of these weights do reach
+SECOND_GENERATION: dict[str, Any] = {
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 6,
+    "attn_logit_softcapping": 0.5,
+    "final_logit_softcapping": 0.3,
+    "num_key_value_heads": 2,
+}
+
+
 def reference(
-    vocab_size: int, *, seed: int = 0, **decoder: Any
+    vocab_size: int,
+    *,
+    seed: int = 0,
+    generation: int = 1,
+    resolution: int = RESOLUTION,
+    **decoder: Any,
 ) -> PaliGemmaForConditionalGeneration:
     """transformers' model with random weights large enough that answers vary."""
     torch.manual_seed(seed)
@@ -34,17 +50,20 @@ def reference(
         "num_key_value_heads": 1,
         "head_dim": 16,
     }
+    kind = GemmaConfig
+    if generation == 2:
+        kind, sizes = Gemma2Config, sizes | SECOND_GENERATION
     config = PaliGemmaConfig(
         vision_config=SiglipVisionConfig(
             hidden_size=32,
             intermediate_size=64,
             num_hidden_layers=2,
             num_attention_heads=2,
-            image_size=RESOLUTION,
+            image_size=resolution,
             patch_size=PATCH,
             vision_use_head=False,
         ),
-        text_config=GemmaConfig(vocab_size=vocab_size, **(sizes | decoder)),
+        text_config=kind(vocab_size=vocab_size, **(sizes | decoder)),
         image_token_index=vocab_size - 1,
         vocab_size=vocab_size,
         projection_dim=(sizes | decoder)["hidden_size"],
@@ -59,17 +78,27 @@ def reference(
     return model
 
 
-def tokenizer_into(folder: Path) -> None:
+def tokenizer_into(folder: Path, *, resolution: int = RESOLUTION) -> None:
     """tokenizer.json and its companions, as the built-in model's are made."""
     texts = corpus(TOKENIZER_SEEDS[:300])
-    build(folder, texts, resolution=RESOLUTION, image_tokens=PATCHES)
+    build(folder, texts, resolution=resolution, image_tokens=(resolution // PATCH) ** 2)
 
 
-def checkpoint_into(folder: Path, *, seed: int = 0, **decoder: Any) -> Path:
+def checkpoint_into(
+    folder: Path,
+    *,
+    seed: int = 0,
+    generation: int = 1,
+    resolution: int = RESOLUTION,
+    **decoder: Any,
+) -> Path:
     """A whole checkpoint folder: tokenizer, configuration and random weights."""
     from tokenizers import Tokenizer
 
-    tokenizer_into(folder)
+    tokenizer_into(folder, resolution=resolution)
     vocab_size = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
-    reference(vocab_size, seed=seed, **decoder).save_pretrained(folder)
+    model = reference(
+        vocab_size, seed=seed, generation=generation, resolution=resolution, **decoder
+    )
+    model.save_pretrained(folder)
     return folder

@@ -1,8 +1,9 @@
-"""The small JSON files of a checkpoint: sizes and how pictures are prepared."""
+"""The small JSON files of a checkpoint: sizes, how pictures are prepared, which file has what."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import PaliGemmaConfig, read_config
 
 MAX_JSON_BYTES = 64 * 2**20
+INDEX = "model.safetensors.index.json"
+SHARD_NAME = re.compile(r"[A-Za-z0-9._-]+\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,17 @@ def config(folder: Path) -> PaliGemmaConfig:
         return read_config(read_json(folder / "config.json"))
     except ValueError as error:
         raise InvalidCheckpoint(f"{folder / 'config.json'}: {error}") from error
+
+
+def weight_map(index: Path) -> dict[str, str]:
+    """Tensor name -> file name, as the index of the weights says; all files lie in its folder."""
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise InvalidCheckpoint(f"{index} has no weight_map")
+    for tensor, file in names.items():
+        if not isinstance(file, str) or not SHARD_NAME.fullmatch(file):
+            raise InvalidCheckpoint(f"{INDEX} sends {tensor} to {file!r}, not a file of the folder")
+    return names
 
 
 def preprocessing(folder: Path, resolution: int) -> Preprocessing:

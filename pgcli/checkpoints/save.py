@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from pgcli.checkpoints.names import hub_name
 from pgcli.checkpoints.weights import Place, places
-from pgcli.model.config import PaliGemmaConfig
+from pgcli.model.config import DecoderConfig, PaliGemmaConfig
 from pgcli.model.paligemma import PaliGemma
 
 
@@ -50,6 +50,7 @@ def config_values(config: PaliGemmaConfig, dtype: torch.dtype) -> dict[str, Any]
         "vocab_size": decoder.vocab_size,
         "text_config": {
             "model_type": "gemma",
+            **_second_generation(decoder),
             "hidden_size": decoder.width,
             "num_hidden_layers": decoder.depth,
             "intermediate_size": decoder.mlp_dim,
@@ -77,4 +78,19 @@ def config_values(config: PaliGemmaConfig, dtype: torch.dtype) -> dict[str, Any]
             "projection_dim": decoder.width,
             "vision_use_head": False,
         },
+    }
+
+
+def _second_generation(decoder: DecoderConfig) -> dict[str, Any]:
+    """What only Gemma 2 has, where the decoder is one."""
+    if not decoder.post_norms:
+        return {}
+    kinds = {True: "sliding_attention", False: "full_attention"}
+    return {
+        "model_type": "gemma2",
+        "query_pre_attn_scalar": decoder.query_scalar,
+        "attn_logit_softcapping": decoder.attention_cap,
+        "final_logit_softcapping": decoder.final_cap,
+        "sliding_window": decoder.window,
+        "layer_types": [kinds[windowed] for windowed in decoder.window_layers],
     }

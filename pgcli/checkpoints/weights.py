@@ -1,39 +1,31 @@
-"""safetensors -> parameters: rename a few prefixes, then insist on every name, shape and dtype."""
+"""A checkpoint's weights -> parameters: every name, shape and dtype insisted on."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.files import INDEX, weight_map
 from pgcli.checkpoints.names import canonical, hub_name
+from pgcli.checkpoints.stored import (
+    DTYPES,
+    Stored,
+    are_equal,
+    headers,
+    read_into,
+    weight_files,
+)
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.paligemma import PaliGemma
 
-INDEX = "model.safetensors.index.json"
-SHARD_NAME = re.compile(r"[A-Za-z0-9._-]+\.safetensors")
-STORED_DTYPES = ("F32", "F16", "BF16")
 HEAD = "decoder.lm_head.weight"
 EMBEDDING = "decoder.embed_tokens.weight"
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A tensor in a file: as its header describes it, nothing of it read yet."""
-
-    name: str
-    file: Path
-    shape: tuple[int, ...]
-    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +64,24 @@ def load(
     """
     stored = _stored(folder)
     untied = replace(config, tied=config.tied and HEAD not in stored)
-    _insist(stored, places(_blank(untied)))
-    if config.tied and HEAD in stored and _equal(stored[HEAD], stored[EMBEDDING]):
+    _insist(stored, places(blank(untied)))
+    if config.tied and HEAD in stored and are_equal(stored[HEAD], stored[EMBEDDING]):
         del stored[HEAD]
     else:
         config = untied
-    model = _blank(config).eval()
+    model = blank(config).eval()
     _take_memory(model, dtype, device)
     home = places(model)
     parameters = dict(model.named_parameters())
-    for name in sorted(stored, key=lambda name: stored[name].file):
+    in_file_order = sorted(stored, key=lambda name: (stored[name].file, stored[name].offset))
+    for name in in_file_order:
         place = home[name]
         rows = parameters[place.parameter].narrow(0, place.start, place.shape[0])
-        rows.copy_(_read(stored[name]))
+        read_into(rows, stored[name])
     return model
 
 
-def _blank(config: PaliGemmaConfig) -> PaliGemma:
+def blank(config: PaliGemmaConfig) -> PaliGemma:
     """The model's shapes, without memory."""
     with torch.device("meta"), Unfilled():
         return PaliGemma(config)
@@ -102,74 +95,11 @@ def _take_memory(model: PaliGemma, dtype: torch.dtype, device: torch.device | st
             setattr(module, name, nn.Parameter(memory, requires_grad=False))
 
 
-def total_bytes(folder: Path) -> int:
-    """The size of a checkpoint's weight files."""
-    return sum(file.stat().st_size for file in weight_files(folder))
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights: those the index names, or every safetensors file."""
-    if (folder / INDEX).exists():
-        names = _index(folder)
-        files = [folder / name for name in sorted(set(names.values()))]
-    else:
-        files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        pickles = [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.ckpt")]
-        raise InvalidCheckpoint(
-            f"{folder} has no safetensors file"
-            + (f"; {pickles[0].name} is a pickle, which can run code" if pickles else ""),
-            hint="save it again with transformers: save_pretrained writes safetensors",
-        )
-    for file in files:
-        if not file.is_file():
-            raise InvalidCheckpoint(f"{file} is missing", hint="download the model again")
-    return files
-
-
-def _index(folder: Path) -> dict[str, str]:
-    """Tensor name -> file name, where every file lies in the folder itself."""
-    names = read_json(folder / INDEX).get("weight_map")
-    if not isinstance(names, dict):
-        raise InvalidCheckpoint(f"{folder / INDEX} has no weight_map")
-    for tensor, file in names.items():
-        if not isinstance(file, str) or not SHARD_NAME.fullmatch(file):
-            raise InvalidCheckpoint(f"{INDEX} sends {tensor} to {file!r}, not a file of the folder")
-    return names
-
-
-def _open(file: Path) -> Any:
-    try:
-        return safe_open(file, framework="pt", device="cpu")
-    except (SafetensorError, OSError) as error:
-        raise InvalidCheckpoint(
-            f"{file} is no intact safetensors file: {error}", hint="download the model again"
-        ) from error
-
-
-def _read(tensor: Stored) -> Tensor:
-    """The tensor's weights. The file is opened for each: one left open keeps what was read."""
-    with _open(tensor.file) as opened:
-        weights: Tensor = opened.get_tensor(tensor.name)
-    return weights
-
-
-def _equal(first: Stored, second: Stored) -> bool:
-    return first.dtype == second.dtype and torch.equal(_read(first), _read(second))
-
-
-def _headers(file: Path) -> Iterator[Stored]:
-    with _open(file) as opened:
-        for name in opened.keys():  # noqa: SIM118 - not a mapping
-            header = opened.get_slice(name)
-            yield Stored(name, file, tuple(header.get_shape()), header.get_dtype())
-
-
 def _stored(folder: Path) -> dict[str, Stored]:
     """Every stored tensor under this code's name for it."""
     found: dict[str, Stored] = {}
     for file in weight_files(folder):
-        for tensor in _headers(file):
+        for tensor in headers(file):
             name = canonical(tensor.name)
             if name in found:
                 raise InvalidCheckpoint(
@@ -178,7 +108,7 @@ def _stored(folder: Path) -> dict[str, Stored]:
             found[name] = tensor
     if (folder / INDEX).exists():
         by_name = {tensor.name: tensor for tensor in found.values()}
-        for name, file_name in _index(folder).items():
+        for name, file_name in weight_map(folder / INDEX).items():
             if name not in by_name or by_name[name].file.name != file_name:
                 raise InvalidCheckpoint(f"{INDEX} says that {name} is in {file_name}; it is not")
     return found
@@ -216,10 +146,10 @@ def _insist(stored: dict[str, Stored], home: dict[str, Place]) -> None:
             raise InvalidCheckpoint(
                 f"{tensor.name} in {tensor.file.name} has no place in the model"
             )
-        if tensor.dtype not in STORED_DTYPES:
+        if tensor.dtype not in DTYPES:
             raise InvalidCheckpoint(
                 f"{tensor.name} is stored as {tensor.dtype}",
-                hint=f"supported: {', '.join(STORED_DTYPES)}; quantised checkpoints are not read",
+                hint=f"supported: {', '.join(DTYPES)}; quantised checkpoints are not read",
             )
         if tensor.shape != home[name].shape:
             raise InvalidCheckpoint(

@@ -1,4 +1,4 @@
-"""The commands, and errors turned into exit codes."""
+"""The program: its commands together, and errors turned into exit codes."""
 
 from __future__ import annotations
 
@@ -8,36 +8,17 @@ from typing import Annotated
 
 import typer
 
-from pgcli import __version__, tasks
-from pgcli.cli import settings, stopping
-from pgcli.cli.commands import Command, Program, with_options
+from pgcli import __version__
+from pgcli.cli import answering, inspecting, settings, stopping
+from pgcli.cli.commands import Program, app
 from pgcli.cli.misuse import in_our_words
-from pgcli.cli.options import (
-    MODELS,
-    Debug,
-    Device,
-    Dtype,
-    Options,
-    Revision,
-    Session,
-    Sources,
-    option,
-)
+from pgcli.cli.options import Session
 from pgcli.cli.screen import Screen
 from pgcli.errors import OutputFailed, PgcliError
 
-SOURCES = """
-
-SOURCE is any number of folders (searched recursively), image files, quoted globs, manifests \
-(.parquet, .csv, .tsv, .jsonl), and - for standard input: a path or a JSON object on each line."""
+__all__ = ["answering", "app", "inspecting", "main"]  # each command joins the app as it is imported
 
 SHORT = 3  # how many calls a traceback shows without --debug, the last ones
-
-app = typer.Typer(
-    cls=Program,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    pretty_exceptions_enable=False,
-)
 
 
 def show_version(wanted: bool) -> None:
@@ -64,110 +45,9 @@ def pgcli(
         typer.echo(context.get_help())
         raise typer.Exit
     assert isinstance(context.command, Program)
-    context.default_map = settings.read(settings.file(), settings.known(context.command.commands))
-
-
-@app.command(
-    cls=Command,
-    help=f"Write one caption for each picture.{SOURCES}",
-    epilog="$ pgcli caption examples/images",
-)
-@with_options
-def caption(
-    sources: Sources,
-    options: Options,
-    lang: Annotated[
-        str, option("Answering", "--lang", metavar="TAG", help="Language of the captions.")
-    ] = "en",
-) -> None:
-    finish(sources, tasks.caption(lang, max_new_tokens=options.answering.max_new_tokens), options)
-
-
-@app.command(
-    cls=Command,
-    help="Ask each picture one or several questions. Without --prompt, a manifest brings a prompt "
-    f"in each row.{SOURCES}",
-    epilog='$ pgcli ask examples/images --prompt "how many shapes are there?"',
-)
-@with_options
-def ask(
-    sources: Sources,
-    options: Options,
-    prompt: Annotated[
-        list[str] | None,
-        option(
-            "Answering",
-            "--prompt",
-            metavar="TEXT",
-            once=False,
-            help="A question; may be repeated. {column} is filled from the manifest's row.",
-        ),
-    ] = None,
-) -> None:
-    finish(sources, tasks.ask(prompt, max_new_tokens=options.answering.max_new_tokens), options)
-
-
-@app.command(
-    cls=Command,
-    help=f"Find objects in each picture, as boxes in its pixels.{SOURCES}",
-    epilog='$ pgcli detect examples/images --object "red circle"',
-)
-@with_options
-def detect(
-    sources: Sources,
-    options: Options,
-    object: Annotated[
-        list[str],
-        option(
-            "Answering", "--object", metavar="TEXT", once=False, help="What to find; repeatable."
-        ),
-    ],
-) -> None:
-    finish(sources, tasks.detect(object, max_new_tokens=options.answering.max_new_tokens), options)
-
-
-@app.command(
-    cls=Command,
-    help=f"Read the text in each picture.{SOURCES}",
-    epilog="$ pgcli ocr examples/images/one.png",
-)
-@with_options
-def ocr(sources: Sources, options: Options) -> None:
-    finish(sources, tasks.ocr(max_new_tokens=options.answering.max_new_tokens), options)
-
-
-@app.command(
-    cls=Command,
-    help="Show a model's sizes, the memory it needs and its files, without loading it.\n\n"
-    "MODEL is a folder, a name on the Hub, or demo, the built-in one, which is the default.",
-    epilog="$ pgcli info demo",
-)
-def info(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="[MODEL]",
-            envvar="PGCLI_MODEL",
-            hidden=True,
-            autocompletion=lambda: list(MODELS),
-        ),
-    ] = MODELS[0],
-    json: Annotated[bool, option("Output", "--json", help="Print one JSON object.")] = False,
-    revision: Revision = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    debug: Debug = False,
-) -> None:
-    from pgcli.cli import models
-
-    models.info(model, revision=revision, device=device, dtype=dtype, as_json=json)
-
-
-def finish(sources: Sequence[str], question: tasks.Question, options: Options) -> None:
-    """Do what an answering command was asked to do, and end with its exit code."""
-    from pgcli.cli import ask
-
-    raise typer.Exit(ask.answer(sources, question, options))
+    if context.invoked_subcommand != "doctor":  # which names what is wrong with the file
+        settable = settings.known(context.command.commands)
+        context.default_map = settings.read(settings.file(), settable)
 
 
 def main(args: Sequence[str] | None = None) -> int:

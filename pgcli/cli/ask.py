@@ -1,13 +1,12 @@
-"""caption, ask, detect and ocr: from what the user named to rows that are saved."""
+"""caption, ask, detect, segment and ocr: from what the user named to rows that are saved."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,9 @@ from pgcli import __version__
 from pgcli.checkpoints.find import DEMO, find
 from pgcli.cli import plan as plans
 from pgcli.cli import summary
+from pgcli.cli.downloads import Downloads
+from pgcli.cli.drawing.option import open_drawing
+from pgcli.cli.drawing.painter import NotDrawing
 from pgcli.cli.models import check_revision
 from pgcli.cli.options import Model, Options
 from pgcli.cli.plan import Plan
@@ -28,13 +30,19 @@ from pgcli.tasks import Question
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import Engine
-    from pgcli.images import Square
+    from pgcli.images import Limits, Square
 
 #: The libraries that an answer may depend on.
 VERSIONED = ("torch", "pillow", "tokenizers", "numpy")
 
 
-def answer(names: Sequence[str], question: Question, options: Options) -> int:
+def answer(
+    names: Sequence[str],
+    question: Question,
+    options: Options,
+    *,
+    mask_decoder: str | None = None,
+) -> int:
     """Answer the question about every picture; the exit code is 3 where rows have errors, else 0.
 
     What the user can have got wrong shows before the model is loaded.
@@ -44,17 +52,23 @@ def answer(names: Sequence[str], question: Question, options: Options) -> int:
     check_revision(options.model.model or DEMO, options.model.revision)
     plan = plans.made(names, question, options)
     settings: dict[str, object] = {}
-    sink = opened(options, settings, screen)
+    sink = opened(question, options, settings, screen)
+    drawing = open_drawing(plan, limits(plan), screen.say)
     if options.running.dry_run or options.running.verbose:
         screen.table(plan.facts())
     if options.running.dry_run:
         return 0
     remark(plan, screen)
-    engine = open_engine(options.model, screen)
+    if question.task == "segment" and mask_decoder is None:
+        screen.say(
+            "masks stay codes, as no decoder is named: --mask-decoder FILE turns them into pixels",
+            hint="the file is gs://big_vision/paligemma/vae-oid.npz",
+        )
+    engine = open_engine(options.model, screen, mask_decoder=mask_decoder)
     settings |= settings_of(plan, engine)
     loaded = perf_counter()
     items = plans.Taste(plan.items()) if plan.takes_demo_unasked else plan.items()
-    tally = answered(plan, engine, items, sink, screen)
+    tally = answered(plan, engine, items, sink, drawing, screen)
     times = summary.Times(perf_counter() - began, loaded - began)
     screen.table(summary.facts(plan, engine, tally, times))
     if isinstance(items, plans.Taste) and items.exceeded:
@@ -62,7 +76,9 @@ def answer(names: Sequence[str], question: Question, options: Options) -> int:
     return 3 if tally.errors else 0
 
 
-def opened(options: Options, settings: dict[str, object], screen: Screen) -> Sink:
+def opened(
+    question: Question, options: Options, settings: dict[str, object], screen: Screen
+) -> Sink:
     """Where the rows go. The settings are read when it is complete, and may be filled till then."""
     chosen = options.output
     if chosen.output == "-" and sys.stdout is None:
@@ -72,6 +88,7 @@ def opened(options: Options, settings: dict[str, object], screen: Screen) -> Sin
         format=chosen.format,
         overwrite=chosen.overwrite,
         timing=not chosen.no_timing,
+        extras=question.extra_columns,
         keep=options.input.keep,
         settings=settings,
         stdout=screen.rows() if chosen.output == "-" else None,
@@ -92,22 +109,33 @@ def remark(plan: Plan, screen: Screen) -> None:
         screen.say("--top-p and --top-k change nothing without a --temperature")
 
 
-def open_engine(chosen: Model, screen: Screen) -> Engine:
+def open_engine(chosen: Model, screen: Screen, *, mask_decoder: str | None = None) -> Engine:
     """The model, loaded: found first, as a download shows its own progress."""
-    if screen.quiet:
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # read when the library loads
-    checkpoint = find(chosen.model or DEMO, chosen.revision)
+    checkpoint = find(chosen.model or DEMO, chosen.revision, tell=Downloads(screen))
+    adapter = None
+    if chosen.adapter is not None:
+        adapter = find(chosen.adapter, kind="adapter", tell=Downloads(screen))
     with screen.waiting(f"loading {checkpoint.label}"):
-        from pgcli.engine.engine import load  # torch, which takes a second
+        from pgcli.engine.loading import load  # torch, which takes a second
 
         engine = load(
-            checkpoint, device=chosen.device, dtype=chosen.dtype, batch_size=chosen.batch_size
+            checkpoint,
+            adapter=adapter,
+            masks=None if mask_decoder is None else Path(mask_decoder),
+            device=chosen.device,
+            dtype=chosen.dtype,
+            batch_size=chosen.batch_size,
         )
     return engine
 
 
 def answered(
-    plan: Plan, engine: Engine, items: Iterable[Item], sink: Sink, screen: Screen
+    plan: Plan,
+    engine: Engine,
+    items: Iterable[Item],
+    sink: Sink,
+    drawing: NotDrawing,
+    screen: Screen,
 ) -> Tally:
     """Run, with the progress shown. A run cut short says what is left of it."""
     question = plan.question
@@ -116,13 +144,17 @@ def answered(
     def refuse(picture: Picture, prompt: str) -> Answer:
         return error_answer(picture, prompt, task=question.task, model=engine.label)
 
+    def save(answer: Answer) -> None:
+        sink.save(answer)
+        drawing.draw(answer)
+
     try:
-        with progress, sink:
+        with progress, drawing, sink:
             tally = run(
-                items,
+                drawing.watch(items),
                 look(plan, engine.square),
                 asking(plan, engine),
-                sink.save,
+                save,
                 refuse,
                 on_row=progress.count,
                 on_error=plan.options.running.on_error,
@@ -149,12 +181,16 @@ def look(plan: Plan, square: Square) -> Look:
     Image.MAX_IMAGE_PIXELS = None  # this process is ours, and --max-pixels is the limit that counts
 
     chosen = plan.options.input
-    limits = images.Limits()
-    if chosen.max_pixels is not None:
-        limits = replace(limits, max_pixels=chosen.max_pixels)
-    region = plan.options.answering.region
-    eye = partial(images.look, square=square, limits=limits, region=region)
+    eye = partial(images.look, square=square, limits=limits(plan))
     return partial(workers.look_ahead, look=eye, workers=chosen.workers, total=plan.pictures)
+
+
+def limits(plan: Plan) -> Limits:
+    """The largest pictures that are read."""
+    from pgcli.images import Limits
+
+    most = plan.options.input.max_pixels
+    return Limits() if most is None else Limits(max_pixels=most)
 
 
 def asking(plan: Plan, engine: Engine) -> Ask:
@@ -164,8 +200,7 @@ def asking(plan: Plan, engine: Engine) -> Ask:
     chosen, question = plan.options.answering, plan.question
     return partial(
         engine.ask,
-        task=question.task,
-        max_new_tokens=question.max_new_tokens,
+        question=question,
         sampling=Sampling(
             temperature=chosen.temperature, top_p=chosen.top_p, top_k=chosen.top_k, seed=chosen.seed
         ),
@@ -188,7 +223,11 @@ def settings_of(plan: Plan, engine: Engine) -> dict[str, object]:
         "top_p": chosen.top_p,
         "top_k": chosen.top_k,
         "seed": chosen.seed,
-        "region": chosen.region,
+        "region": plan.question.region,
+        "objects": plan.question.objects,
+        "strict": plan.question.strict,
+        "choices": plan.question.choices,
+        "choices_column": plan.question.choices_column,
         "limit": plan.options.input.limit,
         "max_pixels": plan.options.input.max_pixels,
         "versions": {"pgcli": __version__, **{name: version(name) for name in VERSIONED}},

@@ -1,4 +1,4 @@
-"""Typer's commands made ours: their look, and options that come in records."""
+"""Typer's commands made ours: the app they join, their look, options that come in records."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any, get_type_hints
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 from pgcli.cli import stopping
@@ -40,6 +41,13 @@ class Program(Flags, TyperGroup):
     def invoke(self, context: Any) -> Any:
         with stopping.readers_watched():
             return super().invoke(context)
+
+
+app = typer.Typer(
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

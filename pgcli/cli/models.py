@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 
 from pgcli.checkpoints.find import DEMO, find
-from pgcli.cli.screen import Facts, grid, is_terminal
+from pgcli.cli.downloads import Downloads
+from pgcli.cli.screen import Facts, Screen, grid, is_terminal
 from pgcli.errors import UsageError
 from pgcli.printable import printable
 
@@ -28,7 +29,7 @@ def check_revision(name: str, revision: str | None) -> None:
 def info(name: str, *, revision: str | None, device: str, dtype: str, as_json: bool) -> None:
     """Print what is known of a model, for a person or as one JSON object."""
     check_revision(name, revision)
-    checkpoint = find(name, revision)
+    checkpoint = find(name, revision, tell=Downloads(Screen()))
     from pgcli.engine.facts import facts  # torch, which takes a second
 
     known = facts(checkpoint, device=device, dtype=dtype)
@@ -47,12 +48,36 @@ def worded(known: Mapping[str, Any]) -> Facts:
     for name, value in known.items():
         if name == "memory":
             facts += [(f"batch of {rows}", size(need)) for rows, need in value.items()]
+        elif name == "architecture":
+            facts += architecture(value)
+        elif name.endswith("bytes") or name in ("cache_bytes_per_token", "free_memory"):
+            facts.append((name.replace("_bytes", "").replace("_", " "), size(value)))
         elif name == "files":
             facts += [(file, size(length)) for file, length in value.items()]
         elif value is not None:
             shown = f"{value:,}" if isinstance(value, int) else str(value)
             facts.append((name.replace("_", " "), shown))
     return facts
+
+
+def architecture(known: Mapping[str, Any]) -> Facts:
+    """A line for each tower, with the sizes that tell checkpoints apart."""
+    generation = {1: "PaliGemma (Gemma)", 2: "PaliGemma 2 (Gemma 2)"}[known["generation"]]
+    vision, decoder = known["vision"], known["decoder"]
+    sizes = "width {width}, {depth} layers, mlp {mlp_dim}, {num_heads} heads"
+    kv = ", {num_kv_heads} key/value heads of {head_dim}"
+    lines = [
+        ("generation", generation),
+        ("vision", sizes.format_map(vision)),
+        ("decoder", (sizes + kv).format_map(decoder)),
+    ]
+    if decoder["window"] is not None and any(decoder["window_layers"]):
+        count = sum(decoder["window_layers"])
+        lines.append(("sliding window", f"{decoder['window']} tokens in {count} layers"))
+    caps = [decoder["attention_cap"], decoder["final_cap"]]
+    if any(caps):
+        lines.append(("soft caps", "attention {}, logits {}".format(*caps)))
+    return lines
 
 
 def size(count: int) -> str:

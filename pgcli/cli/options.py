@@ -162,6 +162,14 @@ class Output:
             help="auto, jsonl or text; auto goes by the file's ending, and is text on a terminal.",
         ),
     ] = "auto"
+    draw: Annotated[
+        str | None,
+        _output(
+            "--draw",
+            metavar="DIR",
+            help="Paint boxes and masks on copies of the pictures, in this folder.",
+        ),
+    ] = None
     no_timing: Annotated[
         bool,
         _output("--no-timing", help="Leave times and batch sizes null: equal runs, equal rows."),
@@ -184,6 +192,14 @@ class Model:
         ),
     ] = None
     revision: Revision = None
+    adapter: Annotated[
+        str | None,
+        _model(
+            "--adapter",
+            metavar="NAME",
+            help="A LoRA to merge into the model: a folder or a name on the Hub.",
+        ),
+    ] = None
     device: Device = "auto"
     dtype: Dtype = "auto"
     batch_size: Annotated[
@@ -208,7 +224,7 @@ class Answering:
             "--max-new-tokens",
             metavar="N",
             parser=values.number(1),
-            default="caption 128, ask 64, detect 256, ocr 512",
+            default="caption 128, ask 64, detect 256, segment 512, ocr 512",
             help="Longest answer.",
         ),
     ] = None
@@ -254,7 +270,7 @@ class Answering:
             "--region",
             metavar="BOX",
             parser=values.region,
-            help="Look only at xmin,ymin,xmax,ymax in the pixels of each upright picture.",
+            help="Ask about xmin,ymin,xmax,ymax, in pixels of each upright picture.",
         ),
     ] = None
 

@@ -104,6 +104,8 @@ def reading(question: Question, options: Options) -> Reading:
         fields=columns(question),
         wants_prompts=question.templates is None,
         refuses_prompts=question.refuses_prompts,
+        choices_column=question.choices_column,
+        refuses_regions=question.region is not None,
         nul=chosen.nul,
         allow_outside_root=chosen.allow_outside_root,
     )

@@ -48,7 +48,8 @@ def rows(tally: Tally) -> str:
 
 def speed(tally: Tally) -> str:
     spent = tally.seconds or 1e-9
-    return f"{tally.pictures / spent:.1f} images/s, {tally.tokens / spent:.0f} tokens/s"
+    told = f"{tally.pictures / spent:.1f} images/s"
+    return f"{told}, {tally.tokens / spent:.0f} tokens/s" if tally.tokens else told
 
 
 def batches(engine: Engine) -> str:
@@ -74,6 +75,8 @@ def seconds(count: float) -> str:
 def written(chosen: Output, tally: Tally) -> Iterator[tuple[str, str]]:
     """Where the rows are, and commands that look at them."""
     output = chosen.output
+    if chosen.draw is not None:
+        yield "drawn", chosen.draw
     if output == "-":
         return
     yield "output", output

@@ -14,7 +14,7 @@ DTYPES = ("auto", "bfloat16", "float32")
 # named types, as Typer takes a plain tuple for an option of several values
 Columns = NewType("Columns", tuple[str, ...])
 NO_COLUMNS = Columns(())
-Region = NewType("Region", tuple[int, int, int, int])
+Region = NewType("Region", tuple[float, float, float, float])
 
 
 def number(least: float, most: float = 1e18, *, above: bool = False) -> Callable[[Any], Any]:
@@ -64,10 +64,11 @@ def dtype(text: str) -> str:
 
 def region(text: str) -> Region:
     """Left, top, right and bottom in pixels, with something between them."""
-    corners = re.fullmatch(r"(\d{1,6}),(\d{1,6}),(\d{1,6}),(\d{1,6})", text, re.ASCII)
+    pixel = r"(\d{1,6}(?:\.\d{1,6})?)"
+    corners = re.fullmatch(",".join([pixel] * 4), text, re.ASCII)
     if not corners:
-        raise typer.BadParameter(f"{text!r} is not four whole numbers: xmin,ymin,xmax,ymax")
-    left, top, right, bottom = map(int, corners.groups())
+        raise typer.BadParameter(f"{text!r} is not four numbers of pixels: xmin,ymin,xmax,ymax")
+    left, top, right, bottom = map(float, corners.groups())
     if left >= right or top >= bottom:
         raise typer.BadParameter(f"{text!r} is empty: xmin must be below xmax, ymin below ymax")
     return Region((left, top, right, bottom))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pgcli.records import Picture
+
+if TYPE_CHECKING:
+    from pgcli.engine.choices import Candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +17,8 @@ class Request:
     """A picture and one of its prompts, waiting for its turn.
 
     `place` is where its row goes; `picture_key` is the same for all prompts of a picture, and
-    `shares` says how many there are, so that what was computed of it can be let go.
+    `shares` says how many there are, so that what was computed of it can be let go. With
+    `candidates` the answer is picked among them, else it is generated.
     """
 
     place: int
@@ -21,6 +27,7 @@ class Request:
     ids: tuple[int, ...]
     picture_key: int
     shares: int
+    candidates: Sequence[Candidate] = ()
 
 
 class Waiting:

@@ -9,6 +9,7 @@ from time import perf_counter
 
 import torch
 
+from pgcli.engine.container import memory_left
 from pgcli.errors import NoUsableDevice, UsageError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -80,11 +81,18 @@ def cpu_has_bfloat16() -> bool:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that a model may still take on the device."""
+    """Memory that a model may still take on the device, within a container's limit."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
+    left = memory_left()
+    machine = _machine_bytes()
+    return machine if left is None else min(left, machine)
+
+
+def _machine_bytes() -> int:
+    """What the whole machine has to give: a container sees it too, whatever it may have of it."""
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         available = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())

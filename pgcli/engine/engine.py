@@ -2,67 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import torch
 
-from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.files import Preprocessing
-from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine.admission import Admission
 from pgcli.engine.batches import Request, Waiting
-from pgcli.engine.device import choose_device, choose_dtype, free_bytes
+from pgcli.engine.choices import Scored, score
+from pgcli.engine.exhaustion import memory_named
 from pgcli.engine.features import Features
-from pgcli.engine.generate import GREEDY, Limits, Sampling, generate
-from pgcli.engine.memory import batch_size as fitting_batch_size
-from pgcli.engine.memory import parameters
-from pgcli.engine.rows import answer_of
+from pgcli.engine.generate import GREEDY, Growing, Limits, Sampling, generate
+from pgcli.engine.grammar import Grammar
+from pgcli.engine.masks import masks_of_rows
+from pgcli.engine.rows import begun, generated, picked
 from pgcli.engine.tokens import Vocabulary
-from pgcli.errors import InvalidCheckpoint, NoUsableDevice, UsageError
+from pgcli.errors import UsageError
 from pgcli.images import Square
+from pgcli.model.masks import MaskDecoder
 from pgcli.model.paligemma import PaliGemma
-from pgcli.records import Answer, Fault, Picture, Task, error_answer
+from pgcli.records import Answer, Mask, Picture, Piece, Task
+from pgcli.tasks import Question
 
 SHORTEST_PROMPT = 2  # the first token and the newline
 WINDOW_BATCHES = 4  # so many batches' requests are looked over for prompts of equal length
 WINDOW_BYTES = 256 * 2**20
-CPU_ALLOCATOR = "DefaultCPUAllocator"  # its exhaustion is a plain RuntimeError of this name
-
-
-def load(
-    checkpoint: Checkpoint,
-    *,
-    device: str = "auto",
-    dtype: str = "auto",
-    batch_size: int | None = None,
-) -> Engine:
-    """An engine for the checkpoint; `batch_size` None takes what fits into memory.
-
-    Raises InvalidCheckpoint for files that are broken or not understood, NoUsableDevice where the
-    device is missing or too small, UsageError for names that are neither device nor dtype.
-    """
-    folder = checkpoint.folder
-    place = choose_device(device)
-    number = choose_dtype(dtype, place, weights.total_bytes(folder))
-    config = files.config(folder)
-    vocabulary = Vocabulary.from_folder(folder)
-    if vocabulary.size > config.decoder.vocab_size:
-        raise InvalidCheckpoint(
-            f"{folder}: tokenizer.json has {vocabulary.size} tokens, the model "
-            f"{config.decoder.vocab_size}"
-        )
-    preprocessing = files.preprocessing(folder, config.vision.resolution)
-    _insist_on_room(parameters(config) * number.itemsize, place)
-    with _memory_named(f"the weights in {_name(number)}", "name a smaller model"):
-        model = weights.load(folder, config, dtype=number, device=place)
-    if batch_size is None:
-        free = free_bytes(place)
-        batch_size = fitting_batch_size(
-            config, itemsize=number.itemsize, device=place.type, free=free
-        )
-    return Engine(model, vocabulary, preprocessing, label=checkpoint.label, batch_size=batch_size)
 
 
 class Engine:
@@ -76,6 +42,7 @@ class Engine:
         *,
         label: str,
         batch_size: int,
+        mask_decoder: MaskDecoder | None = None,
     ):
         self.model = model
         self.vocabulary = vocabulary
@@ -85,6 +52,7 @@ class Engine:
         self._device = model.projector.weight.device
         self._dtype = model.projector.weight.dtype
         self._preprocessing = preprocessing
+        self._mask_decoder = mask_decoder
 
     @property
     def device(self) -> str:
@@ -92,13 +60,12 @@ class Engine:
 
     @property
     def dtype(self) -> str:
-        return _name(self._dtype)
+        return str(self._dtype).removeprefix("torch.")
 
     def ask(
         self,
         stream: Iterable[tuple[int, Picture]],
-        task: Task = "caption",
-        max_new_tokens: int = 128,
+        question: Question,
         sampling: Sampling = GREEDY,
     ) -> Iterator[tuple[int, Answer]]:
         """The answers to each picture's prompts, with their places, in the order in which they end.
@@ -108,107 +75,96 @@ class Engine:
         prompt too long for the model is an error row. A picture is encoded once for all its
         prompts.
         """
-        limits = self._limits(max_new_tokens)
-        features = Features(self.model, self._preprocessing)
-        answer = partial(
-            self._answer, features=features, task=task, limits=limits, sampling=sampling
+        limits = self._limits(question)
+        admission = Admission(
+            self.vocabulary,
+            self.model.config,
+            task=question.task,
+            max_new_tokens=limits.max_new_tokens,
+            model=self.label,
+        )
+        grammar = self._grammar(question) if question.strict else None
+        reply = partial(
+            self._reply,
+            features=Features(self.model, self._preprocessing),
+            task=question.task,
+            generate=partial(generate, limits=limits, sampling=sampling, grammar=grammar),
+            score=partial(score, limits=limits),
         )
         waiting = Waiting(size=self.batch_size, window=self._window())
         for place, picture in stream:
-            requests, refused = self._admit(place, picture, task, limits)
+            requests, refused = admission.admit(place, picture)
             yield from refused
             for request in requests:
                 waiting.add(request)
                 while waiting.ready():
-                    yield from answer(waiting.take())
+                    yield from reply(waiting.take())
         while waiting:
-            yield from answer(waiting.take())
+            yield from reply(waiting.take())
 
     def _window(self) -> int:
         """How many requests may wait: a few batches' worth, and no more than their bytes allow."""
         fitting = WINDOW_BYTES // (3 * self.square.resolution**2)
         return max(self.batch_size, min(WINDOW_BATCHES * self.batch_size, fitting))
 
-    def _limits(self, max_new_tokens: int) -> Limits:
+    def _limits(self, question: Question) -> Limits:
         """Where answers end. Raises UsageError where they would leave no room for a prompt."""
         config = self.model.config
         most = config.decoder.max_positions - config.image_tokens - SHORTEST_PROMPT
-        if max_new_tokens > most:
+        if question.max_new_tokens > most and not question.has_choices:
             raise UsageError(
-                f"answers of {max_new_tokens} tokens leave this model no room for a prompt",
+                f"answers of {question.max_new_tokens} tokens leave this model no room for a "
+                "prompt",
                 hint=f"--max-new-tokens {most} at most",
             )
         return Limits(
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=question.max_new_tokens,
             stop_tokens=frozenset(config.stop_tokens),
             vocabulary=self.vocabulary.size,
             image_token=config.image_token,
         )
 
-    def _admit(
-        self, place: int, picture: Picture, task: Task, limits: Limits
-    ) -> tuple[list[Request], list[tuple[int, Answer]]]:
-        """The picture's prompts as requests, and the rows of those too long for the model."""
-        config = self.model.config
-        room = config.decoder.max_positions - config.image_tokens - limits.max_new_tokens
-        admitted, refused = [], []
-        for number, prompt in enumerate(picture.item.prompts, start=place):
-            ids = tuple(self.vocabulary.prompt(prompt))
-            if len(ids) <= room:
-                admitted.append((number, prompt, ids))
-            else:
-                message = f"The prompt has {len(ids)} tokens; the model has room for {room}."
-                faulty = replace(picture, pixels=None, fault=Fault("too_large", message))
-                row = error_answer(faulty, prompt, task=task, model=self.label)
-                refused.append((number, row))
-        requests = [
-            Request(number, picture, prompt, ids, picture_key=place, shares=len(admitted))
-            for number, prompt, ids in admitted
-        ]
-        return requests, refused
+    def _grammar(self, question: Question) -> Grammar:
+        stop_tokens = self.model.config.stop_tokens
+        return Grammar(self.vocabulary, question.objects, stop_tokens, device=self._device)
 
     @torch.inference_mode()
-    def _answer(
+    def _reply(
         self,
         batch: list[Request],
         features: Features,
         task: Task,
-        limits: Limits,
-        sampling: Sampling,
+        generate: Callable[..., list[Growing]],
+        score: Callable[..., list[Scored]],
     ) -> list[tuple[int, Answer]]:
-        keys = [f"{request.picture.item.index} {request.prompt}" for request in batch]
+        """The rows of a batch, whose answers are all generated or all picked."""
         prompts = [request.ids for request in batch]
-        with _memory_named(f"a batch of {len(batch)}", "--batch-size with a smaller number"):
+        with memory_named(f"a batch of {len(batch)}", "--batch-size with a smaller number"):
             patch_BPD, vision_ms = features.of(batch)
-            rows = generate(self.model, patch_BPD, prompts, keys, limits, sampling)
-        told = partial(answer_of, vocabulary=self.vocabulary, task=task, model=self.label)
-        return [
-            (request.place, told(request, row, vision_ms=share, batch=len(batch)))
-            for request, row, share in zip(batch, rows, vision_ms, strict=True)
-        ]
+            rows = [
+                begun(request, task=task, model=self.label, vision_ms=share, batch=len(batch))
+                for request, share in zip(batch, vision_ms, strict=True)
+            ]
+            if batch[0].candidates:
+                choices = [request.candidates for request in batch]
+                scored = score(self.model, patch_BPD, prompts, choices)
+                answers = list(map(picked, rows, scored))
+            else:
+                keys = [f"{request.picture.item.index} {request.prompt}" for request in batch]
+                told = generate(self.model, patch_BPD, prompts, keys)
+                answers = self._told(rows, told)
+        return [(request.place, row) for request, row in zip(batch, answers, strict=True)]
 
+    def _told(self, rows: Sequence[Answer], told: Sequence[Growing]) -> list[Answer]:
+        """The rows with what was generated for them; the masks of a batch are decoded together."""
+        pieces = [self._pieces(row) for row in told]
+        masks: Sequence[tuple[Mask | None, ...] | None] = [None] * len(rows)
+        if rows[0].task == "segment":
+            sizes = [(row.width or 0, row.height or 0) for row in rows]
+            masks = masks_of_rows(zip(pieces, sizes, strict=True), self._mask_decoder)
+        return list(map(generated, rows, told, pieces, masks))
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _insist_on_room(needed: int, device: torch.device) -> None:
-    """Raise NoUsableDevice now rather than be killed in the middle of loading."""
-    free = free_bytes(device)
-    if needed > free:
-        raise NoUsableDevice(
-            f"the weights take {needed / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free",
-            hint="--dtype bfloat16 halves float32; or name a smaller model",
-        )
-
-
-@contextmanager
-def _memory_named(what: str, remedy: str) -> Iterator[None]:
-    """Turn a device's exhausted memory into an error that says for what, and what to do."""
-    try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        exhausted = not isinstance(error, RuntimeError) or isinstance(error, torch.OutOfMemoryError)
-        if not exhausted and CPU_ALLOCATOR not in str(error):
-            raise
-        raise NoUsableDevice(f"the device has no memory left for {what}", hint=remedy) from error
+    def _pieces(self, row: Growing) -> list[Piece]:
+        words = len(row.tokens) - row.stopped
+        probabilities = [math.exp(logprob) for logprob in row.logprobs[:words]]
+        return self.vocabulary.pieces(row.tokens[:words], probabilities)

@@ -2,35 +2,68 @@
 
 from __future__ import annotations
 
-from pgcli.checkpoints import files, weights
-from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine.device import choose_device, choose_dtype
-from pgcli.engine.memory import parameters, row_bytes
+from dataclasses import asdict
+from pathlib import Path
 
-BATCH_SIZES = (1, 8, 16, 64)
+from pgcli.checkpoints import files, stored
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine.device import choose_device, choose_dtype, free_bytes
+from pgcli.engine.memory import batch_size, cache_bytes, largest_batch, needed_bytes, parameters
+from pgcli.model.config import PaliGemmaConfig
+
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def facts(
     checkpoint: Checkpoint, *, device: str = "auto", dtype: str = "auto"
 ) -> dict[str, object]:
-    """Sizes, resolution, tokens per image, device, dtype, memory in bytes per batch size, files."""
+    """Sizes, resolution, tokens per image, device, dtype, memory in bytes per batch size, files.
+
+    `largest_batch` fits into what is free now, 0 where the weights alone do not; `batch_size` is
+    what `auto` takes. `stored_dtype` is null where the files mix several.
+    """
     folder = checkpoint.folder
     config = files.config(folder)
     place = choose_device(device)
-    stored_bytes = weights.total_bytes(folder)
-    number = choose_dtype(dtype, place, stored_bytes)
-    count, row = parameters(config), row_bytes(config, number.itemsize)
+    number = choose_dtype(dtype, place, stored.total_bytes(folder))
+    size, free = number.itemsize, free_bytes(place)
+    left = max(0, free - parameters(config) * size)
+    kinds = stored_dtypes(folder)
     return {
         "name": checkpoint.name,
         "path": str(folder),
         "revision": checkpoint.revision,
-        "parameters": count,
+        "parameters": parameters(config),
         "resolution": config.vision.resolution,
         "patch_size": config.vision.patch_size,
         "image_tokens": config.image_tokens,
         "vocabulary": config.decoder.vocab_size,
+        "architecture": architecture(config),
+        "stored_dtype": kinds[0] if len(kinds) == 1 else None,
         "device": str(place),
         "dtype": str(number).removeprefix("torch."),
-        "memory": {str(n): count * number.itemsize + n * row for n in BATCH_SIZES},
+        "cache_bytes_per_token": cache_bytes(config, size),
+        "weights_bytes": parameters(config) * size,
+        "memory": {str(n): needed_bytes(config, size, n) for n in BATCH_SIZES},
+        "free_memory": free,
+        "largest_batch": largest_batch(config, itemsize=size, free=free),
+        "batch_size": batch_size(config, itemsize=size, device=place.type, free=left),
         "files": {f.name: f.stat().st_size for f in sorted(folder.iterdir()) if f.is_file()},
     }
+
+
+def architecture(config: PaliGemmaConfig) -> dict[str, object]:
+    """The generation, and both towers' sizes by this code's names for them."""
+    return {
+        "generation": 2 if config.decoder.post_norms else 1,
+        "vision": asdict(config.vision),
+        "decoder": asdict(config.decoder),
+        "tied": config.tied,
+    }
+
+
+def stored_dtypes(folder: Path) -> list[str]:
+    """The dtypes that a checkpoint's tensors are stored in, by their names in PyTorch."""
+    headers = (tensor for file in stored.weight_files(folder) for tensor in stored.headers(file))
+    return sorted({DTYPE_NAMES.get(tensor.dtype, tensor.dtype) for tensor in headers})

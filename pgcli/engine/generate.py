@@ -1,6 +1,6 @@
 """Logits -> tokens, one column at a time: greedy or sampled, each row until it stops.
 
-B rows · V vocabulary
+B rows · V vocabulary · A tokens that an answer may hold at all, where a grammar says so
 """
 
 from __future__ import annotations
@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from pgcli.engine.device import Stopwatch
+from pgcli.engine.grammar import START, Grammar, State
 from pgcli.engine.tokens import left_pad
 from pgcli.errors import InvalidCheckpoint
+from pgcli.model.cache import Cache
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Finish
 
@@ -39,13 +42,26 @@ class Sampling:
 GREEDY = Sampling()
 
 
+class Timed(Protocol):
+    """A row that is told its share of each pass."""
+
+    prefill_ms: float
+    decode_ms: float
+
+
 @dataclass(eq=False)
 class Growing:
-    """A row under way: its tokens so far, the stop token included, and their log-probabilities."""
+    """A row under way: its tokens so far, the stop token included, and their log-probabilities.
+
+    `stopped` says that the last token is a stop token. So it is with `finish` "stop", and with
+    "length" too where a grammar ended the answer because no further object would have fitted.
+    """
 
     draws: Random
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    state: State = START
+    stopped: bool = False
     finish: Finish = "length"
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
@@ -68,27 +84,24 @@ def generate(
     keys: Sequence[str],
     limits: Limits,
     sampling: Sampling,
+    grammar: Grammar | None = None,
 ) -> list[Growing]:
     """Answer a batch of prompts about encoded pictures, each row until it stops on its own.
 
-    `keys` name the rows for their draws. A pass's time is divided over the rows alive in it.
+    `keys` name the rows for their draws. A pass's time is divided over the rows alive in it. With
+    a grammar, on the same device, no token is drawn that it does not allow.
     """
     device = patch_BPD.device
     watch = Stopwatch(device)
     rows = [Growing(Random(f"{sampling.seed} {key}")) for key in keys]
-    token_BT, is_real_BT = left_pad(prompts)
-    slots = patch_BPD.shape[1] + token_BT.shape[1] + limits.max_new_tokens
-    cache = model.cache(rows=len(rows), slots=slots)
-    if is_real_BT is not None:
-        is_real_BT = is_real_BT.to(device)
     marks = [watch.mark()]
-    logits_BV = model.prefill(patch_BPD, token_BT.to(device), is_real_BT, cache)
+    logits_BV, cache = prefilled(model, patch_BPD, prompts, room=limits.max_new_tokens)
     marks.append(watch.mark())
     alive = [list(rows)]
     seated = list(rows)  # who sits in which row of the cache, finished ones included
     while True:
-        token_B, logprob_B = choose(logits_BV, seated, limits, sampling)
-        going = _append(seated, token_B, logprob_B, limits)
+        token_B, logprob_B = choose(logits_BV, seated, limits, sampling, grammar)
+        going = _append(seated, token_B, logprob_B, limits, grammar)
         if not going:
             break
         if len(going) < CROWDED * len(seated):
@@ -98,25 +111,57 @@ def generate(
         logits_BV = model.step(token_B, cache)
         marks.append(watch.mark())
         alive.append(going)
-    _share(watch, marks, alive)
+    share_time(watch, marks, alive)
     return rows
 
 
+def prefilled(
+    model: PaliGemma, patch_BPD: Tensor, prompts: Sequence[Sequence[int]], *, room: int
+) -> tuple[Tensor, Cache]:
+    """The first logits (B, V) after the prompts, and their cache with `room` for as many slots."""
+    token_BT, is_real_BT = left_pad(prompts)
+    slots = patch_BPD.shape[1] + token_BT.shape[1] + room
+    cache = model.cache(rows=len(prompts), slots=slots)
+    if is_real_BT is not None:
+        is_real_BT = is_real_BT.to(patch_BPD.device)
+    return model.prefill(patch_BPD, token_BT.to(patch_BPD.device), is_real_BT, cache), cache
+
+
 def choose(
-    logits_BV: Tensor, rows: Sequence[Growing], limits: Limits, sampling: Sampling
+    logits_BV: Tensor,
+    rows: Sequence[Growing],
+    limits: Limits,
+    sampling: Sampling,
+    grammar: Grammar | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Each row's next token and its log-probability under the model's own distribution."""
+    logits_BV = sayable(logits_BV, limits)
+    if grammar is None:
+        token_B = draw(logits_BV, rows, sampling)
+    else:
+        lefts = [limits.max_new_tokens - len(row.tokens) for row in rows]
+        allowed = [grammar.allowed(row.state, left) for row, left in zip(rows, lefts, strict=True)]
+        logits_BA = logits_BV[:, grammar.token_A].masked_fill(~torch.stack(allowed), -torch.inf)
+        token_B = grammar.token_A[draw(logits_BA, rows, sampling)]
+    chosen_B = logits_BV.gather(1, token_B[:, None])[:, 0]
+    return token_B, chosen_B - logits_BV.logsumexp(-1)
+
+
+def sayable(logits_BV: Tensor, limits: Limits) -> Tensor:
+    """The scores, in float32, of the tokens that can be generated: the model's distribution."""
     logits_BV = logits_BV[:, : limits.vocabulary].float()
     if limits.image_token < limits.vocabulary:
         logits_BV[:, limits.image_token] = -torch.inf
-    if sampling.temperature > 0:
-        draws = [row.draws.random() for row in rows]
-        draw_B = torch.tensor(draws, dtype=torch.float32, device=logits_BV.device)
-        token_B = sample(logits_BV, draw_B, sampling)
-    else:
-        token_B = logits_BV.argmax(-1)
-    chosen_B = logits_BV.gather(1, token_B[:, None])[:, 0]
-    return token_B, chosen_B - logits_BV.logsumexp(-1)
+    return logits_BV
+
+
+def draw(logits_BV: Tensor, rows: Sequence[Growing], sampling: Sampling) -> Tensor:
+    """The column of each row's next token."""
+    if sampling.temperature <= 0:
+        return logits_BV.argmax(-1)
+    draws = [row.draws.random() for row in rows]
+    draw_B = torch.tensor(draws, dtype=torch.float32, device=logits_BV.device)
+    return sample(logits_BV, draw_B, sampling)
 
 
 def sample(logits_BV: Tensor, draw_B: Tensor, sampling: Sampling) -> Tensor:
@@ -140,29 +185,45 @@ def sample(logits_BV: Tensor, draw_B: Tensor, sampling: Sampling) -> Tensor:
 
 
 def _append(
-    seated: Sequence[Growing], token_B: Tensor, logprob_B: Tensor, limits: Limits
+    seated: Sequence[Growing],
+    token_B: Tensor,
+    logprob_B: Tensor,
+    limits: Limits,
+    grammar: Grammar | None,
 ) -> list[Growing]:
     """Give every unfinished row its token; return those that go on."""
     going = []
     for row, token, logprob in zip(seated, token_B.tolist(), logprob_B.tolist(), strict=True):
-        if row.finish == "stop":
+        if row.stopped:
             continue
-        if logprob != logprob:
-            raise InvalidCheckpoint(
-                "the model's scores are not numbers (NaN)",
-                hint="the weights are damaged, or --dtype is too narrow for them: try float32",
-            )
+        insist_on_number(logprob)
+        left = limits.max_new_tokens - len(row.tokens)
         row.tokens.append(token)
         row.logprobs.append(logprob)
         if token in limits.stop_tokens:
-            row.finish = "stop"
-        elif len(row.tokens) < limits.max_new_tokens:
+            row.stopped = True
+            if grammar is None or not grammar.is_curtailed(row.state, left):
+                row.finish = "stop"
+        elif left > 1:
             going.append(row)
+            if grammar is not None:
+                row.state = grammar.after(row.state, token)
     return going
 
 
-def _share(
-    watch: Stopwatch, marks: Sequence[float | torch.cuda.Event], alive: Sequence[list[Growing]]
+def insist_on_number(logprob: float) -> None:
+    """Raise InvalidCheckpoint where the model's scores have become NaN."""
+    if logprob != logprob:
+        raise InvalidCheckpoint(
+            "the model's scores are not numbers (NaN)",
+            hint="the weights are damaged, or --dtype is too narrow for them: try float32",
+        )
+
+
+def share_time(
+    watch: Stopwatch,
+    marks: Sequence[float | torch.cuda.Event],
+    alive: Sequence[Sequence[Timed]],
 ) -> None:
     """Divide each pass's time among its rows: the first pass is the prefill."""
     for number, rows in enumerate(alive):

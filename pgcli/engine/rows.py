@@ -1,33 +1,20 @@
-"""A generated row -> the answer that is saved: its text, its boxes, its share of the time."""
+"""A finished row of a batch -> the answer that is saved: its text, its boxes, its share of time."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from pgcli import parse
 from pgcli.engine.batches import Request
+from pgcli.engine.choices import Scored
 from pgcli.engine.generate import Growing
-from pgcli.engine.tokens import Vocabulary
-from pgcli.records import Answer, Box, Picture, Piece, Task
+from pgcli.records import Answer, Mask, Piece, Task
 
 
-def answer_of(
-    request: Request,
-    row: Growing,
-    *,
-    vocabulary: Vocabulary,
-    task: Task,
-    model: str,
-    vision_ms: float,
-    batch: int,
-) -> Answer:
-    """The row that answers the request; `batch` is how many shared its prefill."""
+def begun(request: Request, *, task: Task, model: str, vision_ms: float, batch: int) -> Answer:
+    """The request's row as far as it is known without its answer; `batch` rows were prefilled."""
     picture, item = request.picture, request.picture.item
-    words = len(row.tokens) - (row.finish == "stop")
-    probabilities = [math.exp(logprob) for logprob in row.logprobs[:words]]
-    pieces = vocabulary.pieces(row.tokens[:words], probabilities)
     return Answer(
         index=item.index,
         id=item.id,
@@ -36,15 +23,15 @@ def answer_of(
         height=picture.height,
         task=task,
         prompt=request.prompt,
-        answer="".join(piece.text for piece in pieces).strip(),
-        boxes=boxes_of(picture, pieces),
-        tokens=len(row.tokens),
-        finish=row.finish,
-        logprob=sum(row.logprobs) / len(row.logprobs),
+        answer=None,
+        boxes=(),
+        tokens=None,
+        finish=None,
+        logprob=None,
         load_ms=picture.load_ms,
         vision_ms=vision_ms,
-        prefill_ms=row.prefill_ms,
-        decode_ms=row.decode_ms,
+        prefill_ms=None,
+        decode_ms=None,
         batch=batch,
         model=model,
         error=None,
@@ -53,18 +40,35 @@ def answer_of(
     )
 
 
-def boxes_of(picture: Picture, pieces: Sequence[Piece]) -> tuple[Box, ...]:
-    """The answer's boxes on the upright picture, of which the model saw the region only."""
-    assert picture.width is not None
-    assert picture.height is not None
-    left, top, right, bottom = picture.region or (0, 0, picture.width, picture.height)
-    return tuple(
-        replace(
-            box,
-            xmin=box.xmin + left,
-            ymin=box.ymin + top,
-            xmax=box.xmax + left,
-            ymax=box.ymax + top,
-        )
-        for box in parse.boxes(pieces, width=right - left, height=bottom - top)
+def generated(
+    row: Answer,
+    told: Growing,
+    pieces: Sequence[Piece],
+    masks: tuple[Mask | None, ...] | None = None,
+) -> Answer:
+    """The row with a generated answer, whose pieces give its text and its boxes."""
+    assert row.width is not None
+    assert row.height is not None
+    return replace(
+        row,
+        answer="".join(piece.text for piece in pieces).strip(),
+        boxes=parse.boxes(pieces, width=row.width, height=row.height),
+        tokens=len(told.tokens),
+        finish=told.finish,
+        logprob=sum(told.logprobs) / len(told.logprobs),
+        prefill_ms=told.prefill_ms,
+        decode_ms=told.decode_ms,
+        masks=masks,
+    )
+
+
+def picked(row: Answer, scored: Scored) -> Answer:
+    """The row with the likeliest of its candidates for an answer: no token was generated."""
+    return replace(
+        row,
+        answer=scored.choices[scored.best].text,
+        logprob=scored.logprob,
+        prefill_ms=scored.prefill_ms,
+        decode_ms=scored.decode_ms,
+        choices=scored.choices,
     )

@@ -14,13 +14,13 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from pgcli.checkpoints.tokenizer import open_tokenizer
 from pgcli.errors import InvalidCheckpoint
 from pgcli.records import Piece
 
 NEWLINE = "\n"
 LOCATIONS = 1024
 MASK_CODES = 128
-MAX_BYTES = 256 * 2**20  # Gemma's has 17 million
 # Gemma's control tokens, whether or not a tokenizer flags them as special
 CONTROL = re.compile(
     r"<(?:pad|eos|bos|unk|mask|image|2mass|start_of_turn|end_of_turn|unused\d+|loc\d{4}|seg\d{3})>"
@@ -45,29 +45,19 @@ class Vocabulary:
     @classmethod
     def from_folder(cls, folder: Path) -> Vocabulary:
         """The vocabulary of a checkpoint; InvalidCheckpoint where it is not PaliGemma's."""
-        file = folder / "tokenizer.json"
-        if not file.is_file():
-            raise InvalidCheckpoint(
-                f"{folder} has no tokenizer.json",
-                hint="save the processor again with transformers: save_pretrained writes it",
-            )
-        if file.stat().st_size > MAX_BYTES:
-            raise InvalidCheckpoint(f"{file} is larger than {MAX_BYTES} bytes")
-        try:
-            tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # tokenizers raises it bare
-            raise InvalidCheckpoint(f"{file} is no tokenizer: {error}") from error
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        return cls(tokenizer)
+        return cls(open_tokenizer(folder))
 
-    def prompt(self, text: str) -> list[int]:
+    def prompt(self, text: str, places: Sequence[int] = ()) -> list[int]:
         """A prompt as the model reads it after the image: bos, the text, the newline on its own.
 
         Whatever the text spells, it stays text: a typed `<image>` or `<loc0001>` becomes the
-        pieces that spell it, never the token.
+        pieces that spell it, never the token. `places` (0..1023) are location tokens to end with,
+        after a blank, as in `caption <loc0000><loc0000><loc1023><loc1023>`.
         """
-        return [self.bos, *self.text(text.strip()), self.newline]
+        if not places:
+            return [self.bos, *self.text(text.strip()), self.newline]
+        locations = [self.locations[place] for place in places]
+        return [self.bos, *self.text(f"{text.strip()} ".lstrip()), *locations, self.newline]
 
     def text(self, text: str) -> list[int]:
         """The ids of user text, in which no control, location or mask token can occur."""

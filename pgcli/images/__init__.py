@@ -12,30 +12,26 @@ from pgcli.images.files import checked, read
 from pgcli.images.formats import FORMATS, recognised
 from pgcli.images.pixels import header_size, upright_rgb
 from pgcli.images.sizes import Limits, Size, Square
-from pgcli.records import Fault, Item, Picture, Region
+from pgcli.records import Item, Picture
 
 __all__ = ["FORMATS", "Limits", "Size", "Square", "Unreadable", "look", "upright"]
 
 
-def look(item: Item, square: Square, limits: Limits, *, region: Region | None = None) -> Picture:
-    """The item's picture in the model's square, or its fault: a broken file raises nothing.
-
-    Of a `region` the square shows what lies within the picture.
-    """
+def look(item: Item, square: Square, limits: Limits) -> Picture:
+    """The item's picture in the model's square, or its fault: a broken file raises nothing."""
     started = perf_counter()
     size, pixels, fault = None, None, item.fault
     if fault is None:
         try:
             image = upright(item.data if item.path is None else item.path, limits)
             size = Size(*image.size)
-            region = _within(region, size)
             with unreadable_only(size):
-                pixels = _squared(image if region is None else image.crop(region), square)
+                pixels = _squared(image, square)
         except Unreadable as problem:
             size, fault = problem.size, problem.fault
     width, height = size or (None, None)
     load_ms = (perf_counter() - started) * 1000
-    return Picture(item, width, height, pixels, load_ms, fault, None if fault else region)
+    return Picture(item, width, height, pixels, load_ms, fault)
 
 
 def upright(source: str | bytes | None, limits: Limits) -> Image.Image:
@@ -53,18 +49,6 @@ def upright(source: str | bytes | None, limits: Limits) -> Image.Image:
     with unreadable_only(size, data):
         image.load()
         return upright_rgb(image)
-
-
-def _within(region: Region | None, size: Size) -> Region | None:
-    """The part of the region that the picture has."""
-    if region is None:
-        return None
-    left, top = max(0, region[0]), max(0, region[1])
-    right, bottom = min(size.width, region[2]), min(size.height, region[3])
-    if left >= right or top >= bottom:
-        message = f"The region lies outside the picture of {size.width} x {size.height} pixels."
-        raise Unreadable(Fault("decode_failed", message), size)
-    return left, top, right, bottom
 
 
 def _squared(image: Image.Image, square: Square) -> np.ndarray:

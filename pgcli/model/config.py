@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from reprlib import repr as brief
 from typing import Any
+
+from pgcli.model.keys import Keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,14 @@ class VisionConfig:
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
+    """The decoder's sizes, and the five things that only Gemma's second generation has.
+
+    `query_scalar` to the power of -1/2 scales attention's scores, None stands for `head_dim`.
+    `attention_cap` and `final_cap` bound scores and logits softly. In the layers that
+    `window_layers` marks a generated token sees the last `window` positions only, itself counted.
+    `post_norms` says whether attention's and the MLP's outputs are normalised too.
+    """
+
     width: int
     depth: int
     mlp_dim: int
@@ -40,6 +49,21 @@ class DecoderConfig:
     norm_eps: float = 1e-6
     rope_theta: float = 10_000.0
     max_positions: int = 8192
+    query_scalar: int | None = None
+    attention_cap: float | None = None
+    final_cap: float | None = None
+    window: int | None = None
+    window_layers: tuple[bool, ...] = ()
+    post_norms: bool = False
+
+    @property
+    def query_scale(self) -> float:
+        scale: float = (self.query_scalar or self.head_dim) ** -0.5
+        return scale
+
+    def is_windowed(self, layer: int) -> bool:
+        """Whether the layer's generated tokens see a window only."""
+        return self.window is not None and bool(self.window_layers) and self.window_layers[layer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,77 +85,9 @@ class PaliGemmaConfig:
         return self.vision.num_patches
 
 
-# Keys that no answer depends on: bookkeeping, training, and code paths that are ours to choose.
-HARMLESS = frozenset(
-    """
-    _attn_implementation _attn_implementation_autoset _attn_implementation_internal _name_or_path
-    _vocab_size architectures attention_dropout auto_map bos_token_id cache_implementation
-    chunk_size_feed_forward dtype gradient_checkpointing id2label ignore_index initializer_factor
-    initializer_range is_encoder_decoder label2id num_image_tokens num_positions
-    output_attentions output_hidden_states pad_token_id problem_type projector_hidden_act
-    return_dict torch_dtype transformers_version use_cache vocab_size
-    """.split()
-)
 TANH_GELU = ("gelu_pytorch_tanh", "gelu_fast", "gelu_new")
 # Gemma's first releases say "gelu" and mean the tanh approximation (transformers#29402).
 GEMMA_GELU = (*TANH_GELU, "gelu")
-
-
-class _Keys:
-    """One level of the configuration: each key is read once, and what is left must be harmless."""
-
-    def __init__(self, level: str, values: Any):
-        if not isinstance(values, Mapping):
-            problem = "missing" if values is None else "not an object"
-            raise ValueError(f"{level or 'config.json'} is {problem}")
-        self.level = level
-        self.values = dict(values)
-
-    def name(self, key: str) -> str:
-        return f"{self.level}.{key}" if self.level else key
-
-    def take(self, key: str, default: Any = None) -> Any:
-        value = self.values.pop(key, None)
-        return default if value is None else value
-
-    def integer(self, key: str, default: int | None = None, *, high: int = 1 << 20) -> int:
-        value = self.take(key, default)
-        if value is None:
-            raise ValueError(f"{self.name(key)} is missing")
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
-            raise ValueError(
-                f"{self.name(key)} is {brief(value)}, not a whole number from 1 to {high}"
-            )
-        return value
-
-    def positive(self, key: str, default: float) -> float:
-        value = self.take(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{self.name(key)} is {brief(value)}, not a number")
-        if not 0 < value <= sys.float_info.max:  # NaN is neither
-            raise ValueError(f"{self.name(key)} is {brief(value)}, not a positive number")
-        return float(value)
-
-    def claim(self, key: str, default: bool) -> bool:
-        value = self.take(key, default)
-        if not isinstance(value, bool):
-            raise ValueError(f"{self.name(key)} is {brief(value)}, not true or false")
-        return value
-
-    def only(self, key: str, *allowed: Any) -> None:
-        """Accept the key where it is absent, null or one of the allowed values."""
-        value = self.take(key)
-        if value is not None and value not in allowed:
-            supported = ", ".join(map(repr, allowed)) or "none"
-            raise ValueError(f"{self.name(key)} is {brief(value)}; supported: {supported}")
-
-    def close(self) -> None:
-        """Refuse, by name, a setting that this code does not know."""
-        for key, value in self.values.items():
-            if key not in HARMLESS and value is not None:
-                raise ValueError(
-                    f"{self.name(key)} = {brief(value)} is a setting unknown to this code"
-                )
 
 
 def read_config(values: Mapping[str, Any]) -> PaliGemmaConfig:
@@ -140,13 +96,13 @@ def read_config(values: Mapping[str, Any]) -> PaliGemmaConfig:
     Raises ValueError, naming the key, for a missing size, a value out of range, sizes that
     contradict each other, and any setting that would change the answer and is not implemented.
     """
-    keys = _Keys("", values)
+    keys = Keys("", values)
     if keys.take("model_type") != "paligemma":
         raise ValueError(f"model_type is {brief(values.get('model_type'))}, not 'paligemma'")
-    text = _Keys("text_config", keys.take("text_config"))
-    stop_tokens = _ids(keys, "eos_token_id") + _ids(text, "eos_token_id")
+    text = Keys("text_config", keys.take("text_config"))
+    stop_tokens = keys.ids("eos_token_id") + text.ids("eos_token_id")
     tied = _tied(keys, text)
-    vision = _vision(_Keys("vision_config", keys.take("vision_config")))
+    vision = _vision(Keys("vision_config", keys.take("vision_config")))
     decoder = _decoder(text)
     projection = keys.take("projection_dim")
     if projection not in (None, decoder.width):
@@ -165,7 +121,7 @@ def read_config(values: Mapping[str, Any]) -> PaliGemmaConfig:
     )
 
 
-def _vision(keys: _Keys) -> VisionConfig:
+def _vision(keys: Keys) -> VisionConfig:
     keys.only("model_type", "siglip_vision_model")
     keys.only("num_channels", 3)
     keys.only("hidden_act", *TANH_GELU)
@@ -193,29 +149,50 @@ def _vision(keys: _Keys) -> VisionConfig:
     return config
 
 
-def _decoder(keys: _Keys) -> DecoderConfig:
+# What transformers takes for the sizes that a decoder's configuration leaves out.
+DEFAULTS: Mapping[str, Mapping[str, int]] = {
+    "gemma": {
+        "hidden_size": 3072,
+        "num_hidden_layers": 28,
+        "intermediate_size": 24_576,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+    },
+    "gemma2": {
+        "hidden_size": 2304,
+        "num_hidden_layers": 26,
+        "intermediate_size": 9216,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+    },
+}
+
+
+def _decoder(keys: Keys) -> DecoderConfig:
     generation = keys.take("model_type", "gemma")
-    if generation != "gemma":
+    if generation not in DEFAULTS:
         raise ValueError(
-            f"text_config.model_type is {brief(generation)}; supported: 'gemma' (PaliGemma's first "
-            "generation)"
+            f"text_config.model_type is {brief(generation)}; supported: 'gemma' and 'gemma2', "
+            "PaliGemma's first and second generation"
         )
+    default = DEFAULTS[generation]
     keys.only("hidden_act", *GEMMA_GELU)
     keys.only("hidden_activation", *TANH_GELU)
     keys.only("attention_bias", False)
     keys.only("use_bidirectional_attention", True)
-    vocab_size = keys.integer("vocab_size", 256_000, high=1 << 24)
+    depth = keys.integer("num_hidden_layers", default["num_hidden_layers"], high=1000)
     config = DecoderConfig(
-        width=keys.integer("hidden_size", 3072),
-        depth=keys.integer("num_hidden_layers", 28, high=1000),
-        mlp_dim=keys.integer("intermediate_size", 24_576),
-        num_heads=keys.integer("num_attention_heads", 16, high=4096),
-        num_kv_heads=keys.integer("num_key_value_heads", 16, high=4096),
+        width=keys.integer("hidden_size", default["hidden_size"]),
+        depth=depth,
+        mlp_dim=keys.integer("intermediate_size", default["intermediate_size"]),
+        num_heads=keys.integer("num_attention_heads", default["num_attention_heads"], high=4096),
+        num_kv_heads=keys.integer("num_key_value_heads", default["num_key_value_heads"], high=4096),
         head_dim=keys.integer("head_dim", 256, high=4096),
-        vocab_size=vocab_size,
+        vocab_size=keys.integer("vocab_size", 256_000, high=1 << 24),
         norm_eps=keys.positive("rms_norm_eps", 1e-6),
         rope_theta=_rope_theta(keys),
         max_positions=keys.integer("max_position_embeddings", 8192, high=1 << 24),
+        **(_second_generation(keys, depth) if generation == "gemma2" else {}),
     )
     keys.close()
     if config.num_heads % config.num_kv_heads:
@@ -228,9 +205,39 @@ def _decoder(keys: _Keys) -> DecoderConfig:
     return config
 
 
-def _rope_theta(keys: _Keys) -> float:
+def _second_generation(keys: Keys, depth: int) -> dict[str, Any]:
+    """What Gemma 2 has on top; a null there means that the checkpoint goes without it."""
+    window = keys.positive_or_none("sliding_window", 4096)
+    if window is not None and not window.is_integer():
+        raise ValueError(f"{keys.name('sliding_window')} is {window}, not a whole number")
+    return {
+        "query_scalar": keys.integer("query_pre_attn_scalar", 256),
+        "attention_cap": keys.positive_or_none("attn_logit_softcapping", 50.0),
+        "final_cap": keys.positive_or_none("final_logit_softcapping", 30.0),
+        "window": None if window is None else int(window),
+        "window_layers": _window_layers(keys, depth),
+        "post_norms": True,
+    }
+
+
+def _window_layers(keys: Keys, depth: int) -> tuple[bool, ...]:
+    """Which layers have the window: as listed, or every other one from the first."""
+    kinds = {"sliding_attention": True, "full_attention": False}
+    listed = keys.take("layer_types", ["sliding_attention", "full_attention"] * depth)
+    if not isinstance(listed, list) or any(kind not in kinds for kind in map(str, listed)):
+        raise ValueError(
+            f"{keys.name('layer_types')} is {brief(listed)}, not a list of {', '.join(kinds)}"
+        )
+    if "layer_types" in keys.given and len(listed) != depth:
+        raise ValueError(
+            f"{keys.name('layer_types')} names {len(listed)} layers of num_hidden_layers {depth}"
+        )
+    return tuple(kinds[kind] for kind in listed[:depth])
+
+
+def _rope_theta(keys: Keys) -> float:
     """The base of the rotation, which stands alone or under `rope_parameters`."""
-    rope = _Keys(keys.name("rope_parameters"), keys.take("rope_parameters", {}))
+    rope = Keys(keys.name("rope_parameters"), keys.take("rope_parameters", {}))
     keys.only("rope_scaling")
     rope.only("rope_type", "default")
     theta = rope.positive("rope_theta", keys.positive("rope_theta", 10_000.0))
@@ -238,18 +245,7 @@ def _rope_theta(keys: _Keys) -> float:
     return theta
 
 
-def _tied(keys: _Keys, text: _Keys) -> bool:
+def _tied(keys: Keys, text: Keys) -> bool:
     """What the top level says; the decoder's own word counts for nothing in transformers either."""
     text.claim("tie_word_embeddings", True)
     return keys.claim("tie_word_embeddings", True)
-
-
-def _ids(keys: _Keys, key: str) -> tuple[int, ...]:
-    value = keys.take(key, [])
-    ids = value if isinstance(value, list) else [value]
-    for token in ids:
-        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < 1 << 31:
-            raise ValueError(
-                f"{keys.name(key)} is {brief(value)}, not a token id or a list of them"
-            )
-    return tuple(ids)

@@ -1,4 +1,4 @@
-"""The decoder: Gemma, from embedded slots to the next token's logits.
+"""The decoder: Gemma, first and second generation, from embedded slots to the next token's logits.
 
 B rows · L new slots this pass · S slots so far · D width · N query heads · K key/value heads ·
 G query heads per key/value head · H head size · V vocabulary
@@ -10,12 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pgcli.model.cache import Cache
+from pgcli.model.attention import at_least_float32, grouped_attention, soft_bound
+from pgcli.model.cache import Cache, Sight
 from pgcli.model.config import DecoderConfig
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class RMSNorm(nn.Module):
@@ -60,6 +57,7 @@ class Attention(nn.Module):
         heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_dim
         self.sizes = (heads, kv_heads, kv_heads)
         self.head_dim = size
+        self.scale, self.cap = config.query_scale, config.attention_cap
         self.qkv_proj = nn.Linear(config.width, (heads + 2 * kv_heads) * size, bias=False)
         self.o_proj = nn.Linear(heads * size, config.width, bias=False)
 
@@ -73,28 +71,11 @@ class Attention(nn.Module):
         key_BKSH, value_BKSH = rotate(key_BLKH).transpose(1, 2), value_BLKH.transpose(1, 2)
         if cache is not None:
             key_BKSH, value_BKSH = cache.write(layer, key_BKSH, value_BKSH)
-        out_BLD: Tensor = self.o_proj(grouped_attention(query_BLNH, key_BKSH, value_BKSH, mask))
+        read = grouped_attention(
+            query_BLNH, key_BKSH, value_BKSH, mask, scale=self.scale, cap=self.cap
+        )
+        out_BLD: Tensor = self.o_proj(read)
         return out_BLD
-
-
-def grouped_attention(
-    query_BLNH: Tensor, key_BKSH: Tensor, value_BKSH: Tensor, mask_B1LS: Tensor | None
-) -> Tensor:
-    """Attention of many query heads over few key/value heads, heads joined again: (B, L, N * H).
-
-    A group's heads are laid one after another along the query axis, so that its keys and values
-    are read where they lie and never copied per head. The mask may be (B, 1, 1, S) or (B, 1, L, S).
-    """
-    rows, length, heads, size = query_BLNH.shape
-    kv_heads = key_BKSH.shape[1]
-    groups = heads // kv_heads
-    query_BKGLH = query_BLNH.view(rows, length, kv_heads, groups, size).permute(0, 2, 3, 1, 4)
-    if mask_B1LS is not None and mask_B1LS.shape[2] > 1:
-        mask_B1LS = mask_B1LS.repeat(1, 1, groups, 1)
-    out = F.scaled_dot_product_attention(
-        query_BKGLH.flatten(2, 3), key_BKSH, value_BKSH, attn_mask=mask_B1LS
-    )
-    return out.view(rows, kv_heads, groups, length, size).permute(0, 3, 1, 2, 4).flatten(2)
 
 
 class MLP(nn.Module):
@@ -112,18 +93,35 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
+    """Attention, then an MLP, each added to what came in.
+
+    The first generation normalises what each reads, the second also what each writes; there
+    `post_attention_layernorm` is the norm of attention's output, and the MLP's has another name.
+    """
+
     def __init__(self, config: DecoderConfig):
         super().__init__()
         self.input_layernorm = RMSNorm(config.width, config.norm_eps)
         self.self_attn = Attention(config)
         self.post_attention_layernorm = RMSNorm(config.width, config.norm_eps)
         self.mlp = MLP(config)
+        self.post_norms = config.post_norms
+        if config.post_norms:
+            self.pre_feedforward_layernorm = RMSNorm(config.width, config.norm_eps)
+            self.post_feedforward_layernorm = RMSNorm(config.width, config.norm_eps)
 
     def forward(
         self, x: Tensor, rotate: Rotation, mask: Tensor | None, layer: int, cache: Cache | None
     ) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rotate, mask, layer, cache)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        read = self.self_attn(self.input_layernorm(x), rotate, mask, layer, cache)
+        if self.post_norms:
+            x = x + self.post_attention_layernorm(read)
+            out: Tensor = x + self.post_feedforward_layernorm(
+                self.mlp(self.pre_feedforward_layernorm(x))
+            )
+        else:
+            x = x + read
+            out = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
 
@@ -145,19 +143,22 @@ class Gemma(nn.Module):
         return F.embedding(token_BT, weight) * scale
 
     def forward(
-        self, x_BLD: Tensor, position_BL: Tensor, mask: Tensor | None, cache: Cache | None = None
+        self, x_BLD: Tensor, position_BL: Tensor, sight: Sight, cache: Cache | None = None
     ) -> Tensor:
-        """The new slots' last hidden states (B, L, D), normalised.
-
-        `mask` is True where a slot may be seen, (B, 1, 1, S) or (B, 1, L, S), or None for all.
-        """
+        """The new slots' last hidden states (B, L, D), normalised."""
         rotate = Rotation(position_BL, self.config, x_BLD.dtype)
         for number, layer in enumerate(self.layers):
+            mask = sight.near if self.config.is_windowed(number) else sight.whole
             x_BLD = layer(x_BLD, rotate, mask, number, cache)
         out: Tensor = self.norm(x_BLD)
         return out
 
     def logits(self, x: Tensor) -> Tensor:
-        """Scores over the vocabulary (..., V) for normalised hidden states (..., D)."""
+        """Scores over the vocabulary (..., V) for normalised hidden states (..., D).
+
+        Softly bounded ones are float32: in bfloat16 the best would often be equal.
+        """
         head = self.embed_tokens if self.lm_head is None else self.lm_head
-        return F.linear(x, head.weight)
+        logits = F.linear(x, head.weight)
+        cap = self.config.final_cap
+        return logits if cap is None else soft_bound(logits, cap)

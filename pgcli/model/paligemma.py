@@ -1,7 +1,7 @@
 """PaliGemma: the eye, one linear projector and the decoder, as prefill and step.
 
-B rows · C channels · R resolution · P patches · T prompt tokens · S slots so far · D width ·
-V vocabulary
+B rows · C channels · R resolution · P patches · T prompt tokens · L new slots this pass ·
+S slots so far · D width · V vocabulary
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pgcli.model.cache import Cache
+from pgcli.model.cache import Cache, Sight
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.gemma import Gemma
 from pgcli.model.siglip import Siglip
@@ -45,6 +45,7 @@ class PaliGemma(nn.Module):
             head_dim=decoder.head_dim,
             dtype=weight.dtype,
             device=weight.device,
+            window=decoder.window,
         )
 
     def prefill(
@@ -61,27 +62,50 @@ class PaliGemma(nn.Module):
         if is_real_BT is not None:
             image = is_real_BT.new_ones(patch_BPD.shape[:2])
             is_real_BS = torch.cat([image, is_real_BT], dim=1)
-        position_BS, mask = cache.claim(is_real_BS, x_BSD.shape[1])
-        hidden_BSD = self.decoder(x_BSD, position_BS, mask, cache)
+        position_BS, sight = cache.claim(is_real_BS, x_BSD.shape[1])
+        hidden_BSD = self.decoder(x_BSD, position_BS, sight, cache)
         return self.decoder.logits(hidden_BSD[:, -1])
 
     def step(self, token_B: Tensor, cache: Cache) -> Tensor:
         """Append each row's newest token; the logits (B, V) of what follows it."""
-        position_B1, mask = cache.claim(None, 1)
-        hidden_B1D = self.decoder(self.decoder.embed(token_B[:, None]), position_B1, mask, cache)
+        position_B1, sight = cache.claim(None, 1)
+        hidden_B1D = self.decoder(self.decoder.embed(token_B[:, None]), position_B1, sight, cache)
         return self.decoder.logits(hidden_B1D[:, 0])
 
+    def continuations(self, token_BL: Tensor, branch_BL: Tensor, cache: Cache) -> Tensor:
+        """Read several continuations of each row in one pass; hidden states (B, L, D), no logits.
+
+        `branch_BL` numbers the continuation that a token belongs to, -1 for padding. A token sees
+        what was read before and the earlier tokens of its own branch. The cache is left as it was.
+        """
+        before = cache.length
+        position_BL, sight = cache.fork(branch_BL)
+        hidden_BLD: Tensor = self.decoder(self.decoder.embed(token_BL), position_BL, sight, cache)
+        cache.rewind(before)
+        return hidden_BLD
+
     def forward(
-        self, patch_BPD: Tensor, token_BT: Tensor, position_BS: Tensor, mask_B1SS: Tensor
+        self, patch_BPD: Tensor, token_BT: Tensor, position_BS: Tensor, sight: Sight
     ) -> Tensor:
         """One pass without a cache, for training; hidden states (B, T, D) of the text slots.
 
-        `mask_B1SS` is True where a slot (row) may see another (column); `prefix_mask` makes the
-        one under which this is the same function as `prefill` and `step`.
+        `prefix_sight` makes the masks under which this is the same function as `prefill` and
+        `step`.
         """
         x_BSD = torch.cat([patch_BPD, self.decoder.embed(token_BT)], dim=1)
-        hidden_BSD: Tensor = self.decoder(x_BSD, position_BS, mask_B1SS)
+        hidden_BSD: Tensor = self.decoder(x_BSD, position_BS, sight)
         return hidden_BSD[:, patch_BPD.shape[1] :]
+
+
+def prefix_sight(
+    is_real_BS: Tensor, is_prefix_BS: Tensor, position_BS: Tensor, window: int | None
+) -> Sight:
+    """What each slot sees in layers without and with a window, which binds the answer only."""
+    whole = prefix_mask(is_real_BS, is_prefix_BS)
+    if window is None:
+        return Sight(whole, whole)
+    within_BSS = position_BS[:, None, :] > position_BS[:, :, None] - window
+    return Sight(whole, whole & (within_BSS | is_prefix_BS[:, :, None])[:, None])
 
 
 def prefix_mask(is_real_BS: Tensor, is_prefix_BS: Tensor) -> Tensor:

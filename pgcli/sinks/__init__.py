@@ -47,6 +47,7 @@ def open_sink(
     format: Format = "auto",
     overwrite: bool = False,
     timing: bool = True,
+    extras: tuple[str, ...] = (),
     keep: tuple[str, ...] = (),
     settings: Mapping[str, object] = NO_SETTINGS,
     stdout: BinaryIO | None = None,
@@ -57,7 +58,7 @@ def open_sink(
     file is completed, so that what is learned on the way can still be put in. Raises UsageError,
     OutputExists and OutputFailed; saving raises OutputFailed.
     """
-    layout = Layout(timing=timing, keep=keep)
+    layout = Layout(timing=timing, extras=extras, keep=keep)
     if output == "-":
         return standard_sink(stdout or sys.stdout.buffer, format, layout)
     path, written_as = Path(output), format_of(output, format)

@@ -12,7 +12,7 @@ import pyarrow
 from pyarrow import parquet
 
 from pgcli.errors import OutputExists
-from pgcli.records import COLUMNS, Answer
+from pgcli.records import Answer
 from pgcli.sinks import kept
 from pgcli.sinks.rows import Layout
 from pgcli.sinks.writing import sync, writing
@@ -32,6 +32,11 @@ BOX = pyarrow.struct(
         ("ymax", pyarrow.float64()),
         ("score", pyarrow.float64()),
     ]
+)
+RLE = pyarrow.struct([("size", pyarrow.list_(pyarrow.int32())), ("counts", pyarrow.string())])
+MASK = pyarrow.struct([("codes", pyarrow.list_(pyarrow.int16())), ("rle", RLE)])
+CHOICE = pyarrow.struct(
+    [("text", pyarrow.string()), ("logprob", pyarrow.float64()), ("probability", pyarrow.float64())]
 )
 TYPES: Mapping[str, pyarrow.DataType] = {
     "index": pyarrow.int64(),
@@ -54,6 +59,8 @@ TYPES: Mapping[str, pyarrow.DataType] = {
     "model": REPEATED,
     "error": REPEATED,
     "error_message": pyarrow.string(),
+    "masks": pyarrow.list_(MASK),
+    "choices": pyarrow.list_(CHOICE),
 }
 
 
@@ -113,11 +120,12 @@ class ParquetSink:
         self.claimed = True
 
     def write_part(self) -> None:
-        arrays = [pyarrow.array([row[name] for row in self.rows], TYPES[name]) for name in COLUMNS]
+        columns = self.layout.columns
+        arrays = [pyarrow.array([row[name] for row in self.rows], TYPES[name]) for name in columns]
         for name, kinds in self.kinds.items():
             arrays.append(kept.column([row[name] for row in self.rows]))
             kinds.add(arrays[-1].type)
-        table = pyarrow.Table.from_arrays(arrays, names=[*COLUMNS, *self.layout.keep])
+        table = pyarrow.Table.from_arrays(arrays, names=[*columns, *self.layout.keep])
         part = self.folder / f"part-{len(self.parts):06}"  # not .parquet: globs must not find it
         self.parts.append(part)
         with writing(part):
@@ -157,8 +165,8 @@ class ParquetSink:
 
     def schema(self) -> pyarrow.Schema:
         """The columns of the whole file; its metadata has the run's settings under `pgcli`."""
-        fields = [(name, TYPES[name]) for name in COLUMNS]
-        for place, (name, kinds) in enumerate(self.kinds.items(), start=len(COLUMNS)):
+        fields = [(name, TYPES[name]) for name in self.layout.columns]
+        for place, (name, kinds) in enumerate(self.kinds.items(), start=len(fields)):
             arrays = (table.column(place) for table in self.tables())
             fields.append((name, kept.settled(kinds, arrays)))
         settings = json.dumps(dict(self.settings), default=str)

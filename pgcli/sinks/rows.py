@@ -9,23 +9,32 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.printable import encodable
-from pgcli.records import COLUMNS, TIMING_COLUMNS, Answer, Box
+from pgcli.records import COLUMNS, TIMING_COLUMNS, Answer, Box, Choice, Mask
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which columns a row has: the contract's, without timing if not wanted, then the kept ones."""
+    """Which columns a row has: the contract's, without timing if not wanted, then the kept ones.
+
+    `extras` are those of the contract's that this run has and others do not: masks, choices.
+    """
 
     timing: bool = True
+    extras: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in self.keep:
-            if name in COLUMNS or self.keep.count(name) > 1:
+            if name in self.columns or self.keep.count(name) > 1:
                 raise UsageError(
                     f"--keep {name}: the output has a column of that name already",
                     hint="rename it in the manifest, or leave it out of --keep",
                 )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All but the kept ones, in order."""
+        return (*COLUMNS, *self.extras)
 
     def row(self, answer: Answer) -> dict[str, Any]:
         """The row, column by column in order, every column present.
@@ -34,9 +43,13 @@ class Layout:
         corner leads back to its location token exactly, at any size of picture. What no reader
         takes is replaced: NaN and infinity by null, a lone surrogate by U+FFFD.
         """
-        row: dict[str, Any] = {name: getattr(answer, name) for name in COLUMNS}
+        row: dict[str, Any] = {name: getattr(answer, name) for name in self.columns}
         row["boxes"] = [spelled(box) for box in answer.boxes]
         row["logprob"] = shortened(answer.logprob)
+        if row.get("masks") is not None:
+            row["masks"] = [None if mask is None else coded(mask) for mask in row["masks"]]
+        if row.get("choices") is not None:
+            row["choices"] = [weighed(choice) for choice in row["choices"]]
         for name in TIMING_COLUMNS:
             row[name] = rounded(row[name]) if self.timing else None
         for name in self.keep:
@@ -48,6 +61,23 @@ def spelled(box: Box) -> dict[str, Any]:
     """A box as the contract's struct."""
     numbers = ("xmin", "ymin", "xmax", "ymax", "score")
     return {"label": box.label} | {name: shortened(getattr(box, name)) for name in numbers}
+
+
+def coded(mask: Mask) -> dict[str, Any]:
+    """A mask as the contract's struct; `rle` is what pycocotools reads, null without pixels."""
+    rle = None
+    if mask.rle is not None:
+        rle = {"size": list(mask.rle.size), "counts": mask.rle.counts}
+    return {"codes": list(mask.codes), "rle": rle}
+
+
+def weighed(choice: Choice) -> dict[str, Any]:
+    """A candidate as the contract's struct."""
+    return {
+        "text": choice.text,
+        "logprob": shortened(choice.logprob),
+        "probability": shortened(choice.probability),
+    }
 
 
 def shortened(number: float | None) -> float | None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from pgcli.printable import printable
-from pgcli.records import Answer, Box
+from pgcli.records import Answer, Box, Choice
 
 
 def text_lines(answer: Answer) -> str:
-    """`id: answer`, a line for each box below it; or `id: error code: message`."""
+    """`id: answer`, a line for each box or candidate below it; or `id: error code: message`."""
     name = printable(answer.id)
     if answer.error is not None:
         return f"{name}: error {answer.error}: {printable(answer.error_message or '')}\n"
     first = f"{name}: {printable(answer.answer or '')}".rstrip()
-    return "".join(f"{line}\n" for line in (first, *map(box_line, answer.boxes)))
+    below = (*map(box_line, answer.boxes), *map(choice_line, answer.choices or ()))
+    return "".join(f"{line}\n" for line in (first, *below))
 
 
 def box_line(box: Box) -> str:
     """A box in whole pixels, top left to bottom right, with its score to two digits."""
     corners = f"{box.xmin:.0f},{box.ymin:.0f} - {box.xmax:.0f},{box.ymax:.0f}"
     return f"  {printable(box.label)} {corners} ({box.score:.2g})"
+
+
+def choice_line(choice: Choice) -> str:
+    """A candidate with its probability in percent."""
+    return f"  {choice.probability:6.1%} {printable(choice.text)}"

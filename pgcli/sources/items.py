@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pgcli.errors import ManifestError
-from pgcli.records import Item
+from pgcli.records import Item, Region
 from pgcli.sources.paths import MISSING, Placed, as_given
 from pgcli.sources.reading import Reading
 from pgcli.sources.rows import Row
 
 Place = Callable[[str], Placed]
+CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 def item(row: Row, index: int, reading: Reading, *, place: Place, holder: str) -> Item:
@@ -33,6 +34,8 @@ def item(row: Row, index: int, reading: Reading, *, place: Place, holder: str) -
         placed.path,
         data,
         prompts=(prompt(row, reading),) if reading.wants_prompts else (),
+        choices=choices(row, reading),
+        region=region(row, reading),
         fields={name: _plain(row.values.get(name)) for name in reading.fields},
         kept={name: _plain(row.values.get(name)) for name in reading.keep},
         fault=placed.fault,
@@ -44,6 +47,8 @@ def check(row: Row, reading: Reading) -> str | None:
     _image(row, reading)
     if reading.wants_prompts:
         prompt(row, reading)
+    choices(row, reading)
+    region(row, reading)
     return row_id(row, reading)
 
 
@@ -64,6 +69,49 @@ def prompt(row: Row, reading: Reading) -> str:
         return value
     what = "no prompt" if value is None else "a prompt that is not text"
     raise ManifestError(f"{row.place}: the row has {what} in {reading.prompt_column!r}")
+
+
+def choices(row: Row, reading: Reading) -> tuple[str, ...]:
+    """The row's own candidates: a list, or text in which `|` stands between them."""
+    if reading.choices_column is None:
+        return ()
+    value = row.values.get(reading.choices_column)
+    listed = value.split("|") if isinstance(value, str) else value
+    if isinstance(listed, list | tuple) and all(isinstance(one, str) for one in listed):
+        return tuple(listed)
+    raise ManifestError(
+        f"{row.place}: the choices in {reading.choices_column!r} are neither a list of texts "
+        "nor text such as yes|no"
+    )
+
+
+def region(row: Row, reading: Reading) -> Region | None:
+    """The row's own region: four numbers in a list or a text, or a box; None where there is none.
+
+    Raises ManifestError for anything else, as an answer about the wrong part would look right.
+    """
+    value = row.values.get(reading.region_column)
+    if value is None or value == "":
+        return None
+    if reading.refuses_regions:
+        raise ManifestError(
+            f"{row.place}: the row brings a region, and one is given for all",
+            hint="leave out --region, or the manifest's column",
+        )
+    if isinstance(value, Mapping):
+        value = [value.get(corner) for corner in CORNERS]
+    corners = value.split(",") if isinstance(value, str) else value
+    try:
+        left, top, right, bottom = map(float, corners)
+    except (TypeError, ValueError):
+        left, top, right, bottom = math.nan, 0, 0, 0
+    if math.isfinite(left + top + right + bottom) and left < right and top < bottom:
+        return left, top, right, bottom
+    raise ManifestError(
+        f"{row.place}: the {reading.region_column!r} is not xmin,ymin,xmax,ymax in pixels",
+        hint=f"a column named {reading.region_column!r} says which part of a picture is meant; "
+        "rename it if this one does not",
+    )
 
 
 def _image(row: Row, reading: Reading) -> tuple[str | None, bytes | None]:

@@ -21,7 +21,8 @@ MANIFEST_ENDINGS = frozenset({".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"})
 class Reading:
     """Which columns mean what, which are wanted for prompts (`fields`) and output (`keep`).
 
-    A row has to bring a prompt where one is wanted, and may not where prompts are refused.
+    A row has to bring a prompt where one is wanted, and may not where prompts are refused; the
+    same holds of choices, and of regions, which a row may also leave out.
     """
 
     image_column: str = "image"
@@ -31,6 +32,9 @@ class Reading:
     fields: tuple[str, ...] = ()
     wants_prompts: bool = False
     refuses_prompts: bool = False
+    choices_column: str | None = None
+    region_column: str = "region"
+    refuses_regions: bool = False
     nul: bool = False
     allow_outside_root: bool = False
 

@@ -56,14 +56,15 @@ class Stream:
         if reading.refuses_prompts and values.get(reading.prompt_column) is not None:
             message = f"{self.name}, {place}: the row brings a prompt, and one is given for all"
             raise UsageError(message, hint="leave one of them out, or rename with --prompt-column")
-        for name in (reading.image_column, *reading.keep, *reading.fields):
+        choices = () if reading.choices_column is None else (reading.choices_column,)
+        for name in (reading.image_column, *reading.keep, *reading.fields, *choices):
             if name not in values:
                 raise ManifestError(f"{self.name}, {place}: there is no {name!r}")
         try:
             row = Row(place, values)
             return item(row, index, reading, place=anywhere, holder="-")
         except ManifestError as problem:
-            raise ManifestError(f"{self.name}, {problem}") from problem
+            raise ManifestError(f"{self.name}, {problem}", hint=problem.hint) from problem
 
     def _object(self, line: bytes, place: str) -> dict[str, Any] | None:
         """The line's JSON object; None for a path that begins with a brace."""
@@ -78,7 +79,7 @@ class Stream:
         reading = self._reading
         if reading.wants_prompts:
             raise ManifestError(f"{self.name}, {place}: a path alone brings no prompt")
-        if reading.keep or reading.fields:
+        if reading.keep or reading.fields or reading.choices_column is not None:
             message = f"{self.name}, {place}: a path alone has no columns"
             raise UsageError(message, hint="columns need a JSON object on each line")
 

@@ -41,15 +41,25 @@ class Table:
             try:
                 yield item(row, index, self._reading, place=self._place, holder=self.name)
             except ManifestError as problem:
-                raise ManifestError(f"{self.name}, {problem}") from problem
+                raise ManifestError(f"{self.name}, {problem}", hint=problem.hint) from problem
 
     def _place(self, path: str) -> Placed:
         return below(self._folder, path, self._root)
 
     def _wanted(self) -> set[str]:
         reading = self._reading
-        names = {reading.image_column, reading.id_column, *reading.keep, *reading.fields}
-        return names | {reading.prompt_column} if reading.wants_prompts else names
+        names = {reading.image_column, *reading.keep, *reading.fields}
+        return names | self._asked()
+
+    def _asked(self) -> set[str]:
+        """The columns that say what is asked of which row: ids, prompts, choices, regions."""
+        reading = self._reading
+        names = {reading.id_column, reading.region_column}
+        if reading.wants_prompts:
+            names.add(reading.prompt_column)
+        if reading.choices_column is not None:
+            names.add(reading.choices_column)
+        return names
 
     def _rows(self, wanted: set[str]) -> Iterator[Row]:
         return rows(self.path, wanted)
@@ -62,8 +72,7 @@ class Table:
         if named is not None:
             self._check_columns(known)
         seen, total = array("Q"), 0
-        prompts = {reading.prompt_column} if reading.wants_prompts else set()
-        for row in self._rows({reading.id_column} | prompts):
+        for row in self._rows(self._asked()):
             total += 1
             if named is None and len(known) < MOST_COLUMNS:
                 known.update(row.values)
@@ -81,12 +90,12 @@ class Table:
         try:
             given = check(row, self._reading)
         except ManifestError as problem:
-            raise ManifestError(f"{self.name}, {problem}") from problem
+            raise ManifestError(f"{self.name}, {problem}", hint=problem.hint) from problem
         if given is not None:
             seen.append(_hash(given))
 
     def _check_columns(self, known: set[str]) -> None:
-        for name in sorted(self._wanted() - {Reading.id_column}):
+        for name in sorted(self._wanted() - {Reading.id_column, Reading.region_column}):
             if name not in known:
                 listed = ", ".join(sorted(known)[:50])
                 message = f"{self.name} has no column {name!r}"

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from pgcli.model.cache import Sight
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalise
 from pgcli.training.beginning import Schedule, optimizer_for
@@ -48,7 +49,9 @@ def answer_pass(model: PaliGemma, patch_BPD: Tensor, batch: Batch, *, exact: boo
     """Logits (M, V) of every answer token of a batch, row by row."""
     row, patches = batch.row, patch_BPD.shape[1]
     mask = who_sees_whom(row.lesson_T, row.is_prefix_T, patches=patches, image_sees_prompt=exact)
-    hidden_BTD = model(patch_BPD, row.token_T, positions(row.place_T, patches=patches), mask)
+    hidden_BTD = model(
+        patch_BPD, row.token_T, positions(row.place_T, patches=patches), Sight(mask, mask)
+    )
     return model.decoder.logits(hidden_BTD[row.target_T != IGNORED])
 
 

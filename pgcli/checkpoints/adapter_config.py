@@ -1,0 +1,186 @@
+"""`adapter_config.json` of a PEFT folder -> what the adapter's tensors mean."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from reprlib import repr as brief
+from typing import Any
+
+from pgcli.checkpoints.files import read_json
+from pgcli.errors import InvalidCheckpoint
+
+NAME = "adapter_config.json"
+# settings that say how the adapter was trained or started, and nothing of what it computes;
+# `fan_in_fan_out` is among them because PEFT, too, ignores it for the layers PaliGemma has
+TRAINING = frozenset(
+    "task_type auto_mapping peft_version revision inference_mode exclude_modules lora_dropout "
+    "fan_in_fan_out layers_to_transform layers_pattern megatron_core loftq_config eva_config "
+    "corda_config lora_ga_config qalora_group_size runtime_config".split()
+)
+READ = frozenset(
+    "peft_type base_model_name_or_path r lora_alpha rank_pattern alpha_pattern use_rslora use_dora "
+    "lora_bias bias target_modules modules_to_save init_lora_weights ensure_weight_tying".split()
+)
+# what PEFT does to the base weights at these starts is not in the adapter's file
+BASE_CHANGING = re.compile(r"pissa|corda|olora|loftq", re.IGNORECASE)
+OFF: tuple[Any, ...] = (None, False, "", [], {})
+MAX_RANK = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """Numbers for modules by the end of their names; the first expression that fits decides."""
+
+    numbers: tuple[tuple[re.Pattern[str], float], ...]
+
+    def number(self, module: str, default: float) -> float:
+        """The number for a module's name, as PEFT finds it; the default where nothing fits."""
+        fitting = (number for pattern, number in self.numbers if pattern.match(module))
+        return next(fitting, default)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterConfig:
+    """A LoRA adapter's settings; `base` is the model it was trained on, empty where unsaid."""
+
+    rank: int
+    alpha: float
+    ranks: Patterns
+    alphas: Patterns
+    rank_stabilised: bool
+    dora: bool
+    with_bias: bool
+    ties: bool
+    saved: tuple[str, ...]
+    base: str
+    every_layer: bool
+
+    def rank_of(self, module: str) -> int:
+        """The rank of a module's two matrices."""
+        return int(self.ranks.number(module, self.rank))
+
+    def scale_of(self, module: str) -> float:
+        """What the product of a module's two matrices is multiplied by."""
+        rank = self.rank_of(module)
+        return self.alphas.number(module, self.alpha) / (
+            math.sqrt(rank) if self.rank_stabilised else rank
+        )
+
+    def saves(self, tensor: str) -> bool:
+        """Whether a tensor belongs to a module that was trained whole, as a copy of its own."""
+        parts = tensor.split(".")
+        modules = [".".join(parts[:end]) for end in range(1, len(parts))]
+        return any(module.endswith(name) for module in modules for name in self.saved)
+
+
+def read(folder: Path) -> AdapterConfig:
+    """The settings of the adapter in a folder.
+
+    Raises InvalidCheckpoint for another kind of adapter than LoRA and, by its name, for every
+    setting that would change the result and is not supported.
+    """
+    if not (folder / NAME).is_file():
+        raise InvalidCheckpoint(
+            f"{folder} has no {NAME}",
+            hint="an adapter is a folder that PEFT's save_pretrained wrote; "
+            "a whole model is named with --model",
+        )
+    values = read_json(folder / NAME)
+    _insist_supported(values)
+    targets, layers = values.get("target_modules"), values.get("layers_to_transform")
+    return AdapterConfig(
+        rank=int(_number(values, "r", 8, whole=True)),
+        alpha=_number(values, "lora_alpha", 8),
+        ranks=_patterns(values, "rank_pattern", whole=True),
+        alphas=_patterns(values, "alpha_pattern"),
+        rank_stabilised=bool(values.get("use_rslora")),
+        dora=bool(values.get("use_dora")),
+        with_bias=bool(values.get("lora_bias")),
+        ties=bool(values.get("ensure_weight_tying")),
+        saved=tuple(_names(values, "modules_to_save")),
+        base=_base(values),
+        every_layer=isinstance(targets, list)
+        and layers is None
+        and values.get("exclude_modules") in OFF,
+    )
+
+
+def _insist_supported(values: dict[str, Any]) -> None:
+    kind = values.get("peft_type")
+    if kind != "LORA":
+        raise InvalidCheckpoint(
+            f"{NAME}: peft_type = {brief(kind)} is not supported",
+            hint="LORA is; merge others into their model with PEFT's merge_and_unload",
+        )
+    for key, value in values.items():
+        if key not in READ | TRAINING and value not in OFF:
+            raise InvalidCheckpoint(
+                f"{NAME}: {key} = {brief(value)} is not supported",
+                hint="merge the adapter into its model with PEFT's merge_and_unload",
+            )
+    for key in ("use_rslora", "use_dora", "lora_bias", "ensure_weight_tying"):
+        if values.get(key) not in (None, True, False):
+            raise InvalidCheckpoint(f"{NAME}: {key} = {brief(values[key])} is neither true nor not")
+    if values.get("bias", "none") not in ("none", "all", "lora_only"):
+        raise InvalidCheckpoint(f"{NAME}: bias = {brief(values['bias'])} is not supported")
+    start = values.get("init_lora_weights")
+    if isinstance(start, str) and BASE_CHANGING.match(start):
+        raise InvalidCheckpoint(
+            f"{NAME}: init_lora_weights = {brief(start)} is not supported, as it changes the "
+            "base weights too",
+            hint="save it as plain LoRA: PEFT's save_pretrained with "
+            "path_initial_model_for_weight_conversion",
+        )
+
+
+def _base(values: dict[str, Any]) -> str:
+    name = values.get("base_model_name_or_path")
+    return name if isinstance(name, str) else ""
+
+
+def _number(values: dict[str, Any], key: str, default: float, *, whole: bool = False) -> float:
+    value = values.get(key, default)
+    kinds, least = ((int,), 1) if whole else ((int, float), -math.inf)
+    if type(value) not in kinds or not least <= value <= MAX_RANK or math.isinf(value):
+        raise InvalidCheckpoint(f"{NAME}: {key} = {brief(value)} is out of range")
+    return float(value)
+
+
+def _names(values: dict[str, Any], key: str) -> Iterable[str]:
+    names = values.get(key) or []
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise InvalidCheckpoint(f"{NAME}: {key} = {brief(names)} is no list of names")
+    return names
+
+
+def _patterns(values: dict[str, Any], key: str, *, whole: bool = False) -> Patterns:
+    expressions = values.get(key) or {}
+    if not isinstance(expressions, dict):
+        raise InvalidCheckpoint(f"{NAME}: {key} = {brief(expressions)} is no object")
+    return Patterns(
+        tuple(
+            (_compiled(key, expression), _number(expressions, expression, 1, whole=whole))
+            for expression in expressions
+        )
+    )
+
+
+def _compiled(key: str, expression: str) -> re.Pattern[str]:
+    """The expression at the end of a name, in PEFT's own words.
+
+    Refuses one that could keep the matching busy for hours: repeated groups, many of anything.
+    """
+    repeats = re.findall(r"(?<![\\(])[*+?{]", expression)
+    groups = expression.count("(")
+    if len(expression) > 500 or max(len(repeats), groups) > 3 or re.search(r"\)[*+?{]", expression):
+        raise InvalidCheckpoint(f"{NAME}: {key} has the expression {brief(expression)}: too wild")
+    try:
+        return re.compile(rf"(.*\.)?({expression})$")
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InvalidCheckpoint(
+            f"{NAME}: {key} has the expression {brief(expression)}: {error}"
+        ) from error

@@ -1,0 +1,95 @@
+"""Which files of a repository are read, and so downloaded: never a pickle, never code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Literal
+
+from pgcli.checkpoints.files import INDEX, SHARD_NAME, weight_map
+from pgcli.errors import InvalidCheckpoint
+
+Kind = Literal["model", "adapter"]
+
+CONFIG: dict[Kind, str] = {"model": "config.json", "adapter": "adapter_config.json"}
+SINGLE: dict[Kind, str] = {"model": "model.safetensors", "adapter": "adapter_model.safetensors"}
+PREPROCESSING = ("preprocessor_config.json", "processor_config.json")
+TOKENIZER = "tokenizer.json"
+# what a tokenizer is made of where there is no tokenizer.json
+SENTENCEPIECE = (
+    "tokenizer.model",
+    "added_tokens.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+PICKLES = (".bin", ".pt", ".ckpt", ".pth")
+
+
+def needed(
+    repository: str, kind: Kind, names: Collection[str], index: Callable[[], Path]
+) -> list[str]:
+    """The files that are read, of those the top folder of a repository has; weights come last.
+
+    `index` says where the index of the weights lies; it is called only where there is one.
+    Raises InvalidCheckpoint where configuration or weights are missing.
+    """
+    if CONFIG[kind] not in names:
+        raise _no_configuration(repository, kind, names)
+    if kind == "adapter":
+        return [CONFIG[kind], *_single(repository, kind, names)]
+    tokenizer = [TOKENIZER] if TOKENIZER in names else _among(SENTENCEPIECE, names)
+    described = [CONFIG[kind], *tokenizer, *_among(PREPROCESSING, names)]
+    if INDEX not in names:
+        return [*described, *_single(repository, kind, names)]
+    shards = sorted(set(weight_map(index()).values()))
+    for shard in shards:
+        if shard not in names:
+            raise InvalidCheckpoint(
+                f"{repository} has no {shard}, which its {INDEX} names",
+                hint="the repository is not complete: choose another --revision, or tell its owner",
+            )
+    return [*described, INDEX, *shards]
+
+
+def whole(kind: Kind, folder: Path) -> list[str]:
+    """The files that are read from a snapshot in the cache; none unless it has all, as it seems."""
+    names = {file.name for file in folder.glob("*") if file.is_file()}
+    try:
+        files = needed(folder.name, kind, names, lambda: folder / INDEX)
+    except InvalidCheckpoint:
+        return []
+    has_words = TOKENIZER in files or SENTENCEPIECE[0] in files
+    return files if has_words or kind == "adapter" else []
+
+
+def _among(files: Iterable[str], names: Collection[str]) -> list[str]:
+    return [file for file in files if file in names]
+
+
+def _single(repository: str, kind: Kind, names: Collection[str]) -> list[str]:
+    """The weights where no index names them."""
+    if SINGLE[kind] in names:
+        return [SINGLE[kind]]
+    weights = [name for name in sorted(names) if SHARD_NAME.fullmatch(name)]
+    if kind == "model" and weights:
+        return weights
+    pickles = [name for name in sorted(names) if name.endswith(PICKLES)]
+    raise InvalidCheckpoint(
+        f"{repository} has no {SINGLE[kind]}"
+        + (f"; {pickles[0]} is a pickle, which can run code" if pickles else ""),
+        hint="look for a --revision with safetensors; or save it again with transformers: "
+        "save_pretrained writes safetensors",
+    )
+
+
+def _no_configuration(repository: str, kind: Kind, names: Collection[str]) -> InvalidCheckpoint:
+    if kind == "model" and CONFIG["adapter"] in names:
+        return InvalidCheckpoint(
+            f"{repository} is an adapter, not a model",
+            hint="name the model it was made for with --model, and this one with --adapter",
+        )
+    return InvalidCheckpoint(
+        f"{repository} has no {CONFIG[kind]}",
+        hint=f"{'an adapter' if kind == 'adapter' else 'a checkpoint'} is a folder or a "
+        "repository in the Hugging Face layout",
+    )

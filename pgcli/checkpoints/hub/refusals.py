@@ -1,0 +1,144 @@
+"""The Hub's errors in the user's terms, each in one line with what mends it."""
+
+from __future__ import annotations
+
+from huggingface_hub import constants, get_token
+from huggingface_hub import errors as hub
+
+from pgcli.checkpoints.hub.blobs import TRANSPORT
+from pgcli.errors import ModelUnavailable
+
+
+def unavailable(name: str, revision: str, error: Exception) -> ModelUnavailable:
+    """What a user is told where listing or downloading a repository raised the client's error."""
+    page = f"{constants.ENDPOINT}/{name}"
+    if isinstance(error, hub.GatedRepoError):  # before its parent, RepositoryNotFoundError
+        return _gated(name, page)
+    if isinstance(error, hub.RevisionNotFoundError):
+        return no_revision(name, revision)
+    if isinstance(error, hub.RepositoryNotFoundError):
+        return ModelUnavailable(
+            f"the Hub has no model {name!r}, or it is private and the token does not open it",
+            hint="check the spelling; for a private model `hf auth login`",
+        )
+    if isinstance(error, hub.HFValidationError):
+        return ModelUnavailable(
+            f"{name!r} is neither a folder nor a name that the Hub allows",
+            hint="check the spelling",
+        )
+    if isinstance(error, hub.EntryNotFoundError) and isinstance(error, hub.HfHubHTTPError):
+        return ModelUnavailable(
+            f"{name} could not be downloaded: {constants.ENDPOINT} lists a file and does not have "
+            f"it, {_file(error)}",
+            hint=f"choose another --revision; the model's page is {page}",
+        )
+    if isinstance(error, hub.HfHubHTTPError):
+        return _answered(name, page, error)
+    if isinstance(error, hub.LocalEntryNotFoundError | ConnectionError | TRANSPORT):
+        return _unreachable(name, error.__cause__ or error)
+    if isinstance(error, OSError) and error.errno:
+        return ModelUnavailable(
+            f"{name} could not be stored in {constants.HF_HUB_CACHE}: {error.strerror}",
+            hint="make room there, or set HF_HOME to a folder on a larger disk",
+        )
+    return ModelUnavailable(
+        f"{name} could not be downloaded: {_first_line(error)}",
+        hint=f"try again: what is there already is kept. The model's page is {page}",
+    )
+
+
+def offline(name: str) -> ModelUnavailable:
+    """What a user is told where the cache does not do and nothing may be downloaded."""
+    return ModelUnavailable(
+        f"{name} is not in the cache as a whole, and HF_HUB_OFFLINE forbids downloading it",
+        hint=f"unset HF_HUB_OFFLINE, or run `hf download {name}` where there is a network",
+    )
+
+
+def no_revision(name: str, revision: str) -> ModelUnavailable:
+    """What a user is told of a revision that the repository does not have."""
+    return ModelUnavailable(
+        f"{name} has no revision {revision!r}",
+        hint=f"see {constants.ENDPOINT}/{name}/commits/main",
+    )
+
+
+def no_room(name: str, missing: int, free: int) -> ModelUnavailable:
+    """What a user is told where the disk is too small, before anything is downloaded."""
+    return ModelUnavailable(
+        f"{name} needs {_size(missing)} more on disk, and {constants.HF_HUB_CACHE} has "
+        f"{_size(free)} free",
+        hint="make room there, or set HF_HOME to a folder on a larger disk",
+    )
+
+
+def reason(error: BaseException) -> str:
+    """Why the Hub did not serve something, in a few words."""
+    if isinstance(error, hub.HfHubHTTPError):
+        return f"{error.response.status_code} {error.response.reason_phrase}".strip()
+    return _first_line(error)
+
+
+def _gated(name: str, page: str) -> ModelUnavailable:
+    if get_token():
+        return ModelUnavailable(
+            f"{name} needs its licence accepted by the user whose token is set on this machine",
+            hint=f"`hf auth whoami` names the user; as that user open {page} and accept it",
+        )
+    return ModelUnavailable(
+        f"{name} needs its licence accepted, and no token is set on this machine",
+        hint=f"open {page} and accept the licence, then `hf auth login`",
+    )
+
+
+def _answered(name: str, page: str, error: hub.HfHubHTTPError) -> ModelUnavailable:
+    """The Hub's other refusals, by their number."""
+    status = error.response.status_code
+    hint = f"try again: what is there already is kept. The model's page is {page}"
+    if status == 401:
+        hint = (
+            "the token set on this machine is not valid: `hf auth login` with a new one, or unset "
+            "HF_TOKEN"
+        )
+    elif status == 403:
+        hint = f"see {page}; a fine-grained token needs the right to read this repository"
+    elif status == 407:
+        hint = "the proxy asks for a login: write it into HTTPS_PROXY"
+    elif status == 429:
+        hint = "wait some minutes; with a token (`hf auth login`) the Hub allows more"
+    return ModelUnavailable(f"{name} could not be downloaded: {reason(error)}", hint=hint)
+
+
+def _unreachable(name: str, error: BaseException) -> ModelUnavailable:
+    said = reason(error)
+    hint = (
+        "check the network and run the same command again: what is there already is kept; or "
+        "name a local folder: --model DIR"
+    )
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        hint = (
+            "behind a proxy that opens encrypted traffic, set SSL_CERT_FILE to its certificate; "
+            "check the clock too"
+        )
+    elif type(error).__name__ == "ProxyError":
+        hint = "check HTTPS_PROXY: the proxy's address, and a login where it asks for one"
+    elif not constants.ENDPOINT.startswith(("http://", "https://")):
+        hint = "HF_ENDPOINT is not the address of a Hub: unset it for https://huggingface.co"
+    return ModelUnavailable(
+        f"{name} is not in the cache as a whole, and {constants.ENDPOINT} does not serve it: "
+        f"{said}",
+        hint=hint,
+    )
+
+
+def _file(error: hub.HfHubHTTPError) -> str:
+    return error.response.request.url.path.rpartition("/")[2]
+
+
+def _first_line(error: BaseException) -> str:
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

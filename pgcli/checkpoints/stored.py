@@ -1,0 +1,134 @@
+"""The safetensors files of a checkpoint: what is in them, each tensor read plainly into place."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from pgcli.checkpoints.files import INDEX, weight_map
+from pgcli.errors import InvalidCheckpoint
+
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+PIECE_BYTES = 16 * 2**20  # so much is held on the way to another dtype or device
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor in a file: as its header describes it, nothing of it read yet."""
+
+    name: str
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+    offset: int
+    nbytes: int
+
+
+def total_bytes(folder: Path) -> int:
+    """The size of a checkpoint's weight files."""
+    return sum(file.stat().st_size for file in weight_files(folder))
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold the weights: those the index names, or every safetensors file."""
+    if (folder / INDEX).exists():
+        files = [folder / name for name in sorted(set(weight_map(folder / INDEX).values()))]
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        pickles = [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.ckpt")]
+        raise InvalidCheckpoint(
+            f"{folder} has no safetensors file"
+            + (f"; {pickles[0].name} is a pickle, which can run code" if pickles else ""),
+            hint="save it again with transformers: save_pretrained writes safetensors",
+        )
+    for file in files:
+        if not file.is_file():
+            raise InvalidCheckpoint(f"{file} is missing", hint="download the model again")
+    return files
+
+
+def headers(file: Path) -> Iterator[Stored]:
+    """The tensors that a file says it holds, once safetensors has found its header sound."""
+    try:
+        with safe_open(file, framework="pt", device="cpu"):
+            pass
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            described = json.loads(opened.read(length))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise InvalidCheckpoint(
+            f"{file} is no intact safetensors file: {error}", hint="download the model again"
+        ) from error
+    described.pop("__metadata__", None)
+    for name, about in described.items():
+        start, end = about["data_offsets"]
+        yield Stored(
+            name, file, tuple(about["shape"]), about["dtype"], 8 + length + start, end - start
+        )
+
+
+def read_into(place: Tensor, tensor: Stored) -> None:
+    """Fill a contiguous `place` of the tensor's shape, of any dtype on any device.
+
+    The file is read, not mapped: pages of a mapped file would count as this process's memory, and
+    the peak of loading would be twice the weights.
+    """
+    flat = place.view(-1)
+    kept = DTYPES[tensor.dtype]
+    with _opened(tensor) as file:
+        if flat.dtype == kept and flat.device.type == "cpu":
+            _fill(flat, file, tensor)
+            return
+        held = torch.empty(min(PIECE_BYTES // kept.itemsize, flat.numel()), dtype=kept)
+        for start in range(0, len(flat), len(held) or 1):
+            piece = flat[start : start + len(held)]
+            part = held[: len(piece)]
+            _fill(part, file, tensor)
+            piece.copy_(part)
+
+
+def are_equal(first: Stored, second: Stored) -> bool:
+    """Whether two tensors are the same to the bit, no more than a piece of each held at once."""
+    if (first.dtype, first.shape) != (second.dtype, second.shape):
+        return False
+    with _opened(first) as one, _opened(second) as other:
+        for start in range(0, first.nbytes, PIECE_BYTES):
+            length = min(PIECE_BYTES, first.nbytes - start)
+            if one.read(length) != other.read(length):
+                return False
+    return True
+
+
+def _opened(tensor: Stored) -> FileIO:
+    try:
+        file = FileIO(tensor.file, "r")
+        file.seek(tensor.offset)
+    except OSError as error:
+        raise InvalidCheckpoint(f"{tensor.file} cannot be read: {error.strerror}") from error
+    return file
+
+
+def _fill(flat: Tensor, file: FileIO, tensor: Stored) -> None:
+    """Read as many bytes as the memory takes."""
+    left = memoryview(flat.view(torch.uint8).numpy().data)
+    try:
+        while left:
+            count = file.readinto(left)
+            if not count:
+                raise InvalidCheckpoint(
+                    f"{tensor.file} ends before {tensor.name} does", hint="download the model again"
+                )
+            left = left[count:]
+    except OSError as error:
+        raise InvalidCheckpoint(
+            f"{tensor.file} cannot be read: {os.strerror(error.errno or 0)}"
+        ) from error

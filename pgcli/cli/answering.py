@@ -1,0 +1,159 @@
+"""The commands that answer: caption, ask, detect, segment and ocr, with the options of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from pgcli import tasks
+from pgcli.cli.commands import Command, app, with_options
+from pgcli.cli.options import Options, Sources, option
+
+SOURCES = """
+
+SOURCE is any number of folders (searched recursively), image files, quoted globs, manifests \
+(.parquet, .csv, .tsv, .jsonl), and - for standard input: a path or a JSON object on each line."""
+
+Objects = Annotated[
+    list[str],
+    option("Answering", "--object", metavar="TEXT", once=False, help="What to find; repeatable."),
+]
+
+
+@app.command(
+    cls=Command,
+    help=f"Write one caption for each picture.{SOURCES}",
+    epilog="$ pgcli caption examples/images",
+)
+@with_options
+def caption(
+    sources: Sources,
+    options: Options,
+    lang: Annotated[
+        str, option("Answering", "--lang", metavar="TAG", help="Language of the captions.")
+    ] = "en",
+) -> None:
+    limit = options.answering.max_new_tokens
+    finish(sources, tasks.caption(lang, max_new_tokens=limit), options)
+
+
+@app.command(
+    cls=Command,
+    help="Ask each picture one or several questions. Without --prompt, a manifest brings a prompt "
+    f"in each row.{SOURCES}",
+    epilog='$ pgcli ask examples/images --prompt "how many shapes are there?"',
+)
+@with_options
+def ask(
+    sources: Sources,
+    options: Options,
+    prompt: Annotated[
+        list[str] | None,
+        option(
+            "Answering",
+            "--prompt",
+            metavar="TEXT",
+            once=False,
+            help="A question; may be repeated. {column} is filled from the manifest's row.",
+        ),
+    ] = None,
+    choice: Annotated[
+        list[str] | None,
+        option(
+            "Answering",
+            "--choice",
+            metavar="TEXT",
+            once=False,
+            help="A candidate; give two or more, and the likeliest is the answer.",
+        ),
+    ] = None,
+    choices_column: Annotated[
+        str | None,
+        option(
+            "Answering",
+            "--choices-column",
+            metavar="NAME",
+            help="Column of a manifest: each row's candidates, a list or yes|no.",
+        ),
+    ] = None,
+) -> None:
+    question = tasks.ask(
+        prompt,
+        choices=choice or (),
+        choices_column=choices_column,
+        max_new_tokens=options.answering.max_new_tokens,
+    )
+    finish(sources, question, options)
+
+
+@app.command(
+    cls=Command,
+    help=f"Find objects in each picture, as boxes in its pixels.{SOURCES}",
+    epilog='$ pgcli detect examples/images --object "red circle"',
+)
+@with_options
+def detect(
+    sources: Sources,
+    options: Options,
+    object: Objects,
+    strict: Annotated[
+        bool,
+        option(
+            "Answering", "--strict", help="Allow no answer but whole boxes around these objects."
+        ),
+    ] = False,
+) -> None:
+    limit = options.answering.max_new_tokens
+    finish(sources, tasks.detect(object, strict=strict, max_new_tokens=limit), options)
+
+
+@app.command(
+    cls=Command,
+    help=f"Find objects in each picture, as boxes and the masks of what is in them.{SOURCES}",
+    epilog="$ pgcli segment examples/images --object circle --mask-decoder vae-oid.npz",
+)
+@with_options
+def segment(
+    sources: Sources,
+    options: Options,
+    object: Objects,
+    mask_decoder: Annotated[
+        str | None,
+        option(
+            "Model",
+            "--mask-decoder",
+            metavar="FILE",
+            help="Weights that turn mask codes into pixels: big_vision's vae-oid.npz.",
+        ),
+    ] = None,
+) -> None:
+    limit = options.answering.max_new_tokens
+    question = tasks.segment(object, max_new_tokens=limit)
+    finish(sources, question, options, mask_decoder=mask_decoder)
+
+
+@app.command(
+    cls=Command,
+    help=f"Read the text in each picture.{SOURCES}",
+    epilog="$ pgcli ocr examples/images/one.png",
+)
+@with_options
+def ocr(sources: Sources, options: Options) -> None:
+    finish(sources, tasks.ocr(max_new_tokens=options.answering.max_new_tokens), options)
+
+
+def finish(
+    sources: Sequence[str],
+    question: tasks.Question,
+    options: Options,
+    *,
+    mask_decoder: str | None = None,
+) -> None:
+    """Do what an answering command was asked to do, and end with its exit code."""
+    from pgcli.cli import ask
+
+    question = replace(question, region=options.answering.region)
+    raise typer.Exit(ask.answer(sources, question, options, mask_decoder=mask_decoder))

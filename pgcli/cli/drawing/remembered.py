@@ -1,0 +1,80 @@
+"""The items of rows that are on their way, till these are saved."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from pgcli.errors import OutputFailed
+from pgcli.records import Item
+
+IN_MEMORY = 64 * 2**20  # bytes of pictures; those of more go to files, as a long line may wait
+
+
+class Remembered:
+    """Items by index, put and taken by different threads.
+
+    The bytes of pictures that came without a path lie in temporary files once they are many: the
+    model may hold thousands of pictures back, small in its square and large in their bytes.
+    """
+
+    def __init__(self, in_memory: int = IN_MEMORY):
+        self._free = in_memory
+        self._items: dict[int, Item] = {}
+        self._rows: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def put(self, item: Item) -> None:
+        """Remember the item for as many rows as it has prompts, which is one at least.
+
+        Raises OutputFailed where its bytes find no room.
+        """
+        size = len(item.data or b"")
+        with self._lock:
+            fits = size <= self._free
+            self._free -= size if fits else 0
+        self._rows[item.index] = max(1, len(item.prompts))
+        self._items[item.index] = item if fits else self._in_file(item)
+
+    def take(self, index: int) -> Item:
+        """The item, with its bytes; its last row makes it forgotten."""
+        item = self._items[index]
+        self._rows[index] -= 1
+        is_last = self._rows[index] == 0
+        if is_last:
+            del self._items[index], self._rows[index]
+        if item.path is not None and item.data is not None:
+            data = Path(item.path).read_bytes()
+            if is_last:
+                Path(item.path).unlink()
+            return replace(item, path=None, data=data)
+        if is_last:
+            with self._lock:
+                self._free += len(item.data or b"")
+        return item
+
+    def clear(self) -> None:
+        """Forget all, and remove the files."""
+        self._items.clear()
+        self._rows.clear()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def _in_file(self, item: Item) -> Item:
+        """The item with the path of a file that has its bytes, and with none itself."""
+        try:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="pgcli-")
+            path = os.path.join(self._folder.name, str(item.index))  # noqa: PTH118
+            Path(path).write_bytes(item.data or b"")
+        except OSError as problem:
+            raise OutputFailed(
+                f"cannot keep pictures in {tempfile.gettempdir()} till they are drawn: "
+                f"{problem.strerror or problem}",
+                hint="make room there, name another folder in TMPDIR, or leave --draw out",
+            ) from problem
+        return replace(item, path=path, data=b"")

@@ -1,0 +1,158 @@
+"""Answers that may only be well-formed: which tokens may follow those that an answer has so far.
+
+    answer := nothing | object (" ; " object)*, and a stop token
+    object := ymin xmin ymax xmax " label"
+
+B rows · A tokens that an answer may hold at all, by their ids
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pgcli.engine.tokens import Vocabulary
+from pgcli.errors import InvalidCheckpoint
+
+CORNERS = 4
+BEGIN, ROOT = 0, 1  # the nodes of an answer without a token, and of a label without one
+
+
+class State(NamedTuple):
+    """Where an answer stands: the places of its last object so far, and its label's node."""
+
+    corners: tuple[int, ...] = ()
+    node: int = BEGIN
+
+
+START = State()
+
+
+class Ways(NamedTuple):
+    """What may come next: locations by their places, and other tokens."""
+
+    places: range
+    tokens: frozenset[int]
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A label as far as it is spelled: how it goes on, and whether it may end here.
+
+    After a label that `ends` the answer may end; after one that `goes_on`, which holds the
+    separator too, an object follows. `shortest` is how few tokens can end an answer from here.
+    """
+
+    children: dict[int, int] = field(default_factory=dict)
+    ends: bool = False
+    goes_on: bool = False
+    shortest: int = 0
+
+
+class Grammar:
+    """The well-formed answers about these objects: every box whole, and none without a label.
+
+    A label is spelled with the very tokens of the text between two locations, as in training. An
+    object is begun only where the longest label and a stop token would still fit, so that the
+    limit cuts no object and has no say in what a thing is called.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        objects: Sequence[str],
+        stop_tokens: Collection[int],
+        *,
+        device: torch.device | str = "cpu",
+    ):
+        self._locations = vocabulary.locations
+        self._stops = frozenset(token for token in stop_tokens if token < vocabulary.size)
+        if not self._stops:
+            raise InvalidCheckpoint("config.json names no eos_token_id that tokenizer.json has")
+        endings = [vocabulary.text(f" {name}") for name in objects]
+        self._object = CORNERS + max(map(len, endings)) + 1
+        self._nodes = [Node(ends=True, goes_on=True), Node()]
+        for ending in endings:
+            self._spell(ending).ends = True
+        for name in objects:
+            self._spell(vocabulary.text(f" {name} ; ")).goes_on = True
+        self._measure()
+        labels = {token for node in self._nodes for token in node.children}
+        ids = sorted({*self._locations, *labels, *self._stops})
+        self._device = torch.device(device)
+        self._columns = {token: column for column, token in enumerate(ids)}
+        self._masks: dict[Ways, Tensor] = {}
+        self.token_A = torch.tensor(ids, device=self._device)
+
+    def allowed(self, state: State, left: int) -> Tensor:
+        """Which of `token_A` may come next where `left` more tokens fit: True, (A,)."""
+        ways = self._ways(state, left)
+        if ways not in self._masks:
+            self._masks[ways] = self._mask(ways)
+        return self._masks[ways]
+
+    def after(self, state: State, token: int) -> State:
+        """Where an answer stands with one more token, an allowed one and no stop token."""
+        if token in self._locations:
+            known = state.corners if len(state.corners) < CORNERS else ()
+            return State((*known, token - self._locations.start), ROOT)
+        return State(state.corners, self._nodes[state.node].children[token])
+
+    def is_curtailed(self, state: State, left: int) -> bool:
+        """Whether an object could follow here, had the answer more than `left` tokens left."""
+        return self._ways(state, left) != self._ways(state, sys.maxsize)
+
+    def _ways(self, state: State, left: int) -> Ways:
+        """What may come next; each way leads to an end within `left` tokens."""
+        if 0 < len(state.corners) < CORNERS:
+            return Ways(self._places(state.corners), frozenset())
+        node = self._nodes[state.node]
+        opens = node.goes_on and left >= self._object
+        tokens = {
+            token for token, child in node.children.items() if self._nodes[child].shortest < left
+        }
+        return Ways(
+            self._places(()) if opens else range(0),
+            frozenset(tokens | self._stops if node.ends else tokens),
+        )
+
+    def _places(self, corners: tuple[int, ...]) -> range:
+        """The places of the next corner: a maximum lies past its minimum, which leaves it room."""
+        last = len(self._locations) - 1
+        if len(corners) < 2:
+            return range(last)
+        return range(corners[len(corners) - 2] + 1, last + 1)
+
+    def _spell(self, ids: Sequence[int]) -> Node:
+        """The node of a label spelled so, made where it is new."""
+        at = ROOT
+        for token in ids:
+            at = self._nodes[at].children.setdefault(token, len(self._nodes))
+            if at == len(self._nodes):
+                self._nodes.append(Node())
+        return self._nodes[at]
+
+    def _measure(self) -> None:
+        """Find every node's `shortest`, from the last, as children come after their parents."""
+        for node in reversed(self._nodes):
+            node.shortest = min(self._lengths(node))
+
+    def _lengths(self, node: Node) -> Iterator[int]:
+        if node.ends:
+            yield 1
+        if node.goes_on:
+            yield self._object
+        for child in node.children.values():
+            yield 1 + self._nodes[child].shortest
+
+    def _mask(self, ways: Ways) -> Tensor:
+        first = self._locations.start
+        tokens = [*(first + place for place in ways.places), *ways.tokens]
+        mask_A = torch.zeros(len(self._columns), dtype=torch.bool)
+        mask_A[[self._columns[token] for token in tokens]] = True
+        return mask_A.to(self._device)

@@ -1,0 +1,81 @@
+"""A checkpoint's files -> an engine that is ready to be asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from pgcli.checkpoints import adapters, files, mask_decoder, stored, weights
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine.device import choose_device, choose_dtype, free_bytes
+from pgcli.engine.engine import Engine
+from pgcli.engine.exhaustion import memory_named
+from pgcli.engine.memory import batch_size as fitting_batch_size
+from pgcli.engine.memory import parameters
+from pgcli.engine.tokens import Vocabulary
+from pgcli.errors import InvalidCheckpoint, NoUsableDevice
+
+
+def load(
+    checkpoint: Checkpoint,
+    *,
+    adapter: Checkpoint | None = None,
+    masks: Path | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    batch_size: int | None = None,
+) -> Engine:
+    """An engine for the checkpoint; `batch_size` None takes what fits into memory.
+
+    An adapter is merged into the weights; `masks` is the file of the decoder that turns mask
+    codes into pixels. Raises InvalidCheckpoint for files that are broken or not understood,
+    NoUsableDevice where the device is missing or too small, UsageError for names that are neither
+    device nor dtype.
+    """
+    folder = checkpoint.folder
+    place = choose_device(device)
+    number = choose_dtype(dtype, place, stored.total_bytes(folder))
+    config = files.config(folder)
+    vocabulary = Vocabulary.from_folder(folder)
+    if vocabulary.size > config.decoder.vocab_size:
+        raise InvalidCheckpoint(
+            f"{folder}: the tokenizer has {vocabulary.size} tokens, the model "
+            f"{config.decoder.vocab_size}"
+        )
+    preprocessing = files.preprocessing(folder, config.vision.resolution)
+    _insist_on_room(parameters(config) * number.itemsize, place)
+    decoder = None if masks is None else mask_decoder.load(masks, device=place)
+    name = str(number).removeprefix("torch.")
+    with memory_named(f"the weights in {name}", "name a smaller model"):
+        model = weights.load(folder, config, dtype=number, device=place)
+        if adapter is not None:
+            adapters.merge(model, adapter.folder)
+    if batch_size is None:
+        free = free_bytes(place)
+        batch_size = fitting_batch_size(
+            config, itemsize=number.itemsize, device=place.type, free=free
+        )
+    return Engine(
+        model,
+        vocabulary,
+        preprocessing,
+        label=label(checkpoint, adapter),
+        batch_size=batch_size,
+        mask_decoder=decoder,
+    )
+
+
+def label(checkpoint: Checkpoint, adapter: Checkpoint | None) -> str:
+    """What the rows' `model` says: name and revision, and those of the adapter after a plus."""
+    return checkpoint.label if adapter is None else f"{checkpoint.label}+{adapter.label}"
+
+
+def _insist_on_room(needed: int, device: torch.device) -> None:
+    """Raise NoUsableDevice now rather than be killed in the middle of loading."""
+    free = free_bytes(device)
+    if needed > free:
+        raise NoUsableDevice(
+            f"the weights take {needed / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free",
+            hint="--dtype bfloat16 halves float32; or name a smaller model",
+        )

@@ -1,0 +1,87 @@
+"""The pieces of answers -> the masks of their boxes, run-length encoded.
+
+B masks · R resolution of the decoder
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from pgcli import parse, rle
+from pgcli.model.masks import RESOLUTION, MaskDecoder
+from pgcli.records import Box, Mask, Piece, Rle
+
+MASKS_AT_ONCE = 64  # the decoder's widest layer takes 512 KiB for each
+TILE_SIDE = 4096  # pixels: of a mask no more is held at once than TILE_PIXELS
+TILE_PIXELS = 2**20
+
+
+def masks_of(
+    pieces: Sequence[Piece], picture_size: tuple[int, int], decoder: MaskDecoder | None
+) -> tuple[Mask | None, ...]:
+    """The mask of each box of an answer, in the order of `parse.boxes`.
+
+    None where the answer does not have exactly 16 codes for a box; without a decoder the codes
+    alone. `picture_size` is width and height in pixels.
+    """
+    return masks_of_rows([(pieces, picture_size)], decoder)[0]
+
+
+def masks_of_rows(
+    rows: Iterable[tuple[Sequence[Piece], tuple[int, int]]], decoder: MaskDecoder | None
+) -> list[tuple[Mask | None, ...]]:
+    """The masks of several answers, each with its picture's size, all decoded in one pass."""
+    found = [(size, parse.segments(pieces, width=size[0], height=size[1])) for pieces, size in rows]
+    whole = [segment.codes for _, segments in found for segment in segments if segment.codes]
+    grids = decoded(whole, decoder) if decoder and whole else iter(())
+
+    def mask(segment: parse.Segment, size: tuple[int, int]) -> Mask | None:
+        if segment.codes is None:
+            return None
+        return Mask(segment.codes, in_box(next(grids), segment.box, size) if decoder else None)
+
+    return [tuple(mask(segment, size) for segment in segments) for size, segments in found]
+
+
+@torch.inference_mode()
+def decoded(codes: Sequence[tuple[int, ...]], decoder: MaskDecoder) -> Iterator[np.ndarray]:
+    """Each mask's (R, R) float32 pixels, in or out of the object by their sign."""
+    code_B16 = torch.tensor(codes, device=decoder.codebook.device)
+    parts = [decoder(part).cpu() for part in torch.split(code_B16, MASKS_AT_ONCE)]
+    return iter(torch.cat(parts).numpy())
+
+
+def in_box(grid_RR: np.ndarray, box: Box, size: tuple[int, int]) -> Rle:
+    """The decoder's mask stretched over the box of a picture of `size`, width and height.
+
+    As big_vision's evaluator does: the box's corners without their fractions, Pillow's bilinear
+    filter, the object where the result is above 0. A box thinner than a pixel has an empty mask.
+    """
+    width, height = size
+    return rle.encode_tiles(_tiles(grid_RR, box), size=(height, width))
+
+
+def _tiles(grid_RR: np.ndarray, box: Box) -> Iterator[rle.Tile]:
+    left, top, right, bottom = map(int, (box.xmin, box.ymin, box.xmax, box.ymax))
+    width, height = right - left, bottom - top
+    rows = min(max(height, 1), TILE_SIDE)
+    columns = min(TILE_PIXELS // rows, TILE_SIDE)
+    for y in range(0, height, rows):
+        down = _filter(height, range(y, min(y + rows, height)))
+        for x in range(0, width, columns):
+            across = _filter(width, range(x, min(x + columns, width)))
+            narrow = (across @ grid_RR.T).astype(np.float32)  # as Pillow rounds between its passes
+            yield (narrow @ down.T > 0).T, left + x, top + y
+
+
+def _filter(size: int, places: range) -> np.ndarray:
+    """What each of the decoder's pixels adds to some of the `size` that it is stretched over."""
+    scale = RESOLUTION / size
+    centres = (np.arange(places.start, places.stop) + 0.5) * scale
+    distances = np.abs(np.arange(RESOLUTION) + 0.5 - centres[:, None]) / max(scale, 1.0)
+    weights = np.clip(1 - distances, 0, None)
+    filtered: np.ndarray = weights / weights.sum(axis=1, keepdims=True)
+    return filtered

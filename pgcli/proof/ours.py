@@ -1,0 +1,41 @@
+"""What this code makes of the inputs: all rows in one batch, padded where prompts are shorter.
+
+B rows · C channels · R resolution · P patches · T prompt tokens · D width · V vocabulary
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from pgcli.checkpoints import files, weights
+from pgcli.engine.generate import GREEDY, generate
+from pgcli.engine.tokens import left_pad
+from pgcli.model.paligemma import PaliGemma
+from pgcli.proof.inputs import Inputs, Outputs
+
+
+def answers(folder: Path, inputs: Inputs, dtype: torch.dtype, device: torch.device) -> Outputs:
+    """Load the checkpoint, answer, and let the model go."""
+    model = weights.load(folder, files.config(folder), dtype=dtype, device=device)
+    return outputs(model, inputs)
+
+
+@torch.inference_mode()
+def outputs(model: PaliGemma, inputs: Inputs) -> Outputs:
+    """Features, prefill logits within the vocabulary, and the tokens that a run would answer."""
+    weight = model.projector.weight
+    patch_BPD = model.encode(inputs.pixels_BCRR.to(weight.device, weight.dtype))
+    token_BT, is_real_BT = left_pad(inputs.ids)
+    if is_real_BT is not None:
+        is_real_BT = is_real_BT.to(weight.device)
+    cache = model.cache(rows=len(inputs.ids), slots=patch_BPD.shape[1] + token_BT.shape[1])
+    logits_BV = model.prefill(patch_BPD, token_BT.to(weight.device), is_real_BT, cache)
+    keys = [str(row) for row in range(len(inputs.ids))]
+    rows = generate(model, patch_BPD, inputs.ids, keys, inputs.limits, GREEDY)
+    return Outputs(
+        features_BPD=patch_BPD.float().cpu(),
+        logits_BV=logits_BV[:, : inputs.limits.vocabulary].float().cpu(),
+        tokens=tuple(tuple(row.tokens) for row in rows),
+    )

@@ -1,0 +1,116 @@
+"""COCO's compressed run-length encoding of masks, as pycocotools writes and reads it.
+
+A mask is read down its columns, from left to right. The counts are the lengths of its runs, of
+nothing and something in turn, nothing first; from the fourth on each is written as its difference
+from the one two before. A number is spelled five bits a character, the lowest first; the sixth bit
+says that another character follows, and 48 is added to make it printable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from pgcli.records import Rle
+
+BITS = 5
+MORE = 1 << BITS  # the bit that says that the number goes on
+NEGATIVE = 1 << (BITS - 1)  # in a number's last character: the bits above it are ones
+ZERO = 48  # "0"
+MAX_CHARACTERS = 8  # of one number: 40 bits, more than any picture has pixels
+
+#: A part of a picture's mask, bool (h, w), and where its top left corner lies: left, top.
+Tile = tuple[np.ndarray, int, int]
+
+
+def encode(
+    mask: np.ndarray, *, left: int = 0, top: int = 0, size: tuple[int, int] | None = None
+) -> Rle:
+    """The encoding of a bool mask (h, w) that lies at (left, top) in an otherwise empty picture.
+
+    `size` is the picture's (height, width), by default the mask's own; nothing of that size is
+    ever held. ValueError where the mask reaches out of the picture.
+    """
+    return encode_tiles([(mask, left, top)], size=size or (mask.shape[0], mask.shape[1]))
+
+
+def encode_tiles(tiles: Iterable[Tile], *, size: tuple[int, int]) -> Rle:
+    """The encoding of a picture's mask from parts that do not overlap, in any order.
+
+    `size` is the picture's (height, width). Takes memory for one part and for the runs only.
+    """
+    runs_n2 = np.concatenate([np.empty((0, 2), np.int64), *(_runs(*tile, size) for tile in tiles)])
+    runs_n2 = _joined(np.sort(runs_n2, axis=0))  # disjoint: starts and ends keep their pairs
+    counts = np.diff(runs_n2.ravel(), prepend=0, append=size[0] * size[1])
+    if len(counts) > 1 and counts[-1] == 0:
+        counts = counts[:-1]
+    return Rle(size, _spelled(counts))
+
+
+def decode(rle: Rle) -> np.ndarray:
+    """The mask as bool (height, width); ValueError where the counts do not spell one.
+
+    A few characters can spell any size: of a foreign mask compare it with the picture's first.
+    """
+    counts = _read(rle.counts)
+    height, width = rle.size
+    pixels = height * width
+    if min(height, width, counts.min()) < 0 or counts.max() > pixels or counts.sum() != pixels:
+        raise ValueError(f"the counts do not add up to {height} x {width} pixels")
+    something = np.arange(len(counts)) % 2 == 1
+    return np.repeat(something, counts).reshape(width, height).T
+
+
+def _runs(mask: np.ndarray, left: int, top: int, size: tuple[int, int]) -> np.ndarray:
+    """Where the mask's runs start and end in the picture read by columns: (n, 2)."""
+    (h, w), (height, width) = mask.shape, size
+    if left < 0 or top < 0 or left + w > width or top + h > height:
+        raise ValueError(f"a {h} x {w} mask at ({left}, {top}) leaves the {height} x {width} image")
+    # nothing above and below, so that every run has its two ends within its column
+    columns = np.zeros((w, h + 2), dtype=bool)
+    columns[:, 1:-1] = mask.T
+    column, row = np.divmod(np.flatnonzero(columns[:, 1:] != columns[:, :-1]), h + 1)
+    return _joined(((left + column) * height + top + row).reshape(-1, 2))
+
+
+def _joined(runs_n2: np.ndarray) -> np.ndarray:
+    """Sorted runs with those made one that touch, from the foot of a column to the next's head."""
+    apart = runs_n2[:-1, 1] != runs_n2[1:, 0]
+    ends = np.ones((2, len(runs_n2)), dtype=bool)
+    ends[0, 1:] = ends[1, :-1] = apart
+    return np.stack([runs_n2[ends[0], 0], runs_n2[ends[1], 1]], axis=1)
+
+
+def _spelled(counts: np.ndarray) -> str:
+    rest = counts.astype(np.int64)
+    rest[3:] -= counts[1:-2]
+    goes_on = np.ones(len(rest), dtype=bool)
+    characters, written = [], []
+    while goes_on.any():
+        written.append(goes_on)
+        low = rest & (MORE - 1)
+        rest = rest >> BITS
+        goes_on = goes_on & np.where(low & NEGATIVE, rest != -1, rest != 0)
+        characters.append(low + MORE * goes_on + ZERO)
+    by_number = np.stack(characters, axis=1)[np.stack(written, axis=1)]
+    text: str = by_number.astype(np.uint8).tobytes().decode("ascii")
+    return text
+
+
+def _read(text: str) -> np.ndarray:
+    """The counts that a text spells; ValueError where it spells none."""
+    codes = np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int64) - ZERO
+    ends = np.flatnonzero(codes & MORE == 0)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    if not len(ends) or ends[-1] != len(codes) - 1 or not np.all((codes >= 0) & (codes < 2 * MORE)):
+        raise ValueError("the counts of a mask are no run-length encoding")
+    lengths = ends - starts + 1
+    if lengths.max() > MAX_CHARACTERS:
+        raise ValueError("the counts of a mask hold a number that no picture can have")
+    shifts = BITS * (np.arange(len(codes)) - np.repeat(starts, lengths))
+    counts = np.add.reduceat((codes & (MORE - 1)) << shifts, starts)
+    counts -= np.where(codes[ends] & NEGATIVE, 1 << (BITS * lengths), 0)
+    counts[1::2] = np.cumsum(counts[1::2])
+    counts[2::2] = np.cumsum(counts[2::2])
+    return counts

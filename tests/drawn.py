@@ -1,0 +1,25 @@
+"""Drawings as the built-in model's decoder reads them."""
+
+from __future__ import annotations
+
+import numpy
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pgcli.checkpoints import files
+from pgcli.checkpoints.find import BUILTIN
+from pgcli.model.paligemma import PaliGemma
+from pgcli.model.siglip import normalise
+from pgcli.training.drawing import render
+from pgcli.training.scenes import Scene
+
+
+def seen(demo: PaliGemma, scene: Scene) -> Tensor:
+    """One drawing's patches (1, P, D)."""
+    side = demo.config.vision.resolution
+    preprocessing = files.preprocessing(BUILTIN, side)
+    square = render(scene).resize((side, side), Image.Resampling(preprocessing.resample))
+    mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
+    pixels_BRRC = torch.from_numpy(numpy.array(square))[None]
+    return demo.encode(normalise(pixels_BRRC, mean, std, torch.float32))

@@ -1,0 +1,146 @@
+"""Run-length encoded masks, byte for byte as pycocotools writes them."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from pycocotools import mask as coco
+
+from pgcli.records import Rle
+from pgcli.rle import decode, encode, encode_tiles
+
+noise = arrays(bool, array_shapes(min_dims=2, max_dims=2, max_side=40))
+blots = st.builds(
+    lambda mask, times: np.kron(mask, np.ones(times, bool)),
+    noise,
+    st.tuples(st.integers(1, 60), st.integers(1, 60)),
+)
+masks = noise | blots
+
+
+def pasted(mask, left, top, size):
+    picture = np.zeros(size, bool)
+    picture[top : top + mask.shape[0], left : left + mask.shape[1]] = mask
+    return picture
+
+
+def by_pycocotools(mask):
+    return coco.encode(np.asfortranarray(mask, dtype=np.uint8))["counts"].decode()
+
+
+@given(masks)
+@example(np.zeros((1, 1), bool))
+@example(np.ones((1, 1), bool))
+@example(np.ones((3, 2), bool))
+def test_a_mask_is_encoded_byte_for_byte_as_pycocotools_does(mask):
+    assert encode(mask) == Rle(mask.shape, by_pycocotools(mask))
+
+
+@given(masks, *[st.integers(0, 30)] * 4)
+def test_a_crop_is_encoded_as_the_whole_picture_with_it_pasted_in(mask, left, top, right, bottom):
+    size = (top + mask.shape[0] + bottom, left + mask.shape[1] + right)
+    found = encode(mask, left=left, top=top, size=size)
+    assert found == Rle(size, by_pycocotools(pasted(mask, left, top, size)))
+
+
+@given(masks, st.integers(1, 9), st.integers(1, 9), st.randoms(use_true_random=False))
+def test_parts_in_any_order_make_the_same_mask(mask, high, wide, random):
+    height, width = mask.shape
+    tiles = [
+        (mask[y : y + high * 3, x : x + wide * 3], x, y)
+        for y in range(0, height, high * 3)
+        for x in range(0, width, wide * 3)
+    ]
+    random.shuffle(tiles)
+    assert encode_tiles(tiles, size=mask.shape) == encode(mask)
+
+
+@given(masks)
+def test_what_is_encoded_is_decoded_here_and_by_pycocotools(mask):
+    rle = encode(mask)
+    for read in (decode(rle), coco.decode({"size": list(rle.size), "counts": rle.counts})):
+        assert read.shape == mask.shape
+        assert (read == mask).all()
+
+
+def test_what_is_decoded_is_bool():
+    assert decode(encode(np.eye(3, dtype=bool))).dtype == bool
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        (0, 10**6),
+        (10**6,),
+        (999_999, 1),
+        (1, 999_998, 1),
+        (0, 1, 999_999),
+        (5, 400_000, 9, 599_986),
+    ],
+)
+def test_long_runs_take_several_characters(counts):
+    mask = np.repeat(np.arange(len(counts)) % 2 == 1, counts).reshape(500, 2000).T
+    assert encode(mask).counts == by_pycocotools(mask)
+    assert (decode(encode(mask)) == mask).all()
+
+
+def test_no_mask_at_all_is_one_run_of_nothing():
+    size = (30, 40)
+    assert encode_tiles([], size=size).counts == by_pycocotools(np.zeros(size, bool))
+    assert encode(np.zeros((0, 5), bool), left=3, top=3, size=size) == encode_tiles([], size=size)
+
+
+def test_a_picture_of_no_pixels_is_one_empty_run():
+    assert encode(np.zeros((0, 5), bool)) == Rle((0, 5), "0")
+    assert decode(Rle((0, 5), "0")).shape == (0, 5)
+
+
+def test_a_small_mask_in_a_picture_of_100_megapixels_takes_little_memory():
+    tracemalloc.start()
+    rle = encode(np.ones((50, 50), bool), left=9000, top=9000, size=(10_000, 10_000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**18
+    assert coco.area({"size": list(rle.size), "counts": rle.counts}) == 2500
+    assert list(coco.toBbox({"size": list(rle.size), "counts": rle.counts})) == [9000, 9000, 50, 50]
+
+
+@pytest.mark.parametrize(("left", "top"), [(-1, 0), (0, -1), (9, 0), (0, 9)])
+def test_a_mask_that_leaves_the_picture_is_refused(left, top):
+    with pytest.raises(ValueError, match=r"2 x 2 mask at .* leaves"):
+        encode(np.ones((2, 2), bool), left=left, top=top, size=(10, 10))
+
+
+@pytest.mark.parametrize(
+    "counts",
+    ["", "T", "0T", "4", "6", "44", "O5", "é", " ", "\x00", "p", "PPPPPPPPPPPPPP0", "24O", "~" * 9],
+)
+def test_counts_that_spell_no_mask_of_the_size_are_refused(counts):
+    with pytest.raises(ValueError, match="the counts"):
+        decode(Rle((1, 5), counts))
+
+
+def test_a_number_that_never_ends_is_refused_before_it_overflows():
+    with pytest.raises(ValueError, match="number that no picture can have"):
+        decode(Rle((1, 5), "5" + "P" * 40 + "0"))
+
+
+def test_a_negative_size_is_refused():
+    for size in ((-1, -5), (-1, 5)):
+        with pytest.raises(ValueError, match="the counts"):
+            decode(Rle(size, "5"))
+
+
+@given(st.text(st.characters(min_codepoint=40, max_codepoint=120), max_size=12))
+def test_any_text_is_a_mask_that_is_written_the_same_again_or_is_refused(counts):
+    try:
+        mask = decode(Rle((4, 6), counts))
+    except ValueError:
+        return
+    assert mask.shape == (4, 6)
+    again = encode(mask)
+    assume(len(again.counts) == len(counts))  # a number may be spelled longer than it needs
+    assert (decode(again) == mask).all()
