@@ -1,0 +1,171 @@
+"""What a 3b of either generation takes on this machine: made here with random weights, then run.
+
+    python benchmarks/full_size.py --generation 2 --folder runs/3b-second
+
+writes a bfloat16 checkpoint of 6 GB in the Hub's layout, unless it is there, and prints as JSON how
+long loading and a caption take, and the peak of resident memory against the size of the weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+SHARD_BYTES = 2**31
+VISION = {
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "model_type": "siglip_vision_model",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 27,
+    "patch_size": 14,
+    "vision_use_head": False,
+}
+TEXT = {
+    1: {
+        "hidden_size": 2048,
+        "intermediate_size": 16384,
+        "model_type": "gemma",
+        "num_attention_heads": 8,
+        "num_hidden_layers": 18,
+        "num_key_value_heads": 1,
+        "vocab_size": 257216,
+    },
+    2: {
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "model_type": "gemma2",
+        "num_attention_heads": 8,
+        "num_hidden_layers": 26,
+        "num_key_value_heads": 4,
+        "vocab_size": 257216,
+        "eos_token_id": [1, 107],
+    },
+}
+
+
+def main() -> None:
+    options = _options()
+    if options.measure:
+        json.dump(measured(options.folder, options.rows), sys.stdout)
+        return
+    if not (options.folder / "config.json").exists():
+        make(options.folder, options.generation, options.resolution)
+    command = [sys.executable, __file__, "--folder", options.folder, "--measure"]
+    told = subprocess.run(
+        [*map(str, command), "--rows", str(options.rows)], stdout=subprocess.PIPE, check=True
+    )
+    sys.stdout.write(json.dumps(json.loads(told.stdout), indent=2) + "\n")
+
+
+def make(folder: Path, generation: int, resolution: int) -> None:
+    """A checkpoint as the Hub has it: sparse configuration, shards, padded embedding rows."""
+    import torch
+
+    from pgcli.checkpoints.find import BUILTIN
+    from pgcli.checkpoints.names import hub_name
+    from pgcli.checkpoints.weights import blank, places
+    from pgcli.model.config import read_config
+
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "architectures": ["PaliGemmaForConditionalGeneration"],
+        "model_type": "paligemma",
+        "eos_token_id": 1,
+        "image_token_index": 257152,
+        "projection_dim": TEXT[generation]["hidden_size"],
+        "text_config": TEXT[generation],
+        "vision_config": VISION | {"image_size": resolution},
+    }
+    shutil.copy(BUILTIN / "tokenizer.json", folder)
+    torch.manual_seed(0)
+    shard: dict[str, torch.Tensor] = {}
+    shards: dict[str, str] = {}
+    for name, place in places(blank(read_config(config))).items():
+        weights = torch.empty(place.shape, dtype=torch.bfloat16)
+        shard[hub_name(name)] = weights.normal_(std=0.0 if "norm" in name else 0.02)
+        if sum(tensor.nbytes for tensor in shard.values()) > SHARD_BYTES:
+            _close(folder, shard, shards)
+    _close(folder, shard, shards)
+    index = json.dumps({"weight_map": shards})
+    (folder / "model.safetensors.index.json").write_text(index)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def _close(folder: Path, shard: dict, shards: dict[str, str]) -> None:
+    from safetensors.torch import save_file
+
+    file = f"model-{len(set(shards.values())) + 1:05}.safetensors"
+    save_file(shard, folder / file, metadata={"format": "pt"})
+    shards |= dict.fromkeys(shard, file)
+    shard.clear()
+
+
+def measured(folder: Path, rows: int) -> dict[str, object]:
+    """Seconds and bytes of loading the checkpoint and of answering `rows` rows, in this process."""
+    from time import perf_counter
+
+    import numpy as np
+    import torch
+
+    from pgcli import tasks
+    from pgcli.checkpoints.find import Checkpoint
+    from pgcli.engine.loading import load
+    from pgcli.records import Item, Picture
+
+    imported = peak()
+    began = perf_counter()
+    engine = load(Checkpoint("full size", folder), dtype="bfloat16", batch_size=rows)
+    loaded, after_load = perf_counter(), peak()
+    weights = sum(one.nbytes for one in engine.model.parameters())
+    side = engine.square.resolution
+    noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    question = tasks.caption(max_new_tokens=8)
+    items = (Item(n, str(n), str(n), prompts=question.templates or ()) for n in range(rows))
+    stream = ((n, Picture(item, side, side, noise, 0.0)) for n, item in enumerate(items))
+    answers = [answer for _, answer in engine.ask(stream, question)]
+    answered = perf_counter()
+    return {
+        "device": engine.device,
+        "dtype": engine.dtype,
+        "threads": torch.get_num_threads(),
+        "weights_gb": weights / 1e9,
+        "load_seconds": round(loaded - began, 1),
+        "load_peak_over_weights": round((after_load - imported) / weights, 3),
+        "rows": rows,
+        "answer_seconds": round(answered - loaded, 1),
+        "prefill_ms_a_row": round(sum(one.prefill_ms or 0 for one in answers) / rows),
+        "decode_ms_a_token": round(
+            sum(one.decode_ms or 0 for one in answers)
+            / max(1, sum(one.tokens or 0 for one in answers) - rows)
+        ),
+        "vision_ms_a_row": round(sum(one.vision_ms or 0 for one in answers) / rows),
+        "resident_peak_gb": round(peak() / 1e9, 2),
+    }
+
+
+def peak() -> int:
+    """The most memory that this process has had resident, in bytes."""
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) * 1024
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="where it is, or goes")
+    parser.add_argument("--generation", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--resolution", type=int, choices=(224, 448, 896), default=224)
+    parser.add_argument("--rows", type=int, default=2, help="rows of one batch")
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
