@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -158,6 +158,12 @@ COLUMNS = tuple(f.name for f in fields(Answer) if f.name not in (*EXTRA_COLUMNS,
 def error_answer(picture: Picture, prompt: str, *, task: Task, model: str) -> Answer:
     """The row of a picture that could not be looked at: what is known of it, and its fault."""
     assert picture.fault is not None
+    row = unanswered(picture, prompt, task=task, model=model)
+    return replace(row, error=picture.fault.code, error_message=picture.fault.message)
+
+
+def unanswered(picture: Picture, prompt: str, *, task: Task, model: str) -> Answer:
+    """The row of a picture and a prompt as far as it is known before it is answered."""
     item = picture.item
     return Answer(
         index=item.index,
@@ -178,7 +184,7 @@ def error_answer(picture: Picture, prompt: str, *, task: Task, model: str) -> An
         decode_ms=None,
         batch=None,
         model=model,
-        error=picture.fault.code,
-        error_message=picture.fault.message,
+        error=None,
+        error_message=None,
         kept=item.kept,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -17,13 +18,13 @@ from pgcli.engine.features import Features
 from pgcli.engine.generate import GREEDY, Growing, Limits, Sampling, generate
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.masks import masks_of_rows
-from pgcli.engine.rows import begun, generated, picked
+from pgcli.engine.rows import generated, picked
 from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import UsageError
 from pgcli.images import Square
 from pgcli.model.masks import MaskDecoder
 from pgcli.model.paligemma import PaliGemma
-from pgcli.records import Answer, Mask, Picture, Piece, Task
+from pgcli.records import Answer, Mask, Picture, Piece, Task, unanswered
 from pgcli.tasks import Question
 
 SHORTEST_PROMPT = 2  # the first token and the newline
@@ -141,9 +142,10 @@ class Engine:
         prompts = [request.ids for request in batch]
         with memory_named(f"a batch of {len(batch)}", "--batch-size with a smaller number"):
             patch_BPD, vision_ms = features.of(batch)
+            begun = partial(unanswered, task=task, model=self.label)
             rows = [
-                begun(request, task=task, model=self.label, vision_ms=share, batch=len(batch))
-                for request, share in zip(batch, vision_ms, strict=True)
+                replace(begun(one.picture, one.prompt), vision_ms=share, batch=len(batch))
+                for one, share in zip(batch, vision_ms, strict=True)
             ]
             if batch[0].candidates:
                 choices = [request.candidates for request in batch]

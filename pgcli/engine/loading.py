@@ -43,6 +43,11 @@ def load(
             f"{folder}: the tokenizer has {vocabulary.size} tokens, the model "
             f"{config.decoder.vocab_size}"
         )
+    if config.stop_tokens[0] >= vocabulary.size:
+        raise InvalidCheckpoint(
+            f"{folder}: answers end with token {config.stop_tokens[0]}, and the tokenizer has "
+            f"{vocabulary.size}"
+        )
     preprocessing = files.preprocessing(folder, config.vision.resolution)
     _insist_on_room(parameters(config) * number.itemsize, place)
     decoder = None if masks is None else mask_decoder.load(masks, device=place)

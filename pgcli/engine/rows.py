@@ -6,38 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pgcli import parse
-from pgcli.engine.batches import Request
 from pgcli.engine.choices import Scored
 from pgcli.engine.generate import Growing
-from pgcli.records import Answer, Mask, Piece, Task
-
-
-def begun(request: Request, *, task: Task, model: str, vision_ms: float, batch: int) -> Answer:
-    """The request's row as far as it is known without its answer; `batch` rows were prefilled."""
-    picture, item = request.picture, request.picture.item
-    return Answer(
-        index=item.index,
-        id=item.id,
-        image=item.image,
-        width=picture.width,
-        height=picture.height,
-        task=task,
-        prompt=request.prompt,
-        answer=None,
-        boxes=(),
-        tokens=None,
-        finish=None,
-        logprob=None,
-        load_ms=picture.load_ms,
-        vision_ms=vision_ms,
-        prefill_ms=None,
-        decode_ms=None,
-        batch=batch,
-        model=model,
-        error=None,
-        error_message=None,
-        kept=item.kept,
-    )
+from pgcli.records import Answer, Mask, Piece
 
 
 def generated(
