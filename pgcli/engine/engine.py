@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from functools import partial
-
-import torch
 
 from pgcli.checkpoints.files import Preprocessing
 from pgcli.engine.admission import Admission
-from pgcli.engine.batches import Request, Waiting
-from pgcli.engine.choices import Scored, score
-from pgcli.engine.exhaustion import memory_named
+from pgcli.engine.answering import Generating, Picking
+from pgcli.engine.batches import Waiting
 from pgcli.engine.features import Features
-from pgcli.engine.generate import GREEDY, Growing, Limits, Sampling, generate
+from pgcli.engine.generate import GREEDY, Limits, Running, Sampling
 from pgcli.engine.grammar import Grammar
-from pgcli.engine.masks import masks_of_rows
-from pgcli.engine.rows import generated, picked
 from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import UsageError
 from pgcli.images import Square
 from pgcli.model.masks import MaskDecoder
 from pgcli.model.paligemma import PaliGemma
-from pgcli.records import Answer, Mask, Picture, Piece, Task, unanswered
+from pgcli.records import Answer, Picture, unanswered
 from pgcli.tasks import Question
 
 SHORTEST_PROMPT = 2  # the first token and the newline
+USUAL_PROMPT = 16
+# beyond so many a larger pass is no faster a token: processors reach their rate sooner
+GROUP_TOKENS = {"cpu": 2048, "mps": 4096, "cuda": 32_768}
 WINDOW_BATCHES = 4  # so many batches' requests are looked over for prompts of equal length
 WINDOW_BYTES = 256 * 2**20
 
@@ -84,24 +80,24 @@ class Engine:
             max_new_tokens=limits.max_new_tokens,
             model=self.label,
         )
-        grammar = self._grammar(question) if question.strict else None
-        reply = partial(
-            self._reply,
-            features=Features(self.model, self._preprocessing),
-            task=question.task,
-            generate=partial(generate, limits=limits, sampling=sampling, grammar=grammar),
-            score=partial(score, limits=limits),
-        )
-        waiting = Waiting(size=self.batch_size, window=self._window())
+        answering = self._answering(question, limits, sampling)
+        waiting = Waiting(size=self._group(), window=self._window())
         for place, picture in stream:
             requests, refused = admission.admit(place, picture)
             yield from refused
             for request in requests:
                 waiting.add(request)
                 while waiting.ready():
-                    yield from reply(waiting.take())
+                    yield from answering.answers(waiting.take())
         while waiting:
-            yield from reply(waiting.take())
+            yield from answering.answers(waiting.take())
+        yield from answering.rest()
+
+    def _group(self) -> int:
+        """How many rows are read together: enough to fill the device, so that few wait for more."""
+        tokens = GROUP_TOKENS.get(self._device.type, GROUP_TOKENS["cuda"])
+        slots = self.model.config.image_tokens + USUAL_PROMPT
+        return max(1, min(self.batch_size, tokens // slots))
 
     def _window(self) -> int:
         """How many requests may wait: a few batches' worth, and no more than their bytes allow."""
@@ -125,48 +121,17 @@ class Engine:
             image_token=config.image_token,
         )
 
+    def _answering(
+        self, question: Question, limits: Limits, sampling: Sampling
+    ) -> Generating | Picking:
+        features = Features(self.model, self._preprocessing)
+        blank = partial(unanswered, task=question.task, model=self.label)
+        if question.has_choices:
+            return Picking(self.model, features, blank, limits)
+        grammar = self._grammar(question) if question.strict else None
+        running = Running(self.model, self.batch_size, limits, sampling, grammar)
+        return Generating(running, features, blank, self.vocabulary, self._mask_decoder)
+
     def _grammar(self, question: Question) -> Grammar:
         stop_tokens = self.model.config.stop_tokens
         return Grammar(self.vocabulary, question.objects, stop_tokens, device=self._device)
-
-    @torch.inference_mode()
-    def _reply(
-        self,
-        batch: list[Request],
-        features: Features,
-        task: Task,
-        generate: Callable[..., list[Growing]],
-        score: Callable[..., list[Scored]],
-    ) -> list[tuple[int, Answer]]:
-        """The rows of a batch, whose answers are all generated or all picked."""
-        prompts = [request.ids for request in batch]
-        with memory_named(f"a batch of {len(batch)}", "--batch-size with a smaller number"):
-            patch_BPD, vision_ms = features.of(batch)
-            begun = partial(unanswered, task=task, model=self.label)
-            rows = [
-                replace(begun(one.picture, one.prompt), vision_ms=share, batch=len(batch))
-                for one, share in zip(batch, vision_ms, strict=True)
-            ]
-            if batch[0].candidates:
-                choices = [request.candidates for request in batch]
-                scored = score(self.model, patch_BPD, prompts, choices)
-                answers = list(map(picked, rows, scored))
-            else:
-                keys = [f"{request.picture.item.index} {request.prompt}" for request in batch]
-                told = generate(self.model, patch_BPD, prompts, keys)
-                answers = self._told(rows, told)
-        return [(request.place, row) for request, row in zip(batch, answers, strict=True)]
-
-    def _told(self, rows: Sequence[Answer], told: Sequence[Growing]) -> list[Answer]:
-        """The rows with what was generated for them; the masks of a batch are decoded together."""
-        pieces = [self._pieces(row) for row in told]
-        masks: Sequence[tuple[Mask | None, ...] | None] = [None] * len(rows)
-        if rows[0].task == "segment":
-            sizes = [(row.width or 0, row.height or 0) for row in rows]
-            masks = masks_of_rows(zip(pieces, sizes, strict=True), self._mask_decoder)
-        return list(map(generated, rows, told, pieces, masks))
-
-    def _pieces(self, row: Growing) -> list[Piece]:
-        words = len(row.tokens) - row.stopped
-        probabilities = [math.exp(logprob) for logprob in row.logprobs[:words]]
-        return self.vocabulary.pieces(row.tokens[:words], probabilities)
