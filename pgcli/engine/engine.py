@@ -20,14 +20,12 @@ from pgcli.engine.grammar import Grammar
 from pgcli.engine.masks import masks_of_rows
 from pgcli.engine.rows import generated, picked
 from pgcli.engine.tokens import Vocabulary
-from pgcli.errors import UsageError
 from pgcli.images import Square
 from pgcli.model.masks import MaskDecoder
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Answer, Mask, Picture, Piece, Task, unanswered
-from pgcli.tasks import Question
+from pgcli.tasks import Question, insist_on_room
 
-SHORTEST_PROMPT = 2  # the first token and the newline
 WINDOW_BATCHES = 4  # so many batches' requests are looked over for prompts of equal length
 WINDOW_BYTES = 256 * 2**20
 
@@ -92,7 +90,9 @@ class Engine:
             generate=partial(generate, limits=limits, sampling=sampling, grammar=grammar),
             score=partial(score, limits=limits),
         )
-        waiting = Waiting(size=self.batch_size, window=self._window())
+        # candidates side by side take several times the memory of an answer that grows
+        size = max(1, self.batch_size // 4) if question.has_choices else self.batch_size
+        waiting = Waiting(size=size, window=self._window())
         for place, picture in stream:
             requests, refused = admission.admit(place, picture)
             yield from refused
@@ -111,13 +111,7 @@ class Engine:
     def _limits(self, question: Question) -> Limits:
         """Where answers end. Raises UsageError where they would leave no room for a prompt."""
         config = self.model.config
-        most = config.decoder.max_positions - config.image_tokens - SHORTEST_PROMPT
-        if question.max_new_tokens > most and not question.has_choices:
-            raise UsageError(
-                f"answers of {question.max_new_tokens} tokens leave this model no room for a "
-                "prompt",
-                hint=f"--max-new-tokens {most} at most",
-            )
+        insist_on_room(question, config.most_new_tokens)
         return Limits(
             max_new_tokens=question.max_new_tokens,
             stop_tokens=frozenset(config.stop_tokens),
