@@ -92,7 +92,7 @@ def make(folder: Path, generation: int, resolution: int) -> None:
         if sum(tensor.nbytes for tensor in shard.values()) > SHARD_BYTES:
             _close(folder, shard, shards)
     _close(folder, shard, shards)
-    index = json.dumps({"weight_map": shards})
+    index = json.dumps({"metadata": {}, "weight_map": shards})
     (folder / "model.safetensors.index.json").write_text(index)
     (folder / "config.json").write_text(json.dumps(config))
 

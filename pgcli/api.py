@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,7 +84,7 @@ class Engine:
     ) -> Iterator[Answer]:
         """One caption per picture."""
         question = tasks.caption(lang, max_new_tokens=max_new_tokens)
-        return self._answers(source, replace(question, region=region), workers, progress)
+        return self._answers(source, tasks.about(question, region), workers, progress)
 
     def ask(
         self,
@@ -93,6 +92,7 @@ class Engine:
         prompt: str | Sequence[str] | None = None,
         *,
         choices: Sequence[str] = (),
+        choices_column: str | None = None,
         region: Region | None = None,
         max_new_tokens: int | None = None,
         workers: int | None = None,
@@ -100,12 +100,17 @@ class Engine:
     ) -> Iterator[Answer]:
         """One answer per picture and prompt; without a prompt the manifest's column is asked.
 
-        With `choices` the answer is the likeliest of them, and each one's probability in
-        `Answer.choices`.
+        With `choices`, or a manifest's column of them, the answer is the likeliest, and each one's
+        probability in `Answer.choices`.
         """
         prompts = [prompt] if isinstance(prompt, str) else prompt
-        question = tasks.ask(prompts, choices=choices, max_new_tokens=max_new_tokens)
-        return self._answers(source, replace(question, region=region), workers, progress)
+        question = tasks.ask(
+            prompts,
+            choices=choices,
+            choices_column=choices_column,
+            max_new_tokens=max_new_tokens,
+        )
+        return self._answers(source, tasks.about(question, region), workers, progress)
 
     def detect(
         self,
@@ -124,7 +129,7 @@ class Engine:
         """
         names = [objects] if isinstance(objects, str) else objects
         question = tasks.detect(names, strict=strict, max_new_tokens=max_new_tokens)
-        return self._answers(source, replace(question, region=region), workers, progress)
+        return self._answers(source, tasks.about(question, region), workers, progress)
 
     def segment(
         self,
@@ -139,7 +144,7 @@ class Engine:
         """One row per picture, with `boxes` around the named objects and the `masks` within."""
         names = [objects] if isinstance(objects, str) else objects
         question = tasks.segment(names, max_new_tokens=max_new_tokens)
-        return self._answers(source, replace(question, region=region), workers, progress)
+        return self._answers(source, tasks.about(question, region), workers, progress)
 
     def ocr(
         self,
@@ -152,7 +157,7 @@ class Engine:
     ) -> Iterator[Answer]:
         """The text that stands in each picture."""
         question = tasks.ocr(max_new_tokens=max_new_tokens)
-        return self._answers(source, replace(question, region=region), workers, progress)
+        return self._answers(source, tasks.about(question, region), workers, progress)
 
     def _answers(
         self,
@@ -191,6 +196,7 @@ def _items(
         fields=tasks.columns(question),
         wants_prompts=question.templates is None,
         refuses_prompts=question.refuses_prompts,
+        choices_column=question.choices_column,
         refuses_regions=question.region is not None,
     )
     found = open_sources([os.fspath(one) for one in given if not isinstance(one, bytes)], reading)

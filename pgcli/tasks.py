@@ -9,6 +9,7 @@ from datetime import date, time
 from decimal import Decimal
 from typing import Any, Literal
 
+from pgcli import regions
 from pgcli.errors import UsageError
 from pgcli.printable import encodable
 from pgcli.records import EXTRA_COLUMNS, Item, Region, Task
@@ -87,9 +88,31 @@ def ask(
         )
     return replace(
         _asked(prompts, max_new_tokens),
-        choices=distinct(choices, "the choices") if choices else (),
+        choices=distinct(choices) if choices else (),
         choices_column=choices_column,
     )
+
+
+def insist_on_room(question: Question, most_new_tokens: int) -> None:
+    """Raise UsageError where the longest answer would leave the model no room for a prompt."""
+    if question.max_new_tokens > most_new_tokens and not question.has_choices:
+        raise UsageError(
+            f"answers of {question.max_new_tokens} tokens leave this model no room for a prompt",
+            hint=f"--max-new-tokens {most_new_tokens} at most",
+        )
+
+
+def about(question: Question, region: Any) -> Question:
+    """The question asked about this part of every picture, about all of it where it is None.
+
+    Raises UsageError for what is no region.
+    """
+    try:
+        return replace(question, region=None if region is None else regions.region(region))
+    except ValueError as problem:
+        raise UsageError(
+            f"the region {region!r} is {problem}", hint="for example (10, 10, 200, 150)"
+        ) from problem
 
 
 def _asked(prompts: Sequence[str] | None, max_new_tokens: int | None) -> Question:
@@ -104,17 +127,18 @@ def _asked(prompts: Sequence[str] | None, max_new_tokens: int | None) -> Questio
     return posed("ask", templates, max_new_tokens)
 
 
-def distinct(choices: Sequence[str], whose: str) -> tuple[str, ...]:
+def distinct(choices: Sequence[str]) -> tuple[str, ...]:
     """Two candidates or more, none of them empty or twice there; outer blanks count for nothing."""
-    found = tuple(sent(choice) for choice in choices)
+    if isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
+        raise UsageError(f"{choices!r} is no list of choices", hint='choices=["yes", "no"]')
+    found = tuple(map(sent, choices))
     if len(found) < 2:
-        raise UsageError(
-            f"{whose} are {len(found)}, and picking takes two", hint="--choice yes --choice no"
-        )
+        raise UsageError("one choice, and picking takes two", hint="--choice yes --choice no")
+    if "" in found:
+        raise UsageError("a choice is empty", hint="a choice is the text of an answer")
     for choice in found:
-        if not choice or found.count(choice) > 1:
-            problem = "is there twice" if choice else "is empty"
-            raise UsageError(f"{whose}: {choice!r} {problem}", hint="give each once")
+        if found.count(choice) > 1:
+            raise UsageError(f"the choice {choice!r} is given twice", hint="give each once")
     return found
 
 
@@ -191,13 +215,10 @@ def with_prompts(items: Iterable[Item], question: Question) -> Iterator[Item]:
                 f"{item.id} has no prompt",
                 hint="write --prompt TEXT, or name the manifest's column with --prompt-column",
             )
-        choices = question.choices
-        if question.choices_column is not None:
-            choices = distinct(item.choices, f"the choices of {item.id}")
         yield replace(
             item,
             prompts=tuple(dict.fromkeys(map(sent, prompts))),
-            choices=choices,
+            choices=question.choices or tuple(map(sent, item.choices)),
             region=question.region or item.region,
         )
 

@@ -13,6 +13,8 @@ from transformers import PaliGemmaForConditionalGeneration
 
 from pgcli.checkpoints import adapters, files, weights
 from pgcli.checkpoints.adapter_config import read
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine import loading
 from pgcli.errors import InvalidCheckpoint
 from tests.tiny import PATCHES, RESOLUTION
 
@@ -253,6 +255,17 @@ def written(tiny, tmp_path_factory):
 @pytest.fixture
 def folder(written, tmp_path):
     return shutil.copytree(written, tmp_path / "adapter")
+
+
+def test_an_engine_has_the_merged_weights_and_a_label_that_says_so(tiny, folder):
+    base = Checkpoint("m", tiny)
+    adapter = Checkpoint("org/a", folder, "12ab")
+    engine = loading.load(base, adapter=adapter, device="cpu", dtype="float32", batch_size=1)
+    assert engine.label == "m+org/a@12ab"
+    merged, plain = ours(tiny, folder), ours(tiny, None)
+    assert torch.equal(our_logits(engine.model), our_logits(merged))
+    assert not torch.equal(our_logits(engine.model), our_logits(plain))
+    assert loading.load(base, device="cpu", batch_size=1).label == "m"
 
 
 def configure(folder, **changes):

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import psutil
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pgcli
+from pgcli.engine.generate import Growing
 from pgcli.errors import (
     InvalidCheckpoint,
     ManifestError,
@@ -19,6 +21,8 @@ from pgcli.errors import (
     PgcliError,
     UsageError,
 )
+from pgcli.images import Square
+from tests import pretend
 from tests.awkward import drawing, encoded
 
 TOKENS = 4
@@ -309,3 +313,90 @@ class TestManyPictures:
         assert set(psutil.Process().children(recursive=True)) > before
         rows.close()
         assert set(psutil.Process().children(recursive=True)) == before
+
+
+def test_strict_answers_are_bound_by_a_grammar_and_others_are_not(engine, folder, monkeypatch):
+    bound = []
+
+    def said(model, patch, prompts, keys, *, grammar, **options):
+        bound.append(grammar is not None)
+        return [Growing(Random(0), [stop], [0.0], stopped=True) for _ in prompts]
+
+    (stop,) = engine._engine.model.config.stop_tokens
+    monkeypatch.setattr("pgcli.engine.engine.generate", said)
+    for strict in (True, False):
+        list(engine.detect(folder / "a.png", "cat", strict=strict))
+    assert bound == [True, False]
+
+
+class Noting:
+    """In place of a loaded model: notes what it is asked and about which items."""
+
+    label = "noted@1"
+    square = Square(28)
+
+    def ask(self, stream, question):
+        self.question, self.regions = question, []
+        for place, picture in stream:
+            self.regions.append(picture.item.region)
+            yield place, pretend.answer(picture, picture.item.prompts[0], question.task)
+
+
+class TestWhatIsAsked:
+    @pytest.mark.parametrize(
+        ("method", "arguments", "own"),
+        [
+            ("caption", {"lang": "de"}, {"templates": ("caption de",)}),
+            (
+                "ask",
+                {"prompt": "x", "choices": ["yes", "no"]},
+                {"templates": ("x",), "choices": ("yes", "no")},
+            ),
+            ("detect", {"objects": "cat", "strict": True}, {"objects": ("cat",), "strict": True}),
+            ("detect", {"objects": ["cat"]}, {"objects": ("cat",), "strict": False}),
+            ("segment", {"objects": "cat"}, {"objects": ("cat",)}),
+            ("ocr", {}, {"templates": ("ocr",)}),
+        ],
+    )
+    def test_is_what_the_arguments_say(self, folder, method, arguments, own):
+        model, region = Noting(), (1, 2, 30, 20)
+        engine = pgcli.Engine(model)
+        call = getattr(engine, method)
+        list(call(folder / "a.png", **arguments, region=region, max_new_tokens=9))
+        asked = own | {"task": method, "region": region, "max_new_tokens": 9}
+        assert {name: getattr(model.question, name) for name in asked} == asked
+        assert model.regions == [region]
+        list(call(folder / "a.png", **arguments))
+        assert model.regions == [None]
+        assert model.question.max_new_tokens > 9
+
+    def test_a_region_for_all_and_a_row_s_own_exclude_each_other(self, folder):
+        (folder / "rows.jsonl").write_text('{"image": "a.png", "region": "1,2,3,4"}\n')
+        model = Noting()
+        engine = pgcli.Engine(model)
+        list(engine.ocr(folder / "rows.jsonl"))
+        assert model.regions == [(1, 2, 3, 4)]
+        with pytest.raises(ManifestError, match="one is given for all"):
+            list(engine.ocr(folder / "rows.jsonl", region=(0, 0, 9, 9)))
+
+
+def test_all_that_is_said_of_the_model_is_heard(monkeypatch):
+    found, loaded = [], {}
+
+    def find(name, revision=None, **more):
+        found.append((name, revision, more.get("kind", "model")))
+        return name
+
+    def load(checkpoint, **options):
+        loaded.update(options, model=checkpoint)
+        return Noting()
+
+    monkeypatch.setattr("pgcli.checkpoints.find.find", find)
+    monkeypatch.setattr("pgcli.engine.loading.load", load)
+    options = {"device": "cuda:1", "dtype": "float32", "batch_size": 7}
+    engine = pgcli.load(
+        Path("m"), revision="r", adapter=Path("a"), mask_decoder="vae.npz", **options
+    )
+    assert found == [("m", "r", "model"), ("a", None, "adapter")]
+    assert loaded == {"model": "m", "adapter": "a", "masks": Path("vae.npz")} | options
+    assert engine.label == "noted@1"

@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,17 +18,19 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import pgcli
 from pgcli import tasks
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.files import INDEX, Preprocessing
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.names import canonical, hub_name
-from pgcli.checkpoints.save import save
+from pgcli.checkpoints.save import config_values, save
 from pgcli.checkpoints.stored import total_bytes
 from pgcli.checkpoints.weights import HEAD
 from pgcli.engine import loading
 from pgcli.errors import InvalidCheckpoint
 from pgcli.images import Limits, look
+from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig, read_config
 from pgcli.records import Item
 from tests.awkward import drawing, encoded
 
@@ -299,6 +302,26 @@ class TestStoredNumbers:
         write(**{name: tensor.to(dtype)})
         assert f"{name} is stored as" in refusal()
 
+    def test_a_tensor_that_is_read_in_pieces_is_whole(self, write, stored, tiny, monkeypatch):
+        """Every real checkpoint's embedding is, where its dtype changes on the way."""
+        monkeypatch.setattr("pgcli.checkpoints.stored.PIECE_BYTES", 70)  # no row is a multiple
+        model = loaded(write({name: t.bfloat16() for name, t in stored.items()}))
+        assert_same(model, loaded(tiny, torch.bfloat16).float())
+
+    def test_no_more_than_a_piece_is_held_on_the_way_to_another_dtype(self, write, monkeypatch):
+        held, empty = [], torch.empty
+
+        def watched(*shape, **options):
+            if options.get("dtype") == torch.float32:
+                held.append(empty(*shape, **options).nbytes)
+            return empty(*shape, **options)
+
+        folder = write()
+        monkeypatch.setattr("pgcli.checkpoints.stored.PIECE_BYTES", 4000)
+        monkeypatch.setattr(torch, "empty", watched)
+        loaded(folder, torch.bfloat16)
+        assert max(held) == 4000
+
     def test_nothing_is_trained(self, tiny):
         model = loaded(tiny)
         assert not model.training
@@ -323,6 +346,23 @@ class TestHead:
         hidden = torch.ones(1, head.shape[1])
         assert torch.equal(model.decoder.logits(hidden), hidden @ head.T)
 
+    def test_an_equal_one_of_an_untied_config_is_read(self, write, stored, configure):
+        configure(tie_word_embeddings=False)
+        model = loaded(write(**{LM_HEAD: stored[EMBEDDING].clone()}))
+        assert torch.equal(model.decoder.lm_head.weight, stored[EMBEDDING])
+
+    def test_one_that_differs_in_its_last_number_only_is_used(self, write, stored, monkeypatch):
+        head = stored[EMBEDDING].clone()
+        head[-1, -1] += 1
+        monkeypatch.setattr("pgcli.checkpoints.stored.PIECE_BYTES", 4096)
+        assert torch.equal(loaded(write(**{LM_HEAD: head})).decoder.lm_head.weight, head)
+
+    def test_one_of_the_same_bits_in_another_dtype_is_used(self, write, stored):
+        embedding = stored[EMBEDDING].bfloat16()
+        head = embedding.clone().view(torch.float16)
+        model = loaded(write(**{EMBEDDING: embedding, LM_HEAD: head}))
+        assert torch.equal(model.decoder.lm_head.weight, head.float())
+
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     def test_one_in_another_dtype_is_used(self, write, stored, dtype):
         model = loaded(write(**{LM_HEAD: stored[EMBEDDING].to(dtype)}))
@@ -340,6 +380,27 @@ class TestHead:
     def test_it_does_not_stand_for_the_embedding(self, write, stored, refusal):
         write(**{LM_HEAD: stored[EMBEDDING].clone(), EMBEDDING: None})
         assert f"{EMBEDDING} is missing" in refusal()
+
+
+def test_embeddings_that_no_token_has_are_never_said(tiny, write, stored, configure):
+    padding = torch.randn(64, stored[EMBEDDING].shape[1]) * 50  # the likeliest of all
+    folder = write(**{EMBEDDING: torch.cat([stored[EMBEDDING], padding])})
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    configure(text_config=text | {"vocab_size": text["vocab_size"] + 64})
+    shape = encoded(drawing(40, 30), "png")
+    (plain,), (padded,) = (
+        pgcli.load(one, device="cpu", batch_size=1).ocr(shape, max_new_tokens=6)
+        for one in (tiny, folder)
+    )
+    assert (padded.answer, padded.tokens) == (plain.answer, plain.tokens)
+    assert padded.logprob == pytest.approx(plain.logprob)
+
+
+def test_tokens_that_have_no_embedding_are_refused(write, stored, configure, refusal):
+    folder = write(**{EMBEDDING: stored[EMBEDDING][:-1].clone()})
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    configure(text_config=text | {"vocab_size": text["vocab_size"] - 1})
+    assert f"{text['vocab_size']} tokens, the model {text['vocab_size'] - 1}" in refusal()
 
 
 class TestTensors:
@@ -385,8 +446,17 @@ class TestTensors:
 
     def test_one_that_is_stored_in_two_files_is_named(self, write, folder, stored, refusal):
         write()
+        (folder / "model.safetensors").rename(folder / "first.safetensors")
         save_file({NORM: stored[NORM]}, folder / "more.safetensors")
         assert f"{NORM} is stored twice" in refusal()
+
+    def test_what_lies_beside_the_usual_file_is_not_read(self, write, folder, stored):
+        """An adapter, for one, or the weights in another precision."""
+        write()
+        size = total_bytes(folder)
+        save_file({NORM: stored[NORM] + 1}, folder / "adapter_model.safetensors")
+        assert total_bytes(folder) == size
+        assert torch.equal(loaded(folder).decoder.norm.weight, stored[NORM])
 
     def test_thousands_of_strange_ones_cost_nothing(self, write, refusal):
         write({f"tensor.{n}": torch.zeros(1) for n in range(5000)})
@@ -603,6 +673,38 @@ def test_a_model_is_saved_in_the_hub_s_layout_and_read_back(write, stored, tmp_p
     again = loaded(tmp_path / "new" / "copy")
     assert again.config == model.config
     assert_same(again, model.to(dtype).to(torch.float32))
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_every_size_that_is_saved_is_read_back(generation):
+    """None of them at its default, which would come back even if it were not saved."""
+    vision = VisionConfig(32, 2, 64, 2, 14, 56, norm_eps=1e-5)
+    second = {
+        "query_scalar": 24,
+        "attention_cap": 5.0,
+        "final_cap": 7.0,
+        "window": 6,
+        "window_layers": (False, True, True),
+        "post_norms": True,
+    }
+    decoder = DecoderConfig(
+        48, 3, 96, 4, 2, 16, 300, norm_eps=1e-4, rope_theta=5e5, max_positions=99,
+        **(second if generation == 2 else {}),
+    )  # fmt: skip
+    config = PaliGemmaConfig(vision, decoder, image_token=299, stop_tokens=(3, 107), tied=False)
+    assert read_config(config_values(config, torch.float32)) == config
+    plain = replace(config, tied=True, stop_tokens=(3,))
+    assert read_config(config_values(plain, torch.bfloat16)) == plain
+    if generation == 2:
+        bare = replace(decoder, attention_cap=None, final_cap=None, window=None)
+        unbound = replace(config, decoder=bare)
+        assert read_config(config_values(unbound, torch.float32)) == unbound
+
+
+def test_what_is_saved_may_be_read_by_others(write, tmp_path):
+    save(loaded(write()), tmp_path / "copy", dtype=torch.float32)
+    mode = (tmp_path / "copy" / "model.safetensors").stat().st_mode
+    assert mode & 0o777 == 0o644
 
 
 MEASURE = """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,21 @@ import torch
 from torch import Tensor
 from transformers import PaliGemmaForConditionalGeneration
 
+import pgcli
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine import choices as engine
+from pgcli.engine.admission import Admission
 from pgcli.engine.choices import Candidate, Scored, candidates, score
 from pgcli.engine.generate import GREEDY, Limits, generate
 from pgcli.engine.tokens import Vocabulary
-from pgcli.errors import InvalidCheckpoint
+from pgcli.errors import InvalidCheckpoint, UsageError
+from pgcli.model.config import read_config
 from pgcli.model.paligemma import PaliGemma
+from pgcli.records import Item, Picture
 from pgcli.training.lessons import exam
 from pgcli.training.scenes import EXAM_SEEDS, Scene
+from tests.awkward import drawing, encoded
 from tests.drawn import seen
 from tests.random_weights import normal
 from tests.test_generate import Clock
@@ -273,3 +280,54 @@ def test_scores_are_the_same_on_every_device(folder: Path, device: str) -> None:
     expected = sums_of(scored(here, patch_BPD))
     for sums, known in zip(sums_of(scored(there, patch_BPD.to(device))), expected, strict=True):
         assert sums == pytest.approx(known, abs=1e-5)
+
+
+def test_a_row_with_choices_has_scores_and_no_generated_token(tiny: Path) -> None:
+    engine = pgcli.load(tiny, device="cpu", batch_size=2)
+    given = ["a red circle", "no", "two"]
+    shape = encoded(drawing(40, 30), "png")
+    # candidates say how long an answer is, so that the limit for generated ones does not count
+    (row,) = engine.ask(shape, "what?", choices=given, max_new_tokens=100_000)
+    assert row.choices is not None
+    assert [choice.text for choice in row.choices] == given
+    best = max(row.choices, key=lambda choice: choice.logprob)
+    assert (row.answer, row.tokens, row.finish) == (best.text, None, None)
+    assert row.logprob is not None
+    assert best.logprob < row.logprob < 0  # a mean over its tokens
+    assert row.prefill_ms is not None
+    assert row.decode_ms is not None
+    (turned,) = engine.ask(shape, "what?", choices=given[::-1])
+    assert turned.answer == best.text
+    with pytest.raises(UsageError, match="100000 tokens leave this model no room"):
+        list(engine.ask(shape, "what?", max_new_tokens=100_000))
+
+
+def test_there_is_room_for_the_longest_candidate_and_its_stop_token(vocabulary: Vocabulary) -> None:
+    config = read_config(json.loads((BUILTIN / "config.json").read_text()))
+    item = Item(0, "a", "a", prompts=("what is this?", "what?"), choices=("no", "a red circle"))
+    picture = Picture(item, 9, 9, None, 0.0)
+    needed = config.image_tokens + len(vocabulary.prompt("what is this?"))
+    needed += len(vocabulary.answer("a red circle")) + 1
+    for positions, refusals in ((needed, 0), (needed - 1, 1)):
+        decoder = replace(config.decoder, max_positions=positions)
+        admission = Admission(
+            vocabulary,
+            replace(config, decoder=decoder),
+            task="ask",
+            max_new_tokens=64,
+            model="m",
+        )
+        requests, refused = admission.admit(5, picture)
+        assert [place for place, _ in refused] == [5][:refusals]
+        assert [(one.place, one.shares) for one in requests] == (
+            [(6, 1)] if refusals else [(5, 2), (6, 2)]
+        )
+
+
+def test_each_picture_has_its_own_candidates(vocabulary: Vocabulary) -> None:
+    config = read_config(json.loads((BUILTIN / "config.json").read_text()))
+    admission = Admission(vocabulary, config, task="ask", max_new_tokens=4, model="m")
+    for choices in (("yes", "no"), ("yes", "no"), ("cat", "dog", "cow")):
+        item = Item(0, "a", "a", prompts=("which?",), choices=choices)
+        ((request,), _) = admission.admit(0, Picture(item, 9, 9, None, 0.0))
+        assert tuple(one.text for one in request.candidates) == choices

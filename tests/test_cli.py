@@ -1,5 +1,6 @@
 """The command line: exit codes, what goes to which stream, where options come from."""
 
+import io
 import json
 import os
 import shlex
@@ -8,15 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
 from pgcli import __version__
+from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli import ask, plan
 from pgcli.cli.app import app, main
-from pgcli.errors import PgcliError
+from pgcli.errors import ManifestError, PgcliError
 from tests import pretend
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +44,25 @@ def clean_environment(monkeypatch, tmp_path):
 def pretended(monkeypatch):
     """A model that needs no loading, for calls in this process."""
     monkeypatch.setattr(ask, "open_engine", pretend.open_engine)
+
+
+@pytest.fixture
+def noting(monkeypatch):
+    """The same, noting what it is asked, how, and about which items."""
+    engine = Noting()
+    monkeypatch.setattr(ask, "open_engine", lambda *_, **__: engine)
+    return engine
+
+
+class Noting(pretend.Engine):
+    def __init__(self):
+        self.items = []
+
+    def ask(self, stream, question, sampling):
+        self.question, self.sampling = question, sampling
+        for place, picture in stream:
+            self.items.append(picture.item)
+            yield from super().ask([(place, picture)], question, sampling)
 
 
 @pytest.fixture
@@ -128,6 +150,7 @@ def test_1_with_a_traceback_when_it_is_our_fault(capsys, monkeypatch):
         ("caption x --top-k -1", "--top-k: '-1' is not a whole number of 0 or more"),
         ("caption x --region 1,2,3", "'1,2,3' is not four numbers of pixels: xmin,ymin,xmax,ymax"),
         ("caption x --region 5,0,5,9", "'5,0,5,9' is empty: xmin must be below xmax"),
+        ("caption x --region 0,5,9,5", "'0,5,9,5' is empty"),
         ("caption x --keep a,,b", "'a,,b' is not a list of columns"),
         ("caption x --format xml", "--format: 'xml' is not one of 'auto', 'jsonl', 'text'"),
         ("caption x --on-error skip", "--on-error: 'skip' is not one of 'record', 'stop'"),
@@ -339,13 +362,13 @@ def model_named(capsys, *arguments):
 
 def test_a_flag_goes_before_the_environment_before_the_file(capsys, config, monkeypatch):
     assert model_named(capsys) == "demo, the built-in one"
-    config('model = "from-the-top"')
-    assert model_named(capsys) == "from-the-top"
-    config('model = "from-the-top"\n[caption]\nmodel = "from-the-table"')
-    assert model_named(capsys) == "from-the-table"
-    monkeypatch.setenv("PGCLI_MODEL", "from-the-environment")
-    assert model_named(capsys) == "from-the-environment"
-    assert model_named(capsys, "--model", "from-the-flag") == "from-the-flag"
+    config('model = "from/the-top"')
+    assert model_named(capsys) == "from/the-top"
+    config('model = "from/the-top"\n[caption]\nmodel = "from/the-table"')
+    assert model_named(capsys) == "from/the-table"
+    monkeypatch.setenv("PGCLI_MODEL", "from/the-environment")
+    assert model_named(capsys) == "from/the-environment"
+    assert model_named(capsys, "--model", "from/the-flag") == "from/the-flag"
     monkeypatch.setenv("PGCLI_QUIET", "1")
     assert call(capsys, "caption", EXAMPLES, "--dry-run") == (0, "", "")
 
@@ -453,6 +476,141 @@ def test_columns_are_kept_and_fill_prompts(capsys, pictures, pretended):
     assert list(rows(out)[0].items())[-2:] == [("n", 1), ("thing", "cat")]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        ("caption --lang de", {"templates": ("caption de",), "max_new_tokens": 128}),
+        ("caption --max-new-tokens 9", {"templates": ("caption en",), "max_new_tokens": 9}),
+        ("caption --region 1,2,3.5,4", {"region": (1, 2, 3.5, 4)}),
+        (
+            "ask --prompt x --choice yes --choice no --max-new-tokens 9",
+            {"choices": ("yes", "no"), "max_new_tokens": 9, "region": None},
+        ),
+        ("detect --object a", {"objects": ("a",), "strict": False}),
+        (
+            "detect --object a --object b --strict --max-new-tokens 9 --region 1,2,3,4",
+            {"objects": ("a", "b"), "strict": True, "max_new_tokens": 9, "region": (1, 2, 3, 4)},
+        ),
+        (
+            "segment --object a --max-new-tokens 9 --region 1,2,3,4",
+            {"objects": ("a",), "max_new_tokens": 9, "region": (1, 2, 3, 4)},
+        ),
+        ("ocr --max-new-tokens 9", {"templates": ("ocr",), "max_new_tokens": 9}),
+    ],
+)
+def test_the_model_is_asked_what_the_options_say(capsys, noting, arguments, asked):
+    command, *options = arguments.split()
+    assert call(capsys, command, EXAMPLES / "one.png", *options)[0] == 0
+    assert {name: getattr(noting.question, name) for name in asked} == asked
+    assert all(item.region == noting.question.region for item in noting.items)
+
+
+def test_a_picture_of_more_pixels_than_allowed_is_an_error_row(capsys, pictures, pretended):
+    for most, code, error in ((1200, 0, None), (1199, 3, "too_many_pixels")):
+        done, out, _ = call(capsys, "caption", pictures / "a.png", "--max-pixels", most)
+        assert (done, rows(out)[0]["error"]) == (code, error)
+
+
+def test_answers_are_drawn_as_the_options_say(capsys, noting):
+    drawn = {"temperature": 0.5, "top_p": 0.25, "top_k": 3, "seed": 7}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in drawn.items()]
+    assert call(capsys, "caption", EXAMPLES / "one.png", *options)[0] == 0
+    sampling = noting.sampling
+    assert {name: getattr(sampling, name) for name in drawn} == drawn
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_each_row_may_bring_its_own_choices_and_region(
+    capsys, pictures, noting, monkeypatch, piped
+):
+    given = [
+        {"image": str(pictures / "a.png"), "options": "cat|dog", "region": [1, 2, 3, 4]},
+        {"image": str(pictures / "c.png"), "options": ["red", "blue", "none"]},
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in given)
+    (pictures / "rows.jsonl").write_text(text)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    source = "-" if piped else pictures / "rows.jsonl"
+    more = [] if piped else ["--allow-outside-root"]
+    code, out, _ = call(
+        capsys, "ask", source, "--prompt", "which?", "--choices-column", "options", *more
+    )
+    assert code == 0
+    assert noting.question.choices_column == "options"
+    assert [item.choices for item in noting.items] == [("cat", "dog"), ("red", "blue", "none")]
+    assert [item.region for item in noting.items] == [(1, 2, 3, 4), None]
+    assert all("choices" in row for row in rows(out))
+
+
+@pytest.mark.parametrize(
+    ("line", "exit_code", "said"),
+    [
+        ("one.png", 2, "a path alone has no columns"),
+        ('{"image": "x"}', ManifestError.exit_code, "there is no 'options'"),
+    ],
+)
+def test_on_standard_input_choices_have_to_come(capsys, noting, monkeypatch, line, exit_code, said):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line.encode())))
+    code, out, err = call(capsys, "ask", "-", "--prompt", "x", "--choices-column", "options")
+    assert (code, out) == (exit_code, "")
+    assert said in err
+
+
+def test_a_region_for_all_and_a_row_s_own_exclude_each_other(capsys, pictures, noting):
+    (pictures / "rows.jsonl").write_text('{"image": "a.png", "region": "1,2,3,4"}\n')
+    code, _, err = call(capsys, "caption", pictures / "rows.jsonl", "--region", "0,0,9,9")
+    assert code == ManifestError.exit_code
+    assert "one is given for all" in err
+    assert not noting.items
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        ("segment --object a", {"masks"}),
+        ("detect --object a --strict", set()),
+        ("ask --prompt x --choice a --choice b", {"choices"}),
+        ("ask --prompt x", set()),
+    ],
+)
+def test_rows_have_masks_and_choices_where_these_are_asked_for(capsys, pretended, arguments, extra):
+    command, *options = arguments.split()
+    _, out, err = call(capsys, command, EXAMPLES / "one.png", *options)
+    assert rows(out)[0].keys() & {"masks", "choices"} == extra
+    assert ("masks stay codes" in err) == (command == "segment")
+
+
+def test_all_that_is_said_of_the_model_is_heard(capsys, monkeypatch, tmp_path):
+    found, loaded = [], {}
+    masks = tmp_path / "vae.npz"
+    masks.touch()
+
+    def find(name, revision=None, **more):
+        found.append((name, revision, more.get("kind", "model")))
+        return SimpleNamespace(label=name, folder=BUILTIN)
+
+    def load(checkpoint, **options):
+        loaded.update(options, model=checkpoint.label, adapter=options["adapter"].label)
+        return pretend.Engine()
+
+    monkeypatch.setattr(ask, "find", find)
+    monkeypatch.setattr("pgcli.engine.loading.load", load)
+    options = f"--object a --model m/m --revision r --adapter b/b --mask-decoder {masks}"
+    options += " --device cuda:1 --dtype float32 --batch-size 7"
+    code, _, err = call(capsys, "segment", EXAMPLES / "one.png", *options.split())
+    assert code == 0
+    assert found == [("m/m", "r", "model"), ("b/b", None, "adapter")]
+    assert loaded == {
+        "model": "m/m",
+        "adapter": "b/b",
+        "masks": masks,
+        "device": "cuda:1",
+        "dtype": "float32",
+        "batch_size": 7,
+    }
+    assert "masks stay codes" not in err
+
+
 def test_parquet_knows_how_it_was_made(capsys, tmp_path, pretended):
     from pyarrow import parquet
 
@@ -466,6 +624,37 @@ def test_parquet_knows_how_it_was_made(capsys, tmp_path, pretended):
     assert (settings["model"], settings["seed"]) == ("pretended@1", 3)
     assert settings["versions"]["pgcli"] == __version__
     assert {"torch", "pillow", "tokenizers"} <= settings["versions"].keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        (
+            "detect --object a --object b --strict --region 1,2,3,4",
+            {"objects": ["a", "b"], "strict": True, "region": [1, 2, 3, 4]},
+        ),
+        ("ask --prompt x --choice a --choice b", {"choices": ["a", "b"], "strict": False}),
+    ],
+)
+def test_parquet_knows_what_was_asked(capsys, tmp_path, pretended, arguments, known):
+    from pyarrow import parquet
+
+    output = tmp_path / "rows.parquet"
+    command, *options = arguments.split()
+    assert call(capsys, command, EXAMPLES / "one.png", *options, "-o", output)[0] == 0
+    settings = json.loads(parquet.read_schema(output).metadata[b"pgcli"])
+    assert {name: settings[name] for name in known} == known
+
+
+def test_parquet_knows_the_column_of_choices(capsys, tmp_path, pictures, pretended):
+    from pyarrow import parquet
+
+    (pictures / "rows.jsonl").write_text('{"image": "a.png", "options": "a|b"}\n')
+    output = tmp_path / "rows.parquet"
+    command = ["ask", pictures / "rows.jsonl", "--prompt", "x", "--choices-column", "options"]
+    assert call(capsys, *command, "-o", output)[0] == 0
+    settings = json.loads(parquet.read_schema(output).metadata[b"pgcli"])
+    assert settings["choices_column"] == "options"
 
 
 def test_without_timing_two_runs_write_the_same_bytes(capsys, tmp_path, pretended):
@@ -627,3 +816,44 @@ def test_info_is_readable():
     assert shown["resolution"] == "112"
     assert shown["batch of 8"].endswith(" MB")
     assert "model.safetensors" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ("--model ./nope", 10, "no model folder './nope'"),
+        ("--adapter /nope", 10, "no adapter folder '/nope'"),
+        ("--mask-decoder /nope", 10, "there is no file /nope"),
+        ("--mask-decoder gs://a/b.npz", 2, "gs://a/b.npz is an address"),
+        ("--model demo --max-new-tokens 100000", 2, "leave this model no room"),
+    ],
+)
+def test_a_dry_run_finds_what_is_wrong_with_the_model_s_files(capsys, options, code, said):
+    found, _, err = call(
+        capsys, "segment", EXAMPLES, "--object", "a", "--dry-run", *options.split()
+    )
+    assert found == code
+    assert said in err
+
+
+def test_a_dry_run_tells_the_whole_question(capsys, tmp_path):
+    asked = ("--prompt", "star?", "--choice", "yes", "--choice", "no", "--region=-1,0,9.5,9")
+    _, _, err = call(capsys, "ask", EXAMPLES, *asked, "--dry-run", "--draw", tmp_path / "drawn")
+    assert "choices: yes, no" in err
+    assert "region: -1,0,9.5,9" in err
+    assert f"drawn in: {tmp_path / 'drawn'}" in err
+    _, _, err = call(capsys, "detect", EXAMPLES, "--object", "a", "--strict", "--dry-run")
+    assert "whole boxes around these objects only" in err
+
+
+def test_what_says_nothing_beside_choices_is_told(capsys, pretended):
+    asked = ("--prompt", "star?", "--choice", "yes", "--choice", "no", "--temperature", "1")
+    _, _, err = call(capsys, "ask", EXAMPLES, *asked)
+    assert "change nothing where answers are picked" in err
+
+
+def test_a_flag_that_the_environment_spells_wrong_is_named(capsys, monkeypatch):
+    monkeypatch.setenv("PGCLI_STRICT", "maybe")
+    code, _, err = call(capsys, "detect", EXAMPLES, "--object", "a")
+    assert code == 2
+    assert "PGCLI_STRICT: neither true nor false" in err

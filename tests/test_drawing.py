@@ -187,7 +187,7 @@ HOSTILE = {
     "file:%2e%2e/%2e%2e/up.png": "up.png",
     "file:a%00b.png": "a_b.png",
     "half\ud800.png": "half\ufffd.png",
-    "new\nline\x1b[2J.png": "new\nline\x1b[2J.png",
+    "new\nline\x1b[2J.png": "new_line_[2J.png",
     "n" * 251 + ".png": "n" * 251 + ".png",
     "n" * 300 + ".png": "n" * 251 + ".png",
     "\u732b" * 300: "\u732b" * 83 + ".png",

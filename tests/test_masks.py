@@ -5,6 +5,7 @@ import itertools
 import pickle
 import tracemalloc
 import zipfile
+from random import Random
 
 import numpy as np
 import pytest
@@ -15,9 +16,12 @@ from PIL import Image
 from pycocotools import mask as coco
 from safetensors.torch import save_file
 
+import pgcli
 from pgcli import parse, rle
 from pgcli.checkpoints import mask_decoder
-from pgcli.engine import masks
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine import loading, masks
+from pgcli.engine.generate import Growing
 from pgcli.engine.masks import decoded, in_box, masks_of, masks_of_rows
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.records import Box, Mask, Piece, Rle
@@ -405,6 +409,30 @@ def test_an_answer_has_one_mask_for_each_box_in_their_order(decoder):
             grid = decoder(torch.tensor([mask.codes]))[0].numpy()
             assert (rle.decode(mask.rle) == by_pillow(grid, box, 300, 200)).all()
             assert rle.decode(mask.rle).any()
+
+
+def test_the_whole_way_from_a_decoder_s_file_to_the_rows(tiny, file, monkeypatch):
+    """With a stand-in for what random weights would hardly say."""
+    (codes,) = some_codes(1)
+    corners = "<loc0100><loc0200><loc0900><loc1000>"
+    spelled = corners + "".join(f"<seg{code:03d}>" for code in codes) + " cat"
+    loaded = loading.load(Checkpoint("m", tiny), masks=file, device="cpu", batch_size=2)
+    tokens = loaded.vocabulary.answer(spelled)
+
+    def said(model, patch, prompts, keys, **options):
+        return [Growing(Random(0), [*tokens], [0.0] * len(tokens)) for _ in prompts]
+
+    monkeypatch.setattr("pgcli.engine.engine.generate", said)
+    picture = io.BytesIO()
+    Image.new("RGB", (60, 40), "red").save(picture, "png")
+    engine = pgcli.Engine(loaded)
+    (row,) = engine.segment(picture.getvalue(), "cat")
+    ((mask,), (box,)) = row.masks, row.boxes
+    assert (mask.codes, box.label) == (codes, "cat")
+    assert rle.decode(mask.rle).shape == (40, 60)
+    assert rle.decode(mask.rle).any()
+    (row,) = engine.detect(picture.getvalue(), "cat")
+    assert (len(row.boxes), row.masks) == (1, None)
 
 
 def test_without_a_decoder_the_codes_are_kept():

@@ -13,6 +13,11 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import pgcli
+from pgcli.checkpoints import files
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine import loading
+from pgcli.engine.exhaustion import memory_named
 from pgcli.engine.generate import GREEDY, Limits, generate
 from pgcli.engine.memory import (
     BLOCK_BYTES,
@@ -28,8 +33,10 @@ from pgcli.engine.memory import (
     parameters,
     row_bytes,
 )
+from pgcli.errors import NoUsableDevice
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
+from tests.awkward import drawing, encoded
 
 #: PaliGemma's first generation, 3b.
 PUBLISHED = PaliGemmaConfig(
@@ -223,3 +230,51 @@ class TestBatchSize:
         free = 2**50
         assert batch_size(PUBLISHED, itemsize=2, device="cpu", free=free) == ROWS_OF_LARGE_ON_CPU
         assert batch_size(PUBLISHED, itemsize=2, device="cuda", free=free) == MOST_ROWS["cuda"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numbers", "fits"),
+    [("float32", 4, True), ("float32", 3, False), ("bfloat16", 3, True), ("bfloat16", 1, False)],
+)
+def test_weights_that_do_not_fit_are_refused_before_they_are_read(
+    tiny, monkeypatch, dtype, numbers, fits
+):
+    room = parameters(files.config(tiny)) * numbers
+    read = []
+    monkeypatch.setattr(loading, "free_bytes", lambda device: room)
+    monkeypatch.setattr(loading.weights, "load", lambda *_, **__: read.append(1) or 1 / 0)
+    with pytest.raises(ZeroDivisionError if fits else NoUsableDevice):
+        loading.load(Checkpoint("m", tiny), device="cpu", dtype=dtype, batch_size=1)
+    assert bool(read) == fits
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate"),
+    ],
+)
+def test_exhausted_memory_says_for_what_it_was_and_what_to_do(problem):
+    caught = pytest.raises(NoUsableDevice, match="no memory left for a batch of 9")
+    with caught as refused, memory_named("a batch of 9", "take less"):
+        raise problem
+    assert refused.value.hint == "take less"
+    assert refused.value.__cause__ is problem
+
+
+def test_any_other_error_stays_what_it_is():
+    with pytest.raises(RuntimeError, match="shapes"), memory_named("a batch", "take less"):
+        raise RuntimeError("shapes do not match")
+
+
+def test_a_batch_too_large_says_how_large_it_was(tiny, monkeypatch):
+    def exhausted(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("pgcli.engine.engine.generate", exhausted)
+    engine = pgcli.load(tiny, device="cpu", batch_size=2)
+    with pytest.raises(NoUsableDevice, match="a batch of 2") as refused:
+        list(engine.ocr([encoded(drawing(40, 30), "png")] * 2))
+    assert "--batch-size" in refused.value.hint

@@ -124,6 +124,19 @@ def test_rows_of_equal_length_need_no_mask(model: PaliGemma) -> None:
     assert sight.whole is None
 
 
+def test_a_row_sees_its_own_last_positions_whatever_the_others_have(tiny2: Path) -> None:
+    """The window of that checkpoint is 6; here prefixes of 18 and 20 slots stand side by side."""
+    model = weights.load(tiny2, files.config(tiny2), dtype=torch.float32)
+    places = model.places(3)
+    told = [[2, 108], [2, 300, 301, 108], [2, 108]]
+    places.seat(prefix(model, looked(model, 3).float(), told), range(3))
+    places.leave([0])
+    _, sight = places.claim_next()
+    seen = [row.nonzero().flatten().tolist() for row in sight.near[:, 0, 0]]
+    assert seen == [[13, 14, 15, 16, 17, 18], [15, 16, 17, 18, 19, 20]]
+    assert [int(row.sum()) for row in sight.whole[:, 0, 0]] == [19, 21]
+
+
 class TestRunning:
     def test_rows_that_join_later_answer_as_they_would_alone(self, model: PaliGemma) -> None:
         told, patch_BPD = prompts(7), looked(model, 7)

@@ -2,9 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -258,3 +259,23 @@ class TestCommand:
         assert out.splitlines()[-1] == "verdict\tdifferent: prefill logits part in float32"
         assert "first at row 0, token " in out
         assert err.startswith("pgcli: different: prefill logits part in float32\nhint: ")
+
+
+def test_no_code_of_a_checkpoint_is_run(tiny, tmp_path, monkeypatch):
+    """transformers, left to itself, asks on the terminal whether it may."""
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    ran = tmp_path / "ran"
+    (folder / "tok.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass Tok: pass\n")
+    file = folder / "tokenizer_config.json"
+    values = json.loads(file.read_text())
+    file.write_text(
+        json.dumps(
+            values | {"auto_map": {"AutoTokenizer": ["tok.Tok", None]}, "tokenizer_class": "Tok"}
+        )
+    )
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda *told: asked.append(told) or "y")
+    with suppress(ValueError, OSError):  # it may refuse the folder, and must not run it
+        theirs.prompt_ids(folder, ("caption en",))
+    assert not ran.exists()
+    assert not asked

@@ -1,6 +1,8 @@
 """--region and the manifest's column: a part of a picture, told to the model as location tokens."""
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pgcli
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine.admission import Admission, corners
 from pgcli.engine.tokens import Vocabulary
-from pgcli.errors import ManifestError
+from pgcli.errors import ManifestError, UsageError
 from pgcli.model.config import read_config
 from pgcli.records import Item, Picture
 from pgcli.sources import Reading, open_sources
@@ -105,13 +107,34 @@ class TestManifests:
         assert found == [(1, 2.5, 30, 40), None, None]
 
     @pytest.mark.parametrize(
-        "value", [[1, 2, 3], "1,2,3", "Europe", [3, 1, 3, 9], [1, 2, "x", 9], 7, {"xmin": 1}]
+        "value",
+        [
+            [1, 2, 3],
+            "1,2,3",
+            "Europe",
+            [3, 1, 3, 9],
+            [1, 2, "x", 9],
+            7,
+            {"xmin": 1},
+            [0, 0, 10**400, 5],
+            [False, 0, 1, 1],
+        ],
     )
     def test_what_is_none_is_refused_with_its_line(self, tmp_path, value):
         manifest = tmp_path / "m.jsonl"
         manifest.write_text(json.dumps({"image": "a.png", "region": value}))
         with pytest.raises(ManifestError, match=r"line 1.*'region'") as refused:
             open_sources([str(manifest)])
+        assert "rename it" in refused.value.hint
+
+    def test_on_standard_input_they_are_read_and_refused_alike(self, monkeypatch):
+        given = [{"image": "a.png", "region": "1,2,3,4"}, {"image": "b.png", "region": "Europe"}]
+        text = "\n".join(map(json.dumps, given)).encode()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+        items = iter(open_sources(["-"]))
+        assert next(items).region == (1, 2, 3, 4)
+        with pytest.raises(ManifestError, match=r"line 2.*'region'") as refused:
+            next(items)
         assert "rename it" in refused.value.hint
 
     def test_one_for_all_and_one_s_own_exclude_each_other(self, tmp_path):
@@ -122,13 +145,39 @@ class TestManifests:
         assert "--region" in refused.value.hint
 
     @pytest.mark.parametrize(
-        ("text", "found"), [('["a", "b"]', None), ("a|b |c", ("a", "b ", "c")), ("a", ("a",))]
+        ("text", "found"),
+        [('["a|x", "b"]', ("a|x", "b")), ("a|b |c", ("a", "b", "c")), ("[a]|b", ("[a]", "b"))],
     )
-    def test_a_cell_of_choices_is_cut_at_bars(self, tmp_path, text, found):
+    def test_a_cell_of_choices_is_a_json_list_or_is_cut_at_bars(self, tmp_path, text, found):
         manifest = tmp_path / "m.tsv"
-        manifest.write_text(f"image\toptions\na.png\t{text}\n")
+        cell = '"' + text.replace('"', '""') + '"'
+        manifest.write_text(f"image\toptions\na.png\t{cell}\n")
         (item,) = open_sources([str(manifest)], Reading(choices_column="options"))
-        assert item.choices == (found or (text,))
+        assert item.choices == found
+
+    @pytest.mark.parametrize(
+        ("value", "problem"),
+        [([], "are 0"), (["a"], "are 1"), ("a", "are 1"), ("a|", "empty"), (["a", " a"], "twice")],
+    )
+    def test_choices_that_leave_nothing_to_pick_are_refused_with_their_line(
+        self, tmp_path, value, problem
+    ):
+        manifest = tmp_path / "m.jsonl"
+        good = json.dumps({"image": "a.png", "options": ["p", "q"]})
+        manifest.write_text(good + "\n" + json.dumps({"image": "b.png", "options": value}))
+        with pytest.raises(ManifestError, match=f"line 2.*{problem}"):
+            open_sources([str(manifest)], Reading(choices_column="options"))
+
+    def test_a_column_of_choices_that_is_not_there_is_named_with_those_that_are(self, tmp_path):
+        manifest = tmp_path / "m.jsonl"
+        manifest.write_text(json.dumps({"image": "a.png", "options": "a|b"}))
+        with pytest.raises(UsageError, match="'nope'") as refused:
+            open_sources([str(manifest)], Reading(choices_column="nope"))
+        assert "image, options" in refused.value.hint
+
+    def test_a_picture_alone_brings_no_choices(self):
+        with pytest.raises(UsageError, match="brings no choices"):
+            open_sources([str(PICTURE)], Reading(choices_column="options"))
 
     @pytest.mark.parametrize("value", [3, [1, 2], None, {"a": "b"}])
     def test_choices_that_are_no_texts_are_refused(self, tmp_path, value):

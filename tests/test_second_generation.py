@@ -3,15 +3,25 @@
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
 from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
 
 from pgcli.checkpoints import files, weights
 from pgcli.model import attention
-from pgcli.model.attention import by_blocks, compiled, compiles, grouped_attention, soft_bound
+from pgcli.model.attention import (
+    bounded_attention,
+    by_blocks,
+    compiled,
+    compiles,
+    compiles_for,
+    grouped_attention,
+    soft_bound,
+)
 from pgcli.model.cache import Cache
 from pgcli.model.config import read_config
 from pgcli.model.gemma import Gemma
@@ -136,6 +146,7 @@ class TestConfigurations:
             ("query_pre_attn_scalar", 0),
             ("query_pre_attn_scalar", 1 << 40),
             ("layer_types", ["full_attention"]),
+            ("layer_types", ["full_attention"] * 27),
             ("layer_types", ["chunked_attention"] * 26),
             ("layer_types", "sliding_attention"),
             ("attention_bias", True),
@@ -263,31 +274,88 @@ class TestAttention:
             found = grouped_attention(query, key, value, mask, scale=0.7, cap=1.5)
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
+    def test_the_scores_of_all_queries_are_never_in_memory_together(self, monkeypatch):
+        sizes = []
+
+        def watched(score, cap):
+            sizes.append(score.numel())
+            return soft_bound(score, cap)
+
+        monkeypatch.setattr(attention, "soft_bound", watched)
+        monkeypatch.setattr(attention, "SCORES", 2 * 3 * 9 * 4)
+        key = normal(2, 3, 9, 8)
+        by_blocks(normal(2, 3, 14, 8), key, key, None, 0.7, 1.5)
+        assert max(sizes) == attention.SCORES
+        assert sum(sizes) == 2 * 3 * 9 * 14
+
     def test_scores_are_bounded_in_float32(self):
         score = torch.tensor([100.0, 101.0]).bfloat16()
         assert soft_bound(score, 50.0).dtype == torch.float32
         assert soft_bound(score.double(), 50.0).dtype == torch.float64
 
     @pytest.mark.skipif(shutil.which("g++") is None, reason="nothing to compile with")
-    @pytest.mark.parametrize("masked", [False, True])
-    def test_the_compiled_kernel_computes_the_same(self, masked):
-        query, key, value = (normal(2, 2, 64, 32, seed=n, dtype=torch.float32) for n in (1, 2, 3))
-        mask = None
-        if masked:
-            mask = torch.rand(2, 1, 1, 64) > 0.3
+    def test_the_compiled_kernel_computes_the_same(self, monkeypatch):
+        """With padding and in views of a cache; for one shape at a time, as PyTorch 2.13 writes C++
+        for lengths that vary, and for a mask of each query, that does not compile.
+        """
+        static = torch.compile(flex_attention, dynamic=False)
+        monkeypatch.setattr(attention, "flex", lambda: static)
+        query = normal(2, 2, 130, 32, dtype=torch.float32)
+        key, value = normal(2, 2, 2, 150, 32, seed=2, dtype=torch.float32)[..., :141, :]
+        mask = torch.rand(2, 1, 1, 141) > 0.3
         with torch.inference_mode():
-            if not compiles(query.device):
-                pytest.skip("FlexAttention does not compile here")
-            found = compiled(query, key, value, mask, 0.3, 2.0)
-            expected = by_blocks(query, key, value, mask, 0.3, 2.0)
+            found = compiled(query, key, value, mask, 0.2, 2.0)
+            expected = by_blocks(query, key, value, mask, 0.2, 2.0)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+    def test_a_kernel_that_fails_after_all_gives_way_to_the_plain_one(self, monkeypatch):
+        def broken(*args):
+            raise RuntimeError("no valid triton configs")
+
+        def exhausted(*args):
+            raise torch.OutOfMemoryError
+
+        query, key = normal(1, 2, 5, 16), normal(1, 2, 7, 16)
+        monkeypatch.setattr(attention, "compiles_for", lambda query: True)
+        monkeypatch.setattr(attention, "compiled", broken)
+        plain = by_blocks(query, key, key, None, 0.5, 2.0)
+        assert torch.equal(bounded_attention(query, key, key, None, 0.5, 2.0), plain)
+        monkeypatch.setattr(attention, "compiled", exhausted)
+        with pytest.raises(torch.OutOfMemoryError):
+            bounded_attention(query, key, key, None, 0.5, 2.0)
+
+    @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+    @pytest.mark.parametrize("masked", [1, 5])
+    def test_what_is_compiled_gives_each_query_its_own_mask(self, masked, monkeypatch):
+        monkeypatch.setattr(attention, "flex", lambda: flex_attention)
+        query, key, value = normal(2, 3, 5, 16), normal(2, 3, 7, 16), normal(2, 3, 7, 16, seed=2)
+        mask = torch.rand(2, 1, masked, 7) > 0.5
+        mask[..., 0] = True
+        found = compiled(query, key, value, mask, 0.5, 2.0)
+        expected = by_blocks(query, key, value, mask, 0.5, 2.0)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+    def test_the_kernel_is_for_many_queries_on_a_gpu_that_it_compiles_for(self, monkeypatch):
+        usual = {"is_cuda": True, "shape": (2, 4, 128, 256), "dtype": torch.bfloat16}
+        for can, changes, serves in (
+            (True, {}, True),
+            (True, {"dtype": torch.float32}, True),
+            (True, {"shape": (2, 4, 127, 256)}, False),
+            (True, {"shape": (2, 4, 128, 8)}, False),
+            (True, {"dtype": torch.float64}, False),
+            (True, {"is_cuda": False}, False),
+            (False, {}, False),
+        ):
+            monkeypatch.setattr(attention, "compiles", lambda *asked, can=can: can)
+            query = SimpleNamespace(device="cuda", **(usual | changes))
+            assert compiles_for(query) == serves, changes
 
     def test_without_a_compiler_the_plain_way_serves(self, monkeypatch):
         def broken(*args):
             raise RuntimeError("no compiler")
 
         monkeypatch.setattr(attention, "compiled", broken)
-        assert not compiles.__wrapped__(torch.device("cpu"))
+        assert not compiles.__wrapped__(torch.device("cpu"), torch.float32, 32)
 
     def test_gradients_flow_through_blocks(self):
         query = normal(1, 3, 2, 4).requires_grad_()

@@ -1,6 +1,7 @@
 """The prompt each task makes."""
 
 import datetime
+import math
 import re
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from pgcli.errors import UsageError
 from pgcli.records import Item
-from pgcli.tasks import ask, caption, columns, detect, ocr, segment, with_prompts
+from pgcli.tasks import about, ask, caption, columns, detect, ocr, segment, with_prompts
 
 
 def prompts(question, **fields):
@@ -57,9 +58,32 @@ def test_an_item_s_own_choices_are_its_own():
 def test_choices_that_leave_nothing_to_pick_are_refused(choices):
     with pytest.raises(UsageError):
         ask(["cat?"], choices=choices)
-    item = Item(0, "a.png", "a.png", choices=tuple(choices))
-    with pytest.raises(UsageError, match=r"of a\.png"):
-        list(with_prompts([item], ask(["cat?"], choices_column="options")))
+
+
+@pytest.mark.parametrize("choices", ["yes", [1, 2], [None, "a"], "yes|no"])
+def test_what_is_no_list_of_texts_is_no_choices(choices):
+    with pytest.raises(UsageError, match="no list of choices") as refused:
+        ask(["cat?"], choices=choices)
+    assert "choices=[" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("region", "problem"),
+    [
+        ((1, 2, 300), "four"),
+        ("1,2,3", "four"),
+        ((math.nan, 2, 3, 4), "finite"),
+        ([5, 1, 5, 9], "empty"),
+    ],
+)
+def test_what_is_no_region_is_refused(region, problem):
+    with pytest.raises(UsageError, match=problem):
+        about(caption(), region)
+
+
+def test_a_question_may_be_about_a_part():
+    assert about(caption(), "-1, 2.5,30,40").region == (-1, 2.5, 30, 40)
+    assert about(caption(), None).region is None
 
 
 def test_choices_and_a_column_of_them_exclude_each_other():

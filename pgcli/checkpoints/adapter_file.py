@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from reprlib import repr as brief
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -115,7 +114,7 @@ def _known(plain: str, tensor: str, home: dict[str, Place]) -> str:
 
 def insist(stored: Stored, config: AdapterConfig, home: dict[str, Place]) -> None:
     """Raise InvalidCheckpoint for a matrix without its other, a wrong shape, a missing layer."""
-    hint = f"the adapter was trained on {brief(config.base)}" if config.base else ""
+    hint = f"the adapter was trained on {config.base}" if config.base else ""
 
     def insist_shape(tensor: str, shape: tuple[int, ...]) -> None:
         if stored.shapes[tensor] != shape:

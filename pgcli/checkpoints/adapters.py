@@ -11,6 +11,7 @@ to the head leaves the other one as it was, where both began as one matrix.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,24 @@ def merge(model: PaliGemma, folder: Path) -> None:
     naming the tensor or the setting: unknown, missing, of another shape, or not finite, which
     leaves the model half changed.
     """
-    config, file = read(folder), weights_file(folder)
     home = places(model)
     home.setdefault(HEAD, Place(HEAD, 0, home[EMBEDDING].shape))
-    with open_tensors(file) as opened:
-        stored = sort(opened, home)
-        insist(stored, config, home)
-        _merge_all(model, stored, config, opened)
+    with _named(folder):
+        config, file = read(folder), weights_file(folder)
+        with open_tensors(file) as opened:
+            stored = sort(opened, home)
+            insist(stored, config, home)
+            _merge_all(model, stored, config, opened)
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Have what is wrong with the adapter say which one it is, and what may help."""
+    try:
+        yield
+    except InvalidCheckpoint as problem:
+        hint = problem.hint or "write it again with PEFT's save_pretrained, or ask who made it"
+        raise InvalidCheckpoint(f"the adapter {folder.name}: {problem}", hint=hint) from problem
 
 
 def _merge_all(model: PaliGemma, stored: Stored, config: AdapterConfig, opened: Any) -> None:

@@ -15,6 +15,7 @@ from pgcli.model.config import PaliGemmaConfig, read_config
 
 MAX_JSON_BYTES = 64 * 2**20
 INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
 SHARD_NAME = re.compile(r"[A-Za-z0-9._-]+\.safetensors")
 
 

@@ -43,20 +43,34 @@ def find(
     Raises ModelUnavailable with the remedy: licence not accepted, no token, offline and not cached,
     unknown name or revision; InvalidCheckpoint where what the Hub or the cache has is damaged.
     """
-    if name == DEMO and kind == "model":
-        return Checkpoint(DEMO, BUILTIN, _digest(BUILTIN / "model.safetensors"))
-    folder = os.path.expanduser(name)  # noqa: PTH111 - Path raises for an unknown user,
-    if os.path.isdir(folder):  # noqa: PTH112 - and for a name too long for the disk
-        return Checkpoint(name, Path(folder))
-    if not HUB_NAME.fullmatch(name):
-        raise _no_name(name, kind)
+    folder = folder_of(name, kind)
+    if folder == BUILTIN:
+        return Checkpoint(DEMO, BUILTIN, digest(BUILTIN / "model.safetensors"))
+    if folder is not None:
+        return Checkpoint(name, folder)
     from pgcli.checkpoints.hub.snapshot import snapshot  # the Hub's client, which takes a moment
 
     found = snapshot(name, revision, kind=kind, tell=tell or Bar())
     return Checkpoint(name, found, found.name)
 
 
-def _digest(file: Path) -> str:
+def folder_of(name: str, kind: Kind = "model") -> Path | None:
+    """The folder that the name means, None where it is a name on the Hub; nothing is downloaded.
+
+    Raises ModelUnavailable for what can be neither.
+    """
+    if name == DEMO and kind == "model":
+        return BUILTIN
+    folder = os.path.expanduser(name)  # noqa: PTH111 - Path raises for an unknown user,
+    if os.path.isdir(folder):  # noqa: PTH112 - and for a name too long for the disk
+        return Path(folder)
+    if not HUB_NAME.fullmatch(name):
+        raise _no_name(name, kind)
+    return None
+
+
+def digest(file: Path) -> str:
+    """The first 12 digits of the file's SHA-256, enough to tell one from another."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()[:12]
 

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from pgcli.checkpoints.files import INDEX, weight_map
+from pgcli.checkpoints.files import INDEX, SINGLE, weight_map
 from pgcli.errors import InvalidCheckpoint
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -38,9 +38,11 @@ def total_bytes(folder: Path) -> int:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights: those the index names, or every safetensors file."""
+    """The files that hold the weights: those the index names, the usual one, or else every one."""
     if (folder / INDEX).exists():
         files = [folder / name for name in sorted(set(weight_map(folder / INDEX).values()))]
+    elif (folder / SINGLE).exists():  # beside it there may be an adapter, or weights of another
+        files = [folder / SINGLE]
     else:
         files = sorted(folder.glob("*.safetensors"))
     if not files:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -113,7 +112,7 @@ def detect(
 @app.command(
     cls=Command,
     help=f"Find objects in each picture, as boxes and the masks of what is in them.{SOURCES}",
-    epilog="$ pgcli segment examples/images --object circle --mask-decoder vae-oid.npz",
+    epilog="$ pgcli segment examples/images --object circle --draw drawn",
 )
 @with_options
 def segment(
@@ -155,5 +154,5 @@ def finish(
     """Do what an answering command was asked to do, and end with its exit code."""
     from pgcli.cli import ask
 
-    question = replace(question, region=options.answering.region)
+    question = tasks.about(question, options.answering.region)
     raise typer.Exit(ask.answer(sources, question, options, mask_decoder=mask_decoder))

@@ -30,8 +30,8 @@ def show_version(wanted: bool) -> None:
 
 @app.callback(
     invoke_without_command=True,
-    epilog="Every option can also be set by PGCLI_<OPTION> in the environment, or by a line in "
-    "~/.config/pgcli/config.toml.\n\n$ pgcli caption examples/images",
+    epilog="Every option that may be given once can also be set by PGCLI_<OPTION> in the "
+    "environment, or by a line in ~/.config/pgcli/config.toml.\n\n$ pgcli caption examples/images",
 )
 def pgcli(
     context: typer.Context,

@@ -11,14 +11,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pgcli import __version__
-from pgcli.checkpoints.find import DEMO, find
+from pgcli.checkpoints import files
+from pgcli.checkpoints.find import DEMO, digest, find
 from pgcli.cli import plan as plans
 from pgcli.cli import summary
 from pgcli.cli.downloads import Downloads
 from pgcli.cli.drawing.option import open_drawing
 from pgcli.cli.drawing.painter import NotDrawing
 from pgcli.cli.models import check_revision
-from pgcli.cli.options import Model, Options
+from pgcli.cli.options import Options
 from pgcli.cli.plan import Plan
 from pgcli.cli.screen import Screen, is_terminal
 from pgcli.errors import NoInputError, OutputFailed
@@ -26,7 +27,7 @@ from pgcli.printable import encodable
 from pgcli.records import Answer, Item, Picture, error_answer
 from pgcli.run import Ask, Look, Tally, run
 from pgcli.sinks import Sink, open_sink
-from pgcli.tasks import Question
+from pgcli.tasks import Question, insist_on_room
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import Engine
@@ -50,7 +51,7 @@ def answer(
     began = perf_counter()
     screen = Screen(quiet=options.running.quiet)
     check_revision(options.model.model or DEMO, options.model.revision)
-    plan = plans.made(names, question, options)
+    plan = plans.made(names, question, options, mask_decoder=mask_decoder)
     settings: dict[str, object] = {}
     sink = opened(question, options, settings, screen)
     drawing = open_drawing(plan, limits(plan), screen.say)
@@ -59,18 +60,13 @@ def answer(
     if options.running.dry_run:
         return 0
     remark(plan, screen)
-    if question.task == "segment" and mask_decoder is None:
-        screen.say(
-            "masks stay codes, as no decoder is named: --mask-decoder FILE turns them into pixels",
-            hint="the file is gs://big_vision/paligemma/vae-oid.npz",
-        )
-    engine = open_engine(options.model, screen, mask_decoder=mask_decoder)
+    engine = open_engine(plan, screen)
     settings |= settings_of(plan, engine)
     loaded = perf_counter()
     items = plans.Taste(plan.items()) if plan.takes_demo_unasked else plan.items()
     tally = answered(plan, engine, items, sink, drawing, screen)
     times = summary.Times(perf_counter() - began, loaded - began)
-    screen.table(summary.facts(plan, engine, tally, times))
+    screen.table(summary.facts(plan, engine, tally, times, drawing.told()))
     if isinstance(items, plans.Taste) and items.exceeded:
         raise plans.too_many_for_demo(f"more than {plans.DEMO_PICTURES} pictures")
     return 3 if tally.errors else 0
@@ -107,21 +103,30 @@ def remark(plan: Plan, screen: Screen) -> None:
     chosen = plan.options.answering
     if chosen.temperature == 0 and (chosen.top_p < 1 or chosen.top_k):
         screen.say("--top-p and --top-k change nothing without a --temperature")
+    if plan.question.has_choices and (chosen.temperature or chosen.max_new_tokens):
+        screen.say("--temperature and --max-new-tokens change nothing where answers are picked")
+    if plan.question.task == "segment" and plan.mask_decoder is None:
+        screen.say(
+            "masks stay codes, as no decoder is named: --mask-decoder FILE turns them into pixels",
+            hint=f"what PaliGemma was trained with: {plans.DECODER}",
+        )
 
 
-def open_engine(chosen: Model, screen: Screen, *, mask_decoder: str | None = None) -> Engine:
+def open_engine(plan: Plan, screen: Screen) -> Engine:
     """The model, loaded: found first, as a download shows its own progress."""
+    chosen, masks = plan.options.model, plan.mask_decoder
     checkpoint = find(chosen.model or DEMO, chosen.revision, tell=Downloads(screen))
     adapter = None
     if chosen.adapter is not None:
         adapter = find(chosen.adapter, kind="adapter", tell=Downloads(screen))
+    insist_on_room(plan.question, files.config(checkpoint.folder).most_new_tokens)
     with screen.waiting(f"loading {checkpoint.label}"):
         from pgcli.engine.loading import load  # torch, which takes a second
 
         engine = load(
             checkpoint,
             adapter=adapter,
-            masks=None if mask_decoder is None else Path(mask_decoder),
+            masks=None if masks is None else Path(masks),
             device=chosen.device,
             dtype=chosen.dtype,
             batch_size=chosen.batch_size,
@@ -215,6 +220,8 @@ def settings_of(plan: Plan, engine: Engine) -> dict[str, object]:
         "sources": [encodable(name) for name in plan.names],
         "prompts": plan.question.templates,
         "model": engine.label,
+        "adapter": told_of_file(plan.options.model.adapter, "adapter_model.safetensors"),
+        "mask_decoder": told_of_file(plan.mask_decoder),
         "device": engine.device,
         "dtype": engine.dtype,
         "batch_size": engine.batch_size,
@@ -232,3 +239,11 @@ def settings_of(plan: Plan, engine: Engine) -> dict[str, object]:
         "max_pixels": plan.options.input.max_pixels,
         "versions": {"pgcli": __version__, **{name: version(name) for name in VERSIONED}},
     }
+
+
+def told_of_file(name: str | None, within: str = "") -> dict[str, str | None] | None:
+    """A file, or one within a folder, as the user named it, and a digest of what is in it."""
+    if name is None:
+        return None
+    file = Path(name).expanduser() / within
+    return {"name": encodable(name), "sha256": digest(file) if file.is_file() else None}

@@ -18,6 +18,8 @@ def in_our_words(problem: typer.TyperException) -> UsageError:
         return UsageError(lowered(str(problem)), hint=f"did you mean {' or '.join(possible)}?")
     if context and param and problem.message:
         said = problem.message.removeprefix("Value error, ")
+        if "valid boolean" in said:  # of a flag that the environment sets
+            said = "neither true nor false"
         return UsageError(f"{origin(context, param)}: {lowered(said)}", hint=hint)
     said, _, meant = problem.format_message().partition(" Did you mean ")
     return UsageError(lowered(said), hint=f"did you mean {meant}" if meant else hint)

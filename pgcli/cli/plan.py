@@ -8,18 +8,21 @@ from glob import has_magic
 from math import ceil
 from pathlib import Path
 
-from pgcli.checkpoints.find import DEMO
-from pgcli.cli.options import Options
-from pgcli.errors import UsageError
+from pgcli.checkpoints import files
+from pgcli.checkpoints.find import DEMO, folder_of
+from pgcli.cli.options import Model, Options
+from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.records import Item
 from pgcli.run import first_rows
 from pgcli.sources import Reading, Source, open_sources
 from pgcli.sources.paths import real
 from pgcli.sources.patterns import matches
-from pgcli.tasks import Question, columns, with_prompts
+from pgcli.tasks import Question, columns, insist_on_room, with_prompts
 
 #: `demo` takes no more pictures than this unless it was named: it is there to be tried.
 DEMO_PICTURES = 100
+#: What fetches the mask decoder that PaliGemma was trained with.
+DECODER = "curl -O https://storage.googleapis.com/big_vision/paligemma/vae-oid.npz"
 REAL_MODEL = "a real one: --model google/paligemma-3b-mix-224"
 
 
@@ -31,6 +34,7 @@ class Plan:
     names: tuple[str, ...]
     source: Source
     options: Options
+    mask_decoder: str | None = None
 
     @property
     def prompts(self) -> int:
@@ -74,23 +78,58 @@ class Plan:
             *left_out(self.source.ignored),
             ("rows", rows),
             *(("prompt", prompt) for prompt in self.question.templates or ("the manifest's own",)),
+            *told_of(self.question),
             ("model", self.options.model.model or f"{DEMO}, the built-in one"),
+            *(("adapter", name) for name in (self.options.model.adapter,) if name),
+            *(("mask decoder", file) for file in (self.mask_decoder,) if file),
             ("output", described(self.options.output.output)),
+            *(("drawn in", folder) for folder in (self.options.output.draw,) if folder),
         ]
 
 
-def made(names: Sequence[str], question: Question, options: Options) -> Plan:
+def made(
+    names: Sequence[str], question: Question, options: Options, *, mask_decoder: str | None = None
+) -> Plan:
     """The plan for these sources, opened and counted.
 
-    Raises NoInputError where there is no picture, and UsageError where the question and the
-    sources do not fit each other, or the built-in model is not up to so many.
+    Raises NoInputError where there is no picture, UsageError where the question and the sources
+    do not fit each other, or the built-in model is not up to so many, and what is wrong with the
+    model as far as it is on this machine and shows at once.
     """
     source = open_sources(names, reading(question, options))
     spare_the_input(names, options.output.output)
-    plan = Plan(question, tuple(names), source, options)
+    check_model(question, options.model, mask_decoder)
+    plan = Plan(question, tuple(names), source, options, mask_decoder)
     if plan.takes_demo_unasked and (plan.pictures or 0) > DEMO_PICTURES:
         raise too_many_for_demo(f"{plan.pictures:,} pictures")
     return plan
+
+
+def check_model(question: Question, chosen: Model, mask_decoder: str | None) -> None:
+    """Raise for a model, an adapter or a decoder that cannot serve; the Hub is not asked."""
+    folder = folder_of(chosen.model or DEMO)
+    if folder is not None:
+        insist_on_room(question, files.config(folder).most_new_tokens)
+    if chosen.adapter is not None:
+        folder_of(chosen.adapter, "adapter")
+    if mask_decoder is not None and "://" in mask_decoder:
+        raise UsageError(f"{mask_decoder} is an address", hint=f"download it first: {DECODER}")
+    if mask_decoder is not None and not Path(mask_decoder).is_file():
+        raise ModelUnavailable(f"there is no file {mask_decoder}", hint=f"fetch it: {DECODER}")
+
+
+def told_of(question: Question) -> list[tuple[str, str]]:
+    """What a question says beside its prompts."""
+    told = []
+    if question.choices:
+        told.append(("choices", ", ".join(question.choices)))
+    if question.choices_column is not None:
+        told.append(("choices", f"the manifest's {question.choices_column!r}"))
+    if question.strict:
+        told.append(("answers", "whole boxes around these objects only"))
+    if question.region is not None:
+        told.append(("region", ",".join(f"{side:g}" for side in question.region)))
+    return told
 
 
 def reading(question: Question, options: Options) -> Reading:

@@ -24,7 +24,9 @@ class Times:
     before: float
 
 
-def facts(plan: Plan, engine: Engine, tally: Tally, times: Times) -> list[tuple[str, str]]:
+def facts(
+    plan: Plan, engine: Engine, tally: Tally, times: Times, drawn: str = ""
+) -> list[tuple[str, str]]:
     """What was done and how fast, where the time went, and what to do next."""
     return [
         ("rows", rows(tally)),
@@ -34,6 +36,7 @@ def facts(plan: Plan, engine: Engine, tally: Tally, times: Times) -> list[tuple[
         ("model busy", busy(tally)),
         ("model waited", f"{seconds(tally.waited_seconds)} for pictures"),
         ("model", f"{engine.label} on {engine.device} in {engine.dtype}, {batches(engine)}"),
+        *(("drawn", what) for what in (drawn,) if what),
         *written(plan.options.output, tally),
     ]
 
@@ -75,8 +78,6 @@ def seconds(count: float) -> str:
 def written(chosen: Output, tally: Tally) -> Iterator[tuple[str, str]]:
     """Where the rows are, and commands that look at them."""
     output = chosen.output
-    if chosen.draw is not None:
-        yield "drawn", chosen.draw
     if output == "-":
         return
     yield "output", output

@@ -8,6 +8,8 @@ from typing import Any, NewType
 
 import typer
 
+from pgcli import regions
+
 DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 DTYPES = ("auto", "bfloat16", "float32")
 
@@ -64,14 +66,10 @@ def dtype(text: str) -> str:
 
 def region(text: str) -> Region:
     """Left, top, right and bottom in pixels, with something between them."""
-    pixel = r"(\d{1,6}(?:\.\d{1,6})?)"
-    corners = re.fullmatch(",".join([pixel] * 4), text, re.ASCII)
-    if not corners:
-        raise typer.BadParameter(f"{text!r} is not four numbers of pixels: xmin,ymin,xmax,ymax")
-    left, top, right, bottom = map(float, corners.groups())
-    if left >= right or top >= bottom:
-        raise typer.BadParameter(f"{text!r} is empty: xmin must be below xmax, ymin below ymax")
-    return Region((left, top, right, bottom))
+    try:
+        return Region(regions.region(text))
+    except ValueError as problem:
+        raise typer.BadParameter(f"{text!r} is {problem}") from problem
 
 
 def columns(text: str | Columns) -> Columns:

@@ -59,9 +59,14 @@ class Admission:
         if not ids:
             return f"The region lies outside the picture of {picture.width} x {picture.height}."
         room = self._room - longest
-        if len(ids) > room:
-            return f"The prompt has {len(ids)} tokens; the model has room for {room}."
-        return ""
+        if len(ids) <= room:
+            return ""
+        if picture.item.choices:
+            return (
+                f"The prompt has {len(ids)} tokens and the longest choice {longest - 1}; the model "
+                f"has room for {self._room - 1} together."
+            )
+        return f"The prompt has {len(ids)} tokens; the model has room for {room}."
 
 
 def corners(region: Region, picture: Picture) -> tuple[int, ...] | None:

@@ -95,7 +95,8 @@ def score(
     """
     device = patch_BPD.device
     watch = Stopwatch(device)
-    passes = _passes(choices, stop=model.config.stop_tokens[0])
+    stop = next(token for token in model.config.stop_tokens if token < limits.vocabulary)
+    passes = _passes(choices, stop=stop)
     widest = max(one.token_BL.shape[1] for one in passes)
     marks = [watch.mark()]
     logits_BV, cache = prefilled(model, patch_BPD, prompts, room=widest)

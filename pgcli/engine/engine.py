@@ -13,14 +13,12 @@ from pgcli.engine.features import Features
 from pgcli.engine.generate import GREEDY, Limits, Running, Sampling
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.tokens import Vocabulary
-from pgcli.errors import UsageError
 from pgcli.images import Square
 from pgcli.model.masks import MaskDecoder
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Answer, Picture, unanswered
-from pgcli.tasks import Question
+from pgcli.tasks import Question, insist_on_room
 
-SHORTEST_PROMPT = 2  # the first token and the newline
 USUAL_PROMPT = 16
 # beyond so many a larger pass is no faster a token: processors reach their rate sooner
 GROUP_TOKENS = {"cpu": 2048, "mps": 4096, "cuda": 32_768}
@@ -81,7 +79,10 @@ class Engine:
             model=self.label,
         )
         answering = self._answering(question, limits, sampling)
-        waiting = Waiting(size=self._group(), window=self._window())
+        group = self._group()
+        if question.has_choices:  # side by side they take several times what an answer takes
+            group = min(group, max(1, self.batch_size // 4))
+        waiting = Waiting(size=group, window=self._window())
         for place, picture in stream:
             requests, refused = admission.admit(place, picture)
             yield from refused
@@ -107,13 +108,7 @@ class Engine:
     def _limits(self, question: Question) -> Limits:
         """Where answers end. Raises UsageError where they would leave no room for a prompt."""
         config = self.model.config
-        most = config.decoder.max_positions - config.image_tokens - SHORTEST_PROMPT
-        if question.max_new_tokens > most and not question.has_choices:
-            raise UsageError(
-                f"answers of {question.max_new_tokens} tokens leave this model no room for a "
-                "prompt",
-                hint=f"--max-new-tokens {most} at most",
-            )
+        insist_on_room(question, config.most_new_tokens)
         return Limits(
             max_new_tokens=question.max_new_tokens,
             stop_tokens=frozenset(config.stop_tokens),

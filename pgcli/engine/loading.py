@@ -43,7 +43,7 @@ def load(
             f"{folder}: the tokenizer has {vocabulary.size} tokens, the model "
             f"{config.decoder.vocab_size}"
         )
-    if config.stop_tokens[0] >= vocabulary.size:
+    if min(config.stop_tokens) >= vocabulary.size:
         raise InvalidCheckpoint(
             f"{folder}: answers end with token {config.stop_tokens[0]}, and the tokenizer has "
             f"{vocabulary.size}"

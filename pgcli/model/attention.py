@@ -16,7 +16,9 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
 SCORES = 2**23  # so many scores at a time, 32 MiB in float32: within the caches' reach, if barely
-FEW_QUERIES = 64  # below so many a compiled kernel saves nothing
+FEW_QUERIES = 128  # below so many a compiled kernel saves nothing
+SMALLEST_HEAD = 16  # that FlexAttention takes
+VARIANTS = 64
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -58,31 +60,63 @@ def grouped_attention(
         )
     else:
         scale = size**-0.5 if scale is None else scale
-        attend = compiled if compiles_for(query_BKQH) else by_blocks
-        out = attend(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
+        out = bounded_attention(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
     return out.view(rows, kv_heads, groups, length, size).permute(0, 3, 1, 2, 4).flatten(2)
+
+
+def bounded_attention(
+    query_BKQH: Tensor,
+    key_BKSH: Tensor,
+    value_BKSH: Tensor,
+    mask_B1QS: Tensor | None,
+    scale: float,
+    cap: float,
+) -> Tensor:
+    """Softly bounded attention (B, K, Q, H), as one kernel where that can be had."""
+    if compiles_for(query_BKQH):
+        try:
+            return compiled(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # a variant that does not compile although the trial did
+            pass
+    return by_blocks(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
 
 
 def compiles_for(query_BKQH: Tensor) -> bool:
     """Whether a compiled kernel serves: on a GPU, for many queries, where it can be compiled."""
-    return query_BKQH.is_cuda and query_BKQH.shape[2] >= FEW_QUERIES and compiles(query_BKQH.device)
+    return (
+        query_BKQH.is_cuda
+        and query_BKQH.shape[2] >= FEW_QUERIES
+        and query_BKQH.shape[3] >= SMALLEST_HEAD
+        and query_BKQH.dtype in (torch.bfloat16, torch.float32)
+        and compiles(query_BKQH.device, query_BKQH.dtype, query_BKQH.shape[3])
+    )
 
 
 @cache
-def compiles(device: torch.device) -> bool:
-    """Whether FlexAttention compiles on the device: a trial tells, made once."""
-    trial = torch.zeros(1, 1, FEW_QUERIES, 16, device=device)
+def compiles(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether FlexAttention compiles for such heads on the device: a trial tells, made once.
+
+    The kernel is another one for other dtypes and heads: large heads want more shared memory than
+    many GPUs have.
+    """
+    trial = torch.zeros(2, 1, 2 * FEW_QUERIES, head_dim, dtype=dtype, device=device)
     try:
         compiled(trial, trial, trial, None, 1.0, 1.0)
-    except (RuntimeError, ImportError):  # no compiler, no Triton, or a kernel it cannot make
+    except (RuntimeError, ImportError, OSError):  # no compiler, no Triton, no kernel that fits
         return False
     return True
 
 
 @cache
 def flex() -> Callable[..., Tensor]:
-    """FlexAttention, compiled at its first call for each dtype and kind of mask."""
-    made: Callable[..., Tensor] = torch.compile(flex_attention)
+    """FlexAttention, compiled at its first call for each dtype and kind of mask, for any length.
+
+    Where it could not be it would fall back to an attention that holds all scores; it fails
+    instead.
+    """
+    made: Callable[..., Tensor] = torch.compile(flex_attention, dynamic=True, fullgraph=True)
     return made
 
 
@@ -105,7 +139,9 @@ def compiled(
         place = query if mask_B1QS.shape[2] > 1 else 0
         return torch.where(mask_B1QS[row, 0, place, slot], score, -torch.inf)
 
-    return flex()(query_BKQH, key_BKSH, value_BKSH, score_mod=bounded, scale=1.0)
+    # a model has more variants than eight: with and without masks of two kinds, one row or several
+    with torch._dynamo.config.patch(recompile_limit=VARIANTS):
+        return flex()(query_BKQH, key_BKSH, value_BKSH, score_mod=bounded, scale=1.0)
 
 
 def by_blocks(

@@ -57,6 +57,7 @@ class Cache:
         self._window = window
         self._has_padding = False
         self._slots_before = 0
+        self._is_forked = False
         self.length = 0
 
     @property
@@ -100,8 +101,9 @@ class Cache:
         from the fork in each. Nothing can be claimed after a fork until `rewind`.
         """
         first, end = self._open(branch_BL.shape[1])
+        self._is_forked = True
         same_BLL = branch_BL[:, :, None] == branch_BL[:, None, :]
-        own_BLL = (same_BLL & (branch_BL >= 0)[:, None, :]).tril()
+        own_BLL = same_BLL.tril()  # padding sees padding, and nothing reads what it saw
         position_BL = self._count_B[:, None] + own_BLL.sum(-1)
         self._position_BS[:, first:end] = position_BL
         before_BLS = self._is_real_BS[:, None, :first].expand(-1, end - first, -1)
@@ -110,8 +112,9 @@ class Cache:
         return position_BL, Sight(whole, self._near(position_BL, sees_BLS))
 
     def rewind(self, slots: int) -> None:
-        """Forget what was claimed last, up to so many slots; only a fork may be undone."""
-        self.length = self._slots_before = slots
+        """Forget a fork: what was there before it are so many slots."""
+        self.length = slots
+        self._is_forked = False
 
     def write(self, layer: int, key_BKLH: Tensor, value_BKLH: Tensor) -> tuple[Tensor, Tensor]:
         """Store one layer's keys and values in the claimed slots; return all so far."""
@@ -138,6 +141,8 @@ class Cache:
         )
 
     def _open(self, new: int) -> tuple[int, int]:
+        if self._is_forked:
+            raise ValueError("the cache is forked: rewind it first")
         first, end = self.length, self.length + new
         if end > self._memory.shape[4]:
             raise ValueError(f"the cache has {self._memory.shape[4]} slots; {end} were asked for")

@@ -84,6 +84,11 @@ class PaliGemmaConfig:
         """How many slots one picture takes."""
         return self.vision.num_patches
 
+    @property
+    def most_new_tokens(self) -> int:
+        """How long an answer may be beside a picture and the shortest prompt: bos and newline."""
+        return self.decoder.max_positions - self.image_tokens - 2
+
 
 TANH_GELU = ("gelu_pytorch_tanh", "gelu_fast", "gelu_new")
 # Gemma's first releases say "gelu" and mean the tanh approximation (transformers#29402).

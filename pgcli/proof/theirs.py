@@ -23,6 +23,9 @@ from torch import Tensor
 from pgcli.errors import Difference, UsageError
 from pgcli.proof.inputs import Inputs, Outputs
 
+#: Nothing is fetched, and no code of the checkpoint is run: unasked, transformers would ask.
+SAFELY = {"local_files_only": True, "trust_remote_code": False}
+
 
 def imported() -> ModuleType:
     """transformers; UsageError with the command that installs it where it is missing."""
@@ -64,9 +67,9 @@ def load(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
     """
     try:
         model, info = imported().PaliGemmaForConditionalGeneration.from_pretrained(
-            folder, dtype=dtype, local_files_only=True, output_loading_info=True
+            folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **SAFELY
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise Difference(
             f"different: transformers does not read this checkpoint: {reason}",
@@ -135,12 +138,12 @@ def _settings(inputs: Inputs, vocab_size: int) -> Any:
 
 def prompt_ids(folder: Path, prompts: tuple[str, ...]) -> list[list[int]]:
     """Each prompt's ids, from the first token to the newline, by transformers' own tokenizer."""
-    tokenizer = imported().AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer = imported().AutoTokenizer.from_pretrained(folder, **SAFELY)
     return [tokenizer(f"<bos>{prompt}\n", add_special_tokens=False).input_ids for prompt in prompts]
 
 
 def levels(folder: Path, image: Image.Image) -> Tensor:
     """A picture (1, C, R, R) as transformers' own processor prepares it."""
-    processor = imported().AutoImageProcessor.from_pretrained(folder, local_files_only=True)
+    processor = imported().AutoImageProcessor.from_pretrained(folder, **SAFELY)
     pixels: Tensor = processor(image, return_tensors="pt")["pixel_values"]
     return pixels

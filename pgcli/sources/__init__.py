@@ -128,6 +128,10 @@ def _check_columns(part: Part, reading: Reading) -> None:
         raise UsageError(message, hint="only manifests have columns")
     if reading.wants_prompts:
         raise UsageError(f"{part.name} brings no prompts", hint="give one with --prompt")
+    if reading.choices_column is not None:
+        raise UsageError(
+            f"{part.name} brings no choices", hint="give them with --choice; only manifests do"
+        )
 
 
 def _hint(ignored: Mapping[str, int]) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from pgcli import regions
 from pgcli.errors import ManifestError
 from pgcli.records import Item, Region
 from pgcli.sources.paths import MISSING, Placed, as_given
@@ -14,7 +17,6 @@ from pgcli.sources.reading import Reading
 from pgcli.sources.rows import Row
 
 Place = Callable[[str], Placed]
-CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 def item(row: Row, index: int, reading: Reading, *, place: Place, holder: str) -> Item:
@@ -72,25 +74,48 @@ def prompt(row: Row, reading: Reading) -> str:
 
 
 def choices(row: Row, reading: Reading) -> tuple[str, ...]:
-    """The row's own candidates: a list, or text in which `|` stands between them."""
-    if reading.choices_column is None:
+    """The row's own candidates: a list, as text in JSON too, or text in which `|` stands between.
+
+    Raises ManifestError where there are not two or more, all of them text and none twice.
+    """
+    name = reading.choices_column
+    if name is None:
         return ()
-    value = row.values.get(reading.choices_column)
-    listed = value.split("|") if isinstance(value, str) else value
-    if isinstance(listed, list | tuple) and all(isinstance(one, str) for one in listed):
-        return tuple(listed)
-    raise ManifestError(
-        f"{row.place}: the choices in {reading.choices_column!r} are neither a list of texts "
-        "nor text such as yes|no"
-    )
+    if name not in row.values:
+        hint = f"its columns are: {', '.join(map(str, row.values))}"
+        raise ManifestError(f"{row.place}: there is no {name!r}", hint=hint)
+    listed = _listed(row.values[name])
+    if listed is None or not all(isinstance(one, str) for one in listed):
+        problem = "are neither a list of texts nor text such as yes|no"
+    elif len(listed) < 2:
+        problem = f"are {len(listed)}, and picking takes two"
+    else:
+        stripped = tuple(one.strip() for one in listed)
+        if all(stripped) and len(set(stripped)) == len(stripped):
+            return stripped
+        problem = "have an empty one" if not all(stripped) else "have one twice"
+    raise ManifestError(f"{row.place}: the choices in {name!r} {problem}", hint="write yes|no")
+
+
+def _listed(value: Any) -> Sequence[Any] | None:
+    """A cell's list, None where it holds none."""
+    if not isinstance(value, str):
+        return value if isinstance(value, list | tuple) else None
+    if value.lstrip().startswith("["):
+        with suppress(ValueError):
+            found = json.loads(value)
+            if isinstance(found, list):
+                return found
+    return value.split("|")
 
 
 def region(row: Row, reading: Reading) -> Region | None:
-    """The row's own region: four numbers in a list or a text, or a box; None where there is none.
+    """The row's own region, None where it gives none.
 
     Raises ManifestError for anything else, as an answer about the wrong part would look right.
     """
-    value = row.values.get(reading.region_column)
+    name = reading.region_column
+    value = row.values.get(name)
     if value is None or value == "":
         return None
     if reading.refuses_regions:
@@ -98,20 +123,14 @@ def region(row: Row, reading: Reading) -> Region | None:
             f"{row.place}: the row brings a region, and one is given for all",
             hint="leave out --region, or the manifest's column",
         )
-    if isinstance(value, Mapping):
-        value = [value.get(corner) for corner in CORNERS]
-    corners = value.split(",") if isinstance(value, str) else value
     try:
-        left, top, right, bottom = map(float, corners)
-    except (TypeError, ValueError):
-        left, top, right, bottom = math.nan, 0, 0, 0
-    if math.isfinite(left + top + right + bottom) and left < right and top < bottom:
-        return left, top, right, bottom
-    raise ManifestError(
-        f"{row.place}: the {reading.region_column!r} is not xmin,ymin,xmax,ymax in pixels",
-        hint=f"a column named {reading.region_column!r} says which part of a picture is meant; "
-        "rename it if this one does not",
-    )
+        return regions.region(value)
+    except ValueError as problem:
+        raise ManifestError(
+            f"{row.place}: the {name!r} is {problem}",
+            hint=f"a column named {name!r} says which part of a picture is meant; rename it if "
+            "this one does not",
+        ) from problem
 
 
 def _image(row: Row, reading: Reading) -> tuple[str | None, bytes | None]:

@@ -20,7 +20,7 @@ ENDINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "BMP": (".bmp",),
         "TIFF": (".tif", ".tiff"),
         "AVIF": (".avif",),
-        "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
+        "PPM": (".ppm", ".pnm"),  # in colours, which .pgm and .pbm do not hold
     }
 )
 OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(

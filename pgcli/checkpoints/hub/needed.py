@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Literal
 
-from pgcli.checkpoints.files import INDEX, SHARD_NAME, weight_map
+from pgcli.checkpoints.files import INDEX, SHARD_NAME, SINGLE, weight_map
 from pgcli.errors import InvalidCheckpoint
 
 Kind = Literal["model", "adapter"]
 
 CONFIG: dict[Kind, str] = {"model": "config.json", "adapter": "adapter_config.json"}
-SINGLE: dict[Kind, str] = {"model": "model.safetensors", "adapter": "adapter_model.safetensors"}
+ALONE: dict[Kind, str] = {"model": SINGLE, "adapter": "adapter_model.safetensors"}
 PREPROCESSING = ("preprocessor_config.json", "processor_config.json")
 TOKENIZER = "tokenizer.json"
 # what a tokenizer is made of where there is no tokenizer.json
@@ -68,14 +68,14 @@ def _among(files: Iterable[str], names: Collection[str]) -> list[str]:
 
 def _single(repository: str, kind: Kind, names: Collection[str]) -> list[str]:
     """The weights where no index names them."""
-    if SINGLE[kind] in names:
-        return [SINGLE[kind]]
+    if ALONE[kind] in names:
+        return [ALONE[kind]]
     weights = [name for name in sorted(names) if SHARD_NAME.fullmatch(name)]
     if kind == "model" and weights:
         return weights
     pickles = [name for name in sorted(names) if name.endswith(PICKLES)]
     raise InvalidCheckpoint(
-        f"{repository} has no {SINGLE[kind]}"
+        f"{repository} has no {ALONE[kind]}"
         + (f"; {pickles[0]} is a pickle, which can run code" if pickles else ""),
         hint="look for a --revision with safetensors; or save it again with transformers: "
         "save_pretrained writes safetensors",

@@ -19,6 +19,7 @@ LONGEST_ENDING = 5  # bytes, of `.webp`
 
 _DRIVE = re.compile(r"^([A-Za-z]):(?=[/\\])")
 _SLASHES = re.compile(r"[/\\]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Name(NamedTuple):
@@ -85,7 +86,7 @@ def _parts(id_: str, index: int) -> list[str]:
         os.fsencode(text)
     except UnicodeEncodeError:  # half of a surrogate pair, which no file name can hold
         text = encodable(text)
-    text = _DRIVE.sub(r"\1", text.replace("\0", "_"))
+    text = _DRIVE.sub(r"\1", _CONTROL.sub("_", text))  # a terminal that lists them obeys no name
     parts = [part for part in _SLASHES.split(text) if part not in ("", ".", "..")]
     parts = [_cut(part, 1, "") for part in parts[-MOST_PARTS:-1]] + parts[-1:] or [str(index)]
     while len(parts) > 1 and sum(len(os.fsencode(part)) + 1 for part in parts) > LONGEST_PATH:

@@ -41,6 +41,10 @@ class NotDrawing:
     def draw(self, answer: Answer) -> None:
         """Do nothing."""
 
+    def told(self) -> str:
+        """Nothing."""
+        return ""
+
     def __enter__(self) -> Self:
         return self
 
@@ -81,7 +85,7 @@ class Drawing(NotDrawing):
         self._replaced: set[str] = set()
         self._missed: list[str] = []
         self._missed_count = 0
-        self._rows = 0
+        self._rows = self._drawings = 0
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
         """The same items, each remembered from when it is looked at until its row is drawn."""
@@ -112,6 +116,12 @@ class Drawing(NotDrawing):
         if answer.error is None and (answer.boxes or answer.task in LOOKING):
             drawn = self._pool.submit(self._drawn, item, answer, name, token=str(self._rows))
             self._pending.append((answer, drawn))
+            self._drawings += 1
+
+    def told(self) -> str:
+        """What was drawn, and where."""
+        count = self._drawings - self._missed_count
+        return f"{count:,} in {self._folder}" if count else "nothing, as no answer has boxes"
 
     def __enter__(self) -> Self:
         silence_decoders()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from dataclasses import replace
@@ -25,6 +24,7 @@ class Remembered:
         self._free = in_memory
         self._items: dict[int, Item] = {}
         self._rows: dict[int, int] = {}
+        self._files: dict[int, Path] = {}
         self._lock = threading.Lock()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -47,11 +47,13 @@ class Remembered:
         is_last = self._rows[index] == 0
         if is_last:
             del self._items[index], self._rows[index]
-        if item.path is not None and item.data is not None:
-            data = Path(item.path).read_bytes()
+        if index in self._files:
+            file = self._files[index]
+            data = file.read_bytes()
             if is_last:
-                Path(item.path).unlink()
-            return replace(item, path=None, data=data)
+                file.unlink()
+                del self._files[index]
+            return replace(item, data=data)
         if is_last:
             with self._lock:
                 self._free += len(item.data or b"")
@@ -61,20 +63,22 @@ class Remembered:
         """Forget all, and remove the files."""
         self._items.clear()
         self._rows.clear()
+        self._files.clear()
         if self._folder is not None:
             self._folder.cleanup()
 
     def _in_file(self, item: Item) -> Item:
-        """The item with the path of a file that has its bytes, and with none itself."""
+        """The item without its bytes, which are in a file of ours."""
         try:
             if self._folder is None:
                 self._folder = tempfile.TemporaryDirectory(prefix="pgcli-")
-            path = os.path.join(self._folder.name, str(item.index))  # noqa: PTH118
-            Path(path).write_bytes(item.data or b"")
+            file = Path(self._folder.name) / str(item.index)
+            file.write_bytes(item.data or b"")
         except OSError as problem:
             raise OutputFailed(
                 f"cannot keep pictures in {tempfile.gettempdir()} till they are drawn: "
                 f"{problem.strerror or problem}",
                 hint="make room there, name another folder in TMPDIR, or leave --draw out",
             ) from problem
-        return replace(item, path=path, data=b"")
+        self._files[item.index] = file
+        return replace(item, data=b"")
