@@ -18,6 +18,7 @@ from pgcli.cli import ask, plan
 from pgcli.cli.app import app, main
 from pgcli.errors import PgcliError
 from tests import pretend
+from tests.awkward import drawing
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples" / "images"
@@ -466,6 +467,27 @@ def test_parquet_knows_how_it_was_made(capsys, tmp_path, pretended):
     assert (settings["model"], settings["seed"]) == ("pretended@1", 3)
     assert settings["versions"]["pgcli"] == __version__
     assert {"torch", "pillow", "tokenizers"} <= settings["versions"].keys()
+    assert settings["fast_decode"] is False
+    assert call(capsys, *command, "--overwrite", "--fast-decode")[0] == 0
+    settings = json.loads(parquet.read_schema(output).metadata[b"pgcli"])
+    assert settings["fast_decode"] is True
+
+
+def test_fast_decoding_reaches_the_pictures(capsys, tmp_path, monkeypatch):
+    drawing(480, 360).save(tmp_path / "large.jpg")
+    seen = []
+
+    class Looking(pretend.Engine):
+        def ask(self, stream, question, sampling):
+            pictures = list(stream)
+            seen.append(pictures[0][1].pixels)
+            return super().ask(pictures, question, sampling)
+
+    monkeypatch.setattr(ask, "open_engine", lambda *_, **__: Looking())
+    for options in ([], ["--fast-decode"]):
+        code, out, _ = call(capsys, "caption", tmp_path / "large.jpg", "--quiet", *options)
+        assert (code, rows(out)[0]["width"]) == (0, 480)
+    assert (seen[0] != seen[1]).any()
 
 
 def test_without_timing_two_runs_write_the_same_bytes(capsys, tmp_path, pretended):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import signal
 import subprocess
@@ -20,7 +21,7 @@ import pytest
 from pgcli import workers
 from pgcli.images import Limits, Square, look
 from pgcli.records import Item, Picture
-from pgcli.workers import look_ahead, worker
+from pgcli.workers import look_ahead, process, worker
 from tests.awkward import drawing, encoded
 
 PNG = encoded(drawing(), "PNG")
@@ -103,6 +104,29 @@ def test_a_process_that_dies_by_chance_costs_nothing(tmp_path: Path) -> None:
 def test_a_picture_that_takes_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "TIME_LIMIT_SECONDS", 3)
     assert codes(pretended("a", "hang", "b")) == [None, "timeout", None]
+
+
+@pytest.mark.parametrize("side", [1, 224, 896])
+def test_pixels_cross_a_pipe_as_they_are_and_may_be_written_to(side: int) -> None:
+    ready, waiting = os.pipe()
+    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    sent = Picture(items(1)[0], 5, 6, pixels, 0.5)
+    with os.fdopen(waiting, "wb") as outlet, os.fdopen(ready, "rb") as inlet:
+        sending = threading.Thread(target=process.send, args=(outlet, sent))
+        sending.start()
+        came = process.receive(inlet)
+        sending.join()
+    assert (came.item, came.width, came.height, came.load_ms) == (sent.item, 5, 6, 0.5)
+    assert came.pixels.dtype == np.uint8
+    assert np.array_equal(came.pixels, pixels)
+    came.pixels[0, 0, 0] ^= 1  # torch warns of arrays that must not be written to
+
+
+def test_a_pipe_that_ends_early_brings_nothing() -> None:
+    whole = io.BytesIO()
+    process.send(whole, Picture(items(1)[0], 1, 1, np.ones((9, 9, 3), np.uint8), 0.0))
+    for length in range(0, len(whole.getvalue()), 7):
+        assert process.receive(io.BytesIO(whole.getvalue()[:length])) is None
 
 
 def test_what_a_decoder_prints_does_not_disturb_the_pictures() -> None:
