@@ -3,6 +3,7 @@
     python benchmarks/decode.py                              # 224 px, three sizes of photographs
     python benchmarks/decode.py --resolution 448 --rounds 20
     python benchmarks/decode.py --differences                # what --fast-decode changes, no times
+    python benchmarks/decode.py --handover                   # what it costs to cross a process
 
 The pictures are made here and encoded as JPEGs: noise at all scales as photographs have it, shapes
 and lines of text. The ways take turns on one core, forwards and backwards, and are compared by the
@@ -30,13 +31,14 @@ from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from statistics import median
-from time import thread_time
+from time import process_time, thread_time
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from pgcli.images import Limits, Square, look
-from pgcli.records import Item
+from pgcli.records import Item, Picture
+from pgcli.workers import look_ahead
 
 SIZES = {"224 px": (224, 224), "0.5 MP": (816, 612), "12 MP": (4000, 3000)}
 REFERENCES = ("transformers", "transformers to bytes")
@@ -55,6 +57,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if options.differences:
             report["differences"] = differences(Path(folder))
+        elif options.handover:
+            report["handover_milliseconds"] = {side: handover(side) for side in (224, 448, 896)}
         else:
             report["sizes"] = {
                 name: compared(Path(folder), name, options) for name in options.sizes or SIZES
@@ -149,6 +153,23 @@ def differences(folder: Path) -> list[dict[str, object]]:
     return found
 
 
+def handover(side: int, pictures: int = 500) -> float:
+    """The core's time that a ready square takes from a worker process to the caller, both ends."""
+    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    ready = partial(Picture, width=side, height=side, pixels=pixels, load_ms=0.0)
+    items = (Item(n, str(n), "picture.jpg", "picture.jpg") for n in range(pictures + 100))
+    coming = look_ahead(items, ready, workers=1, total=None)
+    next(coming)
+    child = min(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+    spent = Path(f"/proc/{child}/schedstat")  # nanoseconds on a core come first
+    began = process_time() + int(spent.read_text().split()[0]) / 1e9
+    for _ in range(pictures):
+        next(coming)
+    ended = process_time() + int(spent.read_text().split()[0]) / 1e9
+    coming.close()
+    return round((ended - began) / pictures * 1000, 3)
+
+
 def jpeg(image: Image.Image) -> bytes:
     file = BytesIO()
     image.save(file, "JPEG", quality=85)
@@ -205,6 +226,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--core", type=int, default=0, help="the core that all run on")
     parser.add_argument("--differences", action="store_true", help="pixels instead of times")
+    parser.add_argument("--handover", action="store_true", help="worker to caller instead")
     return parser.parse_args()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
@@ -131,6 +132,34 @@ def test_a_pipe_that_ends_early_brings_nothing() -> None:
 
 def test_what_a_decoder_prints_does_not_disturb_the_pictures() -> None:
     assert codes(pretended("talk", "a", "talk", "b")) == [None] * 4
+
+
+def test_a_worker_keeps_memory_between_pictures_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1000000")
+    pictures = look_ahead(items(40), LOOK, workers=1, total=None)
+    next(pictures)
+    (child,) = children()
+    told = child.environ()
+    assert told["MALLOC_TRIM_THRESHOLD_"] == worker.KEPT_MEMORY["MALLOC_TRIM_THRESHOLD_"]
+    assert told["MALLOC_MMAP_THRESHOLD_"] == "1000000"
+    pictures.close()
+
+
+def test_a_worker_holds_one_picture_at_a_time(tmp_path: Path) -> None:
+    drawing(4000, 3000).save(tmp_path / "large.jpg")  # 48 MB in memory
+    named = [Item(n, str(n), "x", path=str(tmp_path / "large.jpg")) for n in range(12)]
+    pictures = look_ahead(named, LOOK, workers=1, total=None)
+    next(pictures)
+    (child,) = children()
+    sizes = []
+    for _ in pictures:
+        with contextlib.suppress(psutil.Error):  # it ends with the last picture
+            sizes.append(child.memory_info().rss / 2**20)
+    assert max(sizes) < 200
+    assert max(sizes[5:]) < max(sizes[:5]) + 20
 
 
 def test_who_stops_early_leaves_no_process_behind() -> None:
