@@ -54,7 +54,9 @@ class Machine:
         )
 
 
-def measured(config: PaliGemmaConfig, rows: int, device: torch.device, dtype: torch.dtype) -> Machine:
+def measured(
+    config: PaliGemmaConfig, rows: int, device: torch.device, dtype: torch.dtype
+) -> Machine:
     """Rates at the shapes that `rows` pictures make in this model, and at a large one."""
     products = tuple(
         Product(name, _name(dtype), m, k, n, _product(m, k, n, device, dtype))

@@ -95,15 +95,16 @@ def generate(
 ) -> list[Growing]:
     """Answer a batch of prompts about encoded pictures, each row until it stops on its own.
 
-    `keys` name the rows for their draws, `lengths` are limits of their own, within the one of all. A pass's time is divided over the rows alive in it. With
-    a grammar, on the same device, no token is drawn that it does not allow.
+    `keys` name the rows for their draws, `lengths` are limits of their own, within the one of all.
+    A pass's time is divided over the rows alive in it. With a grammar, on the same device, no token
+    is drawn that it does not allow.
     """
     device = patch_BPD.device
     watch = Stopwatch(device)
-    rows = [
-        Growing(Random(f"{sampling.seed} {key}"), most=most)
-        for key, most in zip(keys, lengths or [None] * len(keys), strict=True)
-    ]
+    rows = [Growing(Random(f"{sampling.seed} {key}")) for key in keys]
+    if lengths is not None:
+        for row, length in zip(rows, lengths, strict=True):
+            row.most = length
     marks = [watch.mark()]
     logits_BV, cache = prefilled(model, patch_BPD, prompts, room=limits.max_new_tokens)
     marks.append(watch.mark())
