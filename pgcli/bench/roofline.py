@@ -99,7 +99,10 @@ def prefill(
 
 
 def step(config: PaliGemmaConfig, rows: int, slots: int, itemsize: int) -> Cost:
-    """One more token for every row, each of which sees so many slots, its own included."""
+    """One more token for every row, each of which sees so many slots, its own included.
+
+    Layers with a window are taken for whole: at no resolution does it hide a hundredth of a row.
+    """
     decoder = config.decoder
     flops = 2 * _weights(decoder) + _attention(decoder, decoder.depth * slots)
     # what is remembered is read and the new slot written; so are the scores, written and read

@@ -114,7 +114,7 @@ def bench(
         ),
     ] = None,
     new_tokens: Annotated[
-        values.Span,
+        values.Span | None,
         option(
             "Answering",
             "--new-tokens",
@@ -123,10 +123,14 @@ def bench(
             default="16",
             help="Tokens of each answer, whatever the model says; 4-64 draws them in between.",
         ),
-    ] = values.SIXTEEN,
+    ] = None,
     natural: Annotated[
         bool,
-        option("Answering", "--natural", help="Measure answers that end by themselves too."),
+        option(
+            "Answering",
+            "--natural",
+            help="Let answers end by themselves; with --new-tokens, measure both.",
+        ),
     ] = False,
     scope: Annotated[
         values.Scopes,
@@ -198,7 +202,7 @@ def bench(
     from pgcli.cli.bench import bench as measure
     from pgcli.tasks import MAX_NEW_TOKENS
 
-    lengths = [Lengths(*new_tokens)]
+    lengths = [] if natural and new_tokens is None else [Lengths(*(new_tokens or (16, 16)))]
     if natural:
         lengths.append(Lengths(1, MAX_NEW_TOKENS["caption"], natural=True))
     measure(

@@ -19,7 +19,6 @@ NO_COLUMNS = Columns(())
 BatchSizes = NewType("BatchSizes", tuple[int, ...])
 AUTO_SIZES = BatchSizes(())
 Span = NewType("Span", tuple[int, int])
-SIXTEEN = Span((16, 16))
 Scopes = NewType("Scopes", tuple[Scope, ...])
 ALL_SCOPES = Scopes(SCOPES)
 Region = NewType("Region", tuple[float, float, float, float])
@@ -62,10 +61,8 @@ def batch_sizes(text: str | BatchSizes) -> BatchSizes:
     return BatchSizes(tuple(sorted(size for size in sizes if size is not None)))
 
 
-def span(text: str | Span) -> Span:
+def span(text: str) -> Span:
     """A number of tokens, or two between which numbers are drawn."""
-    if isinstance(text, tuple):
-        return text  # the default
     found = re.fullmatch(r"([1-9]\d{0,4})(?:-([1-9]\d{0,4}))?", text, re.ASCII)
     if not found or int(found[1]) > int(found[2] or found[1]):
         raise typer.BadParameter(f"{text!r} is neither a number of tokens nor a span such as 4-64")

@@ -78,7 +78,10 @@ class Engine:
         prompt too long for the model is an error row. A picture is encoded once for all its
         prompts. A `trial` is a measurement's, which sets lengths and is told tokens.
         """
-        limits = self._limits(question, forced=trial is not None and bool(trial.lengths))
+        forced = trial.lengths if trial else ()
+        if forced:
+            question = replace(question, max_new_tokens=max(forced))
+        limits = self._limits(question, forced=bool(forced))
         admission = Admission(
             self.vocabulary,
             self.model.config,
