@@ -442,6 +442,12 @@ class TestRoom:
         assert told.sharing
         assert told.results[0].agreements[0].share == 1
 
+    def test_weights_that_only_this_code_reads_are_not_shared(self, tiny):
+        model = weights.load(tiny, files.config(tiny), dtype=torch.float32)
+        model.decoder.layers[0].mlp.down_proj = torch.nn.Identity()
+        with peer.silence(), pytest.raises(NoUsableDevice, match="for each program"):
+            loading.shared(model, tiny)
+
     def test_a_batch_without_memory_is_left_out_and_said(self, tiny, monkeypatch):
         arrays = Ours.arrays
 
