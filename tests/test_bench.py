@@ -22,7 +22,7 @@ from pgcli.bench.ours import Ours
 from pgcli.bench.plan import Lengths, Plan
 from pgcli.bench.plot import svg
 from pgcli.bench.roofline import Roof, Stages, Workload, limit
-from pgcli.bench.theirs import Theirs
+from pgcli.bench.theirs import Listener, Theirs
 from pgcli.bench.work import Run, Shelf, Work
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import Checkpoint
@@ -156,6 +156,15 @@ class TestEqualInputs:
         given = work(Lengths(2, 4), pictures=2)
         assert theirs.name == "transformers, static cache"
         assert ours.arrays(given).tokens == theirs.arrays(given).tokens
+
+    def test_tokens_that_are_never_generated_here_are_ruled_out_there(self, sides):
+        _, theirs, _ = sides
+        score_BV = torch.arange(8.0).repeat(2, 1)
+        with Listener(theirs.model, torch.device("cpu"), vocabulary=6, image_token=4) as listener:
+            listener.begin()
+            assert listener(torch.zeros(2, 1), score_BV).argmax(-1).tolist() == [5, 5]
+            score_BV[:, 5] = 0
+            assert listener(torch.zeros(2, 1), score_BV).argmax(-1).tolist() == [3, 3]
 
     def test_natural_answers_end_by_themselves_in_both(self, sides):
         ours, theirs, work = sides

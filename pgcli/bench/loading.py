@@ -16,7 +16,9 @@ from pgcli.errors import NoUsableDevice
 from pgcli.model.paligemma import PaliGemma
 from pgcli.proof import theirs
 
-SHARE_OF_FREE = 0.5  # that a second copy may take, with a batch: the machine has other work to do
+# of free memory that a second copy may take, with a batch: transformers' loader holds the file and
+# what it makes of it for a while, and the machine has other work to do
+SHARE_OF_FREE = 0.3
 
 
 def beside(engine: Engine, folder: Path, batch: int) -> tuple[Any, bool]:

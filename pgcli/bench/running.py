@@ -150,8 +150,9 @@ class Bench:
         seconds = sum(act().seconds for act in acts(few)) * batch / few.rows
         count = self.plan.pictures
         if count is None:
-            batches = max(1, int(self._budget() / (self.plan.rounds * seconds)))
-            count = min(batches * batch // prompts or 1, max(MOST_PICTURES, batch))
+            batches = int(self._budget() / (self.plan.rounds * seconds))
+            batches = max(1, min(batches, MOST_PICTURES // batch))
+            count = -(-batches * batch // prompts)
         return in_turns(acts(self._work(lengths, batch, count)), self.plan.rounds)
 
     def _budget(self) -> float:

@@ -106,7 +106,11 @@ class Theirs:
     ) -> dict[int, tuple[int, ...]]:
         """A batch's tokens by row, each cut where it ended."""
         token_BS, is_real_BS = self._padded([work.prompt(row) for row in rows])
-        most = max((work.lengths[row] for row in rows), default=0) if work.lengths else 0
+        # a static cache of another size would be compiled for anew
+        lengths = (
+            work.lengths if self._static else [work.lengths[row] for row in rows if work.lengths]
+        )
+        most = max(lengths, default=0)
         stop_tokens = None if work.lengths else sorted(self._config.stop_tokens)
         self.model.generation_config = theirs.imported().GenerationConfig(
             do_sample=False,

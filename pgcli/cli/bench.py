@@ -231,6 +231,10 @@ def facts(report: Report) -> Facts:
     for one in report.results:
         if one.scope == "device" or "device" not in {other.scope for other in report.results}:
             told.append((f"lengths, batch {one.batch_size}", histogram(one.seen)))
+        for program in one.splits:
+            if program.peak_bytes is not None:
+                label = f"memory of {program.name}, batch {one.batch_size}"
+                told.append((label, f"{program.peak_bytes / 1e9:.2f} GB on top of the weights"))
     return told + [("left out", reason) for reason in report.left_out]
 
 
