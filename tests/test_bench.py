@@ -389,6 +389,13 @@ class TestRoofline:
         assert told.products[-1].inner == config.decoder.mlp_dim
         assert told.roof.flops_per_second == max(p.flops_per_second for p in told.products)
         assert told.roof.bytes_per_second > 1e6
+        slow = replace(
+            told,
+            products=tuple(replace(p, flops_per_second=1.0) for p in told.products),
+            read_bytes_per_second=1e18,
+        )
+        assert machine.best(slow, told).products == told.products
+        assert machine.best(told, slow).roof.bytes_per_second == 1e18
 
 
 def counted(act):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -64,6 +64,17 @@ def measured(
     )
     copied, read = _memory(device)
     return Machine(_device(device), torch.get_num_threads(), products, copied, read)
+
+
+def best(one: Machine, other: Machine) -> Machine:
+    """The better of two measurements: a rate that was reached once can be reached."""
+    pairs = zip(one.products, other.products, strict=True)
+    return replace(
+        one,
+        products=tuple(max(pair, key=lambda product: product.flops_per_second) for pair in pairs),
+        copied_bytes_per_second=max(one.copied_bytes_per_second, other.copied_bytes_per_second),
+        read_bytes_per_second=max(one.read_bytes_per_second, other.read_bytes_per_second),
+    )
 
 
 def shapes(config: PaliGemmaConfig, rows: int) -> Iterator[tuple[str, int, int, int]]:

@@ -16,6 +16,7 @@ from pgcli.printable import printable
 
 WIDTH, HEIGHT = 360, 260  # of a panel, of which there is one for each scope and length
 LEFT, TOP, RIGHT, BOTTOM = 56, 64, 16, 44
+LETTER = 5.5  # about as wide as one is on average
 COLOURS = ("#1763b6", "#b4481e", "#6b7a1e", "#666666")
 WORDS = {"device": "device only", "arrays": "arrays to tokens", "files": "files to rows"}
 
@@ -72,13 +73,15 @@ def _panel(results: Sequence[Result]) -> Iterator[str]:
         x = scales.x(one.batch_size)
         yield _text(x, HEIGHT - BOTTOM + 16, str(one.batch_size), anchor="middle")
     yield _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "batch size", anchor="middle")
+    beside = float(LEFT)
     for number, (name, points) in enumerate(lines.items()):
         colour = COLOURS[number % len(COLOURS)]
         at = [(scales.x(batch), scales.y(speed)) for batch, speed in points]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
         yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
         yield "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in at)
-        yield _text(LEFT + 8 + 90 * number, 52, name, colour=colour)
+        yield _text(beside, 52, name, colour=colour)
+        beside += LETTER * len(name) + 12
 
 
 def _lines(results: Sequence[Result]) -> dict[str, Points]:

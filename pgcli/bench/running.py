@@ -15,11 +15,12 @@ import torch
 from pgcli import tasks
 from pgcli.bench import machine
 from pgcli.bench.loading import beside
+from pgcli.bench.machine import Machine
 from pgcli.bench.measure import in_turns
 from pgcli.bench.ours import Ours, Pipeline
 from pgcli.bench.plan import Lengths, Plan
 from pgcli.bench.report import Limit, Report, Result, best, result, split
-from pgcli.bench.roofline import Workload, limit
+from pgcli.bench.roofline import Roof, Workload, limit
 from pgcli.bench.theirs import Theirs
 from pgcli.bench.work import Run, Shelf, Side, Work
 from pgcli.checkpoints import files
@@ -58,12 +59,13 @@ def bench(
             engine = load(checkpoint, device=device, dtype=dtype)
             bench = Bench(engine, checkpoint.folder, items, plan, pipeline, Path(scratch))
         with waiting("measuring this machine"):
-            bench.measure_machine()
+            before = bench.machine()
         for lengths in plan.lengths:
             for batch in bench.batch_sizes:
                 with waiting(f"answers of {lengths} tokens, batches of {batch}"):
                     bench.measure(lengths, batch)
-        return bench.report()
+        with waiting("measuring this machine again"):  # it may have been busy before
+            return bench.report(machine.best(before, bench.machine()))
 
 
 class Bench:
@@ -89,13 +91,13 @@ class Bench:
         if engine.device.startswith("cuda"):  # where transformers compiles what a static cache lets
             self.theirs.append(other(static=True))
         self.sides: list[Side] = [Ours(engine, pipeline), *self.theirs]
-        self.results: list[Result] = []
+        self.results: list[tuple[Result, Sequence[Sequence[Run]]]] = []
         self.left_out: list[str] = []
 
-    def measure_machine(self) -> None:
-        """Find out what the machine can do at the largest batch."""
+    def machine(self) -> Machine:
+        """What the machine can do at best, at the largest batch."""
         weight = self.engine.model.projector.weight
-        self.machine = machine.measured(
+        return machine.measured(
             self.engine.model.config, max(self.batch_sizes), weight.device, weight.dtype
         )
 
@@ -112,13 +114,16 @@ class Bench:
                 continue
             names = [side.name for side in self.sides]
             for scope in together:
-                found = result(scope, str(lengths), batch, names, runs)
-                self.results.append(self._limited(found, runs) if scope == "device" else found)
+                self.results.append((result(scope, str(lengths), batch, names, runs), runs))
 
-    def report(self) -> Report:
+    def report(self, machine: Machine) -> Report:
         """All that was measured. Raises NoUsableDevice where that is nothing."""
         if not self.results:
             raise NoUsableDevice(self.left_out[-1], hint="--batch-size with smaller numbers")
+        results = tuple(
+            self._limited(one, runs, machine.roof) if one.scope == "device" else one
+            for one, runs in self.results
+        )
         return Report(
             device=self.engine.device,
             dtype=self.engine.dtype,
@@ -126,12 +131,12 @@ class Bench:
             transformers=version("transformers"),
             attention=self.theirs[0].attention,
             sharing=self.sharing,
-            pictures=max(one.rows for one in self.results) // len(self.plan.prompts),
+            pictures=max(one.rows for one in results) // len(self.plan.prompts),
             prompts=self.plan.prompts,
             rounds=self.plan.rounds,
-            machine=self.machine,
-            results=tuple(self.results),
-            best=best(self.results),
+            machine=machine,
+            results=results,
+            best=best(results),
             left_out=tuple(self.left_out),
         )
 
@@ -167,9 +172,8 @@ class Bench:
         drawn = lengths.of(len(looked) * len(ids))
         return Work(looked, stored, question, ids, drawn, batch)
 
-    def _limited(self, found: Result, runs: Sequence[Sequence[Run]]) -> Result:
+    def _limited(self, found: Result, runs: Sequence[Sequence[Run]], roof: Roof) -> Result:
         """The result with its stages against the machine's limit."""
-        roof = self.machine.roof
         work, config = self._workload(found, runs[0][-1]), self.engine.model.config
         least = limit(config, work, roof)
         untrimmed = limit(config, replace(work, trimmed=False), roof)

@@ -205,6 +205,10 @@ def shares(program: Split) -> str:
     return f"{share(program.share)}: " + ", ".join(f"{100 * part:.0f}" for part in parts)
 
 
+def max_share(program: Split) -> float:
+    return max(program.shares.vision, program.shares.prefill, program.shares.decode)
+
+
 def facts(report: Report) -> Facts:
     """What the tables rest on."""
     machine = report.machine
@@ -235,6 +239,10 @@ def facts(report: Report) -> Facts:
             if program.peak_bytes is not None:
                 label = f"memory of {program.name}, batch {one.batch_size}"
                 told.append((label, f"{program.peak_bytes / 1e9:.2f} GB on top of the weights"))
+    if any(max_share(program) > 1 for one in report.results for program in one.splits):
+        told.append(
+            ("beware", "shares above 100 %: this machine was busier when its rates were measured")
+        )
     return told + [("left out", reason) for reason in report.left_out]
 
 
