@@ -284,7 +284,7 @@ def test_debug_shows_where_a_known_problem_comes_from(capsys):
 
 def examples():
     """The last line of each help page."""
-    for command in ([], *([name] for name in [*ANSWERING, "info", "doctor"])):
+    for command in ([], *([name] for name in [*ANSWERING, "info", "bench", "doctor"])):
         shown = CliRunner().invoke(app, [*command, "--help"]).output
         yield shown.strip().splitlines()[-1].strip()
 

@@ -20,6 +20,7 @@ from pgcli.engine.grammar import Grammar
 from pgcli.engine.masks import masks_of_rows
 from pgcli.engine.rows import generated, picked
 from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.trial import Trial
 from pgcli.images import Square
 from pgcli.model.masks import MaskDecoder
 from pgcli.model.paligemma import PaliGemma
@@ -66,15 +67,19 @@ class Engine:
         stream: Iterable[tuple[int, Picture]],
         question: Question,
         sampling: Sampling = GREEDY,
+        trial: Trial | None = None,
     ) -> Iterator[tuple[int, Answer]]:
         """The answers to each picture's prompts, with their places, in the order in which they end.
 
         In comes each picture with the place of its first row; its k-th prompt is answered at
         place + k. No more pictures are taken than are looked over for batches of equal length. A
         prompt too long for the model is an error row. A picture is encoded once for all its
-        prompts.
+        prompts. A `trial` is a measurement's, which sets lengths and is told tokens.
         """
-        limits = self._limits(question)
+        forced = trial.lengths if trial else ()
+        if forced:
+            question = replace(question, max_new_tokens=max(forced))
+        limits = self._limits(question, forced=bool(forced))
         admission = Admission(
             self.vocabulary,
             self.model.config,
@@ -89,6 +94,7 @@ class Engine:
             task=question.task,
             generate=partial(generate, limits=limits, sampling=sampling, grammar=grammar),
             score=partial(score, limits=limits),
+            trial=trial,
         )
         # candidates side by side take several times the memory of an answer that grows
         size = max(1, self.batch_size // 4) if question.has_choices else self.batch_size
@@ -108,13 +114,16 @@ class Engine:
         fitting = WINDOW_BYTES // (3 * self.square.resolution**2)
         return max(self.batch_size, min(WINDOW_BATCHES * self.batch_size, fitting))
 
-    def _limits(self, question: Question) -> Limits:
-        """Where answers end. Raises UsageError where they would leave no room for a prompt."""
+    def _limits(self, question: Question, *, forced: bool) -> Limits:
+        """Where answers end, whatever the model says if `forced`.
+
+        Raises UsageError where they would leave no room for a prompt.
+        """
         config = self.model.config
         insist_on_room(question, config.most_new_tokens)
         return Limits(
             max_new_tokens=question.max_new_tokens,
-            stop_tokens=frozenset(config.stop_tokens),
+            stop_tokens=frozenset() if forced else frozenset(config.stop_tokens),
             vocabulary=self.vocabulary.size,
             image_token=config.image_token,
         )
@@ -131,6 +140,7 @@ class Engine:
         task: Task,
         generate: Callable[..., list[Growing]],
         score: Callable[..., list[Scored]],
+        trial: Trial | None,
     ) -> list[tuple[int, Answer]]:
         """The rows of a batch, whose answers are all generated or all picked."""
         prompts = [request.ids for request in batch]
@@ -147,7 +157,11 @@ class Engine:
                 answers = list(map(picked, rows, scored))
             else:
                 keys = [f"{request.picture.item.index} {request.prompt}" for request in batch]
-                told = generate(self.model, patch_BPD, prompts, keys)
+                places = [request.place for request in batch]
+                lengths = None if trial is None else trial.lengths_at(places)
+                told = generate(self.model, patch_BPD, prompts, keys, lengths=lengths)
+                if trial is not None:
+                    trial.tokens |= {n: tuple(r.tokens) for n, r in zip(places, told, strict=True)}
                 answers = self._told(rows, told)
         return [(request.place, row) for request, row in zip(batch, answers, strict=True)]
 

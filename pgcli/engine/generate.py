@@ -55,6 +55,7 @@ class Growing:
 
     `stopped` says that the last token is a stop token. So it is with `finish` "stop", and with
     "length" too where a grammar ended the answer because no further object would have fitted.
+    `most` is the row's own limit where it has one, below that of all.
     """
 
     draws: Random
@@ -65,6 +66,11 @@ class Growing:
     finish: Finish = "length"
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
+    most: int | None = None
+
+    def left(self, limits: Limits) -> int:
+        """How many tokens may still come."""
+        return (limits.max_new_tokens if self.most is None else self.most) - len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +91,20 @@ def generate(
     limits: Limits,
     sampling: Sampling,
     grammar: Grammar | None = None,
+    lengths: Sequence[int] | None = None,
 ) -> list[Growing]:
     """Answer a batch of prompts about encoded pictures, each row until it stops on its own.
 
-    `keys` name the rows for their draws. A pass's time is divided over the rows alive in it. With
-    a grammar, on the same device, no token is drawn that it does not allow.
+    `keys` name the rows for their draws, `lengths` are limits of their own, within the one of all.
+    A pass's time is divided over the rows alive in it. With a grammar, on the same device, no token
+    is drawn that it does not allow.
     """
     device = patch_BPD.device
     watch = Stopwatch(device)
     rows = [Growing(Random(f"{sampling.seed} {key}")) for key in keys]
+    if lengths is not None:
+        for row, length in zip(rows, lengths, strict=True):
+            row.most = length
     marks = [watch.mark()]
     logits_BV, cache = prefilled(model, patch_BPD, prompts, room=limits.max_new_tokens)
     marks.append(watch.mark())
@@ -139,7 +150,7 @@ def choose(
     if grammar is None:
         token_B = draw(logits_BV, rows, sampling)
     else:
-        lefts = [limits.max_new_tokens - len(row.tokens) for row in rows]
+        lefts = [row.left(limits) for row in rows]
         allowed = [grammar.allowed(row.state, left) for row, left in zip(rows, lefts, strict=True)]
         logits_BA = logits_BV[:, grammar.token_A].masked_fill(~torch.stack(allowed), -torch.inf)
         token_B = grammar.token_A[draw(logits_BA, rows, sampling)]
@@ -194,10 +205,10 @@ def _append(
     """Give every unfinished row its token; return those that go on."""
     going = []
     for row, token, logprob in zip(seated, token_B.tolist(), logprob_B.tolist(), strict=True):
-        if row.stopped:
+        left = row.left(limits)
+        if row.stopped or not left:
             continue
         insist_on_number(logprob)
-        left = limits.max_new_tokens - len(row.tokens)
         row.tokens.append(token)
         row.logprobs.append(logprob)
         if token in limits.stop_tokens:
