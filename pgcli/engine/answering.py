@@ -18,6 +18,7 @@ from pgcli.engine.generate import Growing, Limits, Running
 from pgcli.engine.masks import masks_of_rows
 from pgcli.engine.rows import generated, picked
 from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.trial import Trial
 from pgcli.model.masks import MaskDecoder
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Answer, Mask, Picture, Piece
@@ -49,11 +50,14 @@ class Generating:
         blank: Blank,
         vocabulary: Vocabulary,
         mask_decoder: MaskDecoder | None,
+        *,
+        trial: Trial | None = None,
     ):
         self._running = running
         self._looked_at = partial(looked_at, features=features, blank=blank)
         self._vocabulary = vocabulary
         self._mask_decoder = mask_decoder
+        self._trial = trial
         self._open: dict[Growing, Placed] = {}
 
     def answers(self, group: Sequence[Request]) -> Iterator[Placed]:
@@ -71,8 +75,10 @@ class Generating:
     def _join(self, group: Sequence[Request]) -> list[Placed]:
         with memory_named(f"{len(group)} more rows", SMALLER):
             patch_BPD, rows = self._looked_at(group)
-            begun = self._running.begun([f"{one.picture.item.index} {one.prompt}" for one in group])
             places = [one.place for one in group]
+            keys = [f"{one.picture.item.index} {one.prompt}" for one in group]
+            lengths = None if self._trial is None else self._trial.lengths_at(places)
+            begun = self._running.begun(keys, lengths)
             self._open |= zip(begun, zip(places, rows, strict=True), strict=True)
             return self._told(self._running.join(patch_BPD, [one.ids for one in group], begun))
 
@@ -87,6 +93,9 @@ class Generating:
             return []
         pieces = [self._pieces(row) for row in ended]
         places, rows = zip(*(self._open.pop(row) for row in ended), strict=True)
+        if self._trial is not None:
+            told = (tuple(row.tokens) for row in ended)
+            self._trial.tokens |= zip(places, told, strict=True)
         masks: Sequence[tuple[Mask | None, ...] | None] = [None] * len(rows)
         if rows[0].task == "segment":
             sizes = [(row.width or 0, row.height or 0) for row in rows]

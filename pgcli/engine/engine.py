@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from pgcli.checkpoints.files import Preprocessing
@@ -13,6 +14,7 @@ from pgcli.engine.features import Features
 from pgcli.engine.generate import GREEDY, Limits, Running, Sampling
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.trial import Trial
 from pgcli.images import Square
 from pgcli.model.masks import MaskDecoder
 from pgcli.model.paligemma import PaliGemma
@@ -62,15 +64,19 @@ class Engine:
         stream: Iterable[tuple[int, Picture]],
         question: Question,
         sampling: Sampling = GREEDY,
+        trial: Trial | None = None,
     ) -> Iterator[tuple[int, Answer]]:
         """The answers to each picture's prompts, with their places, in the order in which they end.
 
         In comes each picture with the place of its first row; its k-th prompt is answered at
         place + k. No more pictures are taken than are looked over for batches of equal length. A
         prompt too long for the model is an error row. A picture is encoded once for all its
-        prompts.
+        prompts. A `trial` is a measurement's, which sets lengths and is told tokens.
         """
-        limits = self._limits(question)
+        forced = trial.lengths if trial else ()
+        if forced:
+            question = replace(question, max_new_tokens=max(forced))
+        limits = self._limits(question, forced=bool(forced))
         admission = Admission(
             self.vocabulary,
             self.model.config,
@@ -78,7 +84,7 @@ class Engine:
             max_new_tokens=limits.max_new_tokens,
             model=self.label,
         )
-        answering = self._answering(question, limits, sampling)
+        answering = self._answering(question, limits, sampling, trial)
         group = self._group()
         if question.has_choices:  # side by side they take several times what an answer takes
             group = min(group, max(1, self.batch_size // 4))
@@ -105,19 +111,22 @@ class Engine:
         fitting = WINDOW_BYTES // (3 * self.square.resolution**2)
         return max(self.batch_size, min(WINDOW_BATCHES * self.batch_size, fitting))
 
-    def _limits(self, question: Question) -> Limits:
-        """Where answers end. Raises UsageError where they would leave no room for a prompt."""
+    def _limits(self, question: Question, *, forced: bool) -> Limits:
+        """Where answers end, whatever the model says if `forced`.
+
+        Raises UsageError where they would leave no room for a prompt.
+        """
         config = self.model.config
         insist_on_room(question, config.most_new_tokens)
         return Limits(
             max_new_tokens=question.max_new_tokens,
-            stop_tokens=frozenset(config.stop_tokens),
+            stop_tokens=frozenset() if forced else frozenset(config.stop_tokens),
             vocabulary=self.vocabulary.size,
             image_token=config.image_token,
         )
 
     def _answering(
-        self, question: Question, limits: Limits, sampling: Sampling
+        self, question: Question, limits: Limits, sampling: Sampling, trial: Trial | None
     ) -> Generating | Picking:
         features = Features(self.model, self._preprocessing)
         blank = partial(unanswered, task=question.task, model=self.label)
@@ -125,7 +134,9 @@ class Engine:
             return Picking(self.model, features, blank, limits)
         grammar = self._grammar(question) if question.strict else None
         running = Running(self.model, self.batch_size, limits, sampling, grammar)
-        return Generating(running, features, blank, self.vocabulary, self._mask_decoder)
+        return Generating(
+            running, features, blank, self.vocabulary, self._mask_decoder, trial=trial
+        )
 
     def _grammar(self, question: Question) -> Grammar:
         stop_tokens = self.model.config.stop_tokens

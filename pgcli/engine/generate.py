@@ -54,6 +54,7 @@ class Growing:
 
     `stopped` says that the last token is a stop token. So it is with `finish` "stop", and with
     "length" too where a grammar ended the answer because no further object would have fitted.
+    `most` is the row's own limit where it has one, below that of all.
     """
 
     draws: Random
@@ -64,6 +65,11 @@ class Growing:
     finish: Finish = "length"
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
+    most: int | None = None
+
+    def left(self, limits: Limits) -> int:
+        """How many tokens may still come."""
+        return (limits.max_new_tokens if self.most is None else self.most) - len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +90,14 @@ def generate(
     limits: Limits,
     sampling: Sampling,
     grammar: Grammar | None = None,
+    lengths: Sequence[int] | None = None,
 ) -> list[Growing]:
     """Answer a batch of prompts about encoded pictures, each row until it stops on its own.
 
-    `keys` name the rows for their draws.
+    `keys` name the rows for their draws, `lengths` are limits of their own, within the one of all.
     """
     running = Running(model, len(prompts), limits, sampling, grammar)
-    rows = running.begun(keys)
+    rows = running.begun(keys, lengths)
     running.join(patch_BPD, prompts, rows)
     while running.rows:
         running.step()
@@ -126,9 +133,13 @@ class Running:
         """How many rows may join."""
         return self._size - len(self.rows)
 
-    def begun(self, keys: Sequence[str]) -> list[Growing]:
+    def begun(self, keys: Sequence[str], lengths: Sequence[int] | None = None) -> list[Growing]:
         """Rows without a token yet; the keys name them for their draws."""
-        return [Growing(Random(f"{self._sampling.seed} {key}")) for key in keys]
+        mosts: Sequence[int | None] = lengths or [None] * len(keys)
+        return [
+            Growing(Random(f"{self._sampling.seed} {key}"), most=most)
+            for key, most in zip(keys, mosts, strict=True)
+        ]
 
     def join(
         self, patch_BPD: Tensor, prompts: Sequence[Sequence[int]], rows: Sequence[Growing]
@@ -193,7 +204,7 @@ def choose(
     if grammar is None:
         token_B = draw(logits_BV, rows, sampling)
     else:
-        lefts = [limits.max_new_tokens - len(row.tokens) for row in rows]
+        lefts = [row.left(limits) for row in rows]
         allowed = [grammar.allowed(row.state, left) for row, left in zip(rows, lefts, strict=True)]
         logits_BA = logits_BV[:, grammar.token_A].masked_fill(~torch.stack(allowed), -torch.inf)
         token_B = grammar.token_A[draw(logits_BA, rows, sampling)]
@@ -248,10 +259,10 @@ def _append(
     """Give every unfinished row its token; return those that go on."""
     going = []
     for row, token, logprob in zip(seated, token_B.tolist(), logprob_B.tolist(), strict=True):
-        if row.stopped:
+        left = row.left(limits)
+        if row.stopped or not left:
             continue
         insist_on_number(logprob)
-        left = limits.max_new_tokens - len(row.tokens)
         row.tokens.append(token)
         row.logprobs.append(logprob)
         if token in limits.stop_tokens:
