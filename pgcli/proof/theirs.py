@@ -11,7 +11,7 @@ import gc
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -90,10 +90,23 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
+def another_way(model: Any, inputs: Inputs) -> Outputs:
+    """The same by transformers' eager attention: what differs is noise, and no fault of either.
+
+    Gemma 2's decoder has no other way there. What it reads of the pictures is rounded once more
+    instead, up or down, which is the least that another order of sums would do.
+    """
+    has_one_way = model.config.text_config._attn_implementation == "eager"
+    model.set_attn_implementation("eager")
+    if not has_one_way:
+        return outputs(model, inputs)
+    return outputs(model, inputs, nudged=True)
+
+
 @torch.inference_mode()
-def outputs(model: Any, inputs: Inputs) -> Outputs:
+def outputs(model: Any, inputs: Inputs, *, nudged: bool = False) -> Outputs:
     """The same stages as ours, and the logits before every token."""
-    rows = [_row(model, inputs, row) for row in range(len(inputs.ids))]
+    rows = [_row(model, inputs, row, nudged) for row in range(len(inputs.ids))]
     return Outputs(
         features_BPD=torch.stack([features for features, _, _ in rows]),
         logits_BV=torch.stack([steps_LV[0] for _, _, steps_LV in rows]),
@@ -102,7 +115,9 @@ def outputs(model: Any, inputs: Inputs) -> Outputs:
     )
 
 
-def _row(model: Any, inputs: Inputs, row: int) -> tuple[Tensor, tuple[int, ...], Tensor]:
+def _row(
+    model: Any, inputs: Inputs, row: int, nudged: bool
+) -> tuple[Tensor, tuple[int, ...], Tensor]:
     """A row's features (P, D), tokens, and the logits (L, V) before each of them."""
     weight = model.lm_head.weight
     pixels_1CRR = inputs.pixels_BCRR[row : row + 1].to(weight.device, weight.dtype)
@@ -111,16 +126,33 @@ def _row(model: Any, inputs: Inputs, row: int) -> tuple[Tensor, tuple[int, ...],
     image = [inputs.limits.image_token] * features_1PD.shape[1]
     token_1S = torch.tensor([[*image, *inputs.ids[row]]], device=weight.device)
     model.generation_config = _settings(inputs, weight.shape[0])  # not the checkpoint's own
-    told = model.generate(
-        input_ids=token_1S,
-        attention_mask=torch.ones_like(token_1S),
-        # without them transformers takes the prompt for an answer, and reads it causally
-        token_type_ids=torch.zeros_like(token_1S),
-        pixel_values=pixels_1CRR,
-    )
+    with _nudging(model.model.multi_modal_projector) if nudged else nullcontext():
+        told = model.generate(
+            input_ids=token_1S,
+            attention_mask=torch.ones_like(token_1S),
+            # without them transformers takes the prompt for an answer, and reads it causally
+            token_type_ids=torch.zeros_like(token_1S),
+            pixel_values=pixels_1CRR,
+        )
     logits = torch.cat(told.logits)[:, : inputs.limits.vocabulary]
     tokens = tuple(told.sequences[0, token_1S.shape[1] :].tolist())
     return features_1PD[0].float().cpu(), tokens, logits.float().cpu()
+
+
+@contextmanager
+def _nudging(module: torch.nn.Module) -> Iterator[None]:
+    """Have each number that the module puts out be its neighbour, above or below, by turns."""
+
+    def nudge(module: Any, given: Any, out: Tensor) -> Tensor:
+        ends = torch.tensor([torch.inf, -torch.inf], dtype=out.dtype, device=out.device)
+        by_turns = ends[torch.arange(out.numel(), device=out.device) % 2].view(out.shape)
+        return torch.nextafter(out, by_turns)
+
+    hook = module.register_forward_hook(nudge)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _settings(inputs: Inputs, vocab_size: int) -> Any:
