@@ -379,8 +379,8 @@ def test_from_files_to_text_all_is_as_in_transformers(
     generated, sizes = {}, []
 
     class Noting(Running):
-        def begun(self, keys):
-            rows = super().begun(keys)
+        def begun(self, keys, lengths=None):
+            rows = super().begun(keys, lengths)
             generated.update(zip(keys, (row.tokens for row in rows), strict=True))
             return rows
 

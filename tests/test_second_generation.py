@@ -318,9 +318,12 @@ class TestAttention:
         query, key = normal(1, 2, 5, 16), normal(1, 2, 7, 16)
         monkeypatch.setattr(attention, "compiles_for", lambda query: True)
         monkeypatch.setattr(attention, "compiled", broken)
+        monkeypatch.setattr(attention, "GIVEN_UP", set())
         plain = by_blocks(query, key, key, None, 0.5, 2.0)
         assert torch.equal(bounded_attention(query, key, key, None, 0.5, 2.0), plain)
         monkeypatch.setattr(attention, "compiled", exhausted)
+        assert torch.equal(bounded_attention(query, key, key, None, 0.5, 2.0), plain)
+        monkeypatch.setattr(attention, "GIVEN_UP", set())
         with pytest.raises(torch.OutOfMemoryError):
             bounded_attention(query, key, key, None, 0.5, 2.0)
 
