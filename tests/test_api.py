@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from pathlib import Path
-from random import Random
 
 import psutil
 import pyarrow as pa
@@ -11,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pgcli
-from pgcli.engine.generate import Growing
+from pgcli.engine.generate import Running
 from pgcli.errors import (
     InvalidCheckpoint,
     ManifestError,
@@ -318,14 +317,14 @@ class TestManyPictures:
 def test_strict_answers_are_bound_by_a_grammar_and_others_are_not(engine, folder, monkeypatch):
     bound = []
 
-    def said(model, patch, prompts, keys, *, grammar, **options):
-        bound.append(grammar is not None)
-        return [Growing(Random(0), [stop], [0.0], stopped=True) for _ in prompts]
+    class Noted(Running):
+        def __init__(self, model, size, limits, sampling, grammar):
+            bound.append(grammar is not None)
+            super().__init__(model, size, limits, sampling, grammar)
 
-    (stop,) = engine._engine.model.config.stop_tokens
-    monkeypatch.setattr("pgcli.engine.engine.generate", said)
+    monkeypatch.setattr("pgcli.engine.engine.Running", Noted)
     for strict in (True, False):
-        list(engine.detect(folder / "a.png", "cat", strict=strict))
+        list(engine.detect(folder / "a.png", "cat", strict=strict, max_new_tokens=1))
     assert bound == [True, False]
 
 

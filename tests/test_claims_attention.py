@@ -58,7 +58,7 @@ def rotation(position_BL: Tensor, dtype: torch.dtype = torch.float64, size: int 
 def whole(attention: Attention, x: Tensor, mask: Tensor | None = None) -> Tensor:
     """The attention of a prefix on its own, without a cache."""
     position_BL = torch.arange(1, x.shape[1] + 1).expand(x.shape[:2])
-    return attention(x, rotation(position_BL, x.dtype), mask, 0, None)
+    return attention(x, rotation(position_BL, x.dtype), mask, None)
 
 
 # --- attention weights
@@ -281,11 +281,11 @@ def test_a_block_whose_last_products_are_zero_is_the_identity() -> None:
     layer, x = randomised(Layer(CONFIG)), normal(2, 5, 24)
     turn = rotation(torch.arange(1, 6).expand(2, 5))
     for last in (layer.self_attn.o_proj, layer.mlp.down_proj):
-        changed = layer(x, turn, None, 0, None)
+        changed = layer(x, turn, None, None)
         assert changed.shape == x.shape
         assert not torch.equal(changed, x)
         last.weight.zero_()
-    assert torch.equal(layer(x, turn, None, 0, None), x)
+    assert torch.equal(layer(x, turn, None, None), x)
 
 
 def test_the_mlp_is_gated_by_the_tanh_gelu_of_its_first_half() -> None:

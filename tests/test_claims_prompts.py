@@ -255,9 +255,9 @@ def test_each_rows_own_picture_comes_first_unscaled_and_then_its_scaled_prompt(
     model, seen = engine.model, []
     decode = model.decoder.forward
 
-    def watched(x_BSD: Tensor, position_BS: Tensor, *rest: Any) -> Tensor:
+    def watched(x_BSD: Tensor, position_BS: Tensor, *rest: Any, **how: Any) -> Tensor:
         seen.append((x_BSD, position_BS))
-        return decode(x_BSD, position_BS, *rest)
+        return decode(x_BSD, position_BS, *rest, **how)
 
     monkeypatch.setattr(model.decoder, "forward", watched)
     patch_BPD = torch.randn(3, PATCHES, model.config.decoder.width)

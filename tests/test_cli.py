@@ -21,6 +21,7 @@ from pgcli.cli import ask, plan
 from pgcli.cli.app import app, main
 from pgcli.errors import ManifestError, PgcliError
 from tests import pretend
+from tests.awkward import drawing
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples" / "images"
@@ -283,7 +284,7 @@ def test_debug_shows_where_a_known_problem_comes_from(capsys):
 
 def examples():
     """The last line of each help page."""
-    for command in ([], *([name] for name in [*ANSWERING, "info", "doctor"])):
+    for command in ([], *([name] for name in [*ANSWERING, "info", "bench", "doctor"])):
         shown = CliRunner().invoke(app, [*command, "--help"]).output
         yield shown.strip().splitlines()[-1].strip()
 
@@ -310,8 +311,8 @@ def test_version(capsys):
 def test_each_answering_command_has_the_contracts_options(command):
     wanted = """--model --revision --device --dtype --batch-size --max-new-tokens --temperature
     --top-p --top-k --seed --region --image-column --id-column --prompt-column --keep --limit -0
-    --workers --max-pixels --allow-outside-root --output -o --format --no-timing --overwrite
-    --on-error --dry-run --quiet -q --verbose -v --debug --help -h"""
+    --workers --max-pixels --fast-decode --allow-outside-root --output -o --format --no-timing
+    --overwrite --on-error --dry-run --quiet -q --verbose -v --debug --help -h"""
     shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
     words = set(shown.replace(",", " ").split())
     assert set(wanted.split()) <= words
@@ -624,6 +625,27 @@ def test_parquet_knows_how_it_was_made(capsys, tmp_path, pretended):
     assert (settings["model"], settings["seed"]) == ("pretended@1", 3)
     assert settings["versions"]["pgcli"] == __version__
     assert {"torch", "pillow", "tokenizers"} <= settings["versions"].keys()
+    assert settings["fast_decode"] is False
+    assert call(capsys, *command, "--overwrite", "--fast-decode")[0] == 0
+    settings = json.loads(parquet.read_schema(output).metadata[b"pgcli"])
+    assert settings["fast_decode"] is True
+
+
+def test_fast_decoding_reaches_the_pictures(capsys, tmp_path, monkeypatch):
+    drawing(480, 360).save(tmp_path / "large.jpg")
+    seen = []
+
+    class Looking(pretend.Engine):
+        def ask(self, stream, question, sampling):
+            pictures = list(stream)
+            seen.append(pictures[0][1].pixels)
+            return super().ask(pictures, question, sampling)
+
+    monkeypatch.setattr(ask, "open_engine", lambda *_, **__: Looking())
+    for options in ([], ["--fast-decode"]):
+        code, out, _ = call(capsys, "caption", tmp_path / "large.jpg", "--quiet", *options)
+        assert (code, rows(out)[0]["width"]) == (0, 480)
+    assert (seen[0] != seen[1]).any()
 
 
 @pytest.mark.parametrize(

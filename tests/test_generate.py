@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,13 +31,15 @@ SAMPLED = Sampling(temperature=1)
 class Scripted:
     """A model that says what is written: row n's k-th token is `script[n][k]`.
 
-    It is its own cache, and remembers who sits in its rows and which tokens it was given.
+    It is its own cache and its own places, and remembers who sits where and what it was given.
     """
+
+    projector = SimpleNamespace(weight=torch.zeros(0))
 
     def __init__(self, *script: list[int]):
         self.script = script
         self.read: list[list[int]] = []
-        self.seats = list(range(len(script)))
+        self.seats: list[int] = []
         self.slots = 0
 
     def cache(self, *, rows: int, slots: int) -> Scripted:
@@ -43,18 +47,27 @@ class Scripted:
         self.slots = slots
         return self
 
+    def places(self, rows: int) -> Scripted:
+        assert rows == len(self.script)
+        return self
+
     def prefill(self, patch_BPD: Tensor, token_BT: Tensor, is_real: Any, cache: Any) -> Tensor:
-        return self.logits()
+        return self.logits(range(len(self.script)))
 
-    def step(self, token_B: Tensor, cache: Any) -> Tensor:
+    def step(self, token_B: Tensor, places: Any) -> Tensor:
         self.read.append(token_B.tolist())
-        return self.logits()
+        return self.logits(self.seats)
 
-    def keep(self, row_B: Tensor) -> None:
-        self.seats = [self.seats[row] for row in row_B.tolist()]
+    def seat(self, prefix: Any, row_B: list[int]) -> None:
+        self.seats += row_B
 
-    def logits(self) -> Tensor:
-        said = [[*self.script[row], 2, 2, 2, 2, 2][len(self.read)] for row in self.seats]
+    def leave(self, ended: list[int]) -> list[int]:
+        seats = [place for place in range(len(self.seats)) if place not in ended]
+        self.seats = [self.seats[place] for place in seats]
+        return seats
+
+    def logits(self, rows: Iterable[int]) -> Tensor:
+        said = [[*self.script[row], 2, 2, 2, 2, 2][len(self.read)] for row in rows]
         logits_BV = torch.zeros(len(said), VOCABULARY + 3)
         logits_BV[range(len(said)), said] = 40
         return logits_BV
@@ -94,13 +107,13 @@ def test_no_pass_is_made_once_every_row_has_ended() -> None:
     assert model.read == []
 
 
-def test_finished_rows_leave_when_they_are_more_than_a_quarter() -> None:
-    """Until then they ride along; those that stay go on with their own tokens, in their order."""
+def test_a_finished_row_leaves_at_once() -> None:
+    """Those that stay go on with their own tokens."""
     model = Scripted([3, STOP], [4, 5, 6, 7], [8, 9, STOP], [10, 2, 3, 4], [5, 6, 7, 8])
     rows = answers(model, replace(LIMITS, max_new_tokens=4))
-    assert model.seats == [1, 3, 4]
+    assert model.seats == []
     assert model.read[0] == [3, 4, 8, 10, 5]
-    assert model.read[1][1:] == [5, 9, 2, 6], "one of five has ended and stays seated"
+    assert model.read[1] == [5, 9, 2, 6]
     assert model.read[2] == [6, 3, 7]
     assert rows[1].tokens == [4, 5, 6, 7]
     assert rows[3].tokens == [10, 2, 3, 4]
@@ -108,10 +121,10 @@ def test_finished_rows_leave_when_they_are_more_than_a_quarter() -> None:
     assert rows[0].tokens == [3, STOP]
 
 
-def test_the_cache_has_room_for_picture_prompt_and_answer() -> None:
+def test_what_is_read_of_a_prefix_has_room_for_picture_and_prompt_and_no_more() -> None:
     model = Scripted([3, STOP])
     answers(model, replace(LIMITS, max_new_tokens=70))
-    assert model.slots == 2 + 3 + 70
+    assert model.slots == 2 + 3
 
 
 # --- what is never said

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -17,8 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
-from pgcli.images import FORMATS, Limits, Square, look, upright
+from pgcli.images import FORMATS, Limits, Square, files, look, upright
 from pgcli.records import Fault, Item, Picture
 from pgcli.sources import open_sources
 from tests import awkward
@@ -26,6 +28,7 @@ from tests.awkward import drawing, encoded, png
 
 LIMITS = Limits()
 SQUARE = Square(28)
+FAST = Square(28, fast_decode=True)
 
 
 def seen(source: str | Path | bytes, square: Square = SQUARE, limits: Limits = LIMITS) -> Picture:
@@ -43,12 +46,13 @@ def pixels_of(data: bytes) -> np.ndarray:
     return np.asarray(upright(data, LIMITS))
 
 
-def test_every_awkward_file_has_its_fate(tmp_path: Path) -> None:
+@pytest.mark.parametrize("square", [SQUARE, FAST], ids=["exact", "fast"])
+def test_every_awkward_file_has_its_fate(square: Square, tmp_path: Path) -> None:
     fates = awkward.make(tmp_path)
     assert len(fates) >= 40
     found = {}
     for item in open_sources([str(tmp_path)]):
-        picture = look(item, SQUARE, LIMITS)
+        picture = look(item, square, LIMITS)
         name = os.path.relpath(item.path, tmp_path)
         found[name] = picture.fault.code if picture.fault else None
         assert (picture.pixels is None) == (picture.fault is not None)
@@ -68,6 +72,97 @@ def test_the_square_is_what_pillow_resizes_to_byte_for_byte() -> None:
         assert pixels.dtype == np.uint8
         assert pixels.flags.c_contiguous
         assert pixels.tobytes() == expected.tobytes()
+
+
+MODES = {
+    "JPEG": ("RGB", "L", "CMYK"),
+    "PNG": ("RGB", "L", "1", "P", "RGBA", "LA", "I;16"),
+    "WEBP": ("RGB", "RGBA"),
+    "GIF": ("L", "P"),
+    "BMP": ("RGB", "L", "1", "P"),
+    "TIFF": ("RGB", "L", "1", "P", "RGBA", "CMYK", "I;16", "F"),
+    "AVIF": ("RGB", "RGBA"),
+    "PPM": ("RGB", "L", "1"),
+}
+assert MODES.keys() == set(FORMATS)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.sampled_from([(format_, mode) for format_, modes in MODES.items() for mode in modes]),
+    st.tuples(st.integers(1, 120), st.integers(1, 120)),
+    st.integers(1, 8),
+    st.integers(0, 2**32 - 1),
+)
+def test_the_square_is_the_upright_rgb_picture_resized(
+    kind: tuple[str, str], size: tuple[int, int], orientation: int, seed: int
+) -> None:
+    format_, mode = kind
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"exif": exif} if format_ in ("JPEG", "PNG", "WEBP", "TIFF", "AVIF") else {}
+    data = encoded(noise(*size, seed, mode), format_, **options)
+    whole = upright(data, LIMITS)
+    assert whole.mode == "RGB"
+    picture = seen(data)
+    assert picture.pixels is not None
+    assert (picture.width, picture.height) == whole.size
+    expected = np.asarray(whole.resize((28, 28), Image.Resampling.BICUBIC))
+    assert np.array_equal(picture.pixels, expected)
+
+
+def noise(width: int, height: int, seed: int, mode: str = "RGB") -> Image.Image:
+    random = np.random.default_rng(seed)
+    if mode in ("I;16", "F"):
+        values = random.integers(0, 65536, (height, width), dtype=np.uint16)
+        return Image.fromarray(values if mode == "I;16" else values.astype(np.float32))
+    image = Image.fromarray(random.integers(0, 256, (height, width, 4), dtype=np.uint8))
+    return image if mode == "RGBA" else image.convert("RGB").convert(mode)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("size", [(57, 480), (400, 301), (225, 451)])
+def test_fast_decoding_shows_nearly_the_same(
+    mode: str, orientation: int, size: tuple[int, int]
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    smooth = noise(6, 6, seed=1).resize(size, Image.Resampling.BICUBIC)
+    data = encoded(smooth.convert(mode), "JPEG", exif=exif, quality=95)
+    exact, fast = seen(data), seen(data, FAST)
+    assert exact.pixels is not None
+    assert fast.pixels is not None
+    assert (fast.width, fast.height) == (exact.width, exact.height)
+    assert fast.pixels.dtype == np.uint8
+    assert fast.pixels.shape == (28, 28, 3)
+    apart = np.abs(fast.pixels.astype(int) - exact.pixels)
+    assert 0 < apart.max() <= 6
+    assert apart.mean() < 1
+
+
+def test_fast_decoding_decodes_no_more_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = set()
+    load = JpegImageFile.load
+
+    def note(image: JpegImageFile) -> object:
+        decoded.add(image.size)
+        return load(image)
+
+    monkeypatch.setattr(JpegImageFile, "load", note)
+    for height, size in {224: (30, 28), 223: (58, 56), 56: (33, 28), 55: (64, 55)}.items():
+        decoded.clear()
+        seen(encoded(drawing(height + 9, height), "JPEG"), FAST)
+        assert decoded == {size}
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_fast_decoding_leaves_alone_what_is_no_large_jpeg(format_: str) -> None:
+    data = encoded(noise(55, 55, seed=3), format_)
+    exact, fast = seen(data).pixels, seen(data, FAST).pixels
+    assert exact is not None
+    assert fast is not None
+    assert np.array_equal(exact, fast)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "RGBA", "LA", "PA", "CMYK"])
@@ -245,6 +340,28 @@ def test_a_file_that_grows_past_the_limit_is_not_read_on(tmp_path: Path) -> None
     assert code(encoded(drawing(), "PNG"), Limits(max_bytes=100)) == "too_large"
 
 
+def test_a_small_file_takes_little_memory_however_large_one_may_be(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(encoded(drawing(), "PNG"))
+    tracemalloc.start()
+    try:
+        assert files.read(str(tmp_path / "a.png"), LIMITS) == encoded(drawing(), "PNG")
+        assert tracemalloc.get_traced_memory()[1] < 2**20 < LIMITS.max_bytes
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_grew_since_it_was_opened_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = encoded(drawing(), "PNG")
+    (tmp_path / "a.png").write_bytes(whole[:9])
+    before = (tmp_path / "a.png").stat()
+    monkeypatch.setattr(os, "fstat", lambda _: before)
+    (tmp_path / "a.png").write_bytes(whole)
+    assert files.read(str(tmp_path / "a.png"), LIMITS) == whole
+    assert code(tmp_path / "a.png", Limits(max_bytes=100)) == "too_large"
+
+
 def test_paths_that_no_file_can_have_are_missing(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     for path in ("gone.jpg", "a\0b.jpg", "\ud800.jpg", tmp_path / "file" / "x.jpg"):
@@ -347,3 +464,16 @@ def test_no_damage_raises_anything(format_: str, data: st.DataObject) -> None:
     cut = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
     fates = ("not_an_image", "truncated", "decode_failed", "too_many_pixels", "unsupported_format")
     assert code(cut, Limits(max_pixels=10**6)) in (None, *fates)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_damage_has_the_same_fate_however_it_is_decoded(data: st.DataObject) -> None:
+    damaged = bytearray(encoded(drawing(120, 70), "JPEG"))
+    for _ in range(data.draw(st.integers(0, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
+    few = Limits(max_pixels=10**6)
+    exact, fast = seen(cut, limits=few), seen(cut, FAST, few)
+    assert fast.fault == exact.fault
+    assert (fast.width, fast.height) == (exact.width, exact.height)

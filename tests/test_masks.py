@@ -5,7 +5,6 @@ import itertools
 import pickle
 import tracemalloc
 import zipfile
-from random import Random
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from pgcli import parse, rle
 from pgcli.checkpoints import mask_decoder
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loading, masks
-from pgcli.engine.generate import Growing
+from pgcli.engine.generate import Running
 from pgcli.engine.masks import decoded, in_box, masks_of, masks_of_rows
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.records import Box, Mask, Piece, Rle
@@ -419,10 +418,12 @@ def test_the_whole_way_from_a_decoder_s_file_to_the_rows(tiny, file, monkeypatch
     loaded = loading.load(Checkpoint("m", tiny), masks=file, device="cpu", batch_size=2)
     tokens = loaded.vocabulary.answer(spelled)
 
-    def said(model, patch, prompts, keys, **options):
-        return [Growing(Random(0), [*tokens], [0.0] * len(tokens)) for _ in prompts]
+    def said(running, patch, prompts, rows):
+        for row in rows:
+            row.tokens, row.logprobs = [*tokens], [0.0] * len(tokens)
+        return rows
 
-    monkeypatch.setattr("pgcli.engine.engine.generate", said)
+    monkeypatch.setattr(Running, "join", said)
     picture = io.BytesIO()
     Image.new("RGB", (60, 40), "red").save(picture, "png")
     engine = pgcli.Engine(loaded)

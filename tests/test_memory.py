@@ -18,7 +18,7 @@ from pgcli.checkpoints import files
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loading
 from pgcli.engine.exhaustion import memory_named
-from pgcli.engine.generate import GREEDY, Limits, generate
+from pgcli.engine.generate import GREEDY, Limits, Running, generate
 from pgcli.engine.memory import (
     BLOCK_BYTES,
     LARGE_PARAMETERS,
@@ -269,12 +269,12 @@ def test_any_other_error_stays_what_it_is():
         raise RuntimeError("shapes do not match")
 
 
-def test_a_batch_too_large_says_how_large_it_was(tiny, monkeypatch):
+def test_rows_that_find_no_memory_say_how_many_they_were(tiny, monkeypatch):
     def exhausted(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr("pgcli.engine.engine.generate", exhausted)
+    monkeypatch.setattr(Running, "join", exhausted)
     engine = pgcli.load(tiny, device="cpu", batch_size=2)
-    with pytest.raises(NoUsableDevice, match="a batch of 2") as refused:
+    with pytest.raises(NoUsableDevice, match="2 more rows") as refused:
         list(engine.ocr([encoded(drawing(40, 30), "png")] * 2))
     assert "--batch-size" in refused.value.hint

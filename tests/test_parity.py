@@ -21,7 +21,7 @@ from pgcli.checkpoints.files import INDEX
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.save import save
 from pgcli.engine import engine as engine_module
-from pgcli.engine.generate import GREEDY, Limits, generate
+from pgcli.engine.generate import GREEDY, Limits, Running, generate
 from pgcli.engine.loading import load
 from pgcli.engine.tokens import left_pad
 from pgcli.images import Limits as PictureLimits
@@ -378,13 +378,17 @@ def test_from_files_to_text_all_is_as_in_transformers(
     engine = load(Checkpoint("tiny", tiny), device=device, dtype="float32", batch_size=batch_size)
     generated, sizes = {}, []
 
-    def noting(model, patch_BPD, prompts, keys, **how):
-        rows = generate(model, patch_BPD, prompts, keys, **how)
-        generated.update(zip(keys, (row.tokens for row in rows), strict=True))
-        sizes.append(len({len(prompt) for prompt in prompts}))
-        return rows
+    class Noting(Running):
+        def begun(self, keys, lengths=None):
+            rows = super().begun(keys, lengths)
+            generated.update(zip(keys, (row.tokens for row in rows), strict=True))
+            return rows
 
-    monkeypatch.setattr(engine_module, "generate", noting)
+        def join(self, patch_BPD, prompts, rows):
+            sizes.append(len({len(prompt) for prompt in prompts}))
+            return super().join(patch_BPD, prompts, rows)
+
+    monkeypatch.setattr(engine_module, "Running", Noting)
     stream = []
     for number, file in enumerate(pictures):
         item = Item(number, file.name, file.name, path=str(file), prompts=QUESTIONS)

@@ -33,7 +33,7 @@ ROOMS = {
     "engine": "model model.config checkpoints images tasks parse rle records errors",
     "run": "records errors state",
     "proof": "model model.config checkpoints engine images tasks records errors",
-    "bench": "model model.config checkpoints engine images tasks records errors",
+    "bench": "model model.config checkpoints engine images tasks proof records errors",
     "doctor": "model model.config checkpoints engine images tasks records errors",
     "training": "model model.config checkpoints engine images records errors",
     "cluster": "run engine sources sinks records errors",

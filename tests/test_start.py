@@ -39,7 +39,10 @@ def imported(*arguments):
         [],
         ["--help"],
         ["--version"],
-        *([name, "-h"] for name in "caption ask detect segment ocr info verify doctor".split()),
+        *(
+            [name, "-h"]
+            for name in "caption ask detect segment ocr info verify bench doctor".split()
+        ),
     ],
     ids=" ".join,
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import os
 import signal
 import subprocess
@@ -20,7 +22,7 @@ import pytest
 from pgcli import workers
 from pgcli.images import Limits, Square, look
 from pgcli.records import Item, Picture
-from pgcli.workers import look_ahead, worker
+from pgcli.workers import look_ahead, process, worker
 from tests.awkward import drawing, encoded
 
 PNG = encoded(drawing(), "PNG")
@@ -105,8 +107,59 @@ def test_a_picture_that_takes_for_ever_is_given_up(monkeypatch: pytest.MonkeyPat
     assert codes(pretended("a", "hang", "b")) == [None, "timeout", None]
 
 
+@pytest.mark.parametrize("side", [1, 224, 896])
+def test_pixels_cross_a_pipe_as_they_are_and_may_be_written_to(side: int) -> None:
+    ready, waiting = os.pipe()
+    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    sent = Picture(items(1)[0], 5, 6, pixels, 0.5)
+    with os.fdopen(waiting, "wb") as outlet, os.fdopen(ready, "rb") as inlet:
+        sending = threading.Thread(target=process.send, args=(outlet, sent))
+        sending.start()
+        came = process.receive(inlet)
+        sending.join()
+    assert (came.item, came.width, came.height, came.load_ms) == (sent.item, 5, 6, 0.5)
+    assert came.pixels.dtype == np.uint8
+    assert np.array_equal(came.pixels, pixels)
+    came.pixels[0, 0, 0] ^= 1  # torch warns of arrays that must not be written to
+
+
+def test_a_pipe_that_ends_early_brings_nothing() -> None:
+    whole = io.BytesIO()
+    process.send(whole, Picture(items(1)[0], 1, 1, np.ones((9, 9, 3), np.uint8), 0.0))
+    for length in range(0, len(whole.getvalue()), 7):
+        assert process.receive(io.BytesIO(whole.getvalue()[:length])) is None
+
+
 def test_what_a_decoder_prints_does_not_disturb_the_pictures() -> None:
     assert codes(pretended("talk", "a", "talk", "b")) == [None] * 4
+
+
+def test_a_worker_keeps_memory_between_pictures_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1000000")
+    pictures = look_ahead(items(40), LOOK, workers=1, total=None)
+    next(pictures)
+    (child,) = children()
+    told = child.environ()
+    assert told["MALLOC_TRIM_THRESHOLD_"] == worker.KEPT_MEMORY["MALLOC_TRIM_THRESHOLD_"]
+    assert told["MALLOC_MMAP_THRESHOLD_"] == "1000000"
+    pictures.close()
+
+
+def test_a_worker_holds_one_picture_at_a_time(tmp_path: Path) -> None:
+    drawing(4000, 3000).save(tmp_path / "large.jpg")  # 48 MB in memory
+    named = [Item(n, str(n), "x", path=str(tmp_path / "large.jpg")) for n in range(12)]
+    pictures = look_ahead(named, LOOK, workers=1, total=None)
+    next(pictures)
+    (child,) = children()
+    sizes = []
+    for _ in pictures:
+        with contextlib.suppress(psutil.Error):  # it ends with the last picture
+            sizes.append(child.memory_info().rss / 2**20)
+    assert max(sizes) < 200
+    assert max(sizes[5:]) < max(sizes[:5]) + 20
 
 
 def test_who_stops_early_leaves_no_process_behind() -> None:

@@ -90,8 +90,8 @@ def blank(config: PaliGemmaConfig) -> PaliGemma:
 def _take_memory(model: PaliGemma, dtype: torch.dtype, device: torch.device | str) -> None:
     # `to_empty` does the same, but not before it has imported sympy
     for module in model.modules():
-        for name, blank in [*module.named_parameters(recurse=False)]:
-            memory = torch.empty(blank.shape, dtype=dtype, device=device)
+        for name, parameter in [*module.named_parameters(recurse=False)]:
+            memory = torch.empty(parameter.shape, dtype=dtype, device=device)
             setattr(module, name, nn.Parameter(memory, requires_grad=False))
 
 

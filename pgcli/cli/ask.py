@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -186,6 +187,7 @@ def look(plan: Plan, square: Square) -> Look:
     Image.MAX_IMAGE_PIXELS = None  # this process is ours, and --max-pixels is the limit that counts
 
     chosen = plan.options.input
+    square = replace(square, fast_decode=chosen.fast_decode)
     eye = partial(images.look, square=square, limits=limits(plan))
     return partial(workers.look_ahead, look=eye, workers=chosen.workers, total=plan.pictures)
 
@@ -237,6 +239,7 @@ def settings_of(plan: Plan, engine: Engine) -> dict[str, object]:
         "choices_column": plan.question.choices_column,
         "limit": plan.options.input.limit,
         "max_pixels": plan.options.input.max_pixels,
+        "fast_decode": plan.options.input.fast_decode,
         "versions": {"pgcli": __version__, **{name: version(name) for name in VERSIONED}},
     }
 

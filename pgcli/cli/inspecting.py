@@ -1,4 +1,4 @@
-"""The commands that look at models and at this machine: info, verify and doctor."""
+"""The commands that look at models and at this machine: info, verify, bench and doctor."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pgcli.cli import values
 from pgcli.cli.commands import Command, Program, app
 from pgcli.cli.options import MODELS, Debug, Device, Dtype, Revision, option
 
@@ -70,6 +71,157 @@ def verify(
     from pgcli.cli.verify import verify as compare
 
     compare(model, images=images, revision=revision, device=device, dtype=dtype, as_json=json)
+
+
+@app.command(
+    cls=Command,
+    help="Measure images per second side by side with transformers.\n\n"
+    "Both run in turns on the same checkpoint, prompts and pixels. Shows the ratio of medians, the "
+    "time of each stage, its share of what this machine can do at best, and how far the tokens "
+    "agree.\n\n"
+    "MODEL is a folder, a name on the Hub, or demo, the built-in one, which is the default.",
+    epilog="$ pgcli bench demo --batch-size 8 --scope device --rounds 1 --seconds 1",
+)
+def bench(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="[MODEL]",
+            envvar="PGCLI_MODEL",
+            hidden=True,
+            autocompletion=lambda: list(MODELS),
+        ),
+    ] = MODELS[0],
+    images: Annotated[
+        str | None,
+        option(
+            "Input",
+            "--images",
+            metavar="DIR",
+            default="drawn ones",
+            help="Measure on a folder's pictures.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        option(
+            "Input",
+            "--limit",
+            metavar="N",
+            parser=values.number(1),
+            default="as --seconds allow",
+            help="Pictures in each run.",
+        ),
+    ] = None,
+    new_tokens: Annotated[
+        values.Span | None,
+        option(
+            "Answering",
+            "--new-tokens",
+            metavar="N",
+            parser=values.span,
+            default="16",
+            help="Tokens of each answer, whatever the model says; 4-64 draws them in between.",
+        ),
+    ] = None,
+    natural: Annotated[
+        bool,
+        option(
+            "Answering",
+            "--natural",
+            help="Let answers end by themselves; with --new-tokens, measure both.",
+        ),
+    ] = False,
+    scope: Annotated[
+        values.Scopes,
+        option(
+            "Running",
+            "--scope",
+            metavar="A,B",
+            parser=values.scopes,
+            default="device,arrays,files",
+            help="device: the model alone; arrays: pixels in memory to tokens; files: to rows.",
+        ),
+    ] = values.ALL_SCOPES,
+    rounds: Annotated[
+        int,
+        option(
+            "Running",
+            "--rounds",
+            metavar="N",
+            parser=values.number(1),
+            help="Runs of each program at each setting, in turns.",
+        ),
+    ] = 5,
+    seconds: Annotated[
+        float,
+        option(
+            "Running",
+            "--seconds",
+            metavar="N",
+            parser=values.number(0.0),
+            help="Time for all runs; they have as many pictures as it allows.",
+        ),
+    ] = 60.0,
+    batch_size: Annotated[
+        values.BatchSizes,
+        option(
+            "Model",
+            "--batch-size",
+            metavar="A,B",
+            parser=values.batch_sizes,
+            default="1, 8 and what fits",
+            help="Rows in one pass, one after the other.",
+        ),
+    ] = values.AUTO_SIZES,
+    output: Annotated[
+        str | None,
+        option(
+            "Output", "--output", "-o", metavar="FILE", once=False, help="Write all of it as JSON."
+        ),
+    ] = None,
+    plot: Annotated[
+        str | None,
+        option(
+            "Output",
+            "--plot",
+            metavar="FILE",
+            once=False,
+            help="Draw images per second against batch size, as an SVG.",
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, option("Output", "--overwrite", help="Replace existing files.")
+    ] = False,
+    revision: Revision = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    debug: Debug = False,
+) -> None:
+    from pgcli.bench.plan import Lengths, Plan
+    from pgcli.cli.bench import bench as measure
+    from pgcli.tasks import MAX_NEW_TOKENS
+
+    lengths = [] if natural and new_tokens is None else [Lengths(*(new_tokens or (16, 16)))]
+    if natural:
+        lengths.append(Lengths(1, MAX_NEW_TOKENS["caption"], natural=True))
+    measure(
+        model,
+        Plan(
+            batch_sizes=batch_size,
+            scopes=scope,
+            lengths=tuple(lengths),
+            rounds=rounds,
+            seconds=seconds,
+            pictures=limit,
+        ),
+        images=images,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        outputs=(output, plot),
+        overwrite=overwrite,
+    )
 
 
 @app.command(

@@ -9,6 +9,7 @@ from typing import Any, NewType
 import typer
 
 from pgcli import regions
+from pgcli.bench.plan import SCOPES, Scope
 
 DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 DTYPES = ("auto", "bfloat16", "float32")
@@ -16,6 +17,11 @@ DTYPES = ("auto", "bfloat16", "float32")
 # named types, as Typer takes a plain tuple for an option of several values
 Columns = NewType("Columns", tuple[str, ...])
 NO_COLUMNS = Columns(())
+BatchSizes = NewType("BatchSizes", tuple[int, ...])
+AUTO_SIZES = BatchSizes(())
+Span = NewType("Span", tuple[int, int])
+Scopes = NewType("Scopes", tuple[Scope, ...])
+ALL_SCOPES = Scopes(SCOPES)
 Region = NewType("Region", tuple[float, float, float, float])
 
 
@@ -44,6 +50,34 @@ def batch_size(text: str) -> int | None:
     if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < 1:
         raise typer.BadParameter(f"{text!r} is neither auto nor a whole number of 1 or more")
     return int(text)
+
+
+def batch_sizes(text: str | BatchSizes) -> BatchSizes:
+    """Several of them, separated by commas, each once and the smallest first; none for `auto`."""
+    if isinstance(text, tuple):
+        return text  # the default
+    sizes = {batch_size(part.strip()) for part in text.split(",")}
+    if None in sizes and len(sizes) > 1:
+        raise typer.BadParameter(f"{text!r} is neither auto nor a list of whole numbers: 1,8,64")
+    return BatchSizes(tuple(sorted(size for size in sizes if size is not None)))
+
+
+def span(text: str) -> Span:
+    """A number of tokens, or two between which numbers are drawn."""
+    found = re.fullmatch(r"([1-9]\d{0,4})(?:-([1-9]\d{0,4}))?", text, re.ASCII)
+    if not found or int(found[1]) > int(found[2] or found[1]):
+        raise typer.BadParameter(f"{text!r} is neither a number of tokens nor a span such as 4-64")
+    return Span((int(found[1]), int(found[2] or found[1])))
+
+
+def scopes(text: str | Scopes) -> Scopes:
+    """What is measured from where to where, separated by commas, in the order of their names."""
+    if isinstance(text, tuple):
+        return text  # the default
+    asked = {name.strip() for name in text.split(",")}
+    if not asked <= set(SCOPES):
+        raise typer.BadParameter(f"{text!r} is not a list of {', '.join(SCOPES)}")
+    return Scopes(tuple(name for name in SCOPES if name in asked))
 
 
 def device(text: str) -> str:

@@ -31,12 +31,12 @@ class Request:
 
 
 class Waiting:
-    """Requests that wait for a batch of up to `size`; at most `window` wait at once.
+    """Requests that wait to be read in groups of up to `size`; at most `window` wait at once.
 
-    A batch forms around the oldest. While `window` allows it is filled with requests of the same
+    A group forms around the oldest. While `window` allows it is filled with requests of the same
     length, since equal lengths need no padding and no mask; then, or when nothing more comes, the
     nearest lengths complete it. Who goes where follows from the order of arrival alone, and nobody
-    is passed over by `window` batches.
+    is passed over by `window` groups.
     """
 
     def __init__(self, *, size: int, window: int):
@@ -51,7 +51,7 @@ class Waiting:
         self._requests.append(request)
 
     def ready(self) -> bool:
-        """Whether a batch is due before anything more comes."""
+        """Whether a group is due before anything more comes."""
         if len(self) >= self.window:
             return True
         return len(self) >= self.size and sum(map(self._is_alike, self._requests)) >= self.size

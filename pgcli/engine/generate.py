@@ -22,7 +22,6 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Finish
 
 EPSILON = 1e-6  # 0.5 + 0.2 is below 0.7 in float32 and must not be
-CROWDED = 0.75  # finished rows are moved out of the cache when fewer than this share go on
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,7 @@ class Growing:
 
     `stopped` says that the last token is a stop token. So it is with `finish` "stop", and with
     "length" too where a grammar ended the answer because no further object would have fitted.
+    `most` is the row's own limit where it has one, below that of all.
     """
 
     draws: Random
@@ -65,6 +65,11 @@ class Growing:
     finish: Finish = "length"
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
+    most: int | None = None
+
+    def left(self, limits: Limits) -> int:
+        """How many tokens may still come."""
+        return (limits.max_new_tokens if self.most is None else self.most) - len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,38 +90,98 @@ def generate(
     limits: Limits,
     sampling: Sampling,
     grammar: Grammar | None = None,
+    lengths: Sequence[int] | None = None,
 ) -> list[Growing]:
     """Answer a batch of prompts about encoded pictures, each row until it stops on its own.
 
-    `keys` name the rows for their draws. A pass's time is divided over the rows alive in it. With
-    a grammar, on the same device, no token is drawn that it does not allow.
+    `keys` name the rows for their draws, `lengths` are limits of their own, within the one of all.
     """
-    device = patch_BPD.device
-    watch = Stopwatch(device)
-    rows = [Growing(Random(f"{sampling.seed} {key}")) for key in keys]
-    marks = [watch.mark()]
-    logits_BV, cache = prefilled(model, patch_BPD, prompts, room=limits.max_new_tokens)
-    marks.append(watch.mark())
-    alive = [list(rows)]
-    seated = list(rows)  # who sits in which row of the cache, finished ones included
-    while True:
-        token_B, logprob_B = choose(logits_BV, seated, limits, sampling, grammar)
-        going = _append(seated, token_B, logprob_B, limits, grammar)
-        if not going:
-            break
-        if len(going) < CROWDED * len(seated):
-            stays = torch.tensor([n for n, row in enumerate(seated) if row in going], device=device)
-            cache.keep(stays)
-            token_B, seated = token_B[stays], list(going)
-        logits_BV = model.step(token_B, cache)
-        marks.append(watch.mark())
-        alive.append(going)
-    share_time(watch, marks, alive)
+    running = Running(model, len(prompts), limits, sampling, grammar)
+    rows = running.begun(keys, lengths)
+    running.join(patch_BPD, prompts, rows)
+    while running.rows:
+        running.step()
     return rows
 
 
+class Running:
+    """Rows that go on together in a fixed number of places; one that ends makes room for another.
+
+    A pass's time is divided over the rows alive in it. With a grammar, on the model's device, no
+    token is drawn that it does not allow.
+    """
+
+    def __init__(
+        self,
+        model: PaliGemma,
+        size: int,
+        limits: Limits,
+        sampling: Sampling,
+        grammar: Grammar | None = None,
+    ):
+        self.rows: list[Growing] = []
+        self._model = model
+        self._size = size
+        self._limits, self._sampling, self._grammar = limits, sampling, grammar
+        self._places = model.places(size)
+        device = model.projector.weight.device
+        self._watch = Stopwatch(device)
+        self._token_A = torch.empty(0, dtype=torch.long, device=device)
+
+    @property
+    def free(self) -> int:
+        """How many rows may join."""
+        return self._size - len(self.rows)
+
+    def begun(self, keys: Sequence[str], lengths: Sequence[int] | None = None) -> list[Growing]:
+        """Rows without a token yet; the keys name them for their draws."""
+        mosts: Sequence[int | None] = lengths or [None] * len(keys)
+        return [
+            Growing(Random(f"{self._sampling.seed} {key}"), most=most)
+            for key, most in zip(keys, mosts, strict=True)
+        ]
+
+    def join(
+        self, patch_BPD: Tensor, prompts: Sequence[Sequence[int]], rows: Sequence[Growing]
+    ) -> list[Growing]:
+        """Read the rows' prompts and give each its first token; return those that end with it."""
+        start = self._watch.mark()
+        logits_BV, prefix = prefilled(self._model, patch_BPD, prompts)
+        token_B, going = self._given(logits_BV, rows)
+        if going:
+            stay = [place for place, row in enumerate(rows) if row in going]
+            self._places.seat(prefix, stay)
+            self._token_A = torch.cat([self._token_A, token_B[stay]])
+            self.rows += going
+        share = self._watch.between(start, self._watch.mark()) / len(rows)
+        for row in rows:
+            row.prefill_ms += share
+        return [row for row in rows if row not in going]
+
+    def step(self) -> list[Growing]:
+        """Give every row its next token; return those that end with it, which make room."""
+        rows = self.rows
+        start = self._watch.mark()
+        logits_AV = self._model.step(self._token_A, self._places)
+        self._token_A, going = self._given(logits_AV, rows)
+        ended = [place for place, row in enumerate(rows) if row not in going]
+        if ended:
+            seats = self._places.leave(ended)
+            self._token_A = self._token_A[seats]
+            self.rows = [rows[seat] for seat in seats]
+        share = self._watch.between(start, self._watch.mark()) / len(rows)
+        for row in rows:
+            row.decode_ms += share
+        return [rows[place] for place in ended]
+
+    def _given(self, logits_BV: Tensor, rows: Sequence[Growing]) -> tuple[Tensor, list[Growing]]:
+        """The tokens that the rows are given, and the rows that go on."""
+        token_B, logprob_B = choose(logits_BV, rows, self._limits, self._sampling, self._grammar)
+        return token_B, _append(rows, token_B, logprob_B, self._limits, self._grammar)
+
+
 def prefilled(
-    model: PaliGemma, patch_BPD: Tensor, prompts: Sequence[Sequence[int]], *, room: int
+    model: PaliGemma, patch_BPD: Tensor, prompts: Sequence[Sequence[int]], *, room: int = 0
 ) -> tuple[Tensor, Cache]:
     """The first logits (B, V) after the prompts, and their cache with `room` for as many slots."""
     token_BT, is_real_BT = left_pad(prompts)
@@ -139,7 +204,7 @@ def choose(
     if grammar is None:
         token_B = draw(logits_BV, rows, sampling)
     else:
-        lefts = [limits.max_new_tokens - len(row.tokens) for row in rows]
+        lefts = [row.left(limits) for row in rows]
         allowed = [grammar.allowed(row.state, left) for row, left in zip(rows, lefts, strict=True)]
         logits_BA = logits_BV[:, grammar.token_A].masked_fill(~torch.stack(allowed), -torch.inf)
         token_B = grammar.token_A[draw(logits_BA, rows, sampling)]
@@ -194,10 +259,10 @@ def _append(
     """Give every unfinished row its token; return those that go on."""
     going = []
     for row, token, logprob in zip(seated, token_B.tolist(), logprob_B.tolist(), strict=True):
-        if row.stopped:
+        left = row.left(limits)
+        if row.stopped or not left:
             continue
         insist_on_number(logprob)
-        left = limits.max_new_tokens - len(row.tokens)
         row.tokens.append(token)
         row.logprobs.append(logprob)
         if token in limits.stop_tokens:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pgcli.engine.generate import CROWDED
 from pgcli.model.attention import SCORES
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 
@@ -29,7 +28,7 @@ def row_bytes(config: PaliGemmaConfig, itemsize: int) -> int:
     cache = cache_bytes(config, itemsize) * slots
     looking = vision.num_patches * (8 * vision.width + 2 * vision.mlp_dim) * itemsize
     reading = slots * (8 * decoder.width + 4 * decoder.mlp_dim) * itemsize
-    moving = int(2 * CROWDED * cache)  # rows that go on are gathered, then laid into a new cache
+    moving = cache  # where rows grow past their slots, all are laid into larger memory
     scores = 3 * 4 * decoder.vocab_size  # float32 logits and two copies
     return cache + max(looking, reading, moving) + scores
 

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
 
+from pgcli.images import drafts
 from pgcli.images.faults import Unreadable, too_many_pixels, unreadable_only
 from pgcli.images.files import checked, read
 from pgcli.images.formats import FORMATS, recognised
-from pgcli.images.pixels import header_size, upright_rgb
+from pgcli.images.pixels import header_size, rgb, upright_rgb, upright_visible
 from pgcli.images.sizes import Limits, Size, Square
 from pgcli.records import Item, Picture
 
 __all__ = ["FORMATS", "Limits", "Size", "Square", "Unreadable", "look", "upright"]
+
+
+class Opened(NamedTuple):
+    """A picture whose header is read and within the limits: not decoded yet, and its bytes."""
+
+    image: ImageFile.ImageFile
+    size: Size
+    data: bytes
 
 
 def look(item: Item, square: Square, limits: Limits) -> Picture:
@@ -23,10 +34,9 @@ def look(item: Item, square: Square, limits: Limits) -> Picture:
     size, pixels, fault = None, None, item.fault
     if fault is None:
         try:
-            image = upright(item.data if item.path is None else item.path, limits)
-            size = Size(*image.size)
-            with unreadable_only(size):
-                pixels = _squared(image, square)
+            file = _opened(item.data if item.path is None else item.path, limits)
+            size, image = _squared(file, square)
+            pixels = np.array(image)
         except Unreadable as problem:
             size, fault = problem.size, problem.fault
     width, height = size or (None, None)
@@ -40,17 +50,31 @@ def upright(source: str | bytes | None, limits: Limits) -> Image.Image:
     Transparent pixels show white; 16-bit and float values are scaled, not clipped. Raises
     `Unreadable`, and nothing else, whatever is wrong with the picture.
     """
+    image, size, data = _opened(source, limits)
+    with unreadable_only(size, data):
+        image.load()
+        return upright_rgb(image)
+
+
+def _opened(source: str | bytes | None, limits: Limits) -> Opened:
     data = checked(source, limits) if isinstance(source, bytes | None) else read(source, limits)
     with unreadable_only():
         image = recognised(data)
         size = header_size(image)
     if size.width * size.height > limits.max_pixels:
         raise Unreadable(too_many_pixels(size, limits), size)
-    with unreadable_only(size, data):
-        image.load()
-        return upright_rgb(image)
+    return Opened(image, size, data)
 
 
-def _squared(image: Image.Image, square: Square) -> np.ndarray:
-    side = square.resolution
-    return np.array(image.resize((side, side), Image.Resampling(square.resample)))
+def _squared(file: Opened, square: Square) -> tuple[Size, Image.Image]:
+    """The upright size, and the picture in the square."""
+    with unreadable_only(file.size, file.data):
+        if square.fast_decode and isinstance(file.image, JpegImageFile):
+            return file.size, drafts.squared(file.image, square)
+        file.image.load()
+        image = upright_visible(file.image)
+        size = Size(*image.size)
+    with unreadable_only(size):
+        side = (square.resolution, square.resolution)
+        # greys are resized as one channel instead of three, to the same values
+        return size, rgb(image.resize(side, Image.Resampling(square.resample)))

@@ -21,8 +21,13 @@ def read(path: str, limits: Limits) -> bytes:
         # a FIFO may be there by now, and opening it without O_NONBLOCK waits for a writer
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
-            _check_kind(os.fstat(descriptor), limits)
-            return checked(file.read(limits.max_bytes + 1), limits)
+            status = os.fstat(descriptor)
+            _check_kind(status, limits)
+            # a read makes room for all that it is asked for: ask for more only if the file grew
+            data = file.read(status.st_size + 1)
+            if len(data) > status.st_size:
+                data += file.read(limits.max_bytes + 1 - len(data))
+            return checked(data, limits)
     except (FileNotFoundError, NotADirectoryError) as problem:
         raise Unreadable(MISSING) from problem
     except PermissionError as problem:

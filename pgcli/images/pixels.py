@@ -32,9 +32,23 @@ def header_size(image: ImageFile.ImageFile) -> Size:
 
 def upright_rgb(image: ImageFile.ImageFile) -> Image.Image:
     """The decoded picture as the eye sees it: RGB, turned as its EXIF says."""
+    return rgb(upright_visible(image))
+
+
+def upright_visible(image: ImageFile.ImageFile) -> Image.Image:
+    """The same, but greys stay one channel."""
+    return turned(visible(image), image)
+
+
+def turned(pixels: Image.Image, image: ImageFile.ImageFile) -> Image.Image:
+    """The pixels, turned as the EXIF of the image that they were made of says."""
     turn = TURNS.get(_orientation(image))
-    rgb = _rgb(image)
-    return rgb if turn is None else rgb.transpose(turn)
+    return pixels if turn is None else pixels.transpose(turn)
+
+
+def rgb(image: Image.Image) -> Image.Image:
+    """The picture in RGB, itself where it is."""
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _orientation(image: ImageFile.ImageFile) -> int:
@@ -48,14 +62,15 @@ def _orientation(image: ImageFile.ImageFile) -> int:
     return value if isinstance(value, int) else 1
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def visible(image: Image.Image) -> Image.Image:
+    """The decoded picture's colours, RGB or one channel of greys: alpha on white, range scaled."""
     if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(_scaled(image)).convert("RGB")
+        return Image.fromarray(_scaled(image))
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, rgba).convert("RGB")
-    return image if image.mode == "RGB" else image.convert("RGB")
+    return image if image.mode == "L" else rgb(image)
 
 
 def _scaled(image: Image.Image) -> np.ndarray:

@@ -15,10 +15,14 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class Square:
-    """What the model looks at: the side in pixels, and Pillow's resampling number (3: bicubic)."""
+    """What the model looks at: the side in pixels, and Pillow's resampling number (3: bicubic).
+
+    With `fast_decode`, JPEGs are decoded no larger than it takes, which changes pixels.
+    """
 
     resolution: int
     resample: int = 3
+    fast_decode: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ SCORES = 2**23  # so many scores at a time, 32 MiB in float32: within the caches
 FEW_QUERIES = 128  # below so many a compiled kernel saves nothing
 SMALLEST_HEAD = 16  # that FlexAttention takes
 VARIANTS = 64
+GIVEN_UP: set[tuple[torch.device, torch.dtype, int]] = set()
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -73,13 +74,14 @@ def bounded_attention(
     cap: float,
 ) -> Tensor:
     """Softly bounded attention (B, K, Q, H), as one kernel where that can be had."""
-    if compiles_for(query_BKQH):
+    kind = (query_BKQH.device, query_BKQH.dtype, query_BKQH.shape[3])
+    if kind not in GIVEN_UP and compiles_for(query_BKQH):
         try:
             return compiled(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # a variant that does not compile although the trial did
-            pass
+            GIVEN_UP.add(kind)  # to fail takes as long as to compile
     return by_blocks(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
 
 

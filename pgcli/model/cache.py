@@ -123,14 +123,22 @@ class Cache:
         value[:, :, self._slots_before : self.length] = value_BKLH
         return key[:, :, : self.length], value[:, :, : self.length]
 
-    def keep(self, row_B: Tensor) -> None:
-        """Let every row go but these, in this order; what stays is moved together."""
-        filled = self._memory[..., : self.length, :].index_select(2, row_B)
-        self._memory = self._memory.new_empty(*filled.shape[:4], *self._memory.shape[4:])
-        self._memory[..., : self.length, :] = filled
-        self._is_real_BS = self._is_real_BS.index_select(0, row_B)
-        self._position_BS = self._position_BS.index_select(0, row_B)
-        self._count_B = self._count_B.index_select(0, row_B)
+    def claim_next(self) -> tuple[Tensor, Sight]:
+        """Open one slot in every row, for the token that each was given."""
+        return self.claim(None, 1)
+
+    @property
+    def counts(self) -> list[int]:
+        """How many real slots each row has."""
+        found: list[int] = self._count_B.tolist()
+        return found
+
+    def row(self, row: int) -> Tensor:
+        """A row's keys and values in its real slots alone, (depth, 2, K, slots, H)."""
+        memory = self._memory[:, :, row, :, : self.length]
+        return (
+            memory[:, :, :, self._is_real_BS[row, : self.length]] if self._has_padding else memory
+        )
 
     def _open(self, new: int) -> tuple[int, int]:
         if self._is_forked:

@@ -6,13 +6,28 @@ G query heads per key/value head · H head size · V vocabulary
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pgcli.model.attention import at_least_float32, grouped_attention, soft_bound
-from pgcli.model.cache import Cache, Sight
+from pgcli.model.cache import Sight
 from pgcli.model.config import DecoderConfig
+
+#: Takes a layer's new keys and values, (B, K, L, H) each, and returns all so far.
+Memory = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class Remembering(Protocol):
+    """What keeps the keys and values of every layer: a `Cache` or `Places`."""
+
+    def claim_next(self) -> tuple[Tensor, Sight]: ...
+
+    def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
 class RMSNorm(nn.Module):
@@ -45,8 +60,10 @@ class Rotation:
         self.sin = angle_BLH.sin().to(dtype)[:, :, None]
 
     def __call__(self, x_BLNH: Tensor) -> Tensor:
+        """The heads turned, of all slots or of as many of the last ones as are given."""
+        cos, sin = self.cos[:, -x_BLNH.shape[1] :], self.sin[:, -x_BLNH.shape[1] :]
         first, second = x_BLNH.chunk(2, dim=-1)
-        return x_BLNH * self.cos + torch.cat([-second, first], dim=-1) * self.sin
+        return x_BLNH * cos + torch.cat([-second, first], dim=-1) * sin
 
 
 class Attention(nn.Module):
@@ -62,20 +79,38 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(heads * size, config.width, bias=False)
 
     def forward(
-        self, x_BLD: Tensor, rotate: Rotation, mask: Tensor | None, layer: int, cache: Cache | None
+        self,
+        x_BLD: Tensor,
+        rotate: Rotation,
+        mask: Tensor | None,
+        memory: Memory | None,
+        last_only: bool = False,
     ) -> Tensor:
-        rows, length, _ = x_BLD.shape
-        heads_BLxH = self.qkv_proj(x_BLD).view(rows, length, -1, self.head_dim)
-        query_BLNH, key_BLKH, value_BLKH = heads_BLxH.split(self.sizes, dim=2)
+        """What each slot read, (B, L, D); what the last one read alone, (B, 1, D)."""
+        query_BLNH, key_BLKH, value_BLKH = self._projected(x_BLD, last_only)
         query_BLNH = rotate(query_BLNH)
         key_BKSH, value_BKSH = rotate(key_BLKH).transpose(1, 2), value_BLKH.transpose(1, 2)
-        if cache is not None:
-            key_BKSH, value_BKSH = cache.write(layer, key_BKSH, value_BKSH)
+        if memory is not None:
+            key_BKSH, value_BKSH = memory(key_BKSH, value_BKSH)
+        if last_only and mask is not None:
+            mask = mask[:, :, -1:]
         read = grouped_attention(
             query_BLNH, key_BKSH, value_BKSH, mask, scale=self.scale, cap=self.cap
         )
         out_BLD: Tensor = self.o_proj(read)
         return out_BLD
+
+    def _projected(self, x_BLD: Tensor, last_only: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, of the last slot alone if that is all that is wanted, keys and values."""
+        rows, length, _ = x_BLD.shape
+        if not last_only:
+            heads = self.qkv_proj(x_BLD).view(rows, length, -1, self.head_dim)
+            query_BLNH, key_BLKH, value_BLKH = heads.split(self.sizes, dim=2)
+            return query_BLNH, key_BLKH, value_BLKH
+        weight, queries = self.qkv_proj.weight, self.sizes[0] * self.head_dim
+        query_B1NH = F.linear(x_BLD[:, -1:], weight[:queries]).view(rows, 1, -1, self.head_dim)
+        others = F.linear(x_BLD, weight[queries:]).view(rows, length, 2, -1, self.head_dim)
+        return query_B1NH, others[:, :, 0], others[:, :, 1]
 
 
 class MLP(nn.Module):
@@ -111,9 +146,16 @@ class Layer(nn.Module):
             self.post_feedforward_layernorm = RMSNorm(config.width, config.norm_eps)
 
     def forward(
-        self, x: Tensor, rotate: Rotation, mask: Tensor | None, layer: int, cache: Cache | None
+        self,
+        x: Tensor,
+        rotate: Rotation,
+        mask: Tensor | None,
+        memory: Memory | None,
+        last_only: bool = False,
     ) -> Tensor:
-        read = self.self_attn(self.input_layernorm(x), rotate, mask, layer, cache)
+        """The slots with what this layer adds, or the last one alone."""
+        read = self.self_attn(self.input_layernorm(x), rotate, mask, memory, last_only)
+        x = x[:, -1:] if last_only else x
         if self.post_norms:
             x = x + self.post_attention_layernorm(read)
             out: Tensor = x + self.post_feedforward_layernorm(
@@ -143,14 +185,25 @@ class Gemma(nn.Module):
         return F.embedding(token_BT, weight) * scale
 
     def forward(
-        self, x_BLD: Tensor, position_BL: Tensor, sight: Sight, cache: Cache | None = None
+        self,
+        x_BLD: Tensor,
+        position_BL: Tensor,
+        sight: Sight,
+        remembered: Remembering | None = None,
+        *,
+        last_only: bool = False,
     ) -> Tensor:
-        """The new slots' last hidden states (B, L, D), normalised."""
+        """The new slots' last hidden states (B, L, D), normalised, or the last one's (B, 1, D).
+
+        Where the last slot alone is wanted, the last layer reads no more than it must for it.
+        """
         rotate = Rotation(position_BL, self.config, x_BLD.dtype)
         for number, layer in enumerate(self.layers):
             mask = sight.near if self.config.is_windowed(number) else sight.whole
-            x_BLD = layer(x_BLD, rotate, mask, number, cache)
-        out: Tensor = self.norm(x_BLD)
+            memory = None if remembered is None else partial(remembered.write, number)
+            is_last = number == self.config.depth - 1
+            x_BLD = layer(x_BLD, rotate, mask, memory, last_only and is_last)
+        out: Tensor = self.norm(x_BLD[:, -1:] if last_only else x_BLD)
         return out
 
     def logits(self, x: Tensor) -> Tensor:

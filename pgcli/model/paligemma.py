@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from pgcli.model.cache import Cache, Sight
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.model.gemma import Gemma
+from pgcli.model.gemma import Gemma, Remembering
+from pgcli.model.places import Places
 from pgcli.model.siglip import Siglip
 
 
@@ -48,6 +49,10 @@ class PaliGemma(nn.Module):
             window=decoder.window,
         )
 
+    def places(self, rows: int) -> Places:
+        """Empty places for rows that go on together."""
+        return Places(rows, self.config.decoder, like=self.projector.weight)
+
     def prefill(
         self, patch_BPD: Tensor, token_BT: Tensor, is_real_BT: Tensor | None, cache: Cache
     ) -> Tensor:
@@ -63,13 +68,14 @@ class PaliGemma(nn.Module):
             image = is_real_BT.new_ones(patch_BPD.shape[:2])
             is_real_BS = torch.cat([image, is_real_BT], dim=1)
         position_BS, sight = cache.claim(is_real_BS, x_BSD.shape[1])
-        hidden_BSD = self.decoder(x_BSD, position_BS, sight, cache)
-        return self.decoder.logits(hidden_BSD[:, -1])
+        hidden_B1D = self.decoder(x_BSD, position_BS, sight, cache, last_only=True)
+        return self.decoder.logits(hidden_B1D[:, 0])
 
-    def step(self, token_B: Tensor, cache: Cache) -> Tensor:
+    def step(self, token_B: Tensor, remembered: Remembering) -> Tensor:
         """Append each row's newest token; the logits (B, V) of what follows it."""
-        position_B1, sight = cache.claim(None, 1)
-        hidden_B1D = self.decoder(self.decoder.embed(token_B[:, None]), position_B1, sight, cache)
+        position_B1, sight = remembered.claim_next()
+        x_B1D = self.decoder.embed(token_B[:, None])
+        hidden_B1D = self.decoder(x_B1D, position_B1, sight, remembered)
         return self.decoder.logits(hidden_B1D[:, 0])
 
     def continuations(self, token_BL: Tensor, branch_BL: Tensor, cache: Cache) -> Tensor:

@@ -1,8 +1,11 @@
-"""Pictures to prove with where the user names none: drawn here, the same on every machine."""
+"""Pictures to compare on where the user names none: drawn here, the same on every machine."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from itertools import count, islice
+from random import Random
 
 from PIL import Image, ImageDraw
 
@@ -13,11 +16,16 @@ SIZES = ((320, 240), (200, 300), (448, 448))  # wider than high, higher than wid
 
 def patterns() -> list[Item]:
     """A few small drawings, as the bytes of PNG files."""
-    names = [f"drawing of {width} x {height}" for width, height in SIZES]
-    return [
-        Item(number, name, name, data=_png(number, *SIZES[number]))
-        for number, name in enumerate(names)
-    ]
+    return [*islice(drawings(), len(SIZES))]
+
+
+def drawings() -> Iterator[Item]:
+    """The same few, and then ever more of their sizes, no two of them alike."""
+    for number in count():
+        width, height = SIZES[number % len(SIZES)]
+        again = f" ({number // len(SIZES)})" if number >= len(SIZES) else ""
+        name = f"drawing of {width} x {height}{again}"
+        yield Item(number, name, name, data=_png(number, width, height))
 
 
 def _png(number: int, width: int, height: int) -> bytes:
@@ -30,6 +38,11 @@ def _png(number: int, width: int, height: int) -> bytes:
     draw.ellipse((side, side, 2 * side, 2 * side), fill="red")
     draw.rectangle((2 * side, side // 2, 3 * side, 2 * side), fill="blue")
     draw.polygon([(side, 3 * side), (2 * side, 3 * side), (side, 2 * side)], fill="yellow")
+    if number >= len(SIZES):
+        draws = Random(number)
+        left, top = draws.randrange(width - side), draws.randrange(height - side)
+        colour = tuple(draws.randrange(256) for _ in range(3))
+        draw.ellipse((left, top, left + side, top + side), fill=colour)
     stream = io.BytesIO()
     image.save(stream, "PNG")
     return stream.getvalue()

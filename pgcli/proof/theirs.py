@@ -33,7 +33,7 @@ def imported() -> ModuleType:
         import transformers
     except ImportError as missing:
         raise UsageError(
-            f"verify compares with transformers, which cannot be imported: {missing}",
+            f"this command compares with transformers, which cannot be imported: {missing}",
             hint="python -m pip install 'transformers>=5.5'",
         ) from missing
     module: ModuleType = transformers

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import IO, Any
 
+import numpy as np
 from PIL import Image
 
 from pgcli.records import Item, Picture
@@ -21,6 +22,7 @@ TIME_LIMIT_SECONDS = 30
 READY = "ready"
 
 _LENGTH = struct.Struct("<Q")
+_LENGTHS = struct.Struct("<QQ")
 
 
 def serve() -> None:
@@ -48,18 +50,35 @@ def looked_at(look: Look, item: Item) -> Picture:
 
 
 def send(pipe: IO[bytes], thing: object) -> None:
-    """Put the thing into the pipe, its length before it."""
-    data = pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL)
-    pipe.write(_LENGTH.pack(len(data)))
+    """Put the thing into the pipe: its length, its arrays' lengths, itself, its arrays.
+
+    Arrays travel as they lie in memory, without a copy in the pickle.
+    """
+    arrays: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(thing, pickle.HIGHEST_PROTOCOL, buffer_callback=arrays.append)
+    raw = [array.raw() for array in arrays]
+    pipe.write(_LENGTHS.pack(len(data), len(raw)))
+    pipe.write(b"".join(_LENGTH.pack(array.nbytes) for array in raw))
     pipe.write(data)
+    for array in raw:
+        pipe.write(array)
     pipe.flush()
 
 
 def receive(pipe: IO[bytes]) -> Any:
     """What the other side sent, None at the end of the pipe."""
-    head = pipe.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
+    try:
+        length, count = _LENGTHS.unpack(_filled(pipe, _LENGTHS.size))
+        sizes = [_LENGTH.unpack(_filled(pipe, _LENGTH.size))[0] for _ in range(count)]
+        data = _filled(pipe, length)
+        return pickle.loads(data, buffers=[_filled(pipe, size) for size in sizes])
+    except EOFError:
         return None
-    (length,) = _LENGTH.unpack(head)
-    data = pipe.read(length)
-    return pickle.loads(data) if len(data) == length else None
+
+
+def _filled(pipe: IO[bytes], size: int) -> memoryview:
+    """The next bytes of the pipe, in memory of their own, which may be written to."""
+    room = np.empty(size, np.uint8).data  # not zeroed first, as a bytearray would be
+    if pipe.readinto(room) < size:  # type: ignore[attr-defined]
+        raise EOFError
+    return room

@@ -1,0 +1,234 @@
+"""How fast one core turns files into the model's square, beside transformers in the same run.
+
+    python benchmarks/decode.py                              # 224 px, three sizes of photographs
+    python benchmarks/decode.py --resolution 448 --rounds 20
+    python benchmarks/decode.py --differences                # what --fast-decode changes, no times
+    python benchmarks/decode.py --handover                   # what it costs to cross a process
+
+The pictures are made here and encoded as JPEGs: noise at all scales as photographs have it, shapes
+and lines of text. The ways take turns on one core, forwards and backwards, and are compared by the
+core's time, as other programs on the machine would count in the clock's. Prints one JSON object:
+for each size of photographs the median of every way in milliseconds, its images/s, and how many
+times as fast it is as transformers: the ratio of medians, and the lowest and the highest of all
+rounds.
+
+transformers: `SiglipImageProcessorPil` from the opened file to normalised floats, as it is used;
+transformers to bytes: the same told to stop at the square of bytes; Pillow alone: open, load,
+resize, nothing else, which no way of identical pixels can pass by much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
+from io import BytesIO
+from pathlib import Path
+from statistics import median
+from time import process_time, thread_time
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from pgcli.images import Limits, Square, look
+from pgcli.records import Item, Picture
+from pgcli.workers import look_ahead
+
+SIZES = {"224 px": (224, 224), "0.5 MP": (816, 612), "12 MP": (4000, 3000)}
+REFERENCES = ("transformers", "transformers to bytes")
+
+
+def main() -> None:
+    options = parse_options()
+    os.sched_setaffinity(0, {options.core})
+    report: dict[str, object] = {
+        "resolution": options.resolution,
+        "rounds": options.rounds,
+        "machine": processor(),
+        "versions": {name: version(name) for name in ("pillow", "transformers", "numpy")},
+        "python": platform.python_version(),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        if options.differences:
+            report["differences"] = differences(Path(folder))
+        elif options.handover:
+            report["handover_milliseconds"] = {side: handover(side) for side in (224, 448, 896)}
+        else:
+            report["sizes"] = {
+                name: compared(Path(folder), name, options) for name in options.sizes or SIZES
+            }
+    print(json.dumps(report, indent=2))
+
+
+def compared(folder: Path, name: str, options: argparse.Namespace) -> dict[str, object]:
+    """The median time of each way over all rounds, and how it stands to the references."""
+    files = []
+    for seed in range(options.pictures):
+        files.append(folder / f"{name} {seed}.jpg")
+        files[-1].write_bytes(jpeg(photograph(*SIZES[name], seed=seed)))
+    ways = the_ways(Square(options.resolution))
+    for way in ways.values():
+        way(files[0])
+    spent: dict[str, list[float]] = {way: [] for way in ways}
+    for round_ in range(options.rounds):
+        for way in list(ways)[:: -1 if round_ % 2 else 1]:
+            started = thread_time()
+            for file in files:
+                ways[way](file)
+            spent[way].append((thread_time() - started) / len(files))
+    return {
+        "bytes_a_file": round(sum(file.stat().st_size for file in files) / len(files)),
+        "milliseconds": {way: round(1000 * median(times), 2) for way, times in spent.items()},
+        "images_per_second": {way: round(1 / median(times)) for way, times in spent.items()},
+        **{
+            f"times as fast as {other}": {
+                way: ratio(spent[other], times) for way, times in spent.items() if way != other
+            }
+            for other in REFERENCES
+        },
+    }
+
+
+def the_ways(square: Square) -> dict[str, Callable[[Path], object]]:
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
+    side = square.resolution
+    processor = SiglipImageProcessorPil(size={"height": side, "width": side})
+
+    def theirs(file: Path, **options: bool) -> object:
+        with Image.open(file) as image:
+            return processor(image, return_tensors="np", **options)
+
+    def pillow(file: Path) -> object:
+        with Image.open(file) as image:
+            return np.array(image.resize((side, side), Image.Resampling.BICUBIC))
+
+    return {
+        "transformers": theirs,
+        "transformers to bytes": partial(theirs, do_rescale=False, do_normalize=False),
+        "pillow alone": pillow,
+        "pgcli": partial(seen, square=square),
+        "pgcli --fast-decode": partial(seen, square=replace(square, fast_decode=True)),
+    }
+
+
+def seen(file: Path, square: Square) -> np.ndarray:
+    pixels = look(Item(0, file.name, str(file), str(file)), square, Limits()).pixels
+    assert pixels is not None
+    return pixels
+
+
+def ratio(slow: list[float], fast: list[float]) -> str:
+    rounds = [one / other for one, other in zip(slow, fast, strict=True)]
+    return f"{median(slow) / median(fast):.2f} ({min(rounds):.2f} to {max(rounds):.2f})"
+
+
+def differences(folder: Path) -> list[dict[str, object]]:
+    """How far the fast squares lie from the exact ones, in levels of 255."""
+    kinds = {"photograph": photograph, "shapes": shapes, "text": text}
+    found: list[dict[str, object]] = []
+    for size, (width, height) in SIZES.items():
+        for kind, draw in kinds.items():
+            file = folder / "picture.jpg"
+            file.write_bytes(jpeg(draw(width, height)))
+            for side in (224, 448, 896):
+                exact = seen(file, Square(side)).astype(int)
+                apart = abs(seen(file, Square(side, fast_decode=True)) - exact)
+                found.append(
+                    {
+                        "size": size,
+                        "kind": kind,
+                        "resolution": side,
+                        "mean": round(float(apart.mean()), 2),
+                        "one_in_a_hundred": int(np.percentile(apart, 99)),
+                        "largest": int(apart.max()),
+                    }
+                )
+    return found
+
+
+def handover(side: int, pictures: int = 500) -> float:
+    """The core's time that a ready square takes from a worker process to the caller, both ends."""
+    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    ready = partial(Picture, width=side, height=side, pixels=pixels, load_ms=0.0)
+    items = (Item(n, str(n), "picture.jpg", "picture.jpg") for n in range(pictures + 100))
+    coming = look_ahead(items, ready, workers=1, total=None)
+    next(coming)
+    child = min(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+    spent = Path(f"/proc/{child}/schedstat")  # nanoseconds on a core come first
+    began = process_time() + int(spent.read_text().split()[0]) / 1e9
+    for _ in range(pictures):
+        next(coming)
+    ended = process_time() + int(spent.read_text().split()[0]) / 1e9
+    coming.close()
+    return round((ended - began) / pictures * 1000, 3)
+
+
+def jpeg(image: Image.Image) -> bytes:
+    file = BytesIO()
+    image.save(file, "JPEG", quality=85)
+    return file.getvalue()
+
+
+def photograph(width: int, height: int, *, seed: int = 0) -> Image.Image:
+    """Noise whose power falls with its frequency, as that of photographs does, and some grain."""
+    random = np.random.default_rng(seed)
+    light = 128 + random.normal(size=(height, width, 3)) * 3
+    cells = 4
+    while cells <= min(256, width // 2):
+        noise = random.normal(size=(cells * height // width, cells, 3)).astype(np.float32)
+        for channel in range(3):
+            coarse = Image.fromarray(noise[..., channel])
+            light[..., channel] += np.asarray(coarse.resize((width, height))) * 100 / cells**0.7
+        cells *= 2
+    return Image.fromarray(light.clip(0, 255).astype(np.uint8))
+
+
+def shapes(width: int, height: int) -> Image.Image:
+    """Filled circles with sharp edges on white."""
+    random = np.random.default_rng(1)
+    image = Image.new("RGB", (width, height), "white")
+    draw = ImageDraw.Draw(image)
+    for _ in range(20):
+        x, y, r = (random.uniform(0, 1) * side for side in (width, height, width / 4))
+        draw.circle((x, y), r, fill=tuple(map(int, random.integers(0, 256, 3))))
+    return image
+
+
+def text(width: int, height: int) -> Image.Image:
+    """Forty lines of black letters on white: as sharp as pictures get."""
+    image = Image.new("RGB", (width, height), "white")
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.load_default(max(6, height // 50))
+    for line in range(40):
+        words = "The quick brown fox jumps over the lazy dog. " * 4
+        draw.text((width // 80, line * height // 40), f"{line} {words}", fill="black", font=font)
+    return image
+
+
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{found[0]}, one of {len(found)} cores" if found else platform.machine()
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--resolution", type=int, choices=(224, 448, 896), default=224)
+    parser.add_argument("--sizes", choices=SIZES, nargs="*", help="all unless named")
+    parser.add_argument("--pictures", type=int, default=4, help="files of each size")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--core", type=int, default=0, help="the core that all run on")
+    parser.add_argument("--differences", action="store_true", help="pixels instead of times")
+    parser.add_argument("--handover", action="store_true", help="worker to caller instead")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""A folder of drawings such as the built-in model knows, for benchmarks that read files.
+
+    python benchmarks/drawings.py runs/drawings
+    pgcli bench demo --images runs/drawings --limit 1000 --batch-size 64 --scope files --natural
+
+measures files to rows. The same number gives the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pgcli.training.drawing import render
+from pgcli.training.scenes import EXAM_SEEDS, Scene
+
+
+def main() -> None:
+    options = _options()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for number, seed in enumerate(EXAM_SEEDS[: options.count]):
+        render(Scene.from_seed(seed)).save(options.folder / f"{number:05}.png")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--count", type=int, default=1000, choices=range(1, len(EXAM_SEEDS) + 1))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""This code side by side with transformers, in one run, against the machine's limit."""
