@@ -106,6 +106,14 @@ def test_memory_grows_by_buckets_and_keeps_what_it_holds(
     torch.testing.assert_close(found[0], found[2], rtol=0, atol=1e-10)
 
 
+def test_few_rows_take_little_whatever_the_number_of_places(model: PaliGemma) -> None:
+    places = model.places(1000)
+    for rows in (1, 2, 3):
+        places.seat(prefix(model, looked(model, rows), prompts(rows)), range(rows))
+        assert places._memory.shape[2] <= 2 * places.taken
+    assert places.free == 994
+
+
 def test_at_most_as_many_rows_move_as_end(model: PaliGemma) -> None:
     places = model.places(5)
     places.seat(prefix(model, looked(model, 5), prompts(5)), range(5))

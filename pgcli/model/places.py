@@ -33,7 +33,7 @@ class Places:
         self.free = rows
         self.filled: list[int] = []
         self._config = config
-        shape = (config.depth, 2, rows, config.num_kv_heads, 0, config.head_dim)
+        shape = (config.depth, 2, 0, config.num_kv_heads, 0, config.head_dim)
         self._memory = like.new_empty(shape)
         self._filled_A = torch.empty(0, dtype=torch.long, device=like.device)
         self._used = 0
@@ -46,7 +46,7 @@ class Places:
         """Give places to these rows of a prefix, after those that are taken."""
         first, counts = self.taken, prefix.counts
         filled = [counts[row] for row in row_B]
-        self._reserve(max(filled) + 1)
+        self._reserve(self.taken + len(row_B), max(filled) + 1)
         for place, row in enumerate(row_B, start=first):
             self._memory[:, :, place, :, : counts[row]] = prefix.row(row)
         self.filled += filled
@@ -74,7 +74,7 @@ class Places:
     def claim_next(self) -> tuple[Tensor, Sight]:
         """Open one slot in every taken place; the positions (A, 1) and what is seen from there."""
         self._used = max(self.filled) + 1
-        self._reserve(self._used)
+        self._reserve(self.taken, self._used)
         device = self._memory.device
         self._filled_A = torch.tensor(self.filled, device=device)
         position_A1 = self._filled_A[:, None] + 1
@@ -98,13 +98,17 @@ class Places:
         value[row_A, :, self._filled_A] = value_AK1H[:, :, 0]
         return key[:, :, : self._used], value[:, :, : self._used]
 
-    def _reserve(self, slots: int) -> None:
-        """Have room for so many slots in each place; what is remembered moves to larger memory."""
-        depth, two, rows, heads, there, size = self._memory.shape
-        if slots <= there:
+    def _reserve(self, rows: int, slots: int) -> None:
+        """Have memory for so many rows of so many slots; what is remembered moves to the larger.
+
+        Few rows take little, whatever the number of places: rows grow by doubling.
+        """
+        depth, two, seats, heads, there, size = self._memory.shape
+        if rows <= seats and slots <= there:
             return
-        larger = -(-slots // BUCKET) * BUCKET
+        more = seats if rows <= seats else min(self.free + self.taken, max(rows, 2 * seats))
+        larger = max(there, -(-slots // BUCKET) * BUCKET)
         # zeros: a slot that no row filled weighs nothing, but nothing times NaN would be NaN
-        memory = self._memory.new_zeros(depth, two, rows, heads, larger, size)
-        memory[..., :there, :] = self._memory
+        memory = self._memory.new_zeros(depth, two, more, heads, larger, size)
+        memory[:, :, :seats, :, :there] = self._memory
         self._memory = memory
