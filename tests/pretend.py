@@ -72,6 +72,6 @@ def open_engine(*_: object, **__: object) -> Engine:
 if __name__ == "__main__":
     from pgcli.cli.app import main
 
-    sys.modules["pgcli.engine.generate"] = SimpleNamespace(Sampling=dict)  # the real one has torch
+    sys.modules["pgcli.engine.sampling"] = SimpleNamespace(Sampling=dict)  # the real one has torch
     ask.open_engine = open_engine
     sys.exit(main())

@@ -1,9 +1,10 @@
 """`pgcli bench`: speeds of real runs on equal inputs, the limit, and what the command says."""
 
 import json
+import shutil
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -582,3 +583,30 @@ def test_the_plot_is_as_safe_as_a_name_is_hostile(tiny):
     words = [one.text for one in ElementTree.fromstring(picture).iter() if one.text]
     assert "<script>\\x1b[31m & co" in words
     assert {"pgcli", "transformers", "limit"} <= set(words)
+
+
+def test_no_code_of_a_checkpoint_is_run_to_measure_it(tiny, tmp_path, monkeypatch):
+    """Tokenizer and configuration may name code; transformers, left to itself, would ask."""
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    ran, asked = tmp_path / "ran", []
+    monkeypatch.setattr("builtins.input", lambda *told: asked.append(told) or "y")
+    (folder / "own.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass Own: pass\n")
+    for name, auto in (
+        ("tokenizer_config.json", {"AutoTokenizer": ["own.Own", None]}),
+        ("config.json", {"AutoConfig": "own.Own"}),
+    ):
+        values = json.loads((folder / name).read_text())
+        named = {"auto_map": auto, "model_type": "own"} if name == "config.json" else {}
+        named = named or {"auto_map": auto, "tokenizer_class": "Own"}
+        (folder / name).write_text(json.dumps(values | named))
+    config = files.config(tiny)
+    model = weights.load(tiny, config, dtype=torch.float32)
+    with suppress(ValueError, OSError):  # transformers may refuse it, and must not run it
+        loading.shared(model, folder)
+    preprocessing = files.preprocessing(tiny, config.vision.resolution)
+    reference = peer.load(tiny, torch.float32, torch.device("cpu"))
+    measured = Theirs(reference, folder, config, preprocessing, vocabulary=300)
+    with suppress(ValueError, OSError):
+        assert measured._tokenizer is not None
+    assert not ran.exists()
+    assert not asked

@@ -12,8 +12,9 @@ from torch import Tensor
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.engine import Engine
-from pgcli.engine.generate import GREEDY, Limits, generate
+from pgcli.engine.generate import Limits, generate
 from pgcli.engine.loading import load
+from pgcli.engine.sampling import GREEDY
 from pgcli.engine.tokens import left_pad
 from pgcli.model.cache import Cache
 from pgcli.model.paligemma import PaliGemma, prefix_sight

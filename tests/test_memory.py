@@ -18,7 +18,7 @@ from pgcli.checkpoints import files
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loading
 from pgcli.engine.exhaustion import memory_named
-from pgcli.engine.generate import GREEDY, Limits, Running, generate
+from pgcli.engine.generate import Limits, Running, generate
 from pgcli.engine.memory import (
     BLOCK_BYTES,
     LARGE_PARAMETERS,
@@ -33,6 +33,7 @@ from pgcli.engine.memory import (
     parameters,
     row_bytes,
 )
+from pgcli.engine.sampling import GREEDY
 from pgcli.errors import NoUsableDevice
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
@@ -151,7 +152,8 @@ def test_a_row_takes_no_more_than_is_reckoned(dtype, rows):
 MEASURE = """
 import gc, re, sys, torch
 from pathlib import Path
-from pgcli.engine.generate import GREEDY, Limits, generate
+from pgcli.engine.generate import Limits, generate
+from pgcli.engine.sampling import GREEDY
 from pgcli.engine.memory import TEXT_SLOTS, needed_bytes
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma

@@ -21,8 +21,9 @@ from pgcli.checkpoints.files import INDEX
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.save import save
 from pgcli.engine import engine as engine_module
-from pgcli.engine.generate import GREEDY, Limits, Running, generate
+from pgcli.engine.generate import Limits, Running, generate
 from pgcli.engine.loading import load
+from pgcli.engine.sampling import GREEDY
 from pgcli.engine.tokens import left_pad
 from pgcli.images import Limits as PictureLimits
 from pgcli.images import look

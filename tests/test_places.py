@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints import files, weights
-from pgcli.engine.generate import GREEDY, Limits, Running, generate
+from pgcli.engine.generate import Limits, Running, generate
+from pgcli.engine.sampling import GREEDY
 from pgcli.engine.tokens import left_pad
 from pgcli.model import places as places_module
 from pgcli.model.paligemma import PaliGemma

@@ -55,7 +55,7 @@ def shared(model: PaliGemma, folder: Path) -> Any:
         state[hub_name(name)] = whole.narrow(0, place.start, place.shape[0])
     made, info = library.PaliGemmaForConditionalGeneration.from_pretrained(
         None,
-        config=library.AutoConfig.from_pretrained(folder, local_files_only=True),
+        config=library.AutoConfig.from_pretrained(folder, **theirs.SAFELY),
         state_dict=state,
         dtype=model.projector.weight.dtype,
         output_loading_info=True,

@@ -63,7 +63,7 @@ class Theirs:
     def _tokenizer(self) -> Any:
         library = theirs.imported()
         try:
-            return library.AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
+            return library.AutoTokenizer.from_pretrained(self._folder, **theirs.SAFELY)
         except (OSError, ValueError):  # without a tokenizer_config.json it knows no class for it
             file = str(self._folder / "tokenizer.json")
             return library.PreTrainedTokenizerFast(tokenizer_file=file)

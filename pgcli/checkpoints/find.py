@@ -14,6 +14,8 @@ from pgcli.errors import ModelUnavailable
 
 DEMO = "demo"
 BUILTIN = Path(__file__).parent.parent / "builtin"
+#: What fetches the mask decoder that PaliGemma was trained with.
+FETCH_DECODER = "curl -O https://storage.googleapis.com/big_vision/paligemma/vae-oid.npz"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 

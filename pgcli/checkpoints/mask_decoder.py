@@ -18,15 +18,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from pgcli.checkpoints.find import FETCH_DECODER
 from pgcli.checkpoints.weights import Unfilled
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.model.masks import NUM_CODES, MaskDecoder
 
 #: How a user comes by the weights.
-HINT = (
-    "the published file is gs://big_vision/paligemma/vae-oid.npz: "
-    "curl -O https://storage.googleapis.com/big_vision/paligemma/vae-oid.npz"
-)
+HINT = f"the published file is gs://big_vision/paligemma/vae-oid.npz: {FETCH_DECODER}"
 CODEBOOK = "_vq_vae._embedding"
 UNREAD = ("encoder.", "_vq_vae.")  # the published file's other half, which makes codes of masks
 DTYPES = ("float16", "float32", "float64", "F16", "BF16", "F32", "F64")

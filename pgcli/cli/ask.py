@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pgcli import __version__
 from pgcli.checkpoints import files
-from pgcli.checkpoints.find import DEMO, digest, find
+from pgcli.checkpoints.find import DEMO, FETCH_DECODER, digest, find
 from pgcli.cli import plan as plans
 from pgcli.cli import summary
 from pgcli.cli.downloads import Downloads
@@ -109,7 +109,7 @@ def remark(plan: Plan, screen: Screen) -> None:
     if plan.question.task == "segment" and plan.mask_decoder is None:
         screen.say(
             "masks stay codes, as no decoder is named: --mask-decoder FILE turns them into pixels",
-            hint=f"what PaliGemma was trained with: {plans.DECODER}",
+            hint=f"what PaliGemma was trained with: {FETCH_DECODER}",
         )
 
 
@@ -202,7 +202,7 @@ def limits(plan: Plan) -> Limits:
 
 def asking(plan: Plan, engine: Engine) -> Ask:
     """How the model is asked: the task, and how its answers are drawn."""
-    from pgcli.engine.generate import Sampling
+    from pgcli.engine.sampling import Sampling
 
     chosen, question = plan.options.answering, plan.question
     return partial(

@@ -9,7 +9,7 @@ from math import ceil
 from pathlib import Path
 
 from pgcli.checkpoints import files
-from pgcli.checkpoints.find import DEMO, folder_of
+from pgcli.checkpoints.find import DEMO, FETCH_DECODER, folder_of
 from pgcli.cli.options import Model, Options
 from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.records import Item
@@ -21,8 +21,6 @@ from pgcli.tasks import Question, columns, insist_on_room, with_prompts
 
 #: `demo` takes no more pictures than this unless it was named: it is there to be tried.
 DEMO_PICTURES = 100
-#: What fetches the mask decoder that PaliGemma was trained with.
-DECODER = "curl -O https://storage.googleapis.com/big_vision/paligemma/vae-oid.npz"
 REAL_MODEL = "a real one: --model google/paligemma-3b-mix-224"
 
 
@@ -113,9 +111,13 @@ def check_model(question: Question, chosen: Model, mask_decoder: str | None) -> 
     if chosen.adapter is not None:
         folder_of(chosen.adapter, "adapter")
     if mask_decoder is not None and "://" in mask_decoder:
-        raise UsageError(f"{mask_decoder} is an address", hint=f"download it first: {DECODER}")
+        raise UsageError(
+            f"{mask_decoder} is an address", hint=f"download it first: {FETCH_DECODER}"
+        )
     if mask_decoder is not None and not Path(mask_decoder).is_file():
-        raise ModelUnavailable(f"there is no file {mask_decoder}", hint=f"fetch it: {DECODER}")
+        raise ModelUnavailable(
+            f"there is no file {mask_decoder}", hint=f"fetch it: {FETCH_DECODER}"
+        )
 
 
 def told_of(question: Question) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pgcli.engine.device import Stopwatch
-from pgcli.engine.generate import Limits, insist_on_number, prefilled, sayable, share_time
+from pgcli.engine.generate import Limits, insist_on_number, prefilled, sayable
 from pgcli.engine.tokens import Vocabulary
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Choice
@@ -111,7 +111,7 @@ def score(
             rows[row].sums[number] += logprob
         marks.append(watch.mark())
         alive.append([rows[row] for row in sorted({row for row, _ in one.owners})])
-    share_time(watch, marks, alive)
+    _share_time(watch, marks, alive)
     for scored in rows:
         for logprob in scored.sums:
             insist_on_number(logprob)
@@ -173,3 +173,18 @@ def _padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
     """Lists of any lengths as (B, L), filled up at the end."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows])
+
+
+def _share_time(
+    watch: Stopwatch,
+    marks: Sequence[float | torch.cuda.Event],
+    alive: Sequence[Sequence[Scored]],
+) -> None:
+    """Divide each pass's time among its rows: the first pass is the prefill."""
+    for number, rows in enumerate(alive):
+        share = watch.between(marks[number], marks[number + 1]) / len(rows)
+        for row in rows:
+            if number == 0:
+                row.prefill_ms += share
+            else:
+                row.decode_ms += share

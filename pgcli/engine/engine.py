@@ -11,8 +11,9 @@ from pgcli.engine.admission import Admission
 from pgcli.engine.answering import Generating, Picking
 from pgcli.engine.batches import Waiting
 from pgcli.engine.features import Features
-from pgcli.engine.generate import GREEDY, Limits, Running, Sampling
+from pgcli.engine.generate import Limits, Running
 from pgcli.engine.grammar import Grammar
+from pgcli.engine.sampling import GREEDY, Sampling
 from pgcli.engine.tokens import Vocabulary
 from pgcli.engine.trial import Trial
 from pgcli.images import Square

@@ -1,4 +1,4 @@
-"""Logits -> tokens, one column at a time: greedy or sampled, each row until it stops.
+"""Logits -> tokens, one column at a time: rows that go on together, each until it stops.
 
 B rows · V vocabulary · A tokens that an answer may hold at all, where a grammar says so
 """
@@ -8,44 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from pgcli.engine.device import Stopwatch
 from pgcli.engine.grammar import START, Grammar, State
+from pgcli.engine.sampling import Sampling, sample
 from pgcli.engine.tokens import left_pad
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.cache import Cache
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Finish
-
-EPSILON = 1e-6  # 0.5 + 0.2 is below 0.7 in float32 and must not be
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How a token is drawn: greedily, unless the temperature is above 0.
-
-    `top_k` keeps that many tokens (0: all); `top_p` keeps a token where the mass before it is
-    below p. The seed and the row's own key decide its draws, so a batch has no say in them.
-    """
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int = 0
-
-
-GREEDY = Sampling()
-
-
-class Timed(Protocol):
-    """A row that is told its share of each pass."""
-
-    prefill_ms: float
-    decode_ms: float
 
 
 @dataclass(eq=False)
@@ -229,26 +203,6 @@ def draw(logits_BV: Tensor, rows: Sequence[Growing], sampling: Sampling) -> Tens
     return sample(logits_BV, draw_B, sampling)
 
 
-def sample(logits_BV: Tensor, draw_B: Tensor, sampling: Sampling) -> Tensor:
-    """The tokens at which a cumulative distribution passes each row's draw from [0, 1)."""
-    # from the highest down, so that no temperature, however small, divides into infinity
-    scaled_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / sampling.temperature
-    probability_BV, token_BV = scaled_BV.softmax(-1).sort(dim=-1, descending=True, stable=True)
-    if sampling.top_k:
-        probability_BV[:, sampling.top_k :] = 0
-    if sampling.top_p < 1:
-        before_BV = probability_BV.cumsum(-1) - probability_BV
-        enough_B1 = sampling.top_p * probability_BV.sum(-1, keepdim=True)  # of what top-k left
-        probability_BV[:, 1:][before_BV[:, 1:] >= enough_B1 - EPSILON] = 0
-    mass_BV = probability_BV.cumsum(-1)
-    passed_BV = mass_BV <= draw_B[:, None] * mass_BV[:, -1:]
-    last_kept_B1 = (probability_BV > 0).sum(-1, keepdim=True) - 1
-    rank_B1 = torch.minimum(passed_BV.sum(-1, keepdim=True), last_kept_B1)
-    rank_B1 = rank_B1.clamp(min=0)  # scores that are no numbers keep nothing; `_append` says so
-    chosen_B1: Tensor = token_BV.gather(1, rank_B1)
-    return chosen_B1[:, 0]
-
-
 def _append(
     seated: Sequence[Growing],
     token_B: Tensor,
@@ -256,13 +210,11 @@ def _append(
     limits: Limits,
     grammar: Grammar | None,
 ) -> list[Growing]:
-    """Give every unfinished row its token; return those that go on."""
+    """Give every row its token; return those that go on."""
     going = []
     for row, token, logprob in zip(seated, token_B.tolist(), logprob_B.tolist(), strict=True):
-        left = row.left(limits)
-        if row.stopped or not left:
-            continue
         insist_on_number(logprob)
+        left = row.left(limits)
         row.tokens.append(token)
         row.logprobs.append(logprob)
         if token in limits.stop_tokens:
@@ -283,18 +235,3 @@ def insist_on_number(logprob: float) -> None:
             "the model's scores are not numbers (NaN)",
             hint="the weights are damaged, or --dtype is too narrow for them: try float32",
         )
-
-
-def share_time(
-    watch: Stopwatch,
-    marks: Sequence[float | torch.cuda.Event],
-    alive: Sequence[Sequence[Timed]],
-) -> None:
-    """Divide each pass's time among its rows: the first pass is the prefill."""
-    for number, rows in enumerate(alive):
-        share = watch.between(marks[number], marks[number + 1]) / len(rows)
-        for row in rows:
-            if number == 0:
-                row.prefill_ms += share
-            else:
-                row.decode_ms += share

@@ -15,6 +15,7 @@ from pgcli.engine.memory import batch_size as fitting_batch_size
 from pgcli.engine.memory import parameters
 from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice
+from pgcli.model.config import PaliGemmaConfig
 
 
 def load(
@@ -37,17 +38,7 @@ def load(
     place = choose_device(device)
     number = choose_dtype(dtype, place, stored.total_bytes(folder))
     config = files.config(folder)
-    vocabulary = Vocabulary.from_folder(folder)
-    if vocabulary.size > config.decoder.vocab_size:
-        raise InvalidCheckpoint(
-            f"{folder}: the tokenizer has {vocabulary.size} tokens, the model "
-            f"{config.decoder.vocab_size}"
-        )
-    if min(config.stop_tokens) >= vocabulary.size:
-        raise InvalidCheckpoint(
-            f"{folder}: answers end with token {config.stop_tokens[0]}, and the tokenizer has "
-            f"{vocabulary.size}"
-        )
+    vocabulary = _vocabulary(folder, config)
     preprocessing = files.preprocessing(folder, config.vision.resolution)
     _insist_on_room(parameters(config) * number.itemsize, place)
     decoder = None if masks is None else mask_decoder.load(masks, device=place)
@@ -74,6 +65,22 @@ def load(
 def label(checkpoint: Checkpoint, adapter: Checkpoint | None) -> str:
     """What the rows' `model` says: name and revision, and those of the adapter after a plus."""
     return checkpoint.label if adapter is None else f"{checkpoint.label}+{adapter.label}"
+
+
+def _vocabulary(folder: Path, config: PaliGemmaConfig) -> Vocabulary:
+    """The checkpoint's tokens; InvalidCheckpoint where they are not those of its model."""
+    vocabulary = Vocabulary.from_folder(folder)
+    if vocabulary.size > config.decoder.vocab_size:
+        raise InvalidCheckpoint(
+            f"{folder}: the tokenizer has {vocabulary.size} tokens, the model "
+            f"{config.decoder.vocab_size}"
+        )
+    if min(config.stop_tokens) >= vocabulary.size:
+        raise InvalidCheckpoint(
+            f"{folder}: answers end with token {config.stop_tokens[0]}, and the tokenizer has "
+            f"{vocabulary.size}"
+        )
+    return vocabulary
 
 
 def _insist_on_room(needed: int, device: torch.device) -> None:

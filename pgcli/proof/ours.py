@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from pgcli.checkpoints import files, weights
-from pgcli.engine.generate import GREEDY, generate
+from pgcli.engine.generate import generate
+from pgcli.engine.sampling import GREEDY
 from pgcli.engine.tokens import left_pad
 from pgcli.model.paligemma import PaliGemma
 from pgcli.proof.inputs import Inputs, Outputs
