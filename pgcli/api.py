@@ -35,13 +35,15 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     batch_size: int | None = None,
+    quantize: str = "none",
     fast_decode: bool = False,
 ) -> Engine:
     """An engine for a checkpoint folder, a Hub name, or `demo`, the built-in model.
 
     `adapter` is a LoRA to merge into it, by folder or Hub name; `mask_decoder` the file that
-    turns mask codes into pixels; `fast_decode` decodes large JPEGs small, which is several times
-    as fast and changes pixels slightly. Raises the errors of `pgcli.errors`, each with a `hint`
+    turns mask codes into pixels; `quantize` may be "int8", which on a processor rounds the decoder
+    to eight bits; `fast_decode` decodes large JPEGs small, which is several times as fast and
+    changes pixels slightly. Raises the errors of `pgcli.errors`, each with a `hint`
     that says what to do.
     """
     from pgcli.checkpoints.find import find
@@ -54,6 +56,7 @@ def load(
         device=device,
         dtype=dtype,
         batch_size=batch_size,
+        quantize=quantize,
     )
     return Engine(loaded, fast_decode=fast_decode)
 

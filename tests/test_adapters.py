@@ -15,6 +15,7 @@ from pgcli.checkpoints import adapters, files, weights
 from pgcli.checkpoints.adapter_config import read
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loading
+from pgcli.engine.preparing import prepare
 from pgcli.errors import InvalidCheckpoint
 from tests.tiny import PATCHES, RESOLUTION
 
@@ -263,6 +264,8 @@ def test_an_engine_has_the_merged_weights_and_a_label_that_says_so(tiny, folder)
     engine = loading.load(base, adapter=adapter, device="cpu", dtype="float32", batch_size=1)
     assert engine.label == "m+org/a@12ab"
     merged, plain = ours(tiny, folder), ours(tiny, None)
+    for model in (merged, plain):
+        prepare(model)
     assert torch.equal(our_logits(engine.model), our_logits(merged))
     assert not torch.equal(our_logits(engine.model), our_logits(plain))
     assert loading.load(base, device="cpu", batch_size=1).label == "m"

@@ -30,6 +30,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.app import main
 from pgcli.cli.bench import answered
 from pgcli.engine import loading as engines
+from pgcli.engine import preparing
 from pgcli.engine.trial import Trial
 from pgcli.errors import NoUsableDevice
 from pgcli.model.paligemma import PaliGemma
@@ -442,8 +443,10 @@ class TestTrial:
 
 
 class TestRoom:
-    def test_where_two_copies_do_not_fit_both_run_on_one(self, tiny, monkeypatch, sides):
-        engine = sides[0]._engine
+    def test_where_two_copies_do_not_fit_both_run_on_one(self, tiny, monkeypatch):
+        # as on a GPU, where weights stay as they are stored
+        monkeypatch.setattr(preparing, "can_lay_out", lambda dtype: False)
+        engine = engines.load(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
         size = sum(parameter.nbytes for parameter in engine.model.parameters())
         monkeypatch.setattr(loading, "row_bytes", lambda config, itemsize: 1)
         monkeypatch.setattr(loading, "free_bytes", lambda device: size)
@@ -458,6 +461,11 @@ class TestRoom:
         told = measured(tiny, scopes=("arrays",))
         assert told.sharing
         assert told.results[0].agreements[0].share == 1
+
+    def test_weights_laid_out_for_a_processor_are_not_shared(self, tiny, monkeypatch, sides):
+        monkeypatch.setattr(loading, "SHARE_OF_FREE", 0.0)
+        with peer.silence(), pytest.raises(NoUsableDevice, match="for each program"):
+            loading.beside(sides[0]._engine, tiny, 2)
 
     def test_weights_that_only_this_code_reads_are_not_shared(self, tiny):
         model = weights.load(tiny, files.config(tiny), dtype=torch.float32)

@@ -597,7 +597,7 @@ def test_all_that_is_said_of_the_model_is_heard(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(ask, "find", find)
     monkeypatch.setattr("pgcli.engine.loading.load", load)
     options = f"--object a --model m/m --revision r --adapter b/b --mask-decoder {masks}"
-    options += " --device cuda:1 --dtype float32 --batch-size 7"
+    options += " --device cuda:1 --dtype float32 --batch-size 7 --quantize int8"
     code, _, err = call(capsys, "segment", EXAMPLES / "one.png", *options.split())
     assert code == 0
     assert found == [("m/m", "r", "model"), ("b/b", None, "adapter")]
@@ -608,6 +608,7 @@ def test_all_that_is_said_of_the_model_is_heard(capsys, monkeypatch, tmp_path):
         "device": "cuda:1",
         "dtype": "float32",
         "batch_size": 7,
+        "quantize": "int8",
     }
     assert "masks stay codes" not in err
 

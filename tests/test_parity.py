@@ -23,6 +23,7 @@ from pgcli.checkpoints.save import save
 from pgcli.engine import engine as engine_module
 from pgcli.engine.generate import Limits, Running, generate
 from pgcli.engine.loading import load
+from pgcli.engine.preparing import prepare
 from pgcli.engine.sampling import GREEDY
 from pgcli.engine.tokens import left_pad
 from pgcli.images import Limits as PictureLimits
@@ -58,8 +59,11 @@ def exact_convolutions():
         yield
 
 
-def pair(folder, device="cpu", dtype=torch.float32, *, options=None, **layout):
-    """transformers' model, and this code's from the folder into which it was saved."""
+def pair(folder, device="cpu", dtype=torch.float32, *, options=None, laid_out=True, **layout):
+    """transformers' model, and this code's from the folder into which it was saved.
+
+    Laid out as it is for a run, where that can be for the device and dtype.
+    """
     own_head = layout.pop("own_head", False)
     theirs = reference(VOCABULARY, **layout)
     if own_head:
@@ -68,6 +72,8 @@ def pair(folder, device="cpu", dtype=torch.float32, *, options=None, **layout):
         theirs.lm_head.weight = torch.nn.Parameter(head, requires_grad=False)
     theirs.save_pretrained(folder, **(options or {}))
     ours = weights.load(folder, files.config(folder), dtype=dtype, device=device)
+    if laid_out:
+        prepare(ours)
     return theirs.to(device, dtype), ours
 
 
@@ -168,9 +174,12 @@ def test_pictures_are_seen_as_in_transformers(tmp_path, device, seed):
     torch.testing.assert_close(ours.encode(pixels_BCRR), features, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("laid_out", [True, False], ids=["laid out", "stored"])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_the_first_logits_and_every_token_are_as_in_transformers(tmp_path, device, layout):
-    theirs, ours = pair(tmp_path, device, **layout)
+def test_the_first_logits_and_every_token_are_as_in_transformers(
+    tmp_path, device, layout, laid_out
+):
+    theirs, ours = pair(tmp_path, device, laid_out=laid_out, **layout)
     pixels_BCRR = pixels(len(PROMPTS)).to(device)
     inputs = their_inputs(PROMPTS, pixels_BCRR, device)
     token_BT, is_real_BT = left_pad(PROMPTS)
@@ -240,7 +249,7 @@ def test_every_layout_that_transformers_writes_answers_alike(
 @pytest.mark.parametrize("generation", [1, 2])
 @pytest.mark.parametrize("head", ["shared", "its own"])
 def test_what_is_saved_here_answers_alike_in_transformers(tmp_path, head, generation):
-    _, ours = pair(tmp_path / "theirs", generation=generation)
+    _, ours = pair(tmp_path / "theirs", generation=generation, laid_out=False)
     if head == "its own":
         ours.decoder.lm_head = torch.nn.Linear(48, VOCABULARY, bias=False).requires_grad_(False)
         ours.config = replace(ours.config, tied=False)

@@ -11,25 +11,25 @@ from pgcli.checkpoints.names import hub_name
 from pgcli.checkpoints.weights import places
 from pgcli.engine.device import free_bytes
 from pgcli.engine.engine import Engine
-from pgcli.engine.memory import row_bytes
+from pgcli.engine.memory import parameters, row_bytes
 from pgcli.errors import NoUsableDevice
 from pgcli.model.paligemma import PaliGemma
 from pgcli.proof import theirs
 
-# of free memory that a second copy may take, with a batch: transformers' loader holds the file and
-# what it makes of it for a while, and the machine has other work to do
-SHARE_OF_FREE = 0.3
+# of free memory that a second copy may take, with a batch: the machine has other work to do, and
+# where the file is of another dtype transformers' loader holds both for a while
+SHARE_OF_FREE = 0.5
 
 
 def beside(engine: Engine, folder: Path, batch: int) -> tuple[Any, bool]:
     """transformers' model where the engine's is and in its dtype; whether it shares its weights.
 
     It loads its own where there is ample room for them and for a batch. Raises NoUsableDevice where
-    there is none for the batch alone.
+    there is none for the batch alone, or where the engine's are laid out for it and nobody else.
     """
-    weight = engine.model.projector.weight
-    weights = sum(parameter.nbytes for parameter in engine.model.parameters())
-    rows = batch * row_bytes(engine.model.config, weight.itemsize)
+    config, weight = engine.model.config, engine.model.projector.weight
+    weights = parameters(config) * weight.itemsize
+    rows = batch * row_bytes(config, weight.itemsize)
     free = free_bytes(weight.device)
     if rows > free:
         raise NoUsableDevice(
@@ -48,10 +48,10 @@ def shared(model: PaliGemma, folder: Path) -> Any:
     Raises NoUsableDevice where the weights are laid out in a way that only this code reads.
     """
     library = theirs.imported()
-    parameters = dict(model.named_parameters())
+    owned = dict(model.named_parameters())
     state = {}
     for name, place in places(model).items():
-        whole: torch.Tensor = parameters[place.parameter].detach()
+        whole: torch.Tensor = owned[place.parameter].detach()
         state[hub_name(name)] = whole.narrow(0, place.start, place.shape[0])
     made, info = library.PaliGemmaForConditionalGeneration.from_pretrained(
         None,

@@ -22,9 +22,8 @@ Pipeline = Callable[[Engine, Sequence[Path], Question, Trial, Path], Sequence[An
 class Ours:
     """The engine, which takes its batches from a stream of pictures."""
 
-    name = "pgcli"
-
-    def __init__(self, engine: Engine, pipeline: Pipeline):
+    def __init__(self, engine: Engine, pipeline: Pipeline, *, name: str = "pgcli"):
+        self.name = name
         self._engine, self._pipeline = engine, pipeline
 
     def arrays(self, work: Work) -> Run:

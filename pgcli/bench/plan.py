@@ -37,7 +37,8 @@ class Plan:
     """What is measured: no batch sizes stand for 1, 8 and what `auto` takes.
 
     Each program runs `rounds` times at each setting. `seconds` are for all of it, warm-ups and the
-    machine's own rates apart, and decide how many pictures a run has unless `pictures` does.
+    machine's own rates apart, and decide how many pictures a run has unless `pictures` does. What
+    is quantized is also measured as it was.
     """
 
     batch_sizes: tuple[int, ...] = ()
@@ -47,3 +48,4 @@ class Plan:
     rounds: int = 5
     seconds: float = 60.0
     pictures: int | None = None
+    quantize: str = "none"

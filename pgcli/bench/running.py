@@ -56,8 +56,11 @@ def bench(
     theirs.imported()
     with theirs.silence(), TemporaryDirectory() as scratch:
         with waiting("loading both programs"):
-            engine = load(checkpoint, device=device, dtype=dtype)
-            bench = Bench(engine, checkpoint.folder, items, plan, pipeline, Path(scratch))
+            engine = load(checkpoint, device=device, dtype=dtype, quantize=plan.quantize)
+            exact = None
+            if plan.quantize != "none":
+                exact = load(checkpoint, device=device, dtype=dtype)
+            bench = Bench(engine, exact, checkpoint.folder, items, plan, pipeline, Path(scratch))
         with waiting("measuring this machine"):
             before = bench.machine()
         for lengths in plan.lengths:
@@ -74,6 +77,7 @@ class Bench:
     def __init__(
         self,
         engine: Engine,
+        exact: Engine | None,
         folder: Path,
         items: Iterator[Item],
         plan: Plan,
@@ -91,6 +95,11 @@ class Bench:
         if engine.device.startswith("cuda"):  # where transformers compiles what a static cache lets
             self.theirs.append(other(static=True))
         self.sides: list[Side] = [Ours(engine, pipeline), *self.theirs]
+        if exact is not None:
+            self.sides[:1] = [
+                Ours(engine, pipeline, name=f"pgcli, {plan.quantize}"),
+                Ours(exact, pipeline, name=f"pgcli, {engine.dtype}"),
+            ]
         self.results: list[tuple[Result, Sequence[Sequence[Run]]]] = []
         self.left_out: list[str] = []
 

@@ -131,6 +131,7 @@ def open_engine(plan: Plan, screen: Screen) -> Engine:
             device=chosen.device,
             dtype=chosen.dtype,
             batch_size=chosen.batch_size,
+            quantize=chosen.quantize,
         )
     return engine
 
@@ -226,6 +227,7 @@ def settings_of(plan: Plan, engine: Engine) -> dict[str, object]:
         "mask_decoder": told_of_file(plan.mask_decoder),
         "device": engine.device,
         "dtype": engine.dtype,
+        "quantize": plan.options.model.quantize,
         "batch_size": engine.batch_size,
         "max_new_tokens": plan.question.max_new_tokens,
         "temperature": chosen.temperature,

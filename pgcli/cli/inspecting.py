@@ -8,7 +8,7 @@ import typer
 
 from pgcli.cli import values
 from pgcli.cli.commands import Command, Program, app
-from pgcli.cli.options import MODELS, Debug, Device, Dtype, Revision, option
+from pgcli.cli.options import MODELS, Debug, Device, Dtype, Quantize, Revision, option
 
 
 @app.command(
@@ -196,6 +196,7 @@ def bench(
     revision: Revision = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = "none",
     debug: Debug = False,
 ) -> None:
     from pgcli.bench.plan import Lengths, Plan
@@ -214,6 +215,7 @@ def bench(
             rounds=rounds,
             seconds=seconds,
             pictures=limit,
+            quantize=quantize,
         ),
         images=images,
         revision=revision,

@@ -77,6 +77,14 @@ Dtype = Annotated[
         help="auto, bfloat16 or float32; auto is bfloat16 where that is fast.",
     ),
 ]
+Quantize = Annotated[
+    Literal["none", "int8"],
+    _model(
+        "--quantize",
+        metavar="NAME",
+        help="none or int8, on a processor: the decoder in eight bits, sooner and less exact.",
+    ),
+]
 Debug = Annotated[
     bool, _running("--debug", is_eager=True, callback=remember, help="Show tracebacks of errors.")
 ]
@@ -209,6 +217,7 @@ class Model:
     ] = None
     device: Device = "auto"
     dtype: Dtype = "auto"
+    quantize: Quantize = "none"
     batch_size: Annotated[
         int | None,
         _model(

@@ -79,6 +79,7 @@ class Plan:
             *told_of(self.question),
             ("model", self.options.model.model or f"{DEMO}, the built-in one"),
             *(("adapter", name) for name in (self.options.model.adapter,) if name),
+            *(("quantized", kind) for kind in (self.options.model.quantize,) if kind != "none"),
             *(("mask decoder", file) for file in (self.mask_decoder,) if file),
             ("output", described(self.options.output.output)),
             *(("drawn in", folder) for folder in (self.options.output.draw,) if folder),

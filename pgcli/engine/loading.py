@@ -13,6 +13,7 @@ from pgcli.engine.engine import Engine
 from pgcli.engine.exhaustion import memory_named
 from pgcli.engine.memory import batch_size as fitting_batch_size
 from pgcli.engine.memory import parameters
+from pgcli.engine.preparing import insist_on_quantization, prepare
 from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice
 from pgcli.model.config import PaliGemmaConfig
@@ -26,13 +27,14 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     batch_size: int | None = None,
+    quantize: str = "none",
 ) -> Engine:
     """An engine for the checkpoint; `batch_size` None takes what fits into memory.
 
     An adapter is merged into the weights; `masks` is the file of the decoder that turns mask
-    codes into pixels. Raises InvalidCheckpoint for files that are broken or not understood,
-    NoUsableDevice where the device is missing or too small, UsageError for names that are neither
-    device nor dtype.
+    codes into pixels; `quantize` may be "int8", on a processor. Raises InvalidCheckpoint for files
+    that are broken or not understood, NoUsableDevice where the device is missing, too small or not
+    able to quantize, UsageError for names that are none.
     """
     folder = checkpoint.folder
     place = choose_device(device)
@@ -40,6 +42,7 @@ def load(
     config = files.config(folder)
     vocabulary = _vocabulary(folder, config)
     preprocessing = files.preprocessing(folder, config.vision.resolution)
+    insist_on_quantization(quantize, place, number)
     _insist_on_room(parameters(config) * number.itemsize, place)
     decoder = None if masks is None else mask_decoder.load(masks, device=place)
     name = str(number).removeprefix("torch.")
@@ -47,6 +50,7 @@ def load(
         model = weights.load(folder, config, dtype=number, device=place)
         if adapter is not None:
             adapters.merge(model, adapter.folder)
+        prepare(model, quantize)
     if batch_size is None:
         free = free_bytes(place)
         batch_size = fitting_batch_size(

@@ -41,7 +41,7 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         wide = at_least_float32(x)
         normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return (normed * (1 + at_least_float32(self.weight))).to(x.dtype)
+        return normed.mul_(1 + at_least_float32(self.weight)).to(x.dtype)
 
 
 class Rotation:
@@ -66,16 +66,29 @@ class Rotation:
         return x_BLNH * cos + torch.cat([-second, first], dim=-1) * sin
 
 
+class Heads(nn.Linear):
+    """Queries, then keys, then values of all heads, from one fused product."""
+
+    def __init__(self, width: int, queries: int, others: int):
+        super().__init__(width, queries + others, bias=False)
+        self.parts = (queries, others)
+
+    def trimmed(self, x_BLD: Tensor) -> tuple[Tensor, Tensor]:
+        """The last slot's queries (B, 1, N * H), and every slot's keys and values in a row."""
+        queries, others = torch.split_with_sizes(self.weight, self.parts)
+        return F.linear(x_BLD[:, -1:], queries), F.linear(x_BLD, others)
+
+
 class Attention(nn.Module):
     """Grouped-query attention; query head n shares key/value head n // G."""
 
     def __init__(self, config: DecoderConfig):
         super().__init__()
         heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_dim
-        self.sizes = (heads, kv_heads, kv_heads)
+        self.heads = (heads, kv_heads)
         self.head_dim = size
         self.scale, self.cap = config.query_scale, config.attention_cap
-        self.qkv_proj = nn.Linear(config.width, (heads + 2 * kv_heads) * size, bias=False)
+        self.qkv_proj = Heads(config.width, heads * size, 2 * kv_heads * size)
         self.o_proj = nn.Linear(heads * size, config.width, bias=False)
 
     def forward(
@@ -87,9 +100,8 @@ class Attention(nn.Module):
         last_only: bool = False,
     ) -> Tensor:
         """What each slot read, (B, L, D); what the last one read alone, (B, 1, D)."""
-        query_BLNH, key_BLKH, value_BLKH = self._projected(x_BLD, last_only)
-        query_BLNH = rotate(query_BLNH)
-        key_BKSH, value_BKSH = rotate(key_BLKH).transpose(1, 2), value_BLKH.transpose(1, 2)
+        query_BLNH, key_BLKH, value_BLKH = self._projected(x_BLD, rotate, last_only)
+        key_BKSH, value_BKSH = key_BLKH.transpose(1, 2), value_BLKH.transpose(1, 2)
         if memory is not None:
             key_BKSH, value_BKSH = memory(key_BKSH, value_BKSH)
         if last_only and mask is not None:
@@ -100,17 +112,20 @@ class Attention(nn.Module):
         out_BLD: Tensor = self.o_proj(read)
         return out_BLD
 
-    def _projected(self, x_BLD: Tensor, last_only: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def _projected(
+        self, x_BLD: Tensor, rotate: Rotation, last_only: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, of the last slot alone if that is all that is wanted, keys and values."""
-        rows, length, _ = x_BLD.shape
-        if not last_only:
-            heads = self.qkv_proj(x_BLD).view(rows, length, -1, self.head_dim)
-            query_BLNH, key_BLKH, value_BLKH = heads.split(self.sizes, dim=2)
-            return query_BLNH, key_BLKH, value_BLKH
-        weight, queries = self.qkv_proj.weight, self.sizes[0] * self.head_dim
-        query_B1NH = F.linear(x_BLD[:, -1:], weight[:queries]).view(rows, 1, -1, self.head_dim)
-        others = F.linear(x_BLD, weight[queries:]).view(rows, length, 2, -1, self.head_dim)
-        return query_B1NH, others[:, :, 0], others[:, :, 1]
+        size = (-1, self.head_dim)
+        if last_only:
+            queries, others = self.qkv_proj.trimmed(x_BLD)
+            key_BLKH, value_BLKH = torch.unflatten(others, -1, size).chunk(2, dim=2)
+            return rotate(torch.unflatten(queries, -1, size)), rotate(key_BLKH), value_BLKH
+        heads, kv_heads = self.heads
+        all_BLxH = torch.unflatten(self.qkv_proj(x_BLD), -1, size)
+        turning, value_BLKH = torch.split_with_sizes(all_BLxH, (heads + kv_heads, kv_heads), dim=2)
+        query_BLNH, key_BLKH = torch.split_with_sizes(rotate(turning), self.heads, dim=2)
+        return query_BLNH, key_BLKH, value_BLKH
 
 
 class MLP(nn.Module):
@@ -177,6 +192,15 @@ class Gemma(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.depth))
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.lm_head = None if tied else nn.Linear(config.width, config.vocab_size, bias=False)
+        #: What gives the scores in place of the head's weights, where something was made of them.
+        self.scores: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def head(self) -> Tensor:
+        """The weights (V, D) that give the vocabulary's scores."""
+        head = self.embed_tokens if self.lm_head is None else self.lm_head
+        weight: Tensor = head.weight
+        return weight
 
     def embed(self, token_BT: Tensor) -> Tensor:
         """Token embeddings (B, T, D) times sqrt(D), a factor rounded to the weights' dtype."""
@@ -211,7 +235,6 @@ class Gemma(nn.Module):
 
         Softly bounded ones are float32: in bfloat16 the best would often be equal.
         """
-        head = self.embed_tokens if self.lm_head is None else self.lm_head
-        logits = F.linear(x, head.weight)
+        logits = F.linear(x, self.head) if self.scores is None else self.scores(x)
         cap = self.config.final_cap
         return logits if cap is None else soft_bound(logits, cap)

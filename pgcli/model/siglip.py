@@ -25,7 +25,8 @@ class Embeddings(nn.Module):
 
     def forward(self, pixels_BCRR: Tensor) -> Tensor:
         size = self.patch_embedding.kernel_size[0]
-        patch_BPx = F.unfold(pixels_BCRR, kernel_size=size, stride=size).transpose(1, 2)
+        rows = torch.unflatten(torch.unflatten(pixels_BCRR, 3, (-1, size)), 2, (-1, size))
+        patch_BPx = rows.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
         weight = self.patch_embedding.weight.flatten(1)
         return (
             F.linear(patch_BPx, weight, self.patch_embedding.bias) + self.position_embedding.weight

@@ -1,0 +1,45 @@
+"""A loaded model -> one whose products are the fastest that its device has."""
+
+from __future__ import annotations
+
+import torch
+
+from pgcli.errors import NoUsableDevice, UsageError
+from pgcli.model.layout import LaidOut, Make, can_lay_out, lay_out
+from pgcli.model.paligemma import PaliGemma
+from pgcli.model.quantize import Int8, can_quantize
+
+QUANTIZATIONS = ("none", "int8")
+
+
+def insist_on_quantization(name: str, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise UsageError for a name that is none, NoUsableDevice where the device cannot do it."""
+    if name not in QUANTIZATIONS:
+        raise UsageError(f"no quantization is called {name!r}", hint="none or int8")
+    if name == "none":
+        return
+    if device.type != "cpu":
+        raise NoUsableDevice(
+            f"--quantize int8 is for processors, and the model would run on {device}",
+            hint="leave it out, or --device cpu",
+        )
+    if not (can_lay_out(dtype) and can_quantize(dtype)):
+        raise NoUsableDevice(
+            "this PyTorch does not multiply eight-bit numbers on this processor",
+            hint="leave --quantize out",
+        )
+
+
+def prepare(model: PaliGemma, quantization: str = "none") -> None:
+    """Lay the model's weights out for its processor, in place; on a GPU they stay as they are.
+
+    With `int8` the decoder's layers and its head are rounded to eight bits; the head's own weights
+    stay too, as prompts are read from them.
+    """
+    weight = model.projector.weight
+    if weight.device.type != "cpu" or not can_lay_out(weight.dtype):
+        return
+    make: Make = Int8 if quantization == "int8" else LaidOut
+    lay_out(model, LaidOut, make)
+    if quantization == "int8":
+        model.decoder.scores = Int8(model.decoder.head).exactly

@@ -1,0 +1,184 @@
+"""Weights laid out once for the processor: oneDNN's own order, and what follows a product fused.
+
+As they are stored, weights are put in order anew in every product, which for a few rows costs more
+than to multiply them; and what a large product writes leaves the caches before it is read again.
+
+M rows of any kind · D width · F width of an MLP · N width of what comes out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pgcli.model.gemma import MLP as GatedMLP
+from pgcli.model.gemma import Heads
+from pgcli.model.gemma import Layer as DecoderLayer
+from pgcli.model.paligemma import PaliGemma
+from pgcli.model.siglip import MLP
+from pgcli.model.siglip import Layer as VisionLayer
+
+USUAL_ROWS = 256  # for which weights are laid out; other numbers of rows may be any
+BLOCK_BYTES = 9 * 2**20  # of an MLP's inner values: in the caches until they are used
+
+
+class Product(Protocol):
+    """A product with fixed weights, (M, D) to (M, N), and what can be done in the same pass."""
+
+    def __call__(self, x_MD: Tensor) -> Tensor: ...
+
+    def gelu(self, x_MD: Tensor) -> Tensor:
+        """Followed by GELU, in its tanh approximation."""
+
+    def times(self, x_MD: Tensor, other_MN: Tensor) -> Tensor:
+        """Times `other`, each value by its own."""
+
+
+#: Makes a product of a weight (N, D) and a bias (N,), or none.
+Make = Callable[[Tensor, Tensor | None], Product]
+
+
+class LaidOut:
+    """A product whose weights are in oneDNN's order for this processor; the rounding is finer.
+
+    What is fused reads the sums before they are rounded to the weights' dtype.
+    """
+
+    def __init__(self, weight_ND: Tensor, bias_N: Tensor | None = None):
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight_ND.contiguous(), USUAL_ROWS)
+        self._bias = bias_N
+
+    def __call__(self, x_MD: Tensor) -> Tensor:
+        return self._pass(x_MD, "none", "")
+
+    def gelu(self, x_MD: Tensor) -> Tensor:
+        return self._pass(x_MD, "gelu", "tanh")
+
+    def times(self, x_MD: Tensor, other_MN: Tensor) -> Tensor:
+        out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
+            x_MD, other_MN, self._weight, self._bias, "mul"
+        )
+        return out
+
+    def _pass(self, x_MD: Tensor, then: str, way: str) -> Tensor:
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(
+            x_MD, self._weight, self._bias, then, [], way
+        )
+        return out
+
+
+@cache
+def can_lay_out(dtype: torch.dtype) -> bool:
+    """Whether this PyTorch lays weights out for this processor, and rightly: a trial tells.
+
+    The operations are PyTorch's own compiler's, and not promised to anybody else.
+    """
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    draws = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(32, 32, generator=draws).to(dtype) for _ in range(2))
+    product = F.linear(x, weight)
+    try:
+        made = LaidOut(weight)
+        found = [made(x), made.gelu(x), made.times(x, product)]
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return False
+    wanted = [product, F.gelu(product, approximate="tanh"), product * product]
+    return all(
+        torch.allclose(one, other, rtol=0.05, atol=0.05)
+        for one, other in zip(found, wanted, strict=True)
+    )
+
+
+class Ready(nn.Module):
+    """A product where a linear layer was."""
+
+    def __init__(self, linear: nn.Linear, make: Make):
+        super().__init__()
+        self._product = make(linear.weight, linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._product(x)
+
+
+class ReadyMLP(nn.Module):
+    """The eye's MLP, in blocks of rows."""
+
+    def __init__(self, mlp: MLP, make: Make):
+        super().__init__()
+        self._width = mlp.fc1.out_features
+        self._up = make(mlp.fc1.weight, mlp.fc1.bias)
+        self._down = make(mlp.fc2.weight, mlp.fc2.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return in_blocks(lambda rows_MD: self._down(self._up.gelu(rows_MD)), x, self._width)
+
+
+class ReadyGatedMLP(nn.Module):
+    """The decoder's MLP, in blocks of rows."""
+
+    def __init__(self, mlp: GatedMLP, make: Make):
+        super().__init__()
+        self._width = mlp.down_proj.in_features
+        gate, up = mlp.gate_up_proj.weight.chunk(2)
+        self._gate, self._up = make(gate, None), make(up, None)
+        self._down = make(mlp.down_proj.weight, None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return in_blocks(self._block, x, self._width)
+
+    def _block(self, x_MD: Tensor) -> Tensor:
+        return self._down(self._up.times(x_MD, self._gate.gelu(x_MD)))
+
+
+class ReadyHeads(nn.Module):
+    """Queries, keys and values; in two products where the last layer wants few queries."""
+
+    def __init__(self, heads: Heads, make: Make, *, parted: bool):
+        super().__init__()
+        parts = torch.split_with_sizes(heads.weight, heads.parts) if parted else [heads.weight]
+        self._products = [make(part, None) for part in parts]
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = [product(x) for product in self._products]
+        return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
+
+    def trimmed(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        queries, others = self._products
+        return queries(x[:, -1:]), others(x)
+
+
+def in_blocks(act: Callable[[Tensor], Tensor], x: Tensor, width: int) -> Tensor:
+    """What `act` makes of the rows of (..., D) by way of `width` inner values each.
+
+    It is given a block of rows at a time, all of nearly a size.
+    """
+    x_MD = x.flatten(0, -2)
+    blocks = -(-len(x_MD) * width * x.itemsize // BLOCK_BYTES)
+    if blocks <= 1:
+        return act(x_MD).view(*x.shape[:-1], -1)
+    return torch.cat([act(block) for block in x_MD.tensor_split(blocks)]).view(*x.shape[:-1], -1)
+
+
+def lay_out(model: PaliGemma, make: Make, make_decoder: Make) -> None:
+    """Give the layers of both towers products made of their weights, which are let go one by one.
+
+    The decoder's two ends are one matrix, from which rows are read: they stay as they are.
+    """
+    for layer in cast(Iterable[VisionLayer], model.vision.layers):
+        attention = layer.self_attn
+        attention.add_module("qkv_proj", Ready(attention.qkv_proj, make))
+        attention.add_module("out_proj", Ready(attention.out_proj, make))
+        layer.add_module("mlp", ReadyMLP(layer.mlp, make))
+    last = model.config.decoder.depth - 1
+    for number, block in enumerate(cast(Iterable[DecoderLayer], model.decoder.layers)):
+        reading = block.self_attn
+        heads = ReadyHeads(reading.qkv_proj, make_decoder, parted=number == last)
+        reading.add_module("qkv_proj", heads)
+        reading.add_module("o_proj", Ready(reading.o_proj, make_decoder))
+        block.add_module("mlp", ReadyGatedMLP(block.mlp, make_decoder))
