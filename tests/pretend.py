@@ -25,6 +25,8 @@ class Engine:
     device = "cpu"
     dtype = "float32"
     batch_size = 1
+    reuse = SimpleNamespace(is_possible=False)
+    headroom = SimpleNamespace(told=str)
 
     def ask(
         self,

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import pgcli
 from pgcli.checkpoints import files
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loading
 from pgcli.engine.exhaustion import memory_named
-from pgcli.engine.generate import Limits, Running, generate
+from pgcli.engine.generate import Limits, generate
 from pgcli.engine.memory import (
     BLOCK_BYTES,
     LARGE_PARAMETERS,
@@ -37,7 +36,6 @@ from pgcli.engine.sampling import GREEDY
 from pgcli.errors import NoUsableDevice
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
-from tests.awkward import drawing, encoded
 
 #: PaliGemma's first generation, 3b.
 PUBLISHED = PaliGemmaConfig(
@@ -269,14 +267,3 @@ def test_exhausted_memory_says_for_what_it_was_and_what_to_do(problem):
 def test_any_other_error_stays_what_it_is():
     with pytest.raises(RuntimeError, match="shapes"), memory_named("a batch", "take less"):
         raise RuntimeError("shapes do not match")
-
-
-def test_rows_that_find_no_memory_say_how_many_they_were(tiny, monkeypatch):
-    def exhausted(*_, **__):
-        raise MemoryError
-
-    monkeypatch.setattr(Running, "join", exhausted)
-    engine = pgcli.load(tiny, device="cpu", batch_size=2)
-    with pytest.raises(NoUsableDevice, match="2 more rows") as refused:
-        list(engine.ocr([encoded(drawing(40, 30), "png")] * 2))
-    assert "--batch-size" in refused.value.hint

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -17,7 +18,9 @@ from rich.console import Console
 from pgcli.cli import progress, summary
 from pgcli.cli.options import Output
 from pgcli.cli.screen import Screen, grid
+from pgcli.cli.shrinking import Shrinking
 from pgcli.run import Tally
+from tests import pretend
 
 ROOT = Path(__file__).parent.parent
 PRETEND = [sys.executable, str(ROOT / "tests" / "pretend.py")]
@@ -211,6 +214,26 @@ def test_foreign_text_is_shown_as_it_is_spelled(capsys):
     console = Console(width=200, file=open(os.devnull, "w"), record=True)  # noqa: SIM115
     console.print(grid([("name", hostile)]))
     assert r"[bold]a[/bold] :smile: \x1b[31m\u202e" in console.export_text()
+
+
+def test_the_summary_tells_of_pictures_reused_and_batches_that_shrank():
+    engine = pretend.Engine()
+    assert list(summary.thrift(engine)) == []
+    engine.reuse = SimpleNamespace(is_possible=True, spared=800, prompts=1000)
+    engine.headroom = SimpleNamespace(told=lambda: "12 rows at once instead of 64")
+    assert list(summary.thrift(engine)) == [
+        ("pictures reused", "800 of 1,000 prompts"),
+        ("memory ran out", "12 rows at once instead of 64"),
+    ]
+
+
+def test_batches_that_shrink_are_remarked_on_once_while_the_run_goes_on():
+    engine, said = pretend.Engine(), []
+    shrinking = Shrinking(engine, said.append)
+    for told in ("", "", "12 rows at once instead of 64", "6 rows at once instead of 64"):
+        engine.headroom = SimpleNamespace(told=lambda told=told: told)
+        shrinking.remark()
+    assert said == ["memory ran out: 12 rows at once instead of 64; no row is lost"]
 
 
 @pytest.mark.parametrize(

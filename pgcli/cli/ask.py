@@ -6,14 +6,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from pgcli import __version__
 from pgcli.checkpoints import files
-from pgcli.checkpoints.find import DEMO, FETCH_DECODER, digest, find
+from pgcli.checkpoints.find import DEMO, FETCH_DECODER, find
 from pgcli.cli import plan as plans
 from pgcli.cli import summary
 from pgcli.cli.downloads import Downloads
@@ -22,9 +20,10 @@ from pgcli.cli.drawing.painter import NotDrawing
 from pgcli.cli.models import check_revision
 from pgcli.cli.options import Options
 from pgcli.cli.plan import Plan
+from pgcli.cli.provenance import settings_of
 from pgcli.cli.screen import Screen, is_terminal
+from pgcli.cli.shrinking import Shrinking
 from pgcli.errors import NoInputError, OutputFailed
-from pgcli.printable import encodable
 from pgcli.records import Answer, Item, Picture, error_answer
 from pgcli.run import Ask, Look, Tally, run
 from pgcli.sinks import Sink, open_sink
@@ -33,9 +32,6 @@ from pgcli.tasks import Question, insist_on_room
 if TYPE_CHECKING:
     from pgcli.engine.engine import Engine
     from pgcli.images import Limits, Square
-
-#: The libraries that an answer may depend on.
-VERSIONED = ("torch", "pillow", "tokenizers", "numpy")
 
 
 def answer(
@@ -155,6 +151,12 @@ def answered(
         sink.save(answer)
         drawing.draw(answer)
 
+    shrinking = Shrinking(engine, screen.say)
+
+    def on_row(answer: Answer, tally: Tally) -> None:
+        progress.count(answer, tally)
+        shrinking.remark()
+
     try:
         with progress, drawing, sink:
             tally = run(
@@ -163,7 +165,7 @@ def answered(
                 asking(plan, engine),
                 save,
                 refuse,
-                on_row=progress.count,
+                on_row=on_row,
                 on_error=plan.options.running.on_error,
             )
             if not tally.rows:  # only standard input can turn out empty this late
@@ -213,42 +215,3 @@ def asking(plan: Plan, engine: Engine) -> Ask:
             temperature=chosen.temperature, top_p=chosen.top_p, top_k=chosen.top_k, seed=chosen.seed
         ),
     )
-
-
-def settings_of(plan: Plan, engine: Engine) -> dict[str, object]:
-    """What the rows depend on, for the output's own record of how it was made."""
-    chosen = plan.options.answering
-    return {
-        "command": plan.question.task,
-        "sources": [encodable(name) for name in plan.names],
-        "prompts": plan.question.templates,
-        "model": engine.label,
-        "adapter": told_of_file(plan.options.model.adapter, "adapter_model.safetensors"),
-        "mask_decoder": told_of_file(plan.mask_decoder),
-        "device": engine.device,
-        "dtype": engine.dtype,
-        "quantize": plan.options.model.quantize,
-        "batch_size": engine.batch_size,
-        "max_new_tokens": plan.question.max_new_tokens,
-        "temperature": chosen.temperature,
-        "top_p": chosen.top_p,
-        "top_k": chosen.top_k,
-        "seed": chosen.seed,
-        "region": plan.question.region,
-        "objects": plan.question.objects,
-        "strict": plan.question.strict,
-        "choices": plan.question.choices,
-        "choices_column": plan.question.choices_column,
-        "limit": plan.options.input.limit,
-        "max_pixels": plan.options.input.max_pixels,
-        "fast_decode": plan.options.input.fast_decode,
-        "versions": {"pgcli": __version__, **{name: version(name) for name in VERSIONED}},
-    }
-
-
-def told_of_file(name: str | None, within: str = "") -> dict[str, str | None] | None:
-    """A file, or one within a folder, as the user named it, and a digest of what is in it."""
-    if name is None:
-        return None
-    file = Path(name).expanduser() / within
-    return {"name": encodable(name), "sha256": digest(file) if file.is_file() else None}

@@ -36,6 +36,7 @@ def facts(
         ("model busy", busy(tally)),
         ("model waited", f"{seconds(tally.waited_seconds)} for pictures"),
         ("model", f"{engine.label} on {engine.device} in {engine.dtype}, {batches(engine)}"),
+        *thrift(engine),
         *(("drawn", what) for what in (drawn,) if what),
         *written(plan.options.output, tally),
     ]
@@ -57,6 +58,15 @@ def speed(tally: Tally) -> str:
 
 def batches(engine: Engine) -> str:
     return "row by row" if engine.batch_size == 1 else f"up to {engine.batch_size} rows at once"
+
+
+def thrift(engine: Engine) -> Iterator[tuple[str, str]]:
+    """How often the eye was spared, where it could be, and how far memory made batches shrink."""
+    reuse = engine.reuse
+    if reuse.is_possible:
+        yield "pictures reused", f"{reuse.spared:,} of {reuse.prompts:,} prompts"
+    if shrunk := engine.headroom.told():
+        yield "memory ran out", shrunk
 
 
 def busy(tally: Tally) -> str:

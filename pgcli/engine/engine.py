@@ -8,11 +8,14 @@ from functools import partial
 
 from pgcli.checkpoints.files import Preprocessing
 from pgcli.engine.admission import Admission
-from pgcli.engine.answering import Generating, Picking
 from pgcli.engine.batches import Waiting
-from pgcli.engine.features import Features
+from pgcli.engine.features import Features, Reuse
 from pgcli.engine.generate import Limits, Running
+from pgcli.engine.generating import Generating
 from pgcli.engine.grammar import Grammar
+from pgcli.engine.halving import Headroom
+from pgcli.engine.picking import Picking
+from pgcli.engine.rows import Telling
 from pgcli.engine.sampling import GREEDY, Sampling
 from pgcli.engine.tokens import Vocabulary
 from pgcli.engine.trial import Trial
@@ -30,7 +33,11 @@ WINDOW_BYTES = 256 * 2**20
 
 
 class Engine:
-    """A loaded model with what it takes to be asked: its vocabulary and its way with pictures."""
+    """A loaded model with what it takes to be asked: its vocabulary and its way with pictures.
+
+    `headroom` is what was learnt of its memory, `reuse` how often a picture was encoded for several
+    prompts; both go on from one question to the next.
+    """
 
     def __init__(
         self,
@@ -46,6 +53,8 @@ class Engine:
         self.vocabulary = vocabulary
         self.label = label
         self.batch_size = batch_size
+        self.headroom = Headroom()
+        self.reuse = Reuse()
         self.square = Square(model.config.vision.resolution, preprocessing.resample)
         self._device = model.projector.weight.device
         self._dtype = model.projector.weight.dtype
@@ -72,7 +81,9 @@ class Engine:
         In comes each picture with the place of its first row; its k-th prompt is answered at
         place + k. No more pictures are taken than are looked over for batches of equal length. A
         prompt too long for the model is an error row. A picture is encoded once for all its
-        prompts. A `trial` is a measurement's, which sets lengths and is told tokens.
+        prompts. Where memory runs out batches shrink, and no row is lost; one for which alone there
+        is none is an error row. Raises NoUsableDevice where every row is such. A `trial` is a
+        measurement's, which sets lengths and is told tokens; its batches never shrink.
         """
         forced = trial.lengths if trial else ()
         if forced:
@@ -129,15 +140,14 @@ class Engine:
     def _answering(
         self, question: Question, limits: Limits, sampling: Sampling, trial: Trial | None
     ) -> Generating | Picking:
-        features = Features(self.model, self._preprocessing)
+        features = Features(self.model, self._preprocessing, self.reuse)
         blank = partial(unanswered, task=question.task, model=self.label)
         if question.has_choices:
-            return Picking(self.model, features, blank, limits)
+            return Picking(self.model, features, blank, limits, self.headroom)
         grammar = self._grammar(question) if question.strict else None
         running = Running(self.model, self.batch_size, limits, sampling, grammar)
-        return Generating(
-            running, features, blank, self.vocabulary, self._mask_decoder, trial=trial
-        )
+        telling = Telling(self.vocabulary, self._mask_decoder)
+        return Generating(running, features, blank, telling, self.headroom, trial)
 
     def _grammar(self, question: Question) -> Grammar:
         stop_tokens = self.model.config.stop_tokens

@@ -1,15 +1,47 @@
-"""A device's exhausted memory as an error that says for what it was, and what to do."""
+"""A device's exhausted memory: told from other errors, survived, or named with what it was for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 
 from pgcli.errors import NoUsableDevice
 
-CPU_ALLOCATOR = "DefaultCPUAllocator"  # its exhaustion is a plain RuntimeError of this name
+Made = TypeVar("Made")
+
+#: What a RuntimeError says where PyTorch has no type for it.
+SIGNS = (
+    "DefaultCPUAllocator",
+    "out of memory",  # CUDA's driver, asked by a library; Apple's GPU
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+
+
+def is_exhaustion(error: BaseException) -> bool:
+    """Whether memory ran out, and nothing else.
+
+    An illegal access or a failed assertion on a GPU is none: after it the device answers nothing.
+    """
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
+
+
+def attempt(work: Callable[[], Made]) -> Made | None:
+    """What the work makes; None where memory ran out, and what it had taken is free again."""
+    try:
+        return work()
+    except (RuntimeError, MemoryError) as error:
+        if not is_exhaustion(error):
+            raise
+    # only here, past the `except`: its traceback held the failed pass's tensors
+    gc.collect()
+    torch.cuda.empty_cache()  # does nothing where CUDA is not in use
+    return None
 
 
 @contextmanager
@@ -17,8 +49,7 @@ def memory_named(what: str, remedy: str) -> Iterator[None]:
     """Run a block that takes memory for `what`; NoUsableDevice where there is none left."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        exhausted = not isinstance(error, RuntimeError) or isinstance(error, torch.OutOfMemoryError)
-        if not exhausted and CPU_ALLOCATOR not in str(error):
+    except (RuntimeError, MemoryError) as error:
+        if not is_exhaustion(error):
             raise
         raise NoUsableDevice(f"the device has no memory left for {what}", hint=remedy) from error

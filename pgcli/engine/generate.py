@@ -94,8 +94,8 @@ class Running:
         grammar: Grammar | None = None,
     ):
         self.rows: list[Growing] = []
+        self.size = size
         self._model = model
-        self._size = size
         self._limits, self._sampling, self._grammar = limits, sampling, grammar
         self._places = model.places(size)
         device = model.projector.weight.device
@@ -105,7 +105,7 @@ class Running:
     @property
     def free(self) -> int:
         """How many rows may join."""
-        return self._size - len(self.rows)
+        return self.size - len(self.rows)
 
     def begun(self, keys: Sequence[str], lengths: Sequence[int] | None = None) -> list[Growing]:
         """Rows without a token yet; the keys name them for their draws."""
@@ -118,14 +118,18 @@ class Running:
     def join(
         self, patch_BPD: Tensor, prompts: Sequence[Sequence[int]], rows: Sequence[Growing]
     ) -> list[Growing]:
-        """Read the rows' prompts and give each its first token; return those that end with it."""
+        """Read the rows' prompts and give each its first token; return those that end with it.
+
+        Where memory runs out in it, the rows that go on are as they were; these begin anew.
+        """
         start = self._watch.mark()
         logits_BV, prefix = prefilled(self._model, patch_BPD, prompts)
         token_B, going = self._given(logits_BV, rows)
         if going:
             stay = [place for place, row in enumerate(rows) if row in going]
+            token_A = torch.cat([self._token_A, token_B[stay]])
             self._places.seat(prefix, stay)
-            self._token_A = torch.cat([self._token_A, token_B[stay]])
+            self._token_A = token_A
             self.rows += going
         share = self._watch.between(start, self._watch.mark()) / len(rows)
         for row in rows:
@@ -133,7 +137,10 @@ class Running:
         return [row for row in rows if row not in going]
 
     def step(self) -> list[Growing]:
-        """Give every row its next token; return those that end with it, which make room."""
+        """Give every row its next token; return those that end with it, which make room.
+
+        Where memory runs out in it, nothing can go on from there: `drop` the rows.
+        """
         rows = self.rows
         start = self._watch.mark()
         logits_AV = self._model.step(self._token_A, self._places)
@@ -147,6 +154,12 @@ class Running:
         for row in rows:
             row.decode_ms += share
         return [rows[place] for place in ended]
+
+    def drop(self) -> None:
+        """Forget all rows, and let go of the memory that they took."""
+        self.rows = []
+        self._places = self._model.places(self.size)
+        self._token_A = self._token_A.new_empty(0)
 
     def _given(self, logits_BV: Tensor, rows: Sequence[Growing]) -> tuple[Tensor, list[Growing]]:
         """The tokens that the rows are given, and the rows that go on."""

@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pgcli import parse
 from pgcli.engine.choices import Scored
 from pgcli.engine.generate import Growing
-from pgcli.records import Answer, Mask, Piece
+from pgcli.engine.masks import masks_of_rows
+from pgcli.engine.tokens import Vocabulary
+from pgcli.model.masks import MaskDecoder
+from pgcli.records import Answer, Mask, Picture, Piece
+
+#: The row of a picture and a prompt before it is answered.
+Blank = Callable[[Picture, str], Answer]
+#: A row and the place where it goes.
+Placed = tuple[int, Answer]
+
+
+class Telling:
+    """Tells rows that have ended as answers; the masks of several are decoded together."""
+
+    def __init__(self, vocabulary: Vocabulary, mask_decoder: MaskDecoder | None):
+        self._vocabulary = vocabulary
+        self._mask_decoder = mask_decoder
+
+    def answers(self, ended: Sequence[tuple[Answer, Growing]]) -> list[Answer]:
+        """The rows with their answers."""
+        rows, told = zip(*ended, strict=True)
+        pieces = [self._pieces(one) for one in told]
+        masks: Sequence[tuple[Mask | None, ...] | None] = [None] * len(rows)
+        if rows[0].task == "segment":
+            sizes = [(row.width or 0, row.height or 0) for row in rows]
+            masks = masks_of_rows(zip(pieces, sizes, strict=True), self._mask_decoder)
+        return list(map(generated, rows, told, pieces, masks))
+
+    def _pieces(self, row: Growing) -> list[Piece]:
+        words = len(row.tokens) - row.stopped
+        probabilities = [math.exp(logprob) for logprob in row.logprobs[:words]]
+        return self._vocabulary.pieces(row.tokens[:words], probabilities)
 
 
 def generated(
@@ -42,4 +74,14 @@ def picked(row: Answer, scored: Scored) -> Answer:
         prefill_ms=scored.prefill_ms,
         decode_ms=scored.decode_ms,
         choices=scored.choices,
+    )
+
+
+def given_up(row: Answer) -> Answer:
+    """The row where there is no memory for it even alone."""
+    return replace(
+        row,
+        error="oom",
+        error_message="There is too little memory for this row even alone; --dtype bfloat16, "
+        "a smaller model or another --device may do with it.",
     )
