@@ -94,3 +94,13 @@ def test_a_whole_run_loads_no_transformers_and_json_lines_no_pyarrow(tmp_path):
 def test_an_engine_is_not_needed_to_import_the_package():
     run = python("import sys, pgcli; print(*sys.modules)")
     assert not HEAVY & set(run.stdout.split())
+
+
+def test_the_program_starts_and_ends_without_looking_for_garbage():
+    run = python(
+        "import gc, sys\n"
+        "from pgcli.__main__ import main\n"
+        "sys.argv[1:] = ['--version']\n"
+        "print('code', main(), gc.get_threshold()[0], gc.get_freeze_count() > 1000)"
+    )
+    assert run.stdout.split()[-4:] == ["code", "0", "200000", "True"]

@@ -1,13 +1,14 @@
 """PaliGemma: the eye, one linear projector and the decoder, as prefill and step.
 
-B rows · C channels · R resolution · P patches · T prompt tokens · L new slots this pass ·
-S slots so far · D width · V vocabulary
+B rows · A rows of a step, made up · C channels · R resolution · P patches · T prompt tokens ·
+L new slots this pass · S slots so far · D width · V vocabulary
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from pgcli.model.cache import Cache, Sight
 from pgcli.model.config import PaliGemmaConfig
@@ -73,10 +74,12 @@ class PaliGemma(nn.Module):
 
     def step(self, token_B: Tensor, remembered: Remembering) -> Tensor:
         """Append each row's newest token; the logits (B, V) of what follows it."""
-        position_B1, sight = remembered.claim_next()
-        x_B1D = self.decoder.embed(token_B[:, None])
-        hidden_B1D = self.decoder(x_B1D, position_B1, sight, remembered)
-        return self.decoder.logits(hidden_B1D[:, 0])
+        position_A1, sight = remembered.claim_next()
+        rows = len(token_B)
+        token_A = F.pad(token_B, (0, len(position_A1) - rows))  # of places that nobody has
+        x_A1D = self.decoder.embed(token_A[:, None])
+        hidden_A1D = self.decoder(x_A1D, position_A1, sight, remembered)
+        return self.decoder.logits(hidden_A1D[:, 0])[:rows]
 
     def continuations(self, token_BL: Tensor, branch_BL: Tensor, cache: Cache) -> Tensor:
         """Read several continuations of each row in one pass; hidden states (B, L, D), no logits.

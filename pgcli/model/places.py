@@ -7,7 +7,7 @@ Three rows after a step, the second just seated (`#` filled, `+` written by this
     # # # +
     # # # # +
 
-A rows alive · B rows of a prefix · S slots so far · K key/value heads · H head size
+A rows alive, and made up · B rows of a prefix · S slots so far · K key/value heads · H head size
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from pgcli.model.cache import Cache, Sight
 from pgcli.model.config import DecoderConfig
 
 BUCKET = 128  # slots: memory grows by so many at a time, and so in few shapes
+#: Rows of a step are made up to a multiple of the first of these that they do not pass: kernels are
+#: prepared for each number of rows anew, and one for a few rows more runs as long.
+ROW_BUCKETS = ((2, 1), (4, 4), (64, 8), (10**9, 32))
 
 
 class Places:
@@ -71,12 +74,22 @@ class Places:
         self.free += len(gone)
         return seats
 
+    @property
+    def made_up(self) -> int:
+        """How many rows a step has: those taken and, up to one of few numbers, places of nobody."""
+        multiple = next(multiple for most, multiple in ROW_BUCKETS if self.taken <= most)
+        return min(-(-self.taken // multiple) * multiple, self.taken + self.free)
+
     def claim_next(self) -> tuple[Tensor, Sight]:
-        """Open one slot in every taken place; the positions (A, 1) and what is seen from there."""
+        """Open one slot in every taken place; the positions (A, 1) and what is seen from there.
+
+        More may be opened, behind those, in places that nobody has: what comes of them is nothing.
+        """
         self._used = max(self.filled) + 1
-        self._reserve(self.taken, self._used)
+        self._reserve(self.made_up, self._used)
         device = self._memory.device
-        self._filled_A = torch.tensor(self.filled, device=device)
+        nobody = [max(self.filled)] * (self.made_up - self.taken)
+        self._filled_A = torch.tensor([*self.filled, *nobody], device=device)
         position_A1 = self._filled_A[:, None] + 1
         slot_S = torch.arange(self._used, device=device)
         window = self._config.window
