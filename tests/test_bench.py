@@ -442,6 +442,18 @@ class TestTrial:
         assert Trial().tokens == {}
 
 
+def test_transformers_is_spared_a_copy_of_the_head_for_every_row(sides, monkeypatch):
+    """Of rows that do not lie one after another PyTorch multiplies each by a copy of its own."""
+    _, theirs, work = sides
+    seen = []
+    theirs.model.lm_head.register_forward_hook(
+        lambda _, given, out: seen.append(given[0].is_contiguous())
+    )
+    theirs.arrays(work(Lengths(2, 2)))
+    assert seen
+    assert all(seen)
+
+
 class TestRoom:
     def test_where_two_copies_do_not_fit_both_run_on_one(self, tiny, monkeypatch):
         # as on a GPU, where weights stay as they are stored

@@ -1,5 +1,10 @@
 """Weights laid out for the processor give the same numbers; where they cannot, nothing is lost."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -7,12 +12,14 @@ from torch.nn import functional as F
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import preparing
+from pgcli.engine.device import cpu_has_bfloat16
 from pgcli.engine.loading import load
 from pgcli.model import layout
 from pgcli.model.gemma import MLP as GatedMLP
 from pgcli.model.layout import LaidOut, Ready, can_lay_out, in_blocks
 from pgcli.model.siglip import MLP
 
+ROOT = Path(__file__).parent.parent
 NOISE = {torch.float32: 1e-5, torch.bfloat16: 0.02}  # of the numbers' own size
 
 pytestmark = pytest.mark.skipif(
@@ -168,3 +175,35 @@ def test_a_laid_out_model_computes_what_the_stored_one_does(request, name, dtype
         found.append((patch_BPD, logits_BV, model.step(torch.tensor([7, 8, 9]), cache)))
     for one, other in zip(*found, strict=True):
         assert_like(one, other, dtype)
+
+
+PRODUCTS = """
+import sys, torch
+from pgcli.model.layout import LaidOut
+from pgcli.model.quantize import Int8
+made = {"laid out": LaidOut, "int8": Int8}[sys.argv[1]](torch.randn(128, 256).to(torch.bfloat16))
+print("now", flush=True)
+for _ in range(3):
+    made(torch.randn(64, 256).to(torch.bfloat16))
+"""
+
+
+@pytest.mark.skipif(not cpu_has_bfloat16(), reason="this processor multiplies no bfloat16")
+@pytest.mark.parametrize(("kind", "number"), [("laid out", "bf16"), ("int8", "s8")])
+def test_products_run_in_their_own_numbers_and_weights_are_not_put_in_order_again(kind, number):
+    """oneDNN says itself which kernels it runs."""
+    told = subprocess.run(
+        [sys.executable, "-c", PRODUCTS, kind],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=os.environ | {"ONEDNN_VERBOSE": "1", "OMP_NUM_THREADS": "1"},
+    ).stdout.partition("now\n")[2]
+    runs = [line.split(",") for line in told.splitlines() if ",exec,cpu," in line]
+    kinds = [run[5] for run in runs]
+    assert len(kinds) == 3
+    assert set(kinds) <= {"inner_product", "matmul"}, "nothing was reordered"
+    for run in runs:
+        assert "ref" not in run[6], "a kernel of vector instructions"
+        assert f"wei:a:{number}" in run[8] or f"wei_{number}" in run[8] or f"wei:{number}" in run[8]

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from pgcli.engine.device import Stopwatch
-from pgcli.engine.generate import Limits, insist_on_number, prefilled, sayable
+from pgcli.engine.generate import Limits, insist_on_number, prefilled
+from pgcli.engine.scores import sayable
 from pgcli.engine.tokens import Vocabulary
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Choice
@@ -122,7 +123,7 @@ def _begun(
     logits_BV: Tensor, choices: Sequence[Sequence[Candidate]], limits: Limits
 ) -> list[Scored]:
     """The rows with their candidates' first tokens counted, which follow the prefix itself."""
-    logits_BV = sayable(logits_BV, limits)
+    logits_BV = sayable(logits_BV, limits.vocabulary, limits.image_token).float()
     firsts = [[candidate.ids[0] for candidate in of_row] for of_row in choices]
     row_M = [row for row, of_row in enumerate(firsts) for _ in of_row]
     logits_M = logits_BV[row_M, [token for of_row in firsts for token in of_row]]
@@ -135,7 +136,8 @@ def _logprobs(model: PaliGemma, hidden_MD: Tensor, target_M: Tensor, limits: Lim
     found: list[float] = []
     for first in range(0, len(target_M), LOGITS_AT_ONCE):
         some = slice(first, first + LOGITS_AT_ONCE)
-        logits_MV = sayable(model.decoder.logits(hidden_MD[some]), limits)
+        logits_MV = model.decoder.logits(hidden_MD[some])
+        logits_MV = sayable(logits_MV, limits.vocabulary, limits.image_token).float()
         chosen_M = logits_MV.gather(1, target_M[some, None])[:, 0]
         found += (chosen_M - logits_MV.logsumexp(-1)).tolist()
     return found

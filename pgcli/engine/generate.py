@@ -15,6 +15,7 @@ from torch import Tensor
 from pgcli.engine.device import Stopwatch
 from pgcli.engine.grammar import START, Grammar, State
 from pgcli.engine.sampling import Sampling, sample
+from pgcli.engine.scores import log_sum, sayable
 from pgcli.engine.tokens import left_pad
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.cache import Cache
@@ -187,24 +188,17 @@ def choose(
     grammar: Grammar | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Each row's next token and its log-probability under the model's own distribution."""
-    logits_BV = sayable(logits_BV, limits)
+    logits_BV = sayable(logits_BV, limits.vocabulary, limits.image_token)
     if grammar is None:
         token_B = draw(logits_BV, rows, sampling)
     else:
         lefts = [row.left(limits) for row in rows]
         allowed = [grammar.allowed(row.state, left) for row, left in zip(rows, lefts, strict=True)]
-        logits_BA = logits_BV[:, grammar.token_A].masked_fill(~torch.stack(allowed), -torch.inf)
+        logits_BA = logits_BV[:, grammar.token_A].float()
+        logits_BA.masked_fill_(~torch.stack(allowed), -torch.inf)
         token_B = grammar.token_A[draw(logits_BA, rows, sampling)]
-    chosen_B = logits_BV.gather(1, token_B[:, None])[:, 0]
-    return token_B, chosen_B - logits_BV.logsumexp(-1)
-
-
-def sayable(logits_BV: Tensor, limits: Limits) -> Tensor:
-    """The scores, in float32, of the tokens that can be generated: the model's distribution."""
-    logits_BV = logits_BV[:, : limits.vocabulary].float()
-    if limits.image_token < limits.vocabulary:
-        logits_BV[:, limits.image_token] = -torch.inf
-    return logits_BV
+    chosen_B = logits_BV.gather(1, token_B[:, None])[:, 0].float()
+    return token_B, chosen_B - log_sum(logits_BV)
 
 
 def draw(logits_BV: Tensor, rows: Sequence[Growing], sampling: Sampling) -> Tensor:
@@ -213,7 +207,7 @@ def draw(logits_BV: Tensor, rows: Sequence[Growing], sampling: Sampling) -> Tens
         return logits_BV.argmax(-1)
     draws = [row.draws.random() for row in rows]
     draw_B = torch.tensor(draws, dtype=torch.float32, device=logits_BV.device)
-    return sample(logits_BV, draw_B, sampling)
+    return sample(logits_BV.float(), draw_B, sampling)
 
 
 def _append(
