@@ -124,6 +124,47 @@ def test_at_most_as_many_rows_move_as_end(model: PaliGemma) -> None:
     assert places.free == 5
 
 
+@pytest.mark.parametrize(
+    ("taken", "places_there", "rows"),
+    [(1, 99, 1), (2, 99, 2), (3, 99, 4), (5, 5, 5), (5, 99, 8), (8, 99, 8), (57, 60, 60)],
+)
+def test_a_step_has_one_of_few_numbers_of_rows(
+    model: PaliGemma, taken: int, places_there: int, rows: int
+) -> None:
+    places = model.places(places_there)
+    places.filled, places.free = [3] * taken, places_there - taken
+    assert places.made_up == rows
+
+
+def test_places_that_nobody_has_change_nothing(
+    model: PaliGemma, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three rows in a step of four: the same scores, also where the fourth comes to be seated."""
+    told, patch_BPD = prompts(4), looked(model, 4)
+    tokens = torch.randint(300, 700, (6, 4), device=patch_BPD.device)
+    found = []
+    for buckets in (((10**9, 1),), ((10**9, 4),)):
+        monkeypatch.setattr(places_module, "ROW_BUCKETS", buckets)
+        places = model.places(8)
+        places.seat(prefix(model, patch_BPD[:3], told[:3]), range(3))
+        steps = [model.step(token_B[:3], places) for token_B in tokens[:3]]
+        places.seat(prefix(model, patch_BPD[3:], told[3:]), [0])
+        steps += [model.step(token_B, places)[:3] for token_B in tokens[3:]]
+        assert [len(logits) for logits in steps] == [3] * 6
+        found.append(torch.stack(steps))
+        assert places.taken == 4
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-10)
+
+
+def test_rows_of_equal_length_need_no_mask_whoever_is_made_up(model: PaliGemma) -> None:
+    places = model.places(8)
+    told = [[2, 300, 108], [2, 301, 108], [2, 302, 108]]
+    places.seat(prefix(model, looked(model, 3), told), [0, 1, 2])
+    position, sight = places.claim_next()
+    assert position.tolist() == [[20]] * 4
+    assert sight.whole is None
+
+
 def test_rows_of_equal_length_need_no_mask(model: PaliGemma) -> None:
     places = model.places(2)
     patch_BPD = looked(model, 2)
