@@ -20,7 +20,8 @@ from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine import choices as engine
 from pgcli.engine.admission import Admission
 from pgcli.engine.choices import Candidate, Scored, candidates, score
-from pgcli.engine.generate import Limits, generate
+from pgcli.engine.generate import generate
+from pgcli.engine.growing import Limits
 from pgcli.engine.sampling import GREEDY
 from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import InvalidCheckpoint, UsageError

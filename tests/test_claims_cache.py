@@ -12,7 +12,8 @@ from torch import Tensor
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.engine import Engine
-from pgcli.engine.generate import Limits, generate
+from pgcli.engine.generate import generate
+from pgcli.engine.growing import Limits
 from pgcli.engine.loading import load
 from pgcli.engine.sampling import GREEDY
 from pgcli.engine.tokens import left_pad

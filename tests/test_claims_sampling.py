@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints import files, weights
-from pgcli.engine.generate import Growing, Limits, choose, generate
+from pgcli.engine.generate import choose, generate
+from pgcli.engine.growing import Growing, Limits
 from pgcli.engine.sampling import GREEDY, Sampling, sample
 from pgcli.model.paligemma import PaliGemma
 from tests.random_weights import normal

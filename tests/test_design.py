@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints import files, weights
-from pgcli.engine.generate import Limits, generate
+from pgcli.engine.generate import generate
+from pgcli.engine.growing import Limits
 from pgcli.engine.sampling import GREEDY
 from pgcli.engine.tokens import left_pad
 from pgcli.model.paligemma import PaliGemma, prefix_sight

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from pgcli.checkpoints import files, weights
 from pgcli.engine import generate as engine
-from pgcli.engine.generate import Growing, Limits, generate
+from pgcli.engine.generate import generate
+from pgcli.engine.growing import Growing, Limits
 from pgcli.engine.sampling import GREEDY, Sampling
 from pgcli.engine.tokens import left_pad
 from pgcli.errors import InvalidCheckpoint

@@ -14,8 +14,9 @@ from torch import Tensor
 from pgcli import parse
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.engine.generate import Growing, Limits, choose, generate
+from pgcli.engine.generate import choose, generate
 from pgcli.engine.grammar import START, Grammar
+from pgcli.engine.growing import Growing, Limits
 from pgcli.engine.sampling import GREEDY, Sampling
 from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import InvalidCheckpoint

@@ -17,7 +17,8 @@ from pgcli.checkpoints import files
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loading
 from pgcli.engine.exhaustion import memory_named
-from pgcli.engine.generate import Limits, generate
+from pgcli.engine.generate import generate
+from pgcli.engine.growing import Limits
 from pgcli.engine.memory import (
     BLOCK_BYTES,
     LARGE_PARAMETERS,
@@ -150,7 +151,8 @@ def test_a_row_takes_no_more_than_is_reckoned(dtype, rows):
 MEASURE = """
 import gc, re, sys, torch
 from pathlib import Path
-from pgcli.engine.generate import Limits, generate
+from pgcli.engine.generate import generate
+from pgcli.engine.growing import Limits
 from pgcli.engine.sampling import GREEDY
 from pgcli.engine.memory import TEXT_SLOTS, needed_bytes
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig

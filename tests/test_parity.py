@@ -21,7 +21,8 @@ from pgcli.checkpoints.files import INDEX
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.save import save
 from pgcli.engine import engine as engine_module
-from pgcli.engine.generate import Limits, Running, generate
+from pgcli.engine.generate import Running, generate
+from pgcli.engine.growing import Limits
 from pgcli.engine.loading import load
 from pgcli.engine.preparing import prepare
 from pgcli.engine.sampling import GREEDY

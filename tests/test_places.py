@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints import files, weights
-from pgcli.engine.generate import Limits, Running, generate
-from pgcli.engine.sampling import GREEDY
+from pgcli.engine import generate as generate_module
+from pgcli.engine.generate import Running, generate
+from pgcli.engine.growing import Limits
+from pgcli.engine.sampling import GREEDY, Sampling
 from pgcli.engine.tokens import left_pad
 from pgcli.model import places as places_module
 from pgcli.model.paligemma import PaliGemma
@@ -207,3 +209,57 @@ class TestRunning:
             running.step()
         assert [row.tokens for row in rows] == alone
         assert len({len(tokens) for tokens in alone} | {tuple(t) for t in alone}) > 2
+
+    @pytest.mark.parametrize("temperature", [0.0, 1.5])
+    def test_tokens_read_behind_the_passes_are_the_same(
+        self, model: PaliGemma, monkeypatch: pytest.MonkeyPatch, temperature: float
+    ) -> None:
+        """As on a GPU, which does not wait until this process has read what it made."""
+        told, patch_BPD = prompts(9), looked(model, 9)
+        stops = frozenset(range(0, model.config.decoder.vocab_size, 9))
+        limits = Limits(12, stops, model.config.decoder.vocab_size, 10**9)
+        keys, lengths = [str(row) for row in range(9)], [1, 12, 3, 12, 12, 2, 12, 12, 7]
+        kind, found = model.projector.weight.device.type, []
+        for lag in (0, 1, 2, 5):
+            monkeypatch.setitem(generate_module.LAGS, kind, lag)
+            running = Running(model, 4, limits, Sampling(temperature=temperature, seed=3))
+            rows, ended, passes = running.begun(keys, lengths), [], 0
+            for row in range(9):
+                while not running.free:
+                    ended += running.step()
+                    passes += 1
+                group = slice(row, row + 1)
+                ended += running.join(patch_BPD[group], told[group], rows[group])
+            while running.rows:
+                ended += running.step()
+                passes += 1
+            assert sorted(map(id, ended)) == sorted(map(id, rows)), "each ends once"
+            assert running.free == 4
+            assert passes <= 40 + 9 * lag
+            found.append([(row.tokens, row.logprobs, row.finish, row.stopped) for row in rows])
+        assert len({len(tokens) for tokens, *_ in found[0]}) > 3
+        for behind in found[1:]:
+            for (tokens, logprobs, *end), (others, their_logprobs, *their_end) in zip(
+                found[0], behind, strict=True
+            ):
+                assert tokens == others
+                assert end == their_end
+                assert logprobs == pytest.approx(their_logprobs, abs=1e-9)
+
+    def test_what_is_read_behind_is_forgotten_with_its_rows(
+        self, model: PaliGemma, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(generate_module.LAGS, model.projector.weight.device.type, 2)
+        limits = Limits(5, frozenset({1}), model.config.decoder.vocab_size, 10**9)
+        running = Running(model, 2, limits, GREEDY)
+        told, patch_BPD = prompts(2), looked(model, 2)
+        lost, rows = running.begun(["a", "b"]), running.begun(["a", "b"])
+        running.join(patch_BPD, told, lost)
+        running.step()
+        running.drop()
+        running.join(patch_BPD, told, rows)
+        while running.rows:
+            running.step()
+        wanted = generate(model, patch_BPD, told, ["a", "b"], limits, GREEDY)
+        assert [row.tokens for row in rows] == [row.tokens for row in wanted]
+        assert not any(row.tokens for row in lost)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from pgcli.engine.device import Stopwatch
-from pgcli.engine.generate import Limits, insist_on_number, prefilled
+from pgcli.engine.generate import prefilled
+from pgcli.engine.growing import Limits, insist_on_number
 from pgcli.engine.scores import sayable
 from pgcli.engine.tokens import Vocabulary
 from pgcli.model.paligemma import PaliGemma

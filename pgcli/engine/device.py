@@ -101,6 +101,10 @@ def _machine_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
+#: A moment on a device's clock.
+Mark = float | torch.cuda.Event
+
+
 class Stopwatch:
     """Milliseconds between marks: device time on CUDA, wall time elsewhere.
 
@@ -112,7 +116,7 @@ class Stopwatch:
         self._cuda = device.type == "cuda"
         self._device = device
 
-    def mark(self) -> float | torch.cuda.Event:
+    def mark(self) -> Mark:
         if not self._cuda:
             if self._device.type == "mps":
                 torch.mps.synchronize()
@@ -121,7 +125,7 @@ class Stopwatch:
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    def between(self, first: float | torch.cuda.Event, second: float | torch.cuda.Event) -> float:
+    def between(self, first: Mark, second: Mark) -> float:
         if isinstance(first, float) or isinstance(second, float):
             assert isinstance(first, float)
             assert isinstance(second, float)

@@ -10,9 +10,10 @@ from pgcli.checkpoints.files import Preprocessing
 from pgcli.engine.admission import Admission
 from pgcli.engine.batches import Waiting
 from pgcli.engine.features import Features, Reuse
-from pgcli.engine.generate import Limits, Running
+from pgcli.engine.generate import Running
 from pgcli.engine.generating import Generating
 from pgcli.engine.grammar import Grammar
+from pgcli.engine.growing import Limits
 from pgcli.engine.halving import Headroom
 from pgcli.engine.picking import Picking
 from pgcli.engine.rows import Telling

@@ -5,56 +5,25 @@ B rows · V vocabulary · A tokens that an answer may hold at all, where a gramm
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from random import Random
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pgcli.engine.device import Stopwatch
-from pgcli.engine.grammar import START, Grammar, State
+from pgcli.engine.device import Mark, Stopwatch
+from pgcli.engine.grammar import Grammar
+from pgcli.engine.growing import Growing, Limits
 from pgcli.engine.sampling import Sampling, sample
 from pgcli.engine.scores import log_sum, sayable
 from pgcli.engine.tokens import left_pad
-from pgcli.errors import InvalidCheckpoint
 from pgcli.model.cache import Cache
 from pgcli.model.paligemma import PaliGemma
-from pgcli.records import Finish
 
-
-@dataclass(eq=False)
-class Growing:
-    """A row under way: its tokens so far, the stop token included, and their log-probabilities.
-
-    `stopped` says that the last token is a stop token. So it is with `finish` "stop", and with
-    "length" too where a grammar ended the answer because no further object would have fitted.
-    `most` is the row's own limit where it has one, below that of all.
-    """
-
-    draws: Random
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    state: State = START
-    stopped: bool = False
-    finish: Finish = "length"
-    prefill_ms: float = 0.0
-    decode_ms: float = 0.0
-    most: int | None = None
-
-    def left(self, limits: Limits) -> int:
-        """How many tokens may still come."""
-        return (limits.max_new_tokens if self.most is None else self.most) - len(self.tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Where answers end, and what is never generated: ids from `vocabulary` on, the image's."""
-
-    max_new_tokens: int
-    stop_tokens: frozenset[int]
-    vocabulary: int
-    image_token: int
+#: How many passes tokens are read behind the one that was begun last: else a GPU waits for each.
+LAGS = {"cuda": 1}
 
 
 def generate(
@@ -79,11 +48,23 @@ def generate(
     return rows
 
 
+class Pass(NamedTuple):
+    """What a pass gave its rows, on its way here, and between which marks it ran."""
+
+    rows: Sequence[Growing]
+    token_B: Tensor
+    logprob_B: Tensor
+    start: Mark
+    end: Mark
+    is_prefill: bool
+
+
 class Running:
     """Rows that go on together in a fixed number of places; one that ends makes room for another.
 
     A pass's time is divided over the rows alive in it. With a grammar, on the model's device, no
-    token is drawn that it does not allow.
+    token is drawn that it does not allow. On a GPU tokens are read while the next pass goes on: a
+    row that has ended is in one pass more, whose token is dropped.
     """
 
     def __init__(
@@ -102,6 +83,9 @@ class Running:
         device = model.projector.weight.device
         self._watch = Stopwatch(device)
         self._token_A = torch.empty(0, dtype=torch.long, device=device)
+        # what a grammar allows next hangs on the token before
+        self._lag = 0 if grammar else LAGS.get(device.type, 0)
+        self._unread: deque[Pass] = deque()
 
     @property
     def free(self) -> int:
@@ -119,53 +103,80 @@ class Running:
     def join(
         self, patch_BPD: Tensor, prompts: Sequence[Sequence[int]], rows: Sequence[Growing]
     ) -> list[Growing]:
-        """Read the rows' prompts and give each its first token; return those that end with it.
+        """Read the rows' prompts and give each its first token; return rows that have ended.
 
         Where memory runs out in it, the rows that go on are as they were; these begin anew.
         """
         start = self._watch.mark()
         logits_BV, prefix = prefilled(self._model, patch_BPD, prompts)
-        token_B, going = self._given(logits_BV, rows)
-        if going:
-            stay = [place for place, row in enumerate(rows) if row in going]
-            token_A = torch.cat([self._token_A, token_B[stay]])
-            self._places.seat(prefix, stay)
-            self._token_A = token_A
-            self.rows += going
-        share = self._watch.between(start, self._watch.mark()) / len(rows)
-        for row in rows:
-            row.prefill_ms += share
-        return [row for row in rows if row not in going]
+        token_B, logprob_B = self._chosen(logits_BV, rows)
+        token_A = torch.cat([self._token_A, token_B])
+        self._places.seat(prefix, range(len(rows)))
+        self._token_A = token_A
+        self.rows = [*self.rows, *rows]
+        return self._after(rows, token_B, logprob_B, start, is_prefill=True)
 
     def step(self) -> list[Growing]:
-        """Give every row its next token; return those that end with it, which make room.
+        """Give every row its next token; return rows that have ended, which make room.
 
         Where memory runs out in it, nothing can go on from there: `drop` the rows.
         """
-        rows = self.rows
         start = self._watch.mark()
         logits_AV = self._model.step(self._token_A, self._places)
-        self._token_A, going = self._given(logits_AV, rows)
-        ended = [place for place, row in enumerate(rows) if row not in going]
-        if ended:
-            seats = self._places.leave(ended)
-            self._token_A = self._token_A[seats]
-            self.rows = [rows[seat] for seat in seats]
-        share = self._watch.between(start, self._watch.mark()) / len(rows)
-        for row in rows:
-            row.decode_ms += share
-        return [rows[place] for place in ended]
+        self._token_A, logprob_A = self._chosen(logits_AV, self.rows)
+        return self._after(self.rows, self._token_A, logprob_A, start, is_prefill=False)
 
     def drop(self) -> None:
         """Forget all rows, and let go of the memory that they took."""
         self.rows = []
         self._places = self._model.places(self.size)
         self._token_A = self._token_A.new_empty(0)
+        self._unread.clear()
 
-    def _given(self, logits_BV: Tensor, rows: Sequence[Growing]) -> tuple[Tensor, list[Growing]]:
-        """The tokens that the rows are given, and the rows that go on."""
-        token_B, logprob_B = choose(logits_BV, rows, self._limits, self._sampling, self._grammar)
-        return token_B, _append(rows, token_B, logprob_B, self._limits, self._grammar)
+    def _chosen(self, logits_BV: Tensor, rows: Sequence[Growing]) -> tuple[Tensor, Tensor]:
+        return choose(logits_BV, rows, self._limits, self._sampling, self._grammar)
+
+    def _after(
+        self,
+        rows: Sequence[Growing],
+        token_B: Tensor,
+        logprob_B: Tensor,
+        start: Mark,
+        *,
+        is_prefill: bool,
+    ) -> list[Growing]:
+        """Have the pass's tokens brought here, and read those of the one that is due."""
+        tokens, logprobs = (x_B.to("cpu", non_blocking=True) for x_B in (token_B, logprob_B))
+        end = self._watch.mark()
+        self._unread.append(Pass(list(rows), tokens, logprobs, start, end, is_prefill))
+        ended: list[Growing] = []
+        while len(self._unread) > self._lag:
+            ended += self._read(self._unread.popleft())
+        return ended
+
+    def _read(self, one: Pass) -> list[Growing]:
+        """Give the rows of a pass their tokens; those that end make room."""
+        milliseconds = self._watch.between(one.start, one.end)  # which waits for the pass
+        tokens, logprobs = one.token_B.tolist(), one.logprob_B.tolist()
+        alive = [row for row in one.rows if not row.ended]
+        for row, token, logprob in zip(one.rows, tokens, logprobs, strict=True):
+            if not row.ended:
+                row.take(token, logprob, self._limits, self._grammar)
+        for row in alive:
+            if one.is_prefill:
+                row.prefill_ms += milliseconds / len(alive)
+            else:
+                row.decode_ms += milliseconds / len(alive)
+        ended = [place for place, row in enumerate(self.rows) if row.ended]
+        if not ended:
+            return []
+        gone = [self.rows[place] for place in ended]
+        seats = self._places.leave(ended)
+        self._token_A = self._token_A[seats]
+        self.rows = [self.rows[seat] for seat in seats]
+        if not self.rows:
+            self._unread.clear()
+        return gone
 
 
 def prefilled(
@@ -208,37 +219,3 @@ def draw(logits_BV: Tensor, rows: Sequence[Growing], sampling: Sampling) -> Tens
     draws = [row.draws.random() for row in rows]
     draw_B = torch.tensor(draws, dtype=torch.float32, device=logits_BV.device)
     return sample(logits_BV.float(), draw_B, sampling)
-
-
-def _append(
-    seated: Sequence[Growing],
-    token_B: Tensor,
-    logprob_B: Tensor,
-    limits: Limits,
-    grammar: Grammar | None,
-) -> list[Growing]:
-    """Give every row its token; return those that go on."""
-    going = []
-    for row, token, logprob in zip(seated, token_B.tolist(), logprob_B.tolist(), strict=True):
-        insist_on_number(logprob)
-        left = row.left(limits)
-        row.tokens.append(token)
-        row.logprobs.append(logprob)
-        if token in limits.stop_tokens:
-            row.stopped = True
-            if grammar is None or not grammar.is_curtailed(row.state, left):
-                row.finish = "stop"
-        elif left > 1:
-            going.append(row)
-            if grammar is not None:
-                row.state = grammar.after(row.state, token)
-    return going
-
-
-def insist_on_number(logprob: float) -> None:
-    """Raise InvalidCheckpoint where the model's scores have become NaN."""
-    if logprob != logprob:
-        raise InvalidCheckpoint(
-            "the model's scores are not numbers (NaN)",
-            hint="the weights are damaged, or --dtype is too narrow for them: try float32",
-        )

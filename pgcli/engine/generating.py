@@ -13,7 +13,8 @@ import torch
 from pgcli.engine.batches import Request
 from pgcli.engine.exhaustion import attempt
 from pgcli.engine.features import Features
-from pgcli.engine.generate import Growing, Running
+from pgcli.engine.generate import Running
+from pgcli.engine.growing import Growing
 from pgcli.engine.halving import Cap, Headroom, in_halves
 from pgcli.engine.rows import Blank, Placed, Telling, given_up
 from pgcli.engine.trial import Trial

@@ -11,7 +11,7 @@ import torch
 from pgcli.engine.batches import Request
 from pgcli.engine.choices import score
 from pgcli.engine.features import Features
-from pgcli.engine.generate import Limits
+from pgcli.engine.growing import Limits
 from pgcli.engine.halving import Headroom, in_halves
 from pgcli.engine.rows import Blank, Placed, given_up, picked
 from pgcli.model.paligemma import PaliGemma

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pgcli import parse
 from pgcli.engine.choices import Scored
-from pgcli.engine.generate import Growing
+from pgcli.engine.growing import Growing
 from pgcli.engine.masks import masks_of_rows
 from pgcli.engine.tokens import Vocabulary
 from pgcli.model.masks import MaskDecoder

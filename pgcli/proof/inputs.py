@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints.files import Preprocessing
-from pgcli.engine.generate import Limits
+from pgcli.engine.growing import Limits
 from pgcli.engine.tokens import Vocabulary
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.siglip import normalise
