@@ -15,7 +15,8 @@ from pgcli.engine import preparing
 from pgcli.engine.loading import load
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.model import quantize
-from pgcli.model.quantize import CHANNELS_AT_ONCE, Int8, can_quantize, levels
+from pgcli.model.layout import LaidOut
+from pgcli.model.quantize import CHANNELS_AT_ONCE, Int8, Int8Steps, can_quantize, levels
 from pgcli.training.drawing import render
 from pgcli.training.scenes import EXAM_SEEDS, Scene
 
@@ -127,6 +128,37 @@ def test_no_number_passes_its_scale(numbers, dtype):
     assert torch.sign(level.float()).mul(torch.sign(x.float())).ge(0).all(), "none turned its sign"
     restored = level.float() * scale.float()
     assert (restored - x.float()).abs().max() <= 0.51 * scale.float().item()
+
+
+def test_steps_are_rounded_and_prompts_are_not():
+    weight, other = drawn(64, 96), drawn(5, 7, 64, seed=3)
+    both, rounded, wide = Int8Steps(weight), Int8(weight), LaidOut(weight)
+    x = drawn(5, 7, 96, seed=1)
+    step = x[:, :1]
+    for way in ("__call__", "gelu"):
+        assert torch.equal(getattr(both, way)(x), getattr(wide, way)(x))
+        assert torch.equal(getattr(both, way)(step), getattr(rounded, way)(step))
+    assert torch.equal(both.times(x, other), wide.times(x, other))
+    assert torch.equal(both.times(step, other[:, :1]), rounded.times(step, other[:, :1]))
+    assert not torch.equal(both(step), wide(step))
+
+
+@pytest.mark.parametrize("has_tiles", [True, False])
+def test_a_processor_with_tiles_reads_prompts_as_they_were(monkeypatch, tiny, has_tiles):
+    """With bfloat16; its steps are in eight bits, and its weights need room for both."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
+    found = []
+    for quantization in ("none", "int8"):
+        engine = load(Checkpoint("t", tiny), device="cpu", dtype="bfloat16", quantize=quantization)
+        x = drawn(2, 6, engine.model.config.decoder.width, dtype=torch.bfloat16)
+        mlp = engine.model.decoder.layers[0].mlp
+        found.append((mlp(x), mlp(x[:, :1])))
+    (prompts, steps), (rounded_prompts, rounded_steps) = found
+    assert torch.equal(prompts, rounded_prompts) == has_tiles
+    assert not torch.equal(steps, rounded_steps)
+    assert preparing.prepared_bytes(100, torch.bfloat16, "int8") == (150 if has_tiles else 100)
+    assert preparing.prepared_bytes(100, torch.float32, "int8") == 100
+    assert preparing.prepared_bytes(100, torch.bfloat16, "none") == 100
 
 
 def test_a_model_rounds_the_decoder_alone_and_its_head(tiny):

@@ -13,7 +13,7 @@ from pgcli.engine.engine import Engine
 from pgcli.engine.exhaustion import memory_named
 from pgcli.engine.memory import batch_size as fitting_batch_size
 from pgcli.engine.memory import parameters
-from pgcli.engine.preparing import insist_on_quantization, prepare
+from pgcli.engine.preparing import insist_on_quantization, prepare, prepared_bytes
 from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice
 from pgcli.model.config import PaliGemmaConfig
@@ -43,7 +43,8 @@ def load(
     vocabulary = _vocabulary(folder, config)
     preprocessing = files.preprocessing(folder, config.vision.resolution)
     insist_on_quantization(quantize, place, number)
-    _insist_on_room(parameters(config) * number.itemsize, place)
+    stored_bytes = parameters(config) * number.itemsize
+    _insist_on_room(prepared_bytes(stored_bytes, number, quantize), place)
     decoder = None if masks is None else mask_decoder.load(masks, device=place)
     name = str(number).removeprefix("torch.")
     with memory_named(f"the weights in {name}", "name a smaller model"):

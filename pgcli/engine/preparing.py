@@ -7,7 +7,7 @@ import torch
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.model.layout import LaidOut, Make, can_lay_out, lay_out
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantize import Int8, can_quantize
+from pgcli.model.quantize import Int8, Int8Steps, can_quantize
 
 QUANTIZATIONS = ("none", "int8")
 
@@ -33,13 +33,26 @@ def insist_on_quantization(name: str, device: torch.device, dtype: torch.dtype) 
 def prepare(model: PaliGemma, quantization: str = "none") -> None:
     """Lay the model's weights out for its processor, in place; on a GPU they stay as they are.
 
-    With `int8` the decoder's layers and its head are rounded to eight bits; the head's own weights
-    stay too, as prompts are read from them.
+    With `int8` the decoder's layers and its head are rounded to eight bits, for steps or for all;
+    the head's own weights stay too, as prompts are read from them.
     """
     weight = model.projector.weight
     if weight.device.type != "cpu" or not can_lay_out(weight.dtype):
         return
-    make: Make = Int8 if quantization == "int8" else LaidOut
+    if quantization != "int8":
+        lay_out(model, LaidOut, LaidOut)
+        return
+    make: Make = Int8Steps if reads_prompts_wide(weight.dtype) else Int8
     lay_out(model, LaidOut, make)
-    if quantization == "int8":
-        model.decoder.scores = Int8(model.decoder.head).exactly
+    model.decoder.scores = Int8(model.decoder.head).exactly
+
+
+def reads_prompts_wide(dtype: torch.dtype) -> bool:
+    """Whether only steps are in eight bits, as with tiles for bfloat16 prompts are read sooner."""
+    return dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+
+
+def prepared_bytes(weights: int, dtype: torch.dtype, quantization: str) -> int:
+    """What so many bytes of weights take once they are prepared."""
+    both = quantization == "int8" and reads_prompts_wide(dtype)
+    return weights * 3 // 2 if both else weights

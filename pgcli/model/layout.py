@@ -3,7 +3,7 @@
 As they are stored, weights are put in order anew in every product, which for a few rows costs more
 than to multiply them; and what a large product writes leaves the caches before it is read again.
 
-M rows of any kind · D width · F width of an MLP · N width of what comes out
+B rows · L slots · M rows of any kind · D width · F width of an MLP · N width of what comes out
 """
 
 from __future__ import annotations
@@ -156,13 +156,18 @@ class ReadyHeads(nn.Module):
 def in_blocks(act: Callable[[Tensor], Tensor], x: Tensor, width: int) -> Tensor:
     """What `act` makes of the rows of (..., D) by way of `width` inner values each.
 
-    It is given a block of rows at a time, all of nearly a size.
+    It is given a block of rows at a time, all of nearly a size: (M, D), or (M, 1, D) of a step.
     """
-    x_MD = x.flatten(0, -2)
+    x_MD = x if is_step(x) else x.flatten(0, -2)
     blocks = -(-len(x_MD) * width * x.itemsize // BLOCK_BYTES)
     if blocks <= 1:
         return act(x_MD).view(*x.shape[:-1], -1)
     return torch.cat([act(block) for block in x_MD.tensor_split(blocks)]).view(*x.shape[:-1], -1)
+
+
+def is_step(x: Tensor) -> bool:
+    """Whether these are rows of one slot each (B, 1, D), as a step has them."""
+    return x.dim() == 3 and x.shape[1] == 1
 
 
 def lay_out(model: PaliGemma, make: Make, make_decoder: Make) -> None:
