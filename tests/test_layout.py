@@ -1,6 +1,7 @@
 """Weights laid out for the processor give the same numbers; where they cannot, nothing is lost."""
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +130,42 @@ def test_weights_that_nobody_else_holds_are_let_go_one_by_one(tiny):
     layout.lay_out(model, make, make)
     assert freed == sorted(freed)
     assert freed[-1] > len(freed) / 2
+
+
+KEEPING = """
+import resource, sys, torch
+from pgcli.engine.preparing import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+def faults():
+    for _ in range(5):
+        torch.ones(40 * 2**20, dtype=torch.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+first = faults()
+print(faults() - first)
+"""
+
+
+def faults(how, **environment):
+    run = subprocess.run(
+        [sys.executable, "-c", KEEPING, how],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=os.environ | environment,
+    )
+    return int(run.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
+def test_memory_that_a_pass_frees_is_there_for_the_next():
+    """Else the system clears it anew: 4 kB at a time, or 2 MB."""
+    asked = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
+    assert not asked
+    assert faults("keep") < 10
+    assert faults("as it is") > 50
+    assert faults("keep", MALLOC_MMAP_THRESHOLD_="131072") > 50, "what the user has set is obeyed"
 
 
 class Broken(LaidOut):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+from contextlib import suppress
+
 import torch
 
 from pgcli.errors import NoUsableDevice, UsageError
@@ -10,6 +14,8 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantize import Int8, Int8Steps, can_quantize
 
 QUANTIZATIONS = ("none", "int8")
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's mallopt
+KEPT_BYTES = 2**29
 
 
 def insist_on_quantization(name: str, device: torch.device, dtype: torch.dtype) -> None:
@@ -37,7 +43,10 @@ def prepare(model: PaliGemma, quantization: str = "none") -> None:
     the head's own weights stay too, as prompts are read from them.
     """
     weight = model.projector.weight
-    if weight.device.type != "cpu" or not can_lay_out(weight.dtype):
+    if weight.device.type != "cpu":
+        return
+    keep_freed_memory()
+    if not can_lay_out(weight.dtype):
         return
     if quantization != "int8":
         lay_out(model, LaidOut, LaidOut)
@@ -45,6 +54,21 @@ def prepare(model: PaliGemma, quantization: str = "none") -> None:
     make: Make = Int8Steps if reads_prompts_wide(weight.dtype) else Int8
     lay_out(model, LaidOut, make)
     model.decoder.scores = Int8(model.decoder.head).exactly
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what a pass frees for the next one, up to half a gigabyte.
+
+    To have the system give and clear the same hundred megabytes in every layer takes a sixth of the
+    time in which a full-size model reads prompts. glibc listens, others do not; whoever has set it
+    in the environment is obeyed.
+    """
+    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        return
+    with suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
+        library.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def reads_prompts_wide(dtype: torch.dtype) -> bool:

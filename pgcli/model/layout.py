@@ -1,7 +1,7 @@
 """Weights laid out once for the processor: oneDNN's own order, and what follows a product fused.
 
 As they are stored, weights are put in order anew in every product, which for a few rows costs more
-than to multiply them; and what a large product writes leaves the caches before it is read again.
+than to multiply them.
 
 B rows · L slots · M rows of any kind · D width · F width of an MLP · N width of what comes out
 """
@@ -24,7 +24,9 @@ from pgcli.model.siglip import MLP
 from pgcli.model.siglip import Layer as VisionLayer
 
 USUAL_ROWS = 256  # for which weights are laid out; other numbers of rows may be any
-BLOCK_BYTES = 9 * 2**20  # of an MLP's inner values: in the caches until they are used
+#: Of an MLP's inner values at once: a bound on memory alone. Blocks that stay in a core's cache are
+#: no faster, and each of them reads all weights again, which a busy machine feels first.
+BLOCK_BYTES = 128 * 2**20
 
 
 class Product(Protocol):
