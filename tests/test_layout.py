@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.save import save
 from pgcli.engine import preparing
 from pgcli.engine.device import cpu_has_bfloat16
 from pgcli.engine.loading import load
@@ -166,6 +167,13 @@ def test_memory_that_a_pass_frees_is_there_for_the_next():
     assert faults("keep") < 10
     assert faults("as it is") > 50
     assert faults("keep", MALLOC_MMAP_THRESHOLD_="131072") > 50, "what the user has set is obeyed"
+
+
+def test_what_is_laid_out_is_not_saved_by_half(tiny, tmp_path):
+    model = load(Checkpoint("tiny", tiny), device="cpu").model
+    with pytest.raises(ValueError, match=r"weight is not there any more"):
+        save(model, tmp_path / "out", dtype=torch.float32)
+    assert not (tmp_path / "out").exists()
 
 
 class Broken(LaidOut):

@@ -10,15 +10,21 @@ import torch
 from safetensors.torch import save_file
 
 from pgcli.checkpoints.names import hub_name
-from pgcli.checkpoints.weights import Place, places
+from pgcli.checkpoints.weights import Place, blank, places
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig
 from pgcli.model.paligemma import PaliGemma
 
 
 def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
-    """Write `config.json` and `model.safetensors`; fused weights are taken apart again."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write `config.json` and `model.safetensors`; fused weights are taken apart again.
+
+    Raises ValueError for a model of which something else was made, such as weights laid out.
+    """
     parameters = dict(model.named_parameters())
+    missing = dict(blank(model.config).named_parameters()).keys() - parameters.keys()
+    if missing:
+        raise ValueError(f"{min(missing)} is not there any more as it is stored")
+    folder.mkdir(parents=True, exist_ok=True)
 
     def part(place: Place) -> torch.Tensor:
         rows = parameters[place.parameter].detach().narrow(0, place.start, place.shape[0])
