@@ -18,8 +18,15 @@ from pgcli.training.scenes import EXAM_SEEDS, Scene
 def main() -> None:
     options = _options()
     options.folder.mkdir(parents=True, exist_ok=True)
-    for number, seed in enumerate(EXAM_SEEDS[: options.count]):
-        render(Scene.from_seed(seed)).save(options.folder / f"{number:05}.png")
+    draw(options.folder, options.count)
+
+
+def draw(folder: Path, count: int) -> list[Path]:
+    """So many drawings as PNG files of the folder."""
+    files = [folder / f"{number:05}.png" for number in range(count)]
+    for file, seed in zip(files, EXAM_SEEDS, strict=False):
+        render(Scene.from_seed(seed)).save(file)
+    return files
 
 
 def _options() -> argparse.Namespace:

@@ -18,13 +18,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 
-from pgcli.training.drawing import render
-from pgcli.training.scenes import EXAM_SEEDS, Scene
+from drawings import draw
 
 DRAWINGS = 500
 MOMENTS = 10
@@ -35,17 +35,16 @@ def main() -> None:
     options = _options()
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        for number, seed in enumerate(EXAM_SEEDS[:DRAWINGS]):
-            render(Scene.from_seed(seed)).save(folder / f"{number:03}.png")
+        names = [file.name for file in draw(folder, DRAWINGS)]
         for rows in options.rows:
             manifest = folder / f"{rows}.jsonl"
-            manifest.write_text("".join(_lines(rows)))
+            manifest.write_text("".join(_lines(rows, names)))
             print(json.dumps(_run(manifest, rows, options.minutes)), flush=True)
 
 
-def _lines(rows: int) -> Iterator[str]:
-    for number in range(rows):
-        yield json.dumps({"id": str(number), "image": f"{number % DRAWINGS:03}.png"}) + "\n"
+def _lines(rows: int, names: Sequence[str]) -> Iterator[str]:
+    for number, name in zip(range(rows), cycle(names), strict=False):
+        yield json.dumps({"id": str(number), "image": name}) + "\n"
 
 
 def _run(manifest: Path, rows: int, minutes: float | None) -> dict[str, object]:

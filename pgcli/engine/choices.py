@@ -15,10 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pgcli.engine.device import Stopwatch
+from pgcli.engine.device import Mark, Stopwatch
 from pgcli.engine.generate import prefilled
 from pgcli.engine.growing import Limits, insist_on_number
-from pgcli.engine.scores import sayable
+from pgcli.engine.scores import log_probability, log_sum, sayable
 from pgcli.engine.tokens import Vocabulary
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Choice
@@ -124,11 +124,11 @@ def _begun(
     logits_BV: Tensor, choices: Sequence[Sequence[Candidate]], limits: Limits
 ) -> list[Scored]:
     """The rows with their candidates' first tokens counted, which follow the prefix itself."""
-    logits_BV = sayable(logits_BV, limits.vocabulary, limits.image_token).float()
+    logits_BV = sayable(logits_BV, limits.vocabulary, limits.image_token)
     firsts = [[candidate.ids[0] for candidate in of_row] for of_row in choices]
     row_M = [row for row, of_row in enumerate(firsts) for _ in of_row]
-    logits_M = logits_BV[row_M, [token for of_row in firsts for token in of_row]]
-    logprobs = iter((logits_M - logits_BV.logsumexp(-1)[row_M]).tolist())
+    logits_M = logits_BV[row_M, [token for of_row in firsts for token in of_row]].float()
+    logprobs = iter((logits_M - log_sum(logits_BV)[row_M]).tolist())
     return [Scored(of_row, [next(logprobs) for _ in of_row]) for of_row in choices]
 
 
@@ -138,9 +138,8 @@ def _logprobs(model: PaliGemma, hidden_MD: Tensor, target_M: Tensor, limits: Lim
     for first in range(0, len(target_M), LOGITS_AT_ONCE):
         some = slice(first, first + LOGITS_AT_ONCE)
         logits_MV = model.decoder.logits(hidden_MD[some])
-        logits_MV = sayable(logits_MV, limits.vocabulary, limits.image_token).float()
-        chosen_M = logits_MV.gather(1, target_M[some, None])[:, 0]
-        found += (chosen_M - logits_MV.logsumexp(-1)).tolist()
+        logits_MV = sayable(logits_MV, limits.vocabulary, limits.image_token)
+        found += log_probability(logits_MV, target_M[some]).tolist()
     return found
 
 
@@ -180,7 +179,7 @@ def _padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
 
 def _share_time(
     watch: Stopwatch,
-    marks: Sequence[float | torch.cuda.Event],
+    marks: Sequence[Mark],
     alive: Sequence[Sequence[Scored]],
 ) -> None:
     """Divide each pass's time among its rows: the first pass is the prefill."""

@@ -17,7 +17,7 @@ from pgcli.engine.device import Mark, Stopwatch
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.growing import Growing, Limits
 from pgcli.engine.sampling import Sampling, sample
-from pgcli.engine.scores import log_sum, sayable
+from pgcli.engine.scores import log_probability, sayable
 from pgcli.engine.tokens import left_pad
 from pgcli.model.cache import Cache
 from pgcli.model.paligemma import PaliGemma
@@ -208,8 +208,7 @@ def choose(
         logits_BA = logits_BV[:, grammar.token_A].float()
         logits_BA.masked_fill_(~torch.stack(allowed), -torch.inf)
         token_B = grammar.token_A[draw(logits_BA, rows, sampling)]
-    chosen_B = logits_BV.gather(1, token_B[:, None])[:, 0].float()
-    return token_B, chosen_B - log_sum(logits_BV)
+    return token_B, log_probability(logits_BV, token_B)
 
 
 def draw(logits_BV: Tensor, rows: Sequence[Growing], sampling: Sampling) -> Tensor:

@@ -19,6 +19,11 @@ def sayable(logits_BV: Tensor, vocabulary: int, image_token: int) -> Tensor:
     return logits_BV
 
 
+def log_probability(logits_BV: Tensor, token_B: Tensor) -> Tensor:
+    """The log-probability (B,) of each row's token, in float32."""
+    return logits_BV.gather(1, token_B[:, None])[:, 0].float() - log_sum(logits_BV)
+
+
 def log_sum(logits_BV: Tensor) -> Tensor:
     """The logarithm of each row's sum of exponentials, in float32.
 
