@@ -312,7 +312,7 @@ def test_no_batch_size_changes_an_answer(pgcli: Any, size: int, one_by_one: list
     keys = [(index, question) for index in range(len(NAMES)) for question in QUESTIONS]
     assert [(row["index"], row["prompt"]) for row in rows] == keys
     # so many were read together; a large batch is filled by several such groups
-    assert max(row["batch"] for row in rows) == min(size, 25)
+    assert max(row["batch"] for row in rows) == min(size, 32)
     assert answers_of(rows) == answers_of(one_by_one)
     logprobs = [row["logprob"] for row in one_by_one]
     assert [row["logprob"] for row in rows] == pytest.approx(logprobs, abs=1e-4)

@@ -21,7 +21,7 @@ from pgcli import tasks
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.app import main
 from pgcli.engine import engine as engines
-from pgcli.engine import generate, rows
+from pgcli.engine import generate, generating, rows
 from pgcli.engine.engine import Engine
 from pgcli.engine.exhaustion import attempt, is_exhaustion
 from pgcli.engine.features import Features
@@ -276,6 +276,7 @@ def test_rows_that_start_over_go_first_and_in_their_order(
 def test_while_there_is_memory_groups_are_as_they_were(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(generating, "SHARE_THAT_JOINS", 1.0)
     memory = Memory(monkeypatch, "prefill", 99)
     list(fresh(loaded, 4).ask(stream(11, ["a"]), QUESTIONS["free"]))
     assert memory.asked == [4, 4, 3]

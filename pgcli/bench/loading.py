@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from pgcli.checkpoints import stored
 from pgcli.checkpoints.names import hub_name
 from pgcli.checkpoints.weights import places
 from pgcli.engine.device import free_bytes
@@ -16,9 +17,8 @@ from pgcli.errors import NoUsableDevice
 from pgcli.model.paligemma import PaliGemma
 from pgcli.proof import theirs
 
-# of free memory that a second copy may take, with a batch: the machine has other work to do, and
-# where the file is of another dtype transformers' loader holds both for a while
-SHARE_OF_FREE = 0.5
+# of free memory that a second copy may take, with a batch: the machine has other work to do
+SHARE_OF_FREE = 0.85
 
 
 def beside(engine: Engine, folder: Path, batch: int) -> tuple[Any, bool]:
@@ -37,7 +37,11 @@ def beside(engine: Engine, folder: Path, batch: int) -> tuple[Any, bool]:
             f"{free / 1e9:.1f} GB free",
             hint="--batch-size with smaller numbers",
         )
-    if weights + rows <= SHARE_OF_FREE * free:
+    file = stored.total_bytes(folder)
+    is_of_dtype = abs(file - weights) < weights / 100  # but for its header
+    # where the file is of another dtype transformers' loader holds both for a while
+    needed = weights + rows + (0 if is_of_dtype else file)
+    if needed <= SHARE_OF_FREE * free:
         return theirs.load(folder, weight.dtype, weight.device), False
     return shared(engine.model, folder), True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from math import ceil
 
 from pgcli.checkpoints.files import Preprocessing
 from pgcli.engine.admission import Admission
@@ -114,10 +115,14 @@ class Engine:
         yield from answering.rest()
 
     def _group(self) -> int:
-        """How many rows are read together: enough to fill the device, so that few wait for more."""
+        """How many rows are read together: enough to fill the device, so that few wait for more.
+
+        A whole number of groups fills a batch, so that none waits for a place too few.
+        """
         tokens = GROUP_TOKENS.get(self._device.type, GROUP_TOKENS["cuda"])
         slots = self.model.config.image_tokens + USUAL_PROMPT
-        return max(1, min(self.batch_size, tokens // slots))
+        groups = max(1, round(self.batch_size * slots / tokens))
+        return ceil(self.batch_size / groups)
 
     def _window(self) -> int:
         """How many requests may wait: a few batches' worth, and no more than their bytes allow."""

@@ -21,6 +21,9 @@ from pgcli.engine.trial import Trial
 from pgcli.errors import NoUsableDevice
 from pgcli.records import Answer
 
+#: Rows wait till so many of all places are free for them, or room for all that wait.
+SHARE_THAT_JOINS = 0.25
+
 
 @dataclass(eq=False, slots=True)
 class Asked:
@@ -78,18 +81,21 @@ class Generating:
     @torch.inference_mode()
     def _next(self) -> Iterator[Placed]:
         """Have the first that wait join if there is room for them, or else go on a step."""
-        at_once = min(self._running.size, self._headroom.at_once.now)
-        first = self._first(at_once)
-        if first and len(self._running.rows) + len(first) <= at_once:
-            yield from self._join(first)
-        else:
-            yield from self._step()
+        first = self._first()
+        yield from self._join(first) if first else self._step()
 
-    def _first(self, at_once: int) -> list[Asked]:
-        """Those that are to join together."""
+    def _first(self) -> list[Asked]:
+        """Those that are to join together now: none till enough places are free for them.
+
+        A place that is left empty costs every step its share; rows that join alone cost a pass.
+        """
+        at_once = min(self._running.size, self._headroom.at_once.now)
+        free = at_once - len(self._running.rows)
         is_last_try = bool(self._waiting) and self._waiting[0].is_last_try
         most = 1 if is_last_try else min(at_once, self._headroom.read.now)
-        return list(islice(self._waiting, most))
+        group = list(islice(self._waiting, most))
+        enough = min(len(group), max(1, round(SHARE_THAT_JOINS * at_once)))
+        return group[:free] if free >= enough else []
 
     def _join(self, group: Sequence[Asked]) -> Iterator[Placed]:
         ended = attempt(partial(self._read, group))
