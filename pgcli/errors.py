@@ -6,7 +6,8 @@ PgcliError                 1   never raised itself
 ├── NoInputError           4   nothing to do: no picture matched
 ├── Difference             5   what was compared is not the same
 ├── ModelUnavailable      10   gated, offline or unknown model
-├── OutputExists          13   the output is there already
+├── OutputInUse           12   another run writes the output
+├── OutputExists          13   the output is there already, of other settings or another input
 ├── OutputFailed          14   the output could not be written
 ├── TooManyErrors         15   stopped because of error rows
 ├── InvalidCheckpoint     16   model files invalid, unsafe or not understood
@@ -52,6 +53,10 @@ class Difference(PgcliError):
 
 class ModelUnavailable(PgcliError):
     exit_code = 10
+
+
+class OutputInUse(PgcliError):
+    exit_code = 12
 
 
 class OutputExists(PgcliError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 
 from pgcli.cli import ask
@@ -33,9 +33,12 @@ class Engine:
         stream: Iterable[tuple[int, Picture]],
         question: Question,
         sampling: object,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[tuple[int, Answer]]:
         for place, picture in stream:
             for number, prompt in enumerate(picture.item.prompts, start=place):
+                if stopped():
+                    return
                 time.sleep(float(os.environ.get("PRETEND_SECONDS", "0")))
                 yield number, answer(picture, prompt, question.task)
 
@@ -71,9 +74,14 @@ def open_engine(*_: object, **__: object) -> Engine:
     return Engine()
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """The command line, pretending."""
     from pgcli.cli.app import main
 
     sys.modules["pgcli.engine.sampling"] = SimpleNamespace(Sampling=dict)  # the real one has torch
     ask.open_engine = open_engine
+    return main()
+
+
+if __name__ == "__main__":
     sys.exit(main())

@@ -22,6 +22,7 @@ from pgcli.cli.app import app, main
 from pgcli.errors import ManifestError, PgcliError
 from tests import pretend
 from tests.awkward import drawing
+from tests.test_signals import heed_signals
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples" / "images"
@@ -59,7 +60,7 @@ class Noting(pretend.Engine):
     def __init__(self):
         self.items = []
 
-    def ask(self, stream, question, sampling):
+    def ask(self, stream, question, sampling, stopped):
         self.question, self.sampling = question, sampling
         for place, picture in stream:
             self.items.append(picture.item)
@@ -157,8 +158,12 @@ def test_1_with_a_traceback_when_it_is_our_fault(capsys, monkeypatch):
         ("caption x --on-error skip", "--on-error: 'skip' is not one of 'record', 'stop'"),
         ("caption x --lang e/n", "not a language tag"),
         ("caption - -", "`-`) is named twice"),
-        ("caption examples/images -o rows.txt", "no format goes with the name rows.txt"),
-        ("caption examples/images -o rows/", "folder of Parquet parts"),
+        ("caption examples/images -o rows.txt", "no format goes with the name 'rows.txt'"),
+        ("caption examples/images -o rows/ --format jsonl", "the name of a folder"),
+        ("caption examples/images -o rows.jsonl --shard 0/2", "--shard needs a folder"),
+        ("caption examples/images -o rows/ --shard 2/2", "neither auto nor I/N"),
+        ("caption examples/images --retry-errors", "--retry-errors goes through all"),
+        ("caption examples/images --max-errors x%", "not a number"),
         ("caption examples/images --revision main", "demo has no revisions to choose from"),
         ("caption examples/images --keep label", "no columns, so there is no 'label'"),
         ("ask examples/images", "give one with --prompt"),
@@ -637,7 +642,7 @@ def test_fast_decoding_reaches_the_pictures(capsys, tmp_path, monkeypatch):
     seen = []
 
     class Looking(pretend.Engine):
-        def ask(self, stream, question, sampling):
+        def ask(self, stream, question, sampling, stopped):
             pictures = list(stream)
             seen.append(pictures[0][1].pixels)
             return super().ask(pictures, question, sampling)
@@ -747,7 +752,7 @@ def started(*arguments, seconds="0.05", **more):
         [*PRETEND, *map(str, arguments)],
         env=os.environ | {"PRETEND_SECONDS": seconds},
         stderr=subprocess.PIPE,
-        **more,
+        **{"preexec_fn": heed_signals} | more,
     )
 
 
@@ -771,15 +776,15 @@ def test_a_signal_ends_the_run_says_what_is_saved_and_is_passed_on(tmp_path, sig
     assert "Traceback" not in said
 
 
-def test_a_parquet_file_cut_short_is_said_not_to_be_there(tmp_path):
+def test_a_parquet_file_cut_short_is_said_to_wait_beside_its_name(tmp_path):
     output = tmp_path / "rows.parquet"
     run = started("caption", *[EXAMPLES] * 20, "--model", "demo", "-o", output)
-    wait_until((tmp_path / "rows.parquet.pgcli").exists)
+    wait_until(lambda: list(tmp_path.glob("rows.parquet.pgcli/chunks/*")))
     run.send_signal(signal.SIGINT)
     said = run.communicate(timeout=60)[1].decode()
     assert run.returncode == -signal.SIGINT
-    assert "nothing is saved" in said
-    assert not list(tmp_path.glob("rows*"))
+    assert f"saved beside {output}, which is there when it is complete" in said
+    assert not output.exists()
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path):

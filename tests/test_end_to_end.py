@@ -373,7 +373,7 @@ BUILTIN = ROOT / "pgcli" / "builtin"
         (2, "caption one.png --dtype float16"),
         (2, "caption one.png --region 5,5,5,9"),
         (2, "caption one.png --keep note"),
-        (2, "caption one.png -o rows/"),
+        (2, "caption one.png -o rows/ --format jsonl"),
         (2, "caption twice.jsonl"),
         (2, "caption many"),
         (2, "ask one.png"),

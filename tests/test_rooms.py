@@ -18,13 +18,14 @@ ROOMS = {
     "model.keys": "",
     "model.config": "model.keys",
     "rle": "records",
+    "rows": "records errors",
     "regions": "records",
     "sources": "regions records errors",
     "images": "records errors",
     "tasks": "regions records errors",
     "parse": "records errors",
-    "sinks": "records errors state",
-    "state": "records errors",
+    "sinks": "records errors rows state",
+    "state": "records errors rows",
     "views": "records errors images rle",
     "metrics": "records errors",
     "workers": "images records errors",
@@ -117,8 +118,8 @@ def test_no_room_is_a_lumber_room():
         ("from pgcli import records, errors", ["records", "errors"]),
         ("from pgcli import __version__", [""]),
         ("from pgcli.model import gemma", ["model.gemma"]),
-        ("from .rows import Layout", ["sinks.rows"]),
-        ("from . import rows", ["sinks.rows"]),
+        ("from .kept import text", ["sinks.kept"]),
+        ("from . import kept", ["sinks.kept"]),
         ("from ..model.config import Config", ["model.config"]),
         ("def f():\n    from pgcli.run import run", ["run"]),
         ("if TYPE_CHECKING:\n    from pgcli.engine import Engine", ["engine"]),
@@ -132,10 +133,11 @@ def test_an_import_is_seen_however_it_is_written(source, found):
 def test_a_trespass_is_found(tmp_path, monkeypatch):
     monkeypatch.setitem(ROOMS, "run", "records errors")
     monkeypatch.setitem(ROOMS, "sinks", "records")
-    assert trespasses(HOUSE / "sinks" / "parquet.py") == ["errors", "state.folder"]
+    assert trespasses(HOUSE / "sinks" / "text.py") == []
+    assert trespasses(HOUSE / "sinks" / "lines.py") == ["state.writing"]
 
 
-LIGHT = ["run", "sources", "images", "workers", "sinks", "tasks", "parse", "metrics", "printable"]
+LIGHT = "run state rows sources images workers sinks tasks parse metrics printable".split()
 
 
 @pytest.mark.parametrize("room", LIGHT)

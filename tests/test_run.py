@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from pgcli.errors import TooManyErrors
 from pgcli.records import COLUMNS, Answer, Fault, Item, Picture, error_answer
-from pgcli.run import PATIENCE, Tally, answers, first_rows, run
+from pgcli.run import Tally, Tolerance, answers, first_rows, run
+from pgcli.run.line import PATIENCE
+from pgcli.run.tolerance import IN_A_ROW, ROWS_BEFORE_SHARE
 
 refuse = partial(error_answer, task="ask", model="fake")
 
@@ -50,6 +52,20 @@ def ask_in_batches(stream, size=3):
             yield from reversed(held)
             held = []
     yield from reversed(held)
+
+
+class Watch:
+    """Looks on: `on_row` is called for each row, and after `rows` of them an end is asked for."""
+
+    def __init__(self, on_row=lambda row, tally: None, rows=None):
+        self.on_row, self.rows, self.seen = on_row, rows, 0
+
+    def row(self, row, tally):
+        self.seen += 1
+        self.on_row(row, tally)
+
+    def stopped(self):
+        return self.rows is not None and self.seen >= self.rows
 
 
 def keys(rows):
@@ -172,7 +188,7 @@ def test_on_error_stop_saves_the_first_error_row_and_no_more():
             ask,
             saved.append,
             refuse,
-            on_error="stop",
+            watch=Watch(Tolerance(none=True).check),
         )
     assert keys(saved) == [(0, "what?"), (1, "what?"), (2, "what?")]
     assert "--on-error record" in stopped.value.hint
@@ -187,7 +203,7 @@ def test_each_row_is_reported_after_it_is_saved_with_the_tally_so_far():
         ask,
         saved.append,
         refuse,
-        on_row=lambda row, tally: seen.append((row, len(saved), tally.rows, tally)),
+        watch=Watch(lambda row, tally: seen.append((row, len(saved), tally.rows, tally))),
     )
     assert [entry[:3] for entry in seen] == [(row, k, k) for k, row in enumerate(saved, start=1)]
     assert all(tally is final for *_, tally in seen)
@@ -207,7 +223,7 @@ def test_a_row_that_could_not_be_saved_is_not_counted():
             ask,
             save,
             refuse,
-            on_row=lambda row, tally: seen.append(tally),
+            watch=Watch(lambda row, tally: seen.append(tally)),
         )
     assert seen[-1].rows == 2
 
@@ -221,6 +237,7 @@ def test_the_tally_sums_what_the_rows_say():
 
 def test_the_time_the_model_waits_for_pictures_is_not_the_models_own(monkeypatch):
     clock = 0.0
+    monkeypatch.setattr("pgcli.run.tally.perf_counter", lambda: clock)
     monkeypatch.setattr("pgcli.run.perf_counter", lambda: clock)
 
     def slow_look(items):
@@ -320,3 +337,149 @@ def test_an_ask_that_loses_or_repeats_a_row_is_found_out(faulty):
 
 def test_a_tally_starts_at_nothing():
     assert Tally() == Tally(errors={})
+
+
+# --- what is there already
+
+
+class Ledger:
+    """Some rows saved, some answered and not saved, and those of some places another's."""
+
+    def __init__(self, saved=(), known=(), foreign=()):
+        self.saved, self.known, self.foreign = set(saved), set(known), set(foreign)
+        self.asked_about, self.waited = [], []
+        self.rows = len(self.saved)
+
+    def is_due(self, place, item, prompt):
+        self.asked_about.append((place, item.index, prompt))
+        return place not in self.saved | self.foreign
+
+    def is_known(self, place):
+        return place in self.known
+
+    def row(self, place):
+        known = dict.fromkeys(COLUMNS) | {"index": place, "id": "known", "prompt": "", "boxes": ()}
+        return Answer(**known)
+
+    def wait(self, place, answer):
+        self.waited.append((place, answer.prompt))
+
+
+@given(st.data())
+def test_only_what_is_not_there_is_asked_and_every_due_row_leaves_in_order(data):
+    counts = data.draw(st.lists(st.integers(1, 4), max_size=20))
+    broken = data.draw(st.sets(st.integers(0, 19)))
+    items = [item(k, map(str, range(count))) for k, count in enumerate(counts)]
+    fates = data.draw(st.lists(st.sampled_from("sakf"), min_size=sum(counts), max_size=sum(counts)))
+    places_of = {fate: {k for k, one in enumerate(fates) if one == fate} for fate in "sakf"}
+    ledger = Ledger(places_of["s"], places_of["k"], places_of["f"])
+    asked = []
+
+    def ask_at_will(stream):
+        held = []
+        for first, picture in stream:
+            held += places(picture, first)
+            asked.extend(place for place, _ in places(picture, first))
+            while held and data.draw(st.booleans()):
+                yield held.pop(data.draw(st.integers(0, len(held) - 1)))
+        yield from data.draw(st.permutations(held))
+
+    rows = list(answers(items, partial(look, broken=broken), ask_at_will, refuse, ledger=ledger))
+    whole = wanted(items)
+    assert ledger.asked_about == [(k, *key) for k, key in enumerate(whole)]
+    due = sorted(places_of["a"] | places_of["k"])
+    found = [place for place in due if place in places_of["k"] or True]
+    assert [row.index if row.id == "known" else (row.index, row.prompt) for row in rows] == [
+        place if place in places_of["k"] else whole[place] for place in found
+    ]
+    assert sorted(asked) == [k for k in sorted(places_of["a"]) if whole[k][0] not in broken]
+
+
+def test_a_row_that_waits_for_an_earlier_one_is_told_of_and_no_other():
+    ledger = Ledger()
+    items = [item(k) for k in range(4)]
+    list(answers(items, look, partial(ask_in_batches, size=2), refuse, ledger=ledger))
+    assert [place for place, _ in ledger.waited] == [1, 3]
+
+
+def test_rows_that_were_there_count_apart():
+    saved = []
+    items = [item(k) for k in range(5)]
+    tally = run(items, look, ask, saved.append, refuse, ledger=Ledger(saved={0, 1}))
+    assert (tally.rows_before, tally.rows, tally.pictures) == (2, 3, 3)
+    assert [row.index for row in saved] == [2, 3, 4]
+
+
+# --- an end that is asked for
+
+
+def test_what_is_under_way_is_finished_and_nothing_more_is_taken():
+    saved, taken = [], []
+
+    def watched(items):
+        for picture in look(items):
+            taken.append(picture.item.index)
+            yield picture
+
+    items = [item(k) for k in range(100)]
+    tally = run(items, watched, ask, saved.append, refuse, watch=Watch(rows=7))
+    assert tally.rows == len(saved) == 7
+    assert len(taken) == 7
+
+
+def test_pictures_that_are_left_unanswered_then_are_no_mistake():
+    def ask_and_leave(stream):
+        held = [places(picture, first) for first, picture in stream]
+        yield from (row for rows in held[:3] for row in rows)
+
+    watch, saved = Watch(), []
+    watch.stopped = lambda: len(saved) > 0 or watch.calls() > 9
+    calls = iter(range(1000))
+    watch.calls = lambda: next(calls)
+    run([item(k) for k in range(100)], look, ask_and_leave, saved.append, refuse, watch=watch)
+    assert [row.index for row in saved] == [0, 1, 2]
+
+
+# --- errors
+
+
+def errors_after(broken, total, **bounds):
+    """How many rows were saved when a run of so many pictures ended, and what ended it."""
+    saved, tolerance = [], Tolerance(**bounds)
+    items = [item(k) for k in range(total)]
+    looking = partial(look, broken=set(broken))
+    try:
+        tally = run(items, looking, ask, saved.append, refuse, watch=Watch(tolerance.check))
+        tolerance.check_share(tally)
+    except TooManyErrors as problem:
+        return len(saved), problem
+    return len(saved), None
+
+
+def test_so_many_errors_in_a_row_end_the_run():
+    saved, problem = errors_after(range(10, 200), 300)
+    assert saved == 10 + IN_A_ROW
+    assert f"{IN_A_ROW} errors in a row" in str(problem)
+    assert "--max-errors" in problem.hint
+    every_other = range(0, 300, 2)
+    assert errors_after(every_other, 300) == (300, None)
+    assert errors_after(range(200), 300, share=1.0) == (300, None)
+
+
+def test_so_many_errors_are_borne_and_no_more():
+    assert errors_after(range(3), 10, most=3) == (10, None)
+    saved, problem = errors_after(range(4), 10, most=3)
+    assert saved == 4
+    assert "4 of 4 rows" in str(problem)
+    assert errors_after([5], 10, most=0)[0] == 6
+
+
+def test_a_share_of_errors_counts_once_there_are_many_rows_or_all():
+    total = ROWS_BEFORE_SHARE + 100
+    assert errors_after(range(100), total, share=0.1) == (total, None)
+    saved, problem = errors_after(range(200), total, share=0.1)
+    assert saved == ROWS_BEFORE_SHARE
+    assert "20.0%" in str(problem)
+    saved, problem = errors_after(range(2), 10, share=0.1)
+    assert saved == 10
+    assert problem is not None

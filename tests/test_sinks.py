@@ -23,9 +23,13 @@ from pyarrow import parquet as pq
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.records import COLUMNS, EXTRA_COLUMNS, TIMING_COLUMNS, Answer, Box, Choice, Mask, Rle
-from pgcli.sinks import open_sink
+from pgcli.rows import Layout
+from pgcli.sinks import chunks, parts, reading
 from pgcli.sinks import parquet as parquet_sink
+from tests.saving import saving
 
+#: What may stay beside a complete output.
+LEFT = {"lock", "run.json", "progress.json", "chunks"}
 BOX = Box("red car", 12.25, 30.5, 200.0, 180.0, 0.875)
 
 
@@ -61,7 +65,7 @@ def refused(index=0, code="truncated", message="it ends early", **changes):
 
 
 def write(path, answers, **options):
-    with open_sink(str(path), **options) as sink:
+    with saving(path, **options) as sink:
         for each in answers:
             sink.save(each)
     return path
@@ -128,13 +132,13 @@ def test_a_run_without_them_has_no_such_columns_and_may_keep_one_of_that_name(ou
     (row,) = rows_of(output)
     assert row[name] == "mine"
     with pytest.raises(UsageError, match=name):
-        open_sink(str(output), extras=(name,), keep=(name,), overwrite=True)
+        Layout(extras=(name,), keep=(name,))
 
 
 def test_candidates_are_lines_below_the_answer():
     stream = io.BytesIO()
     picked = (Choice("yes", -0.1, 0.905), Choice("n\x1bo", -2.5, 0.095))
-    with open_sink("-", format="text", extras=("choices",), stdout=stream) as sink:
+    with saving("-", format="text", extras=("choices",), stdout=stream) as sink:
         sink.save(answer(answer="yes", choices=picked))
     assert stream.getvalue().decode().splitlines() == [
         "0.png: yes",
@@ -155,7 +159,8 @@ def output(request, tmp_path):
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(parquet_sink, "ROWS", 2)
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(reading, "CHUNK_ROWS", 2)
 
 
 # what a row is
@@ -238,7 +243,7 @@ def test_a_lone_surrogate_does_not_spoil_the_file_for_other_readers(output):
 @pytest.mark.parametrize("keep", [("answer",), ("index", "a"), ("a", "a")])
 def test_a_kept_column_named_like_another_is_refused(keep):
     with pytest.raises(UsageError, match="--keep"):
-        open_sink("-", keep=keep, stdout=io.BytesIO())
+        Layout(keep=keep)
 
 
 # where it goes
@@ -246,7 +251,7 @@ def test_a_kept_column_named_like_another_is_refused(keep):
 
 def test_a_pipe_gets_json_lines_each_as_it_comes():
     pipe = io.BufferedWriter(raw := io.BytesIO(), 1 << 20)
-    with open_sink("-", stdout=pipe) as sink:
+    with saving("-", stdout=pipe) as sink:
         for count in (1, 2):
             sink.save(answer(answer="猫"))
             assert raw.getvalue().count(b"\n") == count
@@ -294,7 +299,6 @@ def test_the_ending_is_read_without_regard_to_case(tmp_path):
 @pytest.mark.parametrize(
     ("name", "format"),
     [
-        ("parts/", "auto"),
         ("parts/", "jsonl"),
         ("", "auto"),
         ("out.csv", "auto"),
@@ -308,8 +312,8 @@ def test_the_ending_is_read_without_regard_to_case(tmp_path):
 def test_an_output_that_cannot_be_meant_is_refused_with_a_hint(tmp_path, monkeypatch, name, format):
     monkeypatch.chdir(tmp_path)
     Path("folder.jsonl").mkdir()
-    with pytest.raises(UsageError) as refusal:
-        open_sink(name, format=format)
+    with pytest.raises(UsageError) as refusal, saving(name, format=format):
+        pytest.fail("it was opened")
     assert refusal.value.hint
 
 
@@ -318,16 +322,16 @@ def test_an_output_that_cannot_be_meant_is_refused_with_a_hint(tmp_path, monkeyp
 
 def test_an_output_that_exists_is_refused_before_any_work(output):
     output.write_text("old")
-    with pytest.raises(OutputExists) as refusal:
-        open_sink(str(output))
+    with pytest.raises(OutputExists) as refusal, saving(output):
+        pytest.fail("it was opened")
     assert "--overwrite" in refusal.value.hint
     assert output.read_text() == "old"
 
 
 def test_a_link_to_nowhere_counts_as_an_output(output):
     output.symlink_to("nowhere")
-    with pytest.raises(OutputExists):
-        open_sink(str(output))
+    with pytest.raises(OutputExists), saving(output):
+        pytest.fail("it was opened")
 
 
 def test_overwriting_leaves_the_old_output_alone_until_the_first_row(output):
@@ -345,7 +349,10 @@ def test_nothing_is_made_where_no_row_came_and_the_run_failed(output):
 
 def test_a_run_of_no_rows_makes_an_empty_output(output):
     assert rows_of(write(output, [], keep=("a",))) == []
-    assert [path.name for path in output.parent.iterdir()] == [output.name]
+    assert sorted(path.name for path in output.parent.iterdir()) == [
+        output.name,
+        f"{output.name}.pgcli",
+    ]
 
 
 def test_an_output_that_came_meanwhile_is_not_written_over(output):
@@ -357,7 +364,7 @@ def test_an_output_that_came_meanwhile_is_not_written_over(output):
         write(output, meanwhile())
     assert output.read_text() == "another's"
     if output.suffix == ".parquet":  # the rows are not lost either
-        finished = Path(f"{output}.pgcli") / "finished"
+        finished = Path(f"{output}.pgcli") / "whole"
         assert str(finished) in refusal.value.hint
         assert pq.read_table(finished).num_rows == 1
 
@@ -409,17 +416,23 @@ def test_a_parquet_part_that_cannot_be_written_is_a_failed_output(
     def full(*args, **kwargs):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(parquet_sink.parquet, "write_table", full)
-    with pytest.raises(OutputFailed, match=os.strerror(code)):
-        write(tmp_path / "out.parquet", map(answer, range(9)))
-    assert list(tmp_path.iterdir()) == []
+    path = tmp_path / "out.parquet"
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet_sink.parquet, "write_table", full)
+        with pytest.raises(OutputFailed, match=os.strerror(code)):
+            write(path, map(answer, range(9)))
+    assert not path.exists()
+    with saving(path) as sink:
+        for index in range(sink.place, 9):
+            sink.save(answer(index))
+    assert [row["index"] for row in rows_of(path)] == list(range(9))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_without_permission_is_a_failed_output(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(OutputFailed):
-        open_sink(str(tmp_path / "out.jsonl"))
+    with pytest.raises(OutputFailed), saving(tmp_path / "out.jsonl"):
+        pytest.fail("it was opened")
 
 
 # Parquet
@@ -427,53 +440,64 @@ def test_a_folder_without_permission_is_a_failed_output(tmp_path):
 
 def test_a_parquet_file_has_its_name_only_when_it_is_complete(tmp_path, small_parts):
     path, state = tmp_path / "out.parquet", tmp_path / "out.parquet.pgcli"
-    with open_sink(str(path)) as sink:
+    with saving(path) as sink:
         for index in range(5):
             sink.save(answer(index))
             assert not path.exists()
-        assert len(list(state.iterdir())) == 2
         assert not list(tmp_path.rglob("*.parquet"))
+        assert len(list(state.rglob("parts/*"))) == 2
     assert [row["index"] for row in rows_of(path)] == [0, 1, 2, 3, 4]
     assert pq.ParquetFile(path).num_row_groups == 3
-    assert not state.exists()
+    assert {file.name for file in state.iterdir()} <= LEFT
 
 
-def test_a_failed_run_leaves_no_parquet_and_no_parts(tmp_path, small_parts):
+def test_a_run_that_was_cut_short_keeps_its_rows_and_what_it_was_to_replace(tmp_path, small_parts):
     path = tmp_path / "out.parquet"
     path.write_text("old")
     interrupted(path, map(answer, range(5)), overwrite=True)
     assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+    with saving(path) as sink:
+        assert sink.place == 5
+        sink.save(answer(5))
+    assert [row["index"] for row in rows_of(path)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_two_runs_do_not_write_one_parquet_file(tmp_path):
+def test_more_rows_join_those_of_a_complete_file(tmp_path, small_parts):
+    path = write(tmp_path / "out.parquet", map(answer, range(5)))
+    for more in range(5, 9):
+        write(path, [answer(more)])
+        assert [row["index"] for row in rows_of(path)] == list(range(more + 1))
+
+
+def test_a_folder_has_complete_parts_and_nothing_else(tmp_path, small_parts):
+    path = tmp_path / "out"
+    with saving(f"{path}/") as sink:
+        for index in range(5):
+            sink.save(answer(index))
+            assert len(list(path.glob("*")) if path.exists() else []) == (index + 1) // 2
+            for file in path.glob("*"):
+                assert pq.read_table(file).num_rows == 2
+    names = [file.name for file in sorted(path.iterdir())]
+    assert names == [f"part-00000{number}.parquet" for number in range(3)]
+    assert [row["index"] for row in pq.read_table(path).to_pylist()] == [0, 1, 2, 3, 4]
+    write(f"{path}/", [answer(5), answer(6)])
+    assert [row["index"] for row in pq.read_table(path).to_pylist()] == list(range(7))
+
+
+def test_what_a_killed_run_left_is_cleared_by_overwrite(tmp_path, small_parts):
     path = tmp_path / "out.parquet"
-    with open_sink(str(path)) as first:
-        late = open_sink(str(path))
-        first.save(answer())
-        with pytest.raises(OutputExists, match=r"\.pgcli"):
-            open_sink(str(path))
-        with pytest.raises(OutputExists), late:
-            late.save(answer(1))
-    assert [row["index"] for row in rows_of(path)] == [0]
-
-
-def test_what_a_killed_run_left_is_cleared_by_overwrite(tmp_path):
+    interrupted(path, map(answer, range(3)))
     state = tmp_path / "out.parquet.pgcli"
-    state.mkdir()
-    (state / "part-000007").write_text("torn")
     (state / "whole").write_text("torn")
-    with pytest.raises(OutputExists) as refusal:
-        open_sink(str(tmp_path / "out.parquet"))
-    assert "--overwrite" in refusal.value.hint
-    path = write(tmp_path / "out.parquet", [answer()], overwrite=True)
-    assert list(tmp_path.iterdir()) == [path]
+    write(path, [answer(7)], overwrite=True)
+    assert [row["index"] for row in rows_of(path)] == [7]
+    assert {file.name for file in state.iterdir()} <= LEFT
 
 
 def test_the_settings_are_in_the_schema_and_may_be_learned_on_the_way(tmp_path):
     known = {"task": "ask", "seed": None}
     path = tmp_path / "out.parquet"
-    with open_sink(str(path), settings=known) as sink:
+    with saving(path, settings=known) as sink:
         sink.save(answer())
         known["revision"] = "abc"
     stored = json.loads(pq.read_schema(path).metadata[b"pgcli"])
@@ -490,10 +514,10 @@ def test_columns_have_the_types_that_serve_them(tmp_path):
 
 
 def test_large_values_end_a_row_group_early(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_sink, "BYTES", 10_000)
+    monkeypatch.setattr(parts, "BYTES", 10_000)
     rows = [answer(k, kept={"k": ["x" * 4000]}) for k in range(7)]
     path = write(tmp_path / "out.parquet", rows, keep=("k",))
-    assert pq.ParquetFile(path).num_row_groups == 3
+    assert pq.ParquetFile(path).num_row_groups == 4
 
 
 KEPT = [
@@ -529,7 +553,7 @@ KEPT = [
 def test_a_kept_column_has_the_type_of_all_its_values_wherever_they_come(
     tmp_path, monkeypatch, values, kind, read, part
 ):
-    monkeypatch.setattr(parquet_sink, "ROWS", part)
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", part)
     rows = [answer(index, kept={"a.b": value}) for index, value in enumerate(values)]
     path = write(tmp_path / "out.parquet", rows, keep=("a.b",))
     assert str(pq.read_schema(path).field("a.b").type) == kind
@@ -559,7 +583,7 @@ def test_no_kept_value_ever_stops_a_run(tmp_path_factory, values):
     folder = tmp_path_factory.mktemp("kept")
     rows = [answer(index, kept={"k": value}) for index, value in enumerate(values)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet_sink, "ROWS", 2)
+        patch.setattr(chunks, "CHUNK_ROWS", 2)
         stored = pq.read_table(write(folder / "out.parquet", rows, keep=("k",)))["k"].to_pylist()
     lines = rows_of(write(folder / "out.jsonl", rows, keep=("k",)))
     assert len(stored) == len(lines) == len(values)

@@ -9,14 +9,15 @@ from typing import Annotated
 import typer
 
 from pgcli import __version__
-from pgcli.cli import answering, inspecting, settings, stopping
+from pgcli.cli import answering, inspecting, results, settings, stopping
 from pgcli.cli.commands import Program, app
 from pgcli.cli.misuse import in_our_words
 from pgcli.cli.options import Session
 from pgcli.cli.screen import Screen
 from pgcli.errors import OutputFailed, PgcliError
 
-__all__ = ["answering", "app", "inspecting", "main"]  # each command joins the app as it is imported
+# each command joins the app as it is imported
+__all__ = ["answering", "app", "inspecting", "main", "results"]
 
 SHORT = 3  # how many calls a traceback shows without --debug, the last ones
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from signal import SIGPIPE
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -19,14 +20,16 @@ from pgcli.cli.drawing.option import open_drawing
 from pgcli.cli.drawing.painter import NotDrawing
 from pgcli.cli.models import check_revision
 from pgcli.cli.options import Options
+from pgcli.cli.output import Output, check_output, opened
 from pgcli.cli.plan import Plan
-from pgcli.cli.provenance import settings_of
+from pgcli.cli.provenance import settings_of_model, told_of_run
 from pgcli.cli.screen import Screen, is_terminal
 from pgcli.cli.shrinking import Shrinking
-from pgcli.errors import NoInputError, OutputFailed
+from pgcli.cli.stopping import Drain, Stopped
+from pgcli.cli.watching import Undrawn, Watching, standing
+from pgcli.errors import NoInputError
 from pgcli.records import Answer, Item, Picture, error_answer
 from pgcli.run import Ask, Look, Tally, run
-from pgcli.sinks import Sink, open_sink
 from pgcli.tasks import Question, insist_on_room
 
 if TYPE_CHECKING:
@@ -49,43 +52,48 @@ def answer(
     screen = Screen(quiet=options.running.quiet)
     check_revision(options.model.model or DEMO, options.model.revision)
     plan = plans.made(names, question, options, mask_decoder=mask_decoder)
-    settings: dict[str, object] = {}
-    sink = opened(question, options, settings, screen)
-    drawing = open_drawing(plan, limits(plan), screen.say)
     if options.running.dry_run or options.running.verbose:
         screen.table(plan.facts())
     if options.running.dry_run:
+        check_output(plan)
+        open_drawing(plan, limits(plan), screen.say)
         return 0
-    remark(plan, screen)
-    engine = open_engine(plan, screen)
-    settings |= settings_of(plan, engine)
-    loaded = perf_counter()
-    items = plans.Taste(plan.items()) if plan.takes_demo_unasked else plan.items()
-    tally = answered(plan, engine, items, sink, drawing, screen)
+    with opened(plan, screen) as output:
+        goes_on = output.state is not None and output.state.is_old
+        drawing = open_drawing(plan, limits(plan), screen.say, goes_on=goes_on)
+        if output.rows == plan.rows and not output.retries:
+            return nothing_left(plan, output, screen)
+        remark(plan, screen)
+        engine = open_engine(plan, screen)
+        with screen.waiting("comparing the model's files"):
+            output.settle(settings_of_model(plan, engine), told_of_run(plan, engine))
+        loaded = perf_counter()
+        items = plans.Taste(plan.items()) if plan.takes_demo_unasked else plan.items()
+        tally = answered(plan, engine, items, output, drawing, screen)
     times = summary.Times(perf_counter() - began, loaded - began)
     screen.table(summary.facts(plan, engine, tally, times, drawing.told()))
     if isinstance(items, plans.Taste) and items.exceeded:
         raise plans.too_many_for_demo(f"more than {plans.DEMO_PICTURES} pictures")
-    return 3 if tally.errors else 0
+    return 3 if tally.errors or output.errors else 0
 
 
-def opened(
-    question: Question, options: Options, settings: dict[str, object], screen: Screen
-) -> Sink:
-    """Where the rows go. The settings are read when it is complete, and may be filled till then."""
-    chosen = options.output
-    if chosen.output == "-" and sys.stdout is None:
-        raise OutputFailed("standard output is closed", hint="name a file: -o rows.jsonl")
-    return open_sink(
-        chosen.output,
-        format=chosen.format,
-        overwrite=chosen.overwrite,
-        timing=not chosen.no_timing,
-        extras=question.extra_columns,
-        keep=options.input.keep,
-        settings=settings,
-        stdout=screen.rows() if chosen.output == "-" else None,
-    )
+def nothing_left(plan: Plan, output: Output, screen: Screen) -> int:
+    """Say that all rows are there; the exit code is what the run that made them had.
+
+    It may have been killed before it could give them their place. Raises OutputExists where they
+    are not those of the input.
+    """
+    assert output.ledger is not None
+    place = 0
+    with output.sink:
+        for item in plan.items():
+            for prompt in item.prompts:
+                output.ledger.is_due(place, item, prompt)
+                place += 1
+    errors = output.errors.total()
+    with_errors = f", {errors:,} with errors (--retry-errors asks them again)" if errors else ""
+    screen.say(f"nothing is left to do: all {output.rows:,} rows are there{with_errors}")
+    return 3 if errors else 0
 
 
 def remark(plan: Plan, screen: Screen) -> None:
@@ -136,39 +144,45 @@ def answered(
     plan: Plan,
     engine: Engine,
     items: Iterable[Item],
-    sink: Sink,
+    output: Output,
     drawing: NotDrawing,
     screen: Screen,
 ) -> Tally:
     """Run, with the progress shown. A run cut short says what is left of it."""
     question = plan.question
-    progress = screen.progress(question.task, plan.rows)
+    progress = screen.progress(question.task, plan.rows, output.rows)
 
     def refuse(picture: Picture, prompt: str) -> Answer:
         return error_answer(picture, prompt, task=question.task, model=engine.label)
 
     def save(answer: Answer) -> None:
-        sink.save(answer)
+        output.sink.save(answer)
         drawing.draw(answer)
 
-    shrinking = Shrinking(engine, screen.say)
-
-    def on_row(answer: Answer, tally: Tally) -> None:
-        progress.count(answer, tally)
-        shrinking.remark()
-
+    drain = Drain(
+        partial(screen.say, "finishing what is under way; again to quit at once"),
+        lambda: standing(progress, plan.rows, screen.say),
+        pipes=plan.options.output.output == "-",
+    )
+    tolerance = plan.options.running.tolerance
+    if output.state is not None:
+        output.state.start(plan.rows)
+    watching = Watching(progress, Shrinking(engine, screen.say), tolerance, drain)
     try:
-        with progress, drawing, sink:
+        with drain, progress, drawing, output.sink:
             tally = run(
                 drawing.watch(items),
-                look(plan, engine.square),
-                asking(plan, engine),
+                look(plan, engine.square, drain.asked),
+                asking(plan, engine, drain.asked),
                 save,
                 refuse,
-                on_row=on_row,
-                on_error=plan.options.running.on_error,
+                ledger=output.ledger and Undrawn(output.ledger, drawing),
+                watch=watching,
             )
-            if not tally.rows:  # only standard input can turn out empty this late
+            if drain.signum is not None:
+                raise Stopped(drain.signum)
+            tolerance.check_share(tally)
+            if not tally.rows and not output.rows:  # only standard input turns out empty this late
                 raise NoInputError(
                     "nothing came on standard input",
                     hint="pipe in a path or a JSON object on each line, or name a folder",
@@ -176,12 +190,14 @@ def answered(
             return tally
     except (BrokenPipeError, NoInputError):
         raise
-    except BaseException:
-        screen.say(summary.left_behind(plan.options.output.output, progress.tally.rows))
+    except BaseException as problem:
+        if not (isinstance(problem, Stopped) and problem.signum == SIGPIPE):
+            rows = output.rows + progress.tally.rows
+            screen.say(summary.left_behind(plan.options.output.output, rows, output.state))
         raise
 
 
-def look(plan: Plan, square: Square) -> Look:
+def look(plan: Plan, square: Square, stopped: Callable[[], bool]) -> Look:
     """How pictures are looked at: ahead of the model, unless they are few."""
     from PIL import Image
 
@@ -192,7 +208,13 @@ def look(plan: Plan, square: Square) -> Look:
     chosen = plan.options.input
     square = replace(square, fast_decode=chosen.fast_decode)
     eye = partial(images.look, square=square, limits=limits(plan))
-    return partial(workers.look_ahead, look=eye, workers=chosen.workers, total=plan.pictures)
+    return partial(
+        workers.look_ahead,
+        look=eye,
+        workers=chosen.workers,
+        total=plan.pictures,
+        stopped=stopped,
+    )
 
 
 def limits(plan: Plan) -> Limits:
@@ -203,7 +225,7 @@ def limits(plan: Plan) -> Limits:
     return Limits() if most is None else Limits(max_pixels=most)
 
 
-def asking(plan: Plan, engine: Engine) -> Ask:
+def asking(plan: Plan, engine: Engine, stopped: Callable[[], bool]) -> Ask:
     """How the model is asked: the task, and how its answers are drawn."""
     from pgcli.engine.sampling import Sampling
 
@@ -214,4 +236,5 @@ def asking(plan: Plan, engine: Engine) -> Ask:
         sampling=Sampling(
             temperature=chosen.temperature, top_p=chosen.top_p, top_k=chosen.top_k, seed=chosen.seed
         ),
+        stopped=stopped,
     )

@@ -23,10 +23,13 @@ from pgcli.cli.models import check_revision
 from pgcli.cli.screen import Facts, Screen, grid, is_terminal
 from pgcli.printable import printable
 from pgcli.records import Answer, Item, Picture, error_answer
+from pgcli.rows import Layout
 from pgcli.run import run
-from pgcli.sinks import check_place, open_sink
-from pgcli.sinks.writing import writing
+from pgcli.sinks import check_place
+from pgcli.sinks.jsonl import JsonLines
 from pgcli.sources import Reading, open_sources
+from pgcli.state.state import State
+from pgcli.state.writing import writing
 from pgcli.tasks import Question
 from pgcli.workers import look_ahead
 
@@ -116,13 +119,14 @@ def answered(
     def ask(stream: Iterable[tuple[int, Picture]]) -> Iterator[tuple[int, Answer]]:
         return engine.ask(stream, question, trial=trial)
 
-    with open_sink(str(output), overwrite=True) as sink:
+    with State(output, overwrite=True) as state, JsonLines(state, Layout()) as sink:
 
         def save(answer: Answer) -> None:
             sink.save(answer)
             answers.append(answer)
 
-        run(items, partial(look_ahead, look=eye, workers=None, total=len(files)), ask, save, refuse)
+        looking = partial(look_ahead, look=eye, workers=None, total=len(files))
+        run(items, looking, ask, save, refuse, ledger=sink)
     return answers
 
 

@@ -10,6 +10,7 @@ import typer
 
 from pgcli.checkpoints.find import DEMO
 from pgcli.cli import values
+from pgcli.run.tolerance import Tolerance
 from pgcli.sources.reading import Reading
 
 MODELS = (DEMO, "google/paligemma-3b-mix-224", "google/paligemma-3b-mix-448")
@@ -116,6 +117,14 @@ class Input:
     limit: Annotated[
         int | None,
         _input("--limit", metavar="N", parser=values.number(1), help="Stop after N rows."),
+    ] = None
+    shard: Annotated[
+        str | None,
+        _input(
+            "--shard",
+            metavar="I/N|auto",
+            help="Only the I-th of N parts of the rows, from 0, into a folder: -o DIR/.",
+        ),
     ] = None
     nul: Annotated[
         bool, _input("-0", help="Names on standard input end in NUL, as from find -print0.")
@@ -303,6 +312,20 @@ class Running:
             help="record: an unreadable picture is an error row; stop: end at the first one.",
         ),
     ] = "record"
+    max_errors: Annotated[
+        values.MaxErrors | None,
+        _running(
+            "--max-errors",
+            metavar="N|P%",
+            parser=values.max_errors,
+            default="50 in a row",
+            help="Stop when more rows have errors.",
+        ),
+    ] = None
+    retry_errors: Annotated[
+        bool,
+        _running("--retry-errors", help="Ask the rows with errors again; the others stay."),
+    ] = False
     dry_run: Annotated[
         bool, _running("--dry-run", help="Check everything, say what would be done, and stop.")
     ] = False
@@ -311,6 +334,12 @@ class Running:
         False
     )
     debug: Debug = False
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How many error rows are borne."""
+        most, share = self.max_errors or (None, None)
+        return Tolerance(most=most, share=share, none=self.on_error == "stop")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import has_magic
@@ -17,6 +18,7 @@ from pgcli.run import first_rows
 from pgcli.sources import Reading, Source, open_sources
 from pgcli.sources.paths import real
 from pgcli.sources.patterns import matches
+from pgcli.state.shard import CHUNK_ROWS, Shard, shard
 from pgcli.tasks import Question, columns, insist_on_room, with_prompts
 
 #: `demo` takes no more pictures than this unless it was named: it is there to be tried.
@@ -53,7 +55,14 @@ class Plan:
         total, limit = self.source.total, self.options.input.limit
         if total is None:
             return None
-        return total * self.prompts if limit is None else min(total * self.prompts, limit)
+        rows = total * self.prompts if limit is None else min(total * self.prompts, limit)
+        return rows if self.shard is None else self.shard.rows(rows, CHUNK_ROWS)
+
+    @property
+    def shard(self) -> Shard | None:
+        """The part of the rows that is this process's."""
+        named = self.options.input.shard
+        return None if named is None else shard(named, os.environ)
 
     @property
     def takes_demo_unasked(self) -> bool:

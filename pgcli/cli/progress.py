@@ -46,8 +46,8 @@ class Progress(Protocol):
 class Nothing:
     """Shows nothing, and knows how far the run came."""
 
-    def __init__(self) -> None:
-        self.tally = Tally()
+    def __init__(self, before: int = 0) -> None:
+        self.tally = Tally(rows_before=before)
 
     def count(self, answer: Answer, tally: Tally) -> None:
         self.tally = tally
@@ -62,8 +62,8 @@ class Nothing:
 class Log(Nothing):
     """A line now and then, and none at all in a short run."""
 
-    def __init__(self, say: Callable[[str], None], task: str, total: int | None):
-        super().__init__()
+    def __init__(self, say: Callable[[str], None], task: str, total: int | None, before: int = 0):
+        super().__init__(before)
         self._say = say
         self._task = task
         self._total = total
@@ -79,7 +79,13 @@ class Log(Nothing):
         self._said = now
         total: Any = self._total  # its stubs know no unknown total
         line = tqdm.format_meter(
-            tally.rows, total, now - self._started, ncols=0, unit=" rows", postfix=errors(tally)
+            tally.rows_before + tally.rows,
+            total,
+            now - self._started,
+            ncols=0,
+            unit=" rows",
+            initial=tally.rows_before,
+            postfix=errors(tally),
         )
         self._say(f"{self._task}: {line}")
 
@@ -115,8 +121,15 @@ class Rows(RawIOBase):
 class Bar:
     """A bar on the terminal's last line, drawn at an even pace by a thread of its own."""
 
-    def __init__(self, console: Console, task: str, total: int | None, rows: Rows | None):
-        self.tally = Tally()
+    def __init__(
+        self,
+        console: Console,
+        task: str,
+        total: int | None,
+        rows: Rows | None,
+        before: int = 0,
+    ):
+        self.tally = Tally(rows_before=before)
         self._rows = rows
         self._drawn = RichProgress(
             *([TextColumn(task, style="bold")] if console.width >= NARROW else []),
@@ -154,7 +167,8 @@ class Bar:
         if self._rows is not None:
             self._rows.release()
         tally = self.tally
-        self._drawn.update(self._task, completed=tally.rows, tally=tally, refresh=True)
+        done = tally.rows_before + tally.rows
+        self._drawn.update(self._task, completed=done, tally=tally, refresh=True)
         # what the terminal echoes of a Ctrl-C would else wrap, and the bar be left standing
         self._drawn.console.control(Control(ControlType.CARRIAGE_RETURN))
 
@@ -168,15 +182,15 @@ class Standing(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         tally: Tally = task.fields["tally"]
-        done = f"{tally.rows:,}" + (f" of {task.total:,.0f}" if task.total is not None else "")
-        standing = Text(done)
+        done = tally.rows_before + tally.rows
+        standing = Text(f"{done:,}" + (f" of {task.total:,.0f}" if task.total is not None else ""))
         if tally.rows and tally.seconds:
             rate = tally.rows / tally.seconds
             standing.append(f"  {rate:.{1 if rate < 100 else 0}f}/s")
             if tally.errors:
                 standing.append(f"  {errors(tally)}", style="red")
             if task.total is not None and self._console.width >= NARROW:
-                left = timedelta(seconds=round((task.total - tally.rows) / rate))
+                left = timedelta(seconds=round((task.total - done) / rate))
                 standing.append(f"  {str(left).removeprefix('0:')} left")
         return standing
 

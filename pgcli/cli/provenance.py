@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgcli import __version__
-from pgcli.checkpoints.find import digest
+from pgcli.checkpoints.find import BUILTIN, DEMO, digest, folder_of
+from pgcli.checkpoints.identity import identity
 from pgcli.cli.plan import Plan
 from pgcli.printable import encodable
 
@@ -18,20 +21,15 @@ if TYPE_CHECKING:
 VERSIONED = ("torch", "pillow", "tokenizers", "numpy")
 
 
-def settings_of(plan: Plan, engine: Engine) -> dict[str, object]:
-    """The model, the question and every setting that an answer may depend on, by name."""
-    chosen = plan.options.answering
+def settings_of(plan: Plan) -> dict[str, object]:
+    """The question and every setting that a row may depend on, by name, but for the model's own."""
+    options, chosen = plan.options, plan.options.answering
     return {
         "command": plan.question.task,
-        "sources": [encodable(name) for name in plan.names],
         "prompts": plan.question.templates,
-        "model": engine.label,
-        "adapter": told_of_file(plan.options.model.adapter, "adapter_model.safetensors"),
+        "adapter": told_of_file(options.model.adapter, "adapter_model.safetensors"),
         "mask_decoder": told_of_file(plan.mask_decoder),
-        "device": engine.device,
-        "dtype": engine.dtype,
-        "quantize": plan.options.model.quantize,
-        "batch_size": engine.batch_size,
+        "quantize": options.model.quantize,
         "max_new_tokens": plan.question.max_new_tokens,
         "temperature": chosen.temperature,
         "top_p": chosen.top_p,
@@ -42,10 +40,39 @@ def settings_of(plan: Plan, engine: Engine) -> dict[str, object]:
         "strict": plan.question.strict,
         "choices": plan.question.choices,
         "choices_column": plan.question.choices_column,
+        "columns": [
+            options.input.image_column,
+            options.input.id_column,
+            options.input.prompt_column,
+        ],
+        "keep": options.input.keep,
+        "no_timing": options.output.no_timing,
+        "max_pixels": options.input.max_pixels,
+        "fast_decode": options.input.fast_decode,
+    }
+
+
+def settings_of_model(plan: Plan, engine: Engine) -> dict[str, object]:
+    """What rows depend on and only the loaded model tells; what a folder holds, by its digest.
+
+    The Hub's models and the built-in one have a revision in their names.
+    """
+    folder = folder_of(plan.options.model.model or DEMO)
+    checkpoint = None if folder is None or folder == BUILTIN else identity(folder)
+    return {"model": engine.label, "checkpoint": checkpoint, "dtype": engine.dtype}
+
+
+def told_of_run(plan: Plan, engine: Engine) -> dict[str, object]:
+    """What rows do not depend on, or should not: where and when and from what they were made."""
+    return {
+        "sources": [encodable(name) for name in plan.names],
+        "device": engine.device,
+        "batch_size": engine.batch_size,
         "limit": plan.options.input.limit,
-        "max_pixels": plan.options.input.max_pixels,
-        "fast_decode": plan.options.input.fast_decode,
+        "allow_outside_root": plan.options.input.allow_outside_root,
         "versions": {"pgcli": __version__, **{name: version(name) for name in VERSIONED}},
+        "arguments": [encodable(word) for word in sys.argv[1:]],
+        "folder": encodable(os.getcwd()),  # noqa: PTH109 - Path raises where it is gone, too
     }
 
 

@@ -90,15 +90,18 @@ class Screen:
         self._rows = Rows(self.console)
         return cast(BinaryIO, self._rows)
 
-    def progress(self, task: str, total: int | None) -> Progress:
-        """What shows how a run of `total` rows goes on: a bar, or lines where none can be drawn."""
+    def progress(self, task: str, total: int | None, before: int = 0) -> Progress:
+        """What shows how a run of `total` rows goes on: a bar, or lines where none can be drawn.
+
+        So many rows were there `before` it.
+        """
         from pgcli.cli.progress import Bar, Log, Nothing
 
         if self.quiet:
-            return Nothing()
+            return Nothing(before)
         if self.redraws:
-            return Bar(self.console, task, total, self._rows)
-        return Log(self.say, task, total)
+            return Bar(self.console, task, total, self._rows, before)
+        return Log(self.say, task, total, before)
 
     def _line(self, label: str, style: str, message: str) -> None:
         line = Text.assemble((label, style), printable(message))

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
-from collections.abc import Iterator
+import stat
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: What is under way after a signal is finished in so many seconds, or computed again another time.
+GRACE_SECONDS = 10.0
 
 
 class Stopped(BaseException):
@@ -34,6 +40,69 @@ def signals_watched() -> Iterator[None]:
     finally:
         for signum, known in before.items():
             signal.signal(signum, known)
+
+
+class Drain:
+    """A block in which a signal asks for an end instead of bringing it: `signum` says which.
+
+    The same or another signal ends the process at once, and after GRACE_SECONDS Stopped is raised.
+    Where rows go to a pipe, a reader that has gone asks for an end as well. `tell` is called once
+    when a signal comes, `status` at each SIGUSR1, both in a thread of their own.
+    """
+
+    def __init__(self, tell: Callable[[], None], status: Callable[[], None], *, pipes: bool):
+        self.signum: int | None = None
+        self._tell, self._status = tell, status
+        self._pipe = reader_of_stdout() if pipes else None
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        handlers = dict.fromkeys(SIGNALS, self._asked)
+        handlers |= {signal.SIGALRM: self._late, signal.SIGUSR1: self._asked_for_status}
+        for signum, handler in handlers.items():
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                self._before[signum] = signal.signal(signum, handler)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)  # type: ignore[arg-type]
+
+    def asked(self) -> bool:
+        """Whether the run is to end."""
+        if self.signum is None and self._pipe is not None and self._pipe.poll(0):
+            self.signum = signal.SIGPIPE
+        return self.signum is not None
+
+    def _asked(self, signum: int, frame: FrameType | None) -> None:
+        self.signum = signum
+        for other in SIGNALS:
+            if other in self._before:
+                signal.signal(other, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+        threading.Thread(target=self._tell, daemon=True).start()  # this thread may hold the screen
+
+    def _late(self, signum: int, frame: FrameType | None) -> None:
+        assert self.signum is not None
+        raise Stopped(self.signum)
+
+    def _asked_for_status(self, signum: int, frame: FrameType | None) -> None:
+        threading.Thread(target=self._status, daemon=True).start()
+
+
+def reader_of_stdout() -> select.poll | None:
+    """What finds, asked with `poll`, that nobody reads standard output any more."""
+    try:
+        if not stat.S_ISFIFO(os.fstat(1).st_mode):
+            return None
+    except OSError:
+        return None
+    watched = select.poll()
+    watched.register(1, 0)  # an error alone: that the pipe has room is no news
+    return watched
 
 
 @contextmanager

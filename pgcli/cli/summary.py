@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pgcli.cli.options import Output
 from pgcli.cli.plan import Plan, left_out
 from pgcli.run import Tally
+from pgcli.state.state import State
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import Engine
@@ -44,10 +45,11 @@ def facts(
 
 def rows(tally: Tally) -> str:
     """How many rows there are, and what is wrong with those that have errors."""
+    before = f" on top of {tally.rows_before:,} that were there" if tally.rows_before else ""
     if not tally.errors:
-        return f"{tally.rows:,}, all answered"
+        return f"{tally.rows:,}{before}, all answered"
     codes = ", ".join(f"{code} {count:,}" for code, count in tally.errors.most_common())
-    return f"{tally.rows:,}, of which {tally.errors.total():,} with errors: {codes}"
+    return f"{tally.rows:,}{before}, of which {tally.errors.total():,} with errors: {codes}"
 
 
 def speed(tally: Tally) -> str:
@@ -95,8 +97,9 @@ def written(chosen: Output, tally: Tally) -> Iterator[tuple[str, str]]:
     if chosen.format == "text":
         yield "look at it", f"less {file}"
         return
-    if Path(output).suffix.lower() == ".parquet":
-        literal = "'" + output.replace("'", "''") + "'"
+    if Path(output).suffix.lower() == ".parquet" or output.endswith("/"):
+        parts = f"{output}*.parquet" if output.endswith("/") else output
+        literal = "'" + parts.replace("'", "''") + "'"
         query = f"select id, answer from {literal} limit 10"
         yield "look at it", f"duckdb -c {shlex.quote(query)}"
         return
@@ -105,14 +108,16 @@ def written(chosen: Output, tally: Tally) -> Iterator[tuple[str, str]]:
         yield "errors", f"jq -r 'select(.error) | .id + \": \" + .error_message' {file}"
 
 
-def left_behind(output: str, count: int) -> str:
-    """What there is of a run that was cut short."""
+def left_behind(output: str, count: int, state: State | None) -> str:
+    """What there is of a run that was cut short, and how to go on."""
     rows = f"{count:,} row{'s' * (count != 1)}"
     if output == "-":
         return f"stopped after {rows}"
+    if not count:
+        return "stopped before the first row"
+    if state is None:
+        return f"stopped after {rows}, saved in {output}"
+    where = f"saved in {output}"
     if Path(output).suffix.lower() == ".parquet":
-        return (
-            f"stopped after {rows}; nothing is saved, as {output} is there only when complete "
-            "(JSON lines keep every row)"
-        )
-    return f"stopped after {rows}, saved in {output}" if count else "stopped before the first row"
+        where = f"saved beside {output}, which is there when it is complete"
+    return f"stopped after {rows}, {where}; the same command goes on from there"

@@ -23,6 +23,7 @@ Span = NewType("Span", tuple[int, int])
 Scopes = NewType("Scopes", tuple[Scope, ...])
 ALL_SCOPES = Scopes(SCOPES)
 Region = NewType("Region", tuple[float, float, float, float])
+MaxErrors = NewType("MaxErrors", tuple[int | None, float | None])
 
 
 def number(least: float, most: float = 1e18, *, above: bool = False) -> Callable[[Any], Any]:
@@ -50,6 +51,15 @@ def batch_size(text: str) -> int | None:
     if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < 1:
         raise typer.BadParameter(f"{text!r} is neither auto nor a whole number of 1 or more")
     return int(text)
+
+
+def max_errors(text: str | MaxErrors) -> MaxErrors:
+    """How many error rows a run bears, `N`, or which share of all its rows, `P%`."""
+    if isinstance(text, tuple):
+        return text  # the default
+    if text.endswith("%"):
+        return MaxErrors((None, number(0.0, 100.0)(text[:-1]) / 100))
+    return MaxErrors((number(0)(text), None))
 
 
 def batch_sizes(text: str | BatchSizes) -> BatchSizes:

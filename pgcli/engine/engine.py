@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -77,6 +77,7 @@ class Engine:
         question: Question,
         sampling: Sampling = GREEDY,
         trial: Trial | None = None,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[tuple[int, Answer]]:
         """The answers to each picture's prompts, with their places, in the order in which they end.
 
@@ -85,7 +86,8 @@ class Engine:
         prompt too long for the model is an error row. A picture is encoded once for all its
         prompts. Where memory runs out batches shrink, and no row is lost; one for which alone there
         is none is an error row. Raises NoUsableDevice where every row is such. A `trial` is a
-        measurement's, which sets lengths and is told tokens; its batches never shrink.
+        measurement's, which sets lengths and is told tokens; its batches never shrink. Once
+        `stopped`, the rows under way are finished and the others left unanswered.
         """
         forced = trial.lengths if trial else ()
         if forced:
@@ -98,7 +100,7 @@ class Engine:
             max_new_tokens=limits.max_new_tokens,
             model=self.label,
         )
-        answering = self._answering(question, limits, sampling, trial)
+        answering = self._answering(question, limits, sampling, trial, stopped)
         group = self._group()
         if question.has_choices:  # side by side they take several times what an answer takes
             group = min(group, max(1, self.batch_size // 4))
@@ -110,7 +112,7 @@ class Engine:
                 waiting.add(request)
                 while waiting.ready():
                     yield from answering.answers(waiting.take())
-        while waiting:
+        while waiting and not stopped():
             yield from answering.answers(waiting.take())
         yield from answering.rest()
 
@@ -144,7 +146,12 @@ class Engine:
         )
 
     def _answering(
-        self, question: Question, limits: Limits, sampling: Sampling, trial: Trial | None
+        self,
+        question: Question,
+        limits: Limits,
+        sampling: Sampling,
+        trial: Trial | None,
+        stopped: Callable[[], bool],
     ) -> Generating | Picking:
         features = Features(self.model, self._preprocessing, self.reuse)
         blank = partial(unanswered, task=question.task, model=self.label)
@@ -153,7 +160,7 @@ class Engine:
         grammar = self._grammar(question) if question.strict else None
         running = Running(self.model, self.batch_size, limits, sampling, grammar)
         telling = Telling(self.vocabulary, self._mask_decoder)
-        return Generating(running, features, blank, telling, self.headroom, trial)
+        return Generating(running, features, blank, telling, self.headroom, trial, stopped)
 
     def _grammar(self, question: Question) -> Grammar:
         stop_tokens = self.model.config.stop_tokens

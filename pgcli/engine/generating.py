@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -57,6 +57,7 @@ class Generating:
         telling: Telling,
         headroom: Headroom,
         trial: Trial | None = None,
+        stopped: Callable[[], bool] = lambda: False,
     ):
         self._running = running
         self._features = features
@@ -64,19 +65,22 @@ class Generating:
         self._telling = telling
         self._headroom = headroom
         self._trial = trial
+        self._stopped = stopped
         self._waiting: deque[Asked] = deque()
         self._open: dict[Growing, Asked] = {}
 
     def answers(self, group: Sequence[Request]) -> Iterator[Placed]:
         """Have the group join; the rows that end before it can, and those that end at once."""
         self._waiting.extend(map(Asked, group))
-        while self._waiting:
+        while self._waiting and not self._stopped():
             yield from self._next()
 
     def rest(self) -> Iterator[Placed]:
-        """The rows that are still on their way."""
-        while self._waiting or self._running.rows:
-            yield from self._next()
+        """The rows that are still on their way; once stopped, without those that only wait."""
+        while self._running.rows or self._waiting:
+            if self._stopped():
+                self._waiting.clear()
+            yield from self._next() if self._running.rows or self._waiting else ()
 
     @torch.inference_mode()
     def _next(self) -> Iterator[Placed]:

@@ -2,20 +2,49 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import random
 import stat
+import time
 from pathlib import Path
 
 from pgcli.images.faults import EMPTY, MISSING, NOT_A_FILE, Unreadable, too_large
 from pgcli.images.sizes import Limits
 from pgcli.records import Fault
 
+#: What passes: a network disk that lost its server, a cable, a queue that was full.
+TRANSIENT = {
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.ECONNRESET,
+    errno.ENETDOWN,
+    errno.EHOSTDOWN,
+}
+WAITS_SECONDS = (0.5, 1.0, 2.0)
+
 
 def read(path: str, limits: Limits) -> bytes:
     """The bytes of a regular file; nothing else is opened: a FIFO would wait, a device act.
 
-    Raises `Unreadable` where there are none to be had, or more than the limit.
+    A disk or a network that fails for a moment is given another. Raises `Unreadable` where there
+    are no bytes to be had, or more than the limit.
     """
+    for wait_seconds in WAITS_SECONDS:
+        try:
+            return _read(path, limits)
+        except Unreadable as problem:
+            cause = problem.__cause__
+            if not isinstance(cause, OSError) or cause.errno not in TRANSIENT:
+                raise
+        time.sleep(wait_seconds * random.uniform(0.5, 1))  # all workers at once would fail again
+    return _read(path, limits)
+
+
+def _read(path: str, limits: Limits) -> bytes:
     try:
         _check_kind(Path(path).stat(), limits)
         # a FIFO may be there by now, and opening it without O_NONBLOCK waits for a writer

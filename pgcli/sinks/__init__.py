@@ -5,25 +5,30 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import BinaryIO, Literal, Protocol, Self
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, Self
 
-from pgcli.errors import OutputExists, OutputFailed, UsageError
-from pgcli.records import Answer
-from pgcli.sinks.jsonl import json_line
+from pgcli.errors import OutputFailed, UsageError
+from pgcli.records import Answer, Item
+from pgcli.rows import Layout
+from pgcli.sinks.jsonl import JsonLines, json_line
 from pgcli.sinks.lines import LineFile, LineSink, StandardOutput
-from pgcli.sinks.rows import Layout
 from pgcli.sinks.text import text_lines
-from pgcli.sinks.writing import exists, writing
-from pgcli.state.folder import state_folder
+from pgcli.state.shard import Shard
+from pgcli.state.state import State, is_begun
+from pgcli.state.writing import exists, writing
+
+if TYPE_CHECKING:
+    from pgcli.sinks.kept import Kinds
 
 Format = Literal["auto", "jsonl", "text"]
+Written = Literal["jsonl", "parquet", "folder", "text"]
 
-FORMATS = {".jsonl": "jsonl", ".parquet": "parquet"}
-NO_SETTINGS: Mapping[str, object] = MappingProxyType({})
+FORMATS: Mapping[str, Written] = {".jsonl": "jsonl", ".parquet": "parquet"}
 
 
 class Sink(Protocol):
@@ -41,37 +46,82 @@ class Sink(Protocol):
     ) -> None: ...
 
 
+class Record(Sink, Protocol):
+    """A sink that is the record of what is done, and thus the ledger of its run.
+
+    `torn` bytes were cut off where a run before this one was killed, and put aside.
+    """
+
+    @property
+    def torn(self) -> int: ...
+
+    @property
+    def rows(self) -> int:
+        """How many rows are saved."""
+
+    @property
+    def errors(self) -> Counter[str]:
+        """The error rows among those saved, by their codes."""
+
+    def is_due(self, place: int, item: Item, prompt: str) -> bool: ...
+
+    def is_known(self, place: int) -> bool: ...
+
+    def row(self, place: int) -> Answer: ...
+
+    def wait(self, place: int, answer: Answer) -> None: ...
+
+
 def open_sink(
     output: str,
+    layout: Layout,
     *,
     format: Format = "auto",
     overwrite: bool = False,
-    timing: bool = True,
-    extras: tuple[str, ...] = (),
-    keep: tuple[str, ...] = (),
-    settings: Mapping[str, object] = NO_SETTINGS,
     stdout: BinaryIO | None = None,
 ) -> Sink:
-    """The sink for `-o output`, all that can be refused about it refused here.
+    """The sink for an output that no run goes on with, all that can be refused refused here.
 
-    Nothing is made or emptied before the first row is saved. `settings` is read when a Parquet
-    file is completed, so that what is learned on the way can still be put in. Raises UsageError,
-    OutputExists and OutputFailed; saving raises OutputFailed.
+    Nothing is made or emptied before the first row is saved. Raises UsageError, OutputExists and
+    OutputFailed; saving raises OutputFailed.
     """
-    layout = Layout(timing=timing, extras=extras, keep=keep)
     if output == "-":
         return standard_sink(stdout or sys.stdout.buffer, format, layout)
-    path, written_as = Path(output), format_of(output, format)
-    check_place(path, overwrite=overwrite)
-    if written_as == "text":
-        return LineSink(text_lines, LineFile(path, overwrite=overwrite))
+    check_place(Path(output), overwrite=overwrite)
+    return LineSink(text_lines, LineFile(Path(output), overwrite=overwrite))
+
+
+def open_record(
+    state: State,
+    layout: Layout,
+    written_as: Written,
+    *,
+    settings: Mapping[str, object],
+    shard: Shard | None = None,
+    kinds: Callable[[], Kinds] = dict,
+    retry: bool = False,
+) -> Record:
+    """The sink for an output that is the record of what is done, gone on with where it is there.
+
+    `settings` go into Parquet files, and are read when one is complete. `kinds` are the types of
+    the kept columns in a folder of them. With `retry` rows with errors are made again.
+    """
     if written_as == "jsonl":
-        render = partial(json_line, layout=layout)
-        return LineSink(render, LineFile(path, overwrite=overwrite))
+        return JsonLines(state, layout, retry=retry)
 
-    from pgcli.sinks.parquet import ParquetSink  # pyarrow is slow to import
+    from pgcli.sinks.chunks import Chunks  # pyarrow is slow to import
+    from pgcli.sinks.folder import Folder
+    from pgcli.sinks.parquet import Whole
 
-    return ParquetSink(path, layout, overwrite=overwrite, settings=settings)
+    if written_as == "parquet":
+        return Chunks(state, layout, Whole(state, layout, settings), retry=retry)
+    shelf = Folder(state, layout, settings, kinds())
+    is_ours = shard.has if shard else always
+    return Chunks(state, layout, shelf, is_ours=is_ours, retry=retry)
+
+
+def always(chunk: int) -> bool:
+    return True
 
 
 def standard_sink(stream: BinaryIO, format: Format, layout: Layout) -> Sink:
@@ -83,45 +133,47 @@ def standard_sink(stream: BinaryIO, format: Format, layout: Layout) -> Sink:
     return LineSink(render, StandardOutput(stream))
 
 
-def format_of(output: str, format: Format) -> str:
-    """How the file is written: as its ending says, or as `format` does where that says nothing."""
-    if output.endswith("/") or not output:
+def format_of(output: str, format: Format) -> Written:
+    """How the output is written: as its name ends, or as `format` does where that says nothing."""
+    meant = "folder" if output.endswith("/") else FORMATS.get(Path(output).suffix.lower())
+    if not output or (format == "auto" and meant is None):
         raise UsageError(
-            f"cannot write a folder of Parquet parts ({output!r})",
-            hint="there is no writer for folders yet; name one file: -o results.parquet",
-        )
-    meant = FORMATS.get(Path(output).suffix.lower())
-    if format == "auto" and meant is None:
-        raise UsageError(
-            f"no format goes with the name {output}",
-            hint="end it in .jsonl or .parquet, or add --format jsonl or --format text",
+            f"no format goes with the name {output!r}",
+            hint="end it in .jsonl or .parquet, or in / for a folder of Parquet files; or add "
+            "--format jsonl or --format text",
         )
     if format != "auto" and meant not in (None, format):
         raise UsageError(
-            f"{output} is the name of a {meant} file, and --format says {format}",
+            f"{output} is the name of a {meant}{' file' * (meant != 'folder')}, and --format says "
+            f"{format}",
             hint="leave out one of the two",
         )
-    return meant or format
+    return meant or ("text" if format == "text" else "jsonl")
 
 
-def check_place(path: Path, *, overwrite: bool) -> None:
-    """Raise where `path` cannot become the output, or is one already and may not be replaced."""
+def check_place(path: Path, *, overwrite: bool, written_as: Written = "text") -> None:
+    """Raise where `path` cannot become the output, or is one already and may not be replaced.
+
+    What a run can go on with may be there.
+    """
+    may_exist = overwrite or (written_as != "text" and is_begun(path))
     with writing(path):
         if not path.parent.is_dir():
             raise UsageError(
                 f"there is no folder {path.parent}",
                 hint=f"make it first: mkdir -p {shlex.quote(str(path.parent))}",
             )
-        if path.exists() and not path.is_file():
-            raise UsageError(f"{path} is no regular file", hint="name a file, or -o - and a pipe")
-        if (path.exists() or path.is_symlink()) and not overwrite:
+        if path.exists() and not (path.is_dir() if written_as == "folder" else path.is_file()):
+            wanted = "folder" if written_as == "folder" else "regular file"
+            raise UsageError(f"{path} is no {wanted}", hint="name another, or -o - and a pipe")
+        is_there = path.is_symlink() or (path.exists() and not is_empty_folder(path))
+        if is_there and not may_exist:
             raise exists(path)
-        if state_folder(path).exists() and not overwrite:
-            raise OutputExists(
-                f"{state_folder(path)} belongs to a run that goes on or was killed",
-                hint="if none goes on, --overwrite starts again; another -o leaves it alone",
-            )
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise OutputFailed(
                 f"{path} may not be written", hint="mend its permissions, or choose another -o"
             )
+
+
+def is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and next(path.iterdir(), None) is None

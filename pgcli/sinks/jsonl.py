@@ -1,9 +1,25 @@
-"""A row as one line of JSON."""
+"""Rows as lines of JSON: in a file that a run goes on with wherever it was killed, or on a pipe."""
 
 from __future__ import annotations
 
-from pgcli.records import Answer
-from pgcli.sinks.rows import Layout, json_text
+from collections import Counter, deque
+from functools import partial
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from pgcli.errors import OutputFailed
+from pgcli.records import Answer, Item
+from pgcli.rows import Layout, json_text
+from pgcli.state.journal import Journal
+from pgcli.state.log import Mark
+from pgcli.state.old import Old
+from pgcli.state.saved import Safe, Saved, rows_of
+from pgcli.state.state import JOURNAL, RETRIED, TORN, State
+from pgcli.state.writing import sync, writing
+
+#: So often rows are made to outlast a power cut; those of the last seconds are computed again.
+SECONDS_BETWEEN_SYNCS = 5.0
 
 
 def json_line(answer: Answer, layout: Layout, *, ascii_only: bool = False) -> str:
@@ -12,3 +28,111 @@ def json_line(answer: Answer, layout: Layout, *, ascii_only: bool = False) -> st
     `ascii_only` is for a terminal: JSON itself leaves DEL, C1 controls and direction marks raw.
     """
     return json_text(layout.row(answer), ascii_only=ascii_only) + "\n"
+
+
+class JsonLines:
+    """The file is the record of what is done: rows in the input's order, each a whole line.
+
+    Rows that wait for earlier ones are safe in a journal beside it. It is the ledger of its run.
+    With `retry` the rows without errors are known, and a new file takes the old one's place once
+    it is complete.
+    """
+
+    def __init__(self, state: State, layout: Layout, *, retry: bool = False):
+        self._state = state
+        self._layout = layout
+        self._journal = Journal(state.folder / f"{JOURNAL}.jsonl")
+        self._due: deque[int] = deque()
+        self._synced = monotonic()
+        old_rows = partial(rows_of, state.output, Mark())
+        self._old = Old(state.output, old_rows) if retry else None
+        self._file = state.folder / RETRIED if retry else state.output
+        safe = state.progress.safe if state.is_old and not retry else Safe()
+        # an output that is to be replaced is not looked into
+        self._saved = Saved(self._file, state.folder / TORN, safe, is_new=not state.is_old)
+        self._known = self._journal.rows() if state.is_old else {}
+        for place, row in list(self._known.items()):
+            if place < self.rows or (retry and row.get("error") is not None):
+                self._known.pop(place)
+                self._journal.leave(place)
+
+    @property
+    def rows(self) -> int:
+        """How many rows are saved."""
+        return self._saved.rows
+
+    @property
+    def errors(self) -> Counter[str]:
+        """The error rows among those saved, by their codes."""
+        return self._saved.errors
+
+    @property
+    def torn(self) -> int:
+        """How many bytes at the file's end were no row, and were put aside."""
+        return self._saved.torn
+
+    def is_due(self, place: int, item: Item, prompt: str) -> bool:
+        is_new = self._saved.is_new(place, item, prompt)
+        if is_new:
+            self._due.append(place)
+            if self._old is not None:
+                self._old.insist(place, item, prompt)
+        return is_new
+
+    def is_known(self, place: int) -> bool:
+        return place in self._known or (self._old is not None and self._old.is_known(place))
+
+    def row(self, place: int) -> Answer:
+        found = self._known.pop(place, None)
+        if found is None:
+            assert self._old is not None
+            found = self._old.row(place)
+        return self._layout.answer(found)
+
+    def wait(self, place: int, answer: Answer) -> None:
+        self._state.begin()
+        self._journal.add(place, json_text(self._layout.row(answer)))
+
+    def save(self, answer: Answer) -> None:
+        self._state.begin()
+        self._saved.add(json_line(answer, self._layout).encode(), answer.error)
+        self._journal.leave(self._due.popleft())
+        if monotonic() - self._synced >= SECONDS_BETWEEN_SYNCS:
+            self._sync()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._state.begin()
+                self._saved.made()
+            if not isinstance(problem, OutputFailed):
+                self._sync()
+                self._publish(is_complete=kind is None)
+        finally:
+            self._saved.close()
+            self._journal.close()
+
+    def _sync(self) -> None:
+        self._synced = monotonic()
+        if not self.rows and not self._state.is_old:
+            return
+        progress = self._state.progress
+        progress.safe = self._saved.sync()
+        progress.rows, progress.errors = progress.safe.rows, dict(self.errors)
+        self._journal.sync()
+        self._state.tell(lasting=True)
+
+    def _publish(self, *, is_complete: bool) -> None:
+        with writing(self._state.output):
+            if is_complete and self._old is not None:
+                self._old.insist_on_all(self.rows)
+                self._file.replace(self._state.output)
+            sync(self._state.output.parent)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeAlias
 
 import pyarrow
 
-from pgcli.sinks.rows import json_text
+from pgcli.rows import json_text
 
 Column: TypeAlias = "pyarrow.Array | pyarrow.ChunkedArray"
+Kinds: TypeAlias = "Mapping[str, pyarrow.DataType]"
 
 # what pyarrow raises for values that share no type, or one too narrow for them
 MISFITS = (pyarrow.ArrowException, ValueError, TypeError, OverflowError)
@@ -39,6 +41,34 @@ def holds_objects(kind: pyarrow.DataType) -> bool:
     while pyarrow.types.is_list(kind):
         kind = kind.value_type
     return bool(pyarrow.types.is_struct(kind))
+
+
+def kinds_of(
+    names: Sequence[str], rows: Callable[[], Iterable[Mapping[str, Any]]]
+) -> dict[str, pyarrow.DataType]:
+    """The type of each column over all rows, gone through once for each column and once more."""
+    if not names:
+        return {}
+    kinds: dict[str, set[pyarrow.DataType]] = {name: set() for name in names}
+    for some in batches(rows()):
+        for name, known in kinds.items():
+            known.add(column([row.get(name) for row in some]).type)
+    return {
+        name: settled(known, (column([r.get(name) for r in some]) for some in batches(rows())))
+        for name, known in kinds.items()
+    }
+
+
+def as_text_all(names: Sequence[str]) -> dict[str, pyarrow.DataType]:
+    """Text for each column."""
+    return dict.fromkeys(names, pyarrow.string())
+
+
+def batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """The rows, ten thousand at a time."""
+    rest = iter(rows)
+    while some := list(islice(rest, 10_000)):
+        yield some
 
 
 def settled(kinds: Iterable[pyarrow.DataType], arrays: Iterable[Column]) -> pyarrow.DataType:

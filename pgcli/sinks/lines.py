@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import BinaryIO, Protocol, Self
 
 from pgcli.records import Answer
-from pgcli.sinks.writing import sync, writing
+from pgcli.state.writing import sync, writing
 
 
 class Target(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from glob import has_magic
 from pathlib import Path
 
@@ -30,10 +30,23 @@ class Source:
 
     def __init__(self, parts: Sequence[Part]):
         self._parts = tuple(parts)
-        totals = [part.total for part in parts if part.total is not None]
-        self.total = sum(totals) if len(totals) == len(self._parts) else None
         self.has_prompts = any(part.has_prompts for part in parts)
         self.ignored: Mapping[str, int] = sum((part.ignored for part in parts), Counter())
+
+    @property
+    def total(self) -> int | None:
+        """How many items there are."""
+        totals = [part.total for part in self._parts if part.total is not None]
+        return sum(totals) if len(totals) == len(self._parts) else None
+
+    def go_by(self, lists: Callable[[int], Path]) -> None:
+        """List the files of each folder in a file of its own, so that each keeps its place.
+
+        `lists` says which, by the folder's number. Raises OSError.
+        """
+        for number, part in enumerate(self._parts):
+            if isinstance(part, Folder):
+                part.go_by(lists(number))
 
     def __iter__(self) -> Iterator[Item]:
         index = 0

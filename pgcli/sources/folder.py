@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,7 +35,10 @@ class _Level(NamedTuple):
 
 
 class Folder:
-    """A folder as a source. Nothing is remembered of it but counts; each pass walks it anew."""
+    """A folder as a source. Nothing is remembered of it but counts; each pass walks it anew.
+
+    Once it is listed in a file each pass goes by that, whatever comes to the folder or goes.
+    """
 
     has_prompts = False
 
@@ -49,13 +53,56 @@ class Folder:
         except OSError as problem:
             raise UsageError(f"{name}: {problem.strerror}") from problem
         self.ignored = walk.ignored
+        self._listed: Path | None = None
+
+    def go_by(self, listed: Path) -> None:
+        """List the folder's files in a file that stays: new ones behind those listed before.
+
+        A file that is listed and has vanished stays, so that each keeps its place. Raises OSError.
+        """
+        before = set(names_in(listed)) if listed.exists() else set()
+        new = [found for found, _ in self._walked() if found not in before]
+        with listed.open("ab") as file:
+            # a name that was being written when a process was killed is written again
+            file.truncate(sum(len(os.fsencode(name)) + 1 for name in before))
+            file.writelines(os.fsencode(name) + b"\0" for name in new)
+        self._listed = listed
+        self.total = len(before) + len(new)
 
     def items(self, first: int) -> Iterator[Item]:
         """The folder's pictures, numbered from `first`."""
-        for index, (relative, fault) in enumerate(Walk(self.path, self.allow_outside_root), first):
+        found = self._walked() if self._listed is None else self._remembered(self._listed)
+        for index, (relative, fault) in enumerate(found, first):
             path = os.path.join(self.path, relative)  # noqa: PTH118 - keeps the folder as typed
             id_ = shown(relative if self.alone else path)
             yield Item(index, id_, shown(path), path, fault=fault)
+
+    def _walked(self) -> Iterator[Found]:
+        return iter(Walk(self.path, self.allow_outside_root))
+
+    def _remembered(self, listed: Path) -> Iterator[Found]:
+        root = os.path.realpath(self.path)
+        for relative in names_in(listed):
+            path = os.path.join(self.path, relative)  # noqa: PTH118
+            try:
+                kind = os.lstat(path).st_mode
+            except OSError:  # looking at it says what is wrong
+                kind = 0
+            if stat.S_ISDIR(kind):
+                yield Found(relative, _UNREADABLE)
+            elif stat.S_ISLNK(kind) and not self.allow_outside_root:
+                yield Found(relative, inside_or_fault(path, root))
+            else:
+                yield Found(relative)
+
+
+def names_in(listed: Path) -> Iterator[str]:
+    """The names that a file lists, each with a NUL behind it; one that was cut is left out."""
+    rest = b""
+    with listed.open("rb") as file:
+        while chunk := file.read(2**20):
+            *names, rest = (rest + chunk).split(b"\0")
+            yield from map(os.fsdecode, names)
 
 
 @dataclass

@@ -24,13 +24,14 @@ def look_ahead(
     workers: int | None,
     total: int | None,
     ahead_bytes: int = 64 * 2**20,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Picture]:
     """The items' pictures, in order, looked at by `workers` processes ahead of who takes them.
 
     Where their `total` is known to be small, or with no workers, each is looked at in this process
     when it is asked for. Item bytes are let go once looked at. A picture that kills its process,
     twice, or takes longer than `process.TIME_LIMIT_SECONDS` has a fault; closing the iterator ends
-    the processes.
+    the processes. Once `stopped`, none is waited for any more.
     """
     if workers == 0 or (total is not None and total < FEW_PICTURES):
         silence_decoders()
@@ -40,4 +41,4 @@ def look_ahead(
     count = workers or min(DEFAULT_WORKERS, os.cpu_count() or 1)
     with Ahead(look, count, ahead_bytes) as ahead:
         threading.Thread(target=ahead.feed, args=(items,), daemon=True).start()
-        yield from ahead.pictures()
+        yield from ahead.pictures(stopped)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from pgcli.records import Item, Picture
 from pgcli.workers.process import Look
@@ -13,6 +13,8 @@ from pgcli.workers.worker import Worker
 
 #: What a decoded square is taken to need until one was seen: 896 pixels a side, the largest model.
 LARGEST_SQUARE_BYTES = 896 * 896 * 3
+#: So often it is looked whether a stream that brings nothing, as a pipe may, is still waited for.
+SECONDS_BETWEEN_LOOKS = 0.2
 
 
 class Ahead:
@@ -60,9 +62,12 @@ class Ahead:
             end = problem
         self._coming.put(end)
 
-    def pictures(self) -> Iterator[Picture]:
-        """The pictures in the items' order; what the items raised, after those before it."""
-        while isinstance(coming := self._coming.get(), tuple):
+    def pictures(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[Picture]:
+        """The pictures in the items' order; what the items raised, after those before it.
+
+        Once `stopped`, those that are not there yet are not waited for.
+        """
+        while isinstance(coming := self._next(stopped), tuple):
             future, claim = coming
             picture = future.result()
             with self._room:
@@ -73,6 +78,15 @@ class Ahead:
             yield picture
         if coming is not None:
             raise coming
+
+    def _next(self, stopped: Callable[[], bool]) -> tuple[Future[Picture], int] | Exception | None:
+        """What comes next, None at the end."""
+        while not stopped():
+            try:
+                return self._coming.get(timeout=SECONDS_BETWEEN_LOOKS)
+            except Empty:
+                continue
+        return None
 
     def _claimed(self, data_bytes: int) -> int:
         with self._room:

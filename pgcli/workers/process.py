@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
+import resource
 import signal
 import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -19,6 +22,9 @@ from pgcli.records import Item, Picture
 Look = Callable[[Item], Picture]
 
 TIME_LIMIT_SECONDS = 30
+#: What a picture may take: the largest that is read, 89 million pixels, takes a gigabyte or two.
+MEMORY_LIMIT_BYTES = 4 * 2**30
+PR_SET_PDEATHSIG = 1
 READY = "ready"
 
 _LENGTH = struct.Struct("<Q")
@@ -27,12 +33,14 @@ _LENGTHS = struct.Struct("<QQ")
 
 def serve() -> None:
     """The worker process: a look, then items, come on stdin; pictures go out on stdout."""
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a supervisor's too: the parent decides
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "r+b") as nothing:  # what a decoder prints must not enter the stream
         os.dup2(nothing.fileno(), 0)
         os.dup2(nothing.fileno(), 1)
     look = receive(requests)
+    limit_memory()
     Image.MAX_IMAGE_PIXELS = None  # this process is ours, and `look` has the limit that counts
     with suppress(BrokenPipeError):
         send(replies, READY)
@@ -41,6 +49,25 @@ def serve() -> None:
             picture = looked_at(look, item)
             signal.alarm(0)
             send(replies, picture)
+
+
+def die_with_parent() -> None:
+    """Have Linux end this process when the parent's thread that started it has ended.
+
+    Elsewhere it ends at the end of its input, and thus not amid a picture.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def limit_memory() -> None:
+    """Have a decoder that asks for more than MEMORY_LIMIT_BYTES be told that there is no more."""
+    with suppress(OSError, ValueError):
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        most = resource.getrlimit(resource.RLIMIT_AS)[1]
+        limit = taken + MEMORY_LIMIT_BYTES
+        if most == resource.RLIM_INFINITY or limit < most:
+            resource.setrlimit(resource.RLIMIT_AS, (limit, most))
 
 
 def looked_at(look: Look, item: Item) -> Picture:

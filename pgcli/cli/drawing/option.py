@@ -14,18 +14,20 @@ from pgcli.sources.paths import leads_inside, real
 from pgcli.views.folder import cannot_draw
 
 
-def open_drawing(plan: Plan, limits: Limits, tell: Callable[[str], None]) -> NotDrawing:
+def open_drawing(
+    plan: Plan, limits: Limits, tell: Callable[[str], None], *, goes_on: bool = False
+) -> NotDrawing:
     """What draws as `--draw` says, all that can be refused about it refused here.
 
-    Nothing is made before its `with` block is entered. Raises UsageError, OutputExists and
-    OutputFailed.
+    Nothing is made before its `with` block is entered. A run that goes on finds what it drew
+    before. Raises UsageError, OutputExists and OutputFailed.
     """
     folder = plan.options.output.draw
     if folder is None:
         return NotDrawing()
     for name in plan.names:
         check_apart(folder, name)
-    is_filled = check_folder(folder, overwrite=plan.options.output.overwrite)
+    is_filled = check_folder(folder, overwrite=plan.options.output.overwrite or goes_on)
     drawing = Drawing(folder, asked=plan.question.objects, limits=limits, tell=tell)
     if is_filled and plan.source.total is not None:  # standard input is there only once
         for item in plan.source:

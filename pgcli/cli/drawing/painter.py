@@ -41,6 +41,9 @@ class NotDrawing:
     def draw(self, answer: Answer) -> None:
         """Do nothing."""
 
+    def skip(self, item: Item) -> None:
+        """Do nothing."""
+
     def told(self) -> str:
         """Nothing."""
         return ""
@@ -117,6 +120,11 @@ class Drawing(NotDrawing):
             drawn = self._pool.submit(self._drawn, item, answer, name, token=str(self._rows))
             self._pending.append((answer, drawn))
             self._drawings += 1
+
+    def skip(self, item: Item) -> None:
+        """Leave out a row that was drawn before; its name stays its own. In the rows' order."""
+        self._items.take(item.index)
+        self._names.claim(item.id, item.index)
 
     def told(self) -> str:
         """What was drawn, and where."""

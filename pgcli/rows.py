@@ -1,15 +1,16 @@
-"""An answer as a row of plain values, the same for every format."""
+"""An answer as a row of plain values, the same for every format, and back."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.printable import encodable
-from pgcli.records import COLUMNS, TIMING_COLUMNS, Answer, Box, Choice, Mask
+from pgcli.records import COLUMNS, TIMING_COLUMNS, Answer, Box, Choice, Mask, Rle
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,22 @@ class Layout:
             row[name] = answer.kept.get(name)
         return {name: cleaned(value) for name, value in row.items()}
 
+    def answer(self, row: Mapping[str, Any]) -> Answer:
+        """The answer that a row of this layout was made of; its row is the same again.
+
+        Raises ValueError for what is no such row.
+        """
+        try:
+            known = {name: row[name] for name in self.columns}
+            known["boxes"] = tuple(Box(**box) for box in row["boxes"])
+            if known.get("masks") is not None:
+                known["masks"] = tuple(map(decoded, row["masks"]))
+            if known.get("choices") is not None:
+                known["choices"] = tuple(Choice(**choice) for choice in row["choices"])
+            return Answer(**known, kept={name: row[name] for name in self.keep})
+        except (KeyError, TypeError) as problem:
+            raise ValueError(f"not a row of this run: {problem}") from problem
+
 
 def spelled(box: Box) -> dict[str, Any]:
     """A box as the contract's struct."""
@@ -69,6 +86,14 @@ def coded(mask: Mask) -> dict[str, Any]:
     if mask.rle is not None:
         rle = {"size": list(mask.rle.size), "counts": mask.rle.counts}
     return {"codes": list(mask.codes), "rle": rle}
+
+
+def decoded(mask: Mapping[str, Any] | None) -> Mask | None:
+    """The mask of a contract's struct."""
+    if mask is None:
+        return None
+    rle = mask["rle"]
+    return Mask(tuple(mask["codes"]), rle and Rle(tuple(rle["size"]), rle["counts"]))
 
 
 def weighed(choice: Choice) -> dict[str, Any]:

@@ -1,0 +1,139 @@
+"""check: every row of an output read again, and compared with the input it was made of."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from pgcli.errors import Difference, UsageError
+from pgcli.printable import printable
+from pgcli.records import Item
+from pgcli.run import first_rows
+from pgcli.sinks.reading import Placed, placed_rows
+from pgcli.sources import Reading, open_sources
+from pgcli.state.files import got
+from pgcli.state.folder import state_folder
+from pgcli.state.passing import is_row_of
+from pgcli.state.state import RUN
+from pgcli.tasks import Question, columns, with_prompts
+
+NAMED = 10  # differences that are told one by one
+
+
+@dataclass
+class Found:
+    """What a check found: rows, those with errors, and what is wrong."""
+
+    rows: int = 0
+    errors: int = 0
+    wrong: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, what: str) -> None:
+        self.count += 1
+        self.wrong += [what] if len(self.wrong) < NAMED else []
+
+
+def check(output: str) -> None:
+    """Read all rows of an output and compare them with its input; raises Difference where they
+    are not its rows, one each and in order, and UsageError where no run is known.
+    """
+    path = Path(output)
+    record = got(state_folder(path) / RUN)
+    if record is None:
+        raise UsageError(
+            f"no run is known of {output}, so there is no input to compare it with",
+            hint="name an output as it was given to -o",
+        )
+    found = Found()
+    try:
+        compare(placed_rows(path), expected(record), found)
+    except (OSError, ValueError) as problem:
+        found.add(f"{output} cannot be read: {problem}")
+    for line in found.wrong:
+        typer.echo(printable(line))
+    if found.count:
+        more = f", {found.count - NAMED:,} of them not told" if found.count > NAMED else ""
+        raise Difference(
+            f"{found.count:,} differences between {output} and its input{more}",
+            hint="the same command makes rows that are missing; --overwrite begins anew",
+        )
+    errors = f", {found.errors:,} of them with errors" if found.errors else ""
+    typer.echo(f"{found.rows:,} rows are those of the input, in order{errors}")
+
+
+def compare(
+    rows: Iterator[Placed], wanted: Iterator[tuple[Item, str]] | None, found: Found
+) -> None:
+    """Note what differs. Without an input, which standard input was, only the rows' order shows."""
+    last = -1
+    places = enumerate(wanted) if wanted is not None else None
+    for place, row in rows:
+        if row is None:
+            found.add(f"row {place + 1:,} is cut or damaged")
+            continue
+        found.rows += 1
+        found.errors += row.get("error") is not None
+        if not isinstance(row.get("index"), int) or row["index"] < last:
+            found.add(f"row {place + 1:,} is out of order")
+        last = row["index"] if isinstance(row.get("index"), int) else last
+        if places is not None:
+            against(place, row, places, found)
+    for place, (item, _) in places or ():
+        found.add(f"row {place + 1:,} is missing: {item.id!r}")
+
+
+def against(
+    place: int, row: Mapping[str, Any], places: Iterator[tuple[int, tuple[Item, str]]], found: Found
+) -> None:
+    """Compare a row with what the input has at its place; note those missing before it."""
+    for number, (item, prompt) in places:
+        if number < place:
+            found.add(f"row {number + 1:,} is missing: {item.id!r}")
+            continue
+        if not is_row_of(row, item, prompt):
+            found.add(f"row {place + 1:,} is of {row.get('id')!r}, and the input has {item.id!r}")
+        return
+    found.add(f"row {place + 1:,} is of nothing in the input: {row.get('id')!r}")
+
+
+def expected(record: Mapping[str, Any]) -> Iterator[tuple[Item, str]] | None:
+    """The items and prompts that a run's rows are to be of; None where they came on a pipe."""
+    told, settings = record["told"], record["settings"]
+    if "-" in told["sources"]:
+        return None
+    question = Question(
+        task=settings["command"],
+        templates=None if settings["prompts"] is None else tuple(settings["prompts"]),
+        max_new_tokens=settings["max_new_tokens"],
+        choices=tuple(settings["choices"]),
+        choices_column=settings["choices_column"],
+    )
+    image, id_, prompt = settings["columns"]
+    reading = Reading(
+        image_column=image,
+        id_column=id_,
+        prompt_column=prompt,
+        keep=tuple(settings["keep"]),
+        fields=columns(question),
+        wants_prompts=question.templates is None,
+        refuses_prompts=question.refuses_prompts,
+        choices_column=question.choices_column,
+        allow_outside_root=told["allow_outside_root"],
+    )
+    if os.path.realpath(told["folder"]) != os.path.realpath("."):
+        raise UsageError(
+            f"the run was begun in {told['folder']}, from which its input is named",
+            hint=f"cd {shlex.quote(told['folder'])} first",
+        )
+    source = open_sources(told["sources"], reading)
+    items: Any = with_prompts(source, question)
+    if told["limit"] is not None:
+        items = first_rows(items, told["limit"])
+    return ((item, one) for item in items for one in item.prompts)

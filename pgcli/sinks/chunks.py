@@ -1,0 +1,268 @@
+"""Rows gathered in chunks, each in a file of lines till it is complete and has its own place."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Protocol, Self
+
+from pgcli.errors import OutputFailed
+from pgcli.records import Answer, Item
+from pgcli.rows import Layout, json_text
+from pgcli.sinks.jsonl import SECONDS_BETWEEN_SYNCS
+from pgcli.sinks.parts import Chunk
+from pgcli.sinks.schema import Row
+from pgcli.state.journal import Journal
+from pgcli.state.log import Mark
+from pgcli.state.old import Old
+from pgcli.state.passing import Passing
+from pgcli.state.saved import Safe, Saved, rows_of
+from pgcli.state.shard import CHUNK_ROWS
+from pgcli.state.state import JOURNAL, TORN, State
+from pgcli.state.writing import writing
+
+UNFINISHED = "chunks"
+
+
+class Shelf(Protocol):
+    """Where complete chunks are."""
+
+    def chunks(self) -> dict[int, Chunk]:
+        """Those that are there, by their numbers."""
+
+    def rows(self, number: int) -> Iterator[Row]:
+        """The rows of one that is there."""
+
+    def put(self, chunk: Chunk, rows: list[Row]) -> None:
+        """Have the chunk be there, for good. One of as many rows that is there already stays."""
+
+    def finish(self) -> None:
+        """All chunks are there."""
+
+    def clear(self) -> None:
+        """The run ends; nothing stays that the next one does not need."""
+
+
+@dataclass
+class Open:
+    """A chunk that is not complete: its rows so far, and those that it had before, if any."""
+
+    number: int
+    file: Path
+    saved: Saved
+    old: Old | None = None
+
+
+class Chunks:
+    """Saves rows in chunks, each complete on the shelf or with its rows so far in a file of lines.
+
+    A chunk that is there is not computed again, whoever computed it. `is_ours` says which are this
+    process's to compute. With `retry` those with errors are made again from their other rows. It
+    is the ledger of its run.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        layout: Layout,
+        shelf: Shelf,
+        *,
+        is_ours: Callable[[int], bool] = lambda number: True,
+        retry: bool = False,
+    ):
+        self.torn = 0
+        self._state, self._layout, self._shelf = state, layout, shelf
+        self._is_ours, self._retry = is_ours, retry
+        self._folder = state.folder / UNFINISHED
+        self._journal = Journal(state.folder / f"{JOURNAL}{state.part}.jsonl")
+        self._done = {n: c for n, c in shelf.chunks().items() if is_ours(n)}
+        self._open: dict[int, Open] = {}
+        self._passing: tuple[int, Passing] = (-1, Passing(state.output))
+        self._due: deque[int] = deque()
+        self._synced = monotonic()
+        self._known = self._journal.rows() if state.is_old else {}
+        if state.is_old:
+            self._reopen()
+        for place, row in list(self._known.items()):
+            if self._has(place) or (retry and row.get("error") is not None):
+                self._known.pop(place)
+                self._journal.leave(place)
+
+    @property
+    def rows(self) -> int:
+        """How many rows are saved; of a chunk that is made again, how many are made."""
+        done = sum(c.rows for n, c in self._done.items() if n not in self._open)
+        return done + sum(chunk.saved.rows for chunk in self._open.values())
+
+    @property
+    def errors(self) -> Counter[str]:
+        """The error rows among those saved, by their codes."""
+        found: Counter[str] = Counter()
+        for number, done in self._done.items():
+            if number not in self._open:
+                found.update(done.errors)
+        for chunk in self._open.values():
+            found.update(chunk.saved.errors)
+        return found
+
+    def is_due(self, place: int, item: Item, prompt: str) -> bool:
+        number, at = divmod(place, CHUNK_ROWS)
+        if not self._is_ours(number):
+            return False
+        chunk = self._open.get(number)
+        if chunk is None and number in self._done:
+            return self._is_beyond(number, at, item, prompt)
+        if chunk is None:
+            chunk = self._open[number] = self._opened(number)
+        if not chunk.saved.is_new(at, item, prompt):
+            return False
+        self._due.append(place)
+        if chunk.old is not None:
+            chunk.old.insist(at, item, prompt)
+        return True
+
+    def is_known(self, place: int) -> bool:
+        chunk = self._open[place // CHUNK_ROWS]
+        is_old = chunk.old is not None and chunk.old.is_known(place % CHUNK_ROWS)
+        return is_old or place in self._known
+
+    def row(self, place: int) -> Answer:
+        row = self._known.pop(place, None)
+        if row is None:
+            old = self._open[place // CHUNK_ROWS].old
+            assert old is not None
+            row = old.row(place % CHUNK_ROWS)
+        return self._layout.answer(row)
+
+    def wait(self, place: int, answer: Answer) -> None:
+        self._begin()
+        self._journal.add(place, json_text(self._layout.row(answer)))
+
+    def save(self, answer: Answer) -> None:
+        self._begin()
+        place = self._due.popleft()
+        chunk = self._open[place // CHUNK_ROWS]
+        line = json_text(self._layout.row(answer)) + "\n"
+        chunk.saved.add(line.encode(), answer.error)
+        self._journal.leave(place)
+        if chunk.saved.rows == CHUNK_ROWS:
+            self._complete(chunk)
+        if monotonic() - self._synced >= SECONDS_BETWEEN_SYNCS:
+            self._sync()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._begin()
+                for chunk in list(self._open.values()):
+                    self._complete(chunk)
+                self._shelf.finish()
+            if not isinstance(problem, OutputFailed):
+                self._sync()
+        finally:
+            for chunk in self._open.values():
+                chunk.saved.close()
+            self._journal.close()
+            self._shelf.clear()
+
+    def _begin(self) -> None:
+        self._state.begin()
+        with writing(self._folder):
+            self._folder.mkdir(exist_ok=True)
+
+    def _is_beyond(self, number: int, at: int, item: Item, prompt: str) -> bool:
+        """Whether a row is new to a chunk that is there, of which it is compared if it is not."""
+        done = self._done[number]
+        if self._passing[0] != number:
+            passing = Passing(self._state.output, done.rows, done.rows, done.digest)
+            self._passing = (number, passing)
+        if at < done.rows:
+            return self._passing[1].is_new(at, item, prompt)
+        raise AssertionError("a chunk that is not full is open")
+
+    def _reopen(self) -> None:
+        """Open what is not complete: chunks with their rows so far, those to be made again."""
+        for number, done in self._done.items():
+            if done.rows < CHUNK_ROWS or (self._retry and done.errors):
+                self._open[number] = self._opened(number)
+        for file in self._folder.glob(f"*{self._state.part}.jsonl"):
+            name = file.name.removesuffix(f"{self._state.part}.jsonl")
+            if name.isdigit() and self._is_ours(int(name)) and int(name) not in self._done:
+                self._open[int(name)] = self._opened(int(name))
+
+    def _opened(self, number: int) -> Open:
+        done, old, progress = self._done.get(number), None, self._state.progress
+        file = self._folder / f"{number:06}{self._state.part}.jsonl"
+        safe = progress.safe if progress.chunk == number else Safe()
+        if done is not None and self._retry and done.errors:
+            file = file.with_suffix(".retry.jsonl")
+            old, safe = Old(self._state.output, partial(self._shelf.rows, number)), Safe()
+        elif done is not None:
+            safe = self._unpacked(file, done)
+        aside, output = self._state.folder / TORN, self._state.output
+        is_new = not self._state.is_old
+        saved = Saved(file, aside, safe, output=output, is_new=is_new)
+        self.torn += saved.torn
+        return Open(number, file, saved, old)
+
+    def _unpacked(self, file: Path, done: Chunk) -> Safe:
+        """The rows of a chunk that more may come to, as lines again."""
+        lines = [json_text(dict(row)) + "\n" for row in self._shelf.rows(done.number)]
+        beside = file.with_suffix(".tmp")
+        with writing(file):
+            self._folder.mkdir(exist_ok=True)
+            beside.write_text("".join(lines), encoding="utf-8")
+            beside.replace(file)
+        size = sum(len(line.encode()) for line in lines)
+        return Safe(done.rows, size, done.digest, dict(done.errors))
+
+    def _has(self, place: int) -> bool:
+        number, at = divmod(place, CHUNK_ROWS)
+        if number in self._open:
+            return at < self._open[number].saved.rows
+        return number in self._done and at < self._done[number].rows
+
+    def _complete(self, chunk: Open) -> None:
+        """Put the chunk on the shelf, and let go of its lines.
+
+        One whose rows were not all compared with the input, as behind a limit, stays as it is.
+        """
+        if not chunk.saved.is_compared:
+            return
+        rows, done = chunk.saved.rows, self._done.get(chunk.number)
+        if chunk.old is not None:
+            chunk.old.insist_on_all(rows)
+        if rows and (done is None or rows > done.rows or chunk.old is not None):
+            safe = chunk.saved.sync()
+            told = Chunk(chunk.number, rows, safe.digest, dict(safe.errors))
+            self._shelf.put(told, [dict(row) for row in rows_of(chunk.file, Mark())])
+            self._done[chunk.number] = told
+        chunk.saved.close()
+        del self._open[chunk.number]
+        with writing(chunk.file):
+            chunk.file.unlink(missing_ok=True)
+
+    def _sync(self) -> None:
+        self._synced = monotonic()
+        if not self.rows and not self._state.is_old:
+            return
+        progress = self._state.progress
+        progress.rows, progress.errors = self.rows, dict(self.errors)
+        progress.chunk, progress.safe = 0, Safe()
+        for chunk in self._open.values():
+            progress.chunk, progress.safe = chunk.number, chunk.saved.sync()
+        self._journal.sync()
+        self._state.tell(lasting=True)

@@ -1,0 +1,70 @@
+"""The rows of an output, whatever it is written as and whether it is complete or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pgcli.state.files import got
+from pgcli.state.folder import state_folder
+from pgcli.state.log import Mark, lines, parsed
+from pgcli.state.saved import Safe, rows_of
+from pgcli.state.shard import CHUNK_ROWS
+from pgcli.state.state import RUN
+
+Row = Mapping[str, Any]
+#: A row by its place in the whole of the input; None where there is something that is no row.
+Placed = tuple[int, Row | None]
+
+
+def placed_rows(output: Path) -> Iterator[Placed]:
+    """Every row that is saved, with its place, in order; also those of an unfinished Parquet file.
+
+    Raises what pyarrow raises for a file that it cannot read.
+    """
+    if output.suffix.lower() == ".parquet" or output.is_dir():
+        yield from in_chunks(output)
+        return
+    for place, line in enumerate(lines(output)) if output.exists() else ():
+        yield place, parsed(line)
+
+
+def in_chunks(output: Path) -> Iterator[Placed]:
+    """The rows of complete chunks, and of those that are not complete, each once."""
+    behind = 0
+    for place, row in in_all(output):
+        if place >= behind:
+            yield place, row
+            behind = place + 1
+
+
+def in_all(output: Path) -> Iterator[Placed]:
+    """The rows of a whole file, and then of the chunks that are beside it or in the folder.
+
+    A chunk that more rows come to has those that were there before as well.
+    """
+    from pgcli.sinks.folder import parts_in
+    from pgcli.sinks.parts import chunks_in, rows_in
+
+    run = (got(state_folder(output) / RUN) or {}).get("run", "")
+    if output.is_file() and chunks_in(output, run):  # else it is what the run is to replace
+        yield from enumerate(rows_in(output))
+    chunks = dict(parts_in(output))
+    folder = state_folder(output)
+    chunks |= {int(part.name): part for part in (folder / "parts").glob("[0-9]*")}
+    begun = {int(file.name[:6]): file for file in (folder / "chunks").glob("[0-9]*.jsonl")}
+    for number in sorted(chunks.keys() | begun.keys()):
+        is_complete = number in chunks
+        rows = rows_in(chunks[number]) if is_complete else rows_of(begun[number], Mark())
+        yield from enumerate(rows, start=number * CHUNK_ROWS)
+
+
+def behind(file: Path, safe: Safe) -> tuple[int, dict[str, int]]:
+    """How many rows a file of lines has, and their errors; up to `safe` they are not read again."""
+    rows, errors = safe.rows, dict(safe.errors)
+    for row in rows_of(file, Mark(safe.bytes, safe.rows)) if file.exists() else ():
+        rows += 1
+        if row.get("error") is not None:
+            errors[row["error"]] = errors.get(row["error"], 0) + 1
+    return rows, errors

@@ -1,0 +1,71 @@
+"""Small files of a run's own, replaced as a whole: a reader finds the old one or the new one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from pgcli.state.writing import sync, writing
+
+#: What a file system answers that gives a file but one name.
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
+
+
+def put(file: Path, value: Any, *, lasting: bool = True) -> None:
+    """Write the value as JSON in the place of what the file holds; `lasting` outlives a power cut.
+
+    Raises OutputFailed.
+    """
+    beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    with writing(file):
+        try:
+            beside.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+            if lasting:
+                sync(beside)
+            beside.replace(file)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        if lasting:
+            sync(file.parent)
+
+
+def put_new(file: Path, value: Any) -> bool:
+    """Write the value as JSON if there is no file of that name yet; False where there is one."""
+    beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    with writing(file):
+        try:
+            beside.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+            sync(beside)
+            is_new = named(beside, file)
+        finally:
+            beside.unlink(missing_ok=True)
+        sync(file.parent)
+    return is_new
+
+
+def named(beside: Path, file: Path) -> bool:
+    """Give a complete file its name if that is free; where files have but one, as its only one."""
+    try:
+        os.link(beside, file)
+    except FileExistsError:
+        return False
+    except OSError as problem:
+        if problem.errno not in NO_LINKS:
+            raise
+        if file.exists():
+            return False
+        beside.rename(file)
+    return True
+
+
+def got(file: Path) -> dict[str, Any] | None:
+    """The JSON object that the file holds; None where there is none, or it is damaged."""
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,78 @@
+"""One run at a time on an output; who it is, for the others to read."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from pgcli.errors import OutputInUse
+from pgcli.state.files import got, put
+from pgcli.state.writing import writing
+
+LOCK, OWNER = "lock", "owner"
+
+
+@contextmanager
+def only_run(folder: Path, *, part: str = "") -> Iterator[None]:
+    """The block in which no other process writes this output, or this part of it.
+
+    The system frees the lock of a process that was killed. Raises OutputInUse, which names the
+    other run, and OutputFailed.
+    """
+    # no singleton: two runs in one process exclude each other as well
+    lock = FileLock(folder / f"{LOCK}{part}", is_singleton=False, thread_local=False)
+    owner = folder / f"{OWNER}{part}.json"
+    with writing(folder):
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise in_use(folder, got(owner) or {}) from None
+    try:
+        put(owner, ourselves(), lasting=False)
+        yield
+    finally:
+        with suppress(OSError):
+            owner.unlink(missing_ok=True)
+        lock.release()
+
+
+def ourselves() -> dict[str, Any]:
+    """This process, for whoever finds the output in use."""
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "command": [os.fsencode(word).decode(errors="replace") for word in sys.argv],
+    }
+
+
+def is_alive(owner: Mapping[str, Any]) -> bool:
+    """Whether the process is there, as far as can be told: of another host's nothing can."""
+    if owner.get("host") != socket.gethostname():
+        return True
+    try:
+        os.kill(int(owner["pid"]), 0)
+    except PermissionError:
+        return True
+    except (OSError, KeyError, TypeError, ValueError):
+        return False
+    return True
+
+
+def in_use(folder: Path, owner: Mapping[str, Any]) -> OutputInUse:
+    output = folder.with_suffix("")
+    by = "another run"
+    if owner:
+        by = f"process {owner.get('pid')} on {owner.get('host')} since {owner.get('since')}"
+    return OutputInUse(
+        f"{output} is in use by {by}",
+        hint=f"wait for it (pgcli status {output}), end it, or choose another -o",
+    )

@@ -1,0 +1,222 @@
+"""What a run knows of itself, beside its output: made, gone on with, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from secrets import token_hex
+from shutil import rmtree
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+from filelock import FileLock
+
+from pgcli.errors import OutputExists
+from pgcli.state.files import got, put, put_new
+from pgcli.state.folder import state_folder
+from pgcli.state.lock import LOCK, OWNER, only_run
+from pgcli.state.saved import Safe
+from pgcli.state.settings import Settings, differences, fingerprint, others, plain
+from pgcli.state.writing import writing
+
+RUN, PROGRESS, JOURNAL, TORN = "run.json", "progress", "waiting", "torn"
+RETRIED, FILES = "retried.jsonl", "files"
+VERSION = 1
+
+
+@dataclass
+class Progress:
+    """How far a run came, as `progress.json` tells whoever asks, and the next run.
+
+    `added` rows took `seconds` in the run that wrote this. `safe` is how far the file that rows are
+    added to is on disk; it is the output itself, or the journal of a `chunk` of it.
+    """
+
+    rows: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    total: int | None = None
+    seconds: float = 0.0
+    added: int = 0
+    chunk: int = 0
+    safe: Safe = field(default_factory=Safe)
+
+
+class State:
+    """The folder beside an output while this process alone writes that, or its `part` of it.
+
+    A context: within it no other run has the output. An output that is replaced is removed with the
+    first row, or stays till it is replaced as a whole (`stays`). Raises OutputInUse, OutputExists
+    where the output is not one that can be gone on with, and OutputFailed.
+    """
+
+    def __init__(
+        self, output: Path, *, overwrite: bool = False, stays: bool = False, part: str = ""
+    ):
+        self.output = output
+        self.folder = state_folder(output)
+        self.overwrite = overwrite
+        self.part = part
+        self.progress = Progress()
+        self.run = token_hex(8)
+        self.record: Mapping[str, Any] | None = None
+        self._stays = stays
+        self._settings: Settings = {}
+        self._told: Mapping[str, Any] = {}
+        self._is_begun = False
+        self._since: tuple[float, int] | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with writing(self.folder):
+            self.folder.mkdir(exist_ok=True)
+        try:
+            self._stack.enter_context(only_run(self.folder, part=self.part))
+            if not self.overwrite:
+                self._find()
+        except BaseException:
+            self._stack.close()
+            self._leave_no_trace()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+        if not self._is_begun:
+            self._leave_no_trace()
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the run goes on with what one before it began."""
+        return self.record is not None
+
+    @property
+    def replaces(self) -> bool:
+        """Whether what is there under the output's name, if it is not this run's, may go."""
+        return self.overwrite or bool(self.record and self.record.get("replaces"))
+
+    def insist(self, settings: Settings, told: Mapping[str, Any] | None = None) -> None:
+        """Have the run be one of these settings; `told` is what rows do not depend on.
+
+        May be called again as more becomes known. Raises OutputExists where the output was begun
+        with others.
+        """
+        self._settings, self._told = settings, told or {}
+        if self.record is not None:
+            known = self.record.get("settings", {})
+            if differing := differences(known, settings):
+                raise others(self.output, differing)
+
+    @contextmanager
+    def lists(self) -> Iterator[Callable[[int], Path]]:
+        """A block in which this process alone writes the lists of the input's files, by number."""
+        with writing(self.folder):
+            if self.record is None and not self.part:
+                for file in self.folder.glob(f"{FILES}*"):
+                    file.unlink()
+            with FileLock(self.folder / f"{LOCK}-{FILES}", is_singleton=False):
+                yield lambda number: self.folder / f"{FILES}-{number}"
+
+    def start(self, total: int | None) -> None:
+        """Count the time from now, and the rows to so many; None where nobody knows how many."""
+        self._since = (monotonic(), self.progress.rows)
+        self.progress.total = total
+        if self.record is not None:
+            self.record = {**self.record, "told": plain(self._told)}
+            put(self.folder / RUN, self.record)
+
+    def begin(self) -> None:
+        """Write down what this run is, if none was begun: its first row is about to be saved.
+
+        What is replaced goes first: were the process killed amid it, no rows would be taken for
+        those of other settings.
+        """
+        if self._is_begun:
+            return
+        if self.overwrite:
+            self._clear()
+        record = {
+            "version": VERSION,
+            "run": self.run,
+            "fingerprint": fingerprint(self._settings),
+            "settings": plain(self._settings),
+            "told": plain(self._told),
+            "replaces": self.overwrite,
+            "begun": datetime.now().astimezone().isoformat(timespec="seconds"),
+        }
+        self._is_begun = True
+        if not put_new(self.folder / RUN, record):  # another part of the output was sooner
+            self.record = got(self.folder / RUN) or record
+            self.run = str(self.record["run"])
+            self.insist(self._settings, self._told)
+        self.tell()
+
+    def tell(self, *, lasting: bool = False) -> None:
+        """Write down how far the run came."""
+        if self._since is None:
+            self._since = (monotonic(), self.progress.rows)
+        began, rows = self._since
+        self.progress.seconds = round(monotonic() - began, 3)
+        self.progress.added = self.progress.rows - rows
+        file = self.folder / f"{PROGRESS}{self.part}.json"
+        put(file, asdict(self.progress), lasting=lasting)
+
+    def _find(self) -> None:
+        """Find what a run before this one began."""
+        self.record = got(self.folder / RUN)
+        if self.record is not None:
+            told = got(self.folder / f"{PROGRESS}{self.part}.json")
+            self.progress = progress_of(told or {})
+            self.run = self.record["run"]
+            self._is_begun = True
+        elif self.output.exists() and not (self.output.is_dir() and is_empty(self.output)):
+            raise OutputExists(
+                f"{self.output} exists, and nothing beside it says how to go on with it",
+                hint="--overwrite replaces it; another -o leaves it alone",
+            )
+
+    def _clear(self) -> None:
+        """Remove what is replaced, and all that was known of it."""
+        with writing(self.output):
+            if self.output.is_dir():
+                for file in self.output.glob("part-*.parquet"):
+                    file.unlink()
+            elif not self._stays:
+                self.output.unlink(missing_ok=True)
+            for file in self.folder.iterdir():
+                if file.is_dir():
+                    rmtree(file)
+                elif not file.name.startswith((LOCK, OWNER, FILES)):
+                    file.unlink()
+
+    def _leave_no_trace(self) -> None:
+        with suppress(OSError):
+            (self.folder / f"{LOCK}{self.part}").unlink(missing_ok=True)
+            for file in () if self.part else self.folder.glob(f"*{FILES}*"):
+                file.unlink(missing_ok=True)
+            self.folder.rmdir()  # which it does only where nothing is in it
+
+
+def is_empty(folder: Path) -> bool:
+    return next(folder.iterdir(), None) is None
+
+
+def is_begun(output: Path) -> bool:
+    """Whether there is a run beside the output that can be gone on with."""
+    return got(state_folder(output) / RUN) is not None
+
+
+def progress_of(told: Mapping[str, Any]) -> Progress:
+    """What a progress file says; nothing where it is damaged."""
+    try:
+        return Progress(**dict(told) | {"safe": Safe(**told["safe"])})
+    except (KeyError, TypeError):
+        return Progress()

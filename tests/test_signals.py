@@ -1,0 +1,336 @@
+"""Runs that are ended from outside, or by what is in their way: tidy, told, gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PRETEND = [sys.executable, str(ROOT / "tests" / "pretend.py")]
+EXAMPLES = ROOT / "examples" / "images"
+MANY = [str(EXAMPLES)] * 20
+ROWS = 20 * len(list(EXAMPLES.iterdir()))
+
+
+def started(*arguments: object, seconds: float = 0.02, **more: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*PRETEND, *map(str, arguments), "--model", "demo"],
+        env=os.environ | {"PRETEND_SECONDS": str(seconds)},
+        **{"stderr": subprocess.PIPE, "preexec_fn": heed_signals} | more,
+    )
+
+
+def heed_signals() -> None:
+    """Undo what the tests' own parent ignores, as a shell does for what runs in its background."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_DFL)
+
+
+def finished(*arguments: object, **more: Any) -> subprocess.CompletedProcess[bytes]:
+    run = started(*arguments, seconds=0, **more)
+    out, err = run.communicate(timeout=120)
+    return subprocess.CompletedProcess(run.args, run.returncode, out, err)
+
+
+def wait_until(claim: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not claim():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def saved(output: Path) -> list[int]:
+    if not output.exists():
+        return []
+    return [json.loads(line)["index"] for line in output.read_bytes().splitlines()]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_saves_says_how_to_go_on_and_is_passed_on(
+    tmp_path: Path, signum: int
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", *MANY, "-o", output)
+    wait_until(lambda: len(saved(output)) > 3)
+    run.send_signal(signum)
+    said = run.communicate(timeout=60)[1].decode()
+    assert run.returncode == -signum
+    rows = len(saved(output))
+    assert 3 < rows < ROWS
+    assert f"stopped after {rows} rows, saved in {output}; the same command goes on" in said
+    assert "Traceback" not in said
+    assert finished("caption", *MANY, "-o", output).returncode == 0
+    assert saved(output) == list(range(ROWS))
+
+
+def test_the_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", *MANY, "-o", output, seconds=5)
+    wait_until(lambda: (tmp_path / "rows.jsonl.pgcli").exists())
+    time.sleep(1)
+    began = time.monotonic()
+    run.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+    assert run.returncode == -signal.SIGINT
+    assert time.monotonic() - began < 4
+
+
+def test_a_loop_of_a_shell_ends_with_the_run(tmp_path: Path) -> None:
+    script = f"for n in 1 2 3; do echo began $n; {PRETEND[0]} {PRETEND[1]} caption {EXAMPLES} "
+    script += f"-o {tmp_path}/$n.jsonl --model demo; done"
+    run = subprocess.Popen(
+        ["bash", "-c", script],
+        env=os.environ | {"PRETEND_SECONDS": "0.2"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=heed_signals,
+        text=True,
+    )
+    wait_until(lambda: saved(tmp_path / "1.jsonl"))
+    os.killpg(run.pid, signal.SIGINT)
+    out, _ = run.communicate(timeout=60)
+    assert out == "began 1\n"
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows/"])
+def test_the_rows_of_a_killed_run_are_gone_on_with_exactly(tmp_path: Path, name: str) -> None:
+    """SIGKILL at any moment, again and again: no row lost, none twice, the same answers."""
+    whole = tmp_path / "whole.jsonl"
+    assert finished("caption", *MANY, "-o", whole, "--no-timing").returncode == 0
+    output, kills = tmp_path / name, 0
+    while True:
+        run = started("caption", *MANY, "-o", f"{tmp_path}/{name}", "--no-timing", seconds=0.004)
+        before = written(tmp_path)
+        while run.poll() is None and written(tmp_path) == before:
+            time.sleep(0.01)
+        time.sleep(0.05 + 0.03 * (kills % 5))  # some rows further on
+        run.kill()
+        run.communicate()
+        if run.returncode == 0:
+            break
+        kills += 1
+        assert kills < 60
+    assert kills > 2
+    lines = whole.read_bytes()
+    if output.suffix == ".jsonl":
+        assert output.read_bytes() == lines
+    else:
+        rows = pq.read_table(output).to_pylist()
+        assert rows == [json.loads(line) for line in lines.splitlines()]
+
+
+def written(folder: Path) -> int:
+    """The bytes of all rows so far, wherever they are."""
+    return sum(file.stat().st_size for file in folder.rglob("*.jsonl"))
+
+
+def test_a_reader_that_has_had_enough_ends_the_model_soon(tmp_path: Path) -> None:
+    run = started("caption", *MANY, seconds=0.2, stdout=subprocess.PIPE)
+    assert run.stdout is not None
+    assert json.loads(run.stdout.readline())["index"] == 0
+    run.stdout.close()
+    began = time.monotonic()
+    assert run.stderr is not None
+    assert run.stderr.read() == b""
+    assert run.wait(timeout=10) == -signal.SIGPIPE
+    assert time.monotonic() - began < 3
+
+
+def test_usr1_says_how_far_it_is(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", *MANY, "-o", output)
+    wait_until(lambda: len(saved(output)) > 3)
+    run.send_signal(signal.SIGUSR1)
+    time.sleep(0.3)
+    run.send_signal(signal.SIGTERM)
+    said = run.communicate(timeout=60)[1].decode()
+    assert f" of {ROWS} rows, " in said
+    assert "rows/s" in said
+
+
+def test_a_slow_pipe_is_not_waited_for_after_a_signal(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", "-", "-o", output, stdin=subprocess.PIPE)
+    assert run.stdin is not None
+    run.stdin.write(f"{EXAMPLES / 'one.png'}\n".encode())
+    run.stdin.flush()
+    wait_until(lambda: saved(output))
+    began = time.monotonic()
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(timeout=30) == -signal.SIGTERM
+    assert time.monotonic() - began < 5
+    run.stdin.close()
+    assert run.stderr is not None
+    assert b"stopped after 1 row, saved" in run.stderr.read()
+
+
+def test_no_worker_outlives_a_killed_run(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", *MANY, "-o", output, "--workers", 2)
+    wait_until(lambda: saved(output))
+    workers = psutil.Process(run.pid).children(recursive=True)
+    assert len(workers) == 2
+    run.kill()
+    run.communicate()
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert not alive
+
+
+def test_a_disk_that_is_full_costs_no_row_that_was_saved(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    limited = ["bash", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "bash"]
+    run = subprocess.run(
+        [*limited, *PRETEND, "caption", *MANY, "-o", output, "--model", "demo"],
+        capture_output=True,
+        check=False,
+    )
+    said = run.stderr.decode()
+    assert run.returncode == 14, said
+    rows = len(saved(output))
+    assert rows > 5
+    assert f"stopped after {rows} rows, saved in {output}; the same command goes on" in said
+    assert "File too large" in said
+    assert finished("caption", *MANY, "-o", output).returncode == 0
+    assert saved(output) == list(range(ROWS))
+
+
+def test_errors_are_asked_again_and_the_others_stay(tmp_path: Path) -> None:
+    folder, output = tmp_path / "pictures", tmp_path / "rows.jsonl"
+    folder.mkdir()
+    for name in ("a.png", "c.png"):
+        (folder / name).write_bytes((EXAMPLES / "one.png").read_bytes())
+    (folder / "b.png").write_text("not a picture")
+    assert finished("caption", folder, "-o", output).returncode == 3
+    again = finished("caption", folder, "-o", output)
+    assert again.returncode == 3
+    assert b"--retry-errors" in again.stderr
+    before = output.read_bytes().splitlines()
+    (folder / "b.png").write_bytes((EXAMPLES / "tall.jpg").read_bytes())
+    assert finished("caption", folder, "-o", output, "--retry-errors").returncode == 0
+    after = output.read_bytes().splitlines()
+    assert [after[0], after[2]] == [before[0], before[2]]
+    assert json.loads(after[1])["answer"].startswith("a picture of")
+
+
+def test_fifty_errors_in_a_row_stop_the_run_and_it_can_be_gone_on_with(tmp_path: Path) -> None:
+    folder, output = tmp_path / "pictures", tmp_path / "rows.jsonl"
+    folder.mkdir()
+    for number in range(70):
+        (folder / f"{number:02}.png").write_text("not a picture")
+    run = finished("caption", folder, "-o", output)
+    assert run.returncode == 15
+    assert b"50 errors in a row" in run.stderr
+    assert saved(output) == list(range(50))
+    assert finished("caption", folder, "-o", output).returncode == 3
+    assert saved(output) == list(range(70))
+
+
+def test_shards_killed_and_gone_on_with_make_one_folder(tmp_path: Path) -> None:
+    code = "import sys; from pgcli.state import shard; import pgcli.sinks.chunks as c\n"
+    code += "c.CHUNK_ROWS = shard.CHUNK_ROWS = 7\nimport pgcli.cli.plan as p; p.CHUNK_ROWS = 7\n"
+    code += "from tests.pretend import main; sys.exit(main())"
+    output = f"{tmp_path}/rows/"
+
+    def begun(number: int) -> subprocess.Popen[bytes]:
+        arguments = ["caption", *MANY, "-o", output, "--model", "demo", "--no-timing"]
+        command = [sys.executable, "-c", code, *arguments, "--shard", f"{number}/3"]
+        environment = os.environ | {"PRETEND_SECONDS": "0.01"}
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
+
+    running = [begun(number) for number in range(3)]
+    time.sleep(1.2)
+    running[1].kill()
+    running[1].communicate()
+    said = [one.communicate(timeout=120)[1] for n, one in enumerate(running) if n != 1]
+    assert [one.returncode for n, one in enumerate(running) if n != 1] == [0, 0], said
+    again = begun(1)
+    assert again.wait(timeout=120) == 0
+    again.communicate()
+    rows = pq.read_table(output).to_pylist()
+    assert [row["index"] for row in rows] == list(range(ROWS))
+
+
+# --- a folder that changes between runs
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Path:
+    folder = tmp_path / "pictures"
+    (folder / "m").mkdir(parents=True)
+    for name in ("b.png", "d.png", "m/x.png"):
+        (folder / name).write_bytes((EXAMPLES / "one.png").read_bytes())
+    return folder
+
+
+def ids(output: Path) -> list[str]:
+    return [json.loads(line)["id"] for line in output.read_bytes().splitlines()]
+
+
+def test_new_files_of_a_folder_come_behind_the_old_and_vanished_ones_keep_their_rows(
+    tmp_path: Path, growing: Path
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    assert finished("caption", growing, "-o", output, "--limit", 2).returncode == 0
+    for name in ("a.png", "m/a.png", "c\udcff\n.png"):
+        (growing / name).write_bytes((EXAMPLES / "one.png").read_bytes())
+    (growing / "b.png").unlink()
+    (growing / "m" / "x.png").unlink()
+    assert finished("caption", growing, "-o", output).returncode == 3
+    assert ids(output)[:5] == ["b.png", "d.png", "m/x.png", "a.png", "file:c%FF%0A.png"]
+    errors = [json.loads(line)["error"] for line in output.read_bytes().splitlines()]
+    assert errors == [None, None, "missing", None, None, None]
+    assert saved(output) == list(range(6))
+    before = output.read_bytes()
+    assert finished("caption", growing, "-o", output).returncode == 3
+    assert output.read_bytes() == before
+    (growing / "z.png").write_bytes((EXAMPLES / "one.png").read_bytes())
+    assert finished("caption", growing, "-o", output).returncode == 3
+    assert output.read_bytes().startswith(before)
+    assert ids(output)[-1] == "z.png"
+
+
+def test_a_list_that_was_cut_is_made_whole(tmp_path: Path, growing: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    assert finished("caption", growing, "-o", output, "--limit", 1).returncode == 0
+    listed = tmp_path / "rows.jsonl.pgcli" / "files-0"
+    listed.write_bytes(listed.read_bytes()[:-3])
+    assert finished("caption", growing, "-o", output).returncode == 0
+    assert ids(output) == ["b.png", "d.png", "m/x.png"]
+
+
+def test_a_folder_that_is_replaced_by_another_is_refused(tmp_path: Path, growing: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    assert finished("caption", growing, "-o", output).returncode == 0
+    other = tmp_path / "other"
+    growing.rename(other)
+    assert finished("caption", other, "-o", output).returncode == 13
+
+
+def test_pictures_are_drawn_by_the_same_names_after_a_kill(tmp_path: Path) -> None:
+    folder, once, twice = tmp_path / "pictures", tmp_path / "once", tmp_path / "twice"
+    folder.mkdir()
+    rows = [{"image": str(EXAMPLES / "one.png"), "id": one} for one in ("a", "A", "a/b", "B", "b")]
+    manifest = tmp_path / "rows.jsonl"
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = ["detect", manifest, "--object", "x", "--allow-outside-root"]
+    assert finished(*asked, "-o", tmp_path / "1.jsonl", "--draw", once).returncode == 0
+    for limit in ("2", "4", "9"):
+        options = ["-o", tmp_path / "2.jsonl", "--draw", twice, "--limit", limit]
+        assert finished(*asked, *options).returncode == 0
+    assert len(list(once.rglob("*.png"))) == 5
+    names = {str(file.relative_to(once)) for file in once.rglob("*")}
+    assert {str(file.relative_to(twice)) for file in twice.rglob("*")} == names

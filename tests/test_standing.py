@@ -1,0 +1,249 @@
+"""status and check: what they say of runs that go on, were cut, or were tampered with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgcli.checkpoints import identity as identities
+from pgcli.checkpoints.identity import identity
+from pgcli.cli.app import main
+from pgcli.errors import UsageError
+from pgcli.state.shard import Shard, shard
+from tests.test_signals import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
+
+LINES = 12
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main([str(one) for one in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def status(capsys: pytest.CaptureFixture[str], output: Path) -> dict[str, Any]:
+    code, out, _ = said(capsys, "status", output, "--json")
+    assert code == 0
+    told: dict[str, Any] = json.loads(out)
+    return told
+
+
+@pytest.fixture(params=["rows.jsonl", "rows.parquet", "rows"])
+def output(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return tmp_path / request.param
+
+
+def named(output: Path) -> str:
+    return str(output) if output.suffix else f"{output}/"
+
+
+def test_a_run_that_goes_on_says_so_and_who_it_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", *MANY, "-o", output, seconds=0.05)
+    wait_until(lambda: len(saved(output)) > 3)
+    told = status(capsys, output)
+    assert told["state"] == "running"
+    assert told["runs"][0]["pid"] == run.pid
+    assert told["rows"] >= 4
+    run.send_signal(signal.SIGTERM)
+    run.communicate(timeout=60)
+    told = status(capsys, output)
+    assert (told["state"], told["total"], told["runs"]) == ("stopped", ROWS, [])
+    assert told["rows"] == len(saved(output))
+    run = started("caption", *MANY, "-o", output, seconds=0.05)
+    rows = len(saved(output))
+    wait_until(lambda: len(saved(output)) > rows)
+    run.kill()
+    run.communicate()
+    told = status(capsys, output)
+    assert (told["state"], told["runs"]) == ("stopped", [])
+    assert told["rows"] == len(saved(output))
+
+
+def test_a_whole_run_is_complete_and_its_rows_are_those_of_its_input(
+    capsys: pytest.CaptureFixture[str], output: Path
+) -> None:
+    assert finished("caption", EXAMPLES, "-o", named(output)).returncode == 0
+    told = status(capsys, output)
+    assert (told["state"], told["rows"], told["total"]) == ("complete", LINES, LINES)
+    assert told["errors"] == {}
+    assert said(capsys, "check", output)[:2] == (0, "12 rows are those of the input, in order\n")
+    code, out, _ = said(capsys, "status", output)
+    assert code == 0
+    assert "complete" in out
+
+
+def test_errors_are_counted_by_their_codes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder, output = tmp_path / "pictures", tmp_path / "rows.jsonl"
+    folder.mkdir()
+    for name in ("a.png", "b.png"):
+        (folder / name).write_text("not a picture")
+    assert finished("caption", folder, "-o", output).returncode == 3
+    assert status(capsys, output)["errors"] == {"not_an_image": 2}
+    assert "2 of them with errors" in said(capsys, "check", output)[1]
+
+
+def test_rows_that_are_not_there_yet_are_missing(
+    capsys: pytest.CaptureFixture[str], output: Path
+) -> None:
+    assert finished("caption", EXAMPLES, "-o", named(output), "--limit", 5).returncode == 0
+    assert said(capsys, "check", output)[0] == 0
+    run = started("caption", *MANY, "-o", f"{named(output)}", "--overwrite")
+    state = Path(f"{output}.pgcli")
+    wait_until(
+        lambda: any(f.stat().st_size for f in state.rglob("0*.jsonl")) or saved_lines(output)
+    )
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+    code, out, err = said(capsys, "check", output)
+    assert code == 5
+    assert "is missing" in out
+    assert "differences" in err
+
+
+def saved_lines(output: Path) -> bool:
+    return output.suffix == ".jsonl" and len(saved(output)) > 5
+
+
+@pytest.mark.parametrize(
+    ("tamper", "told"),
+    [
+        (lambda rows: rows[:3] + rows[4:], "row 4 is of"),
+        (lambda rows: [*rows[:3], *rows[2:]], "row 4 is of"),
+        (lambda rows: rows[:-1], "row 12 is missing"),
+        (lambda rows: [*rows, rows[0]], "row 13 is of nothing in the input"),
+        (lambda rows: [rows[1], rows[0], *rows[2:]], "out of order"),
+        (lambda rows: [*rows[:5], b"{\n", *rows[6:]], "row 6 is cut or damaged"),
+        (lambda rows: [*rows[:-1], rows[-1][:-9]], "row 12 is cut or damaged"),
+    ],
+)
+def test_what_was_tampered_with_is_found(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tamper: Any, told: str
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    assert finished("caption", EXAMPLES, "-o", output).returncode == 0
+    output.write_bytes(b"".join(tamper(output.read_bytes().splitlines(keepends=True))))
+    code, out, _ = said(capsys, "check", output)
+    assert code == 5
+    assert told in out
+
+
+@pytest.mark.parametrize("command", ["status", "check"])
+def test_an_output_without_a_run_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    code, _, err = said(capsys, command, tmp_path / "rows.jsonl")
+    assert code == 2
+    assert "no run is known" in err
+
+
+# --- shards
+
+
+def test_every_row_is_exactly_one_shard_s() -> None:
+    for total in (0, 1, 9, 10, 11, 95):
+        for of in (1, 2, 3, 7):
+            shards = [Shard(number, of) for number in range(of)]
+            assert sum(one.rows(total, 10) for one in shards) == total
+            for chunk in range(12):
+                assert sum(one.has(chunk) for one in shards) == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "4"}, Shard(3, 4)),
+        (
+            {
+                "SLURM_ARRAY_TASK_ID": "7",
+                "SLURM_ARRAY_TASK_MIN": "5",
+                "SLURM_ARRAY_TASK_COUNT": "3",
+                "SLURM_ARRAY_TASK_STEP": "1",
+                "RANK": "0",
+                "WORLD_SIZE": "9",
+            },
+            Shard(2, 3),
+        ),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, Shard(1, 2)),
+    ],
+)
+def test_auto_reads_what_a_cluster_says(environment: dict[str, str], found: Shard) -> None:
+    assert shard("auto", environment) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "environment"),
+    [
+        ("auto", {}),
+        ("auto", {"SLURM_ARRAY_TASK_ID": "3"}),
+        ("auto", {"SLURM_ARRAY_TASK_ID": "4", "SLURM_ARRAY_TASK_COUNT": "4"}),
+        (
+            "auto",
+            {
+                "SLURM_ARRAY_TASK_ID": "2",
+                "SLURM_ARRAY_TASK_COUNT": "2",
+                "SLURM_ARRAY_TASK_STEP": "2",
+            },
+        ),
+        ("auto", {"RANK": "x", "WORLD_SIZE": "2"}),
+        ("2/2", {}),
+        ("-1/2", {}),
+        ("1", {}),
+        ("a/b", {}),
+        ("1/0", {}),
+    ],
+)
+def test_a_shard_that_cannot_be_meant_is_refused(text: str, environment: dict[str, str]) -> None:
+    with pytest.raises(UsageError) as refused:
+        shard(text, environment)
+    assert refused.value.hint
+
+
+# --- which model
+
+
+def test_any_byte_of_a_checkpoint_changes_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("model.safetensors", "config.json", "notes.md"):
+        (folder / name).write_text(name)
+    first = identity(folder)
+    (folder / "notes.md").write_text("other notes")
+    assert identity(folder) == first
+    (folder / "config.json").write_text("config.jsoN")
+    assert identity(folder) != first
+    moved = folder.rename(tmp_path / "moved")
+    (moved / "config.json").write_text("config.json")
+    assert identity(moved) == first
+
+
+def test_a_file_is_hashed_again_only_when_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder, hashed = tmp_path / "model", []
+    folder.mkdir()
+    (folder / "model.safetensors").write_text("weights")
+    real = identities.sha256
+    monkeypatch.setattr(identities, "sha256", lambda file: hashed.append(file) or real(file))
+    first = identity(folder)
+    assert identity(folder) == first
+    assert len(hashed) == 1
+    identities.store().write_text("{ not json")
+    assert identity(folder) == first
+    assert len(hashed) == 2
+    os.utime(folder / "model.safetensors", ns=(1, 1))
+    assert identity(folder) == first
+    assert len(hashed) == 3
