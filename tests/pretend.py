@@ -6,14 +6,16 @@ It takes PRETEND_SECONDS for a row and answers `a picture of W x H`.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 
+from pgcli import images
 from pgcli.cli import ask
-from pgcli.images import Square
-from pgcli.records import Answer, Picture
+from pgcli.images import Limits, Square, look
+from pgcli.records import Answer, Item, Picture
 from pgcli.tasks import Question
 
 
@@ -70,6 +72,13 @@ def answer(picture: Picture, prompt: str, task: str) -> Answer:
     )
 
 
+def poisoned(item: Item, square: Square, limits: Limits) -> Picture:
+    """A look that dies of one picture, as a decoder with a flaw may."""
+    if item.id == os.environ["PRETEND_POISON"]:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return look(item, square, limits)
+
+
 def open_engine(*_: object, **__: object) -> Engine:
     return Engine()
 
@@ -80,6 +89,8 @@ def main() -> int:
 
     sys.modules["pgcli.engine.sampling"] = SimpleNamespace(Sampling=dict)  # the real one has torch
     ask.open_engine = open_engine
+    if "PRETEND_POISON" in os.environ:
+        images.look = poisoned
     return main()
 
 

@@ -380,6 +380,21 @@ def test_the_old_output_stays_whole_till_the_new_one_is(
     assert output.read_bytes() == whole
 
 
+def test_a_retry_that_was_cut_short_says_nothing_of_the_old_output(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    made(output, ITEMS, broken={0, 7, 16})
+    made(output, ITEMS, rows=9, retry=True)
+    with State(output) as state:
+        state.insist({"seed": 0})
+        sink = JsonLines(state, LAYOUT)
+        assert sink.rows == len(key_of(ITEMS))
+        assert sink.errors.total() == sum(key[0] in (0, 7, 16) for key in key_of(ITEMS))
+    made(output, ITEMS, retry=True)
+    with State(output) as state:
+        state.insist({"seed": 0})
+        assert not JsonLines(state, LAYOUT).errors
+
+
 def test_a_shorter_input_takes_no_rows_away(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     made(output, ITEMS, broken={1})

@@ -334,3 +334,89 @@ def test_pictures_are_drawn_by_the_same_names_after_a_kill(tmp_path: Path) -> No
     assert len(list(once.rglob("*.png"))) == 5
     names = {str(file.relative_to(once)) for file in once.rglob("*")}
     assert {str(file.relative_to(twice)) for file in twice.rglob("*")} == names
+
+
+def test_an_overwrite_that_fails_before_it_begins_leaves_the_old_run_as_it_was(
+    tmp_path: Path, growing: Path
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    assert finished("caption", growing, "-o", output).returncode == 0
+    (growing / "a.png").write_bytes((EXAMPLES / "one.png").read_bytes())
+    state, before = tmp_path / "rows.jsonl.pgcli", output.read_bytes()
+    run = started("caption", growing, "-o", output, "--overwrite", seconds=30)
+    wait_until(lambda: len(list(state.glob("files-*"))) == 2)
+    run.kill()
+    run.communicate()
+    assert output.read_bytes() == before
+    assert finished("caption", growing, "-o", output).returncode == 0
+    assert ids(output) == ["b.png", "d.png", "m/x.png", "a.png"]
+    assert finished("caption", growing, "-o", output, "--overwrite").returncode == 0
+    assert ids(output) == ["a.png", "b.png", "d.png", "m/x.png"]
+    assert len(list(state.glob("files-*"))) == 1
+    (growing / "A.png").write_bytes((EXAMPLES / "one.png").read_bytes())
+    assert finished("caption", growing, "-o", output).returncode == 0
+    assert ids(output)[-1] == "A.png"
+
+
+def manifest_lines(rows: int) -> list[str]:
+    image = str(EXAMPLES / "one.png")
+    return [json.dumps({"image": image, "id": str(number)}) + "\n" for number in range(rows)]
+
+
+def test_an_input_that_became_shorter_is_refused(tmp_path: Path) -> None:
+    manifest, output = tmp_path / "m.jsonl", tmp_path / "rows.jsonl"
+    lines = [
+        json.dumps({"image": str(EXAMPLES / "one.png"), "id": str(k)}) + "\n" for k in range(5)
+    ]
+    manifest.write_text("".join(lines))
+    asked = ("caption", manifest, "-o", output, "--allow-outside-root")
+    assert finished(*asked).returncode == 0
+    manifest.write_text("".join(lines[:3]))
+    run = finished(*asked)
+    assert run.returncode == 13
+    assert b"has 5 rows, and the input only makes 3" in run.stderr
+    assert finished(*asked, "--limit", 2).returncode == 0
+    assert len(saved(output)) == 5
+
+
+def test_usr1_before_the_first_row_ends_nothing(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", "-", "-o", output, stdin=subprocess.PIPE)
+    wait_until(lambda: (tmp_path / "rows.jsonl.pgcli").exists())
+    run.send_signal(signal.SIGUSR1)
+    run.communicate(f"{EXAMPLES / 'one.png'}\n".encode(), timeout=60)
+    assert run.returncode == 0
+
+
+def test_what_came_to_a_complete_file_before_a_kill_is_kept(tmp_path: Path) -> None:
+    manifest, output = tmp_path / "m.jsonl", tmp_path / "rows.parquet"
+    lines = [
+        json.dumps({"image": str(EXAMPLES / "one.png"), "id": str(k)}) + "\n" for k in range(90)
+    ]
+    asked = ("caption", manifest, "-o", output, "--allow-outside-root")
+    manifest.write_text("".join(lines[:5]))
+    assert finished(*asked).returncode == 0
+    manifest.write_text("".join(lines))
+    run = started(*asked)
+    chunk = tmp_path / "rows.parquet.pgcli" / "chunks" / "000000.jsonl"
+    wait_until(lambda: len(saved(chunk)) > 20)
+    run.kill()
+    run.communicate()
+    kept = len(saved(chunk))
+    assert f"{kept} rows are there".encode() in finished(*asked).stderr
+    assert pq.read_table(output).column("id").to_pylist() == [str(k) for k in range(90)]
+
+
+def test_a_picture_that_kills_the_run_is_found_by_the_next(tmp_path: Path, growing: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    code = "import sys; from tests.pretend import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "caption", growing, "-o", output, "--model", "demo"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PRETEND_POISON": "d.png"}
+    first = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert first.returncode == -signal.SIGSEGV
+    assert ids(output) == ["b.png"]
+    second = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert second.returncode == 3, second.stderr
+    assert ids(output) == ["b.png", "d.png", "m/x.png"]
+    errors = [json.loads(line)["error"] for line in output.read_bytes().splitlines()]
+    assert errors == [None, "worker_crashed", None]

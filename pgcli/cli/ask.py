@@ -15,9 +15,9 @@ from pgcli.checkpoints import files
 from pgcli.checkpoints.find import DEMO, FETCH_DECODER, find
 from pgcli.cli import plan as plans
 from pgcli.cli import summary
+from pgcli.cli.beside import Beside
 from pgcli.cli.downloads import Downloads
 from pgcli.cli.drawing.option import open_drawing
-from pgcli.cli.drawing.painter import NotDrawing
 from pgcli.cli.models import check_revision
 from pgcli.cli.options import Options
 from pgcli.cli.output import Output, check_output, opened
@@ -25,9 +25,10 @@ from pgcli.cli.plan import Plan
 from pgcli.cli.provenance import settings_of_model, told_of_run
 from pgcli.cli.screen import Screen, is_terminal
 from pgcli.cli.shrinking import Shrinking
+from pgcli.cli.sidecars import open_sidecars
 from pgcli.cli.stopping import Drain, Stopped
 from pgcli.cli.watching import Undrawn, Watching, standing
-from pgcli.errors import NoInputError
+from pgcli.errors import NoInputError, OutputExists
 from pgcli.records import Answer, Item, Picture, error_answer
 from pgcli.run import Ask, Look, Tally, run
 from pgcli.tasks import Question, insist_on_room
@@ -56,11 +57,13 @@ def answer(
         screen.table(plan.facts())
     if options.running.dry_run:
         check_output(plan)
+        open_sidecars(plan)
         open_drawing(plan, limits(plan), screen.say)
         return 0
     with opened(plan, screen) as output:
-        goes_on = output.state is not None and output.state.is_old
-        drawing = open_drawing(plan, limits(plan), screen.say, goes_on=goes_on)
+        drawing = open_drawing(plan, limits(plan), screen.say, goes_on=output.goes_on)
+        beside = Beside(drawing, open_sidecars(plan))
+        insist_on_as_many(plan, output)
         if output.rows == plan.rows and not output.retries:
             return nothing_left(plan, output, screen)
         remark(plan, screen)
@@ -69,12 +72,22 @@ def answer(
             output.settle(settings_of_model(plan, engine), told_of_run(plan, engine))
         loaded = perf_counter()
         items = plans.Taste(plan.items()) if plan.takes_demo_unasked else plan.items()
-        tally = answered(plan, engine, items, output, drawing, screen)
+        tally = answered(plan, engine, items, output, beside, screen)
     times = summary.Times(perf_counter() - began, loaded - began)
-    screen.table(summary.facts(plan, engine, tally, times, drawing.told()))
+    screen.table(summary.facts(plan, engine, tally, times, beside.facts()))
     if isinstance(items, plans.Taste) and items.exceeded:
         raise plans.too_many_for_demo(f"more than {plans.DEMO_PICTURES} pictures")
     return 3 if tally.errors or output.errors else 0
+
+
+def insist_on_as_many(plan: Plan, output: Output) -> None:
+    """Raise OutputExists where the input has become shorter than what was made of it."""
+    if plan.options.input.limit is None and plan.rows is not None and output.rows > plan.rows:
+        raise OutputExists(
+            f"{plan.options.output.output} has {output.rows:,} rows, and the input only makes "
+            f"{plan.rows:,}",
+            hint="name the whole input; another -o begins anew, --overwrite replaces it",
+        )
 
 
 def nothing_left(plan: Plan, output: Output, screen: Screen) -> int:
@@ -145,7 +158,7 @@ def answered(
     engine: Engine,
     items: Iterable[Item],
     output: Output,
-    drawing: NotDrawing,
+    beside: Beside,
     screen: Screen,
 ) -> Tally:
     """Run, with the progress shown. A run cut short says what is left of it."""
@@ -156,8 +169,8 @@ def answered(
         return error_answer(picture, prompt, task=question.task, model=engine.label)
 
     def save(answer: Answer) -> None:
+        beside.draw(answer)
         output.sink.save(answer)
-        drawing.draw(answer)
 
     drain = Drain(
         partial(screen.say, "finishing what is under way; again to quit at once"),
@@ -169,14 +182,14 @@ def answered(
         output.state.start(plan.rows)
     watching = Watching(progress, Shrinking(engine, screen.say), tolerance, drain)
     try:
-        with drain, progress, drawing, output.sink:
+        with drain, progress, beside, output.sink:
             tally = run(
-                drawing.watch(items),
-                look(plan, engine.square, drain.asked),
+                beside.watch(items),
+                look(plan, engine.square, drain.asked, goes_on=output.goes_on),
                 asking(plan, engine, drain.asked),
                 save,
                 refuse,
-                ledger=output.ledger and Undrawn(output.ledger, drawing),
+                ledger=output.ledger and Undrawn(output.ledger, beside),
                 watch=watching,
             )
             if drain.signum is not None:
@@ -187,7 +200,9 @@ def answered(
                     "nothing came on standard input",
                     hint="pipe in a path or a JSON object on each line, or name a folder",
                 )
-            return tally
+        if drain.signum is not None:  # it came when all was done
+            raise Stopped(drain.signum)
+        return tally
     except (BrokenPipeError, NoInputError):
         raise
     except BaseException as problem:
@@ -197,8 +212,12 @@ def answered(
         raise
 
 
-def look(plan: Plan, square: Square, stopped: Callable[[], bool]) -> Look:
-    """How pictures are looked at: ahead of the model, unless they are few."""
+def look(plan: Plan, square: Square, stopped: Callable[[], bool], *, goes_on: bool) -> Look:
+    """How pictures are looked at: ahead of the model, unless they are few.
+
+    A run that goes on has another process look at any number: the one before it may have died of a
+    picture, which then is an error row.
+    """
     from PIL import Image
 
     from pgcli import images, workers
@@ -212,7 +231,7 @@ def look(plan: Plan, square: Square, stopped: Callable[[], bool]) -> Look:
         workers.look_ahead,
         look=eye,
         workers=chosen.workers,
-        total=plan.pictures,
+        total=None if goes_on else plan.pictures,
         stopped=stopped,
     )
 

@@ -194,6 +194,14 @@ class Output:
             help="Paint boxes and masks on copies of the pictures, in this folder.",
         ),
     ] = None
+    sidecar: Annotated[
+        str | None,
+        _output(
+            "--sidecar",
+            metavar=".ENDING",
+            help="Write each answer to a text file beside its picture: photo.txt for photo.jpg.",
+        ),
+    ] = None
     no_timing: Annotated[
         bool,
         _output("--no-timing", help="Leave times and batch sizes null: equal runs, equal rows."),

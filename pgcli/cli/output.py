@@ -47,6 +47,11 @@ class Output:
     retries: bool = False
 
     @property
+    def goes_on(self) -> bool:
+        """Whether a run before this one began it."""
+        return self.state is not None and self.state.is_old
+
+    @property
     def ledger(self) -> Ledger | None:
         """What is there already, as the run asks it."""
         return None if self.state is None else cast(Record, self.sink)
@@ -150,7 +155,8 @@ def recorded(plan: Plan, state: State, settings: dict[str, object], screen: Scre
             f"{sink.errors.total():,} rows with errors are asked again; {state.output} stays as it "
             "is till all are there"
         )
-        return Output(opening(retry=True), settings, state, retries=True)
+        sink = opening(retry=True)
+        return Output(sink, settings, state, sink.rows, sink.errors, retries=True)
     if sink.rows:
         screen.say(f"going on with {state.output}: {sink.rows:,} rows are there")
     return Output(sink, settings, state, rows=sink.rows, errors=sink.errors)

@@ -92,6 +92,7 @@ class Plan:
             *(("mask decoder", file) for file in (self.mask_decoder,) if file),
             ("output", described(self.options.output.output)),
             *(("drawn in", folder) for folder in (self.options.output.draw,) if folder),
+            *(("sidecars", ending) for ending in (self.options.output.sidecar,) if ending),
         ]
 
 

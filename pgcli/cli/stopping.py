@@ -31,10 +31,10 @@ def signals_watched() -> Iterator[None]:
 
     A signal that is ignored already, as `nohup` has it, stays ignored.
     """
-    before = {signum: signal.getsignal(signum) for signum in SIGNALS}
+    before = {signum: signal.getsignal(signum) for signum in (*SIGNALS, signal.SIGUSR1)}
     for signum, known in before.items():
         if known is not signal.SIG_IGN:
-            signal.signal(signum, _stop)
+            signal.signal(signum, _stop if signum in SIGNALS else _go_on)
     try:
         yield
     finally:
@@ -136,6 +136,10 @@ def fill_closed() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free place, which is this one
+
+
+def _go_on(signum: int, frame: FrameType | None) -> None:
+    """There is no run yet to tell of, and SIGUSR1 would end the process."""
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pgcli.cli.options import Output
 from pgcli.cli.plan import Plan, left_out
+from pgcli.cli.screen import Facts
 from pgcli.run import Tally
 from pgcli.state.state import State
 
@@ -26,7 +27,7 @@ class Times:
 
 
 def facts(
-    plan: Plan, engine: Engine, tally: Tally, times: Times, drawn: str = ""
+    plan: Plan, engine: Engine, tally: Tally, times: Times, beside: Facts = ()
 ) -> list[tuple[str, str]]:
     """What was done and how fast, where the time went, and what to do next."""
     return [
@@ -38,7 +39,7 @@ def facts(
         ("model waited", f"{seconds(tally.waited_seconds)} for pictures"),
         ("model", f"{engine.label} on {engine.device} in {engine.dtype}, {batches(engine)}"),
         *thrift(engine),
-        *(("drawn", what) for what in (drawn,) if what),
+        *beside,
         *written(plan.options.output, tally),
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pgcli.cli.drawing.painter import NotDrawing
+from pgcli.cli.beside import Beside
 from pgcli.cli.progress import Progress
 from pgcli.cli.shrinking import Shrinking
 from pgcli.cli.stopping import Drain
@@ -39,8 +39,8 @@ class Watching:
 class Undrawn:
     """A ledger whose rows that are saved already are not drawn again."""
 
-    def __init__(self, ledger: Ledger, drawing: NotDrawing):
-        self._ledger, self._drawing = ledger, drawing
+    def __init__(self, ledger: Ledger, beside: Beside):
+        self._ledger, self._beside = ledger, beside
         self.is_known, self.row, self.wait = ledger.is_known, ledger.row, ledger.wait
 
     @property
@@ -52,7 +52,7 @@ class Undrawn:
         """Whether the row is to leave in this run; if not, it is not drawn either."""
         is_due = self._ledger.is_due(place, item, prompt)
         if not is_due:
-            self._drawing.skip(item)
+            self._beside.skip(item)
         return is_due
 
 

@@ -210,7 +210,7 @@ class Chunks:
         if done is not None and self._retry and done.errors:
             file = file.with_suffix(".retry.jsonl")
             old, safe = Old(self._state.output, partial(self._shelf.rows, number)), Safe()
-        elif done is not None:
+        elif done is not None and not file.exists():
             safe = self._unpacked(file, done)
         aside, output = self._state.folder / TORN, self._state.output
         is_new = not self._state.is_old

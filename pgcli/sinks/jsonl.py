@@ -124,9 +124,10 @@ class JsonLines:
         self._synced = monotonic()
         if not self.rows and not self._state.is_old:
             return
-        progress = self._state.progress
-        progress.safe = self._saved.sync()
-        progress.rows, progress.errors = progress.safe.rows, dict(self.errors)
+        progress, safe = self._state.progress, self._saved.sync()
+        if self._old is None:  # else the output is still the old one
+            progress.safe = safe
+        progress.rows, progress.errors = self.rows, dict(self.errors)
         self._journal.sync()
         self._state.tell(lasting=True)
 
@@ -135,4 +136,6 @@ class JsonLines:
             if is_complete and self._old is not None:
                 self._old.insist_on_all(self.rows)
                 self._file.replace(self._state.output)
+                self._state.progress.safe = self._saved.safe
+                self._state.tell(lasting=True)
             sync(self._state.output.parent)

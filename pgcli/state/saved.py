@@ -27,9 +27,9 @@ class Safe:
 class Saved:
     """A file of rows in the input's order, recovered where it is there, made with its first row.
 
-    Bytes that are no rows go `aside`, and `torn` is how many there were. One that is to be new is
-    not looked into: what has its name is replaced. Raises OutputFailed, and OutputExists as rows of
-    the input go by that are not those saved.
+    Bytes that are no rows go `aside`, and `torn` is how many there were. `safe` is how far the file
+    is known to be on disk. One that is to be new is not looked into: what has its name is replaced.
+    Raises OutputFailed, and OutputExists as rows of the input go by that are not those saved.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Saved:
         self.file = file
         output = output or file
         self.torn = 0
-        self._safe = safe
+        self.safe = safe
         self.errors: Counter[str] = Counter()
         self._log: Log | None = None
         self._passing = Passing(output)
@@ -94,8 +94,8 @@ class Saved:
             return Safe()
         mark, digest = self._log.sync(), self._passing.digest
         if digest is not None:
-            self._safe = Safe(mark.rows, mark.bytes, digest, dict(self.errors))
-        return self._safe
+            self.safe = Safe(mark.rows, mark.bytes, digest, dict(self.errors))
+        return self.safe
 
     def close(self) -> None:
         if self._log is not None:

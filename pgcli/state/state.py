@@ -62,6 +62,8 @@ class State:
         self.part = part
         self.progress = Progress()
         self.run = token_hex(8)
+        # the lists of what is replaced stay till it is
+        self._files = f"{FILES}-{self.run}" if overwrite else FILES
         self.record: Mapping[str, Any] | None = None
         self._stays = stays
         self._settings: Settings = {}
@@ -118,12 +120,11 @@ class State:
     @contextmanager
     def lists(self) -> Iterator[Callable[[int], Path]]:
         """A block in which this process alone writes the lists of the input's files, by number."""
-        with writing(self.folder):
+        lock = FileLock(self.folder / f"{LOCK}-{FILES}", is_singleton=False)
+        with writing(self.folder), lock:
             if self.record is None and not self.part:
-                for file in self.folder.glob(f"{FILES}*"):
-                    file.unlink()
-            with FileLock(self.folder / f"{LOCK}-{FILES}", is_singleton=False):
-                yield lambda number: self.folder / f"{FILES}-{number}"
+                self._forget_lists()
+            yield lambda number: self.folder / f"{self._files}-{number}"
 
     def start(self, total: int | None) -> None:
         """Count the time from now, and the rows to so many; None where nobody knows how many."""
@@ -150,6 +151,7 @@ class State:
             "settings": plain(self._settings),
             "told": plain(self._told),
             "replaces": self.overwrite,
+            "files": self._files,
             "begun": datetime.now().astimezone().isoformat(timespec="seconds"),
         }
         self._is_begun = True
@@ -175,7 +177,7 @@ class State:
         if self.record is not None:
             told = got(self.folder / f"{PROGRESS}{self.part}.json")
             self.progress = progress_of(told or {})
-            self.run = self.record["run"]
+            self.run, self._files = str(self.record["run"]), str(self.record["files"])
             self._is_begun = True
         elif self.output.exists() and not (self.output.is_dir() and is_empty(self.output)):
             raise OutputExists(
@@ -194,15 +196,20 @@ class State:
             for file in self.folder.iterdir():
                 if file.is_dir():
                     rmtree(file)
-                elif not file.name.startswith((LOCK, OWNER, FILES)):
+                elif not file.name.startswith((LOCK, OWNER, f"{self._files}-")):
                     file.unlink()
 
     def _leave_no_trace(self) -> None:
         with suppress(OSError):
             (self.folder / f"{LOCK}{self.part}").unlink(missing_ok=True)
-            for file in () if self.part else self.folder.glob(f"*{FILES}*"):
-                file.unlink(missing_ok=True)
+            if not self.part:
+                self._forget_lists()
+                (self.folder / f"{LOCK}-{FILES}").unlink(missing_ok=True)
             self.folder.rmdir()  # which it does only where nothing is in it
+
+    def _forget_lists(self) -> None:
+        for file in self.folder.glob(f"{self._files}-*"):
+            file.unlink(missing_ok=True)
 
 
 def is_empty(folder: Path) -> bool:
