@@ -420,3 +420,13 @@ def test_a_picture_that_kills_the_run_is_found_by_the_next(tmp_path: Path, growi
     assert ids(output) == ["b.png", "d.png", "m/x.png"]
     errors = [json.loads(line)["error"] for line in output.read_bytes().splitlines()]
     assert errors == [None, "worker_crashed", None]
+
+
+def test_a_shard_without_rows_leaves_the_others_to_begin(tmp_path: Path) -> None:
+    output = f"{tmp_path}/rows/"
+    run = finished("caption", EXAMPLES, "-o", output, "--shard", "1/2")
+    assert run.returncode == 0
+    assert b"no row of the input is this shard's" in run.stderr
+    assert finished("caption", EXAMPLES, "-o", output, "--shard", "0/2").returncode == 0
+    assert pq.read_table(output).num_rows == 12
+    assert finished("caption", EXAMPLES, "-o", output, "--shard", "1/2").returncode == 0

@@ -94,8 +94,11 @@ def nothing_left(plan: Plan, output: Output, screen: Screen) -> int:
     """Say that all rows are there; the exit code is what the run that made them had.
 
     It may have been killed before it could give them their place. Raises OutputExists where they
-    are not those of the input.
+    are not those of the input. A shard that has no rows begins nothing.
     """
+    if not output.rows:
+        screen.say("nothing is to do: no row of the input is this shard's")
+        return 0
     assert output.ledger is not None
     place = 0
     with output.sink:
