@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from pgcli.checkpoints.find import DEMO
 from pgcli.cli import values
-from pgcli.run.tolerance import Tolerance
 from pgcli.sources.reading import Reading
+
+if TYPE_CHECKING:
+    from pgcli.run.tolerance import Tolerance
 
 MODELS = (DEMO, "google/paligemma-3b-mix-224", "google/paligemma-3b-mix-448")
 DEVICES = ("auto", "cpu", "cuda", "cuda:0", "mps")
@@ -346,6 +348,8 @@ class Running:
     @property
     def tolerance(self) -> Tolerance:
         """How many error rows are borne."""
+        from pgcli.run.tolerance import Tolerance  # not for --help, which is to be quick
+
         most, share = self.max_errors or (None, None)
         return Tolerance(most=most, share=share, none=self.on_error == "stop")
 
