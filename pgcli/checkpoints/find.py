@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from pgcli.checkpoints.hub.needed import Kind
 from pgcli.checkpoints.hub.telling import Bar, Tell
+from pgcli.checkpoints.identity import sha256
 from pgcli.errors import ModelUnavailable
 
 DEMO = "demo"
@@ -73,8 +73,7 @@ def folder_of(name: str, kind: Kind = "model") -> Path | None:
 
 def digest(file: Path) -> str:
     """The first 12 digits of the file's SHA-256, enough to tell one from another."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()[:12]
+    return sha256(file)[:12]
 
 
 def _no_name(name: str, kind: Kind) -> ModelUnavailable:

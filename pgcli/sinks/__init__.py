@@ -19,7 +19,7 @@ from pgcli.sinks.jsonl import JsonLines, json_line
 from pgcli.sinks.lines import LineFile, LineSink, StandardOutput
 from pgcli.sinks.text import text_lines
 from pgcli.state.shard import Shard
-from pgcli.state.state import State, is_begun
+from pgcli.state.state import State, is_begun, is_empty_folder
 from pgcli.state.writing import exists, writing
 
 if TYPE_CHECKING:
@@ -173,7 +173,3 @@ def check_place(path: Path, *, overwrite: bool, written_as: Written = "text") ->
             raise OutputFailed(
                 f"{path} may not be written", hint="mend its permissions, or choose another -o"
             )
-
-
-def is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and next(path.iterdir(), None) is None

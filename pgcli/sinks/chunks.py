@@ -14,7 +14,7 @@ from typing import Protocol, Self
 from pgcli.errors import OutputFailed
 from pgcli.records import Answer, Item
 from pgcli.rows import Layout, json_text
-from pgcli.sinks.jsonl import SECONDS_BETWEEN_SYNCS
+from pgcli.sinks.jsonl import SECONDS_BETWEEN_SYNCS, json_line
 from pgcli.sinks.parts import Chunk
 from pgcli.sinks.schema import Row
 from pgcli.state.journal import Journal
@@ -84,6 +84,7 @@ class Chunks:
         self._open: dict[int, Open] = {}
         self._passing: tuple[int, Passing] = (-1, Passing(state.output))
         self._due: deque[int] = deque()
+        self._is_begun = False
         self._synced = monotonic()
         self._known = self._journal.rows() if state.is_old else {}
         if state.is_old:
@@ -147,8 +148,7 @@ class Chunks:
         self._begin()
         place = self._due.popleft()
         chunk = self._open[place // CHUNK_ROWS]
-        line = json_text(self._layout.row(answer)) + "\n"
-        chunk.saved.add(line.encode(), answer.error)
+        chunk.saved.add(json_line(answer, self._layout).encode(), answer.error)
         self._journal.leave(place)
         if chunk.saved.rows == CHUNK_ROWS:
             self._complete(chunk)
@@ -179,9 +179,12 @@ class Chunks:
             self._shelf.clear()
 
     def _begin(self) -> None:
+        if self._is_begun:
+            return
         self._state.begin()
         with writing(self._folder):
             self._folder.mkdir(exist_ok=True)
+        self._is_begun = True
 
     def _is_beyond(self, number: int, at: int, item: Item, prompt: str) -> bool:
         """Whether a row is new to a chunk that is there, of which it is compared if it is not."""

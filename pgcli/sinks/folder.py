@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow
-from pyarrow import parquet
 
 from pgcli.errors import OutputExists, OutputFailed
 from pgcli.rows import Layout
 from pgcli.sinks import kept
-from pgcli.sinks.parts import Chunk, chunks_in, group_rows, metadata, published, rows_in
+from pgcli.sinks.parts import Chunk, chunks_in, metadata, published, rows_in, write
 from pgcli.sinks.schema import Row, table
 from pgcli.state.state import State
 from pgcli.state.writing import writing
@@ -56,7 +55,7 @@ class Folder:
         beside = self._state.folder / f"{chunk.number:06}{self._state.part}.tmp"
         told = metadata(self._settings, self._state.run, [chunk])
         try:
-            made = table(rows, self._layout, self._kinds).replace_schema_metadata(told)
+            made = table(rows, self._layout, self._kinds)
         except kept.MISFITS as problem:
             raise OutputExists(
                 f"a kept column of {self._output} has values of another type now: {problem}",
@@ -64,7 +63,7 @@ class Folder:
             ) from problem
         with writing(self._output):
             self._output.mkdir(exist_ok=True)
-            parquet.write_table(made, beside, compression="zstd", row_group_size=group_rows(rows))
+            write(beside, made, rows, told)
         self._publish(beside, chunk)
 
     def _publish(self, beside: Path, chunk: Chunk) -> None:

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from pgcli.errors import OutputExists
 from pgcli.rows import Layout
 from pgcli.sinks import kept
-from pgcli.sinks.parts import Chunk, chunks_in, group_rows, metadata, published, rows_in
+from pgcli.sinks.parts import Chunk, chunks_in, metadata, published, rows_in, write
 from pgcli.sinks.schema import TYPES, Row, table
 from pgcli.state.state import State
 from pgcli.state.writing import sync, writing
@@ -49,8 +49,7 @@ class Whole:
         with writing(beside):
             self._parts.mkdir(exist_ok=True)
             told = metadata({}, self._state.run, [chunk])
-            made = table(rows, self._layout).replace_schema_metadata(told)
-            parquet.write_table(made, beside, compression="zstd", row_group_size=group_rows(rows))
+            write(beside, table(rows, self._layout), rows, told)
         published(beside, self._part(chunk.number), replace=True)
         self._added[chunk.number] = chunk
 

@@ -58,6 +58,17 @@ def rows_in(file: Path) -> Iterator[Row]:
             yield from batch.to_pylist()
 
 
+def write(
+    file: Path, made: pyarrow.Table, rows: Sequence[Row], told: Mapping[bytes, bytes]
+) -> None:
+    """Write rows, of which the table was made, with what the file says of itself.
+
+    Raises OSError.
+    """
+    whole = made.replace_schema_metadata(told)
+    parquet.write_table(whole, file, compression="zstd", row_group_size=group_rows(rows))
+
+
 def group_rows(rows: Sequence[Row]) -> int:
     """How many rows make a group that stays within BYTES."""
     held = sum(map(weight, map(dict, rows)))

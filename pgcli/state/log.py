@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +29,13 @@ class Recovered:
     """What a file that may have been cut anywhere holds: whole lines up to `end`.
 
     Those from `parsed_from` on were read one by one, those before were counted. `torn` is how many
-    bytes behind them were none, and were put aside.
+    bytes behind them were none, and were put aside; `errors` are those of the lines that were read.
     """
 
     end: Mark
     parsed_from: Mark
     torn: int
+    errors: Counter[str]
 
 
 def recovered(file: Path, mark: Mark, aside: Path) -> Recovered:
@@ -46,16 +48,19 @@ def recovered(file: Path, mark: Mark, aside: Path) -> Recovered:
         size = os.fstat(stream.fileno()).st_size
         if not holds(stream.fileno(), mark, size):
             mark = Mark()
-        end = mark
+        end, errors = mark, Counter[str]()
         for line in lines(file, mark.bytes):
-            if parsed(line) is None:
+            row = parsed(line)
+            if row is None:
                 break
+            if row.get("error") is not None:
+                errors[str(row["error"])] += 1
             end = Mark(end.bytes + len(line), end.rows + 1)
         if torn := size - end.bytes:
             keep_aside(stream.fileno(), end.bytes, size, aside)
             os.ftruncate(stream.fileno(), end.bytes)
             os.fsync(stream.fileno())
-    return Recovered(end, mark, torn)
+    return Recovered(end, mark, torn, errors)
 
 
 def holds(descriptor: int, mark: Mark, size: int) -> bool:

@@ -53,7 +53,7 @@ class Saved:
             self.torn = found.torn
             self._log = Log(file, found.end)
             counted = found.parsed_from.rows
-            self.errors = errors_in(rows_of(file, found.parsed_from))
+            self.errors = found.errors
             self.errors.update(safe.errors if counted else {})
             tail = rows_of(file, found.parsed_from)
             self._passing = Passing(output, found.end.rows, counted, safe.digest, tail)
@@ -106,7 +106,3 @@ def rows_of(file: Path, start: Mark) -> Iterator[Mapping[str, Any]]:
     """The rows behind a mark, one by one, up to the first line that is none."""
     found = (parsed(line) for line in lines(file, start.bytes))
     yield from takewhile(lambda row: row is not None, found)
-
-
-def errors_in(rows: Iterator[Mapping[str, Any]]) -> Counter[str]:
-    return Counter(str(row["error"]) for row in rows if row.get("error") is not None)

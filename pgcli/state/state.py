@@ -179,7 +179,7 @@ class State:
             self.progress = progress_of(told or {})
             self.run, self._files = str(self.record["run"]), str(self.record["files"])
             self._is_begun = True
-        elif self.output.exists() and not (self.output.is_dir() and is_empty(self.output)):
+        elif self.output.exists() and not is_empty_folder(self.output):
             raise OutputExists(
                 f"{self.output} exists, and nothing beside it says how to go on with it",
                 hint="--overwrite replaces it; another -o leaves it alone",
@@ -212,8 +212,8 @@ class State:
             file.unlink(missing_ok=True)
 
 
-def is_empty(folder: Path) -> bool:
-    return next(folder.iterdir(), None) is None
+def is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and next(path.iterdir(), None) is None
 
 
 def is_begun(output: Path) -> bool:
