@@ -20,7 +20,13 @@ from pgcli.cli.downloads import Downloads
 from pgcli.cli.drawing.option import open_drawing
 from pgcli.cli.models import check_revision
 from pgcli.cli.options import Options
-from pgcli.cli.output import Output, check_output, opened
+from pgcli.cli.output import (
+    Output,
+    check_output,
+    insist_on_as_many,
+    nothing_left,
+    opened,
+)
 from pgcli.cli.plan import Plan
 from pgcli.cli.provenance import settings_of_model, told_of_run
 from pgcli.cli.screen import Screen, is_terminal
@@ -28,7 +34,7 @@ from pgcli.cli.shrinking import Shrinking
 from pgcli.cli.sidecars import open_sidecars
 from pgcli.cli.stopping import Drain, Stopped
 from pgcli.cli.watching import Undrawn, Watching, standing
-from pgcli.errors import NoInputError, OutputExists
+from pgcli.errors import NoInputError
 from pgcli.records import Answer, Item, Picture, error_answer
 from pgcli.run import Ask, Look, Tally, run
 from pgcli.tasks import Question, insist_on_room
@@ -78,38 +84,6 @@ def answer(
     if isinstance(items, plans.Taste) and items.exceeded:
         raise plans.too_many_for_demo(f"more than {plans.DEMO_PICTURES} pictures")
     return 3 if tally.errors or output.errors else 0
-
-
-def insist_on_as_many(plan: Plan, output: Output) -> None:
-    """Raise OutputExists where the input has become shorter than what was made of it."""
-    if plan.options.input.limit is None and plan.rows is not None and output.rows > plan.rows:
-        raise OutputExists(
-            f"{plan.options.output.output} has {output.rows:,} rows, and the input only makes "
-            f"{plan.rows:,}",
-            hint="name the whole input; another -o begins anew, --overwrite replaces it",
-        )
-
-
-def nothing_left(plan: Plan, output: Output, screen: Screen) -> int:
-    """Say that all rows are there; the exit code is what the run that made them had.
-
-    It may have been killed before it could give them their place. Raises OutputExists where they
-    are not those of the input. A shard that has no rows begins nothing.
-    """
-    if not output.rows:
-        screen.say("nothing is to do: no row of the input is this shard's")
-        return 0
-    assert output.ledger is not None
-    place = 0
-    with output.sink:
-        for item in plan.items():
-            for prompt in item.prompts:
-                output.ledger.is_due(place, item, prompt)
-                place += 1
-    errors = output.errors.total()
-    with_errors = f", {errors:,} with errors (--retry-errors asks them again)" if errors else ""
-    screen.say(f"nothing is left to do: all {output.rows:,} rows are there{with_errors}")
-    return 3 if errors else 0
 
 
 def remark(plan: Plan, screen: Screen) -> None:

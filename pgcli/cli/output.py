@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from pgcli.cli.plan import Plan
 from pgcli.cli.provenance import settings_of
 from pgcli.cli.screen import Screen
-from pgcli.errors import OutputFailed, UsageError
+from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.rows import Layout
 from pgcli.run import Ledger
 from pgcli.sinks import (
@@ -170,3 +170,35 @@ def kinds_of(plan: Plan) -> Kinds:
     if plan.source.total is None:
         return kept.as_text_all(names)
     return kept.kinds_of(names, lambda: (item.kept for item in plan.source))
+
+
+def insist_on_as_many(plan: Plan, output: Output) -> None:
+    """Raise OutputExists where the input has become shorter than what was made of it."""
+    if plan.options.input.limit is None and plan.rows is not None and output.rows > plan.rows:
+        raise OutputExists(
+            f"{plan.options.output.output} has {output.rows:,} rows, and the input only makes "
+            f"{plan.rows:,}",
+            hint="name the whole input; another -o begins anew, --overwrite replaces it",
+        )
+
+
+def nothing_left(plan: Plan, output: Output, screen: Screen) -> int:
+    """Say that all rows are there; the exit code is what the run that made them had.
+
+    It may have been killed before it could give them their place. Raises OutputExists where they
+    are not those of the input. A shard that has no rows begins nothing.
+    """
+    if not output.rows:
+        screen.say("nothing is to do: no row of the input is this shard's")
+        return 0
+    assert output.ledger is not None
+    place = 0
+    with output.sink:
+        for item in plan.items():
+            for prompt in item.prompts:
+                output.ledger.is_due(place, item, prompt)
+                place += 1
+    errors = output.errors.total()
+    with_errors = f", {errors:,} with errors (--retry-errors asks them again)" if errors else ""
+    screen.say(f"nothing is left to do: all {output.rows:,} rows are there{with_errors}")
+    return 3 if errors else 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +21,30 @@ def put(file: Path, value: Any, *, lasting: bool = True) -> None:
 
     Raises OutputFailed.
     """
+    with _beside(file, value, lasting=lasting) as beside:
+        beside.replace(file)
+
+
+def put_new(file: Path, value: Any) -> bool:
+    """Write the value as JSON if there is no file of that name yet; False where there is one."""
+    with _beside(file, value, lasting=True) as beside:
+        return named(beside, file)
+
+
+@contextmanager
+def _beside(file: Path, value: Any, *, lasting: bool) -> Iterator[Path]:
+    """The value as JSON in a file beside, to be given its name in the block, and gone after it."""
     beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     with writing(file):
         try:
             beside.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
             if lasting:
                 sync(beside)
-            beside.replace(file)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
-        if lasting:
-            sync(file.parent)
-
-
-def put_new(file: Path, value: Any) -> bool:
-    """Write the value as JSON if there is no file of that name yet; False where there is one."""
-    beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    with writing(file):
-        try:
-            beside.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-            sync(beside)
-            is_new = named(beside, file)
+            yield beside
         finally:
             beside.unlink(missing_ok=True)
-        sync(file.parent)
-    return is_new
+        if lasting:
+            sync(file.parent)
 
 
 def named(beside: Path, file: Path) -> bool:
