@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import random
 import subprocess
 import sys
 import time
@@ -19,106 +18,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgcli.errors import OutputExists, OutputFailed, OutputInUse
-from pgcli.records import COLUMNS, Answer, Fault, Item, Picture, error_answer
-from pgcli.rows import Layout
-from pgcli.run import answers, run
+from pgcli.records import Answer
+from pgcli.run import answers
 from pgcli.sinks import jsonl
 from pgcli.sinks.jsonl import JsonLines
 from pgcli.state import journal as journals
 from pgcli.state.state import State
+from tests.making import (
+    LAYOUT,
+    Killed,
+    answer,
+    item,
+    key_of,
+    look,
+    made,
+    many,
+    places,
+    refuse,
+    rows_in,
+)
 
 ROOT = Path(__file__).parent.parent
 PRETEND = [sys.executable, str(ROOT / "tests" / "pretend.py")]
 EXAMPLES = ROOT / "examples" / "images"
-LAYOUT = Layout(timing=False)
-refuse = partial(error_answer, task="ask", model="fake")
-
-
-def item(index: int, prompts: tuple[str, ...] = ("what?",)) -> Item:
-    return Item(index, f"{index}.png", f"{index}.png", prompts=prompts)
-
-
-def answer(picture: Picture, prompt: str) -> Answer:
-    known: dict[str, Any] = dict.fromkeys(COLUMNS)
-    known |= {"index": picture.item.index, "id": picture.item.id, "image": picture.item.image}
-    text = f"«{picture.item.id}»\u2028 {prompt}" * (1 + picture.item.index % 5)
-    return Answer(**known | {"prompt": prompt, "answer": text, "boxes": ()})
-
-
-def look(items: Any, broken: Any = ()) -> Iterator[Picture]:
-    for each in items:
-        fault = Fault("truncated", "It ends early.") if each.index in broken else None
-        yield Picture(each, 8, 8, None, 1.0, fault)
-
-
-def ask_at_will(stream: Any, rng: random.Random, asked: list[int]) -> Iterator[tuple[int, Answer]]:
-    """Answers in an order of its own, a few pictures held at a time, as an engine has it."""
-    held: list[tuple[int, Answer]] = []
-    for first, picture in stream:
-        for number, prompt in enumerate(picture.item.prompts):
-            asked.append(first + number)
-            held.append((first + number, answer(picture, prompt)))
-        while len(held) > 4 or (held and rng.random() < 0.4):
-            yield held.pop(rng.randrange(len(held)))
-    rng.shuffle(held)
-    yield from held
-
-
-class Killed(BaseException):
-    """The end of a process, as far as what it did not do any more goes."""
-
-
-def made(
-    output: Path,
-    items: list[Item],
-    *,
-    rows: int | None = None,
-    seed: int = 0,
-    broken: Any = (),
-    retry: bool = False,
-    settings: Any = (("seed", 0),),
-) -> list[int]:
-    """Have a run make the output, killed after so many rows; the places that were asked about."""
-    asked: list[int] = []
-    state = State(output)
-    with state:
-        state.insist(dict(settings))
-        sink = JsonLines(state, LAYOUT, retry=retry)
-        left = rows
-
-        def save(answer: Answer) -> None:
-            nonlocal left
-            if left == 0:
-                raise Killed
-            left = None if left is None else left - 1
-            sink.save(answer)
-
-        asking = partial(ask_at_will, rng=random.Random(seed), asked=asked)
-        seeing = partial(look, broken=broken)
-        try:
-            run(items, seeing, asking, save, refuse, ledger=sink)
-        except Killed:
-            return asked  # without a word: nothing is synced, nothing closed
-        with sink:
-            pass
-    return asked
-
-
-def places(output: Path) -> list[tuple[int, str]]:
-    return [(row["index"], row["prompt"]) for row in rows_in(output)]
-
-
-def rows_in(output: Path) -> list[dict[str, Any]]:
-    return (
-        [json.loads(line) for line in output.read_bytes().splitlines()] if output.exists() else []
-    )
-
-
-def key_of(items: list[Item]) -> list[tuple[int, str]]:
-    return [(one.index, prompt) for one in items for prompt in one.prompts]
-
-
-ITEMS = [item(k, ("a", "b", "c")[: 1 + k % 3]) for k in range(17)]
+ITEMS = many(17)
 
 
 @pytest.fixture(scope="module")

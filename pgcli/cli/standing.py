@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from pgcli.errors import UsageError
 from pgcli.printable import printable
 from pgcli.sinks.reading import behind
 from pgcli.state.files import got
-from pgcli.state.folder import state_folder
+from pgcli.state.folder import chunk_lines, is_in_chunks, state_folder
 from pgcli.state.lock import OWNER, is_alive
 from pgcli.state.state import PROGRESS, RUN, Progress, progress_of
 
@@ -62,7 +63,8 @@ def standing(output: Path) -> Standing:
     told = Standing(str(output), begun=record.get("begun"))
     files = sorted(folder.glob(f"{PROGRESS}*.json"))
     for file in files or [folder / f"{PROGRESS}.json"]:
-        add(told, progress_of(got(file) or {}), output)
+        part = file.stem.removeprefix(PROGRESS)
+        add(told, progress_of(got(file) or {}), output, part)
     owners = [got(file) or {} for file in sorted(folder.glob(f"{OWNER}*.json"))]
     told.runs = [owner for owner in owners if is_alive(owner)]
     is_complete = told.total is not None and told.rows >= told.total
@@ -72,11 +74,14 @@ def standing(output: Path) -> Standing:
     return told
 
 
-def add(told: Standing, progress: Progress, output: Path) -> None:
-    """Add what one process wrote down, and what it saved since."""
-    rows, errors = progress.rows, dict(progress.errors)
-    if not output.is_dir() and output.suffix.lower() != ".parquet":
-        rows, errors = behind(output, progress.safe)
+def add(told: Standing, progress: Progress, output: Path, part: str) -> None:
+    """Add what one process wrote down, and what it saved since in the file it was at then."""
+    is_chunk = is_in_chunks(output)
+    file = chunk_lines(output, progress.chunk, part) if is_chunk else output
+    rows, errors = behind(file, progress.safe)
+    if is_chunk:  # those of other chunks
+        rows += progress.rows - progress.safe.rows
+        errors = Counter(progress.errors) - Counter(progress.safe.errors) + errors
     told.rows += rows
     for code, count in errors.items():
         told.errors[code] = told.errors.get(code, 0) + count

@@ -2,50 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from pgcli.errors import OutputFailed
 from pgcli.records import Answer, Item
 from pgcli.rows import Layout, json_text
+from pgcli.sinks.due import Due
 from pgcli.sinks.jsonl import SECONDS_BETWEEN_SYNCS, json_line
-from pgcli.sinks.parts import Chunk
-from pgcli.sinks.schema import Row
-from pgcli.state.journal import Journal
+from pgcli.sinks.parts import Chunk, Shelf
+from pgcli.state.folder import UNFINISHED, chunk_lines
 from pgcli.state.log import Mark
 from pgcli.state.old import Old
 from pgcli.state.passing import Passing
 from pgcli.state.saved import Safe, Saved, rows_of
 from pgcli.state.shard import CHUNK_ROWS
-from pgcli.state.state import JOURNAL, TORN, State
-from pgcli.state.writing import writing
-
-UNFINISHED = "chunks"
-
-
-class Shelf(Protocol):
-    """Where complete chunks are."""
-
-    def chunks(self) -> dict[int, Chunk]:
-        """Those that are there, by their numbers."""
-
-    def rows(self, number: int) -> Iterator[Row]:
-        """The rows of one that is there."""
-
-    def put(self, chunk: Chunk, rows: list[Row]) -> None:
-        """Have the chunk be there, for good. One of as many rows that is there already stays."""
-
-    def finish(self) -> None:
-        """All chunks are there."""
-
-    def clear(self) -> None:
-        """The run ends; nothing stays that the next one does not need."""
+from pgcli.state.state import TORN, State
+from pgcli.state.writing import make_folder, writing
 
 
 @dataclass
@@ -79,20 +58,18 @@ class Chunks:
         self._state, self._layout, self._shelf = state, layout, shelf
         self._is_ours, self._retry = is_ours, retry
         self._folder = state.folder / UNFINISHED
-        self._journal = Journal(state.folder / f"{JOURNAL}{state.part}.jsonl")
         self._done = {n: c for n, c in shelf.chunks().items() if is_ours(n)}
         self._open: dict[int, Open] = {}
         self._passing: tuple[int, Passing] = (-1, Passing(state.output))
-        self._due: deque[int] = deque()
         self._is_begun = False
         self._synced = monotonic()
-        self._known = self._journal.rows() if state.is_old else {}
         if state.is_old:
             self._reopen()
-        for place, row in list(self._known.items()):
-            if self._has(place) or (retry and row.get("error") is not None):
-                self._known.pop(place)
-                self._journal.leave(place)
+        self._due = Due(
+            state,
+            layout,
+            lambda place, row: self._has(place) or (retry and row.get("error") is not None),
+        )
 
     @property
     def rows(self) -> int:
@@ -122,7 +99,7 @@ class Chunks:
             chunk = self._open[number] = self._opened(number)
         if not chunk.saved.is_new(at, item, prompt):
             return False
-        self._due.append(place)
+        self._due.add(place, item, prompt)
         if chunk.old is not None:
             chunk.old.insist(at, item, prompt)
         return True
@@ -130,10 +107,10 @@ class Chunks:
     def is_known(self, place: int) -> bool:
         chunk = self._open[place // CHUNK_ROWS]
         is_old = chunk.old is not None and chunk.old.is_known(place % CHUNK_ROWS)
-        return is_old or place in self._known
+        return is_old or self._due.is_known(place)
 
     def row(self, place: int) -> Answer:
-        row = self._known.pop(place, None)
+        row = self._due.take(place)
         if row is None:
             old = self._open[place // CHUNK_ROWS].old
             assert old is not None
@@ -142,14 +119,13 @@ class Chunks:
 
     def wait(self, place: int, answer: Answer) -> None:
         self._begin()
-        self._journal.add(place, json_text(self._layout.row(answer)))
+        self._due.wait(place, answer)
 
     def save(self, answer: Answer) -> None:
         self._begin()
-        place = self._due.popleft()
-        chunk = self._open[place // CHUNK_ROWS]
+        chunk = self._open[self._due.head() // CHUNK_ROWS]
         chunk.saved.add(json_line(answer, self._layout).encode(), answer.error)
-        self._journal.leave(place)
+        self._due.leave()
         if chunk.saved.rows == CHUNK_ROWS:
             self._complete(chunk)
         if monotonic() - self._synced >= SECONDS_BETWEEN_SYNCS:
@@ -175,7 +151,7 @@ class Chunks:
         finally:
             for chunk in self._open.values():
                 chunk.saved.close()
-            self._journal.close()
+            self._due.close()
             self._shelf.clear()
 
     def _begin(self) -> None:
@@ -183,7 +159,7 @@ class Chunks:
             return
         self._state.begin()
         with writing(self._folder):
-            self._folder.mkdir(exist_ok=True)
+            make_folder(self._folder)
         self._is_begun = True
 
     def _is_beyond(self, number: int, at: int, item: Item, prompt: str) -> bool:
@@ -208,7 +184,7 @@ class Chunks:
 
     def _opened(self, number: int) -> Open:
         done, old, progress = self._done.get(number), None, self._state.progress
-        file = self._folder / f"{number:06}{self._state.part}.jsonl"
+        file = chunk_lines(self._state.output, number, self._state.part)
         safe = progress.safe if progress.chunk == number else Safe()
         if done is not None and self._retry and done.errors:
             file = file.with_suffix(".retry.jsonl")
@@ -226,7 +202,7 @@ class Chunks:
         lines = [json_text(dict(row)) + "\n" for row in self._shelf.rows(done.number)]
         beside = file.with_suffix(".tmp")
         with writing(file):
-            self._folder.mkdir(exist_ok=True)
+            make_folder(self._folder)
             beside.write_text("".join(lines), encoding="utf-8")
             beside.replace(file)
         size = sum(len(line.encode()) for line in lines)
@@ -267,5 +243,5 @@ class Chunks:
         progress.chunk, progress.safe = 0, Safe()
         for chunk in self._open.values():
             progress.chunk, progress.safe = chunk.number, chunk.saved.sync()
-        self._journal.sync()
+        self._due.sync()
         self._state.tell(lasting=True)

@@ -14,7 +14,7 @@ from pgcli.sinks import kept
 from pgcli.sinks.parts import Chunk, chunks_in, metadata, published, rows_in, write
 from pgcli.sinks.schema import Row, table
 from pgcli.state.state import State
-from pgcli.state.writing import writing
+from pgcli.state.writing import make_folder, writing
 
 NAME = re.compile(r"part-(\d{6,})\.parquet")
 
@@ -62,7 +62,7 @@ class Folder:
                 hint="another -o begins anew; --overwrite replaces it",
             ) from problem
         with writing(self._output):
-            self._output.mkdir(exist_ok=True)
+            make_folder(self._output)
             write(beside, made, rows, told)
         self._publish(beside, chunk)
 
@@ -81,7 +81,7 @@ class Folder:
 
     def finish(self) -> None:
         with writing(self._output):
-            self._output.mkdir(exist_ok=True)
+            make_folder(self._output)
 
     def clear(self) -> None:
         pass

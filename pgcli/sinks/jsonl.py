@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from functools import partial
 from time import monotonic
 from types import TracebackType
@@ -11,11 +11,11 @@ from typing import Self
 from pgcli.errors import OutputFailed
 from pgcli.records import Answer, Item
 from pgcli.rows import Layout, json_text
-from pgcli.state.journal import Journal
+from pgcli.sinks.due import Due
 from pgcli.state.log import Mark
 from pgcli.state.old import Old
 from pgcli.state.saved import Safe, Saved, rows_of
-from pgcli.state.state import JOURNAL, RETRIED, TORN, State
+from pgcli.state.state import RETRIED, TORN, State
 from pgcli.state.writing import sync, writing
 
 #: So often rows are made to outlast a power cut; those of the last seconds are computed again.
@@ -41,8 +41,6 @@ class JsonLines:
     def __init__(self, state: State, layout: Layout, *, retry: bool = False):
         self._state = state
         self._layout = layout
-        self._journal = Journal(state.folder / f"{JOURNAL}.jsonl")
-        self._due: deque[int] = deque()
         self._synced = monotonic()
         old_rows = partial(rows_of, state.output, Mark())
         self._old = Old(state.output, old_rows) if retry else None
@@ -50,11 +48,11 @@ class JsonLines:
         safe = state.progress.safe if state.is_old and not retry else Safe()
         # an output that is to be replaced is not looked into
         self._saved = Saved(self._file, state.folder / TORN, safe, is_new=not state.is_old)
-        self._known = self._journal.rows() if state.is_old else {}
-        for place, row in list(self._known.items()):
-            if place < self.rows or (retry and row.get("error") is not None):
-                self._known.pop(place)
-                self._journal.leave(place)
+        self._due = Due(
+            state,
+            layout,
+            lambda place, row: place < self.rows or (retry and row.get("error") is not None),
+        )
 
     @property
     def rows(self) -> int:
@@ -74,16 +72,17 @@ class JsonLines:
     def is_due(self, place: int, item: Item, prompt: str) -> bool:
         is_new = self._saved.is_new(place, item, prompt)
         if is_new:
-            self._due.append(place)
+            self._due.add(place, item, prompt)
             if self._old is not None:
                 self._old.insist(place, item, prompt)
         return is_new
 
     def is_known(self, place: int) -> bool:
-        return place in self._known or (self._old is not None and self._old.is_known(place))
+        is_old = self._old is not None and self._old.is_known(place)
+        return is_old or self._due.is_known(place)
 
     def row(self, place: int) -> Answer:
-        found = self._known.pop(place, None)
+        found = self._due.take(place)
         if found is None:
             assert self._old is not None
             found = self._old.row(place)
@@ -91,12 +90,12 @@ class JsonLines:
 
     def wait(self, place: int, answer: Answer) -> None:
         self._state.begin()
-        self._journal.add(place, json_text(self._layout.row(answer)))
+        self._due.wait(place, answer)
 
     def save(self, answer: Answer) -> None:
         self._state.begin()
         self._saved.add(json_line(answer, self._layout).encode(), answer.error)
-        self._journal.leave(self._due.popleft())
+        self._due.leave()
         if monotonic() - self._synced >= SECONDS_BETWEEN_SYNCS:
             self._sync()
 
@@ -118,7 +117,7 @@ class JsonLines:
                 self._publish(is_complete=kind is None)
         finally:
             self._saved.close()
-            self._journal.close()
+            self._due.close()
 
     def _sync(self) -> None:
         self._synced = monotonic()
@@ -128,7 +127,7 @@ class JsonLines:
         if self._old is None:  # else the output is still the old one
             progress.safe = safe
         progress.rows, progress.errors = self.rows, dict(self.errors)
-        self._journal.sync()
+        self._due.sync()
         self._state.tell(lasting=True)
 
     def _publish(self, *, is_complete: bool) -> None:

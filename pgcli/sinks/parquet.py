@@ -13,10 +13,11 @@ from pgcli.rows import Layout
 from pgcli.sinks import kept
 from pgcli.sinks.parts import Chunk, chunks_in, metadata, published, rows_in, write
 from pgcli.sinks.schema import TYPES, Row, table
+from pgcli.state.folder import PARTS
 from pgcli.state.state import State
-from pgcli.state.writing import sync, writing
+from pgcli.state.writing import make_folder, sync, writing
 
-PARTS, WHOLE = "parts", "whole"
+WHOLE = "whole"
 
 
 class Whole:
@@ -47,7 +48,7 @@ class Whole:
     def put(self, chunk: Chunk, rows: list[Row]) -> None:
         beside = self._state.folder / "part"
         with writing(beside):
-            self._parts.mkdir(exist_ok=True)
+            make_folder(self._parts)
             told = metadata({}, self._state.run, [chunk])
             write(beside, table(rows, self._layout), rows, told)
         published(beside, self._part(chunk.number), replace=True)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow
 from pyarrow import parquet
@@ -27,6 +28,25 @@ class Chunk:
     rows: int
     digest: str
     errors: Mapping[str, int] = field(default_factory=dict)
+
+
+class Shelf(Protocol):
+    """Where complete chunks are."""
+
+    def chunks(self) -> dict[int, Chunk]:
+        """Those that are there, by their numbers."""
+
+    def rows(self, number: int) -> Iterator[Row]:
+        """The rows of one that is there."""
+
+    def put(self, chunk: Chunk, rows: list[Row]) -> None:
+        """Have the chunk be there, for good. One of as many rows that is there already stays."""
+
+    def finish(self) -> None:
+        """All chunks are there."""
+
+    def clear(self) -> None:
+        """The run ends; nothing stays that the next one does not need."""
 
 
 def metadata(

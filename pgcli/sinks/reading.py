@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pgcli.state.files import got
-from pgcli.state.folder import state_folder
+from pgcli.state.folder import PARTS, UNFINISHED, is_in_chunks, state_folder
 from pgcli.state.log import Mark, lines, parsed
 from pgcli.state.saved import Safe, rows_of
 from pgcli.state.shard import CHUNK_ROWS
@@ -23,7 +24,7 @@ def placed_rows(output: Path) -> Iterator[Placed]:
 
     Raises what pyarrow raises for a file that it cannot read.
     """
-    if output.suffix.lower() == ".parquet" or output.is_dir():
+    if is_in_chunks(output):
         yield from in_chunks(output)
         return
     for place, line in enumerate(lines(output)) if output.exists() else ():
@@ -52,19 +53,19 @@ def in_all(output: Path) -> Iterator[Placed]:
         yield from enumerate(rows_in(output))
     chunks = dict(parts_in(output))
     folder = state_folder(output)
-    chunks |= {int(part.name): part for part in (folder / "parts").glob("[0-9]*")}
-    begun = {int(file.name[:6]): file for file in (folder / "chunks").glob("[0-9]*.jsonl")}
+    chunks |= {int(part.name): part for part in (folder / PARTS).glob("[0-9]*")}
+    begun = {int(file.name[:6]): file for file in (folder / UNFINISHED).glob("[0-9]*.jsonl")}
     for number in sorted(chunks.keys() | begun.keys()):
         is_complete = number in chunks
         rows = rows_in(chunks[number]) if is_complete else rows_of(begun[number], Mark())
         yield from enumerate(rows, start=number * CHUNK_ROWS)
 
 
-def behind(file: Path, safe: Safe) -> tuple[int, dict[str, int]]:
+def behind(file: Path, safe: Safe) -> tuple[int, Counter[str]]:
     """How many rows a file of lines has, and their errors; up to `safe` they are not read again."""
-    rows, errors = safe.rows, dict(safe.errors)
+    rows, errors = safe.rows, Counter(safe.errors)
     for row in rows_of(file, Mark(safe.bytes, safe.rows)) if file.exists() else ():
         rows += 1
         if row.get("error") is not None:
-            errors[row["error"]] = errors.get(row["error"], 0) + 1
+            errors[row["error"]] += 1
     return rows, errors

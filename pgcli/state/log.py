@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import OutputFailed
-from pgcli.state.writing import writing
+from pgcli.state.writing import sync, writing
 
 CHUNK = 4 * 2**20
 
@@ -112,6 +112,7 @@ class Log:
         with writing(file):
             self._descriptor = os.open(file, flags, 0o666)
         self.mark = mark or Mark()
+        self._has_lasting_name = False
 
     def add(self, line: bytes) -> None:
         """Write the line; where there is no room for all of it there is none of it.
@@ -139,6 +140,9 @@ class Log:
         """
         with writing(self.file):
             os.fsync(self._descriptor)
+            if not self._has_lasting_name:
+                sync(self.file.parent)
+                self._has_lasting_name = True
             mine = os.fstat(self._descriptor)
             try:
                 there = self.file.stat()

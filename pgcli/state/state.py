@@ -21,7 +21,7 @@ from pgcli.state.folder import state_folder
 from pgcli.state.lock import LOCK, OWNER, only_run
 from pgcli.state.saved import Safe
 from pgcli.state.settings import Settings, differences, fingerprint, others, plain
-from pgcli.state.writing import writing
+from pgcli.state.writing import sync, writing
 
 RUN, PROGRESS, JOURNAL, TORN = "run.json", "progress", "waiting", "torn"
 RETRIED, FILES = "retried.jsonl", "files"
@@ -159,6 +159,8 @@ class State:
             self.record = got(self.folder / RUN) or record
             self.run = str(self.record["run"])
             self.insist(self._settings, self._told)
+        with writing(self.folder):
+            sync(self.folder.parent)  # an output without what it is made of is not gone on with
         self.tell()
 
     def tell(self, *, lasting: bool = False) -> None:

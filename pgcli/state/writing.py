@@ -43,3 +43,9 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder if it is not there, to outlast a power cut. Raises OSError."""
+    path.mkdir(exist_ok=True)
+    sync(path.parent)
