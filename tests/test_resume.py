@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from pgcli.errors import OutputExists, OutputFailed, OutputInUse
 from pgcli.records import Answer
 from pgcli.run import answers
-from pgcli.sinks import jsonl
+from pgcli.sinks import chunks, jsonl
 from pgcli.sinks.jsonl import JsonLines
 from pgcli.state import journal as journals
 from pgcli.state.state import State
@@ -28,6 +31,7 @@ from tests.making import (
     LAYOUT,
     Killed,
     answer,
+    chunks_of,
     item,
     key_of,
     look,
@@ -35,6 +39,7 @@ from tests.making import (
     many,
     places,
     refuse,
+    row_texts,
     rows_in,
 )
 
@@ -130,6 +135,18 @@ def test_rows_that_waited_when_it_was_killed_are_not_asked_again(tmp_path: Path)
     again = made(output, items)
     assert again == [0, 1, 2]
     assert places(output) == key_of(items)
+
+
+def test_a_row_that_waited_is_not_taken_for_one_of_another_item(tmp_path: Path) -> None:
+    output, items = tmp_path / "rows.jsonl", [item(k) for k in range(6)]
+    with State(output) as state:
+        state.insist({"seed": 0})
+        sink = JsonLines(state, LAYOUT)
+        picture = next(iter(look([items[5]])))
+        sink.wait(5, answer(picture, "what?"))
+    other = [*items[:5], item(99)]
+    assert 5 in made(output, other)
+    assert places(output) == key_of(other)
 
 
 def test_the_journal_grows_no_larger_than_what_waits(
@@ -232,7 +249,7 @@ from pathlib import Path
 from pgcli.errors import OutputInUse
 from pgcli.state.lock import only_run
 folder, go = Path(sys.argv[1]), Path(sys.argv[2])
-for turn in range(40):
+for turn in range(200):
     while not (go / str(turn)).exists():
         time.sleep(0.001)
     try:
@@ -255,13 +272,13 @@ for turn in range(40):
         )
         for number in range(3)
     ]
-    for turn in range(40):
+    for turn in range(200):
         (go / str(turn)).touch()
         wait_until(lambda turn=turn: len(list(go.glob(f"{turn}-?"))) == 2)  # type: ignore[misc]
         (go / f"{turn}-end").touch()
         wait_until(lambda turn=turn: len(list(go.glob(f"{turn}-?"))) == 3)  # type: ignore[misc]
     won = [int(line) for one in runs for line in one.communicate()[0].splitlines()]
-    assert sorted(won) == list(range(40))
+    assert sorted(won) == list(range(200))
 
 
 def wait_until(claim: Callable[[], object]) -> None:
@@ -330,7 +347,18 @@ def test_a_shorter_input_takes_no_rows_away(tmp_path: Path) -> None:
 # --- what fails in the system
 
 
-CALLS = ("pwrite", "fsync", "ftruncate", "open", "close")
+CALLS = (
+    "pwrite",
+    "fsync",
+    "ftruncate",
+    "open",
+    "close",
+    "link",
+    "replace",
+    "rename",
+    "unlink",
+    "mkdir",
+)
 
 
 class Failing:
@@ -350,30 +378,51 @@ class Failing:
 
         return call
 
+    def within(self, patch: pytest.MonkeyPatch) -> None:
+        for name in CALLS:
+            patch.setattr(os, name, self.over(getattr(os, name)))
+        for owner, name in ((parquet, "write_table"), (Path, "write_text"), (Path, "write_bytes")):
+            patch.setattr(owner, name, self.over(getattr(owner, name)))
+        patch.setattr(
+            parquet.ParquetWriter, "write_table", self.over(parquet.ParquetWriter.write_table)
+        )
 
-@pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EIO])
+
+@pytest.mark.parametrize(
+    ("problem", "retry"), [(errno.ENOSPC, False), (errno.EINTR, False), (errno.EIO, True)]
+)
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows"])
 def test_whatever_call_fails_the_rows_saved_stay_and_the_rest_comes_later(
-    tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch, problem: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, problem: int, retry: bool
 ) -> None:
-    monkeypatch.setattr(jsonl, "SECONDS_BETWEEN_SYNCS", 0.0)
+    for room in (jsonl, chunks):
+        monkeypatch.setattr(room, "SECONDS_BETWEEN_SYNCS", 0.0)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    whole = b"".join(whole.splitlines(keepends=True)[: len(key_of(ITEMS[:6]))])
+    chunks_of(3, monkeypatch)
+    few, broken = ITEMS[:4], {1, 3} if retry else set()
+    made(tmp_path / "whole" / name, few)
+    whole = row_texts(tmp_path / "whole" / name)
+    made(tmp_path / "before" / name, few, rows=None if retry else 0, broken=broken)
     for number in range(1, 1000):
-        output, failing = tmp_path / f"{number}.jsonl", Failing(number, problem)
+        output, failing = tmp_path / str(number) / name, Failing(number, problem)
+        if retry:
+            shutil.copytree(tmp_path / "before", output.parent)
+        else:
+            output.parent.mkdir()
+        before = row_texts(output)
         with monkeypatch.context() as patch:
-            for name in CALLS:
-                patch.setattr(f"pgcli.state.log.os.{name}", failing.over(getattr(os, name)))
-            try:
-                made(output, ITEMS[:6])
-            except OutputFailed:
-                assert failing.has_failed
+            failing.within(patch)
+            with suppress(OutputFailed):
+                made(output, few, retry=retry)
+                assert not failing.has_failed or row_texts(output) == whole
         if not failing.has_failed:
             assert number > 30
             return
-        kept = output.read_bytes() if output.exists() else b""
-        assert whole.startswith(kept)
-        made(output, ITEMS[:6])
-        assert output.read_bytes() == whole
+        kept = row_texts(output)
+        assert all(row in whole or row in before for row in kept)
+        assert kept == whole[: len(kept)] if not retry else len(kept) == len(whole)
+        made(output, few, retry=retry)
+        assert row_texts(output) == whole
 
 
 def test_a_file_that_vanishes_under_the_run_is_noticed(

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
+
+from pgcli.sinks.reading import placed_rows
 
 ROOT = Path(__file__).parent.parent
 PRETEND = [sys.executable, str(ROOT / "tests" / "pretend.py")]
@@ -208,6 +212,60 @@ def test_a_disk_that_is_full_costs_no_row_that_was_saved(tmp_path: Path) -> None
     assert "File too large" in said
     assert finished("caption", *MANY, "-o", output).returncode == 0
     assert saved(output) == list(range(ROWS))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 256 KiB."""
+    mount, place = shutil.which("mount"), tmp_path / "disk"
+    place.mkdir()
+    command = [str(mount), "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
+    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("only who may mount a file system has one so small")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows/"])
+def test_a_real_disk_that_is_full_costs_no_row_that_was_saved(disk: Path, name: str) -> None:
+    output, filler = f"{disk}/{name}", disk / "filler"
+    filler.write_bytes(b"x" * 100 * 1024)
+    run = finished("caption", *MANY, "-o", output)
+    said = run.stderr.decode()
+    assert run.returncode == 14, said
+    assert "No space left on device" in said
+    count = re.search(r"stopped after (\d+) rows?, saved ", said)
+    assert count is not None, said
+    assert 0 < int(count[1]) < ROWS
+    assert len(list(placed_rows(Path(output)))) == int(count[1])
+    filler.unlink()
+    subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
+    assert finished("caption", *MANY, "-o", output).returncode == 0
+    assert [row["index"] for _, row in placed_rows(Path(output)) if row] == list(range(ROWS))
+
+
+def test_a_disk_that_may_only_be_read_is_said_before_a_model_is_loaded(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    run = finished("caption", *MANY, "-o", disk / "rows.jsonl")
+    assert run.returncode == 14
+    assert b"rows.jsonl may not be written" in run.stderr
+    assert b"Traceback" not in run.stderr
+
+
+def test_a_folder_that_vanishes_under_the_run_is_noticed_in_seconds(tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    run = started("caption", *MANY, "-o", folder / "rows.jsonl", seconds=0.1)
+    wait_until(lambda: saved(folder / "rows.jsonl"))
+    folder.rename(tmp_path / "elsewhere")
+    began = time.monotonic()
+    said = run.communicate(timeout=60)[1].decode()
+    assert run.returncode == 14, said
+    assert time.monotonic() - began < 10
+    assert "Traceback" not in said
+    (tmp_path / "elsewhere").rename(folder)
+    assert finished("caption", *MANY, "-o", folder / "rows.jsonl").returncode == 0
+    assert saved(folder / "rows.jsonl") == list(range(ROWS))
 
 
 def test_errors_are_asked_again_and_the_others_stay(tmp_path: Path) -> None:

@@ -71,8 +71,9 @@ class Whole:
                 hint=f"all rows of this run are in {whole}: move it where you want it",
             )
         published(whole, self._output, replace=True)
-        for number in self._added:
-            self._part(number).unlink()
+        with writing(self._parts):
+            for number in self._added:
+                self._part(number).unlink()
         self._added.clear()
 
     def clear(self) -> None:
