@@ -12,6 +12,7 @@ from pgcli.errors import NoInputError, UsageError
 from pgcli.records import Item
 from pgcli.sources.files import Files
 from pgcli.sources.folder import Folder
+from pgcli.sources.listing import Listing
 from pgcli.sources.paths import real, scheme, shown
 from pgcli.sources.patterns import matches
 from pgcli.sources.reading import IMAGE_ENDINGS, MANIFEST_ENDINGS, Part, Reading, ending
@@ -30,6 +31,7 @@ class Source:
 
     def __init__(self, parts: Sequence[Part]):
         self._parts = tuple(parts)
+        self._additions = 0  # how often a run that went on found something new
         self.has_prompts = any(part.has_prompts for part in parts)
         self.ignored: Mapping[str, int] = sum((part.ignored for part in parts), Counter())
 
@@ -40,20 +42,32 @@ class Source:
         return sum(totals) if len(totals) == len(self._parts) else None
 
     def go_by(self, lists: Callable[[int], Path]) -> None:
-        """List the files of each folder in a file of its own, so that each keeps its place.
+        """List the files of folders and patterns, so that each keeps its place as more come.
 
-        `lists` says which, by the folder's number. Raises OSError.
+        What is new comes behind all that was there before. `lists` says where the lists of a part
+        are, by its number. Raises OSError.
         """
-        for number, part in enumerate(self._parts):
-            if isinstance(part, Folder):
-                part.go_by(lists(number))
+        changing = [
+            (part, Listing(lists(number)))
+            for number, part in enumerate(self._parts)
+            if isinstance(part, Folder | Files)
+        ]
+        known = max((listing.last for _, listing in changing), default=-1)
+        for part, listing in changing:
+            part.go_by(listing, known + 1)
+        self._additions = max((listing.last for _, listing in changing), default=0)
 
     def __iter__(self) -> Iterator[Item]:
         index = 0
-        for part in self._parts:
-            for item in part.items(index):
-                yield item
-                index += 1
+        for number in range(self._additions + 1):
+            for part in self._parts:
+                if isinstance(part, Folder | Files):
+                    found = part.items(index, number)
+                else:
+                    found = part.items(index) if number == 0 else iter(())
+                for item in found:
+                    yield item
+                    index += 1
 
 
 def open_sources(sources: Sequence[str], reading: Reading | None = None) -> Source:
@@ -102,7 +116,7 @@ def _file(name: str, path: str, reading: Reading) -> Part:
     """An image file or a manifest, by its ending. Raises UsageError for any other kind, by name."""
     kind = ending(path)
     if kind in IMAGE_ENDINGS:
-        return Files(name, [(name, path)])
+        return Files(name, [path])
     if kind in MANIFEST_ENDINGS:
         if not Path(path).is_file():
             hint = "a manifest is read twice; pipe its rows to `-` instead"
@@ -122,14 +136,14 @@ def _matched(pattern: str, reading: Reading) -> Iterator[Part]:
     ignored = Counter(ending(path) for path in set(found).difference(known))
     if not known:
         raise NoInputError(f"nothing matches {pattern}", hint=_hint(ignored))
-    files = Files(pattern, [], ignored)
+    files = Files(pattern, [], ignored, is_pattern=True)
     for path in known:
         if ending(path) in IMAGE_ENDINGS:
-            files.found.append((shown(path), path))
+            files.found.append(path)
         else:
             yield files
             yield _file(shown(path), path, reading)
-            files = Files(pattern, [])
+            files = Files(pattern, [], is_pattern=True)
     yield files
 
 

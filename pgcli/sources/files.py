@@ -7,23 +7,37 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pgcli.records import Item
-from pgcli.sources.paths import as_given
+from pgcli.sources.listing import Listing
+from pgcli.sources.paths import as_given, shown
 
 
 @dataclass
 class Files:
-    """Pictures at known paths, which need not lie in one folder."""
+    """Pictures at known paths, which need not lie in one folder; a pattern may match more later."""
 
     name: str
-    found: list[tuple[str, str]]  # as given, as opened
+    found: list[str]
     ignored: Counter[str] = field(default_factory=Counter)
+    is_pattern: bool = False
     has_prompts = False
+    _listing: Listing | None = None
 
     @property
     def total(self) -> int:
-        return len(self.found)
+        return len(self.found) if self._listing is None else self._listing.total
 
-    def items(self, first: int) -> Iterator[Item]:
-        """The pictures as given, numbered from `first`."""
-        for index, (given, path) in enumerate(self.found, first):
+    def go_by(self, listing: Listing, number: int) -> None:
+        """Go by what is listed, to which new matches are added with this number. Raises OSError."""
+        if self.is_pattern:
+            listing.add(self.found, number)
+            self._listing = listing
+
+    def items(self, first: int, number: int = 0) -> Iterator[Item]:
+        """The pictures as given, numbered from `first`; those of one list where there are lists."""
+        if self._listing is not None:
+            found = self._listing.names(number)
+        else:
+            found = iter(self.found if number == 0 else ())
+        for index, path in enumerate(found, first):
+            given = self.name if not self.is_pattern else shown(path)
             yield Item(index, as_given(given), as_given(given), path)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pgcli.errors import UsageError
 from pgcli.records import Fault, Item
+from pgcli.sources.listing import Listing
 from pgcli.sources.paths import inside_or_fault, leads_inside, shown
 from pgcli.sources.reading import IMAGE_ENDINGS, ending
 
@@ -37,7 +38,7 @@ class _Level(NamedTuple):
 class Folder:
     """A folder as a source. Nothing is remembered of it but counts; each pass walks it anew.
 
-    Once it is listed in a file each pass goes by that, whatever comes to the folder or goes.
+    Once it is listed each pass goes by that, whatever comes to the folder or goes.
     """
 
     has_prompts = False
@@ -53,25 +54,20 @@ class Folder:
         except OSError as problem:
             raise UsageError(f"{name}: {problem.strerror}") from problem
         self.ignored = walk.ignored
-        self._listed: Path | None = None
+        self._listing: Listing | None = None
 
-    def go_by(self, listed: Path) -> None:
-        """List the folder's files in a file that stays: new ones behind those listed before.
+    def go_by(self, listing: Listing, number: int) -> None:
+        """Go by what is listed, to which what is new in the folder is added with this number.
 
         A file that is listed and has vanished stays, so that each keeps its place. Raises OSError.
         """
-        before = set(names_in(listed)) if listed.exists() else set()
-        new = [found for found, _ in self._walked() if found not in before]
-        with listed.open("ab") as file:
-            # a name that was being written when a process was killed is written again
-            file.truncate(sum(len(os.fsencode(name)) + 1 for name in before))
-            file.writelines(os.fsencode(name) + b"\0" for name in new)
-        self._listed = listed
-        self.total = len(before) + len(new)
+        listing.add((found for found, _ in self._walked()), number)
+        self._listing = listing
+        self.total = listing.total
 
-    def items(self, first: int) -> Iterator[Item]:
-        """The folder's pictures, numbered from `first`."""
-        found = self._walked() if self._listed is None else self._remembered(self._listed)
+    def items(self, first: int, number: int = 0) -> Iterator[Item]:
+        """The folder's pictures, numbered from `first`; those of one list where there are lists."""
+        found = self._walked() if self._listing is None else self._remembered(number)
         for index, (relative, fault) in enumerate(found, first):
             path = os.path.join(self.path, relative)  # noqa: PTH118 - keeps the folder as typed
             id_ = shown(relative if self.alone else path)
@@ -80,9 +76,10 @@ class Folder:
     def _walked(self) -> Iterator[Found]:
         return iter(Walk(self.path, self.allow_outside_root))
 
-    def _remembered(self, listed: Path) -> Iterator[Found]:
+    def _remembered(self, number: int) -> Iterator[Found]:
+        assert self._listing is not None
         root = os.path.realpath(self.path)
-        for relative in names_in(listed):
+        for relative in self._listing.names(number):
             path = os.path.join(self.path, relative)  # noqa: PTH118
             try:
                 kind = os.lstat(path).st_mode
@@ -94,15 +91,6 @@ class Folder:
                 yield Found(relative, inside_or_fault(path, root))
             else:
                 yield Found(relative)
-
-
-def names_in(listed: Path) -> Iterator[str]:
-    """The names that a file lists, each with a NUL behind it; one that was cut is left out."""
-    rest = b""
-    with listed.open("rb") as file:
-        while chunk := file.read(2**20):
-            *names, rest = (rest + chunk).split(b"\0")
-            yield from map(os.fsdecode, names)
 
 
 @dataclass

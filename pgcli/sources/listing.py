@@ -1,0 +1,61 @@
+"""Names of a source's files, listed beside the output so that each keeps its place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+
+class Listing:
+    """The names found first, and in a list of its own each time those that were new then.
+
+    The lists lie beside each other: `BASE.0` has the first, and `BASE.2` what was new when the run
+    was gone on with for the second time that any of its sources had something new.
+    """
+
+    def __init__(self, base: Path):
+        self._base = base
+
+    @property
+    def last(self) -> int:
+        """The number of the last list; -1 where there is none."""
+        lists = self._base.parent.glob(f"{self._base.name}.*")
+        return max(
+            (int(file.suffix[1:]) for file in lists if file.suffix[1:].isdigit()), default=-1
+        )
+
+    @property
+    def total(self) -> int:
+        """How many names are listed."""
+        return sum(1 for number in range(self.last + 1) for _ in self.names(number))
+
+    def add(self, names: Iterable[str], number: int) -> None:
+        """List those of the names that are in no list yet in one of this number, for good.
+
+        There is none where nothing is new. Raises OSError.
+        """
+        before = {name for old in range(self.last + 1) for name in self.names(old)}
+        new = [os.fsencode(name) + b"\0" for name in names if name not in before]
+        if not new:
+            return
+        beside = self._file(number).with_suffix(".tmp")
+        with beside.open("wb") as file:
+            file.writelines(new)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self._file(number))  # the folder is synced before the first row is saved
+
+    def names(self, number: int) -> Iterator[str]:
+        """The names in one of the lists, in order; none where it is not there."""
+        file = self._file(number)
+        if not file.exists():
+            return
+        rest = b""
+        with file.open("rb") as opened:
+            while chunk := opened.read(2**20):
+                *names, rest = (rest + chunk).split(b"\0")
+                yield from map(os.fsdecode, names)
+
+    def _file(self, number: int) -> Path:
+        return self._base.with_name(f"{self._base.name}.{number}")
