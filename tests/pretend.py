@@ -28,7 +28,7 @@ class Engine:
     dtype = "float32"
     batch_size = 1
     reuse = SimpleNamespace(is_possible=False)
-    headroom = SimpleNamespace(told=str)
+    headroom = SimpleNamespace(told=str, known=dict, recall=lambda known: None)
 
     def ask(
         self,

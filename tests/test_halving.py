@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -334,6 +335,30 @@ def test_rows_beside_which_one_finds_no_memory_become_fewer_and_groups_do_not(
     assert engine.headroom.read.now > 2
     assert "rows at once" in engine.headroom.told()
     assert "read" not in engine.headroom.told()
+
+
+@pytest.mark.parametrize("site", ["prefill", "step"])
+def test_what_one_process_learnt_another_need_not_learn_again(
+    loaded: Engine, monkeypatch: pytest.MonkeyPatch, site: str
+) -> None:
+    memory, engine = Memory(monkeypatch, site, 3), fresh(loaded)
+    list(engine.ask(stream(), QUESTIONS["free"]))
+    known = json.loads(json.dumps(engine.headroom.known()))
+    failures, another = memory.failures, fresh(loaded)
+    assert failures > 0
+    another.headroom.recall(known)
+    answers = list(another.ask(stream(), QUESTIONS["free"]))
+    assert len(answers) == 11
+    assert memory.failures == failures
+    assert another.headroom.told() == "", "nothing shrank in this one"
+    assert another.headroom.known() == known
+
+
+def test_who_never_ran_out_has_nothing_to_hand_on() -> None:
+    assert Headroom().known() == {}
+    headroom = Headroom()
+    headroom.recall({})
+    assert headroom.at_once.now == sys.maxsize
 
 
 class TestCap:

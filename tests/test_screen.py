@@ -20,6 +20,7 @@ from pgcli.cli.options import Output
 from pgcli.cli.screen import Screen, grid
 from pgcli.cli.shrinking import Shrinking
 from pgcli.run import Tally
+from pgcli.state.state import State
 from tests import pretend
 
 ROOT = Path(__file__).parent.parent
@@ -234,6 +235,23 @@ def test_batches_that_shrink_are_remarked_on_once_while_the_run_goes_on():
         engine.headroom = SimpleNamespace(told=lambda told=told: told)
         shrinking.remark()
     assert said == ["memory ran out: 12 rows at once instead of 64; no row is lost"]
+
+
+def test_what_was_learnt_of_a_devices_memory_is_there_for_the_run_that_goes_on(tmp_path):
+    engine = pretend.Engine()
+    learnt, recalled = {"at_once": {"now": 4}}, []
+    engine.headroom = SimpleNamespace(
+        told=lambda: "4 rows at once instead of 8", known=lambda: learnt, recall=recalled.append
+    )
+    with State(tmp_path / "rows.jsonl") as state:
+        state.insist({})
+        shrinking = Shrinking(engine, str, state)
+        state.begin()
+        shrinking.remark()
+        state.tell()
+    with State(tmp_path / "rows.jsonl") as state:
+        Shrinking(engine, str, state)
+    assert recalled == [{}, learnt]
 
 
 @pytest.mark.parametrize(

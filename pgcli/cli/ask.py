@@ -157,7 +157,7 @@ def answered(
     tolerance = plan.options.running.tolerance
     if output.state is not None:
         output.state.start(plan.rows)
-    watching = Watching(progress, Shrinking(engine, screen.say), tolerance, drain)
+    watching = Watching(progress, Shrinking(engine, screen.say, output.state), tolerance, drain)
     try:
         with drain, progress, beside, output.sink:
             tally = run(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pgcli.engine.exhaustion import attempt
 from pgcli.errors import NoUsableDevice
@@ -37,6 +37,18 @@ class Cap:
     @property
     def most(self) -> int:
         return max(self._failures, default=0)
+
+    def known(self) -> dict[str, Any]:
+        """What was learnt, as plain values; nothing where memory never ran out."""
+        if not self._failures:
+            return {}
+        failures = {str(rows): times for rows, times in self._failures.items()}
+        return {"now": self.now, "failures": failures}
+
+    def recall(self, known: Mapping[str, Any]) -> None:
+        """Begin where another process on the same device was, whose `known` this is."""
+        self.now = max(1, int(known.get("now", self.now)))
+        self._failures.update({int(rows): n for rows, n in known.get("failures", {}).items()})
 
     def failed(self, rows: int) -> None:
         """Take half of so many rows, for which there was no memory, for the most."""
@@ -83,6 +95,16 @@ class Headroom:
                 hint="free some, take --dtype bfloat16, name a smaller model or another --device",
             )
 
+    def known(self) -> dict[str, Any]:
+        """What was learnt, as plain values, for the next process on the same device."""
+        caps = {"at_once": self.at_once, "read": self.read, "scored": self.scored}
+        return {name: known for name, cap in caps.items() if (known := cap.known())}
+
+    def recall(self, known: Mapping[str, Any]) -> None:
+        """Take over what another process learnt."""
+        for name, cap in (("at_once", self.at_once), ("read", self.read), ("scored", self.scored)):
+            cap.recall(known.get(name, {}))
+
     def told(self) -> str:
         """How far batches shrank, in words; empty where memory never ran out for one."""
         caps = (
@@ -91,7 +113,9 @@ class Headroom:
             (self.scored, "scored together"),
         )
         return ", ".join(
-            f"{cap.least} {what} instead of {cap.most}" for cap, what in caps if cap.most
+            f"{cap.least} {what} instead of {cap.most}"
+            for cap, what in caps
+            if cap.least < sys.maxsize
         )
 
 

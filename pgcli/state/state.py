@@ -33,7 +33,8 @@ class Progress:
     """How far a run came, as `progress.json` tells whoever asks, and the next run.
 
     `added` rows took `seconds` in the run that wrote this. `safe` is how far the file that rows are
-    added to is on disk; it is the output itself, or the journal of a `chunk` of it.
+    added to is on disk; it is the output itself, or the journal of a `chunk` of it. `memory` is
+    what was learnt of each device's.
     """
 
     rows: int = 0
@@ -42,6 +43,7 @@ class Progress:
     seconds: float = 0.0
     added: int = 0
     chunk: int = 0
+    memory: dict[str, Any] = field(default_factory=dict)
     safe: Safe = field(default_factory=Safe)
 
 
