@@ -99,6 +99,13 @@ def test_a_picture_that_kills_its_process_costs_only_itself() -> None:
     ]
 
 
+def test_workers_that_are_asked_for_guard_a_few_pictures_too() -> None:
+    pictures = look_ahead(items(2), LOOK, workers=1, total=2)
+    assert codes([next(pictures)]) == [None]
+    assert len(children()) == 1
+    pictures.close()
+
+
 def test_a_process_that_dies_by_chance_costs_nothing(tmp_path: Path) -> None:
     once = Item(0, "crash once", "x", str(tmp_path / "been here"))
     assert codes(list(look_ahead([once], pretend, workers=1, total=None))) == [None]
