@@ -371,11 +371,14 @@ def test_ten_thousand_frames_take_no_longer_than_the_first(format_: str) -> None
     film = many_frames(format_, 10_000)
     with Image.open(io.BytesIO(film)) as opened:
         assert opened.n_frames == 10_000
-    started = time.perf_counter()
-    picture = seen(film)
-    assert time.perf_counter() - started < 1
-    assert picture.pixels is not None
-    assert picture.pixels[0, 0].tolist() == [255, 0, 0]
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        picture = seen(film)
+        seconds.append(time.perf_counter() - started)
+        assert picture.pixels is not None
+        assert picture.pixels[0, 0].tolist() == [255, 0, 0]
+    assert min(seconds) < 0.1
 
 
 @pytest.mark.parametrize("format_", [format_ for format_ in FORMATS if format_ != "AVIF"])
