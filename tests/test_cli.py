@@ -257,11 +257,13 @@ def test_files_that_change_while_a_run_goes_on_cost_their_own_rows_till_they_are
 
 def test_nothing_is_told_of_what_a_link_leads_to(capsys, pictures, tmp_path, pretended):
     (tmp_path / "passwords").write_text("hush\n")
+    (tmp_path / "odd").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\4hushhush" + bytes(99))
     (pictures / "d.jpg").symlink_to(tmp_path / "passwords")
-    (pictures / "e.jpg").symlink_to("/dev/zero")
+    (pictures / "e.jpg").symlink_to(tmp_path / "odd")
+    (pictures / "f.jpg").symlink_to("/dev/zero")
     for options, codes in {
-        (): ["path_not_allowed"] * 2,
-        ("--allow-outside-root",): ["not_an_image", "not_a_regular_file"],
+        (): ["path_not_allowed"] * 3,
+        ("--allow-outside-root",): ["not_an_image", "decode_failed", "not_a_regular_file"],
     }.items():
         code, out, err = call(capsys, "caption", pictures, *options)
         assert code == 3
