@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +42,47 @@ AWKWARD_NAMES = (
     "tab\t",
     "esc\x1b]0;title\x07",
     "clear\x1b[2J",
+    "copy\x1b]52;c;cm0=\x07",
+    "link\x1b]8;;x:y\x1b\\here",
+    "c1\x9b2J\x7f",
+    "\x1b[31mred\r",
     "right\u202eleft",
     "[bold]markup[/bold]",
+    "[red]",
+    ":smiley:",
     "{path}",
     "%s",
     "-rf",
+    "--help",
     "=1+1",
     "<script>alert(1)</script>".replace("/", "\u2215"),
     "quote';\"",
+    '";',
     " blanks ",
+    "back\\slash",
+    "Case",
+    "case",
     "e\u0301",
     "\u00e9",
     "n" * 251,
     os.fsdecode(b"latin-\xe9"),
+    os.fsdecode(b"\xff"),
     "file:like a uri",
     "sub folder/deeper/leaf",
 )
+
+
+@contextmanager
+def unprivileged() -> Iterator[None]:
+    """A block run as one who may not read everything, also where root runs the tests."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def drawing(width: int = 40, height: int = 30) -> Image.Image:
@@ -73,11 +101,43 @@ def encoded(image: Image.Image, format_: str, **options: Any) -> bytes:
 def png(width: int, height: int, *, depth: int = 1, idat: bytes = b"") -> bytes:
     """A grey PNG whose header claims a size and whose data may be anything."""
     header = struct.pack(">IIBBBBB", width, height, depth, 0, 0, 0, 0)
-    chunks = _chunk(b"IHDR", header) + _chunk(b"IDAT", idat) + _chunk(b"IEND", b"")
+    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", idat) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + chunks
 
 
-def _chunk(kind: bytes, data: bytes) -> bytes:
+def gif(width: int, height: int, *, frame: tuple[int, int] | None = None) -> bytes:
+    """A GIF that claims a size, and one for its only frame, without pixels."""
+    canvas = b"GIF89a" + struct.pack("<HH", width, height) + b"\x80\0\0" + b"\0" * 6
+    first = b"," + struct.pack("<HHHH", 0, 0, *(frame or (width, height)))
+    return canvas + first + b"\0\x02\x02\x4c\x01\0;"
+
+
+def bmp(width: int, height: int) -> bytes:
+    """A BMP that claims a size and has no pixels."""
+    sizes = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, *[0] * 6)
+    return b"BM" + struct.pack("<IHHI", 54, 0, 0, 54) + sizes
+
+
+def tiff(
+    width: int,
+    height: int,
+    *,
+    more: tuple[tuple[int, ...], ...] = (),
+    data: bytes = b"",
+    next_: int = 0,
+) -> bytes:
+    """A grey TIFF that claims a size, `more` tags (number, type, count, value) and what follows."""
+    tags = [(256, 4, 1, width), (257, 4, 1, height), (258, 3, 1, 8), (259, 3, 1, 1)]
+    tags += [(262, 3, 1, 1), (277, 3, 1, 1), (278, 4, 1, height), (279, 4, 1, width * height)]
+    known = {tag[0]: tag for tag in (*tags, (273, 4, 1, 0), *more)}
+    start = 8 + 2 + 12 * len(known) + 4
+    known[273] = (273, 4, 1, start)
+    entries = b"".join(struct.pack("<HHII", *known[number]) for number in sorted(known))
+    head = b"II*\0\x08\0\0\0" + struct.pack("<H", len(known))
+    return head + entries + struct.pack("<I", next_) + data
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
     crc = zlib.crc32(kind + data)
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc)
 
@@ -85,8 +145,6 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 def _broken() -> dict[str, tuple[bytes, str]]:
     jpeg, whole_png = encoded(drawing(), "JPEG"), encoded(drawing(), "PNG")
     webp, tiff = encoded(drawing(), "WEBP"), encoded(drawing(), "TIFF", compression="tiff_lzw")
-    bomb_gif = b"GIF89a" + struct.pack("<HH", 65535, 65535) + b"\x80\0\0" + b"\0" * 6
-    bomb_gif += b"," + struct.pack("<HHHH", 0, 0, 65535, 65535) + b"\0\x02\x02\x4c\x01\0;"
     bad_crc = bytearray(whole_png)
     bad_crc[whole_png.index(b"IDAT") + 10] ^= 0xFF
     return {
@@ -96,6 +154,7 @@ def _broken() -> dict[str, tuple[bytes, str]]:
         "letter.bmp": (b"BMW and more of these", "not_an_image"),
         "half.jpg": (jpeg[: len(jpeg) // 2], "truncated"),
         "last byte gone.jpg": (jpeg[:-1], "truncated"),
+        "no end.jpg": (jpeg[:-2], "truncated"),
         "header only.jpg": (jpeg[:30], "truncated"),
         "half.png": (whole_png[: len(whole_png) // 2], "truncated"),
         "half.webp": (webp[: len(webp) // 2], "truncated"),
@@ -109,12 +168,15 @@ def _broken() -> dict[str, tuple[bytes, str]]:
         "text bomb.png": (_text_bomb(), "decode_failed"),
         "noise.tiff": (tiff[:8] + b"\xff" * 400 + tiff[408:], "decode_failed"),
         "bomb.png": (png(50_000, 50_000), "too_many_pixels"),
-        "bomb.gif": (bomb_gif, "too_many_pixels"),
+        "bomb.gif": (gif(65535, 65535), "too_many_pixels"),
+        "bomb inside.gif": (gif(10, 10, frame=(65535, 65535)), "too_many_pixels"),
+        "bomb.bmp": (bmp(2**31 - 1, 2**31 - 1), "too_many_pixels"),
         "warned.png": (png(13_000, 13_000), "too_many_pixels"),
         "eps.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "unsupported_format"),
         "pdf.jpg": (b"%PDF-1.7\n", "unsupported_format"),
         "psd.jpg": (b"8BPS\0\x01" + b"\0" * 40, "unsupported_format"),
         "heic.jpg": (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "unsupported_format"),
+        "wmf.png": (b"\xd7\xcd\xc6\x9a" + b"\0" * 40, "unsupported_format"),
         "fits.png": (b"SIMPLE  =                    T", "unsupported_format"),
         "svg.png": (b'<?xml version="1.0"?><svg/>', "unsupported_format"),
         "icon.bmp": (b"\0\0\1\0\1\0" + b"\0" * 16, "unsupported_format"),
@@ -123,7 +185,7 @@ def _broken() -> dict[str, tuple[bytes, str]]:
 
 def _text_bomb() -> bytes:
     compressed = zlib.compress(b"\0" * 2**20, 9)
-    texts = b"".join(_chunk(b"zTXt", b"k%d\0\0" % n + compressed) for n in range(80))
+    texts = b"".join(chunk(b"zTXt", b"k%d\0\0" % n + compressed) for n in range(80))
     whole = encoded(drawing(), "PNG")
     return whole[:33] + texts + whole[33:]
 
@@ -142,6 +204,9 @@ def _odd_but_fine() -> dict[str, tuple[bytes, None]]:
         "icc rubbish.png": (encoded(drawing(), "PNG", icc_profile=b"nonsense"), None),
         "dot.png": (encoded(drawing(1, 1), "PNG"), None),
         "line.png": (encoded(drawing(1, 20_000), "PNG"), None),
+        "row.png": (encoded(drawing(20_000, 1), "PNG"), None),
+        "tiff inside.png": (encoded(drawing(), "TIFF"), None),
+        "folder.jpg/leaf.png": (encoded(drawing(), "PNG"), None),
         "many frames.gif": (
             encoded(frames[0], "GIF", save_all=True, append_images=frames[1:]),
             None,
@@ -170,6 +235,11 @@ def _many_colours() -> dict[str, tuple[bytes, None]]:
 def _no_plain_files(folder: Path) -> dict[str, str | None]:
     """What only looks like a file: pipes, links, a huge hole, a file that may not be read."""
     os.mkfifo(folder / "pipe.jpg")
+    os.mknod(folder / "socket.jpg", stat.S_IFSOCK | 0o600)
+    fates: dict[str, str | None] = {}
+    with suppress(PermissionError):  # not every root makes devices
+        os.mknod(folder / "device.jpg", stat.S_IFCHR | 0o600, os.makedev(1, 5))
+        fates["device.jpg"] = "not_a_regular_file"
     (folder / "endless.jpg").symlink_to("/dev/zero")
     (folder / "secret.jpg").symlink_to("/etc/passwd")
     (folder / "nowhere.jpg").symlink_to("gone.jpg")
@@ -177,8 +247,9 @@ def _no_plain_files(folder: Path) -> dict[str, str | None]:
     (folder / "ring b.jpg").symlink_to("ring a.jpg")
     (folder / "up").symlink_to(".")
     with open(folder / "hole.jpg", "wb") as file:
-        file.truncate(2**38)
-    fates: dict[str, str | None] = {
+        file.truncate(2**40)
+    fates |= {
+        "socket.jpg": "not_a_regular_file",
         "pipe.jpg": "not_a_regular_file",
         "endless.jpg": "path_not_allowed",
         "secret.jpg": "path_not_allowed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy
 import pytest
@@ -11,9 +12,11 @@ from PIL import Image
 from safetensors import safe_open
 from transformers import AutoProcessor, PaliGemmaForConditionalGeneration
 
+import pgcli
 from pgcli.checkpoints.find import BUILTIN, DEMO, find
 from pgcli.engine.loading import load
 from pgcli.images import Square
+from pgcli.images.pixels import TURNS
 from pgcli.metrics import exact_match
 from pgcli.records import Answer, Item, Picture
 from pgcli.tasks import Question
@@ -23,6 +26,7 @@ from pgcli.training.scenes import EXAM_SEEDS, Scene
 
 SCENES = 200
 NEW_TOKENS = 40
+ONE = Path(__file__).parent.parent / "examples" / "images" / "one.png"
 Drawn = tuple[Image.Image, str, str]
 
 
@@ -99,3 +103,29 @@ def test_the_checkpoint_is_small_and_in_bfloat16() -> None:
     assert sum(file.stat().st_size for file in BUILTIN.iterdir()) < 20 * 2**20
     with safe_open(BUILTIN / "model.safetensors", framework="pt") as stored:
         assert {stored.get_slice(name).get_dtype() for name in stored.keys()} == {"BF16"}  # noqa: SIM118
+
+
+def test_boxes_lie_on_the_picture_as_it_is_seen_however_it_is_stored(tmp_path: Path) -> None:
+    """A PNG turned by its EXIF, each of the eight ways, is the same picture with the same boxes."""
+    back = {6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
+    undone = TURNS | back
+    with Image.open(ONE) as opened:
+        upright = opened.convert("RGB")
+    names = []
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        stored = upright.transpose(undone[orientation]) if orientation > 1 else upright
+        names.append(tmp_path / f"{orientation}.png")
+        stored.save(names[-1], exif=exif)
+    engine = pgcli.load(DEMO, device="cpu", dtype="float32")
+    rows = list(engine.detect(list(map(str, names)), ["circle", "square", "triangle", "star"]))
+    assert {(row.width, row.height) for row in rows} == {upright.size}
+    first = rows[0].boxes
+    assert first
+    for row in rows[1:]:
+        assert [box.label for box in row.boxes] == [box.label for box in first]
+        for box, same in zip(row.boxes, first, strict=True):
+            assert (box.xmin, box.ymin, box.xmax, box.ymax) == (
+                *(same.xmin, same.ymin, same.xmax, same.ymax),
+            )

@@ -206,6 +206,85 @@ def test_3_when_a_row_has_an_error_and_its_neighbours_have_answers(capsys, pictu
     assert "left out: 1 .txt" in err
 
 
+class Meddling(pretend.Engine):
+    """An engine during whose first row something happens."""
+
+    def __init__(self, meddle):
+        self.meddle = meddle
+
+    def ask(self, stream, question, sampling, stopped):
+        for place, picture in stream:
+            if place == 0:
+                self.meddle()
+            yield from super().ask([(place, picture)], question, sampling)
+
+
+def test_files_that_change_while_a_run_goes_on_cost_their_own_rows_till_they_are_mended(
+    capsys, monkeypatch, tmp_path
+):
+    folder, output = tmp_path / "pictures", tmp_path / "rows.jsonl"
+    folder.mkdir()
+    names = ("0 first", "1 gone", "2 cut", "3 emptied", "4 piped", "5 replaced", "6 last")
+    first, gone, cut, emptied, piped, replaced, last = (folder / f"{name}.png" for name in names)
+
+    def meddle():
+        gone.unlink()
+        cut.write_bytes(whole[: len(whole) // 2])
+        emptied.write_bytes(b"")
+        piped.unlink()
+        os.mkfifo(piped)
+        drawing(20, 10).save(beside := tmp_path / "beside.png")
+        beside.replace(replaced)
+
+    drawing().save(first)
+    whole = first.read_bytes()
+    for file in (gone, cut, emptied, piped, replaced, last):
+        file.write_bytes(whole)
+    monkeypatch.setattr(ask, "open_engine", lambda *_, **__: Meddling(meddle))
+    assert call(capsys, "caption", folder, "-o", output, "--model", "demo")[0] == 3
+    assert [(row["error"], row["width"]) for row in rows(output.read_text())] == [
+        *((None, 40), ("missing", None), ("truncated", 40), ("not_an_image", None)),
+        *(("not_a_regular_file", None), (None, 20), (None, 40)),
+    ]
+    piped.unlink()
+    for file in (gone, cut, emptied, piped):
+        file.write_bytes(whole)
+    monkeypatch.setattr(ask, "open_engine", pretend.open_engine)
+    again = ("caption", folder, "-o", output, "--model", "demo", "--retry-errors")
+    assert call(capsys, *again)[0] == 0
+    assert [row["width"] for row in rows(output.read_text())] == [40, 40, 40, 40, 40, 20, 40]
+
+
+def test_nothing_is_told_of_what_a_link_leads_to(capsys, pictures, tmp_path, pretended):
+    (tmp_path / "passwords").write_text("hush\n")
+    (tmp_path / "odd").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\4hushhush" + bytes(99))
+    (pictures / "d.jpg").symlink_to(tmp_path / "passwords")
+    (pictures / "e.jpg").symlink_to(tmp_path / "odd")
+    (pictures / "f.jpg").symlink_to("/dev/zero")
+    for options, codes in {
+        (): ["path_not_allowed"] * 3,
+        ("--allow-outside-root",): ["not_an_image", "decode_failed", "not_a_regular_file"],
+    }.items():
+        code, out, err = call(capsys, "caption", pictures, *options)
+        assert code == 3
+        assert [row["error"] for row in rows(out)] == [None, "not_an_image", None, *codes]
+        assert "hush" not in out + err
+
+
+def test_names_that_look_like_options_are_names(capsys, monkeypatch, tmp_path, pretended):
+    monkeypatch.chdir(tmp_path)
+    names = ["--help.png", "-rf.png", "{path}.png", "[red].png", "%s.png", " blanks .png"]
+    for name in names:
+        drawing().save(tmp_path / name)
+    for arguments in (["--", *names], [f"./{name}" for name in names], ["."], ["-"]):
+        typed = io.TextIOWrapper(io.BytesIO("\n".join(names).encode()))
+        monkeypatch.setattr(sys, "stdin", typed)
+        code, out, _ = call(capsys, "caption", *arguments)
+        assert code == 0
+        given = sorted(row["id"].removeprefix("./") for row in rows(out))
+        assert given == sorted(names)
+
+
 def test_4_when_there_is_no_picture(capsys, tmp_path):
     (tmp_path / "scan.heic").touch()
     code, _, err = call(capsys, "caption", tmp_path)

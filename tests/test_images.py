@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import struct
 import subprocess
 import sys
@@ -11,13 +12,14 @@ import threading
 import time
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import EpsImagePlugin, Image, ImageCms
 from PIL.JpegImagePlugin import JpegImageFile
 
 from pgcli.images import FORMATS, Limits, Square, files, look, upright
@@ -72,6 +74,27 @@ def test_the_square_is_what_pillow_resizes_to_byte_for_byte() -> None:
         assert pixels.dtype == np.uint8
         assert pixels.flags.c_contiguous
         assert pixels.tobytes() == expected.tobytes()
+
+
+def display_p3() -> bytes:
+    """The colour profile that telephones write, wider than sRGB: that one with other primaries."""
+    primaries = {
+        b"rXYZ": (0.5151, 0.2412, -0.0011),
+        b"gXYZ": (0.2919, 0.6922, 0.0419),
+        b"bXYZ": (0.1572, 0.0666, 0.7841),
+    }
+    profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    for name, values in primaries.items():
+        (start,) = struct.unpack_from(">I", profile, profile.index(name) + 4)
+        struct.pack_into(">3i", profile, start + 8, *(round(value * 65536) for value in values))
+    return bytes(profile)
+
+
+def test_the_colour_profile_of_these_tests_is_one() -> None:
+    opened = ImageCms.ImageCmsProfile(io.BytesIO(display_p3()))
+    there = ImageCms.buildTransform(opened, ImageCms.createProfile("sRGB"), "RGB", "RGB")
+    changed = ImageCms.applyTransform(Image.new("RGB", (1, 1), (200, 100, 50)), there)
+    assert changed.getpixel((0, 0)) != (200, 100, 50)
 
 
 MODES = {
@@ -210,10 +233,35 @@ def test_a_picture_is_turned_as_its_exif_says(format_: str, orientation: int) ->
     assert quarters[blue][2] > 200 > 100 > quarters[blue][0]
 
 
-def test_an_orientation_that_does_not_exist_changes_nothing() -> None:
+@pytest.mark.parametrize("orientation", [0, 9, 99, 65535])
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP"])
+def test_an_orientation_that_does_not_exist_changes_nothing(format_: str, orientation: int) -> None:
     exif = Image.Exif()
-    exif[0x0112] = 99
-    assert seen(encoded(drawing(), "JPEG", exif=exif)).width == 40
+    exif[0x0112] = orientation
+    odd, plain = (seen(encoded(drawing(), format_, exif=of)).pixels for of in (exif, b""))
+    assert odd is not None
+    assert np.array_equal(odd, plain)
+
+
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("profile", [display_p3(), display_p3()[:200], b"nonsense"])
+def test_a_colour_profile_right_or_wrong_leaves_the_pixels_as_they_are_stored(
+    format_: str, profile: bytes
+) -> None:
+    tagged = encoded(drawing(), format_, icc_profile=profile)
+    assert profile in tagged or format_ == "PNG"  # which packs it
+    assert np.array_equal(pixels_of(tagged), pixels_of(encoded(drawing(), format_)))
+
+
+def test_the_cyan_magenta_yellow_of_a_jpeg_may_be_stored_as_brightness_and_colour() -> None:
+    # Pillow writes no YCCK: its CMYK with the marker that says what the first three channels are
+    stored = Image.merge("CMYK", [Image.new("L", (16, 16), of) for of in (76, 85, 255, 0)])
+    plain = encoded(stored, "JPEG", quality=100)
+    marker = plain.index(b"Adobe") + 11
+    assert plain[marker] == 0
+    ycck = plain[:marker] + b"\2" + plain[marker + 1 :]
+    assert pixels_of(plain)[8, 8].tolist() == [179, 170, 0]
+    assert pixels_of(ycck)[8, 8].tolist() == [255, 0, 2]
 
 
 def test_the_size_is_upright_even_where_decoding_fails() -> None:
@@ -287,6 +335,128 @@ def test_only_the_first_frame_is_shown() -> None:
         assert pixels_of(data)[0, 0, 0] > 200, format_
 
 
+def many_frames(format_: str, count: int) -> bytes:
+    """A film whose first frame is red; frames of 8 x 8 that are put together by hand."""
+    two = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    options = {"lossless": True} if format_ == "WEBP" else {}
+    film = encoded(two[0], format_, save_all=True, append_images=two[1:], **options)
+    if format_ == "GIF":
+        start = film.rindex(b"!\xf9")
+        return film[:start] + film[start:-1] * (count - 1) + b";"
+    if format_ == "WEBP":
+        start = film.index(b"ANMF", film.index(b"ANMF") + 1)
+        film = film[:start] + film[start:] * (count - 1)
+        return film[:4] + struct.pack("<I", len(film) - 8) + film[8:]
+    chunks = list(png_chunks(film))
+    body, number = [], 0
+    for kind, data in [*chunks[:-1], *chunks[-3:-1] * (count - 2), chunks[-1]]:
+        if kind == b"acTL":
+            data = struct.pack(">II", count, 0)
+        elif kind in (b"fcTL", b"fdAT"):
+            data, number = struct.pack(">I", number) + data[4:], number + 1
+        body.append(awkward.chunk(kind, data))
+    return film[:8] + b"".join(body)
+
+
+def png_chunks(file: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = 8
+    while at < len(file):
+        (length,) = struct.unpack_from(">I", file, at)
+        yield file[at + 4 : at + 8], file[at + 8 : at + 8 + length]
+        at += 12 + length
+
+
+@pytest.mark.parametrize("format_", ["GIF", "WEBP", "PNG"])
+def test_ten_thousand_frames_take_no_longer_than_the_first(format_: str) -> None:
+    film = many_frames(format_, 10_000)
+    with Image.open(io.BytesIO(film)) as opened:
+        assert opened.n_frames == 10_000
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        picture = seen(film)
+        seconds.append(time.perf_counter() - started)
+        assert picture.pixels is not None
+        assert picture.pixels[0, 0].tolist() == [255, 0, 0]
+    assert min(seconds) < 0.1
+
+
+@pytest.mark.parametrize("format_", [format_ for format_ in FORMATS if format_ != "AVIF"])
+@pytest.mark.parametrize("size", [(1, 1), (1, 16_383), (16_383, 1)])
+def test_a_picture_as_thin_as_a_line_is_a_picture(format_: str, size: tuple[int, int]) -> None:
+    data = encoded(Image.new("RGB", size, "red"), format_)
+    for square in (SQUARE, FAST):
+        picture = seen(data, square)
+        assert picture.fault is None
+        assert (picture.width, picture.height) == size
+        assert picture.pixels is not None
+        assert picture.pixels.min() >= 0
+        assert picture.pixels[..., 0].min() > 250
+
+
+def strange_tiffs() -> dict[str, tuple[bytes, str | None]]:
+    """TIFFs whose pages and tags lead astray, and whose pixels are rubbish, with their fates."""
+    grey, rubbish = bytes(100), np.random.default_rng(0).bytes(100)
+    plain = awkward.tiff(10, 10, data=grey, next_=222)
+    assert len(plain) == 222
+    pages = np.zeros(10**6, [("count", "<u2"), ("tag", "<u2,<u2,<u4,<u4"), ("next", "<u4")])
+    pages["count"], pages["tag"] = 1, (256, 4, 1, 10)
+    pages["next"] = 222 + pages.itemsize * np.arange(1, 10**6 + 1)
+    endless = tuple((1000 + n, 4, 2**30, 8) for n in range(2000))
+    whole = tuple((1000 + n, 2, 2**20, 8) for n in range(2000))
+    kinds = {"lzw": 5, "deflate": 8, "jpeg": 7}
+    return {
+        "million pages": (plain + pages.tobytes(), None),
+        "ring": (awkward.tiff(10, 10, data=grey, next_=8), None),
+        "tags longer than the file": (awkward.tiff(10, 10, more=endless, data=grey), None),
+        "tags upon tags": (awkward.tiff(10, 10, more=whole, data=bytes(2**20)), None),
+        "no pixels": (awkward.tiff(9000, 9000, data=grey), "truncated"),
+        "many channels": (
+            awkward.tiff(10, 10, more=((277, 3, 1, 65535),), data=grey),
+            "decode_failed",
+        ),
+    } | {
+        name: (awkward.tiff(10, 10, more=((259, 3, 1, kind),), data=rubbish), "decode_failed")
+        for name, kind in kinds.items()
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Tag data larger")
+@pytest.mark.parametrize("name", strange_tiffs())
+def test_a_tiff_that_leads_astray_has_its_fate_soon(name: str) -> None:
+    data, fate = strange_tiffs()[name]
+    started = time.perf_counter()
+    assert code(data) == fate
+    assert time.perf_counter() - started < 2
+
+
+def test_a_tiff_that_leads_astray_leaves_the_terminal_clean(tmp_path: Path) -> None:
+    files = []
+    for name, (data, _) in strange_tiffs().items():
+        files.append(tmp_path / name)
+        files[-1].write_bytes(data)
+    fates = [fate for _, fate in strange_tiffs().values()]
+    bare, quiet = (LOOK_AT_FILES.replace("BARE", str(bare)) for bare in (True, False))
+    assert looked_at_by_a_program(bare, *files)[1], "files that make no noise prove nothing"
+    assert looked_at_by_a_program(quiet, *files) == [" ".join(map(str, fates)) + "\n", ""]
+
+
+def test_no_picture_starts_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ghostscript = tmp_path / "gs"
+    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path}/called\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+    boxed = b"\xc5\xd0\xd3\xc6" + struct.pack("<II", 30, len(eps)) + bytes(18) + eps
+    for data in (eps, boxed, eps.replace(b" EPSF-3.0", b"")):
+        assert code(data) == "unsupported_format"
+        assert not (tmp_path / "called").exists()
+    with pytest.raises(OSError), Image.open(io.BytesIO(eps)) as opened:  # noqa: PT011
+        opened.load()
+    assert (tmp_path / "called").exists(), "a program that nothing would start proves nothing"
+
+
 def test_a_jpeg_with_a_broken_index_of_frames_is_still_a_jpeg() -> None:
     whole = encoded(drawing(), "JPEG")
     index = b"MPF\0II*\0\x08\0\0\0\xff\xff" + b"\xff" * 40
@@ -305,17 +475,49 @@ def test_the_pixel_limit_is_the_users_and_not_pillows() -> None:
     assert code(wide, Limits(max_pixels=10**9)) is None
 
 
-def test_a_bomb_is_refused_from_its_header_at_once() -> None:
-    started = time.perf_counter()
-    assert code(png(50_000, 50_000)) == "too_many_pixels"
-    assert time.perf_counter() - started < 1
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        png(50_000, 50_000),
+        png(13_000, 13_000),
+        awkward.gif(65535, 65535),
+        awkward.gif(10, 10, frame=(65535, 65535)),
+        awkward.bmp(2**31 - 1, 2**31 - 1),
+        awkward.tiff(2**16 - 1, 2**16 - 1),
+        b"P6 65535 65535 255 ",
+    ],
+    ids=["png", "warned", "gif", "frame", "bmp", "tiff", "ppm"],
+)
+def test_a_bomb_is_refused_from_its_header_at_once(bomb: bytes) -> None:
+    seconds = []
+    for _ in range(3):  # the quickest of them, as the machine has other things to do
+        started = time.perf_counter()
+        assert code(bomb) == "too_many_pixels"
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 0.05
+
+
+@pytest.mark.parametrize("kind", ["iCCP", "iTXt", "zTXt"])
+def test_what_unpacks_to_hundreds_of_megabytes_is_not_unpacked(kind: str) -> None:
+    between = {"iCCP": b"\0\0", "iTXt": b"\0\1\0\0\0", "zTXt": b"\0\0"}[kind]
+    packed = zlib.compress(bytes(200 * 2**20), 1)
+    whole = encoded(drawing(), "PNG")
+    bomb = whole[:33] + awkward.chunk(kind.encode(), b"x" + between + packed) + whole[33:]
+    tracemalloc.start()
+    try:
+        assert code(bomb) == "decode_failed"
+        assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_pipe_does_not_make_it_wait(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.jpg")
+    os.mknod(tmp_path / "socket.jpg", stat.S_IFSOCK | 0o600)
     started = time.perf_counter()
     assert code(tmp_path / "x.jpg") == "not_a_regular_file"
-    assert code("/dev/zero") == "not_a_regular_file"
+    assert code(tmp_path / "socket.jpg") == "not_a_regular_file"
+    assert code("/dev/zero") == code("/dev/null") == "not_a_regular_file"
     assert code(tmp_path) == "not_a_regular_file"
     assert time.perf_counter() - started < 1
 
@@ -366,6 +568,18 @@ def test_paths_that_no_file_can_have_are_missing(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     for path in ("gone.jpg", "a\0b.jpg", "\ud800.jpg", tmp_path / "file" / "x.jpg"):
         assert code(path) == "missing", path
+
+
+def test_a_file_that_may_not_be_read_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # what is above may be the tester's alone
+    tmp_path.chmod(0o755)
+    for name, mode in {"open.png": 0o644, "locked.png": 0}.items():
+        Path(name).write_bytes(encoded(drawing(), "PNG"))
+        Path(name).chmod(mode)
+    with awkward.unprivileged():
+        assert [code("open.png"), code("locked.png")] == [None, "permission_denied"]
 
 
 def test_a_disk_that_fails_is_an_error_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Boxes from the pieces of an answer."""
 
 import math
+from time import perf_counter
 
 import pytest
 from hypothesis import given
@@ -157,6 +158,21 @@ def test_text_before_the_first_location_and_after_the_separator_is_no_label():
 
 def test_text_that_spells_a_location_is_text():
     assert labels([text("<loc0001><loc0002><loc0003><loc0004> cat")]) == []
+
+
+@pytest.mark.parametrize("spelled", ["<loc1024>", "<loc9999>", "<loc-001>", "<seg128>"])
+def test_a_place_beyond_the_grid_is_no_place(spelled):
+    whole = [*corners(1, 2, 3, 4), text(" cat ; ")]
+    assert labels([*corners(1, 2, 3, 4)[:3], text(f"{spelled} dog ; "), *whole]) == ["cat"]
+    assert labels([*corners(1, 2, 3, 4), text(f"{spelled} cat")]) == [f"{spelled} cat"]
+
+
+def test_an_answer_of_thousands_of_boxes_without_an_end_is_read_at_once():
+    one = [*corners(1, 2, 3, 4), *map(mask, CODES), text(" cat ; ")]
+    answer = [*one * 5000, *corners(1, 2, 3, 4)[:3]]
+    started = perf_counter()
+    assert labels(answer) == ["cat"] * 5000
+    assert perf_counter() - started < 2
 
 
 def test_no_pieces_are_no_boxes():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_signals import EXAMPLES, finished
+from tests.test_signals import EXAMPLES, finished, started
 
 PICTURE = (EXAMPLES / "one.png").read_bytes()
 
@@ -72,6 +72,38 @@ def test_a_name_that_is_no_text_has_its_sidecar_too(tmp_path: Path) -> None:
     Path(os.fsdecode(name)).write_bytes(PICTURE)
     assert finished("caption", folder, "--sidecar", ".txt").returncode == 0
     assert Path(os.fsdecode(name.replace(b".png", b".txt"))).exists()
+
+
+@pytest.mark.parametrize("twins", ["caf\u00e9 cafe\u0301", "Case case"])
+def test_names_that_some_file_systems_take_for_one_do_not_share_a_text(
+    tmp_path: Path, twins: str
+) -> None:
+    first, second = sorted(twins.split())
+    for name in (first, second):
+        (tmp_path / f"{name}.png").write_bytes(PICTURE)
+    assert finished("caption", tmp_path, "--sidecar", ".txt").returncode == 0
+    assert texts(tmp_path).keys() == {f"{first}.txt", f"{second}.png.txt"}
+
+
+def test_a_name_too_long_for_its_text_costs_that_text_and_no_row(tmp_path: Path) -> None:
+    for name in ("n" * 251, "o" * 247):
+        (tmp_path / f"{name}.png").write_bytes(PICTURE)
+    run = finished("caption", tmp_path, "--sidecar", ".caption", stdout=subprocess.PIPE)
+    assert run.returncode == 0
+    assert len(run.stdout.splitlines()) == 2
+    assert texts(tmp_path, ".caption").keys() == {"o" * 247 + ".caption"}
+    assert b"1 files ending in .caption; 1 not written, as no name was left" in run.stderr
+
+
+def test_a_path_without_a_name_is_an_error_row_and_has_no_text(folder: Path) -> None:
+    paths = b".\n/\n..\nno\0name.png\na.png/x\na.png\n"
+    out = subprocess.PIPE
+    with started("caption", "-", "--sidecar", ".txt", stdin=out, stdout=out, cwd=folder) as run:
+        said, told = run.communicate(paths, timeout=60)
+    assert b"Traceback" not in told
+    codes = [json.loads(line)["error"] for line in said.splitlines()]
+    assert codes == [*["not_a_regular_file"] * 3, "missing", "missing", None]
+    assert texts(folder).keys() == {"a.txt"}
 
 
 def test_a_manifest_s_pictures_have_theirs_where_they_are(folder: Path, tmp_path: Path) -> None:

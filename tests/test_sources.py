@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.records import Item
 from pgcli.sources import Reading, open_sources
+from tests.awkward import unprivileged
 
 OUTSIDE = Reading(allow_outside_root=True)
 
@@ -159,11 +160,12 @@ class TestFolders:
         assert "1 .jsonl" in caught.value.hint
         assert "name the file itself" in caught.value.hint
 
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
-    def test_a_folder_that_may_not_be_read_is_an_error_row(self) -> None:
+    def test_a_folder_that_may_not_be_read_is_an_error_row(self, here: Path) -> None:
         touch("i/a.jpg", "i/locked/b.jpg")
+        here.chmod(0o755)
         Path("i/locked").chmod(0)
-        assert faults("i") == [None, "permission_denied"]
+        with unprivileged():
+            assert faults("i") == [None, "permission_denied"]
         Path("i/locked").chmod(0o700)
 
 

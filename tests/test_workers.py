@@ -6,12 +6,14 @@ import contextlib
 import functools
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from pgcli import workers
 from pgcli.images import Limits, Square, look
 from pgcli.records import Item, Picture
 from pgcli.workers import look_ahead, process, worker
-from tests.awkward import drawing, encoded
+from tests.awkward import drawing, encoded, png
 
 PNG = encoded(drawing(), "PNG")
 LOOK = functools.partial(look, square=Square(16), limits=Limits())
@@ -97,6 +99,13 @@ def test_a_picture_that_kills_its_process_costs_only_itself() -> None:
     ]
 
 
+def test_workers_that_are_asked_for_guard_a_few_pictures_too() -> None:
+    pictures = look_ahead(items(2), LOOK, workers=1, total=2)
+    assert codes([next(pictures)]) == [None]
+    assert len(children()) == 1
+    pictures.close()
+
+
 def test_a_process_that_dies_by_chance_costs_nothing(tmp_path: Path) -> None:
     once = Item(0, "crash once", "x", str(tmp_path / "been here"))
     assert codes(list(look_ahead([once], pretend, workers=1, total=None))) == [None]
@@ -160,6 +169,26 @@ def test_a_worker_holds_one_picture_at_a_time(tmp_path: Path) -> None:
             sizes.append(child.memory_info().rss / 2**20)
     assert max(sizes) < 200
     assert max(sizes[5:]) < max(sizes[:5]) + 20
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak")
+def test_few_bytes_of_very_many_pixels_take_the_room_of_one_picture() -> None:
+    data = png(9400, 9400, idat=zlib.compress(bytes(9400 * 1176), 9))
+    assert len(data) < 11_000
+    before = psutil.Process().memory_info().rss
+    pictures = look_ahead(
+        (Item(n, str(n), "bytes", data=data) for n in range(4)), LOOK, workers=1, total=None
+    )
+    assert codes([next(pictures)]) == [None]
+    (child,) = children()
+    status = Path(f"/proc/{child.pid}/status")
+    most = 0
+    for picture in pictures:
+        assert picture.fault is None
+        with contextlib.suppress(OSError, IndexError):  # it ends with the last picture
+            most = int(re.findall(r"VmHWM:\s*(\d+) kB", status.read_text())[0]) * 1024
+    assert 0 < most < 320 * 2**20  # two bytes a pixel and what a worker is without
+    assert psutil.Process().memory_info().rss - before < 32 * 2**20
 
 
 def test_who_stops_early_leaves_no_process_behind() -> None:

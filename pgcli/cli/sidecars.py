@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
+from pgcli.cli.drawing.naming import LONGEST_PART
 from pgcli.cli.drawing.painter import NotDrawing
 from pgcli.cli.plan import Plan
 from pgcli.errors import UsageError
@@ -48,7 +50,7 @@ class Sidecars(NotDrawing):
         self._overwrite = overwrite
         self._paths: dict[int, str | None] = {}
         self._taken: set[int] = set()  # hashes, as names of millions of pictures would weigh
-        self._written = self._left = 0
+        self._written = self._left = self._nameless = 0
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
         """The same items, each one's place remembered until its row is saved."""
@@ -58,10 +60,13 @@ class Sidecars(NotDrawing):
 
     def draw(self, answer: Answer) -> None:
         """Write the row's answer beside its picture. To be called for every row, in their order."""
-        target = self._claimed(self._paths.pop(answer.index))
-        if target is None or answer.error is not None:
+        path = self._paths.pop(answer.index)
+        target = self._claimed(path)
+        if path is None or answer.error is not None:
             return
-        if self._put(target, encodable(answer.answer or "") + "\n"):
+        if target is None:
+            self._nameless += 1
+        elif self._put(target, encodable(answer.answer or "") + "\n"):
             self._written += 1
         else:
             self._left += 1
@@ -73,15 +78,20 @@ class Sidecars(NotDrawing):
     def told(self) -> str:
         """What was written, and what was there."""
         left = f"; {self._left:,} that were there stay as they are" if self._left else ""
-        return f"{self._written:,} files ending in {self._ending}{left}"
+        none = f"; {self._nameless:,} not written, as no name was left" if self._nameless else ""
+        return f"{self._written:,} files ending in {self._ending}{left}{none}"
 
     def _claimed(self, path: str | None) -> Path | None:
-        """Where the picture's text goes, a name that no other picture of this run has."""
-        if path is None:
+        """Where the picture's text goes, a name that no other picture of this run has.
+
+        None where both names are taken or longer than file systems take.
+        """
+        if path is None or not PurePath(path).name:  # `.` and `/`, of which there is no picture
             return None
         for name in (str(PurePath(path).with_suffix(self._ending)), path + self._ending):
-            if hash(name.casefold()) not in self._taken:
-                self._taken.add(hash(name.casefold()))
+            key = hash(unicodedata.normalize("NFC", name).casefold())
+            if key not in self._taken and len(os.fsencode(PurePath(name).name)) <= LONGEST_PART:
+                self._taken.add(key)
                 return Path(name)
         return None
 

@@ -70,6 +70,8 @@ def visible(image: Image.Image) -> Image.Image:
         rgba = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, rgba).convert("RGB")
+    if image.mode == "1":
+        return image.convert("L")  # of such a picture few bytes hold all the pixels allowed
     return image if image.mode == "L" else rgb(image)
 
 

@@ -28,12 +28,14 @@ def look_ahead(
 ) -> Iterator[Picture]:
     """The items' pictures, in order, looked at by `workers` processes ahead of who takes them.
 
-    Where their `total` is known to be small, or with no workers, each is looked at in this process
-    when it is asked for. Item bytes are let go once looked at. A picture that kills its process,
+    With no workers, or where their `total` is known to be small and no number of workers was named,
+    each is looked at in this process when it is asked for: nothing ends one there that takes for
+    ever. Item bytes are let go once looked at. A picture that kills its process,
     twice, or takes longer than `process.TIME_LIMIT_SECONDS` has a fault; closing the iterator ends
     the processes. Once `stopped`, none is waited for any more.
     """
-    if workers == 0 or (total is not None and total < FEW_PICTURES):
+    are_few = workers is None and total is not None and total < FEW_PICTURES
+    if workers == 0 or are_few:
         silence_decoders()
         for item in items:
             yield looked_at(look, item)
