@@ -342,13 +342,13 @@ def test_what_one_process_learnt_another_need_not_learn_again(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
     memory, engine = Memory(monkeypatch, site, 3), fresh(loaded)
-    list(engine.ask(stream(), QUESTIONS["free"]))
+    expected = list(engine.ask(stream(), QUESTIONS["free"]))
     known = json.loads(json.dumps(engine.headroom.known()))
     failures, another = memory.failures, fresh(loaded)
     assert failures > 0
     another.headroom.recall(known)
     answers = list(another.ask(stream(), QUESTIONS["free"]))
-    assert len(answers) == 11
+    assert {place for place, _ in answers} == {place for place, _ in expected}
     assert memory.failures == failures
     assert another.headroom.told() == "", "nothing shrank in this one"
     assert another.headroom.known() == known

@@ -522,3 +522,57 @@ def test_a_shard_without_rows_leaves_the_others_to_begin(tmp_path: Path) -> None
     assert finished("caption", EXAMPLES, "-o", output, "--shard", "0/2").returncode == 0
     assert pq.read_table(output).num_rows == 12
     assert finished("caption", EXAMPLES, "-o", output, "--shard", "1/2").returncode == 0
+
+
+def test_standard_input_that_comes_again_is_compared_and_gone_on_with(tmp_path: Path) -> None:
+    output, files = tmp_path / "rows.jsonl", sorted(EXAMPLES.iterdir())
+    lines = "".join(f"{file}\n" for file in files).encode()
+
+    def piped(data: bytes) -> subprocess.CompletedProcess[bytes]:
+        run = started("caption", "-", "-o", output, stdin=subprocess.PIPE, seconds=0)
+        _, err = run.communicate(data, timeout=60)
+        return subprocess.CompletedProcess(run.args, run.returncode, b"", err)
+
+    run = started("caption", "-", "-o", output, stdin=subprocess.PIPE)
+    assert run.stdin is not None
+    run.stdin.write(b"".join(lines.splitlines(keepends=True)[:5]))
+    run.stdin.flush()
+    wait_until(lambda: len(saved(output)) == 5)
+    run.kill()
+    run.communicate()
+    before = output.read_bytes()
+    other = piped(b"".join(reversed(lines.splitlines(keepends=True))))
+    assert other.returncode == 13
+    assert b"the input is not what" in other.stderr
+    assert output.read_bytes() == before
+    assert piped(lines).returncode == 0
+    assert output.read_bytes().startswith(before)
+    assert ids(output) == [str(file) for file in files]
+    assert piped(lines).returncode == 0
+    assert saved(output) == list(range(len(files)))
+
+
+def test_the_built_in_model_says_the_same_however_often_it_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pgcli", "detect", *MANY[:6], "--object", "circle"]
+    command += ["--model", "demo", "--batch-size", "8", "--quiet"]
+    whole, output = tmp_path / "whole.jsonl", tmp_path / "rows.jsonl"
+    subprocess.run([*command, "-o", whole], cwd=ROOT, check=True)
+    for more in (3, 20):
+        run = subprocess.Popen([*command, "-o", output], cwd=ROOT)
+        rows = len(saved(output))
+        wait_until(lambda enough=rows + more: len(saved(output)) >= enough)  # type: ignore[misc]
+        run.kill()
+        assert run.wait() == -signal.SIGKILL
+    subprocess.run([*command, "-o", output], cwd=ROOT, check=True)
+    expected, found = (
+        [json.loads(line) for line in file.read_bytes().splitlines()] for file in (whole, output)
+    )
+    said = ("index", "id", "answer", "tokens", "finish")
+    assert [[row[name] for name in said] for row in found] == [
+        [row[name] for name in said] for row in expected
+    ]
+    assert any(row["boxes"] for row in found)
+    for one, other in zip(found, expected, strict=True):
+        assert one["logprob"] == pytest.approx(other["logprob"], abs=1e-4)
+        for mine, theirs in zip(one["boxes"], other["boxes"], strict=True):
+            assert mine == {**theirs, "score": pytest.approx(theirs["score"], abs=1e-4)}
