@@ -393,6 +393,12 @@ def test_what_is_new_in_several_folders_and_a_pattern_comes_behind_all_that_was_
     before = output.read_bytes()
     assert finished(*asked, cwd=tmp_path).returncode == 0
     assert output.read_bytes() == before
+    check = [sys.executable, "-m", "pgcli", "check", str(output)]
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True, check=False).returncode == 0
+    add("other/zz.png")
+    run = subprocess.run(check, cwd=tmp_path, capture_output=True, check=False)
+    assert run.returncode == 5
+    assert run.stdout == b"row 14 is missing: 'other/zz.png'\n"
 
 
 def test_a_list_that_was_cut_is_made_whole(tmp_path: Path, growing: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pgcli.sources import Reading, open_sources
 from pgcli.state.files import got
 from pgcli.state.folder import state_folder
 from pgcli.state.passing import is_row_of
-from pgcli.state.state import RUN
+from pgcli.state.state import RUN, files_listed
 from pgcli.tasks import Question, columns, with_prompts
 
 NAMED = 10  # differences that are told one by one
@@ -53,7 +54,7 @@ def check(output: str) -> None:
         )
     found = Found()
     try:
-        compare(placed_rows(path), expected(record), found)
+        compare(placed_rows(path), expected(path, record), found)
     except (OSError, ValueError) as problem:
         found.add(f"{output} cannot be read: {problem}")
     for line in found.wrong:
@@ -103,7 +104,7 @@ def against(
     found.add(f"row {place + 1:,} is of nothing in the input: {row.get('id')!r}")
 
 
-def expected(record: Mapping[str, Any]) -> Iterator[tuple[Item, str]] | None:
+def expected(output: Path, record: Mapping[str, Any]) -> Iterator[tuple[Item, str]] | None:
     """The items and prompts that a run's rows are to be of; None where they came on a pipe."""
     told, settings = record["told"], record["settings"]
     if "-" in told["sources"]:
@@ -133,6 +134,7 @@ def expected(record: Mapping[str, Any]) -> Iterator[tuple[Item, str]] | None:
             hint=f"cd {shlex.quote(told['folder'])} first",
         )
     source = open_sources(told["sources"], reading)
+    source.go_by(partial(files_listed, state_folder(output), record), is_written=False)
     items: Any = with_prompts(source, question)
     if told["limit"] is not None:
         items = first_rows(items, told["limit"])

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pgcli.errors import UsageError
 from pgcli.state.files import got
 from pgcli.state.folder import PARTS, UNFINISHED, is_in_chunks, state_folder
 from pgcli.state.log import Mark, lines, parsed
@@ -15,8 +16,32 @@ from pgcli.state.shard import CHUNK_ROWS
 from pgcli.state.state import RUN
 
 Row = Mapping[str, Any]
+#: Without these a row is not one of ours.
+REQUIRED = {"index", "id", "image", "task", "prompt", "answer", "boxes", "error"}
 #: A row by its place in the whole of the input; None where there is something that is no row.
 Placed = tuple[int, Row | None]
+
+
+def results(output: Path) -> Iterator[Row]:
+    """The rows of a run's output, as far as it is, or of a file that was moved away from its run.
+
+    Raises UsageError for what holds anything else.
+    """
+    if not output.exists() and not state_folder(output).exists():
+        raise UsageError(f"{output} does not exist", hint="name an output as it was given to -o")
+    try:
+        for place, row in placed_rows(output):
+            if row is None or not row.keys() >= REQUIRED:
+                raise UsageError(
+                    f"{output}: row {place + 1:,} is no row of an answer",
+                    hint="name a file or folder that caption, ask, detect, segment or ocr wrote",
+                )
+            yield row
+    except (OSError, ValueError) as problem:  # pyarrow's are of these
+        raise UsageError(
+            f"{output} cannot be read: {problem}",
+            hint="name a .jsonl or .parquet file, or a folder of Parquet files",
+        ) from problem
 
 
 def placed_rows(output: Path) -> Iterator[Placed]:

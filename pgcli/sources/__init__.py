@@ -41,14 +41,14 @@ class Source:
         totals = [part.total for part in self._parts if part.total is not None]
         return sum(totals) if len(totals) == len(self._parts) else None
 
-    def go_by(self, lists: Callable[[int], Path]) -> None:
+    def go_by(self, lists: Callable[[int], Path], *, is_written: bool = True) -> None:
         """List the files of folders and patterns, so that each keeps its place as more come.
 
         What is new comes behind all that was there before. `lists` says where the lists of a part
-        are, by its number. Raises OSError.
+        are, by its number; nothing is written there unless `is_written`. Raises OSError.
         """
         changing = [
-            (part, Listing(lists(number)))
+            (part, Listing(lists(number), is_written=is_written))
             for number, part in enumerate(self._parts)
             if isinstance(part, Folder | Files)
         ]

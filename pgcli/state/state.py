@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from shutil import rmtree
@@ -126,7 +127,7 @@ class State:
         with writing(self.folder), lock:
             if self.record is None and not self.part:
                 self._forget_lists()
-            yield lambda number: self.folder / f"{self._files}-{number}"
+            yield partial(files_listed, self.folder, {"files": self._files})
 
     def start(self, total: int | None) -> None:
         """Count the time from now, and the rows to so many; None where nobody knows how many."""
@@ -214,6 +215,11 @@ class State:
     def _forget_lists(self) -> None:
         for file in self.folder.glob(f"{self._files}-*"):
             file.unlink(missing_ok=True)
+
+
+def files_listed(folder: Path, record: Mapping[str, Any], number: int) -> Path:
+    """What the names of the lists of an input's part begin with, by the run's record."""
+    return folder / f"{record['files']}-{number}"
 
 
 def is_empty_folder(path: Path) -> bool:
