@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import traceback
 from collections.abc import Sequence
 from typing import Annotated
@@ -19,6 +20,8 @@ from pgcli.errors import OutputFailed, PgcliError
 # each command joins the app as it is imported
 __all__ = ["answering", "app", "inspecting", "main", "results"]
 
+#: What the system answers where an open file takes no more.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 SHORT = 3  # how many calls a traceback shows without --debug, the last ones
 
 
@@ -75,15 +78,31 @@ def outcome(args: Sequence[str] | None) -> int:
         return known(in_our_words(problem).with_traceback(problem.__traceback__), session)
     except PgcliError as problem:
         return known(problem, session)
-    except Exception as bug:  # noqa: BLE001 - whatever else goes wrong is a bug, and said to be one
-        screen = Screen()
-        short = None if session.debug else -SHORT
-        screen.trace(traceback.format_exception(bug, limit=short, chain=session.debug))
-        screen.problem(
-            f"unexpected {type(bug).__name__}: {bug}",
-            hint="this is a bug in pgcli: please report it, with all lines that --debug shows",
+    except BrokenPipeError:
+        raise
+    except OSError as problem:
+        # where rows and files are written this is said already: it is standard output that is full
+        if problem.errno not in FULL or problem.filename is not None:
+            return unexpected(problem, session)
+        failed = OutputFailed(
+            f"cannot write standard output: {problem.strerror}",
+            hint="make room or mend the place that it goes to",
         )
-        return 1
+        return known(failed, session)
+    except Exception as bug:  # noqa: BLE001 - whatever else goes wrong is a bug, and said to be one
+        return unexpected(bug, session)
+
+
+def unexpected(bug: Exception, session: Session) -> int:
+    """Show a bug with its traceback, and return its exit code."""
+    screen = Screen()
+    short = None if session.debug else -SHORT
+    screen.trace(traceback.format_exception(bug, limit=short, chain=session.debug))
+    screen.problem(
+        f"unexpected {type(bug).__name__}: {bug}",
+        hint="this is a bug in pgcli: please report it, with all lines that --debug shows",
+    )
+    return 1
 
 
 def known(problem: PgcliError, session: Session) -> int:

@@ -18,10 +18,9 @@ from pgcli.records import Item
 from pgcli.run import first_rows
 from pgcli.sinks.reading import Placed, placed_rows
 from pgcli.sources import Reading, open_sources
-from pgcli.state.files import got
 from pgcli.state.folder import state_folder
 from pgcli.state.passing import is_row_of
-from pgcli.state.state import RUN, files_listed
+from pgcli.state.state import files_listed, record_in
 from pgcli.tasks import Question, columns, with_prompts
 
 NAMED = 10  # differences that are told one by one
@@ -46,7 +45,7 @@ def check(output: str) -> None:
     are not its rows, one each and in order, and UsageError where no run is known.
     """
     path = Path(output)
-    record = got(state_folder(path) / RUN)
+    record = record_in(state_folder(path))
     if record is None:
         raise UsageError(
             f"no run is known of {output}, so there is no input to compare it with",

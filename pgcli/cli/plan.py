@@ -17,7 +17,7 @@ from pgcli.records import Item
 from pgcli.run import first_rows
 from pgcli.sources import Reading, Source, open_sources
 from pgcli.sources.paths import real
-from pgcli.sources.patterns import matches
+from pgcli.sources.patterns import is_output, matches
 from pgcli.state.shard import CHUNK_ROWS, Shard, shard
 from pgcli.tasks import Question, columns, insist_on_room, with_prompts
 
@@ -105,6 +105,7 @@ def made(
     do not fit each other, or the built-in model is not up to so many, and what is wrong with the
     model as far as it is on this machine and shows at once.
     """
+    insist_on_a_place()
     source = open_sources(names, reading(question, options))
     spare_the_input(names, options.output.output)
     check_model(question, options.model, mask_decoder)
@@ -112,6 +113,16 @@ def made(
     if plan.takes_demo_unasked and (plan.pictures or 0) > DEMO_PICTURES:
         raise too_many_for_demo(f"{plan.pictures:,} pictures")
     return plan
+
+
+def insist_on_a_place() -> None:
+    """Raise UsageError where the folder that the program was started in is gone."""
+    try:
+        os.getcwd()  # noqa: PTH109 - Path would look the same way
+    except OSError as problem:
+        raise UsageError(
+            f"the current folder cannot be read: {problem.strerror}", hint="cd into one that exists"
+        ) from problem
 
 
 def check_model(question: Question, chosen: Model, mask_decoder: str | None) -> None:
@@ -165,10 +176,11 @@ def reading(question: Question, options: Options) -> Reading:
 
 def spare_the_input(names: Sequence[str], output: str) -> None:
     """Refuse an output that is one of the inputs, by whatever name: it would be lost."""
-    if output == "-" or not Path(output).exists():
+    if output == "-" or not os.path.exists(output):  # noqa: PTH110 - Path raises for a long name
         return
     for name in names:
-        for path in (real(name), *(matches(name) if has_magic(name) else ())):
+        globbed = matches(name) if has_magic(name) else ()
+        for path in (real(name), *(path for path in globbed if not is_output(path))):
             if Path(path).exists() and Path(path).samefile(output):
                 raise UsageError(
                     f"{output} is an input and would be overwritten", hint="choose another -o"

@@ -12,11 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pgcli.cli import stopping
 from pgcli.printable import printable
 
 if TYPE_CHECKING:
     from pgcli.cli.progress import Progress, Rows
 
+#: A name in a message may be as long as a line of a manifest.
+LONGEST = 4000
 #: What a table shows: names and values, row by row.
 Facts = Sequence[tuple[str, str]]
 
@@ -104,9 +107,23 @@ class Screen:
         return Log(self.say, task, total, before)
 
     def _line(self, label: str, style: str, message: str) -> None:
-        line = Text.assemble((label, style), printable(message))
-        # a log's line is one line; on a terminal it breaks between words
-        self.console.print(line, soft_wrap=not self.is_terminal)
+        line = Text.assemble((label, style), shortened(printable(message)))
+        try:
+            # a log's line is one line; on a terminal it breaks between words
+            self.console.print(line, soft_wrap=not self.is_terminal)
+        except BrokenPipeError:
+            raise
+        except OSError:  # a disk that is full of messages costs no rows
+            stopping.forget_output(sys.stderr.fileno())
+
+
+def shortened(message: str) -> str:
+    """The message with its middle left out where a name in it is longer than anybody reads."""
+    left_out = len(message) - LONGEST
+    if left_out <= 0:
+        return message
+    half = LONGEST // 2
+    return f"{message[:half]}… ({left_out:,} more characters) …{message[-half:]}"
 
 
 def grid(facts: Facts) -> Table:

@@ -21,7 +21,7 @@ from pgcli.sinks.reading import behind
 from pgcli.state.files import got
 from pgcli.state.folder import chunk_lines, is_in_chunks, state_folder
 from pgcli.state.lock import OWNER, is_alive
-from pgcli.state.state import PROGRESS, RUN, Progress, progress_of
+from pgcli.state.state import PROGRESS, RUN, Progress, progress_of, record_in
 
 
 @dataclass
@@ -54,7 +54,7 @@ def show(output: str, *, as_json: bool) -> None:
 def standing(output: Path) -> Standing:
     """How the run of an output stands, by what it wrote down beside it. Takes no lock."""
     folder = state_folder(output)
-    record = got(folder / RUN)
+    record = record_in(folder)
     if record is None:
         raise UsageError(
             f"no run is known of {output}: there is no {folder / RUN}",

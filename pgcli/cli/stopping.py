@@ -120,10 +120,10 @@ def end_by(signum: int) -> None:
     os.kill(os.getpid(), signum)
 
 
-def forget_output() -> None:
-    """Drop what standard output could not take: the interpreter would fail on it again at exit."""
+def forget_output(descriptor: int = 1) -> None:
+    """Drop what a stream could not take: the interpreter would fail on it again at exit."""
     with open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), 1)
+        os.dup2(nothing.fileno(), descriptor)
 
 
 def fill_closed() -> None:

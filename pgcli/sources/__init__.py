@@ -14,7 +14,7 @@ from pgcli.sources.files import Files
 from pgcli.sources.folder import Folder
 from pgcli.sources.listing import Listing
 from pgcli.sources.paths import real, scheme, shown
-from pgcli.sources.patterns import matches
+from pgcli.sources.patterns import is_output, matches
 from pgcli.sources.reading import IMAGE_ENDINGS, MANIFEST_ENDINGS, Part, Reading, ending
 from pgcli.sources.stream import Stream
 from pgcli.sources.table import Table
@@ -133,6 +133,7 @@ def _matched(pattern: str, reading: Reading) -> Iterator[Part]:
     found = matches(real(pattern))
     known = [path for path in found if ending(path) in IMAGE_ENDINGS | MANIFEST_ENDINGS]
     known = [path for path in known if not os.path.isdir(path)]  # noqa: PTH112
+    known = [path for path in known if ending(path) in IMAGE_ENDINGS or not is_output(path)]
     ignored = Counter(ending(path) for path in set(found).difference(known))
     if not known:
         raise NoInputError(f"nothing matches {pattern}", hint=_hint(ignored))

@@ -15,7 +15,7 @@ from pgcli.records import Item
 from pgcli.sources.items import item
 from pgcli.sources.paths import anywhere
 from pgcli.sources.reading import Reading
-from pgcli.sources.rows import LONGEST_LINE, Row, parsed
+from pgcli.sources.rows import LONGEST_LINE, TOO_LONG, Row, parsed
 
 _CHUNK = 64 * 2**10
 
@@ -95,7 +95,7 @@ class Stream:
                 begun, first = [], False
             begun.append(rest)
             if sum(map(len, begun)) > LONGEST_LINE:
-                raise ManifestError(f"{self.name}: a line is longer than 64 MiB")
+                raise ManifestError(f"{self.name}: a line {TOO_LONG}")
         yield self._line(b"".join(begun), first)
 
     def _line(self, line: bytes, first: bool) -> bytes:
