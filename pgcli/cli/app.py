@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Sequence
 from typing import Annotated
@@ -10,15 +11,18 @@ import typer
 
 from pgcli import __version__
 from pgcli.cli import answering, inspecting, results, settings, stopping
+from pgcli.cli.asides import asides_tamed
 from pgcli.cli.commands import Program, app
 from pgcli.cli.misuse import in_our_words
 from pgcli.cli.options import Session
 from pgcli.cli.screen import Screen
 from pgcli.errors import OutputFailed, PgcliError
+from pgcli.printable import printable
 
 # each command joins the app as it is imported
 __all__ = ["answering", "app", "inspecting", "main", "results"]
 
+COMPLETE = "_PGCLI_COMPLETE"  # asks Typer for completions, and is repeated by it where it is wrong
 SHORT = 3  # how many calls a traceback shows without --debug, the last ones
 
 
@@ -59,7 +63,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     stopping.fill_closed()
     try:
-        with stopping.signals_watched(), stopping.readers_watched():
+        with stopping.signals_watched(), stopping.readers_watched(), asides_tamed():
             return outcome(args)
     except stopping.Stopped as stop:
         stopping.end_by(stop.signum)
@@ -69,6 +73,8 @@ def main(args: Sequence[str] | None = None) -> int:
 def outcome(args: Sequence[str] | None) -> int:
     """The exit code of a command line: the one place where errors become codes and messages."""
     session = Session()
+    if COMPLETE in os.environ:
+        os.environ[COMPLETE] = printable(os.environ[COMPLETE])
     try:
         return int(app(args, prog_name="pgcli", standalone_mode=False, obj=session) or 0)
     except typer.TyperException as problem:

@@ -1,0 +1,67 @@
+"""What libraries and threads say by themselves on stderr, without its control characters."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pgcli.cli.screen import Screen
+from pgcli.printable import printable
+
+
+@contextmanager
+def asides_tamed() -> Iterator[None]:
+    """A block in which warnings, log records and errors that nobody catches are printable.
+
+    Libraries put file names and a server's answers into them, and Python writes them as they are.
+    """
+    formatted, made = warnings.formatwarning, logging.getLogRecordFactory()
+    in_thread, unraisable = threading.excepthook, sys.unraisablehook
+
+    def warning(*told: Any, **more: Any) -> str:
+        return lines(formatted(*told, **more))
+
+    def record(*told: Any, **more: Any) -> logging.LogRecord:
+        return tamed(made(*told, **more))
+
+    warnings.formatwarning = warning
+    logging.setLogRecordFactory(record)
+    threading.excepthook, sys.unraisablehook = of_thread, of_nobody
+    try:
+        yield
+    finally:
+        warnings.formatwarning = formatted
+        logging.setLogRecordFactory(made)
+        threading.excepthook, sys.unraisablehook = in_thread, unraisable
+
+
+def lines(text: str) -> str:
+    """Text of several lines, each of them printable."""
+    return "".join(f"{printable(line)}\n" for line in text.splitlines())
+
+
+def tamed(record: logging.LogRecord) -> logging.LogRecord:
+    """The record with its message on one line, and its traceback as text."""
+    record.msg, record.args = printable(record.getMessage()), None
+    if record.exc_info:
+        record.exc_text = lines("".join(traceback.format_exception(*record.exc_info))).rstrip()
+    return record
+
+
+def of_thread(ended: threading.ExceptHookArgs) -> None:
+    """Show what ended a thread, unless that was its own will."""
+    if ended.exc_type is not SystemExit and ended.exc_value is not None:
+        Screen().trace(traceback.format_exception(ended.exc_value))
+
+
+def of_nobody(told: sys.UnraisableHookArgs) -> None:
+    """Show an error that had nowhere to go, as in an object's end."""
+    if told.exc_value is not None:
+        said = told.err_msg or "exception ignored in"
+        Screen().trace([f"{said}: {told.object!r}\n", *traceback.format_exception(told.exc_value)])
