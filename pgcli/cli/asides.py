@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pgcli.cli.screen import Screen
+from pgcli.cli.screen import Screen, traced
 from pgcli.printable import printable
 
 
@@ -24,8 +24,8 @@ def asides_tamed() -> Iterator[None]:
     formatted, made = warnings.formatwarning, logging.getLogRecordFactory()
     in_thread, unraisable = threading.excepthook, sys.unraisablehook
 
-    def warning(*told: Any, **more: Any) -> str:
-        return lines(formatted(*told, **more))
+    def warning(message: Warning | str, *about: Any, **more: Any) -> str:
+        return formatted(printable(str(message)), *about, **more)
 
     def record(*told: Any, **more: Any) -> logging.LogRecord:
         return tamed(made(*told, **more))
@@ -41,16 +41,11 @@ def asides_tamed() -> Iterator[None]:
         threading.excepthook, sys.unraisablehook = in_thread, unraisable
 
 
-def lines(text: str) -> str:
-    """Text of several lines, each of them printable."""
-    return "".join(f"{printable(line)}\n" for line in text.splitlines())
-
-
 def tamed(record: logging.LogRecord) -> logging.LogRecord:
     """The record with its message on one line, and its traceback as text."""
     record.msg, record.args = printable(record.getMessage()), None
     if record.exc_info:
-        record.exc_text = lines("".join(traceback.format_exception(*record.exc_info))).rstrip()
+        record.exc_text = "\n".join(traced(traceback.format_exception(*record.exc_info)))
     return record
 
 

@@ -54,9 +54,9 @@ class Screen:
         if hint:
             self._line("hint: ", "bold", hint)
 
-    def trace(self, lines: Iterable[str]) -> None:
+    def trace(self, entries: Iterable[str]) -> None:
         """Show a traceback, whose last words may come from anywhere."""
-        for line in "".join(lines).splitlines():
+        for line in traced(entries):
             self._line("", "", line)
 
     def table(self, facts: Facts) -> None:
@@ -107,6 +107,14 @@ class Screen:
         line = Text.assemble((label, style), printable(message))
         # a log's line is one line; on a terminal it breaks between words
         self.console.print(line, soft_wrap=not self.is_terminal)
+
+
+def traced(entries: Iterable[str]) -> Iterator[str]:
+    """A traceback's lines. A message of several goes on indented, and can forge no line of ours."""
+    for entry in entries:
+        first, *more = entry.splitlines() or [""]
+        yield printable(first)
+        yield from (printable(line if line.startswith(" ") else f"    {line}") for line in more)
 
 
 def grid(facts: Facts) -> Table:
