@@ -99,5 +99,5 @@ def known(problem: PgcliError, session: Session) -> int:
         screen.trace(traceback.format_exception(problem))
     screen.problem(str(problem), hint=problem.hint)
     if isinstance(problem, OutputFailed):
-        stopping.forget_output()
+        stopping.forget(1)
     return problem.exit_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pgcli.cli import stopping
 from pgcli.printable import printable
 
 if TYPE_CHECKING:
@@ -22,13 +24,24 @@ Facts = Sequence[tuple[str, str]]
 
 
 class Stderr(Console):
-    """A console on stderr. A reader that has gone is the program's business; Rich would exit."""
+    """A console on stderr. A reader that has gone is the program's business; Rich would exit.
+
+    A terminal that was closed takes nothing any more, and a run that nobody ended goes on.
+    """
 
     def __init__(self) -> None:
         super().__init__(stderr=True, highlight=False, markup=False, emoji=False)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except OSError as problem:
+            if problem.errno != errno.EIO:
+                raise
+            stopping.forget(2)
 
 
 class Screen:
