@@ -37,7 +37,7 @@ def pictures(tmp_path):
     return tmp_path
 
 
-def on_terminal(*arguments, columns=80, stdout=None, **environment):
+def on_terminal(*arguments, columns=80, stdout=None, program=PRETEND, **environment):
     """All that a run writes to a terminal of so many columns."""
     terminal, other_end = pty.openpty()
     fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -48,7 +48,7 @@ def on_terminal(*arguments, columns=80, stdout=None, **environment):
     }
     environment = {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **environment}
     run = subprocess.Popen(
-        [*PRETEND, *map(str, arguments)],
+        [*program, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
         stdout=other_end if stdout is None else stdout,
         stderr=other_end,

@@ -10,10 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import typer
-
+from pgcli.cli import stdout
 from pgcli.errors import Difference, UsageError
-from pgcli.printable import printable
 from pgcli.records import Item
 from pgcli.run import first_rows
 from pgcli.sinks.reading import Placed, placed_rows
@@ -57,7 +55,7 @@ def check(output: str) -> None:
     except (OSError, ValueError) as problem:
         found.add(f"{output} cannot be read: {problem}")
     for line in found.wrong:
-        typer.echo(printable(line))
+        stdout.line(line)
     if found.count:
         more = f", {found.count - NAMED:,} of them not told" if found.count > NAMED else ""
         raise Difference(
@@ -65,7 +63,7 @@ def check(output: str) -> None:
             hint="the same command makes rows that are missing; --overwrite begins anew",
         )
     errors = f", {found.errors:,} of them with errors" if found.errors else ""
-    typer.echo(f"{found.rows:,} rows are those of the input, in order{errors}")
+    stdout.line(f"{found.rows:,} rows are those of the input, in order{errors}")
 
 
 def compare(

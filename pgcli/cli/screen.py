@@ -25,13 +25,25 @@ Facts = Sequence[tuple[str, str]]
 
 
 class Stderr(Console):
-    """A console on stderr. A reader that has gone is the program's business; Rich would exit."""
+    """A console on stderr. A reader that has gone is the program's business; Rich would exit.
+
+    A terminal that was closed or a disk that is full of messages takes nothing any more, and a run
+    that nobody ended goes on.
+    """
 
     def __init__(self) -> None:
         super().__init__(stderr=True, highlight=False, markup=False, emoji=False)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except BrokenPipeError:
+            raise
+        except OSError:
+            stopping.forget(2)
 
 
 class Screen:
@@ -57,9 +69,9 @@ class Screen:
         if hint:
             self._line("hint: ", "bold", hint)
 
-    def trace(self, lines: Iterable[str]) -> None:
+    def trace(self, entries: Iterable[str]) -> None:
         """Show a traceback, whose last words may come from anywhere."""
-        for line in "".join(lines).splitlines():
+        for line in traced(entries):
             self._line("", "", line)
 
     def table(self, facts: Facts) -> None:
@@ -108,13 +120,8 @@ class Screen:
 
     def _line(self, label: str, style: str, message: str) -> None:
         line = Text.assemble((label, style), shortened(printable(message)))
-        try:
-            # a log's line is one line; on a terminal it breaks between words
-            self.console.print(line, soft_wrap=not self.is_terminal)
-        except BrokenPipeError:
-            raise
-        except OSError:  # a disk that is full of messages costs no rows
-            stopping.forget_output(sys.stderr.fileno())
+        # a log's line is one line; on a terminal it breaks between words
+        self.console.print(line, soft_wrap=not self.is_terminal)
 
 
 def shortened(message: str) -> str:
@@ -124,6 +131,14 @@ def shortened(message: str) -> str:
         return message
     half = LONGEST // 2
     return f"{message[:half]}… ({left_out:,} more characters) …{message[-half:]}"
+
+
+def traced(entries: Iterable[str]) -> Iterator[str]:
+    """A traceback's lines. A message of several goes on indented, and can forge no line of ours."""
+    for entry in entries:
+        first, *more = entry.splitlines() or [""]
+        yield printable(first)
+        yield from (printable(line if line.startswith(" ") else f"    {line}") for line in more)
 
 
 def grid(facts: Facts) -> Table:

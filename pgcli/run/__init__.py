@@ -68,9 +68,9 @@ def run(
         for row in rows:
             save(row)
             tally.count(row)
-            tally.seconds = perf_counter() - started
+            tally.seconds = perf_counter() - started - tally.paused_seconds
             watch.row(row, tally)
-    tally.seconds = perf_counter() - started
+    tally.seconds = perf_counter() - started - tally.paused_seconds
     return tally
 
 
