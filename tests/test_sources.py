@@ -416,7 +416,7 @@ class TestManifests:
     def test_a_million_columns_are_counted(self) -> None:
         header = ",".join(["image", *map(str, range(10**6))])
         Path("m.csv").write_text(f"{header}\na.jpg\n")
-        with pytest.raises(ManifestError, match="line 2: it has 1 columns, and .* 1000001"):
+        with pytest.raises(ManifestError, match=r"line 2: it has 1 columns, and .* 1000001"):
             open_sources(["m.csv"])
 
     def test_a_line_without_end_is_not_read_to_its_end(self) -> None:

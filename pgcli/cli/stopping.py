@@ -121,7 +121,7 @@ def end_by(signum: int) -> None:
 
 
 def forget_output(descriptor: int = 1) -> None:
-    """Drop what a standard stream could not take: the interpreter would fail on it again at exit."""
+    """Drop what a standard stream could not take: the interpreter would fail on it at exit."""
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), descriptor)
 
