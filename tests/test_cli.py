@@ -899,6 +899,148 @@ def test_streams_may_be_closed_from_the_start(tmp_path):
     assert b"standard output is closed" in run.stderr
 
 
+# odd surroundings
+
+
+def in_shell(line, **environment):
+    """What a line of a shell, in which $PRETEND and $PGCLI stand for the program, ends with."""
+    named = {"PRETEND": shlex.join(PRETEND), "PGCLI": shlex.join(PGCLI), "IMAGES": str(EXAMPLES)}
+    return subprocess.run(
+        ["bash", "-c", line],
+        env=os.environ | named | environment,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "line",
+    ["$PGCLI --help", "$PGCLI --version", "$PGCLI ask --help", "$PRETEND caption $IMAGES -q"],
+)
+def test_a_full_standard_output_is_said_in_one_line(line, unbuffered):
+    run = in_shell(f"{line} > /dev/full", PYTHONUNBUFFERED=unbuffered)
+    assert run.returncode == 14
+    said = run.stderr.decode().splitlines()
+    assert [line[:6] for line in said] in (["pgcli:", "hint: "], ["pgcli:", "pgcli:", "hint: "])
+    assert "standard output: No space left on device" in said[-2]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_log_on_a_full_disk_costs_no_rows(unbuffered):
+    run = in_shell("$PRETEND caption $IMAGES 2> /dev/full", PYTHONUNBUFFERED=unbuffered)
+    assert run.returncode == 0
+    assert len(rows(run.stdout)) == len(list(EXAMPLES.iterdir()))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "env -u HOME -u XDG_CONFIG_HOME $PRETEND caption $IMAGES",
+        "env -u XDG_CONFIG_HOME HOME=/nonexistent $PRETEND caption $IMAGES",
+        "TERM=dumb $PRETEND caption $IMAGES",
+        "TERM= $PRETEND caption $IMAGES --format text",
+        "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 $PRETEND ask $IMAGES --prompt 猫",
+        "PYTHONIOENCODING=ascii $PRETEND ask $IMAGES --prompt 猫",
+        "TMPDIR=/nonexistent $PRETEND caption $IMAGES",
+        "ulimit -n 64; $PRETEND caption $IMAGES $IMAGES $IMAGES $IMAGES --workers 4 --model demo",
+        "$PRETEND caption $IMAGES <&- 2>&-",
+        "COLUMNS=1 $PRETEND caption $IMAGES",
+    ],
+)
+def test_a_run_does_without(line):
+    run = in_shell(line)
+    assert run.returncode == 0, run.stderr.decode()
+    assert len(run.stdout.splitlines()) >= len(list(EXAMPLES.iterdir()))
+
+
+def test_no_settings_are_read_from_the_current_folder(tmp_path):
+    """A relative XDG_CONFIG_HOME is to be ignored: whoever made the folder would decide."""
+    (tmp_path / "pgcli").mkdir()
+    (tmp_path / "pgcli" / "config.toml").write_text("nonsense =")
+    for home in ("", "."):
+        line = f"cd {shlex.quote(str(tmp_path))} && $PRETEND caption $IMAGES -q"
+        assert in_shell(line, XDG_CONFIG_HOME=home, HOME=str(tmp_path)).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("cd $(mktemp -d) && rmdir $PWD && $PRETEND caption $IMAGES", 2, "cd into one that exists"),
+        ("cd $(mktemp -d) && rmdir $PWD && $PRETEND caption .", 2, "the current folder"),
+        (
+            "env -u XDG_CONFIG_HOME HOME=/etc/passwd $PRETEND caption $IMAGES",
+            2,
+            "config.toml cannot",
+        ),
+        ("$PRETEND caption - <&-", 2, "standard input is closed"),
+        ("$PRETEND caption $IMAGES -o $(printf %0260d 1).jsonl", 14, "File name too long"),
+        ("$PRETEND caption $(printf %0260d 1).jsonl", 2, "does not exist"),
+        ("$PRETEND caption $IMAGES -o /dev/full --format jsonl", 2, "is no regular file"),
+        ("$PRETEND caption $IMAGES -o /dev/stdout --format jsonl", 2, "is no regular file"),
+    ],
+)
+def test_a_run_that_cannot_be_says_why(line, code, said):
+    run = in_shell(line)
+    assert run.returncode == code
+    assert said in run.stderr.decode()
+    assert "Traceback" not in run.stderr.decode()
+
+
+def test_an_output_among_the_pictures_is_never_taken_for_input(pictures):
+    for source in (str(pictures), f"{pictures}/*", f"{pictures}/**"):
+        output = pictures / "rows.jsonl"
+        for ending in ("rows are there", "nothing is left to do"):
+            run = spawn(
+                "caption", source, "-o", output, "--overwrite" if "rows" in ending else "-q"
+            )
+            assert run.returncode == 3, ending
+            assert [row["id"][-5:] for row in rows(output.read_text())] == [
+                "a.png",
+                "b.jpg",
+                "c.png",
+            ]
+
+
+@pytest.mark.parametrize("option", ["-q", "--overwrite"])
+def test_a_manifest_is_not_written_over_by_its_own_rows(pictures, option):
+    manifest, link = pictures / "m.jsonl", pictures / "link.jsonl"
+    manifest.write_text('{"image": "a.png"}\n')
+    link.symlink_to("m.jsonl")
+    for output in (manifest, link):
+        run = spawn("caption", manifest, "-o", output, option)
+        assert run.returncode == 2
+        assert b"is an input and would be overwritten" in run.stderr
+    assert manifest.read_text() == '{"image": "a.png"}\n'
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"\xff\0", b"[]", b"{}", b'{"run": 5, "files": "f"}', b'{"settings": [], "run": "x"}'],
+)
+def test_what_lies_beside_an_output_and_is_no_record_is_not_gone_on_with(pictures, record):
+    output = pictures / "rows.jsonl"
+    output.write_bytes(b"\x80 some other tool's\n")
+    (pictures / "rows.jsonl.pgcli").mkdir()
+    (pictures / "rows.jsonl.pgcli" / "run.json").write_bytes(record)
+    for command, code in (("caption", 13), ("status", 2), ("check", 2)):
+        arguments = (pictures, "-o", output) if command == "caption" else (output,)
+        run = spawn(command, *arguments)
+        assert run.returncode == code, run.stderr
+        assert b"Traceback" not in run.stderr
+    assert output.read_bytes() == b"\x80 some other tool's\n"
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_is_left_alone(pictures, tmp_path):
+    precious, output = tmp_path / "precious.txt", tmp_path / "rows.jsonl"
+    precious.write_text("precious")
+    output.symlink_to(precious)
+    assert spawn("caption", pictures, "-o", output).returncode == 13
+    assert spawn("caption", pictures, "-o", output, "--overwrite").returncode == 3
+    assert (precious.read_text(), output.is_symlink()) == ("precious", False)
+
+
 # the real model
 
 

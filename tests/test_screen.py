@@ -91,7 +91,7 @@ def test_a_terminal_shows_a_bar_then_a_table(pictures, tmp_path):
     assert table[0].endswith("13, of which 1 with errors: not_an_image 1")
 
 
-@pytest.mark.parametrize("columns", [30, 40, 80, 200])
+@pytest.mark.parametrize("columns", [20, 30, 40, 80, 200])
 def test_no_line_of_bar_or_table_is_wider_than_the_terminal(pictures, tmp_path, columns):
     shown = on_terminal(
         *("caption", pictures, "--model", "demo", "-o", tmp_path / "r.jsonl"), columns=columns
@@ -215,6 +215,15 @@ def test_foreign_text_is_shown_as_it_is_spelled(capsys):
     console = Console(width=200, file=open(os.devnull, "w"), record=True)  # noqa: SIM115
     console.print(grid([("name", hostile)]))
     assert r"[bold]a[/bold] :smile: \x1b[31m\u202e" in console.export_text()
+
+
+def test_a_name_of_megabytes_does_not_fill_the_screen(capsys):
+    Screen().problem(f"begun {'x' * 10**6} ended", hint="y" * 10**6)
+    said = capsys.readouterr().err
+    assert len(said) < 10_000
+    assert "begun xxx" in said
+    assert "xxx ended" in said
+    assert "more characters" in said
 
 
 def test_the_summary_tells_of_pictures_reused_and_batches_that_shrank():
