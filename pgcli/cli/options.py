@@ -88,6 +88,7 @@ Quantize = Annotated[
         help="none or int8, on a processor: the decoder in eight bits, sooner and less exact.",
     ),
 ]
+Quiet = Annotated[bool, _running("--quiet", "-q", help="Say nothing but errors.")]
 Debug = Annotated[
     bool, _running("--debug", is_eager=True, callback=remember, help="Show tracebacks of errors.")
 ]
@@ -339,7 +340,7 @@ class Running:
     dry_run: Annotated[
         bool, _running("--dry-run", help="Check everything, say what would be done, and stop.")
     ] = False
-    quiet: Annotated[bool, _running("--quiet", "-q", help="Say nothing but errors.")] = False
+    quiet: Quiet = False
     verbose: Annotated[bool, _running("--verbose", "-v", help="Say also what will be done.")] = (
         False
     )

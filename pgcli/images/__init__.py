@@ -17,7 +17,7 @@ from pgcli.images.pixels import header_size, rgb, upright_rgb, upright_visible
 from pgcli.images.sizes import Limits, Size, Square
 from pgcli.records import Item, Picture
 
-__all__ = ["FORMATS", "Limits", "Size", "Square", "Unreadable", "look", "upright"]
+__all__ = ["FORMATS", "Limits", "Size", "Square", "Unreadable", "look", "reduced", "upright"]
 
 
 class Opened(NamedTuple):
@@ -54,6 +54,21 @@ def upright(source: str | bytes | None, limits: Limits) -> Image.Image:
     with unreadable_only(size, data):
         image.load()
         return upright_rgb(image)
+
+
+def reduced(source: str | bytes | None, side: int, limits: Limits) -> tuple[Size, Image.Image]:
+    """The same no larger than `side` on either side, and the size that the picture has upright.
+
+    JPEGs are decoded no larger than it takes. Raises `Unreadable`, and nothing else.
+    """
+    image, size, data = _opened(source, limits)
+    with unreadable_only(size, data):
+        if isinstance(image, JpegImageFile):
+            image.draft(None, (side, side))
+        image.load()
+        picture = upright_visible(image)
+        picture.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=3.0)
+        return size, rgb(picture)
 
 
 def _opened(source: str | bytes | None, limits: Limits) -> Opened:

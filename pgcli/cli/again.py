@@ -1,0 +1,59 @@
+"""A run's input, opened again as the run itself read it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pgcli.errors import UsageError
+from pgcli.records import Item
+from pgcli.run import first_rows
+from pgcli.sources import Reading, open_sources
+from pgcli.state.folder import state_folder
+from pgcli.state.state import files_listed
+from pgcli.tasks import Question, columns, with_prompts
+
+
+def items_again(output: Path, record: Mapping[str, Any]) -> Iterator[Item] | None:
+    """The items that a run's rows are of, read from its input again; None where that was a pipe.
+
+    Raises UsageError where the run was begun in another folder, and what opening sources raises.
+    """
+    told, settings = record["told"], record["settings"]
+    if "-" in told["sources"]:
+        return None
+    question = Question(
+        task=settings["command"],
+        templates=None if settings["prompts"] is None else tuple(settings["prompts"]),
+        max_new_tokens=settings["max_new_tokens"],
+        choices=tuple(settings["choices"]),
+        choices_column=settings["choices_column"],
+    )
+    image, id_, prompt = settings["columns"]
+    reading = Reading(
+        image_column=image,
+        id_column=id_,
+        prompt_column=prompt,
+        keep=tuple(settings["keep"]),
+        fields=columns(question),
+        wants_prompts=question.templates is None,
+        refuses_prompts=question.refuses_prompts,
+        choices_column=question.choices_column,
+        allow_outside_root=told["allow_outside_root"],
+    )
+    if os.path.realpath(told["folder"]) != os.path.realpath("."):
+        raise UsageError(
+            f"the run was begun in {told['folder']}, from which its input is named",
+            hint=f"cd {shlex.quote(told['folder'])} first",
+        )
+    source = open_sources(told["sources"], reading)
+    source.go_by(partial(files_listed, state_folder(output), record), is_written=False)
+    items: Any = with_prompts(source, question)
+    if told["limit"] is not None:
+        items = first_rows(items, told["limit"])
+    found: Iterator[Item] = iter(items)
+    return found

@@ -1,0 +1,150 @@
+// The cards on the screen and a little around it: only these are in the document.
+const GAP = 14;
+const AROUND = 2; // rows of cards above and below the screen
+const ON_A_PAGE = 20000; // cards: browsers lay out no page of any height
+const layout = { columns: 1, width: 0, room: [0, 0], height: 0 };
+const standing = new Map(); // cards in the document, by their place
+
+const paged = () => state.shown.slice(state.page * ON_A_PAGE, (state.page + 1) * ON_A_PAGE);
+let here = [];
+
+/** Measure the room and lay out all cards anew. */
+function regrid({ top = false } = {}) {
+  const room = at("cards").clientWidth;
+  const side = data.cards && state.file === ALL ? Math.min(data.files.length, 4) : 1;
+  const least = (room < 560 ? 150 : 225) * side;
+  layout.columns = Math.max(1, Math.floor((room + GAP) / (least + GAP)));
+  layout.width = Math.floor((room - GAP * (layout.columns - 1)) / layout.columns);
+  const cell = layout.width / (data.cards && state.file === ALL ? data.files.length : 1);
+  const hasPrompts = data.prompts.length > 1;
+  layout.room = [cell, Math.round(Math.max(90, cell * 0.78))];
+  layout.height = layout.room[1] + 86 + (hasPrompts ? 21 : 0) + (data.cards ? 18 : 0);
+  here = paged();
+  const rows = Math.ceil(here.length / layout.columns);
+  at("cards").style.height = `${Math.max(0, rows * (layout.height + GAP) - GAP)}px`;
+  at("nothing").hidden = here.length > 0;
+  const pages = Math.ceil(state.shown.length / ON_A_PAGE);
+  at("pages").hidden = pages < 2;
+  at("pages").querySelector("span").textContent = `${state.page + 1} of ${pages}`;
+  for (const card of standing.values()) card.remove();
+  standing.clear();
+  if (top) window.scrollTo(0, 0);
+  refresh();
+}
+
+/** Put in the cards that came near the screen, take out those that left it. */
+function refresh() {
+  const step = layout.height + GAP;
+  const above = window.scrollY - at("cards").offsetTop;
+  const first = Math.max(0, Math.floor(above / step) - AROUND) * layout.columns;
+  const last = Math.min(here.length, (Math.ceil((above + window.innerHeight) / step) + AROUND) * layout.columns);
+  for (const [place, card] of standing) {
+    if (place >= first && place < last) continue;
+    card.remove();
+    standing.delete(place);
+  }
+  for (let place = first; place < last; place++) {
+    if (standing.has(place)) continue;
+    const made = card(place);
+    standing.set(place, made);
+    at("cards").append(made);
+  }
+}
+
+/** A card, in its place. */
+function card(place) {
+  const made = make("div", {
+    class: "card", role: "listitem", "data-place": place, "aria-posinset": place + 1, "aria-setsize": here.length,
+  }, ...cells(here[place]).map((row) => cell(row, place)));
+  const [column, line] = [place % layout.columns, Math.floor(place / layout.columns)];
+  made.style.width = `${layout.width}px`;
+  made.style.height = `${layout.height}px`;
+  made.style.transform = `translate(${column * (layout.width + GAP)}px, ${line * (layout.height + GAP)}px)`;
+  made.classList.toggle("chosen", place === state.chosen && state.moved);
+  return made;
+}
+
+function cell(row, place) {
+  const image = make("button", {
+    type: "button", class: "frame", tabindex: place === state.chosen ? 0 : -1, "aria-label": `Open ${row.id}`,
+  }, ...pictured(row, layout.room));
+  image.style.height = `${layout.room[1]}px`;
+  image.addEventListener("click", () => open(place));
+  const sort = SORTS[state.sort];
+  const value = sort.of?.(row);
+  return make("div", { class: row.e === undefined ? "cell" : "cell failed" }, image,
+    make("div", { class: "text" },
+      data.cards ? make("div", { class: "file" }, data.files[row.f].name) : null,
+      said(row),
+      data.prompts.length > 1 ? make("div", { class: "asked", title: promptText(row) }, promptText(row) || "(no prompt)") : null,
+      make("div", { class: "foot" },
+        make("span", { class: "id", title: row.id }, row.id),
+        value === undefined ? null : make("span", { class: "value" }, sort.told(value)))));
+}
+
+/** The picture with what is drawn over it, or what stands in its place. */
+function pictured(row, room, { scores = false } = {}) {
+  const entry = picture(row.p);
+  if (entry === undefined) return [make("span", { class: "blank coming", "data-picture": row.p }, "\u2026")];
+  if (entry[0] === 0) {
+    const [code, why] = row.e === undefined ? [null, entry[4]] : [row.e, row.em ?? ""];
+    return [make("span", { class: "blank" }, code ? make("code", {}, code) : null, make("span", {}, why))];
+  }
+  const image = make("img", { alt: described(row), decoding: "async", draggable: "false", class: "coming" });
+  image.addEventListener("load", () => image.classList.remove("coming"));
+  image.src = address(entry, row.p);
+  const over = marks(row, room, { scores });
+  return over ? [image, over] : [image];
+}
+
+/** A picture in words, for who cannot see it. */
+function described(row) {
+  const found = row.b ? `${labels(row).map(([label, number]) => `${number} ${labelName(label)}`).join(", ")}` : row.a;
+  return found ? `${row.id}: ${found}` : row.id;
+}
+
+const labels = (row) => tallied(row.b.map((box) => box[0]));
+
+/** What a row answers, in short. */
+function said(row) {
+  if (row.e !== undefined) return make("div", { class: "answer" }, row.em ?? row.e);
+  if (row.b) {
+    return make("div", { class: "tags" }, ...labels(row).map(([label, number]) => make("span", { class: "tag" },
+      dot(label), make("b", {}, labelName(label) || "(no label)"), number > 1 ? make("small", {}, `\u00d7${number}`) : null)));
+  }
+  if (row.a) return make("div", { class: "answer" }, row.a);
+  const isLooking = ["detect", "segment"].includes(data.prompts[row.q][0]);
+  return make("div", { class: "answer none" }, isLooking ? "nothing found" : "no words");
+}
+
+/** Fill in the pictures that had not come yet when their cards were made. */
+function catchUp() {
+  for (const blank of document.querySelectorAll(".blank.coming")) {
+    if (picture(Number(blank.dataset.picture)) === undefined) continue;
+    const place = Number(blank.closest("[data-place]")?.dataset.place);
+    if (!standing.has(place)) continue;
+    const made = card(place);
+    standing.get(place).replaceWith(made);
+    standing.set(place, made);
+  }
+}
+
+/** Choose a card, and bring it onto the screen; with `focus`, the keyboard goes there too. */
+function pick(place, { focus = true } = {}) {
+  if (!here.length) return;
+  const was = standing.get(state.chosen);
+  was?.classList.remove("chosen");
+  was?.querySelector(".frame").setAttribute("tabindex", "-1");
+  state.chosen = Math.max(0, Math.min(place, here.length - 1));
+  state.moved = true;
+  const step = layout.height + GAP;
+  const edge = at("cards").offsetTop + Math.floor(state.chosen / layout.columns) * step;
+  const [upper, lower] = [at("top").offsetHeight + GAP, window.innerHeight - GAP];
+  if (edge - window.scrollY < upper) window.scrollTo(0, edge - upper);
+  else if (edge + layout.height - window.scrollY > lower) window.scrollTo(0, edge + layout.height - lower);
+  refresh();
+  const now = standing.get(state.chosen);
+  now?.classList.add("chosen");
+  now?.querySelector(".frame").setAttribute("tabindex", "0");
+  if (focus) now?.querySelector(".frame").focus({ preventScroll: true });
+}
