@@ -29,7 +29,7 @@ def described(output: Path, called: str) -> ResultFile:
     asked = tuple(map(str, objects)) if isinstance(objects, list) else ()
     sources = told.get("sources", settings.get("sources"))
     pictures: Hashable = json.dumps([sources, settings.get("columns")], default=str)
-    return ResultFile(called, facts, asked, how_far(output), pictures if sources else output)
+    return ResultFile(called, facts, asked, how_far(output), pictures if sources else ())
 
 
 def told_in(record: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -67,7 +67,7 @@ def reduced(source: str | bytes | None, side: int, limits: Limits) -> tuple[Size
             image.draft(None, (side, side))
         image.load()
         picture = upright_visible(image)
-        picture.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=3.0)
+        picture.thumbnail((side, side), Image.Resampling.HAMMING, reducing_gap=3.0)
         return size, rgb(picture)
 
 

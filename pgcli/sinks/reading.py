@@ -25,13 +25,18 @@ Placed = tuple[int, Row | None]
 def results(output: Path) -> Iterator[Row]:
     """The rows of a run's output, as far as it is, or of a file that was moved away from its run.
 
-    Raises UsageError for what holds anything else.
+    A last row that is cut is not there yet, or never came to be. Raises UsageError for what holds
+    anything else.
     """
     if not output.exists() and not state_folder(output).exists():
         raise UsageError(f"{output} does not exist", hint="name an output as it was given to -o")
     try:
+        cut = False
         for place, row in placed_rows(output):
-            if row is None or not row.keys() >= REQUIRED:
+            if place and row is None and not cut:
+                cut = True
+                continue
+            if cut or row is None or not row.keys() >= REQUIRED:
                 raise UsageError(
                     f"{output}: row {place + 1:,} is no row of an answer",
                     hint="name a file or folder that caption, ask, detect, segment or ocr wrote",
@@ -73,8 +78,9 @@ def in_all(output: Path) -> Iterator[Placed]:
     from pgcli.sinks.folder import parts_in
     from pgcli.sinks.parts import chunks_in, rows_in
 
-    run = (got(state_folder(output) / RUN) or {}).get("run", "")
-    if output.is_file() and chunks_in(output, run):  # else it is what the run is to replace
+    record = got(state_folder(output) / RUN)
+    # what is not of the run beside it is what that run is to replace
+    if output.is_file() and (record is None or chunks_in(output, record.get("run", ""))):
         yield from enumerate(rows_in(output))
     chunks = dict(parts_in(output))
     folder = state_folder(output)

@@ -2,7 +2,7 @@
 const ALL = "";
 const state = {
   errors: false, terms: [], labels: new Set(), file: ALL, prompt: ALL, code: ALL, differ: false,
-  sort: "order", falls: false, shown: [], chosen: 0, page: 0, boxes: true,
+  sort: "order", falls: false, shown: [], chosen: 0, moved: false, page: 0, boxes: true,
 };
 const cards = data.cards ?? data.rows.map((_, place) => [place]);
 
@@ -106,7 +106,7 @@ function prepare() {
   const labels = tallied(data.rows.flatMap((row) => [...new Set((row.b ?? []).map((box) => box[0]))]));
   at("labels").replaceChildren(...labels.slice(0, 60).map(([label, number]) => chip(label, number)));
   at("labels").hidden = !labels.length;
-  at("boxes").hidden = !labels.length;
+  for (const id of ["boxes", "zoom-boxes"]) at(id).hidden = !labels.length;
   at("differ").hidden = !data.cards;
   const errors = data.files.reduce((sum, file) => sum + file.errors, 0);
   at("tab-errors").querySelector("span").textContent = errors.toLocaleString("en");

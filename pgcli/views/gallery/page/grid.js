@@ -10,16 +10,16 @@ let here = [];
 
 /** Measure the room and lay out all cards anew. */
 function regrid({ top = false } = {}) {
+  here = paged();
   const room = at("cards").clientWidth;
   const side = data.cards && state.file === ALL ? Math.min(data.files.length, 4) : 1;
   const least = (room < 560 ? 150 : 225) * side;
   layout.columns = Math.max(1, Math.floor((room + GAP) / (least + GAP)));
   layout.width = Math.floor((room - GAP * (layout.columns - 1)) / layout.columns);
   const cell = layout.width / (data.cards && state.file === ALL ? data.files.length : 1);
-  const hasPrompts = data.prompts.length > 1;
   layout.room = [cell, Math.round(Math.max(90, cell * 0.78))];
-  layout.height = layout.room[1] + 86 + (hasPrompts ? 21 : 0) + (data.cards ? 18 : 0);
-  here = paged();
+  layout.height = layout.room[1] + 50 + (data.prompts.length > 1 ? 21 : 0) + (data.cards ? 19 : 0)
+    + (state.errors ? 2 : wordy(cell)) * 20.5;
   const rows = Math.ceil(here.length / layout.columns);
   at("cards").style.height = `${Math.max(0, rows * (layout.height + GAP) - GAP)}px`;
   at("nothing").hidden = here.length > 0;
@@ -30,6 +30,12 @@ function regrid({ top = false } = {}) {
   standing.clear();
   if (top) window.scrollTo(0, 0);
   refresh();
+}
+
+/** How many lines the answers of this page take, two at most. */
+function wordy(width) {
+  const letters = width / 8.5; // that fit on a line
+  return here.some((shown) => cells(shown).some((row) => !row.b && (row.a?.length ?? 0) > letters)) ? 2 : 1;
 }
 
 /** Put in the cards that came near the screen, take out those that left it. */
@@ -87,8 +93,7 @@ function pictured(row, room, { scores = false } = {}) {
   const entry = picture(row.p);
   if (entry === undefined) return [make("span", { class: "blank coming", "data-picture": row.p }, "\u2026")];
   if (entry[0] === 0) {
-    const [code, why] = row.e === undefined ? [null, entry[4]] : [row.e, row.em ?? ""];
-    return [make("span", { class: "blank" }, code ? make("code", {}, code) : null, make("span", {}, why))];
+    return [make("span", { class: "blank" }, row.e === undefined ? entry[4] : make("code", {}, row.e))];
   }
   const image = make("img", { alt: described(row), decoding: "async", draggable: "false", class: "coming" });
   image.addEventListener("load", () => image.classList.remove("coming"));
@@ -107,7 +112,10 @@ const labels = (row) => tallied(row.b.map((box) => box[0]));
 
 /** What a row answers, in short. */
 function said(row) {
-  if (row.e !== undefined) return make("div", { class: "answer" }, row.em ?? row.e);
+  if (row.e !== undefined) {
+    const isSeen = picture(row.p)?.[0]; // else the code stands in its place
+    return make("div", { class: "answer" }, isSeen ? make("code", {}, `${row.e} `) : null, row.em ?? row.e);
+  }
   if (row.b) {
     return make("div", { class: "tags" }, ...labels(row).map(([label, number]) => make("span", { class: "tag" },
       dot(label), make("b", {}, labelName(label) || "(no label)"), number > 1 ? make("small", {}, `\u00d7${number}`) : null)));

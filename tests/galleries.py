@@ -1,0 +1,90 @@
+"""Rows and pictures for the tests of the gallery."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+CANARY = "window.canary=1"
+#: What foreign text could try in a page; none of it is to be anything but text.
+HOSTILE = (
+    f"<img src=x onerror={CANARY}>",
+    f"</script><script>{CANARY}</script>",
+    f"--></title><svg onload={CANARY}>",
+    f"<!--<script>{CANARY}",
+    f"javascript:{CANARY}",
+    f'" onclick="{CANARY}" x="',
+    f"${{{CANARY}}}`;{CANARY};//",
+    "[bold]not bold[/bold]",
+    "http://example.com/a.png",
+    "//example.com/a.png",
+    "name\u202egnp.exe",
+    "one\nline and\r\nanother\x1b[2J",
+    "\ud800 half",
+    "'; drop $title $script",
+)
+
+
+def row(index: int = 0, **changes: Any) -> dict[str, Any]:
+    """A row as `caption` writes it, changed."""
+    return {
+        "index": index,
+        "id": f"{index:05}.png",
+        "image": f"{index:05}.png",
+        "width": 40,
+        "height": 30,
+        "task": "caption",
+        "prompt": "caption en",
+        "answer": "a picture",
+        "boxes": [],
+        "tokens": 4,
+        "finish": "stop",
+        "logprob": -0.25,
+        "load_ms": 1.5,
+        "vision_ms": 2.0,
+        "prefill_ms": 3.0,
+        "decode_ms": 4.0,
+        "batch": 2,
+        "model": "demo@0",
+        "error": None,
+        "error_message": None,
+    } | changes
+
+
+def box(label: str, *corners: float, score: float = 0.5) -> dict[str, Any]:
+    xmin, ymin, xmax, ymax = corners or (4, 3, 20, 15)
+    return {"label": label, "xmin": xmin, "ymin": ymin, "xmax": xmax, "ymax": ymax, "score": score}
+
+
+def failed(index: int, error: str = "truncated", message: str = "It ends early.") -> dict[str, Any]:
+    nothing = dict.fromkeys(("answer", "tokens", "finish", "logprob", "batch"))
+    return row(index, error=error, error_message=message, **nothing)
+
+
+def hostile() -> list[dict[str, Any]]:
+    """Rows that have hostile text wherever rows have text, names of columns among it."""
+    rows = []
+    for number, text in enumerate(HOSTILE):
+        words = {"id": text, "image": text, "prompt": text, "model": text, text: text}
+        found = [box(text), {"label": text, "xmin": text}, text]
+        rows.append(row(2 * number, answer=text, boxes=found, task=text, finish=text, **words))
+        rows.append(failed(2 * number + 1, text, text) | words)
+    rows[0]["choices"] = [{"text": text, "logprob": text, "probability": text} for text in HOSTILE]
+    return rows
+
+
+def saved(file: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """A result file with the rows."""
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def drawn(folder: Path, count: int, size: tuple[int, int] = (40, 30)) -> None:
+    """Pictures of plain colours, named as the rows name them."""
+    for number in range(count):
+        colour = (number * 37 % 256, number * 91 % 256, 160)
+        Image.new("RGB", size, colour).save(folder / f"{number:05}.png")
