@@ -62,6 +62,7 @@ def box(label: str, *corners: float, score: float = 0.5) -> dict[str, Any]:
 
 def failed(index: int, error: str = "truncated", message: str = "It ends early.") -> dict[str, Any]:
     nothing = dict.fromkeys(("answer", "tokens", "finish", "logprob", "batch"))
+    nothing |= dict.fromkeys(("vision_ms", "prefill_ms", "decode_ms"))
     return row(index, error=error, error_message=message, **nothing)
 
 
