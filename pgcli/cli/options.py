@@ -120,6 +120,15 @@ class Input:
         int | None,
         _input("--limit", metavar="N", parser=values.number(1), help="Stop after N rows."),
     ] = None
+    sample: Annotated[
+        int | None,
+        _input(
+            "--sample",
+            metavar="N",
+            parser=values.number(1),
+            help="Only N pictures, spread over all of them.",
+        ),
+    ] = None
     shard: Annotated[
         str | None,
         _input(

@@ -26,7 +26,8 @@ __all__ = ["IMAGE_ENDINGS", "MANIFEST_ENDINGS", "Reading", "Source", "open_sourc
 class Source:
     """All that the user named, as one stream of items, numbered from 0.
 
-    `total` is None where standard input takes part; `ignored` counts the files left out, by ending.
+    `total` is None where standard input takes part; `kinds` counts what was found by ending, and
+    `ignored` the files that were left out.
     Each pass reads anew, except for standard input, which is there once.
     """
 
@@ -35,6 +36,7 @@ class Source:
         self._additions = 0  # how often a run that went on found something new
         self.has_prompts = any(part.has_prompts for part in parts)
         self.ignored: Mapping[str, int] = sum((part.ignored for part in parts), Counter())
+        self.kinds: Mapping[str, int] = sum((part.kinds for part in parts), Counter())
 
     @property
     def total(self) -> int | None:

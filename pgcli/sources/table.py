@@ -12,7 +12,7 @@ from pgcli.records import Item
 from pgcli.sources import tar
 from pgcli.sources.items import check, item, row_id
 from pgcli.sources.paths import Placed, as_given, below
-from pgcli.sources.reading import Reading
+from pgcli.sources.reading import Reading, ending
 from pgcli.sources.rows import Row, columns, rows
 
 #: Column names that are remembered of JSON lines, whose rows may each name their own.
@@ -35,6 +35,11 @@ class Table:
         self._root = root
         self._reading = reading
         self._check()
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many rows there are, by the manifest's ending."""
+        return Counter({f"rows of {ending(self.path)}": self.total})
 
     def items(self, first: int) -> Iterator[Item]:
         """The manifest's items, numbered from `first`."""
