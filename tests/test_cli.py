@@ -396,8 +396,8 @@ def test_version(capsys):
 def test_each_answering_command_has_the_contracts_options(command):
     wanted = """--model --revision --device --dtype --batch-size --max-new-tokens --temperature
     --top-p --top-k --seed --region --image-column --id-column --prompt-column --keep --limit -0
-    --sample --workers --max-pixels --fast-decode --allow-outside-root --output -o --format --no-timing
-    --overwrite --on-error --dry-run --quiet -q --verbose -v --debug --help -h"""
+    --sample --workers --max-pixels --fast-decode --allow-outside-root --output -o --format --inline
+    --no-timing --overwrite --on-error --dry-run --quiet -q --verbose -v --debug --help -h"""
     shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
     words = set(shown.replace(",", " ").split())
     assert set(wanted.split()) <= words

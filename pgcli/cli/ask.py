@@ -18,6 +18,7 @@ from pgcli.cli import summary
 from pgcli.cli.beside import Beside
 from pgcli.cli.downloads import Downloads
 from pgcli.cli.drawing.option import open_drawing
+from pgcli.cli.inline import open_inline
 from pgcli.cli.models import check_revision
 from pgcli.cli.options import Options
 from pgcli.cli.output import (
@@ -69,9 +70,10 @@ def answer(
 
         screen.table(probe.facts(plan, screen))
         return 0
-    with opened(plan, screen) as output:
+    inline = open_inline(plan, limits(plan))
+    with opened(plan, screen, above=inline.above) as output:
         drawing = open_drawing(plan, limits(plan), screen.say, goes_on=output.goes_on)
-        beside = Beside(drawing, open_sidecars(plan))
+        beside = Beside(sidecars=open_sidecars(plan), drawn=drawing, inline=inline)
         insist_on_as_many(plan, output)
         if output.rows == plan.rows and not output.retries:
             return nothing_left(plan, output, screen)

@@ -205,6 +205,13 @@ class Output:
             help="Paint boxes and masks on copies of the pictures, in this folder.",
         ),
     ] = None
+    inline: Annotated[
+        bool,
+        _output(
+            "--inline",
+            help="Show each picture above its answer, in terminals that can (kitty, iTerm, sixel).",
+        ),
+    ] = False
     sidecar: Annotated[
         str | None,
         _output(
