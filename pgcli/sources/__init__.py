@@ -58,7 +58,7 @@ class Source:
         known = max((listing.last for _, listing in changing), default=-1)
         for part, listing in changing:
             part.go_by(listing, known + 1)
-        self._additions = max((listing.last for _, listing in changing), default=0)
+        self._additions = max([0, *(listing.last for _, listing in changing)])
 
     def __iter__(self) -> Iterator[Item]:
         index = 0
