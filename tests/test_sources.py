@@ -459,8 +459,8 @@ class TestManifests:
 
     @pytest.mark.parametrize("kind", ["text", "bytes", "struct"])
     def test_a_dictionary_does_not_fill_the_memory(self, kind: str) -> None:
-        """A file of two kilobytes spells a picture of 32 MiB for each of its rows."""
-        word = pa.array([b"x" * 2**25] if kind != "text" else ["x" * 2**25])
+        """A file of two kilobytes spells 64 MiB for each of its rows."""
+        word = pa.array([b"x" * 2**26] if kind != "text" else ["x" * 2**26])
         rows = pa.DictionaryArray.from_arrays(pa.array([0] * 24, pa.int32()), word)
         if kind == "struct":
             rows = pa.StructArray.from_arrays([rows], names=["bytes"])
@@ -471,7 +471,7 @@ import resource
 from pgcli.sources import open_sources
 source = open_sources(["m.parquet"])
 for item in source:
-    if item.index == 20:
+    if item.index == 2:
         break
 print(source.total, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -240,6 +240,15 @@ def test_a_tokenizer_that_cannot_encode_is_refused_before_the_first_prompt(tmp_p
         Vocabulary.from_folder(tmp_path)
 
 
+def test_a_tokenizer_whose_merges_contradict_each_other_is_refused(tmp_path: Path) -> None:
+    """The library panics, which is no Exception."""
+    steps = {"continuing_subword_prefix": "##", "vocab": {"a": 0, "b": 1}, "merges": [["a", "b"]]}
+    values = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE"} | steps}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(InvalidCheckpoint, match="is no tokenizer"):
+        Vocabulary.from_folder(tmp_path)
+
+
 def test_a_tokenizer_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
     with open(tmp_path / "tokenizer.json", "wb") as file:
         file.truncate(2**30)

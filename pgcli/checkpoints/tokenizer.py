@@ -45,17 +45,24 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     tokenizer.no_padding()
     try:
         tokenizer.encode("a \U0010ffff", add_special_tokens=False)
-    except Exception as error:  # some that are read as sound fail at their first word
-        raise InvalidCheckpoint(f"the tokenizer of {folder} cannot encode: {error}") from error
+    except BaseException as error:  # some that are read as sound fail at their first word
+        raise _refused(error, f"the tokenizer of {folder} cannot encode") from error
     return tokenizer
+
+
+def _refused(error: BaseException, message: str) -> BaseException:
+    """The refusal where tokenizers failed, by a bare Exception or by a panic, which is not one."""
+    if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+        return InvalidCheckpoint(f"{message}: {error}")
+    return error
 
 
 def _from_json(file: Path) -> Tokenizer:
     _insist_on_size(file)
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # tokenizers raises it bare
-        raise InvalidCheckpoint(f"{file} is no tokenizer: {error}") from error
+    except BaseException as error:
+        raise _refused(error, f"{file} is no tokenizer") from error
     _insist_on_plain_steps(file, tokenizer)
     return tokenizer
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.records import Item
-from pgcli.run import first_rows
+from pgcli.run import first_rows, spread
 from pgcli.sources import Reading, open_sources
 from pgcli.state.folder import state_folder
 from pgcli.state.state import files_listed
@@ -52,8 +52,11 @@ def items_again(output: Path, record: Mapping[str, Any]) -> Iterator[Item] | Non
         )
     source = open_sources(told["sources"], reading)
     source.go_by(partial(files_listed, state_folder(output), record), is_written=False)
-    items: Any = with_prompts(source, question)
+    found: Iterable[Item] = source
+    if (sample := settings.get("sample")) is not None and source.total is not None:
+        found = spread(found, source.total, sample)
+    items: Any = with_prompts(found, question)
     if told["limit"] is not None:
         items = first_rows(items, told["limit"])
-    found: Iterator[Item] = iter(items)
-    return found
+    again: Iterator[Item] = iter(items)
+    return again

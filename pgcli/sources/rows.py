@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any, NamedTuple, NoReturn
 
 from pgcli.errors import ManifestError
+from pgcli.records import Fault
 from pgcli.sources.reading import ending
 
 #: What JSON spells takes up to fifty times its bytes in memory.
@@ -21,10 +22,11 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class Row(NamedTuple):
-    """One row, and where it stands for messages: `line 3`, `row 3`."""
+    """One row, and where it stands for messages: `line 3`, `row 3`; what its picture lacks."""
 
     place: str
     values: Mapping[str, Any]
+    fault: Fault | None = None
 
 
 def columns(path: str) -> tuple[str, ...] | None:
