@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tarfile
 from base64 import b64decode, b64encode
 from hashlib import sha256
 from html.parser import HTMLParser
@@ -390,6 +391,21 @@ def test_pictures_that_a_manifest_holds_are_shown_from_there(
     Path("shop.parquet").unlink()
     assert viewed("rows.jsonl", "-o", "g.html", "--overwrite") == 0
     assert [entry[0] for entry in content(tmp_path / "g.html").named("pictures-0")] == [0, 0, 0]
+
+
+def test_pictures_in_an_archive_are_shown_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    drawn(tmp_path, 2)
+    with tarfile.open("shard.tar", "w") as archive:
+        for name in ("00000.png", "00001.png"):
+            archive.add(name)
+            Path(name).unlink()
+    finished("caption", "shard.tar", "-o", "rows.jsonl")
+    assert viewed("rows.jsonl", "-o", "g.html") == 0
+    parsed = content(tmp_path / "g.html")
+    assert [copy(parsed, number).size for number in range(2)] == [(40, 30)] * 2
 
 
 def test_a_run_that_goes_on_is_shown_as_far_as_it_is(tmp_path: Path) -> None:

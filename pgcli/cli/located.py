@@ -8,16 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from pgcli.cli.again import items_again
-from pgcli.cli.described import told_in
 from pgcli.errors import PgcliError
 from pgcli.records import Fault, Item
-from pgcli.sources import MANIFEST_ENDINGS
+from pgcli.sources import MANIFEST_ENDINGS, tar
 from pgcli.sources.paths import leads_inside, real, scheme
-from pgcli.sources.reading import ending
 from pgcli.state.folder import state_folder
 from pgcli.state.state import record_in
 from pgcli.views.gallery.cards import Wanted
 
+#: Files with pictures in them, by which rows name what has no path of its own.
+HOLDERS = (*MANIFEST_ENDINGS, *tar.ENDINGS)
 ELSEWHERE = Fault("url_blocked", "The row names an address, and addresses are not fetched.")
 GONE = Fault("missing", "There is no such picture any more.")
 
@@ -53,7 +53,7 @@ def found(one: Wanted, images: str | None) -> str | None:
     for path in tried:
         with suppress(ValueError):  # a NUL, which no file name has
             is_inside = images is None or leads_inside(path, os.path.realpath(images))
-            if is_inside and os.path.lexists(path) and ending(path) not in MANIFEST_ENDINGS:
+            if is_inside and os.path.lexists(path) and not path.lower().endswith(HOLDERS):
                 return path
     return None
 
@@ -64,7 +64,7 @@ def names(one: Wanted) -> list[str]:
 
 
 class Input:
-    """A run's manifest, read once more from its beginning to its end, for those who wait in order.
+    """What a run read, read once more from its beginning to its end, for those who wait in order.
 
     What cannot be opened again brings nothing.
     """
@@ -72,14 +72,12 @@ class Input:
     def __init__(self, output: Path, tell: Callable[[str], None]):
         self._items: Iterator[Item] = iter(())
         self._last: Item | None = None
-        record = record_in(state_folder(output)) or {}
-        sources = told_in(record).get("sources") or []
-        if not any(ending(str(name)) in MANIFEST_ENDINGS for name in sources):
-            return
+        record = record_in(state_folder(output))
         try:
-            self._items = items_again(output, record) or self._items
+            if record is not None:
+                self._items = items_again(output, record) or self._items
         except (PgcliError, OSError, KeyError, TypeError, ValueError) as problem:
-            tell(f"pictures of {output} that came in a manifest are not shown: {problem}")
+            tell(f"the input of {output} cannot be opened again: {problem}")
 
     def at(self, index: int) -> Item | None:
         """The item of an index, larger than those before; None where there is none."""
