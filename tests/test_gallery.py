@@ -349,6 +349,29 @@ def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_rows_are_drawn_afterwards_as_their_run_would_have_drawn_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["detect", EXAMPLES, "--object", "star", "--object", "circle"]
+    finished(*command, "-o", "rows.jsonl", "--draw", "during")
+    assert viewed("rows.jsonl", "-o", "g.html", "--draw", "after") == 0
+    during = {file.name: file.read_bytes() for file in Path("during").iterdir()}
+    assert len(during) == 12
+    assert {file.name: file.read_bytes() for file in Path("after").iterdir()} == during
+    assert viewed("rows.jsonl", "-o", "h.html", "--draw", "after") == 13
+    assert viewed("rows.jsonl", "-o", "h.html", "--draw", EXAMPLES, "--overwrite") == 2
+
+
+def test_what_no_picture_can_have_is_not_drawn(results: Path) -> None:
+    huge = {"codes": [0] * 16, "rle": {"size": [2**20, 2**20], "counts": "PPPPPPP1"}}
+    wrong = {"codes": [0] * 16, "rle": {"size": [30, 40], "counts": "\x7f"}}
+    boxes = [box("a"), box("b"), box("c", float("nan"), 0, 1, 1)]
+    saved(results, [row(0, boxes=boxes), row(1, boxes=boxes[:2], masks=[huge, wrong]), failed(2)])
+    assert viewed(results, "-o", "g.html", "--draw", "drawn") == 0
+    assert sorted(file.name for file in Path("drawn").iterdir()) == ["00000.png", "00001.png"]
+
+
 def test_a_limit_takes_the_first_rows_of_each(results: Path) -> None:
     other = saved(results.with_name("other.jsonl"), [row(0, answer="b"), row(1), row(2)])
     assert viewed(results, other, "-o", "g.html", "--limit", 2, "--size", 16) == 0

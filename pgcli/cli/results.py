@@ -99,10 +99,19 @@ def view(
             help="Longest side of the pictures.",
         ),
     ] = None,
+    draw: Annotated[
+        str | None,
+        option(
+            "Output",
+            "--draw",
+            metavar="DIR",
+            help="Paint boxes and masks on copies of the pictures in full size, too.",
+        ),
+    ] = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     from pgcli.cli import viewing
 
-    asked = viewing.Asked(output, assets, images, limit, size, overwrite=overwrite)
+    asked = viewing.Asked(output, assets, images, limit, size, draw, overwrite=overwrite)
     viewing.view(results, asked, quiet=quiet)

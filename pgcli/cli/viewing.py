@@ -41,6 +41,7 @@ class Asked:
     images: str | None
     limit: int | None
     side: int | None
+    draw: str | None = None
     overwrite: bool = False
 
 
@@ -70,6 +71,21 @@ def view(names: Sequence[str], asked: Asked, *, quiet: bool) -> None:
         for part in page(data, entries, title=title(names)):
             file.write(part)
     report(target, cards, missing, screen)
+    if asked.draw is not None:
+        draw(outputs[0], asked, screen)
+
+
+def draw(output: Path, asked: Asked, screen: Screen) -> None:
+    """Paint the rows' boxes and masks on copies of their pictures in full size."""
+    from pgcli.cli.drawing.afterwards import draw_rows
+    from pgcli.cli.drawing.painter import Drawing
+
+    labels = described(output, output.name).asked
+    with Drawing(str(asked.draw), asked=labels, tell=screen.say) as drawing:
+        rows = list(islice(results(output), asked.limit))
+        told = counted(rows, len(rows), screen, "drawings")
+        draw_rows(output, told, drawing, asked.images, screen.say)
+    screen.say(f"drawn: {drawing.told()}")
 
 
 def check(target: Path, outputs: Sequence[Path], asked: Asked) -> None:
@@ -86,8 +102,19 @@ def check(target: Path, outputs: Sequence[Path], asked: Asked) -> None:
         raise exists(target)
     if asked.images is not None and not Path(asked.images).is_dir():
         raise UsageError(f"{asked.images} is no folder", hint="name the pictures' folder")
+    if asked.draw is not None:
+        check_draw(asked.draw, outputs, overwrite=asked.overwrite)
     if asked.assets is not None:
         check_assets(Path(asked.assets), overwrite=asked.overwrite)
+
+
+def check_draw(folder: str, outputs: Sequence[Path], *, overwrite: bool) -> None:
+    """Refuse a folder that cannot be drawn into."""
+    from pgcli.cli.drawing.option import check_folder
+
+    if len(outputs) > 1:
+        raise UsageError("--draw draws the rows of one result file", hint="name one of them")
+    check_folder(folder, overwrite=overwrite)
 
 
 def check_assets(folder: Path, *, overwrite: bool) -> None:

@@ -1,0 +1,86 @@
+"""--draw of view: rows that are there already, painted as their run would have painted them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import tee
+from pathlib import Path
+from typing import Any
+
+from pgcli.cli.drawing.painter import Drawing
+from pgcli.cli.located import located
+from pgcli.errors import UsageError
+from pgcli.records import EXTRA_COLUMNS, Answer, Item, Mask
+from pgcli.rle import spans
+from pgcli.rows import Layout
+from pgcli.views.gallery.cards import Wanted
+from pgcli.views.gallery.plain import box
+
+Row = Mapping[str, Any]
+
+
+def draw_rows(
+    output: Path,
+    rows: Iterable[Row],
+    drawing: Drawing,
+    images: str | None,
+    tell: Callable[[str], None],
+) -> None:
+    """Have each row's picture drawn, within the drawing's own `with` block.
+
+    Raises UsageError for a row that is none, and for a picture that lies where it would be drawn.
+    """
+    ahead, behind = tee(rows)
+    pictures = located(wanted(ahead), [output], images, tell)
+    for place, (row, item) in enumerate(items_of(pictures, behind)):
+        # several prompts about one picture are several drawings
+        for _ in drawing.watch([replace(item, index=place)]):
+            drawing.draw(replace(answer(output, row), index=place))
+
+
+def wanted(rows: Iterable[Row]) -> Iterator[Wanted]:
+    """The pictures of rows, each once where rows about it follow one another."""
+    last = None
+    for row in rows:
+        if (index := row.get("index")) != last:
+            last = index
+            yield Wanted(
+                0, index if isinstance(index, int) else -1, str(row["id"]), str(row["image"])
+            )
+
+
+def items_of(items: Iterator[Item], rows: Iterable[Row]) -> Iterator[tuple[Row, Item]]:
+    """Every row with its item, from the items of its pictures."""
+    last, item = None, None
+    for row in rows:
+        if item is None or row.get("index") != last:
+            last, item = row.get("index"), next(items)
+        yield row, item
+
+
+def answer(output: Path, row: Row) -> Answer:
+    """The row's answer, with those of its boxes and masks that can be painted."""
+    boxes = [one for one in row["boxes"] or () if box(one) and isinstance(one.get("label"), str)]
+    try:
+        made = Layout(extras=tuple(name for name in EXTRA_COLUMNS if name in row)).answer(
+            {**row, "boxes": boxes}
+        )
+    except (ValueError, TypeError) as problem:
+        raise UsageError(f"{output}: row {row['id']!r} cannot be drawn: {problem}") from problem
+    if made.masks is None or len(boxes) < len(row["boxes"]):
+        return replace(made, masks=None)
+    return replace(made, masks=tuple(painted(mask, made) for mask in made.masks))
+
+
+def painted(mask: Mask | None, made: Answer) -> Mask | None:
+    """The mask, without pixels that are not of this picture: few characters spell any size."""
+    if mask is None or mask.rle is None:
+        return mask
+    try:
+        if mask.rle.size == (made.height, made.width):
+            spans(mask.rle)
+            return mask
+    except (ValueError, AttributeError, TypeError):
+        pass
+    return replace(mask, rle=None)
