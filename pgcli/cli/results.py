@@ -50,7 +50,7 @@ def check(output: Output, debug: Debug = False) -> None:
     epilog="$ pgcli view rows.jsonl -o gallery.html",
 )
 def view(
-    results: Annotated[list[str], typer.Argument(metavar="RESULTS...", hidden=True)],
+    results: Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)],
     output: Annotated[
         str | None,
         option(

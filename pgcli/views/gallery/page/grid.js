@@ -26,6 +26,8 @@ function regrid({ top = false } = {}) {
   const pages = Math.ceil(state.shown.length / ON_A_PAGE);
   at("pages").hidden = pages < 2;
   at("pages").querySelector("span").textContent = `${state.page + 1} of ${pages}`;
+  at("page-before").disabled = state.page === 0;
+  at("page-after").disabled = state.page >= pages - 1;
   for (const card of standing.values()) card.remove();
   standing.clear();
   if (top) window.scrollTo(0, 0);
