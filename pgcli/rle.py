@@ -53,13 +53,27 @@ def decode(rle: Rle) -> np.ndarray:
 
     A few characters can spell any size: of a foreign mask compare it with the picture's first.
     """
+    counts = _counts(rle)
+    height, width = rle.size
+    something = np.arange(len(counts)) % 2 == 1
+    return np.repeat(something, counts).reshape(width, height).T
+
+
+def area(rle: Rle) -> int:
+    """How many pixels the mask has; ValueError where the counts do not spell one.
+
+    Takes memory for the runs only, whatever size they spell.
+    """
+    return int(_counts(rle)[1::2].sum())
+
+
+def _counts(rle: Rle) -> np.ndarray:
     counts = _read(rle.counts)
     height, width = rle.size
     pixels = height * width
     if min(height, width, counts.min()) < 0 or counts.max() > pixels or counts.sum() != pixels:
         raise ValueError(f"the counts do not add up to {height} x {width} pixels")
-    something = np.arange(len(counts)) % 2 == 1
-    return np.repeat(something, counts).reshape(width, height).T
+    return counts
 
 
 def _runs(mask: np.ndarray, left: int, top: int, size: tuple[int, int]) -> np.ndarray:

@@ -26,7 +26,7 @@ ROOMS = {
     "parse": "records errors",
     "sinks": "records errors rows state",
     "state": "records errors rows",
-    "views": "records errors images rle",
+    "views": "records errors images rle rows",
     "metrics": "records errors",
     "workers": "images records errors",
     "model": "model.config",
