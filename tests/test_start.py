@@ -41,7 +41,7 @@ def imported(*arguments):
         ["--version"],
         *(
             [name, "-h"]
-            for name in "caption ask detect segment ocr info verify bench doctor".split()
+            for name in "caption ask detect segment ocr export info verify bench doctor".split()
         ),
     ],
     ids=" ".join,

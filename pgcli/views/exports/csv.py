@@ -17,7 +17,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
     """Write the file, a line for each row."""
     with open(target, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
+        writer = csv.writer(file)  # lines end in \r\n, by which texts with either are quoted
         writer.writerow(cell(name, is_raw=wanted.is_raw) for name in wanted.columns)
         for entry in entries:
             for row in entry.rows:
