@@ -435,11 +435,12 @@ def test_a_pickle_is_refused_with_the_way_to_convert_it(tiny, folder):
         (WEIGHTS, None),
         (WEIGHTS, b""),
         (WEIGHTS, b"\xff" * 100),
+        (WEIGHTS, (2**24).to_bytes(8, "little") + b" " * 2**24),
         ("adapter_config.json", None),
         ("adapter_config.json", b"{"),
         ("adapter_config.json", b"[]"),
     ],
-    ids=str,
+    ids=range(7),
 )
 def test_a_broken_file_is_named(tiny, folder, file, content):
     (folder / file).unlink()

@@ -545,9 +545,9 @@ class TestCommand:
         assert len(picture.findall(".//{http://www.w3.org/2000/svg}polyline")) == 2 * (3 + 2 + 2)
 
     def test_a_terminal_gets_tables_that_line_up(self, tiny, capsys, monkeypatch):
-        from pgcli.cli import bench
+        from pgcli.cli import stdout
 
-        monkeypatch.setattr(bench, "is_terminal", lambda stream: True)
+        monkeypatch.setattr(stdout, "is_terminal", lambda stream: True)
         monkeypatch.setenv("COLUMNS", "160")
         command = ["bench", str(tiny), "--scope", "device", "--batch-size", "2", *self.QUICK]
         assert main(command) == 0

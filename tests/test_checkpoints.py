@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -461,6 +462,23 @@ class TestTensors:
     def test_thousands_of_strange_ones_cost_nothing(self, write, refusal):
         write({f"tensor.{n}": torch.zeros(1) for n in range(5000)})
         assert "has no place in the model" in refusal()
+
+    def test_a_million_of_them_are_refused_before_they_are_read(self, folder, refusal):
+        told = b",".join(b'"t%d":{}' % n for n in range(10**6))
+        (folder / "model.safetensors").write_bytes(safetensors_file(b"{" + told + b"}"))
+        began = time.monotonic()
+        assert "model.safetensors has a header of" in refusal()
+        assert time.monotonic() - began < 2
+
+    @pytest.mark.parametrize(
+        ("name", "shape"), [("x" * 10**6, (1,)), (NORM, (1,) * 10**5)], ids=["name", "shape"]
+    )
+    def test_one_that_would_fill_the_screen_is_named_briefly(self, folder, refusal, name, shape):
+        (folder / "model.safetensors").write_bytes(
+            safetensors_file({name: tensor(0, 4, shape=shape)}, b"\0" * 4)
+        )
+        assert "a tensor of no such model" in (message := refusal())
+        assert len(message) < 500
 
     def test_weights_that_are_no_numbers_are_noticed_when_asked(self, write, stored):
         folder = write(**{NORM: torch.full_like(stored[NORM], torch.nan)})

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -395,8 +396,8 @@ def test_version(capsys):
 def test_each_answering_command_has_the_contracts_options(command):
     wanted = """--model --revision --device --dtype --batch-size --max-new-tokens --temperature
     --top-p --top-k --seed --region --image-column --id-column --prompt-column --keep --limit -0
-    --workers --max-pixels --fast-decode --allow-outside-root --output -o --format --no-timing
-    --overwrite --on-error --dry-run --quiet -q --verbose -v --debug --help -h"""
+    --sample --workers --max-pixels --fast-decode --allow-outside-root --output -o --format --inline
+    --no-timing --overwrite --on-error --dry-run --quiet -q --verbose -v --debug --help -h"""
     shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
     words = set(shown.replace(",", " ").split())
     assert set(wanted.split()) <= words
@@ -530,6 +531,7 @@ def test_a_dry_run_says_what_would_be_done_and_touches_nothing(capsys, pictures,
     plan = dict(line.removeprefix("pgcli: ").split(": ", 1) for line in err.splitlines())
     assert plan == {
         "pictures": "3",
+        "kinds": "2 .png, 1 .jpg",
         "left out": "1 .txt",
         "rows": "5, 2 for each picture",
         "prompt": "b",
@@ -537,6 +539,72 @@ def test_a_dry_run_says_what_would_be_done_and_touches_nothing(capsys, pictures,
         "output": str(output),
     }
     assert not list(tmp_path.glob("rows*"))
+
+
+def test_a_dry_run_over_many_pictures_foretells_time_and_disk(capsys, pretended, tmp_path):
+    output = tmp_path / "rows.jsonl"
+    many = [EXAMPLES] * 20
+    code, out, err = call(capsys, "caption", *many, "-o", output, "--model", "demo", "--dry-run")
+    assert (code, out) == (0, "")
+    rows = 20 * len(list(Path(EXAMPLES).iterdir()))
+    assert re.search(r"^pgcli: time: about .* s; [\d.,]+ rows/s, by 16 pictures$", err, re.M)
+    assert re.search(r"^pgcli: disk: about [\d.]+ kB as JSON lines, .* free$", err, re.M)
+    assert not list(tmp_path.iterdir())
+    call(capsys, "caption", *many, "-o", output, "--model", "demo")
+    told = float(re.search(r"about ([\d.]+) kB", err)[1]) * 1000
+    assert told == pytest.approx(output.stat().st_size, rel=0.15)
+    assert len(output.read_text().splitlines()) == rows
+
+
+def test_a_dry_run_downloads_no_model_to_foretell_anything(capsys):
+    asked = ("--model", "nobody/knows-this", "--dry-run")
+    code, _, err = call(capsys, "caption", *[EXAMPLES] * 20, *asked)
+    assert code == 0
+    assert "time: unknown before the model is on this machine" in err
+
+
+def test_a_sample_is_spread_over_all_pictures_and_keeps_their_places(capsys, pretended, tmp_path):
+    output = tmp_path / "rows.jsonl"
+    asked = ("caption", EXAMPLES, EXAMPLES, "-o", output, "--sample", "5")
+    assert call(capsys, *asked)[0] == 0
+    made = [json.loads(line) for line in output.read_text().splitlines()]
+    count = 2 * len(list(Path(EXAMPLES).iterdir()))
+    assert [row["index"] for row in made] == [k * count // 5 for k in range(5)]
+    assert call(capsys, *asked)[0] == 0
+    assert call(capsys, "check", output)[:2] == (0, "5 rows are those of the input, in order\n")
+    assert call(capsys, *asked[:-1], "6")[0] == 13
+    assert call(capsys, *asked[:-1], "1000", "--overwrite")[0] == 0
+    assert len(output.read_text().splitlines()) == count
+
+
+@pytest.mark.parametrize("arguments", [["-"], [EXAMPLES, "--shard", "0/2", "-o", "rows/"]])
+def test_a_sample_of_nobody_knows_how_many_is_refused(capsys, arguments):
+    code, _, err = call(capsys, "caption", *arguments, "--sample", "2")
+    assert code == 2
+    assert "--sample chooses among all pictures" in err
+
+
+def test_prompts_come_from_a_file_behind_those_of_the_command(capsys, pretended, tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_bytes(b"\xef\xbb\xbfwhat?\r\n\n  how many?  \n# a hash is a prompt\n")
+    asked = ("ask", EXAMPLES, "--prompt", "who?", "--prompts-file", file, "--limit", "4")
+    code, out, _ = call(capsys, *asked)
+    assert code == 0
+    prompts = ["who?", "what?", "how many?", "# a hash is a prompt"]
+    assert [row["prompt"] for row in rows(out)] == prompts
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [(b"", "has no prompts"), (b"\xff", "not UTF-8"), (None, "No such file"), (b"a\na\n", "twice")],
+)
+def test_a_file_of_prompts_that_is_none_is_refused(capsys, tmp_path, data, said):
+    file = tmp_path / "prompts.txt"
+    if data is not None:
+        file.write_bytes(data)
+    code, _, err = call(capsys, "ask", EXAMPLES, "--prompts-file", file)
+    assert code == 2
+    assert said in err
 
 
 def test_a_dry_run_leaves_standard_input_alone():
@@ -897,6 +965,148 @@ def test_streams_may_be_closed_from_the_start(tmp_path):
     run = subprocess.run(["bash", "-c", f"{command} >&-"], check=False, stderr=subprocess.PIPE)
     assert run.returncode == 14
     assert b"standard output is closed" in run.stderr
+
+
+# odd surroundings
+
+
+def in_shell(line, **environment):
+    """What a line of a shell, in which $PRETEND and $PGCLI stand for the program, ends with."""
+    named = {"PRETEND": shlex.join(PRETEND), "PGCLI": shlex.join(PGCLI), "IMAGES": str(EXAMPLES)}
+    return subprocess.run(
+        ["bash", "-c", line],
+        env=os.environ | named | environment,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "line",
+    ["$PGCLI --help", "$PGCLI --version", "$PGCLI ask --help", "$PRETEND caption $IMAGES -q"],
+)
+def test_a_full_standard_output_is_said_in_one_line(line, unbuffered):
+    run = in_shell(f"{line} > /dev/full", PYTHONUNBUFFERED=unbuffered)
+    assert run.returncode == 14
+    said = run.stderr.decode().splitlines()
+    assert [line[:6] for line in said] in (["pgcli:", "hint: "], ["pgcli:", "pgcli:", "hint: "])
+    assert "standard output: No space left on device" in said[-2]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_log_on_a_full_disk_costs_no_rows(unbuffered):
+    run = in_shell("$PRETEND caption $IMAGES 2> /dev/full", PYTHONUNBUFFERED=unbuffered)
+    assert run.returncode == 0
+    assert len(rows(run.stdout)) == len(list(EXAMPLES.iterdir()))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "env -u HOME -u XDG_CONFIG_HOME $PRETEND caption $IMAGES",
+        "env -u XDG_CONFIG_HOME HOME=/nonexistent $PRETEND caption $IMAGES",
+        "TERM=dumb $PRETEND caption $IMAGES",
+        "TERM= $PRETEND caption $IMAGES --format text",
+        "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 $PRETEND ask $IMAGES --prompt 猫",
+        "PYTHONIOENCODING=ascii $PRETEND ask $IMAGES --prompt 猫",
+        "TMPDIR=/nonexistent $PRETEND caption $IMAGES",
+        "ulimit -n 64; $PRETEND caption $IMAGES $IMAGES $IMAGES $IMAGES --workers 4 --model demo",
+        "$PRETEND caption $IMAGES <&- 2>&-",
+        "COLUMNS=1 $PRETEND caption $IMAGES",
+    ],
+)
+def test_a_run_does_without(line):
+    run = in_shell(line)
+    assert run.returncode == 0, run.stderr.decode()
+    assert len(run.stdout.splitlines()) >= len(list(EXAMPLES.iterdir()))
+
+
+def test_no_settings_are_read_from_the_current_folder(tmp_path):
+    """A relative XDG_CONFIG_HOME is to be ignored: whoever made the folder would decide."""
+    (tmp_path / "pgcli").mkdir()
+    (tmp_path / "pgcli" / "config.toml").write_text("nonsense =")
+    for home in ("", "."):
+        line = f"cd {shlex.quote(str(tmp_path))} && $PRETEND caption $IMAGES -q"
+        assert in_shell(line, XDG_CONFIG_HOME=home, HOME=str(tmp_path)).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("cd $(mktemp -d) && rmdir $PWD && $PRETEND caption $IMAGES", 2, "cd into one that exists"),
+        ("cd $(mktemp -d) && rmdir $PWD && $PRETEND caption .", 2, "the current folder"),
+        (
+            "env -u XDG_CONFIG_HOME HOME=/etc/passwd $PRETEND caption $IMAGES",
+            2,
+            "config.toml cannot",
+        ),
+        ("$PRETEND caption - <&-", 2, "standard input is closed"),
+        ("$PRETEND caption $IMAGES -o $(printf %0260d 1).jsonl", 14, "File name too long"),
+        ("$PRETEND caption $(printf %0260d 1).jsonl", 2, "does not exist"),
+        ("$PRETEND caption $IMAGES -o /dev/full --format jsonl", 2, "is no regular file"),
+        ("$PRETEND caption $IMAGES -o /dev/stdout --format jsonl", 2, "is no regular file"),
+    ],
+)
+def test_a_run_that_cannot_be_says_why(line, code, said):
+    run = in_shell(line)
+    assert run.returncode == code
+    assert said in run.stderr.decode()
+    assert "Traceback" not in run.stderr.decode()
+
+
+def test_an_output_among_the_pictures_is_never_taken_for_input(pictures):
+    for source in (str(pictures), f"{pictures}/*", f"{pictures}/**"):
+        output = pictures / "rows.jsonl"
+        for ending in ("rows are there", "nothing is left to do"):
+            run = spawn(
+                "caption", source, "-o", output, "--overwrite" if "rows" in ending else "-q"
+            )
+            assert run.returncode == 3, ending
+            assert [row["id"][-5:] for row in rows(output.read_text())] == [
+                "a.png",
+                "b.jpg",
+                "c.png",
+            ]
+
+
+@pytest.mark.parametrize("option", ["-q", "--overwrite"])
+def test_a_manifest_is_not_written_over_by_its_own_rows(pictures, option):
+    manifest, link = pictures / "m.jsonl", pictures / "link.jsonl"
+    manifest.write_text('{"image": "a.png"}\n')
+    link.symlink_to("m.jsonl")
+    for output in (manifest, link):
+        run = spawn("caption", manifest, "-o", output, option)
+        assert run.returncode == 2
+        assert b"is an input and would be overwritten" in run.stderr
+    assert manifest.read_text() == '{"image": "a.png"}\n'
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"\xff\0", b"[]", b"{}", b'{"run": 5, "files": "f"}', b'{"settings": [], "run": "x"}'],
+)
+def test_what_lies_beside_an_output_and_is_no_record_is_not_gone_on_with(pictures, record):
+    output = pictures / "rows.jsonl"
+    output.write_bytes(b"\x80 some other tool's\n")
+    (pictures / "rows.jsonl.pgcli").mkdir()
+    (pictures / "rows.jsonl.pgcli" / "run.json").write_bytes(record)
+    for command, code in (("caption", 13), ("status", 2), ("check", 2)):
+        arguments = (pictures, "-o", output) if command == "caption" else (output,)
+        run = spawn(command, *arguments)
+        assert run.returncode == code, run.stderr
+        assert b"Traceback" not in run.stderr
+    assert output.read_bytes() == b"\x80 some other tool's\n"
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_is_left_alone(pictures, tmp_path):
+    precious, output = tmp_path / "precious.txt", tmp_path / "rows.jsonl"
+    precious.write_text("precious")
+    output.symlink_to(precious)
+    assert spawn("caption", pictures, "-o", output).returncode == 13
+    assert spawn("caption", pictures, "-o", output, "--overwrite").returncode == 3
+    assert (precious.read_text(), output.is_symlink()) == ("precious", False)
 
 
 # the real model

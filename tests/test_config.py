@@ -231,6 +231,8 @@ class TestSettingsThatWouldChangeTheAnswer:
             ("vision_config__model_type", "clip_vision_model"),
             ("text_config__model_type", "gemma3_text"),
             ("text_config__model_type", "llama"),
+            ("text_config__model_type", {}),
+            ("text_config__model_type", ["gemma"]),
             ("text_config__rope_scaling", {"type": "linear", "factor": 2.0}),
             ("text_config__rope_parameters", {"rope_type": "linear", "factor": 2.0}),
             ("text_config__rope_parameters", {"rope_type": "default", "factor": 2.0}),

@@ -84,6 +84,13 @@ class TestPrompts:
         assert [one.prompt for one in requests] == [f"caption en {locations}", f"ocr {locations}"]
         assert [one.place for one in requests] == [7, 8]
 
+    def test_a_prompt_that_no_model_has_room_for_is_not_even_encoded(self, vocabulary, monkeypatch):
+        monkeypatch.setattr(type(vocabulary), "text", None)
+        picture = pictured(None, prompts=("a" * 10**6,))
+        requests, ((_, row),) = self.admission(vocabulary).admit(0, picture)
+        assert (requests, row.error) == ([], "too_large")
+        assert "has 1000000 characters" in row.error_message
+
     def test_a_region_outside_the_picture_is_an_error_row(self, vocabulary):
         requests, ((place, row),) = self.admission(vocabulary).admit(3, pictured((200, 0, 201, 1)))
         assert (requests, place, row.error, row.prompt) == ([], 3, "too_large", "caption en")

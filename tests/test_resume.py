@@ -425,6 +425,25 @@ def test_whatever_call_fails_the_rows_saved_stay_and_the_rest_comes_later(
         assert row_texts(output) == whole
 
 
+def test_a_signal_amid_the_closing_of_any_file_costs_nothing(
+    tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux has closed it then; of all calls this is the one that Python does not begin anew."""
+    real, broken_off = os.close, []
+
+    def close(descriptor: int) -> None:
+        real(descriptor)
+        broken_off.append(descriptor)
+        raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
+
+    output = tmp_path / "rows.jsonl"
+    monkeypatch.setattr("pgcli.state.writing.os.close", close)
+    made(output, ITEMS)
+    assert len(broken_off) > 2
+    monkeypatch.undo()
+    assert output.read_bytes() == whole
+
+
 def test_a_file_that_vanishes_under_the_run_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

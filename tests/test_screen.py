@@ -37,7 +37,7 @@ def pictures(tmp_path):
     return tmp_path
 
 
-def on_terminal(*arguments, columns=80, stdout=None, **environment):
+def on_terminal(*arguments, columns=80, stdout=None, program=PRETEND, **environment):
     """All that a run writes to a terminal of so many columns."""
     terminal, other_end = pty.openpty()
     fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -48,7 +48,7 @@ def on_terminal(*arguments, columns=80, stdout=None, **environment):
     }
     environment = {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **environment}
     run = subprocess.Popen(
-        [*PRETEND, *map(str, arguments)],
+        [*program, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
         stdout=other_end if stdout is None else stdout,
         stderr=other_end,
@@ -91,7 +91,7 @@ def test_a_terminal_shows_a_bar_then_a_table(pictures, tmp_path):
     assert table[0].endswith("13, of which 1 with errors: not_an_image 1")
 
 
-@pytest.mark.parametrize("columns", [30, 40, 80, 200])
+@pytest.mark.parametrize("columns", [20, 30, 40, 80, 200])
 def test_no_line_of_bar_or_table_is_wider_than_the_terminal(pictures, tmp_path, columns):
     shown = on_terminal(
         *("caption", pictures, "--model", "demo", "-o", tmp_path / "r.jsonl"), columns=columns
@@ -215,6 +215,15 @@ def test_foreign_text_is_shown_as_it_is_spelled(capsys):
     console = Console(width=200, file=open(os.devnull, "w"), record=True)  # noqa: SIM115
     console.print(grid([("name", hostile)]))
     assert r"[bold]a[/bold] :smile: \x1b[31m\u202e" in console.export_text()
+
+
+def test_a_name_of_megabytes_does_not_fill_the_screen(capsys):
+    Screen().problem(f"begun {'x' * 10**6} ended", hint="y" * 10**6)
+    said = capsys.readouterr().err
+    assert len(said) < 10_000
+    assert "begun xxx" in said
+    assert "xxx ended" in said
+    assert "more characters" in said
 
 
 def test_the_summary_tells_of_pictures_reused_and_batches_that_shrank():

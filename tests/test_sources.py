@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from pgcli.records import Item
 from pgcli.sources import Reading, open_sources
 from tests.awkward import unprivileged
 
+ADDRESSES = ["http://x/a.jpg", "s3://b/k", "HTTPS://x", "data:image/png,x"]
+ADDRESSES += ["http://169.254.169.254/latest/meta-data/", "gs://b/k", "hf://datasets/x", "ftp://x"]
 OUTSIDE = Reading(allow_outside_root=True)
 
 
@@ -182,6 +185,12 @@ class TestFilesAndGlobs:
         assert [item.id for item in source] == ["i/b.jpg", "mine"]
         assert source.ignored == {".txt": 1, "(none)": 1}
 
+    def test_a_glob_passes_over_what_runs_wrote(self) -> None:
+        touch("d/a.jpg", "d/rows.jsonl", "d/rows.jsonl.pgcli/waiting.jsonl", "d/run/p.parquet")
+        touch("d/run.pgcli/run.json")
+        json_lines({"image": "b.jpg"}, name="d/m.jsonl")
+        assert ids("d/*") == ids("d/**") == ids("d/**/*") == ["d/a.jpg", "b.jpg"]
+
     def test_two_stars_do_not_follow_links_round_and_round(self) -> None:
         touch("i/sub/a.jpg")
         Path("i/sub/up").symlink_to("..")
@@ -258,7 +267,7 @@ class TestManifests:
         path = str(Path("d/in.jpg").resolve())
         assert faults(json_lines({"image": path}, name="d/m.jsonl")) == [None]
 
-    @pytest.mark.parametrize("url", ["http://x/a.jpg", "s3://b/k", "HTTPS://x", "data:image/png,x"])
+    @pytest.mark.parametrize("url", ADDRESSES)
     def test_addresses_in_rows_are_not_fetched(self, url: str) -> None:
         assert faults(json_lines({"image": url}), reading=OUTSIDE) == ["url_blocked"]
 
@@ -375,7 +384,11 @@ class TestManifests:
             (b'{"image": "a.jpg", "id": true}\n', "line 1"),
             (b'{"image": "a\xff.jpg"}\n', "UTF-8"),
             ('{"image": "a.jpg"}\n'.encode("utf-16"), "UTF-16"),
+            ('{"image": "a.jpg"}\n'.encode("utf-16-le"), "NUL"),
+            ('{"image": "a.jpg"}\n'.encode("utf-32"), "UTF-16"),
             (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "line 1"),
+            (b'{"image": "a.jpg", "a": ' + b"[" * 64 + b"]" * 64 + b"}\n", "line 1.*deeply"),
+            (b'{"image": "a.jpg", "a": ' + b'{"b":' * 900 + b"1" + b"}" * 901, "line 1.*deeply"),
             (b'{"image": ' + b"9" * 5000 + b"}\n", "line 1"),
         ],
     )
@@ -384,10 +397,34 @@ class TestManifests:
         with pytest.raises(ManifestError, match=word):
             open_sources(["m.jsonl"])
 
+    def test_a_byte_order_mark_is_no_part_of_the_first_line(self) -> None:
+        Path("m.jsonl").write_bytes(b'\xef\xbb\xbf{"image": "a.jpg"}\n')
+        assert ids("m.jsonl") == ["a.jpg"]
+
+    def test_a_kept_value_as_deep_as_is_allowed_can_be_written(self) -> None:
+        deep = json.loads("[" * 63 + "]" * 63)
+        (item,) = items(json_lines({"image": "a.jpg", "a": deep}), reading=Reading(keep=("a",)))
+        assert item.kept == {"a": deep}
+        assert pa.Table.from_pylist([{"a": item.kept["a"]}]).num_rows == 1
+
+    def test_a_row_of_endless_lines_is_not_read_to_its_end(self) -> None:
+        with open("m.csv", "wb") as file:
+            file.write(b'image\n"')
+            for _ in range(40):
+                file.write(b'x","\n' * 2**17)
+        with pytest.raises(ManifestError, match="the row is longer than 16 MiB"):
+            open_sources(["m.csv"])
+
+    def test_a_million_columns_are_counted(self) -> None:
+        header = ",".join(["image", *map(str, range(10**6))])
+        Path("m.csv").write_text(f"{header}\na.jpg\n")
+        with pytest.raises(ManifestError, match=r"line 2: it has 1 columns, and .* 1000001"):
+            open_sources(["m.csv"])
+
     def test_a_line_without_end_is_not_read_to_its_end(self) -> None:
         with open("m.jsonl", "wb") as file:
             file.truncate(2**33)
-        with pytest.raises(ManifestError, match=r"line 1.*64 MiB"):
+        with pytest.raises(ManifestError, match=r"line 1.*16 MiB"):
             open_sources(["m.jsonl"])
 
     @pytest.mark.parametrize(
@@ -419,6 +456,85 @@ class TestManifests:
         Path("m.parquet").write_bytes(whole[:-20])
         with pytest.raises(ManifestError):
             open_sources(["m.parquet"])
+
+    @pytest.mark.parametrize("kind", ["text", "bytes", "struct"])
+    def test_a_dictionary_does_not_fill_the_memory(self, kind: str) -> None:
+        """A file of two kilobytes spells 64 MiB for each of its rows."""
+        word = pa.array([b"x" * 2**26] if kind != "text" else ["x" * 2**26])
+        rows = pa.DictionaryArray.from_arrays(pa.array([0] * 24, pa.int32()), word)
+        if kind == "struct":
+            rows = pa.StructArray.from_arrays([rows], names=["bytes"])
+        pq.write_table(pa.table({"image": rows}), "m.parquet", compression="zstd")
+        assert Path("m.parquet").stat().st_size < 10_000
+        program = """
+import resource
+from pgcli.sources import open_sources
+source = open_sources(["m.parquet"])
+for item in source:
+    if item.index == 2:
+        break
+print(source.total, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+        told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+        total, kibibytes = map(int, told.stdout.split())
+        assert total == 24
+        assert kibibytes < 2**20
+
+    def test_more_rows_than_anybody_asks_about_are_refused(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        name = parquet(image=["a.jpg"] * 4)
+        monkeypatch.setattr("pgcli.sources.parquet.MOST_ROWS", 3)
+        with pytest.raises(ManifestError, match="says that it has 4 rows"):
+            open_sources([name])
+
+    def test_a_column_named_twice_is_refused(self) -> None:
+        table = pa.table([pa.array(["a.jpg"]), pa.array(["b.jpg"])], names=["image", "image"])
+        pq.write_table(table, "m.parquet")
+        with pytest.raises(ManifestError, match="'image' twice"):
+            open_sources(["m.parquet"])
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            pa.array([2**31 - 1], pa.date32()),
+            pa.array([2**60], pa.date64()),
+            pa.array([2**62], pa.duration("s")),
+            pa.array([0], pa.timestamp("s", tz="Nowhere/Atlantis")),
+        ],
+        ids=lambda values: str(values.type),
+    )
+    def test_a_value_that_python_cannot_hold_is_told_with_its_row(self, values: pa.Array) -> None:
+        name = parquet(image=["a.jpg"], kept=values)
+        with pytest.raises(ManifestError, match=r"m\.parquet, after row 0"):
+            open_sources([name], Reading(keep=("kept",)))
+
+    @pytest.mark.parametrize(
+        ("name", "is_read"),
+        [
+            ("arrow.py_extension_type", True),
+            ("evil.unknown", True),
+            ("arrow.uuid", False),
+            ("arrow.fixed_shape_tensor", False),
+        ],
+    )
+    def test_what_a_column_says_of_its_type_runs_nothing(self, name: str, is_read: bool) -> None:
+        pickled = b"\x80\x04cos\nmkdir\n(S'exploded'\ntR."
+        told = {"ARROW:extension:name": name, "ARROW:extension:metadata": pickled}
+        schema = pa.schema([pa.field("image", pa.string(), metadata=told)])
+        pq.write_table(pa.table([pa.array(["a.jpg"])], schema=schema), "m.parquet")
+        if is_read:
+            assert ids("m.parquet") == ["a.jpg"]
+        else:
+            with pytest.raises(ManifestError, match="no readable Parquet"):
+                open_sources(["m.parquet"])
+        assert not Path("exploded").exists()
+
+    def test_a_path_longer_than_any_file_s_costs_no_time(self) -> None:
+        name = json_lines({"image": "../" * 10**6}, {"image": "a/" * 10**6}, {"image": "a.jpg"})
+        began = time.monotonic()
+        assert faults(name) == ["missing", "missing", None]
+        assert time.monotonic() - began < 10
 
     def test_an_image_column_of_numbers_is_refused(self) -> None:
         with pytest.raises(ManifestError, match="neither a path nor bytes"):

@@ -189,6 +189,87 @@ def test_another_models_tokenizer_is_refused(tmp_path: Path) -> None:
         Vocabulary.from_folder(tmp_path)
 
 
+def step(**changes: Any) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"String": "a"}, "content": "b"} | changes
+
+
+ENDLESS = {"Regex": "(a+)+$"}
+SPLIT = {"type": "Split", "pattern": ENDLESS, "behavior": "Isolated", "invert": False}
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("normalizer", step(pattern=ENDLESS), "by an expression"),
+        ("pre_tokenizer", SPLIT, "by an expression"),
+        ("decoder", step(pattern=ENDLESS), "by an expression"),
+        ("normalizer", step(content="b" * 10**7), "far more text"),
+        ("decoder", step(content="b" * 10**7), "far more text"),
+        ("normalizer", {"type": "Prepend", "prepend": "b" * 10**6}, "far more text"),
+        (
+            "normalizer",
+            {"type": "Sequence", "normalizers": [step(content="aa")] * 40},
+            "far more text",
+        ),
+    ],
+    ids=range(7),
+)
+def test_a_tokenizer_that_could_keep_the_machine_busy_is_refused(
+    tokenizer: Tokenizer, tmp_path: Path, part: str, value: Any, message: str
+) -> None:
+    values = json.loads(tokenizer.to_str()) | {part: value}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(InvalidCheckpoint, match=message):
+        Vocabulary.from_folder(tmp_path)
+
+
+def test_a_tokenizer_that_cuts_words_at_random_is_refused(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    values = json.loads(tokenizer.to_str())
+    values["model"]["dropout"] = 0.5
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(InvalidCheckpoint, match="at random"):
+        Vocabulary.from_folder(tmp_path)
+
+
+def test_a_tokenizer_that_cannot_encode_is_refused_before_the_first_prompt(tmp_path: Path) -> None:
+    words = Tokenizer(models.WordLevel({"a": 0}, unk_token="nowhere"))
+    words.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InvalidCheckpoint, match="cannot encode"):
+        Vocabulary.from_folder(tmp_path)
+
+
+def test_a_tokenizer_whose_merges_contradict_each_other_is_refused(tmp_path: Path) -> None:
+    """The library panics, which is no Exception."""
+    steps = {"continuing_subword_prefix": "##", "vocab": {"a": 0, "b": 1}, "merges": [["a", "b"]]}
+    values = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE"} | steps}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(InvalidCheckpoint, match="is no tokenizer"):
+        Vocabulary.from_folder(tmp_path)
+
+
+def test_a_tokenizer_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
+    with open(tmp_path / "tokenizer.json", "wb") as file:
+        file.truncate(2**30)
+    with pytest.raises(InvalidCheckpoint, match=r"tokenizer\.json is larger than"):
+        Vocabulary.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\0", "<image>" * 1000, "<eos>", "{__class__}", "{a.b}", "{0}", "<bos><pad>", "a" * 10**5],
+    ids=lambda text: text[:12].encode("unicode_escape").decode(),
+)
+def test_a_hostile_prompt_is_text_between_begin_and_newline(
+    vocabulary: Vocabulary, tokenizer: Tokenizer, text: str
+) -> None:
+    first, *ids, last = vocabulary.prompt(text)
+    assert (first, last) == (BOS, NEWLINE)
+    assert tokenizer.decode(ids, skip_special_tokens=False) == text
+    assert not {BOS, NEWLINE, vocabulary.id("<image>"), vocabulary.id("<eos>")} & set(ids)
+
+
 Edit = Callable[[list[dict[str, Any]]], Any]
 
 

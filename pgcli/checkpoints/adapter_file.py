@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from pgcli.checkpoints.adapter_config import AdapterConfig
 from pgcli.checkpoints.names import canonical, hub_name
-from pgcli.checkpoints.stored import DTYPES
+from pgcli.checkpoints.stored import DTYPES, insist_on_small_header
 from pgcli.checkpoints.weights import EMBEDDING, Place
 from pgcli.errors import InvalidCheckpoint
 
@@ -59,6 +59,7 @@ def weights_file(folder: Path) -> Path:
 def open_tensors(file: Path) -> Any:
     """The file, opened for reading tensors by name; InvalidCheckpoint where it is broken."""
     try:
+        insist_on_small_header(file)
         return safe_open(file, framework="pt", device="cpu")
     except (SafetensorError, OSError) as error:
         raise InvalidCheckpoint(

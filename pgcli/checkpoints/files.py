@@ -13,7 +13,7 @@ from typing import Any
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import PaliGemmaConfig, read_config
 
-MAX_JSON_BYTES = 64 * 2**20
+MAX_JSON_BYTES = 8 * 2**20  # the largest that are published have one; it takes thirty times that
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 SHARD_NAME = re.compile(r"[A-Za-z0-9._-]+\.safetensors")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
+from reprlib import repr as brief
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,6 +18,9 @@ from pgcli.checkpoints.files import INDEX, SINGLE, weight_map
 from pgcli.errors import InvalidCheckpoint
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+#: The largest model of this family needs a fiftieth; a header takes fifteen times its bytes.
+MAX_HEADER_BYTES = 8 * 2**20
+MAX_NAME_LENGTH, MAX_DIMENSIONS = 1000, 16
 PIECE_BYTES = 16 * 2**20  # so much is held on the way to another dtype or device
 
 
@@ -61,6 +65,7 @@ def weight_files(folder: Path) -> list[Path]:
 def headers(file: Path) -> Iterator[Stored]:
     """The tensors that a file says it holds, once safetensors has found its header sound."""
     try:
+        insist_on_small_header(file)
         with safe_open(file, framework="pt", device="cpu"):
             pass
         with file.open("rb") as opened:
@@ -72,10 +77,20 @@ def headers(file: Path) -> Iterator[Stored]:
         ) from error
     described.pop("__metadata__", None)
     for name, about in described.items():
+        if len(name) > MAX_NAME_LENGTH or len(about["shape"]) > MAX_DIMENSIONS:
+            raise InvalidCheckpoint(f"{file.name} has a tensor of no such model: {brief(name)}")
         start, end = about["data_offsets"]
         yield Stored(
             name, file, tuple(about["shape"]), about["dtype"], 8 + length + start, end - start
         )
+
+
+def insist_on_small_header(file: Path) -> None:
+    """Raise InvalidCheckpoint for a header of millions of tensors, before any of it is parsed."""
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+    if MAX_HEADER_BYTES < length <= file.stat().st_size:
+        raise InvalidCheckpoint(f"{file.name} has a header of {length:,} bytes")
 
 
 def read_into(place: Tensor, tensor: Stored) -> None:

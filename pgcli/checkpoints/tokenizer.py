@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import tempfile
 from importlib import import_module
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
@@ -16,9 +18,10 @@ from tokenizers import AddedToken, Tokenizer
 from pgcli.checkpoints.files import read_json
 from pgcli.errors import InvalidCheckpoint
 
-MAX_BYTES = 256 * 2**20  # Gemma's has 17 million, and its SentencePiece model 4 million
+MAX_BYTES = 64 * 2**20  # Gemma's has 17 million, and its SentencePiece model 4 million
 MAX_PIECES = 2**20
 MAX_PIECE_LENGTH = 256  # the time that merges take to find grows with its square
+MAX_GROWTH = 64
 BPE = 2  # TrainerSpec.ModelType in SentencePiece's protocol
 
 
@@ -40,15 +43,55 @@ def open_tokenizer(folder: Path) -> Tokenizer:
         )
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    try:
+        tokenizer.encode("a \U0010ffff", add_special_tokens=False)
+    except BaseException as error:  # some that are read as sound fail at their first word
+        raise _refused(error, f"the tokenizer of {folder} cannot encode") from error
     return tokenizer
+
+
+def _refused(error: BaseException, message: str) -> BaseException:
+    """The refusal where tokenizers failed, by a bare Exception or by a panic, which is not one."""
+    if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+        return InvalidCheckpoint(f"{message}: {error}")
+    return error
 
 
 def _from_json(file: Path) -> Tokenizer:
     _insist_on_size(file)
     try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # tokenizers raises it bare
-        raise InvalidCheckpoint(f"{file} is no tokenizer: {error}") from error
+        tokenizer = Tokenizer.from_file(str(file))
+    except BaseException as error:
+        raise _refused(error, f"{file} is no tokenizer") from error
+    _insist_on_plain_steps(file, tokenizer)
+    return tokenizer
+
+
+def _insist_on_plain_steps(file: Path, tokenizer: Tokenizer) -> None:
+    """Refuse steps around the model that could keep it busy for hours, or fill the memory.
+
+    Gemma's replace a blank by a mark and cut at blanks; expressions match in any time.
+    """
+    if getattr(tokenizer.model, "dropout", None):
+        raise InvalidCheckpoint(f"{file} leaves out merges at random, as Gemma's do not")
+    steps = (tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder)
+    for step in steps:
+        described = json.loads(step.__getstate__()) if step is not None else {}
+        if '"Regex"' in json.dumps(described):
+            raise InvalidCheckpoint(f"{file} cuts or replaces by an expression, as Gemma's do not")
+        if _growth(described) > MAX_GROWTH:
+            raise InvalidCheckpoint(f"{file} replaces text by far more text, as Gemma's do not")
+
+
+def _growth(step: Any) -> int:
+    """How many times as long a text may become in this step and those in it."""
+    if isinstance(step, list):
+        return min(prod(map(_growth, step)), MAX_GROWTH + 1)
+    if not isinstance(step, dict):
+        return 1
+    inserted = (step.get(name) for name in ("content", "prepend"))
+    longest = max((len(text) for text in inserted if isinstance(text, str)), default=1)
+    return max(1, longest) * prod(_growth(value) for value in step.values())
 
 
 def _insist_on_size(file: Path) -> None:
@@ -101,10 +144,10 @@ def _insist_on_gemma(file: Path) -> None:
         raise InvalidCheckpoint(
             f"{file} is no SentencePiece model: {error}", hint="download the model again"
         ) from error
-    pieces = [piece.piece for piece in model.pieces]
+    pieces, kind = [piece.piece for piece in model.pieces], model.trainer_spec.model_type
     reasons = {
         "it has no pieces": not pieces,
-        "it is cut short, or no byte-pair encoding": model.trainer_spec.model_type != BPE,
+        "it is cut short, or no byte-pair encoding": kind != BPE,
         "it has no byte fallback": not model.trainer_spec.byte_fallback,
         "it rewrites characters": bool(model.normalizer_spec.precompiled_charsmap),
         "it has too many pieces": len(pieces) > MAX_PIECES,

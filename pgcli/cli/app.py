@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import traceback
 from collections.abc import Sequence
 from typing import Annotated
@@ -10,15 +12,20 @@ import typer
 
 from pgcli import __version__
 from pgcli.cli import answering, inspecting, results, settings, stopping
+from pgcli.cli.asides import asides_tamed
 from pgcli.cli.commands import Program, app
 from pgcli.cli.misuse import in_our_words
 from pgcli.cli.options import Session
 from pgcli.cli.screen import Screen
 from pgcli.errors import OutputFailed, PgcliError
+from pgcli.printable import printable
 
 # each command joins the app as it is imported
 __all__ = ["answering", "app", "inspecting", "main", "results"]
 
+#: What the system answers where an open file takes no more.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+COMPLETE = "_PGCLI_COMPLETE"  # asks Typer for completions, and is repeated by it where it is wrong
 SHORT = 3  # how many calls a traceback shows without --debug, the last ones
 
 
@@ -59,7 +66,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     stopping.fill_closed()
     try:
-        with stopping.signals_watched(), stopping.readers_watched():
+        with stopping.signals_watched(), stopping.readers_watched(), asides_tamed():
             return outcome(args)
     except stopping.Stopped as stop:
         stopping.end_by(stop.signum)
@@ -69,21 +76,39 @@ def main(args: Sequence[str] | None = None) -> int:
 def outcome(args: Sequence[str] | None) -> int:
     """The exit code of a command line: the one place where errors become codes and messages."""
     session = Session()
+    if COMPLETE in os.environ:
+        os.environ[COMPLETE] = printable(os.environ[COMPLETE])
     try:
         return int(app(args, prog_name="pgcli", standalone_mode=False, obj=session) or 0)
     except typer.TyperException as problem:
         return known(in_our_words(problem).with_traceback(problem.__traceback__), session)
     except PgcliError as problem:
         return known(problem, session)
-    except Exception as bug:  # noqa: BLE001 - whatever else goes wrong is a bug, and said to be one
-        screen = Screen()
-        short = None if session.debug else -SHORT
-        screen.trace(traceback.format_exception(bug, limit=short, chain=session.debug))
-        screen.problem(
-            f"unexpected {type(bug).__name__}: {bug}",
-            hint="this is a bug in pgcli: please report it, with all lines that --debug shows",
+    except BrokenPipeError:
+        raise
+    except OSError as problem:
+        # where rows and files are written this is said already: it is standard output that is full
+        if problem.errno not in FULL or problem.filename is not None:
+            return unexpected(problem, session)
+        failed = OutputFailed(
+            f"cannot write standard output: {problem.strerror}",
+            hint="make room or mend the place that it goes to",
         )
-        return 1
+        return known(failed, session)
+    except Exception as bug:  # noqa: BLE001 - whatever else goes wrong is a bug, and said to be one
+        return unexpected(bug, session)
+
+
+def unexpected(bug: Exception, session: Session) -> int:
+    """Show a bug with its traceback, and return its exit code."""
+    screen = Screen()
+    short = None if session.debug else -SHORT
+    screen.trace(traceback.format_exception(bug, limit=short, chain=session.debug))
+    screen.problem(
+        f"unexpected {type(bug).__name__}: {bug}",
+        hint="this is a bug in pgcli: please report it, with all lines that --debug shows",
+    )
+    return 1
 
 
 def known(problem: PgcliError, session: Session) -> int:
@@ -93,5 +118,5 @@ def known(problem: PgcliError, session: Session) -> int:
         screen.trace(traceback.format_exception(problem))
     screen.problem(str(problem), hint=problem.hint)
     if isinstance(problem, OutputFailed):
-        stopping.forget_output()
+        stopping.forget(1)
     return problem.exit_code

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from pgcli import __version__
 from pgcli.bench.plan import Plan
 from pgcli.checkpoints.find import Checkpoint, find
+from pgcli.cli import stdout
 from pgcli.cli.downloads import Downloads
 from pgcli.cli.models import check_revision
-from pgcli.cli.screen import Facts, Screen, grid, is_terminal
+from pgcli.cli.screen import Facts, Screen
 from pgcli.printable import printable
 from pgcli.records import Answer, Item, Picture, error_answer
 from pgcli.rows import Layout
@@ -133,21 +131,16 @@ def answered(
 def show(report: Report) -> None:
     """Print tables for a person, or lines of cells between tabs for a pipe."""
     tables = ((SPEEDS, [*speeds(report)]), (STAGES, [*stages(report)]))
-    console = Console(highlight=False) if is_terminal(sys.stdout) else None
     for heads, rows in tables:
         if not rows:
             continue
-        if console is not None:
-            console.print(table(heads, rows), "")
+        if stdout.is_drawn():
+            stdout.drawn(table(heads, rows), "")
         else:
             for cells in (heads, *rows):
-                typer.echo("\t".join(map(printable, cells)))
-            typer.echo()
-    if console is not None:
-        console.print(grid([*facts(report)]))
-    else:
-        for label, value in facts(report):
-            typer.echo(f"{label}\t{printable(value)}")
+                stdout.cells(cells)
+            stdout.line("")
+    stdout.facts(facts(report))
 
 
 def table(heads: Sequence[str], rows: Rows) -> Table:

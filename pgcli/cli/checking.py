@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import typer
-
+from pgcli.cli import stdout
 from pgcli.errors import Difference, UsageError
-from pgcli.printable import printable
 from pgcli.records import Item
-from pgcli.run import first_rows
+from pgcli.run import first_rows, spread
 from pgcli.sinks.reading import Placed, placed_rows
 from pgcli.sources import Reading, open_sources
-from pgcli.state.files import got
 from pgcli.state.folder import state_folder
 from pgcli.state.passing import is_row_of
-from pgcli.state.state import RUN, files_listed
+from pgcli.state.state import files_listed, record_in
 from pgcli.tasks import Question, columns, with_prompts
 
 NAMED = 10  # differences that are told one by one
@@ -46,7 +43,7 @@ def check(output: str) -> None:
     are not its rows, one each and in order, and UsageError where no run is known.
     """
     path = Path(output)
-    record = got(state_folder(path) / RUN)
+    record = record_in(state_folder(path))
     if record is None:
         raise UsageError(
             f"no run is known of {output}, so there is no input to compare it with",
@@ -58,7 +55,7 @@ def check(output: str) -> None:
     except (OSError, ValueError) as problem:
         found.add(f"{output} cannot be read: {problem}")
     for line in found.wrong:
-        typer.echo(printable(line))
+        stdout.line(line)
     if found.count:
         more = f", {found.count - NAMED:,} of them not told" if found.count > NAMED else ""
         raise Difference(
@@ -66,7 +63,7 @@ def check(output: str) -> None:
             hint="the same command makes rows that are missing; --overwrite begins anew",
         )
     errors = f", {found.errors:,} of them with errors" if found.errors else ""
-    typer.echo(f"{found.rows:,} rows are those of the input, in order{errors}")
+    stdout.line(f"{found.rows:,} rows are those of the input, in order{errors}")
 
 
 def compare(
@@ -135,7 +132,10 @@ def expected(output: Path, record: Mapping[str, Any]) -> Iterator[tuple[Item, st
         )
     source = open_sources(told["sources"], reading)
     source.go_by(partial(files_listed, state_folder(output), record), is_written=False)
-    items: Any = with_prompts(source, question)
+    found: Iterable[Item] = source
+    if (sample := settings.get("sample")) is not None and source.total is not None:
+        found = spread(found, source.total, sample)
+    items: Any = with_prompts(found, question)
     if told["limit"] is not None:
         items = first_rows(items, told["limit"])
     return ((item, one) for item in items for one in item.prompts)

@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from pgcli.cli import stopping
 from pgcli.cli.options import Options
+from pgcli.printable import printable
 
 
 class Flags:
@@ -33,6 +34,15 @@ class Command(Flags, TyperCommand):
         if option is not None:
             option.rich_help_panel = "Running"
         return option
+
+    def format_help(self, context: Any, formatter: Any) -> None:
+        """Show the help, in which defaults that the settings file sets are printable."""
+        defaults = context.default_map or {}
+        context.default_map = {
+            name: printable(value) if isinstance(value, str) else value
+            for name, value in defaults.items()
+        }
+        super().format_help(context, formatter)
 
 
 class Program(Flags, TyperGroup):

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from pgcli import doctor
-from pgcli.cli import settings
-from pgcli.cli.screen import Screen, is_terminal
+from pgcli.cli import settings, stdout
+from pgcli.cli.screen import Screen
 from pgcli.doctor.finding import Finding, bad, ok
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.printable import printable
@@ -30,12 +26,12 @@ def examine(commands: Mapping[str, Any], *, online: bool, as_json: bool) -> None
         findings = [settings_file(commands), *doctor.examine(online=online)]
     if as_json:
         told = {"state": worst(findings), "checks": [asdict(finding) for finding in findings]}
-        typer.echo(json.dumps(told, indent=2))
-    elif is_terminal(sys.stdout):
-        Console(highlight=False).print(table(findings), summary(findings), sep="\n")
+        stdout.record(told)
+    elif stdout.is_drawn():
+        stdout.drawn(table(findings), summary(findings))
     else:
         for f in findings:
-            typer.echo("\t".join(map(printable, (f.state, f.name, f.found, f.remedy))))
+            stdout.cells((f.state, f.name, f.found, f.remedy))
     if not doctor.has_device(findings):
         broken = next(f for f in findings if f.state == "bad" and f.name == "pytorch")
         raise NoUsableDevice(f"no model can run here: PyTorch {broken.found}", hint=broken.remedy)

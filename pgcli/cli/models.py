@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import typer
-from rich.console import Console
-
 from pgcli.checkpoints.find import DEMO, find
+from pgcli.cli import stdout
 from pgcli.cli.downloads import Downloads
-from pgcli.cli.screen import Facts, Screen, grid, is_terminal
+from pgcli.cli.screen import Facts, Screen
 from pgcli.errors import UsageError
-from pgcli.printable import printable
 
 
 def check_revision(name: str, revision: str | None) -> None:
@@ -34,12 +29,9 @@ def info(name: str, *, revision: str | None, device: str, dtype: str, as_json: b
 
     known = facts(checkpoint, device=device, dtype=dtype)
     if as_json:
-        typer.echo(json.dumps(known, indent=2))
-    elif is_terminal(sys.stdout):
-        Console(highlight=False).print(grid(worded(known)))
+        stdout.record(known)
     else:
-        for label, value in worded(known):
-            typer.echo(f"{label}\t{printable(value)}")
+        stdout.facts(worded(known))
 
 
 def worded(known: Mapping[str, Any]) -> Facts:

@@ -120,6 +120,15 @@ class Input:
         int | None,
         _input("--limit", metavar="N", parser=values.number(1), help="Stop after N rows."),
     ] = None
+    sample: Annotated[
+        int | None,
+        _input(
+            "--sample",
+            metavar="N",
+            parser=values.number(1),
+            help="Only N pictures, spread over all of them.",
+        ),
+    ] = None
     shard: Annotated[
         str | None,
         _input(
@@ -196,6 +205,13 @@ class Output:
             help="Paint boxes and masks on copies of the pictures, in this folder.",
         ),
     ] = None
+    inline: Annotated[
+        bool,
+        _output(
+            "--inline",
+            help="Show each picture above its answer, in terminals that can (kitty, iTerm, sixel).",
+        ),
+    ] = False
     sidecar: Annotated[
         str | None,
         _output(

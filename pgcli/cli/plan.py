@@ -14,10 +14,10 @@ from pgcli.checkpoints.find import DEMO, FETCH_DECODER, folder_of
 from pgcli.cli.options import Model, Options
 from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.records import Item
-from pgcli.run import first_rows
+from pgcli.run import first_rows, spread
 from pgcli.sources import Reading, Source, open_sources
 from pgcli.sources.paths import real
-from pgcli.sources.patterns import matches
+from pgcli.sources.patterns import is_output, matches
 from pgcli.state.shard import CHUNK_ROWS, Shard, shard
 from pgcli.tasks import Question, columns, insist_on_room, with_prompts
 
@@ -44,15 +44,21 @@ class Plan:
     @property
     def pictures(self) -> int | None:
         """How many pictures will be looked at; None where standard input has to end first."""
-        total, limit = self.source.total, self.options.input.limit
+        total, limit = self.chosen, self.options.input.limit
         if total is None or limit is None:
             return total
         return min(total, ceil(limit / self.prompts))
 
     @property
+    def chosen(self) -> int | None:
+        """How many pictures there are to choose from: all, or those of a sample."""
+        total, sample = self.source.total, self.options.input.sample
+        return total if total is None or sample is None else min(total, sample)
+
+    @property
     def rows(self) -> int | None:
         """How many rows there will be; None where standard input has to end first."""
-        total, limit = self.source.total, self.options.input.limit
+        total, limit = self.chosen, self.options.input.limit
         if total is None:
             return None
         rows = total * self.prompts if limit is None else min(total * self.prompts, limit)
@@ -71,8 +77,11 @@ class Plan:
 
     def items(self) -> Iterable[Item]:
         """The pictures with their prompts, no more than the limit allows."""
-        items = with_prompts(self.source, self.question)
-        limit = self.options.input.limit
+        found: Iterable[Item] = self.source
+        total, sample = self.source.total, self.options.input.sample
+        if sample is not None and total is not None:
+            found = spread(found, total, sample)
+        items, limit = with_prompts(found, self.question), self.options.input.limit
         return items if limit is None else first_rows(items, limit)
 
     def facts(self) -> list[tuple[str, str]]:
@@ -82,6 +91,7 @@ class Plan:
             rows += f", {self.prompts} for each picture"
         return [
             ("pictures", counted(self.pictures, "as many as come on standard input")),
+            *told_of_kinds(self.source.kinds),
             *left_out(self.source.ignored),
             ("rows", rows),
             *(("prompt", prompt) for prompt in self.question.templates or ("the manifest's own",)),
@@ -105,13 +115,29 @@ def made(
     do not fit each other, or the built-in model is not up to so many, and what is wrong with the
     model as far as it is on this machine and shows at once.
     """
+    insist_on_a_place()
     source = open_sources(names, reading(question, options))
     spare_the_input(names, options.output.output)
     check_model(question, options.model, mask_decoder)
+    if options.input.sample is not None and (source.total is None or options.input.shard):
+        raise UsageError(
+            "--sample chooses among all pictures, whose number nobody knows here",
+            hint="name folders or manifests, and leave --shard out",
+        )
     plan = Plan(question, tuple(names), source, options, mask_decoder)
     if plan.takes_demo_unasked and (plan.pictures or 0) > DEMO_PICTURES:
         raise too_many_for_demo(f"{plan.pictures:,} pictures")
     return plan
+
+
+def insist_on_a_place() -> None:
+    """Raise UsageError where the folder that the program was started in is gone."""
+    try:
+        os.getcwd()  # noqa: PTH109 - Path would look the same way
+    except OSError as problem:
+        raise UsageError(
+            f"the current folder cannot be read: {problem.strerror}", hint="cd into one that exists"
+        ) from problem
 
 
 def check_model(question: Question, chosen: Model, mask_decoder: str | None) -> None:
@@ -165,10 +191,11 @@ def reading(question: Question, options: Options) -> Reading:
 
 def spare_the_input(names: Sequence[str], output: str) -> None:
     """Refuse an output that is one of the inputs, by whatever name: it would be lost."""
-    if output == "-" or not Path(output).exists():
+    if output == "-" or not os.path.exists(output):  # noqa: PTH110 - Path raises for a long name
         return
     for name in names:
-        for path in (real(name), *(matches(name) if has_magic(name) else ())):
+        globbed = matches(name) if has_magic(name) else ()
+        for path in (real(name), *(path for path in globbed if not is_output(path))):
             if Path(path).exists() and Path(path).samefile(output):
                 raise UsageError(
                     f"{output} is an input and would be overwritten", hint="choose another -o"
@@ -205,6 +232,12 @@ def left_out(ignored: Mapping[str, int]) -> list[tuple[str, str]]:
     if len(counts) > 5:
         counts[5:] = [f"{len(counts) - 5} more endings"]
     return [("left out", ", ".join(counts))] if counts else []
+
+
+def told_of_kinds(kinds: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The pictures by what they are stored as, most first."""
+    by_count = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
+    return [("kinds", ", ".join(f"{count:,} {kind}" for kind, count in by_count))] if kinds else []
 
 
 def counted(number: int | None, unknown: str) -> str:

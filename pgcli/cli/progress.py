@@ -67,7 +67,7 @@ class Log(Nothing):
         self._say = say
         self._task = task
         self._total = total
-        self._started = self._said = perf_counter()
+        self._said = perf_counter()
 
     def count(self, answer: Answer, tally: Tally) -> None:
         super().count(answer, tally)
@@ -81,7 +81,7 @@ class Log(Nothing):
         line = tqdm.format_meter(
             tally.rows_before + tally.rows,
             total,
-            now - self._started,
+            tally.seconds,
             ncols=0,
             unit=" rows",
             initial=tally.rows_before,

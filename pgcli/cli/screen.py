@@ -12,23 +12,38 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pgcli.cli import stopping
 from pgcli.printable import printable
 
 if TYPE_CHECKING:
     from pgcli.cli.progress import Progress, Rows
 
+#: A name in a message may be as long as a line of a manifest.
+LONGEST = 4000
 #: What a table shows: names and values, row by row.
 Facts = Sequence[tuple[str, str]]
 
 
 class Stderr(Console):
-    """A console on stderr. A reader that has gone is the program's business; Rich would exit."""
+    """A console on stderr. A reader that has gone is the program's business; Rich would exit.
+
+    A terminal that was closed or a disk that is full of messages takes nothing any more, and a run
+    that nobody ended goes on.
+    """
 
     def __init__(self) -> None:
         super().__init__(stderr=True, highlight=False, markup=False, emoji=False)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except BrokenPipeError:
+            raise
+        except OSError:
+            stopping.forget(2)
 
 
 class Screen:
@@ -54,9 +69,9 @@ class Screen:
         if hint:
             self._line("hint: ", "bold", hint)
 
-    def trace(self, lines: Iterable[str]) -> None:
+    def trace(self, entries: Iterable[str]) -> None:
         """Show a traceback, whose last words may come from anywhere."""
-        for line in "".join(lines).splitlines():
+        for line in traced(entries):
             self._line("", "", line)
 
     def table(self, facts: Facts) -> None:
@@ -104,9 +119,26 @@ class Screen:
         return Log(self.say, task, total, before)
 
     def _line(self, label: str, style: str, message: str) -> None:
-        line = Text.assemble((label, style), printable(message))
+        line = Text.assemble((label, style), shortened(printable(message)))
         # a log's line is one line; on a terminal it breaks between words
         self.console.print(line, soft_wrap=not self.is_terminal)
+
+
+def shortened(message: str) -> str:
+    """The message with its middle left out where a name in it is longer than anybody reads."""
+    left_out = len(message) - LONGEST
+    if left_out <= 0:
+        return message
+    half = LONGEST // 2
+    return f"{message[:half]}… ({left_out:,} more characters) …{message[-half:]}"
+
+
+def traced(entries: Iterable[str]) -> Iterator[str]:
+    """A traceback's lines. A message of several goes on indented, and can forge no line of ours."""
+    for entry in entries:
+        first, *more = entry.splitlines() or [""]
+        yield printable(first)
+        yield from (printable(line if line.startswith(" ") else f"    {line}") for line in more)
 
 
 def grid(facts: Facts) -> Table:

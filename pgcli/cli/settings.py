@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -36,7 +37,10 @@ class Entry(NamedTuple):
 
 def file() -> Path:
     """Where the configuration file is, if there is one: `~/.config/pgcli/config.toml` on Linux."""
-    return Path(typer.get_app_dir("pgcli")) / "config.toml"
+    folder = Path(typer.get_app_dir("pgcli"))
+    if not folder.is_absolute():  # an empty or relative XDG_CONFIG_HOME counts for nothing
+        folder = Path(os.path.expanduser("~/.config/pgcli"))  # noqa: PTH111 - Path needs a home
+    return folder / "config.toml"
 
 
 def known(commands: Mapping[str, Any]) -> Known:

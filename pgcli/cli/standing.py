@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import typer
-from rich.console import Console
-
-from pgcli.cli.screen import Facts, grid, is_terminal
+from pgcli.cli import stdout
+from pgcli.cli.screen import Facts
 from pgcli.cli.summary import seconds
 from pgcli.errors import UsageError
-from pgcli.printable import printable
 from pgcli.sinks.reading import behind
 from pgcli.state.files import got
 from pgcli.state.folder import chunk_lines, is_in_chunks, state_folder
 from pgcli.state.lock import OWNER, is_alive
-from pgcli.state.state import PROGRESS, RUN, Progress, progress_of
+from pgcli.state.state import PROGRESS, RUN, Progress, progress_of, record_in
 
 
 @dataclass
@@ -43,18 +38,15 @@ def show(output: str, *, as_json: bool) -> None:
     """Print how the run of an output stands. Raises UsageError where none is known."""
     told = standing(Path(output))
     if as_json:
-        typer.echo(json.dumps(asdict(told), indent=2))
-    elif is_terminal(sys.stdout):
-        Console(highlight=False).print(grid(facts(told)))
+        stdout.record(asdict(told))
     else:
-        for name, value in facts(told):
-            typer.echo(f"{name}\t{printable(value)}")
+        stdout.facts(facts(told))
 
 
 def standing(output: Path) -> Standing:
     """How the run of an output stands, by what it wrote down beside it. Takes no lock."""
     folder = state_folder(output)
-    record = got(folder / RUN)
+    record = record_in(folder)
     if record is None:
         raise UsageError(
             f"no run is known of {output}: there is no {folder / RUN}",

@@ -9,6 +9,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from types import FrameType
 from typing import Self
 
@@ -47,11 +48,13 @@ class Drain:
 
     The same or another signal ends the process at once, and after GRACE_SECONDS Stopped is raised.
     Where rows go to a pipe, a reader that has gone asks for an end as well. `tell` is called once
-    when a signal comes, `status` at each SIGUSR1, both in a thread of their own.
+    when a signal comes, `status` at each SIGUSR1, both in a thread of their own. `paused_seconds`
+    is how long the process was stopped by Ctrl-Z.
     """
 
     def __init__(self, tell: Callable[[], None], status: Callable[[], None], *, pipes: bool):
         self.signum: int | None = None
+        self.paused_seconds = 0.0
         self._tell, self._status = tell, status
         self._pipe = reader_of_stdout() if pipes else None
         self._before: dict[int, object] = {}
@@ -61,6 +64,7 @@ class Drain:
             return self
         handlers = dict.fromkeys(SIGNALS, self._asked)
         handlers |= {signal.SIGALRM: self._late, signal.SIGUSR1: self._asked_for_status}
+        handlers[signal.SIGTSTP] = self._pause
         for signum, handler in handlers.items():
             if signal.getsignal(signum) is not signal.SIG_IGN:
                 self._before[signum] = signal.signal(signum, handler)
@@ -88,6 +92,13 @@ class Drain:
     def _late(self, signum: int, frame: FrameType | None) -> None:
         assert self.signum is not None
         raise Stopped(self.signum)
+
+    def _pause(self, signum: int, frame: FrameType | None) -> None:
+        began = perf_counter()
+        signal.signal(signum, signal.SIG_DFL)
+        signal.raise_signal(signum)  # to this thread: it comes back when the process goes on
+        signal.signal(signum, self._pause)
+        self.paused_seconds += perf_counter() - began
 
     def _asked_for_status(self, signum: int, frame: FrameType | None) -> None:
         threading.Thread(target=self._status, daemon=True).start()
@@ -120,10 +131,10 @@ def end_by(signum: int) -> None:
     os.kill(os.getpid(), signum)
 
 
-def forget_output() -> None:
-    """Drop what standard output could not take: the interpreter would fail on it again at exit."""
+def forget(descriptor: int) -> None:
+    """Drop what a stream could not take: the interpreter would fail on it again at exit."""
     with open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), 1)
+        os.dup2(nothing.fileno(), descriptor)
 
 
 def fill_closed() -> None:

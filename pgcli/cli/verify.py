@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import typer
-from rich.console import Console
-
 from pgcli import __version__
 from pgcli.checkpoints.find import find
+from pgcli.cli import stdout
 from pgcli.cli.downloads import Downloads
 from pgcli.cli.models import check_revision
-from pgcli.cli.screen import Screen, grid, is_terminal
+from pgcli.cli.screen import Screen
 from pgcli.errors import Difference
-from pgcli.printable import printable
 from pgcli.records import Item
 from pgcli.sources import Reading, open_sources
 
@@ -53,12 +48,9 @@ def verify(
     if as_json:
         about = {"name": name, "path": str(checkpoint.folder), "revision": checkpoint.revision}
         told = about | {"pgcli": __version__, "same": proof.same, "verdict": proof.verdict}
-        typer.echo(json.dumps(told | asdict(proof), indent=2))
-    elif is_terminal(sys.stdout):
-        Console(highlight=False).print(grid([*facts(proof)]))
+        stdout.record(told | asdict(proof))
     else:
-        for label, value in facts(proof):
-            typer.echo(f"{label}\t{printable(value)}")
+        stdout.facts([*facts(proof)])
     if not proof.same:
         raise Difference(proof.verdict, hint=hint(proof))
 

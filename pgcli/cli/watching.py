@@ -28,6 +28,7 @@ class Watching:
         self._drain = drain
 
     def row(self, answer: Answer, tally: Tally) -> None:
+        tally.paused_seconds = self._drain.paused_seconds
         self._progress.count(answer, tally)
         self._shrinking.remark()
         self._tolerance.check(answer, tally)

@@ -13,6 +13,9 @@ from pgcli.model.config import PaliGemmaConfig
 from pgcli.parse import GRID
 from pgcli.records import Answer, Fault, Picture, Region, Task, error_answer
 
+#: More than any token but a run of newlines or blanks spells.
+CHARACTERS_PER_TOKEN = 64
+
 
 class Admission:
     """Makes requests of pictures. A prompt that leaves its answer no room is refused, as a row."""
@@ -42,8 +45,10 @@ class Admission:
         admitted, refused = [], []
         for number, prompt in enumerate(item.prompts, start=place):
             spelled = f"{prompt} {''.join(f'<loc{place:04d}>' for place in places or ())}".strip()
-            ids = () if places is None else tuple(self._vocabulary.prompt(prompt, places))
-            problem = self._problem(picture, ids, longest)
+            problem = self._too_long(prompt)
+            is_asked = places is not None and not problem
+            ids = tuple(self._vocabulary.prompt(prompt, places or ())) if is_asked else ()
+            problem = problem or self._problem(picture, ids, longest)
             if problem:
                 faulty = replace(picture, pixels=None, fault=Fault("too_large", problem))
                 refused.append((number, self._refused(faulty, spelled)))
@@ -53,6 +58,14 @@ class Admission:
             Request(number, picture, prompt, ids, place, len(admitted), picked)
             for number, prompt, ids in admitted
         ], refused
+
+    def _too_long(self, prompt: str) -> str:
+        """Why the prompt is not even encoded, which takes time and memory; empty where it is."""
+        if len(prompt) <= self._room * CHARACTERS_PER_TOKEN:
+            return ""
+        return (
+            f"The prompt has {len(prompt)} characters; the model has room for {self._room} tokens."
+        )
 
     def _problem(self, picture: Picture, ids: Sequence[int], longest: int) -> str:
         """Why the prompt cannot be asked; empty where it can."""

@@ -175,7 +175,7 @@ DEFAULTS: Mapping[str, Mapping[str, int]] = {
 
 def _decoder(keys: Keys) -> DecoderConfig:
     generation = keys.take("model_type", "gemma")
-    if generation not in DEFAULTS:
+    if not isinstance(generation, str) or generation not in DEFAULTS:
         raise ValueError(
             f"text_config.model_type is {brief(generation)}; supported: 'gemma' and 'gemma2', "
             "PaliGemma's first and second generation"

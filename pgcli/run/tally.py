@@ -14,7 +14,8 @@ from pgcli.records import Answer, Picture
 class Tally:
     """What a run did so far. The times are sums; `waited_seconds` is the model's for pictures.
 
-    `rows` are those that this run added; `rows_before` those that were there when it began.
+    `rows` are those that this run added; `rows_before` those that were there when it began. In
+    `seconds` there are none of `paused_seconds`, which whoever watches the run notes here.
     """
 
     rows: int = 0
@@ -23,6 +24,7 @@ class Tally:
     errors: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
     seconds: float = 0.0
+    paused_seconds: float = 0.0
     waited_seconds: float = 0.0
     vision_ms: float = 0.0
     prefill_ms: float = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -89,6 +90,6 @@ class LineFile:
         """Have the lines on disk. A complete run of no rows leaves an empty file, as it should."""
         if self.file is None and not complete:
             return
-        with writing(self.path), self.opened():
+        with writing(self.path), suppress(InterruptedError), self.opened():
             sync(self.path)
             sync(self.path.parent)

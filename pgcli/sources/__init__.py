@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from glob import has_magic
+from glob import escape, has_magic
 from pathlib import Path
 
 from pgcli.errors import NoInputError, UsageError
 from pgcli.records import Item
+from pgcli.sources import tar
 from pgcli.sources.files import Files
 from pgcli.sources.folder import Folder
 from pgcli.sources.listing import Listing
 from pgcli.sources.paths import real, scheme, shown
-from pgcli.sources.patterns import matches
+from pgcli.sources.patterns import is_output, matches
 from pgcli.sources.reading import IMAGE_ENDINGS, MANIFEST_ENDINGS, Part, Reading, ending
 from pgcli.sources.stream import Stream
-from pgcli.sources.table import Table
+from pgcli.sources.table import Archive, Table
 
 __all__ = ["IMAGE_ENDINGS", "MANIFEST_ENDINGS", "Reading", "Source", "open_sources"]
 
@@ -25,7 +26,8 @@ __all__ = ["IMAGE_ENDINGS", "MANIFEST_ENDINGS", "Reading", "Source", "open_sourc
 class Source:
     """All that the user named, as one stream of items, numbered from 0.
 
-    `total` is None where standard input takes part; `ignored` counts the files left out, by ending.
+    `total` is None where standard input takes part; `kinds` counts what was found by ending, and
+    `ignored` the files that were left out.
     Each pass reads anew, except for standard input, which is there once.
     """
 
@@ -34,6 +36,7 @@ class Source:
         self._additions = 0  # how often a run that went on found something new
         self.has_prompts = any(part.has_prompts for part in parts)
         self.ignored: Mapping[str, int] = sum((part.ignored for part in parts), Counter())
+        self.kinds: Mapping[str, int] = sum((part.kinds for part in parts), Counter())
 
     @property
     def total(self) -> int | None:
@@ -55,7 +58,7 @@ class Source:
         known = max((listing.last for _, listing in changing), default=-1)
         for part, listing in changing:
             part.go_by(listing, known + 1)
-        self._additions = max((listing.last for _, listing in changing), default=0)
+        self._additions = max([0, *(listing.last for _, listing in changing)])
 
     def __iter__(self) -> Iterator[Item]:
         index = 0
@@ -103,7 +106,11 @@ def _parts(name: str, reading: Reading, *, alone: bool) -> Iterator[Part]:
         raise UsageError(message, hint="download the pictures and name their folder")
     path = real(name)
     if os.path.isdir(path):  # noqa: PTH112 - Path raises for a NUL
-        yield Folder(name, path, alone=alone, allow_outside_root=reading.allow_outside_root)
+        folder = Folder(name, path, alone=alone, allow_outside_root=reading.allow_outside_root)
+        shards = () if folder.total else _shards(path, folder.ignored)
+        yield from (_file(shown(shard), shard, reading) for shard in shards)
+        if not shards:
+            yield folder
     elif os.path.lexists(path):
         yield _file(name, path, reading)
     elif has_magic(path):
@@ -112,27 +119,36 @@ def _parts(name: str, reading: Reading, *, alone: bool) -> Iterator[Part]:
         raise UsageError(f"{name} does not exist", hint="check the spelling and the folder")
 
 
+def _shards(folder: str, ignored: Mapping[str, int]) -> list[str]:
+    """The files of a data set in a folder without pictures: all its Parquet files, or its tars."""
+    for pattern in ("**/*.parquet", "**/*.tar"):
+        if ignored.get(ending(pattern)):
+            return matches(f"{escape(folder.rstrip('/'))}/{pattern}")
+    return []
+
+
 def _file(name: str, path: str, reading: Reading) -> Part:
     """An image file or a manifest, by its ending. Raises UsageError for any other kind, by name."""
     kind = ending(path)
     if kind in IMAGE_ENDINGS:
         return Files(name, [path])
-    if kind in MANIFEST_ENDINGS:
+    is_tar = path.lower().endswith(tar.ENDINGS)
+    if kind in MANIFEST_ENDINGS or is_tar:
         if not Path(path).is_file():
             hint = "a manifest is read twice; pipe its rows to `-` instead"
             raise UsageError(f"{name} is not a regular file", hint=hint)
-        return Table(name, path, reading)
-    if path.lower().endswith((".tar", ".tar.gz", ".tgz")):
-        raise UsageError(f"{name}: tar archives are not read yet", hint="unpack it first")
-    hint = f"pictures end in {_listed(IMAGE_ENDINGS)}; manifests in {_listed(MANIFEST_ENDINGS)}"
+        return Archive(name, path, reading) if is_tar else Table(name, path, reading)
+    kinds = f"manifests in {_listed(MANIFEST_ENDINGS)}; archives in {', '.join(tar.ENDINGS)}"
+    hint = f"pictures end in {_listed(IMAGE_ENDINGS)}; {kinds}"
     raise UsageError(f"{name} is neither a picture nor a manifest by its ending", hint=hint)
 
 
 def _matched(pattern: str, reading: Reading) -> Iterator[Part]:
     """What a glob matches, in order; pictures next to each other as one part."""
     found = matches(real(pattern))
-    known = [path for path in found if ending(path) in IMAGE_ENDINGS | MANIFEST_ENDINGS]
+    known = [path for path in found if _is_readable(path)]
     known = [path for path in known if not os.path.isdir(path)]  # noqa: PTH112
+    known = [path for path in known if ending(path) in IMAGE_ENDINGS or not is_output(path)]
     ignored = Counter(ending(path) for path in set(found).difference(known))
     if not known:
         raise NoInputError(f"nothing matches {pattern}", hint=_hint(ignored))
@@ -145,6 +161,12 @@ def _matched(pattern: str, reading: Reading) -> Iterator[Part]:
             yield _file(shown(path), path, reading)
             files = Files(pattern, [], is_pattern=True)
     yield files
+
+
+def _is_readable(path: str) -> bool:
+    """Whether a file of this name is a picture or has rows."""
+    is_tar = path.lower().endswith(tar.ENDINGS)
+    return is_tar or ending(path) in IMAGE_ENDINGS | MANIFEST_ENDINGS
 
 
 def _check_columns(part: Part, reading: Reading) -> None:

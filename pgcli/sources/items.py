@@ -22,7 +22,9 @@ Place = Callable[[str], Placed]
 def item(row: Row, index: int, reading: Reading, *, place: Place, holder: str) -> Item:
     """The row's Item. `holder` names the manifest: the row's image where bytes have no path."""
     path, data = _image(row, reading)
-    if data is not None:
+    if row.fault is not None:
+        placed = Placed(as_given(path) if path else holder, None, row.fault)
+    elif data is not None:
         placed = Placed(holder if path is None else as_given(path), None)
     else:
         placed = place(path) if path else Placed(holder, None, MISSING)

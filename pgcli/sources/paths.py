@@ -19,6 +19,9 @@ _OUTSIDE = Fault(
     "The path leads outside the folder it belongs to; --allow-outside-root allows that.",
 )
 MISSING = Fault("missing", "The row names no picture.")
+_TOO_LONG = Fault("missing", "The path is longer than that of any file.")
+#: Linux's PATH_MAX. To follow the links of a path takes time that grows with its square.
+LONGEST_PATH = 4096
 
 
 class Placed(NamedTuple):
@@ -63,6 +66,8 @@ def anywhere(text: str) -> Placed:
     """The place of a path that may lie anywhere, as on standard input."""
     if scheme(text):
         return Placed(text, None, _URL_BLOCKED)
+    if len(text) > LONGEST_PATH * 3:  # a byte of a URI may take three
+        return Placed(as_given(text), None, _TOO_LONG)
     return Placed(as_given(text), real(text))
 
 
@@ -78,6 +83,8 @@ def below(folder: str, text: str, root: str | None) -> Placed:
     joined = os.path.join(folder, path)  # noqa: PTH118 - Path would drop a leading `./`
     if "\0" in path or (root is not None and _DRIVE_OR_SHARE.match(path)):
         return Placed(shown(joined), None, _OUTSIDE)
+    if len(joined) > LONGEST_PATH:  # characters, of which each has a byte at least
+        return Placed(shown(joined), None, _TOO_LONG)
     if root is not None and not leads_inside(joined, root):
         return Placed(shown(joined), None, _OUTSIDE)
     return Placed(shown(joined), joined)

@@ -21,6 +21,13 @@ def matches(pattern: str) -> list[str]:
     return sorted(set(_matches(start, once)))
 
 
+def is_output(path: str) -> bool:
+    """Whether a run wrote the file: what it knows of itself lies beside it, or the file is that."""
+    folder = os.path.dirname(path)  # noqa: PTH120 - Path would drop a leading `./`
+    is_beside = any(os.path.isdir(f"{name}.pgcli") for name in (path, folder))  # noqa: PTH112
+    return is_beside or any(part.endswith(".pgcli") for part in folder.split("/"))
+
+
 def _matches(folder: str, parts: Sequence[str]) -> Iterator[str]:
     if not parts:
         return

@@ -5,29 +5,37 @@ from __future__ import annotations
 import codecs
 import csv
 import json
-import os
 from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 from typing import Any, NamedTuple, NoReturn
 
 from pgcli.errors import ManifestError
+from pgcli.records import Fault
 from pgcli.sources.reading import ending
 
-LONGEST_LINE = 64 * 2**20
+#: What JSON spells takes up to fifty times its bytes in memory.
+LONGEST_LINE = 16 * 2**20
+#: A row goes through functions that call themselves for each level, here and where it is written.
+MOST_LEVELS = 64
+TOO_LONG = f"is longer than {LONGEST_LINE >> 20} MiB"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class Row(NamedTuple):
-    """One row, and where it stands for messages: `line 3`, `row 3`."""
+    """One row, and where it stands for messages: `line 3`, `row 3`; what its picture lacks."""
 
     place: str
     values: Mapping[str, Any]
+    fault: Fault | None = None
 
 
 def columns(path: str) -> tuple[str, ...] | None:
     """The columns that the file's head names; None for JSON lines, whose rows name their own."""
     match ending(path):
         case ".parquet":
-            return _parquet_columns(path)
+            from pgcli.sources import parquet  # pyarrow is slow to import
+
+            return parquet.column_names(path)
         case ".csv" | ".tsv":
             return tuple(next(_table(path)))
     return None
@@ -37,7 +45,9 @@ def rows(path: str, wanted: Collection[str]) -> Iterator[Row]:
     """The file's rows, with the wanted columns at least. Raises ManifestError, naming the line."""
     match ending(path):
         case ".parquet":
-            return _parquet_rows(path, wanted)
+            from pgcli.sources import parquet
+
+            return parquet.rows(path, wanted)
         case ".csv" | ".tsv":
             return _table_rows(path)
     return _json_rows(path)
@@ -59,6 +69,8 @@ def parsed(line: bytes) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from problem
     if not isinstance(row, dict):
         raise ValueError("it is not a JSON object")
+    if line.count(b"[") + line.count(b"{") > MOST_LEVELS and _is_deep(row):
+        raise ValueError("it is nested too deeply")
     if b"\\u" in line and _has_lone_surrogate(row):
         raise ValueError("it escapes half of a surrogate pair")
     return row
@@ -73,6 +85,15 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refused(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not valid JSON")
+
+
+def _is_deep(row: dict[str, Any]) -> bool:
+    level: list[Any] = [row]
+    for _ in range(MOST_LEVELS):
+        dicts = chain.from_iterable(one.values() for one in level if isinstance(one, dict))
+        lists = chain.from_iterable(one for one in level if isinstance(one, list))
+        level = [one for one in chain(dicts, lists) if isinstance(one, dict | list)]
+    return bool(level)
 
 
 def _has_lone_surrogate(row: dict[str, Any]) -> bool:
@@ -103,14 +124,18 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
                     hint = "convert it: iconv -f UTF-16 -t UTF-8"
                     raise ManifestError(f"{path} is UTF-16, not UTF-8", hint=hint)
                 if len(line) > LONGEST_LINE:
-                    raise ManifestError(f"{path}, line {number}: it is longer than 64 MiB")
+                    raise ManifestError(f"{path}, line {number}: it {TOO_LONG}")
                 yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
     except OSError as problem:
         raise ManifestError(f"{path} cannot be read: {problem.strerror}") from problem
 
 
-def _text_lines(path: str) -> Iterator[str]:
+def _text_lines(path: str, row: list[int]) -> Iterator[str]:
+    """Decoded lines; `row` counts the bytes of those that a row has, which may go over many."""
     for number, line in _lines(path):
+        row[0] += len(line)
+        if row[0] > LONGEST_LINE:
+            raise ManifestError(f"{path}, line {number}: the row {TOO_LONG}")
         if b"\0" in line:
             raise ManifestError(f"{path}, line {number}: it holds a NUL byte")
         try:
@@ -123,7 +148,8 @@ def _table(path: str) -> Iterator[list[str]]:
     """The header of a CSV or TSV file, then its rows, each led by its line number as text."""
     csv.field_size_limit(LONGEST_LINE)  # a setting of the process: the csv module has no other
     delimiter = "\t" if ending(path) == ".tsv" else ","
-    reader = csv.reader(_text_lines(path), delimiter=delimiter, strict=True)
+    row = [0]
+    reader = csv.reader(_text_lines(path, row), delimiter=delimiter, strict=True)
     try:
         header = next(reader, [])
         if not header:
@@ -131,7 +157,9 @@ def _table(path: str) -> Iterator[list[str]]:
         if len(set(header)) < len(header):
             raise ManifestError(f"{path}, line 1: it names a column twice")
         yield header
+        row[0] = 0
         for cells in reader:
+            row[0] = 0
             if cells and len(cells) != len(header):
                 message = f"it has {len(cells)} columns, and the first line {len(header)}"
                 raise ManifestError(f"{path}, line {reader.line_num}: {message}")
@@ -146,39 +174,3 @@ def _table_rows(path: str) -> Iterator[Row]:
     header = next(table)
     for number, *cells in table:
         yield Row(f"line {number}", dict(zip(header, cells, strict=True)))
-
-
-def _parquet_columns(path: str) -> tuple[str, ...]:
-    return tuple(_parquet(path).schema_arrow.names)
-
-
-def _parquet_rows(path: str, wanted: Collection[str]) -> Iterator[Row]:
-    import pyarrow as pa
-
-    file = _parquet(path)
-    chosen = [field for field in file.schema_arrow if field.name in wanted]
-    if not chosen:
-        yield from (Row(f"row {n + 1}", {}) for n in range(file.metadata.num_rows))
-        return
-    plain = all(pa.types.is_string(field.type) for field in chosen)
-    size = 4096 if plain else 16  # a row may hold the bytes of a whole picture
-    number = 0
-    try:
-        for batch in file.iter_batches(batch_size=size, columns=[field.name for field in chosen]):
-            for values in batch.to_pylist():
-                number += 1
-                yield Row(f"row {number}", values)
-    except (pa.ArrowException, OSError, ValueError) as problem:
-        raise ManifestError(f"{path}, after row {number}: it cannot be read") from problem
-
-
-def _parquet(path: str) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        file = pa.OSFile(os.fsencode(path))
-        # pages are read as they are needed: a row group may hold thousands of pictures
-        return pq.ParquetFile(file, pre_buffer=False, buffer_size=2**20)
-    except (pa.ArrowException, OSError) as problem:
-        raise ManifestError(f"{path} is no readable Parquet file") from problem

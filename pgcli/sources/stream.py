@@ -15,7 +15,7 @@ from pgcli.records import Item
 from pgcli.sources.items import item
 from pgcli.sources.paths import anywhere
 from pgcli.sources.reading import Reading
-from pgcli.sources.rows import LONGEST_LINE, Row, parsed
+from pgcli.sources.rows import LONGEST_LINE, TOO_LONG, Row, parsed
 
 _CHUNK = 64 * 2**10
 
@@ -28,6 +28,7 @@ class Stream:
 
     def __init__(self, reading: Reading):
         self.ignored: Counter[str] = Counter()
+        self.kinds: Counter[str] = Counter()
         # whether lines will bring prompts shows only as they come; their absence is an error then
         self.has_prompts = reading.wants_prompts
         self._reading = reading
@@ -95,7 +96,7 @@ class Stream:
                 begun, first = [], False
             begun.append(rest)
             if sum(map(len, begun)) > LONGEST_LINE:
-                raise ManifestError(f"{self.name}: a line is longer than 64 MiB")
+                raise ManifestError(f"{self.name}: a line {TOO_LONG}")
         yield self._line(b"".join(begun), first)
 
     def _line(self, line: bytes, first: bool) -> bytes:

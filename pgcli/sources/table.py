@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
+from pgcli.sources import tar
 from pgcli.sources.items import check, item, row_id
 from pgcli.sources.paths import Placed, as_given, below
-from pgcli.sources.reading import Reading
+from pgcli.sources.reading import Reading, ending
 from pgcli.sources.rows import Row, columns, rows
 
 #: Column names that are remembered of JSON lines, whose rows may each name their own.
@@ -34,6 +35,11 @@ class Table:
         self._root = root
         self._reading = reading
         self._check()
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many rows there are, by the manifest's ending."""
+        return Counter({f"rows of {ending(self.path)}": self.total})
 
     def items(self, first: int) -> Iterator[Item]:
         """The manifest's items, numbered from `first`."""
@@ -61,13 +67,17 @@ class Table:
             names.add(reading.choices_column)
         return names
 
+    def _columns(self) -> tuple[str, ...] | None:
+        """Those that the head names; None where each row names its own."""
+        return columns(self.path)
+
     def _rows(self, wanted: set[str]) -> Iterator[Row]:
         return rows(self.path, wanted)
 
     def _check(self) -> None:
         """Count the rows and find what is wrong with any, in memory of eight bytes for an id."""
         reading = self._reading
-        named = columns(self.path)
+        named = self._columns()
         known = set(named or ())
         if named is not None:
             self._check_columns(known)
@@ -119,6 +129,17 @@ class Table:
                 )
                 raise ManifestError(message, hint="ids name rows; --id-column picks another column")
             places[given] = row.place
+
+
+class Archive(Table):
+    """A tar archive as a source: a row for each sample, whose picture is one of its members."""
+
+    def _columns(self) -> None:
+        return None
+
+    def _rows(self, wanted: set[str]) -> Iterator[Row]:
+        image = self._reading.image_column
+        return tar.rows(self.path, self.name, image, with_pictures=image in wanted)
 
 
 def _hash(text: str) -> int:

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ def _beside(file: Path, value: Any, *, lasting: bool) -> Iterator[Path]:
     beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     with writing(file):
         try:
-            beside.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+            with suppress(InterruptedError):  # of closing it, when all is written
+                beside.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
             if lasting:
                 sync(beside)
             yield beside

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import OutputFailed
-from pgcli.state.writing import sync, writing
+from pgcli.state.writing import close, sync, writing
 
 CHUNK = 4 * 2**20
 
@@ -157,4 +157,4 @@ class Log:
 
     def close(self) -> None:
         with writing(self.file):
-            os.close(self._descriptor)
+            close(self._descriptor)

@@ -159,7 +159,7 @@ class State:
         }
         self._is_begun = True
         if not put_new(self.folder / RUN, record):  # another part of the output was sooner
-            self.record = got(self.folder / RUN) or record
+            self.record = record_in(self.folder) or record
             self.run = str(self.record["run"])
             self.insist(self._settings, self._told)
         with writing(self.folder):
@@ -178,7 +178,7 @@ class State:
 
     def _find(self) -> None:
         """Find what a run before this one began."""
-        self.record = got(self.folder / RUN)
+        self.record = record_in(self.folder)
         if self.record is not None:
             told = got(self.folder / f"{PROGRESS}{self.part}.json")
             self.progress = progress_of(told or {})
@@ -228,7 +228,14 @@ def is_empty_folder(path: Path) -> bool:
 
 def is_begun(output: Path) -> bool:
     """Whether there is a run beside the output that can be gone on with."""
-    return got(state_folder(output) / RUN) is not None
+    return record_in(state_folder(output)) is not None
+
+
+def record_in(folder: Path) -> dict[str, Any] | None:
+    """What a run wrote down of itself; None where there is none, or what is no such record."""
+    record = got(folder / RUN) or {}
+    is_whole = all(isinstance(record.get(name), str) for name in ("run", "files"))
+    return record if is_whole and isinstance(record.get("settings"), dict) else None
 
 
 def progress_of(told: Mapping[str, Any]) -> Progress:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pgcli.errors import OutputExists, OutputFailed
@@ -42,6 +42,15 @@ def sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     finally:
+        close(descriptor)
+
+
+def close(descriptor: int) -> None:
+    """Close a file, though a signal come amid it: the system has closed it all the same.
+
+    Python begins every other call anew that a signal broke off.
+    """
+    with suppress(InterruptedError):
         os.close(descriptor)
 
 

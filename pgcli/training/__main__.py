@@ -11,6 +11,7 @@ from pgcli.checkpoints.save import save
 from pgcli.engine.tokens import Vocabulary
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
+from pgcli.printable import printable
 from pgcli.training.beginning import Schedule, initialise
 from pgcli.training.data import Drawings
 from pgcli.training.lessons import corpus
@@ -52,7 +53,8 @@ def main() -> None:
     )
     save(model, options.out, dtype=torch.bfloat16)
     if not complete:
-        raise SystemExit(f"{options.out} stands at step {run.step}; the same command goes on")
+        stands = f"{options.out} stands at step {run.step}; the same command goes on"
+        raise SystemExit(printable(stands))
 
 
 def _phases(vocabulary: Vocabulary, eye: int, shared: int, single: int) -> list[Phase]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from pgcli.printable import printable
+
 if TYPE_CHECKING:
     from tqdm import tqdm
 
@@ -71,7 +73,7 @@ class Bar(Silent):
     def remark(self, message: str) -> None:
         from tqdm import tqdm
 
-        tqdm.write(message, file=sys.stderr)
+        tqdm.write(printable(message), file=sys.stderr)
 
     def start(self, plan: Plan) -> None:
         from huggingface_hub.utils import (  # type: ignore[attr-defined]  # it loads it lazily
@@ -80,7 +82,7 @@ class Bar(Silent):
         from tqdm import tqdm
 
         self._drawn = tqdm(
-            desc=plan.name,
+            desc=printable(plan.name),
             total=plan.total,
             initial=plan.kept,
             unit="B",

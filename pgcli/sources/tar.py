@@ -1,0 +1,191 @@
+"""The samples of a tar archive as rows: streamed, and nothing of it ever extracted to a disk."""
+
+from __future__ import annotations
+
+import gzip
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pgcli.errors import ManifestError
+from pgcli.records import Fault
+from pgcli.sources.reading import IMAGE_ENDINGS
+from pgcli.sources.rows import LONGEST_LINE, Row, parsed
+
+ENDINGS = (".tar", ".tar.gz", ".tgz")
+MOST_BYTES = 256 * 2**20  # of a picture, as of a file of its own
+BLOCK = 512
+#: Headers may name lengths of their own, and tarfile would read as much at once.
+MOST_AT_ONCE = 16 * 2**20
+#: Pictures do not shrink; what unpacks to more than this is a bomb.
+MOST_TIMES = 200
+
+_OUTSIDE = Fault("path_not_allowed", "The member's name leads outside the archive.")
+_NO_FILE = Fault("not_a_regular_file", "The member is a link or a device, not a file.")
+_TOO_LARGE = Fault("too_large", f"The member is larger than {MOST_BYTES} bytes.")
+_EMPTY = Fault("not_an_image", "The member is empty.")
+_BROKEN = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, zlib.error)
+
+
+def rows(path: str, name: str, image_column: str, *, with_pictures: bool) -> Iterator[Row]:
+    """A row for each sample with a picture: members in a row whose names agree up to a dot.
+
+    Its columns are those of its `.json` member, `txt` what its `.txt` member says, and under
+    `image_column` the picture as `{bytes, path}`, without the bytes unless `with_pictures`. A
+    picture that cannot be had is a fault of its row. Raises ManifestError for an archive that is
+    cut or damaged, and for text that is.
+    """
+    sample = Sample("", name, image_column)
+    with opened(path, name) as (archive, file):
+        number = 0
+        while (member := following(archive, name, number)) is not None:
+            number += 1
+            key, ending = split(member.name)
+            if member.isdir() or key is None:
+                continue
+            if key != sample.key:
+                yield from sample.row()
+                sample = Sample(key, name, image_column)
+            sample.add(archive, member, ending, with_pictures=with_pictures)
+        if file.last.strip(b"\0"):
+            raise ManifestError(f"{name}, behind member {number}: the archive is damaged")
+    yield from sample.row()
+
+
+class Sample:
+    """Members that belong together, as they come."""
+
+    def __init__(self, key: str, archive: str, image_column: str):
+        self.key = key
+        self._archive, self._image_column = archive, image_column
+        self._values: dict[str, Any] = {}
+        self._image: dict[str, Any] | None = None
+        self._fault: Fault | None = None
+
+    def add(
+        self, archive: tarfile.TarFile, member: tarfile.TarInfo, ending: str, *, with_pictures: bool
+    ) -> None:
+        """Take what the member brings; of pictures the first. What is not asked for is not read."""
+        if ending in IMAGE_ENDINGS and self._image is None:
+            self._image = {"path": f"{self._archive}/{member.name}", "bytes": None}
+            self._fault = fault_of(member)
+            if with_pictures and self._fault is None:
+                self._image["bytes"] = content(archive, member, MOST_BYTES)
+        elif ending in (".json", ".txt") and member.isreg():
+            place = f"{self._archive}, {member.name}"
+            if member.size > LONGEST_LINE:
+                raise ManifestError(f"{place}: it is longer than {LONGEST_LINE >> 20} MiB")
+            try:
+                text = content(archive, member, LONGEST_LINE)
+                self._values |= parsed(text) if ending == ".json" else {"txt": text.decode()}
+            except UnicodeDecodeError as problem:
+                raise ManifestError(f"{place}: it is not UTF-8") from problem
+            except ValueError as problem:
+                raise ManifestError(f"{place}: {problem}") from problem
+
+    def row(self) -> Iterator[Row]:
+        """The sample's row, if it has a picture."""
+        if self._image is not None:
+            values = {**self._values, self._image_column: self._image}
+            yield Row(f"sample {self.key}", values, self._fault)
+
+
+def split(name: str) -> tuple[str | None, str]:
+    """A member's key, up to the first dot of its last part, and its ending; no key if hidden."""
+    folder, slash, last = name.rpartition("/")
+    stem, dot, rest = last.partition(".")
+    if not stem or any(
+        part.startswith(".") and part not in (".", "..") for part in name.split("/")
+    ):
+        return None, ""
+    return f"{folder}{slash}{stem}", f".{rest.rpartition('.')[2].lower()}" if dot else ""
+
+
+def fault_of(member: tarfile.TarInfo) -> Fault | None:
+    """What is wrong with a member as a picture, by its header alone."""
+    if member.name.startswith("/") or ".." in member.name.split("/"):
+        return _OUTSIDE
+    if not member.isreg() or member.issparse():
+        return _NO_FILE
+    if member.size > MOST_BYTES:
+        return _TOO_LARGE
+    return None if member.size else _EMPTY
+
+
+def content(archive: tarfile.TarFile, member: tarfile.TarInfo, most: int) -> bytes:
+    """A member's bytes. Raises OSError and TarError."""
+    file = archive.extractfile(member)
+    assert file is not None
+    pieces: list[bytes] = []
+    while len(pieces) * 2**20 < most and (piece := file.read(2**20)):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def following(archive: tarfile.TarFile, name: str, number: int) -> tarfile.TarInfo | None:
+    """The next member. Raises ManifestError."""
+    try:
+        member = archive.next()
+    except _BROKEN as problem:
+        raise ManifestError(f"{name}, behind member {number}: {problem}") from problem
+    archive.members = []  # type: ignore[attr-defined]  # which would hold a million otherwise
+    return member
+
+
+@contextmanager
+def opened(path: str, name: str) -> Iterator[tuple[tarfile.TarFile, Bounded]]:
+    """The archive, and the file that it reads. Raises ManifestError where it is none."""
+    with ExitStack() as stack:
+        try:
+            raw: BinaryIO = stack.enter_context(Path(path).open("rb"))
+            file: Any = raw
+            if not path.lower().endswith(".tar"):
+                file = stack.enter_context(gzip.GzipFile(fileobj=raw))
+            bounded = Bounded(file, raw)
+            archive = stack.enter_context(
+                tarfile.open(fileobj=bounded, mode="r:", errorlevel=0)  # type: ignore[call-overload]
+            )
+        except _BROKEN as problem:
+            raise ManifestError(f"{name} is no readable tar archive: {problem}") from problem
+        try:
+            yield archive, bounded
+        except _BROKEN as problem:
+            raise ManifestError(f"{name}: {problem}") from problem
+
+
+class Bounded:
+    """A file that reads little at once, and not what unpacks to many times its size.
+
+    `last` is what was read last. Only forward seeks are cheap.
+    """
+
+    def __init__(self, file: BinaryIO, raw: BinaryIO):
+        self._file, self._raw = file, raw
+        self.last = b""
+
+    def read(self, size: int) -> bytes:
+        """So many bytes, or those that are left. Raises tarfile.ReadError."""
+        if size > MOST_AT_ONCE:
+            raise tarfile.ReadError(f"a header of {size:,} bytes")
+        self.last = self._file.read(size)
+        self._insist()
+        return self.last
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        """Go there, through what is between in a compressed file."""
+        if whence == 0:
+            while place - self._file.tell() > MOST_AT_ONCE and self._file is not self._raw:
+                self._file.seek(self._file.tell() + MOST_AT_ONCE)
+                self._insist()
+        return self._file.seek(place, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def _insist(self) -> None:
+        unpacked = self._file.tell()
+        if unpacked > MOST_AT_ONCE and unpacked > MOST_TIMES * max(1, self._raw.tell()):
+            raise tarfile.ReadError(f"it unpacks to more than {MOST_TIMES} times its size")
