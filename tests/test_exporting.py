@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -413,3 +414,21 @@ def test_a_csv_of_hostile_names_is_valid_and_the_terminal_is_left_alone(
         err = exported(capsys, file, to, tmp_path / to, *options)[1]
         assert "\x1b" not in err
         assert "\u202e" not in err
+
+
+def test_the_format_that_contributing_shows_is_a_file_and_a_line(
+    capsys: Capture, boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pgcli.views import exports
+
+    page = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r'```python\n("""A line of JSON for each box.*?)```', page, re.DOTALL)
+    (name, home) = re.findall(r'`"(\w+)": "([\w.]+)"`', page)[0]
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "boxes.py").write_text(source, encoding="utf-8")
+    monkeypatch.setattr(exports, "__path__", [*exports.__path__, str(tmp_path / "more")])
+    monkeypatch.setitem(exports.FORMATS, name, home)  # type: ignore[arg-type]
+    assert exported(capsys, boxes, name, tmp_path / "o.jsonl")[0] == 0
+    lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert [line["label"] for line in lines] == ["dog", "cat", "cat"]
+    assert lines[0]["box"] == [8, 4, 20, 10]

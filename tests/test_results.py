@@ -253,7 +253,7 @@ def test_progress_goes_by_tqdm_auto_which_knows_a_notebook(monkeypatch: pytest.M
     assert "tqdm.auto" in imported
 
 
-def test_the_two_lines_to_supervision_give_the_answer_s_boxes() -> None:
+def test_the_lines_to_supervision_give_the_answer_s_boxes() -> None:
     """As docs/outputs.md has them; supervision itself takes 200 MB of libraries."""
     text = (Path(__file__).parent.parent / "docs" / "outputs.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"```python\n(boxes = .*?)```", text, flags=re.DOTALL)
@@ -261,8 +261,8 @@ def test_the_two_lines_to_supervision_give_the_answer_s_boxes() -> None:
 
     class Supervision:
         @staticmethod
-        def Detections(**given: Any) -> dict[str, Any]:
-            return given
+        def Detections(xyxy: Any, **given: Any) -> dict[str, Any]:
+            return {"xyxy": xyxy, **given}
 
     for found in ((), (BOX, box("dog", 1.0, 2.0, 3.0, 4.0, score=0.25))):
         row: Answer = answer(0, boxes=found)
