@@ -134,6 +134,42 @@ def test_texts_of_names_that_lead_elsewhere_stay_in_the_folder(
     assert len(files(tmp_path)) == 4
 
 
+def test_no_text_and_no_link_comes_of_a_file_that_is_no_picture(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "secret").write_text("of the user's")
+    (folder / "picture").write_bytes((folder / "b.jpg").read_bytes())  # as a hash names it
+    rows = [
+        of(1, folder, id=name, image=str(folder / name), task="detect")
+        for name in ("secret", "picture")
+    ]
+    file = saved(tmp_path / "r.jsonl", rows)
+    assert exported(capsys, file, "txt", None)[0] == 3
+    assert files(folder).keys() == {"picture.txt"}
+    assert exported(capsys, file, "yolo", tmp_path / "yolo")[0] == 3
+    assert [link.name for link in (tmp_path / "yolo" / "images").iterdir()] == ["picture"]
+
+
+ODD = ["a\0b.png", "", "/", ".", "..", "file:%FF%00.png", "http://x/y.png", "x" * 5000 + ".png"]
+ODD += ["shard.tar/a.jpg", "\ud800.png", "a/\n.png", "c:\\x.jpg", "file:///etc/hostname"]
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_whatever_rows_name_is_no_bug(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = row(0, task="detect", boxes=(box("cat", 1.0, 2.0, 30.0, 40.0),))
+    rows = [plain | {"index": i, "id": name, "image": name} for i, name in enumerate(ODD)]
+    file = saved(tmp_path / "r.jsonl", rows)
+    assert exported(capsys, file, to, tmp_path / "out")[0] in (0, 3)
+    if to in ("txt", "caption"):
+        assert exported(capsys, file, to, None)[0] == 3
+    if to in ("coco", "labelstudio"):
+        assert exported(capsys, file, to, tmp_path / "again", "--root", "/")[0] == 2
+    assert not Path("/etc/hostname.txt").exists()
+
+
 # --- rows
 
 
@@ -196,6 +232,9 @@ def test_pictures_are_found_from_where_the_run_was_begun(
     (state / "run.json").write_text(json.dumps({"told": {"folder": str(tmp_path)}}))
     assert exported(capsys, captions, "txt", None)[0] == 0
     assert files(folder).keys() == {"a.txt", "b.txt", "sub/c.txt"}
+    exported(capsys, captions, "labelstudio", tmp_path / "tasks.json", "--root", folder)
+    tasks = json.loads((tmp_path / "tasks.json").read_text())
+    assert [task["data"]["image"] for task in tasks] == ["a.png", "b.jpg", "sub/c.png"]
 
 
 @pytest.mark.parametrize(
@@ -209,6 +248,7 @@ def test_pictures_are_found_from_where_the_run_was_begun(
         {"height": None},
         {"answer": 7},
         {"id": None},
+        {"masks": [{"codes": [], "rle": {"size": [64, 48], "counts": "PP3"}}]},
         {"masks": [{"codes": [], "rle": {"size": [10**6, 10**6], "counts": "0"}}]},
         {"masks": [{"codes": [], "rle": {"size": [48, 64], "counts": "nonsense"}}]},
         {"masks": ["x"]},
@@ -244,6 +284,17 @@ def test_labels_are_sorted_or_as_given(capsys: Capture, boxes: Path, tmp_path: P
         known = {c["id"]: c["name"] for c in json.loads(output.read_text())["categories"]}
         wanted = ["cat", "dog"] if given is None else ["dog", "bird", "cat"]
         assert known == dict(enumerate(wanted, start=1))
+
+
+def test_labels_have_the_same_numbers_in_every_process(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    labels = "pear fig date plum kiwi lime bean corn".split()  # sets have an order by chance
+    found = tuple(box(label, 0.0, 0.0, 9.0, 9.0) for label in labels)
+    rows = saved(tmp_path / "r.jsonl", [of(0, folder, task="detect", boxes=found)])
+    exported(capsys, rows, "coco", tmp_path / "o.json")
+    known = json.loads((tmp_path / "o.json").read_text())
+    assert [one["name"] for one in known["categories"]] == sorted(labels)
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,20 @@ def test_label_studio_has_percent_sizes_and_the_model(
     assert len(set(ids)) == len(ids) == 3
 
 
+def test_an_address_is_quoted_behind_its_prefix_and_a_plain_name_is_not(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    rows = saved(tmp_path / "r.jsonl", [row(0, image="a b/c#1?&.png")])
+    prefix = "/data/local-files/?d="
+    for options, address in (
+        ((), "a b/c#1?&.png"),
+        (("--image-prefix", prefix), f"{prefix}a%20b/c%231%3F%26.png"),
+    ):
+        exported(capsys, rows, "labelstudio", tmp_path / "t.json", "--overwrite", *options)
+        (task,) = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
+        assert task["data"]["image"] == address
+
+
 def test_label_studio_takes_texts_of_several_prompts(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:

@@ -189,7 +189,11 @@ def spared(pictures: Iterator[Entry], target: Path) -> Iterator[Entry]:
     """The same. Raises UsageError for a picture within what may be replaced."""
     root = os.path.realpath(target)
     for entry in pictures:
-        if entry.path is not None and "\0" not in entry.path and leads_inside(entry.path, root):
+        try:
+            is_inside = entry.path is not None and leads_inside(entry.path, root)
+        except ValueError:  # no file has such a name
+            is_inside = False
+        if is_inside:
             raise UsageError(
                 f"{entry.image} lies in {target}, which is written", hint="name another with -o"
             )

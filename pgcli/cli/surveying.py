@@ -14,12 +14,14 @@ from pgcli.cli.drawing.naming import Names
 from pgcli.errors import UsageError
 from pgcli.printable import encodable
 from pgcli.records import Rle
+from pgcli.rows import cleaned
 from pgcli.sources.paths import real, scheme
 from pgcli.sources.reading import IMAGE_ENDINGS
 from pgcli.state.files import got
 from pgcli.state.folder import state_folder
 from pgcli.state.state import RUN
 from pgcli.views.exports.entry import LOOKING, Entry, Format, Row, Tally
+from pgcli.views.exports.pictures import picture_at
 
 NAMED = 5  # prompts that a message names
 TEXTS = ("id", "image", "task", "prompt")
@@ -68,8 +70,8 @@ def surveyed(rows: Iterable[Row], prompt: str | None) -> Survey:
 
 
 def told(rows: Iterable[Row], prompt: str | None, found: Survey) -> Iterator[Row]:
-    """The rows that are to be written, all of them counted and checked."""
-    for row in rows:
+    """The rows that are to be written, all of them counted and checked, in what UTF-8 can hold."""
+    for row in map(cleaned, rows):
         found.rows += 1
         if row["error"] is not None:
             found.errors += 1
@@ -161,24 +163,32 @@ def entries(
         whole, wish = (one.stem + (one.ending or ending) for one in (name, own))
         if whole != wish and not format.merged and format.opens:
             tally.rename(wish, whole)
-        yield Entry(number, within(root, image), whole, path, group)
+        called = image if root is None else within(root, image, path)
+        if (format.opens or format.merged) and not is_picture(path):
+            path = None
+        yield Entry(number, called, whole, path, group)
 
 
-def within(root: str | None, image: str) -> str:
-    """What the picture is called, from the folder `root` on if one is given."""
-    if root is None:
-        return image
-    path = os.path.relpath(real(image), root)
-    if scheme(image) or path == ".." or path.startswith("../"):
+def within(root: str, image: str, path: str | None) -> str:
+    """What the picture is called from the folder `root` on. Raises UsageError where it is not."""
+    name = os.path.relpath(path, root) if path else ".."
+    if name == ".." or name.startswith("../"):
         raise UsageError(
             f"{image} does not lie in {root}",
             hint="--root names the folder that holds all pictures; leave it out for whole paths",
         )
-    return encodable(path)
+    return encodable(name)
+
+
+def is_picture(path: str | None) -> bool:
+    """Whether it is called one or is one: a row from elsewhere may name any file of the user's."""
+    if path is None or Path(path).suffix.lower() in IMAGE_ENDINGS:
+        return path is not None
+    return picture_at(path) is not None
 
 
 def begun_in(results: Path) -> str:
     """The folder from which a run named its pictures; this one where no run is known."""
-    record = got(state_folder(results) / RUN) or {}
-    folder = record.get("told", {}).get("folder")
+    told = (got(state_folder(results) / RUN) or {}).get("told")
+    folder = told.get("folder") if isinstance(told, dict) else None
     return folder if isinstance(folder, str) and Path(folder).is_dir() else ""

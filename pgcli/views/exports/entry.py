@@ -36,7 +36,7 @@ class Entry:
 
     `number` counts from 1 in the order of the rows. `image` is what the picture is called outside
     of the export and `name` what it is called within, a relative path that no other has; `path` is
-    what is opened, None where it was no file.
+    what is opened, None where that is no picture.
     """
 
     number: int

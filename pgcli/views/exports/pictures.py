@@ -14,7 +14,7 @@ def placed(folder: Path, entry: Entry, wanted: Wanted) -> bool:
         return True
     data = b""
     if wanted.pictures == "copy":
-        read = picture_of(entry)
+        read = picture_at(entry.path)
         if read is None:
             return False
         data = read
@@ -29,16 +29,16 @@ def placed(folder: Path, entry: Entry, wanted: Wanted) -> bool:
     return True
 
 
-def picture_of(entry: Entry) -> bytes | None:
-    """The picture's file, None where it is not there or holds no picture."""
+def picture_at(path: str | None) -> bytes | None:
+    """What the file holds, None where it is not there or holds no picture."""
     from pgcli.images import Limits, Unreadable
     from pgcli.images.files import read
     from pgcli.images.formats import recognised
 
-    if entry.path is None:
+    if path is None:
         return None
     try:
-        data = read(entry.path, Limits())
+        data = read(path, Limits())
         recognised(data)
     except Unreadable:
         return None

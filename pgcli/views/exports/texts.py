@@ -26,7 +26,7 @@ def write(target: Path, entries: Iterable[Entry], wanted: Wanted, *, ending: str
     names, is_beside = Names(ending), target == Path()
     for entry in entries:
         place = entry.path if is_beside else str(target / entry.name)
-        # a row from elsewhere names what it likes: a text is put beside a picture that is there
+        # a row from elsewhere names what it likes: texts are put beside pictures that are there
         if place is None or (is_beside and not os.path.isfile(place)):  # noqa: PTH113
             wanted.tally.missing += 1
             continue

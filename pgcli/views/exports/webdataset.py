@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from pgcli.rows import json_text
 from pgcli.views.exports.entry import Entry, Format, Wanted
-from pgcli.views.exports.pictures import picture_of
+from pgcli.views.exports.pictures import picture_at
 
 
 def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
@@ -19,7 +19,7 @@ def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
     """
     with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as tar:
         for entry in entries:
-            picture = picture_of(entry)
+            picture = picture_at(entry.path)
             if picture is None:
                 wanted.tally.missing += 1
                 continue
