@@ -417,13 +417,19 @@ def test_help_tells_the_defaults_that_hold():
     assert f"[default: {longest}]" in shown
 
 
-def test_completion_offers_models_and_devices():
+def test_completion_offers_models_and_devices(tmp_path):
+    for name, kind in (("me/mine", "paligemma"), ("me/other", "llama")):
+        folder = tmp_path / f"models--{name.replace('/', '--')}" / "snapshots" / "1"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+
     def offered(line):
         run = spawn(
             program=[sys.executable, "-c", "from pgcli.cli.app import main; main()"],
             env=os.environ
             | {
                 "_PGCLI_COMPLETE": "complete_bash",
+                "HF_HUB_CACHE": str(tmp_path),
                 "COMP_WORDS": line,
                 "COMP_CWORD": str(len(line.split(" ")) - 1),
             },
@@ -432,6 +438,7 @@ def test_completion_offers_models_and_devices():
         return run.stdout.split()
 
     assert "demo" in offered("pgcli caption --model d")
+    assert offered("pgcli caption --model m") == ["me/mine"]
     assert "cuda:0" in offered("pgcli caption --device c")
     assert {"caption", "ask", "detect", "ocr", "info"} <= set(offered("pgcli "))
 

@@ -43,7 +43,6 @@ class Inline(NotInline):
     def _above(self, answer: Answer) -> str:
         """What shows the row's picture; empty where there is none, quietly."""
         from pgcli.images import Unreadable, upright
-        from pgcli.images.files import checked, read
         from pgcli.views.inline import shown
         from pgcli.views.overlay import painted
 
@@ -51,11 +50,7 @@ class Inline(NotInline):
         if answer.error is not None:
             return ""
         try:
-            if item.path is None:
-                data = checked(item.data, self._limits)
-            else:
-                data = read(item.path, self._limits)
-            picture = upright(data, self._limits)
+            picture = upright(item.path or item.data, self._limits)
         except Unreadable:
             return ""
         return shown(painted(picture, answer.boxes, answer.masks), self._protocol)
