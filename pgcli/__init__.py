@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pgcli.api import Engine, load
     from pgcli.records import Answer, Box, Item
+    from pgcli.results import Results, read
 
-__all__ = ["Answer", "Box", "Engine", "Item", "__version__", "load"]
+__all__ = ["Answer", "Box", "Engine", "Item", "Results", "__version__", "load", "read"]
 __version__ = "0.1.0"
 
 _HOME = {
@@ -17,7 +18,9 @@ _HOME = {
     "Box": "pgcli.records",
     "Engine": "pgcli.api",
     "Item": "pgcli.records",
+    "Results": "pgcli.results",
     "load": "pgcli.api",
+    "read": "pgcli.results",
 }
 
 

@@ -53,7 +53,7 @@ def decode(rle: Rle) -> np.ndarray:
 
     A few characters can spell any size: of a foreign mask compare it with the picture's first.
     """
-    counts = _checked(rle)
+    counts = _counts(rle)
     height, width = rle.size
     something = np.arange(len(counts)) % 2 == 1
     return np.repeat(something, counts).reshape(width, height).T
@@ -64,12 +64,20 @@ def spans(rle: Rle) -> np.ndarray:
 
     Takes memory for the runs only, whatever the size. ValueError as of `decode`.
     """
-    ends = np.cumsum(_checked(rle))
+    ends = np.cumsum(_counts(rle))
     runs_n2 = ends[: len(ends) // 2 * 2].reshape(-1, 2)
     return runs_n2[runs_n2[:, 0] < runs_n2[:, 1]]
 
 
-def _checked(rle: Rle) -> np.ndarray:
+def area(rle: Rle) -> int:
+    """How many pixels the mask has; ValueError where the counts do not spell one.
+
+    Takes memory for the runs only, whatever size they spell.
+    """
+    return int(_counts(rle)[1::2].sum())
+
+
+def _counts(rle: Rle) -> np.ndarray:
     """The lengths of the runs; ValueError where they are not those of a mask of its size."""
     counts = _read(rle.counts)
     height, width = rle.size

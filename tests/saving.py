@@ -10,6 +10,7 @@ from typing import Any
 from pgcli.records import Answer, Item
 from pgcli.rows import Layout
 from pgcli.sinks import check_place, format_of, open_record, open_sink
+from pgcli.sinks.kept import as_text_all
 from pgcli.sinks.reading import placed_rows
 from pgcli.state.state import State
 
@@ -49,7 +50,8 @@ def saving(
     check_place(output, overwrite=overwrite, written_as=written_as)
     with State(output, overwrite=overwrite, stays=written_as == "parquet") as state:
         state.insist(settings or {})
-        with open_record(state, columns, written_as, settings=settings or {}) as sink:
+        kinds = {"kinds": lambda: as_text_all(columns.keep)} if written_as == "folder" else {}
+        with open_record(state, columns, written_as, settings=settings or {}, **kinds) as sink:
             for place, row in list(placed_rows(output)) if sink.rows else ():
                 assert row is not None
                 item = Item(row["index"], row["id"], row["image"])

@@ -26,7 +26,8 @@ ROOMS = {
     "parse": "records errors",
     "sinks": "records errors rows state",
     "state": "records errors rows",
-    "views": "records errors images rle",
+    "views": "records errors images rle rows",
+    "results": "records errors rows sources sinks views",
     "metrics": "records errors",
     "workers": "images records errors",
     "model": "model.config",
@@ -39,7 +40,7 @@ ROOMS = {
     "training": "model model.config checkpoints engine images records errors",
     "cluster": "run engine sources sinks records errors",
     "api": "run engine checkpoints sources workers images tasks records errors",
-    "house": "api records",
+    "house": "api records results",
     "__main__": "cli",
     "cli": EVERYTHING,
     "builtin": "",
@@ -137,7 +138,7 @@ def test_a_trespass_is_found(tmp_path, monkeypatch):
     assert trespasses(HOUSE / "sinks" / "lines.py") == ["state.writing"]
 
 
-LIGHT = "run state rows sources images workers sinks tasks parse metrics printable".split()
+LIGHT = "run state rows results sources images workers sinks tasks parse metrics printable".split()
 
 
 @pytest.mark.parametrize("room", LIGHT)

@@ -39,10 +39,8 @@ def imported(*arguments):
         [],
         ["--help"],
         ["--version"],
-        *(
-            [name, "-h"]
-            for name in "ask bench caption detect doctor info ocr segment verify view".split()
-        ),
+        *([name, "-h"] for name in "caption ask detect segment ocr view export".split()),
+        *([name, "-h"] for name in "info verify bench doctor".split()),
     ],
     ids=" ".join,
 )

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pgcli import __version__
-from pgcli.cli import answering, inspecting, results, settings, stopping
+from pgcli.cli import answering, inspecting, results, settings, sharing, stopping
 from pgcli.cli.asides import asides_tamed
 from pgcli.cli.commands import Program, app
 from pgcli.cli.misuse import in_our_words
@@ -21,7 +21,7 @@ from pgcli.errors import OutputFailed, PgcliError
 from pgcli.printable import printable
 
 # each command joins the app as it is imported
-__all__ = ["answering", "app", "inspecting", "main", "results"]
+__all__ = ["answering", "app", "inspecting", "main", "results", "sharing"]
 
 #: What the system answers where an open file takes no more.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -1,4 +1,4 @@
-"""The commands that look at outputs: status, check and view."""
+"""The commands that look at outputs: status and check."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from pgcli.cli import values
 from pgcli.cli.commands import Command, app
-from pgcli.cli.options import Debug, Quiet, option
+from pgcli.cli.options import Debug, option
 
 Output = Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)]
 
@@ -40,78 +39,3 @@ def check(output: Output, debug: Debug = False) -> None:
     from pgcli.cli import checking
 
     checking.check(output)
-
-
-@app.command(
-    cls=Command,
-    help="Make one page of results that opens from a disk: pictures, answers, boxes, errors.\n\n"
-    "RESULTS are files or folders of rows, of a run that still goes on too; several are shown side "
-    "by side. The page has everything in it and asks no network and no server for anything.",
-    epilog="$ pgcli view rows.jsonl -o gallery.html",
-)
-def view(
-    results: Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)],
-    output: Annotated[
-        str | None,
-        option(
-            "Output", "--output", "-o", metavar="FILE", default="RESULTS.html", help="The page."
-        ),
-    ] = None,
-    assets: Annotated[
-        str | None,
-        option(
-            "Output",
-            "--assets",
-            metavar="DIR",
-            help="Put the pictures in a folder beside the page: for very many.",
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, option("Output", "--overwrite", help="Replace a page that is there.")
-    ] = False,
-    images: Annotated[
-        str | None,
-        option(
-            "Input",
-            "--images",
-            metavar="DIR",
-            help="Look there for the pictures that rows name, not in this folder.",
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        option(
-            "Input",
-            "--limit",
-            metavar="N",
-            parser=values.number(1),
-            help="Only the first N rows of each.",
-        ),
-    ] = None,
-    size: Annotated[
-        int | None,
-        option(
-            "Output",
-            "--size",
-            metavar="PX",
-            parser=values.number(16, 4096),
-            default="1024 to 320, by how many there are",
-            help="Longest side of the pictures.",
-        ),
-    ] = None,
-    draw: Annotated[
-        str | None,
-        option(
-            "Output",
-            "--draw",
-            metavar="DIR",
-            help="Paint boxes and masks on copies of the pictures in full size, too.",
-        ),
-    ] = None,
-    quiet: Quiet = False,
-    debug: Debug = False,
-) -> None:
-    from pgcli.cli import viewing
-
-    asked = viewing.Asked(output, assets, images, limit, size, draw, overwrite=overwrite)
-    viewing.view(results, asked, quiet=quiet)

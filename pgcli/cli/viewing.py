@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import quote
 
 from rich.filesize import decimal
@@ -16,6 +16,7 @@ from rich.filesize import decimal
 from pgcli.cli.counting import counted
 from pgcli.cli.described import described
 from pgcli.cli.located import located
+from pgcli.cli.publishing import check_free, published
 from pgcli.cli.screen import Screen
 from pgcli.errors import NoInputError, OutputFailed, UsageError
 from pgcli.images import Limits
@@ -66,10 +67,10 @@ def view(names: Sequence[str], asked: Asked, *, quiet: bool) -> None:
     total = len(cards.wanted)
     looked: Any = look_ahead(items, Copying(side, Limits()), workers=workers(total), total=total)
     missing = Missing()
-    with closing(looked) as pictures, replaced(target) as file:
+    whole = published(target, is_folder=False, overwrite=asked.overwrite)
+    with closing(looked) as pictures, whole as part, part.open("w", encoding="utf-8") as file:
         entries = copies(counted(pictures, total, screen), asked.assets, missing)
-        for part in page(data, entries, title=title(names)):
-            file.write(part)
+        file.writelines(page(data, entries, title=title(names)))
     report(target, cards, missing, screen)
     if asked.draw is not None:
         draw(outputs[0], asked, screen)
@@ -94,12 +95,7 @@ def check(target: Path, outputs: Sequence[Path], asked: Asked) -> None:
         raise UsageError("a page does not go to standard output", hint="name a file with -o")
     if any(os.path.realpath(target) == os.path.realpath(output) for output in outputs):
         raise UsageError(f"{target} is a result file itself", hint="name a page: -o gallery.html")
-    if target.is_dir():
-        raise UsageError(f"{target} is a folder", hint="name a file: -o gallery.html")
-    if not target.parent.is_dir():
-        raise UsageError(f"there is no folder {target.parent}", hint="make it first")
-    if os.path.lexists(target) and not asked.overwrite:
-        raise exists(target)
+    check_free(target, is_folder=False, overwrite=asked.overwrite)
     if asked.images is not None and not Path(asked.images).is_dir():
         raise UsageError(f"{asked.images} is no folder", hint="name the pictures' folder")
     if asked.draw is not None:
@@ -171,19 +167,6 @@ def report(target: Path, cards: Cards, missing: Missing, screen: Screen) -> None
             "browsers open so large a page slowly",
             hint="--assets DIR puts pictures beside it, --size PX and --limit N make it smaller",
         )
-
-
-@contextmanager
-def replaced(target: Path) -> Iterator[IO[str]]:
-    """A file to write that is there under its name once it is whole. Raises OutputFailed."""
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    with writing(target):
-        try:
-            with part.open("w", encoding="utf-8", newline="\n") as file:
-                yield file
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
 
 
 def beside(output: Path) -> Path:

@@ -12,17 +12,21 @@ from pgcli.errors import OutputFailed
 _LED_ASTRAY = {errno.ELOOP, errno.ENOTDIR}
 
 
-def write_below(folder: str, name: str, data: bytes, *, token: str) -> None:
+DRAW_HINT = "make room or mend the place, or choose another folder with --draw"
+
+
+def write_below(folder: str, name: str, data: bytes, *, token: str, hint: str = DRAW_HINT) -> None:
     """Write `folder/name`, replacing what is there; `name` is a relative path with slashes.
 
     Folders are made on the way; a link is replaced, not followed, but for `folder` itself. A killed
     process leaves at most a hidden file named after the `token`, which the next one with the same
-    token replaces. Raises OutputFailed.
+    token replaces. Raises OutputFailed, with the `hint`.
     """
     *parents, last = name.split("/")
     if {"", ".", ".."} & {*parents, last}:
         raise AssertionError(f"{name!r} is no path below a folder")
-    with _failures_named(os.path.join(folder, name)), _opened(folder, parents) as place:  # noqa: PTH118
+    path = os.path.join(folder, name)  # noqa: PTH118
+    with _failures_named(path, hint), _opened(folder, parents) as place:
         part = f".pgcli-{token}.part"
         with suppress(FileNotFoundError):
             os.unlink(part, dir_fd=place)
@@ -55,17 +59,16 @@ def _opened(folder: str, parents: Sequence[str]) -> Iterator[int]:
 
 
 @contextmanager
-def _failures_named(path: str) -> Iterator[None]:
+def _failures_named(path: str, hint: str) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
         reason = problem.strerror or str(problem)
         if problem.errno in _LED_ASTRAY:
             reason = "a link or a file stands where a folder is needed"
-        raise cannot_draw(path, reason) from problem
+        raise cannot_draw(path, reason, hint) from problem
 
 
-def cannot_draw(path: str, reason: str) -> OutputFailed:
+def cannot_draw(path: str, reason: str, hint: str = DRAW_HINT) -> OutputFailed:
     """The report of a picture that could not be written, and what may mend it."""
-    hint = "make room or mend the place, or choose another folder with --draw"
     return OutputFailed(f"cannot write {path}: {reason}", hint=hint)

@@ -1,0 +1,135 @@
+"""What an export is made of: a picture's rows, what was asked for, and what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+Row = Mapping[str, Any]
+#: What happens to a text that is there already.
+Existing = Literal["skip", "overwrite", "append"]
+#: What an export with pictures in it has of them.
+Pictures = Literal["link", "copy", "none"]
+
+#: The tasks whose answers are boxes and not text.
+LOOKING = ("detect", "segment")
+NAMED = 5  # of what is told one by one
+
+
+class Found(NamedTuple):
+    """A box: its label, left, top, width and height in pixels, its score, its mask's encoding."""
+
+    label: str
+    left: float
+    top: float
+    width: float
+    height: float
+    score: float | None
+    rle: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A picture with its rows, of which none is an error.
+
+    `number` counts from 1 in the order of the rows. `image` is what the picture is called outside
+    of the export and `name` what it is called within, a relative path that no other has; `path` is
+    what is opened, None where that is no picture.
+    """
+
+    number: int
+    image: str
+    name: str
+    path: str | None
+    rows: tuple[Row, ...]
+
+    @property
+    def width(self) -> int:
+        return int(self.rows[0]["width"])
+
+    @property
+    def height(self) -> int:
+        return int(self.rows[0]["height"])
+
+    @property
+    def texts(self) -> list[str]:
+        """The answers that are no boxes."""
+        return [row["answer"] or "" for row in self.rows if row["task"] not in LOOKING]
+
+    def found(self) -> Iterator[Found]:
+        """The boxes of all rows, in their order."""
+        for row in self.rows:
+            yield from found_in(row)
+
+
+def found_in(row: Row) -> Iterator[Found]:
+    """A row's boxes, each with its mask if that was decoded."""
+    masks = row.get("masks") or []
+    for place, box in enumerate(row["boxes"]):
+        mask = masks[place] if place < len(masks) else None
+        left, top = box["xmin"], box["ymin"]
+        # corners have six digits: what a difference has beyond is of the floats alone
+        width, height = round(box["xmax"] - left, 4), round(box["ymax"] - top, 4)
+        yield Found(box["label"], left, top, width, height, box.get("score"), mask and mask["rle"])
+
+
+@dataclass
+class Tally:
+    """What an export wrote, and what it did not.
+
+    `missing` pictures could not be read, `left` texts were there before and stay, `nameless` ones
+    found no name that was free; `renamed` tells which names were taken, the first few of them.
+    """
+
+    pictures: int = 0
+    boxes: int = 0
+    missing: int = 0
+    left: int = 0
+    nameless: int = 0
+    renamed: int = 0
+    told: list[str] = field(default_factory=list)
+
+    def rename(self, name: str, becomes: str) -> None:
+        """Note that a picture bears another name than its own, which is taken."""
+        self.renamed += 1
+        self.told += [f"{name} is {becomes}"] if len(self.told) < NAMED else []
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was asked for. `labels` are all labels, each with its place from 0; `columns` the rows'.
+
+    `prefix` stands before a picture's address; `before` and `after` a text.
+    """
+
+    labels: Mapping[str, int] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    pictures: Pictures = "link"
+    prefix: str = ""
+    before: str = ""
+    after: str = ""
+    existing: Existing = "skip"
+    is_raw: bool = False
+    tally: Tally = field(default_factory=Tally)
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format: what writes it, and what it asks of the rows.
+
+    `write` makes the file or, of a folder, fills it, where nothing is yet. A `merged` one goes
+    among files that are there. `holds` boxes, else it can do without. `one_of` is what a picture
+    may have but one of: an answer, or a text, which boxes are not. `opens` the pictures. `by_stem`
+    tells pictures apart by their names without endings.
+    """
+
+    write: Callable[[Path, Iterable[Entry], Wanted], None]
+    is_folder: bool = False
+    merged: bool = False
+    holds_boxes: bool = False
+    one_of: Literal["answers", "texts"] | None = None
+    opens: bool = False
+    by_stem: bool = False
+    takes: frozenset[str] = frozenset()

@@ -1,0 +1,47 @@
+"""The folder that the datasets library reads as an imagefolder: pictures and metadata.jsonl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pgcli.rows import json_text
+from pgcli.views.exports.entry import Entry, Format, Wanted
+from pgcli.views.exports.pictures import placed
+
+
+def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
+    """Fill the folder. A picture that cannot be read is left out."""
+    with open(target / "metadata.jsonl", "w", encoding="utf-8") as file:
+        for entry in entries:
+            if not placed(target, entry, wanted):
+                wanted.tally.missing += 1
+                continue
+            file.write(json_text(line(entry, wanted)) + "\n")
+            wanted.tally.pictures += 1
+
+
+def line(entry: Entry, wanted: Wanted) -> dict[str, Any]:
+    """What is known of a picture: its text, or where there are boxes to be, those.
+
+    `categories` are places in the list of all labels, `labels` their names.
+    """
+    made: dict[str, Any] = {"file_name": entry.name}
+    if texts := entry.texts:
+        made["text"] = texts[0]
+    if wanted.labels or len(texts) < len(entry.rows):
+        found = list(entry.found())
+        wanted.tally.boxes += len(found)
+        made["objects"] = {
+            "bbox": [[float(number) for number in one[1:5]] for one in found],
+            "categories": [wanted.labels[one.label] for one in found],
+            "labels": [one.label for one in found],
+            "scores": [one.score for one in found],
+        }
+    return made
+
+
+IMAGEFOLDER = Format(
+    write, is_folder=True, one_of="texts", opens=True, takes=frozenset({"labels", "pictures"})
+)

@@ -1,0 +1,64 @@
+"""YOLO's folder: images/, labels/ with a line for each box, and data.yaml."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from pgcli.rows import json_text
+from pgcli.views.exports.entry import Entry, Format, Found, Wanted
+from pgcli.views.exports.pictures import placed
+
+#: What JSON leaves as it is, and YAML takes for the end of a line or for nothing to be written.
+NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+
+def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
+    """Fill the folder. A picture without boxes has an empty file: nothing is in it.
+
+    A picture that cannot be read is left out with its boxes.
+    """
+    (target / "images").mkdir()
+    (target / "labels").mkdir()
+    for entry in entries:
+        if not placed(target / "images", entry, wanted):
+            wanted.tally.missing += 1
+            continue
+        lines = [line(found, entry, wanted.labels[found.label]) for found in entry.found()]
+        file = target / "labels" / PurePosixPath(entry.name).with_suffix(".txt")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(lines), encoding="utf-8")
+        wanted.tally.pictures += 1
+        wanted.tally.boxes += len(lines)
+    names = "".join(f"  {place}: {quoted(label)}\n" for label, place in wanted.labels.items())
+    head = "train: images\nval: images\nnames:"
+    (target / "data.yaml").write_text(f"{head}\n{names}" if names else f"{head} {{}}\n", "utf-8")
+
+
+def line(found: Found, entry: Entry, place: int) -> str:
+    """Class, middle and size of a box, as shares of the picture's sides."""
+    left, right = shares(found.left, found.left + found.width, entry.width)
+    top, bottom = shares(found.top, found.top + found.height, entry.height)
+    numbers = ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
+    return f"{place} " + " ".join(f"{number:.6f}" for number in numbers) + "\n"
+
+
+def shares(low: float, high: float, side: int) -> tuple[float, float]:
+    """Both as shares of the side, within it."""
+    return min(max(low / side, 0.0), 1.0), min(max(high / side, 0.0), 1.0)
+
+
+def quoted(label: str) -> str:
+    """The label as YAML reads it: as JSON spells it, but for what YAML has other rules for."""
+    return NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text(label))
+
+
+YOLO = Format(
+    write,
+    is_folder=True,
+    holds_boxes=True,
+    opens=True,
+    by_stem=True,
+    takes=frozenset({"labels", "pictures"}),
+)

@@ -1,0 +1,277 @@
+"""Results: what a notebook gets of a file or of an engine, as tables and to look at."""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import io
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pandas
+import polars
+import pytest
+from PIL import Image
+
+import pgcli
+from pgcli.errors import UsageError
+from pgcli.records import Answer, Choice, Mask, Rle
+from pgcli.rows import Layout
+from pgcli.sinks.schema import TYPES
+from tests.exporting import box, captioned, detected, pictures, saved
+from tests.saving import saving
+from tests.test_sinks import BOX, answer, refused
+
+PLACES = ["rows.jsonl", "rows.parquet", "rows/"]
+ANSWERS = [
+    answer(0, task="detect", boxes=(BOX,), kept={"sku": "x-1"}),
+    refused(1, kept={"sku": None}),
+    answer(2, answer="\U0001f600", kept={"sku": "x-3"}),
+]
+
+
+@pytest.fixture(params=PLACES)
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    with saving(f"{tmp_path}/{request.param}", keep=("sku",)) as sink:
+        for one in ANSWERS:
+            sink.save(one)
+    return tmp_path / request.param
+
+
+def test_a_result_file_is_read_as_the_answers_it_was_made_of(file: Path) -> None:
+    results = pgcli.read(file)
+    assert list(results) == ANSWERS
+    assert pgcli.read(str(file)) == results == pgcli.Results(iter(ANSWERS))
+
+
+def test_masks_and_choices_come_back(tmp_path: Path) -> None:
+    masks = (Mask(tuple(range(16)), Rle((480, 640), "PPYg0")), None)
+    kinds: list[dict[str, Any]] = [
+        {"task": "segment", "boxes": (BOX, BOX), "masks": masks},
+        {"choices": (Choice("yes", -0.5, 0.75), Choice("no", -1.5, 0.25))},
+    ]
+    for extras, changes in zip((("masks",), ("choices",)), kinds, strict=True):
+        with saving(f"{tmp_path}/{extras[0]}.parquet", extras=extras) as sink:
+            sink.save(answer(0, **changes))
+        (read,) = pgcli.read(tmp_path / f"{extras[0]}.parquet")
+        assert read == answer(0, **changes)
+
+
+def test_they_are_a_sequence() -> None:
+    results = pgcli.Results(one for one in ANSWERS)
+    assert len(results) == 3
+    assert results[-1] is ANSWERS[2]
+    assert results[1:] == pgcli.Results(ANSWERS[1:])
+    assert isinstance(results[:1], pgcli.Results)
+    assert [one.index for one in results] == [0, 1, 2]
+    assert ANSWERS[1] in results
+    assert results.errors == pgcli.Results([ANSWERS[1]])
+    assert repr(results) == "<Results: 3 answers, 1 of them errors>"
+    assert repr(pgcli.Results([])) == "<Results: 0 answers>"
+    with pytest.raises(IndexError):
+        results[3]
+
+
+def test_tables_have_the_columns_types_and_values_of_files(file: Path) -> None:
+    results = pgcli.read(file)
+    table = results.to_arrow()
+    names = [name for name in TYPES if name not in ("masks", "choices")]
+    assert table.column_names == [*names, "sku"]
+    assert all(table.schema.field(name).type == TYPES[name] for name in names)
+    layout = Layout(keep=("sku",))
+    assert table.to_pylist() == [layout.row(one) for one in ANSWERS]
+    frame = results.to_pandas()
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame["error"].isna()) == [True, False, True]
+    other = results.to_polars()
+    assert isinstance(other, polars.DataFrame)
+    assert other["boxes"].list.len().to_list() == [1, 0, 0]
+
+
+def test_answers_of_several_tasks_share_a_table() -> None:
+    mixed = [*ANSWERS, answer(3, choices=(Choice("yes", -0.5, 1.0),), kept={"other": 1})]
+    table = pgcli.Results(mixed).to_arrow()
+    assert table.column_names[-3:] == ["choices", "sku", "other"]
+    assert table["other"].to_pylist() == [None, None, None, 1]
+    assert pgcli.Results([]).to_arrow().num_rows == 0
+
+
+@pytest.mark.parametrize("name", ["pandas", "polars"])
+def test_a_library_that_is_not_there_is_named_with_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=f"pip install {name}"):
+        getattr(pgcli.Results(ANSWERS), f"to_{name}")()
+
+
+def test_what_holds_no_rows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"index": 0}\n')
+    for name in ("x.jsonl", "none.jsonl"):
+        with pytest.raises(UsageError) as refusal:
+            pgcli.read(tmp_path / name)
+        assert refusal.value.hint
+
+
+def test_a_row_that_lacks_a_column_is_refused(tmp_path: Path) -> None:
+    rows = captioned(tmp_path, "one")
+    del rows[0]["logprob"]
+    with pytest.raises(UsageError, match="logprob"):
+        pgcli.read(saved(tmp_path / "x.jsonl", rows))
+
+
+# --- to look at
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and its text."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.names: list[str] = []
+        self.images: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.names.append(tag)
+        self.images += [value for name, value in attrs if name == "src"]
+        assert {name for name, _ in attrs} <= {"style", "src", "alt"}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def shown(results: pgcli.Results) -> Elements:
+    return Elements(results._repr_html_())
+
+
+def test_a_notebook_shows_pictures_with_their_boxes(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "pictures")
+    results = pgcli.read(saved(tmp_path / "rows.jsonl", detected(folder)))
+    page = shown(results)
+    assert "a.png" in page.text
+    assert "dog 0.25" in page.text
+    assert len(page.images) == 3
+    data = base64.b64decode(page.images[0].removeprefix("data:image/png;base64,"))
+    with Image.open(io.BytesIO(data)) as picture, Image.open(folder / "a.png") as plain:
+        assert picture.size == (64, 48)
+        assert picture.convert("RGB").tobytes() != plain.convert("RGB").tobytes()
+
+
+def test_boxes_shrink_with_their_picture(tmp_path: Path) -> None:
+    Image.new("RGB", (960, 480), (255, 255, 255)).save(tmp_path / "wide.png")
+    found = (box("cat", 480.0, 240.0, 720.0, 400.0),)
+    path = str(tmp_path / "wide.png")
+    row = answer(0, image=path, width=960, height=480, task="detect", boxes=found)
+    (image,) = shown(pgcli.Results([row])).images
+    data = base64.b64decode(image.partition(",")[2])
+    with Image.open(io.BytesIO(data)) as picture:
+        pixels = numpy.array(picture.convert("RGB"))
+    assert pixels.shape == (120, 240, 3)
+    rows, columns = numpy.nonzero((pixels != 255).any(axis=2))
+    assert (columns.min(), columns.max()) == pytest.approx((120, 179), abs=2)
+    assert rows.max() == pytest.approx(99, abs=2)
+    assert (pixels[60:100, 120:121] != 255).any(axis=2).all()
+
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=y>\x1b[2J\u202e&amp;\"'"
+
+
+def test_foreign_text_is_text_in_a_notebook() -> None:
+    hostile = answer(
+        0, id=HOSTILE, prompt=HOSTILE, answer=HOSTILE, boxes=(box(HOSTILE, 0, 0, 1, 1),)
+    )
+    failed = refused(1, code=HOSTILE, message=HOSTILE)
+    page = shown(pgcli.Results([hostile, failed]))
+    assert set(page.names) == {"p", "table", "tbody", "tr", "td", "b", "br", "i"}
+    assert page.text.count("<script>alert(1)</script>") == 6
+    assert "\x1b" not in page.text
+    assert "\u202e" not in page.text
+
+
+def test_only_the_first_twenty_are_shown_and_long_answers_are_cut() -> None:
+    results = pgcli.Results(answer(index, answer="x" * 10_000) for index in range(50))
+    page = results._repr_html_()
+    assert page.count("<tr>") == 20
+    assert "and 30 more" in page
+    assert len(page) < 20 * 1000
+
+
+def test_a_picture_that_is_gone_or_another_one_by_now_is_not_shown(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "pictures")
+    rows = captioned(folder, "one", "two", "three")
+    (folder / "a.png").unlink()
+    Image.new("RGB", (5, 5)).save(folder / "b.jpg")
+    assert len(shown(pgcli.read(saved(tmp_path / "r.jsonl", rows))).images) == 1
+
+
+# --- from an engine, and on import
+
+
+def test_what_an_engine_answers_is_taken_as_it_comes() -> None:
+    def answers() -> Any:
+        yield from ANSWERS
+
+    assert pgcli.Results(answers()).errors[0].error == "truncated"
+
+
+def test_importing_it_sets_no_handler_and_no_logging_and_loads_nothing_heavy() -> None:
+    code = (
+        "import logging, signal, sys\n"
+        "def state():\n"
+        "    handlers = {s: signal.getsignal(s) for s in signal.valid_signals()}\n"
+        "    root = logging.getLogger()\n"
+        "    return handlers, list(root.handlers), root.level, sys.excepthook\n"
+        "before = state()\n"
+        "import pgcli, pgcli.api, pgcli.results\n"
+        "pgcli.Results, pgcli.read, pgcli.load, pgcli.Answer\n"
+        "assert state() == before\n"
+        "heavy = {'torch', 'pandas', 'polars', 'pyarrow', 'typer', 'rich', 'tqdm'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_progress_goes_by_tqdm_auto_which_knows_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pgcli import api, tasks
+
+    imported: list[str] = []
+    known = builtins.__import__
+
+    def watched(name: str, *rest: Any, **more: Any) -> Any:
+        imported.append(name)
+        return known(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", watched)
+    question = tasks.caption("en")
+    assert list(api._shown(iter(ANSWERS), question, 3)) == ANSWERS
+    assert "tqdm.auto" in imported
+
+
+def test_the_lines_to_supervision_give_the_answer_s_boxes() -> None:
+    """As docs/outputs.md has them; supervision itself takes 200 MB of libraries."""
+    text = (Path(__file__).parent.parent / "docs" / "outputs.md").read_text(encoding="utf-8")
+    (lines,) = re.findall(r"```python\n(boxes = .*?)```", text, flags=re.DOTALL)
+    made: dict[str, Any] = {}
+
+    class Supervision:
+        @staticmethod
+        def Detections(xyxy: Any, **given: Any) -> dict[str, Any]:
+            return {"xyxy": xyxy, **given}
+
+    for found in ((), (BOX, box("dog", 1.0, 2.0, 3.0, 4.0, score=0.25))):
+        row: Answer = answer(0, boxes=found)
+        known = {"answer": row, "np": numpy, "sv": Supervision, "labels": ["dog", "red car"]}
+        exec(lines, known, made)
+        told = made["detections"]
+        assert told["xyxy"].shape == (len(found), 4)
+        assert told["confidence"].shape == told["class_id"].shape == (len(found),)
+    assert told["xyxy"].tolist() == [[12.25, 30.5, 200, 180], [1, 2, 3, 4]]
+    assert told["confidence"].tolist() == [0.875, 0.25]
+    assert told["class_id"].tolist() == [1, 0]
