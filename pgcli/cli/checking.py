@@ -13,6 +13,7 @@ from typing import Any
 from pgcli.cli import stdout
 from pgcli.errors import Difference, UsageError
 from pgcli.records import Item
+from pgcli.remote import Reach
 from pgcli.run import first_rows
 from pgcli.sinks.reading import Placed, placed_rows
 from pgcli.sources import Reading, open_sources
@@ -124,6 +125,7 @@ def expected(output: Path, record: Mapping[str, Any]) -> Iterator[tuple[Item, st
         refuses_prompts=question.refuses_prompts,
         choices_column=question.choices_column,
         allow_outside_root=told["allow_outside_root"],
+        reach=reach_of(told),
     )
     if os.path.realpath(told["folder"]) != os.path.realpath("."):
         raise UsageError(
@@ -136,3 +138,10 @@ def expected(output: Path, record: Mapping[str, Any]) -> Iterator[tuple[Item, st
     if told["limit"] is not None:
         items = first_rows(items, told["limit"])
     return ((item, one) for item in items for one in item.prompts)
+
+
+def reach_of(told: Mapping[str, Any]) -> Reach | None:
+    """The way to addresses that a run had, if it had one."""
+    if not told.get("allow_urls"):
+        return None
+    return Reach(allow_private_hosts=told["allow_private_hosts"])

@@ -18,7 +18,8 @@ from pgcli.images.files import checked, read
 from pgcli.images.formats import recognised
 from pgcli.images.silence import silence_decoders
 from pgcli.records import Answer, Item
-from pgcli.sources.paths import leads_inside
+from pgcli.remote import Reach, Unreachable
+from pgcli.sources.paths import leads_inside, scheme
 from pgcli.views.colours import Colours
 from pgcli.views.folder import cannot_draw, write_below
 from pgcli.views.formats import ENDINGS, Original, encoded, original_of, writable_endings
@@ -74,11 +75,13 @@ class Drawing(NotDrawing):
         *,
         asked: Iterable[str] = (),
         limits: Limits | None = None,
+        reach: Reach | None = None,
         tell: Callable[[str], None],
     ):
         self._folder = folder
         self._root = os.path.realpath(folder)
         self._limits = limits or Limits()
+        self._reach = reach
         self._tell = tell
         self._colours = Colours(asked)
         self._names = Names(writable_endings())
@@ -159,10 +162,7 @@ class Drawing(NotDrawing):
     def _drawn(self, item: Item, answer: Answer, name: Name, *, token: str) -> Original | None:
         """Draw the picture; None if it is no longer what it was when it was answered."""
         try:
-            if item.path is None:
-                data = checked(item.data, self._limits)
-            else:
-                data = read(item.path, self._limits)
+            data = self._read(item)
             picture = upright(data, self._limits)
             original = original_of(recognised(data))
         except Unreadable:
@@ -177,6 +177,15 @@ class Drawing(NotDrawing):
             raise cannot_draw(f"{self._folder}/{file_name}", str(problem)) from problem
         write_below(self._folder, file_name, file, token=token)
         return original
+
+    def _read(self, item: Item) -> bytes:
+        """The picture's bytes, from where it was when it was answered."""
+        if item.path is None or self._reach is None or scheme(item.path) is None:
+            return read(item.path, self._limits) if item.path else checked(item.data, self._limits)
+        try:
+            return checked(self._reach.read(item.path), self._limits)
+        except Unreachable as problem:
+            raise Unreadable(problem.fault) from problem
 
     def _settle(self, answer: Answer, drawn: Future[Original | None]) -> None:
         original = drawn.result()
