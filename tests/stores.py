@@ -1,4 +1,4 @@
-"""Stores on this machine: enough of S3 for pyarrow, of Google's for its client, of the Hub's trees."""
+"""Stores on this machine: enough of S3's, of Google's and of the Hub's talk for their clients."""
 
 from __future__ import annotations
 
@@ -112,6 +112,8 @@ class Google(Store):
     def answered(self, path: str, query: Mapping[str, str]) -> None:
         if path.startswith("/storage/v1/b/"):
             bucket, _, key = path.removeprefix("/storage/v1/b/").partition("/o")
+            if query.get("alt") == "media":
+                return self.send_file(self.files.get(f"{bucket}/{unquote(key[1:])}"))
             if key:
                 return self.send_json(self.told(bucket, unquote(key[1:])))
             if not path.endswith("/o"):
@@ -145,10 +147,8 @@ class Hub(Store):
     def do_POST(self) -> None:
         size = int(self.headers.get("Content-Length", 0))
         asked = self.rfile.read(size).decode()
-        if asked.startswith("{"):
-            paths = json.loads(asked)["paths"]
-        else:
-            paths = parse_qs(asked)["paths"]
+        is_json = asked.startswith("{")
+        paths = json.loads(asked)["paths"] if is_json else parse_qs(asked)["paths"]
         self.send_json([one for path in paths if (one := self.told(path))])
 
     def answered(self, path: str, query: Mapping[str, str]) -> None:
@@ -164,7 +164,12 @@ class Hub(Store):
             if query.get("recursive", "").lower() == "true":
                 keys, _ = self.below("pictures", prefix, "")
                 folders = sorted(
-                    {k[: n + 1] for k in keys for n, c in enumerate(k) if c == "/" and n > len(prefix)}
+                    {
+                        k[: n + 1]
+                        for k in keys
+                        for n, c in enumerate(k)
+                        if c == "/" and n > len(prefix)
+                    }
                 )
                 found = [self.told(one.rstrip("/")) for one in (*keys, *folders)]
             return self.send_json([one for one in found if one] or None)
@@ -183,4 +188,6 @@ class Hub(Store):
         return None
 
     def send_json(self, value: object) -> None:
-        self.send(404 if value is None else 200, json.dumps(value).encode())
+        if value is None:
+            return self.send(404, b"{}", X_Error_Code="EntryNotFound")
+        return self.send(200, json.dumps(value).encode())

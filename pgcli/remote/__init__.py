@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
 
 from pgcli.records import Item
-from pgcli.remote.addresses import KNOWN, is_web, scheme_of, without_user
-from pgcli.remote.faults import CUT, OTHER_SCHEME, Unreachable, too_large
+from pgcli.remote.addresses import KNOWN, STORES, is_web, scheme_of, without_user
+from pgcli.remote.faults import OTHER_SCHEME, Unreachable, too_large
 
 if TYPE_CHECKING:
     from pgcli.remote.stores import Stores
@@ -25,6 +25,7 @@ MOST_BYTES = 256 * 2**20  # of a picture, as of a file
 #: Of pictures larger than this one is held at a time, so that many at once fit into memory.
 LARGE_BYTES = 16 * 2**20
 CHUNK_BYTES = 2**18
+PIECE_BYTES = 4 * 2**20  # most pictures are one
 BUFFER_BYTES = 8 * 2**20
 
 
@@ -57,16 +58,19 @@ class Reach:
         held = held or Hold(threading.Lock())
         if is_web(address):
             return self.web.patiently(lambda clock: self._body(address, most, clock, held))
-        with self.opened(address) as file:
-            size = file.seek(0, io.SEEK_END)
-            if size > most:
-                raise Unreachable(too_large(most))
-            held.claim(size)
-            file.seek(0)
-            data = file.read(size)
-        if len(data) < size:
-            raise Unreachable(CUT)
-        return data
+        if scheme_of(address) not in STORES:
+            raise Unreachable(OTHER_SCHEME)
+        pieces: list[bytes] = []
+        size = 0
+        # to be told the size first would be one more question to the store
+        with self.stores.opened(address) as file:
+            while piece := file.read(PIECE_BYTES):
+                size += len(piece)
+                if size > most:
+                    raise Unreachable(too_large(most))
+                held.claim(size)
+                pieces.append(piece)
+        return b"".join(pieces)
 
     def opened(self, address: str, buffer_bytes: int = BUFFER_BYTES) -> BinaryIO:
         """The file at an address, to be read from any place. Raises `Unreachable`."""
