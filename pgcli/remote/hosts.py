@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from pgcli.remote.faults import PRIVATE, Passing, Unreachable, failed
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_COMPATIBLE = ipaddress.ip_network("::/96")  # an old way to write an IPv4 address
+#: An old way to write an IPv4 address, and a network's own way to reach one.
+_INWARD = (ipaddress.ip_network("::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
 _INNER = ("ipv4_mapped", "sixtofour")
 #: Public by its number, and a door to a cloud's own machinery all the same.
 _CLOUDS_OWN = frozenset({ipaddress.ip_address("168.63.129.16")})
@@ -56,6 +57,7 @@ def is_public(text: str) -> bool:
             inner.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
         if inner:
             return all(is_public(str(one)) for one in inner)
-        if address in _COMPATIBLE or address.is_site_local or address.scope_id:
+        is_inward = any(address in network for network in _INWARD)
+        if is_inward or address.is_site_local or address.scope_id:
             return False
     return address.is_global and not address.is_multicast and address not in _CLOUDS_OWN
