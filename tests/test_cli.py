@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -395,8 +396,8 @@ def test_version(capsys):
 def test_each_answering_command_has_the_contracts_options(command):
     wanted = """--model --revision --device --dtype --batch-size --max-new-tokens --temperature
     --top-p --top-k --seed --region --image-column --id-column --prompt-column --keep --limit -0
-    --workers --max-pixels --fast-decode --allow-outside-root --output -o --format --no-timing
-    --overwrite --on-error --dry-run --quiet -q --verbose -v --debug --help -h"""
+    --sample --workers --max-pixels --fast-decode --allow-outside-root --output -o --format --inline
+    --no-timing --overwrite --on-error --dry-run --quiet -q --verbose -v --debug --help -h"""
     shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
     words = set(shown.replace(",", " ").split())
     assert set(wanted.split()) <= words
@@ -416,13 +417,19 @@ def test_help_tells_the_defaults_that_hold():
     assert f"[default: {longest}]" in shown
 
 
-def test_completion_offers_models_and_devices():
+def test_completion_offers_models_and_devices(tmp_path):
+    for name, kind in (("me/mine", "paligemma"), ("me/other", "llama")):
+        folder = tmp_path / f"models--{name.replace('/', '--')}" / "snapshots" / "1"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+
     def offered(line):
         run = spawn(
             program=[sys.executable, "-c", "from pgcli.cli.app import main; main()"],
             env=os.environ
             | {
                 "_PGCLI_COMPLETE": "complete_bash",
+                "HF_HUB_CACHE": str(tmp_path),
                 "COMP_WORDS": line,
                 "COMP_CWORD": str(len(line.split(" ")) - 1),
             },
@@ -431,6 +438,7 @@ def test_completion_offers_models_and_devices():
         return run.stdout.split()
 
     assert "demo" in offered("pgcli caption --model d")
+    assert offered("pgcli caption --model m") == ["me/mine"]
     assert "cuda:0" in offered("pgcli caption --device c")
     assert {"caption", "ask", "detect", "ocr", "info"} <= set(offered("pgcli "))
 
@@ -530,6 +538,7 @@ def test_a_dry_run_says_what_would_be_done_and_touches_nothing(capsys, pictures,
     plan = dict(line.removeprefix("pgcli: ").split(": ", 1) for line in err.splitlines())
     assert plan == {
         "pictures": "3",
+        "kinds": "2 .png, 1 .jpg",
         "left out": "1 .txt",
         "rows": "5, 2 for each picture",
         "prompt": "b",
@@ -537,6 +546,72 @@ def test_a_dry_run_says_what_would_be_done_and_touches_nothing(capsys, pictures,
         "output": str(output),
     }
     assert not list(tmp_path.glob("rows*"))
+
+
+def test_a_dry_run_over_many_pictures_foretells_time_and_disk(capsys, pretended, tmp_path):
+    output = tmp_path / "rows.jsonl"
+    many = [EXAMPLES] * 20
+    code, out, err = call(capsys, "caption", *many, "-o", output, "--model", "demo", "--dry-run")
+    assert (code, out) == (0, "")
+    rows = 20 * len(list(Path(EXAMPLES).iterdir()))
+    assert re.search(r"^pgcli: time: about .* s; [\d.,]+ rows/s, by 16 pictures$", err, re.M)
+    assert re.search(r"^pgcli: disk: about [\d.]+ kB as JSON lines, .* free$", err, re.M)
+    assert not list(tmp_path.iterdir())
+    call(capsys, "caption", *many, "-o", output, "--model", "demo")
+    told = float(re.search(r"about ([\d.]+) kB", err)[1]) * 1000
+    assert told == pytest.approx(output.stat().st_size, rel=0.15)
+    assert len(output.read_text().splitlines()) == rows
+
+
+def test_a_dry_run_downloads_no_model_to_foretell_anything(capsys):
+    asked = ("--model", "nobody/knows-this", "--dry-run")
+    code, _, err = call(capsys, "caption", *[EXAMPLES] * 20, *asked)
+    assert code == 0
+    assert "time: unknown before the model is on this machine" in err
+
+
+def test_a_sample_is_spread_over_all_pictures_and_keeps_their_places(capsys, pretended, tmp_path):
+    output = tmp_path / "rows.jsonl"
+    asked = ("caption", EXAMPLES, EXAMPLES, "-o", output, "--sample", "5")
+    assert call(capsys, *asked)[0] == 0
+    made = [json.loads(line) for line in output.read_text().splitlines()]
+    count = 2 * len(list(Path(EXAMPLES).iterdir()))
+    assert [row["index"] for row in made] == [k * count // 5 for k in range(5)]
+    assert call(capsys, *asked)[0] == 0
+    assert call(capsys, "check", output)[:2] == (0, "5 rows are those of the input, in order\n")
+    assert call(capsys, *asked[:-1], "6")[0] == 13
+    assert call(capsys, *asked[:-1], "1000", "--overwrite")[0] == 0
+    assert len(output.read_text().splitlines()) == count
+
+
+@pytest.mark.parametrize("arguments", [["-"], [EXAMPLES, "--shard", "0/2", "-o", "rows/"]])
+def test_a_sample_of_nobody_knows_how_many_is_refused(capsys, arguments):
+    code, _, err = call(capsys, "caption", *arguments, "--sample", "2")
+    assert code == 2
+    assert "--sample chooses among all pictures" in err
+
+
+def test_prompts_come_from_a_file_behind_those_of_the_command(capsys, pretended, tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_bytes(b"\xef\xbb\xbfwhat?\r\n\n  how many?  \n# a hash is a prompt\n")
+    asked = ("ask", EXAMPLES, "--prompt", "who?", "--prompts-file", file, "--limit", "4")
+    code, out, _ = call(capsys, *asked)
+    assert code == 0
+    prompts = ["who?", "what?", "how many?", "# a hash is a prompt"]
+    assert [row["prompt"] for row in rows(out)] == prompts
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [(b"", "has no prompts"), (b"\xff", "not UTF-8"), (None, "No such file"), (b"a\na\n", "twice")],
+)
+def test_a_file_of_prompts_that_is_none_is_refused(capsys, tmp_path, data, said):
+    file = tmp_path / "prompts.txt"
+    if data is not None:
+        file.write_bytes(data)
+    code, _, err = call(capsys, "ask", EXAMPLES, "--prompts-file", file)
+    assert code == 2
+    assert said in err
 
 
 def test_a_dry_run_leaves_standard_input_alone():

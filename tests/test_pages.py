@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shutil
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -38,3 +42,34 @@ def test_every_test_that_a_page_names_is_there(page: Path) -> None:
 def test_the_page_of_promises_names_the_tests_that_hold_them() -> None:
     names = NAMED.findall((ROOT / "docs" / "reliability.md").read_text())
     assert sum(bool(within) for _, within in names) > 30
+
+
+def blocks(page: str) -> list[str]:
+    """The commands of a page, block by block."""
+    return re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.M | re.S)
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed on this machine")
+@pytest.mark.parametrize("page", ["inputs.md", "recipes.md"])
+def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for name in ("one.png", "few.jpg", "blue.png"):
+        shutil.copy(ROOT / "examples" / "images" / name, tmp_path / "photos")
+    scripts = str(Path(sys.executable).parent)
+    environment = os.environ | {
+        "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
+        "PGCLI_MODEL": "demo",
+        "PYTHONPATH": str(ROOT),
+    }
+    found = blocks(page)
+    assert len(found) >= 4
+    for block in found:
+        run = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert run.returncode == 0, f"{block}\n{run.stdout}\n{run.stderr}"

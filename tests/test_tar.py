@@ -114,6 +114,13 @@ def test_several_archives_have_ids_of_their_own_and_a_pattern_finds_them() -> No
     assert ids("folder") == [f"folder/{name}" for name in named]
 
 
+def test_a_pattern_of_archives_keeps_its_rows_beside_lists_of_files(tmp_path: Path) -> None:
+    tar(("0.jpg", JPEG), name="shard-0.tar")
+    source = open_sources(["shard-*.tar"])
+    source.go_by(lambda number: tmp_path / f"files-{number}")
+    assert [item.id for item in source] == ["shard-0.tar/0.jpg"]
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [

@@ -204,7 +204,8 @@ def test_how_a_run_stands_is_spelt(begun):
     assert SPELT.replace("/", "") in shown("status", output)
     progress = json.loads((folder / "progress.json").read_text())
     (folder / "progress.json").write_text(json.dumps(progress | {"errors": {HOSTILE: 3}}))
-    (folder / "run.json").write_text(json.dumps({"begun": HOSTILE}))
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {"begun": HOSTILE}))
     shown("status", output)
     assert IN_JSON in shown("status", output, "--json")
 

@@ -56,6 +56,19 @@ def find(
     return Checkpoint(name, found, found.name)
 
 
+def here(name: str, revision: str | None = None) -> Checkpoint | None:
+    """The files of a model that is on this machine as a whole, else None; nobody is asked.
+
+    Raises ModelUnavailable for what can be no name of one.
+    """
+    if folder_of(name) is not None:
+        return find(name, revision)
+    from pgcli.checkpoints.hub.cache import Repository
+
+    cached = Repository(name, revision or "main", "model").cached()
+    return None if cached is None else Checkpoint(name, cached, cached.name)
+
+
 def folder_of(name: str, kind: Kind = "model") -> Path | None:
     """The folder that the name means, None where it is a name on the Hub; nothing is downloaded.
 

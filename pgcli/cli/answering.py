@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from pgcli import tasks
+from pgcli.cli import values
 from pgcli.cli.commands import Command, app, with_options
 from pgcli.cli.options import Options, Sources, option
 
@@ -59,6 +60,15 @@ def ask(
             help="A question; may be repeated. {column} is filled from the manifest's row.",
         ),
     ] = None,
+    prompts_file: Annotated[
+        str | None,
+        option(
+            "Answering",
+            "--prompts-file",
+            metavar="FILE",
+            help="A text file with a prompt on each line, asked after those of --prompt.",
+        ),
+    ] = None,
     choice: Annotated[
         list[str] | None,
         option(
@@ -80,7 +90,7 @@ def ask(
     ] = None,
 ) -> None:
     question = tasks.ask(
-        prompt,
+        prompt if prompts_file is None else [*(prompt or ()), *values.lines(prompts_file)],
         choices=choice or (),
         choices_column=choices_column,
         max_new_tokens=options.answering.max_new_tokens,

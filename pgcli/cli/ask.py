@@ -12,12 +12,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pgcli.checkpoints import files
-from pgcli.checkpoints.find import DEMO, FETCH_DECODER, find
+from pgcli.checkpoints.find import DEMO, FETCH_DECODER, Checkpoint, find
 from pgcli.cli import plan as plans
 from pgcli.cli import summary
 from pgcli.cli.beside import Beside
 from pgcli.cli.downloads import Downloads
 from pgcli.cli.drawing.option import open_drawing
+from pgcli.cli.inline import open_inline
 from pgcli.cli.models import check_revision
 from pgcli.cli.options import Options
 from pgcli.cli.output import (
@@ -65,10 +66,14 @@ def answer(
         check_output(plan)
         open_sidecars(plan)
         open_drawing(plan, limits(plan), screen.say)
+        from pgcli.cli import probe  # which asks as a run does
+
+        screen.table(probe.facts(plan, screen))
         return 0
-    with opened(plan, screen) as output:
+    inline = open_inline(plan, limits(plan))
+    with opened(plan, screen, above=inline.above) as output:
         drawing = open_drawing(plan, limits(plan), screen.say, goes_on=output.goes_on)
-        beside = Beside(drawing, open_sidecars(plan))
+        beside = Beside(sidecars=open_sidecars(plan), drawn=drawing, inline=inline)
         insist_on_as_many(plan, output)
         if output.rows == plan.rows and not output.retries:
             return nothing_left(plan, output, screen)
@@ -107,10 +112,11 @@ def remark(plan: Plan, screen: Screen) -> None:
         )
 
 
-def open_engine(plan: Plan, screen: Screen) -> Engine:
-    """The model, loaded: found first, as a download shows its own progress."""
+def open_engine(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None) -> Engine:
+    """The model, loaded: found first unless it was, as a download shows its own progress."""
     chosen, masks = plan.options.model, plan.mask_decoder
-    checkpoint = find(chosen.model or DEMO, chosen.revision, tell=Downloads(screen))
+    if checkpoint is None:
+        checkpoint = find(chosen.model or DEMO, chosen.revision, tell=Downloads(screen))
     adapter = None
     if chosen.adapter is not None:
         adapter = find(chosen.adapter, kind="adapter", tell=Downloads(screen))

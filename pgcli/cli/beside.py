@@ -1,4 +1,4 @@
-"""What is made of answers beside their rows: drawings, and texts beside the pictures."""
+"""What is made of answers beside their rows: drawings, texts beside pictures, pictures shown."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from pgcli.records import Answer, Item
 
 
 class Beside:
-    """Both of them as one: told of every item, and of every row in its turn."""
+    """All of them as one, by their names in the summary: told of every item and row."""
 
-    def __init__(self, drawing: NotDrawing, sidecars: NotDrawing):
-        self._drawing, self._sidecars = drawing, sidecars
+    def __init__(self, **parts: NotDrawing):
+        self._parts = parts
         self._stack = ExitStack()
 
     def watch(self, items: Iterable[Item]) -> Iterable[Item]:
         """The same items, as they go by."""
-        return self._sidecars.watch(self._drawing.watch(items))
+        for part in self._parts.values():
+            items = part.watch(items)
+        return items
 
     def draw(self, answer: Answer) -> None:
         """Make what is to be made of the row, which is about to be saved."""
-        self._sidecars.draw(answer)
-        self._drawing.draw(answer)
+        for part in self._parts.values():
+            part.draw(answer)
 
     def skip(self, item: Item) -> None:
         """Leave out a row that was saved before."""
-        self._sidecars.skip(item)
-        self._drawing.skip(item)
+        for part in self._parts.values():
+            part.skip(item)
 
     def facts(self) -> Facts:
         """What was made, for the summary."""
-        told = [("drawn", self._drawing.told()), ("sidecars", self._sidecars.told())]
-        return [(name, what) for name, what in told if what]
+        return [(name, what) for name, part in self._parts.items() if (what := part.told())]
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(self._drawing)
+        for part in self._parts.values():
+            self._stack.enter_context(part)
         return self
 
     def __exit__(

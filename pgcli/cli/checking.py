@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from pgcli.cli import stdout
 from pgcli.errors import Difference, UsageError
 from pgcli.records import Item
 from pgcli.remote import Reach
-from pgcli.run import first_rows
+from pgcli.run import first_rows, spread
 from pgcli.sinks.reading import Placed, placed_rows
 from pgcli.sources import Reading, open_sources
 from pgcli.state.folder import state_folder
@@ -134,7 +134,10 @@ def expected(output: Path, record: Mapping[str, Any]) -> Iterator[tuple[Item, st
         )
     source = open_sources(told["sources"], reading)
     source.go_by(partial(files_listed, state_folder(output), record), is_written=False)
-    items: Any = with_prompts(source, question)
+    found: Iterable[Item] = source
+    if (sample := settings.get("sample")) is not None and source.total is not None:
+        found = spread(found, source.total, sample)
+    items: Any = with_prompts(found, question)
     if told["limit"] is not None:
         items = first_rows(items, told["limit"])
     return ((item, one) for item in items for one in item.prompts)

@@ -8,7 +8,7 @@ import typer
 
 from pgcli.cli import values
 from pgcli.cli.commands import Command, Program, app
-from pgcli.cli.options import MODELS, Debug, Device, Dtype, Quantize, Revision, option
+from pgcli.cli.options import MODELS, Debug, Device, Dtype, Quantize, Revision, models, option
 
 
 @app.command(
@@ -24,7 +24,7 @@ def info(
             metavar="[MODEL]",
             envvar="PGCLI_MODEL",
             hidden=True,
-            autocompletion=lambda: list(MODELS),
+            autocompletion=models,
         ),
     ] = MODELS[0],
     json: Annotated[bool, option("Output", "--json", help="Print one JSON object.")] = False,
@@ -50,7 +50,7 @@ def info(
 def verify(
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", hidden=True, autocompletion=lambda: list(MODELS)),
+        typer.Argument(metavar="MODEL", hidden=True, autocompletion=models),
     ],
     images: Annotated[
         str | None,
@@ -89,7 +89,7 @@ def bench(
             metavar="[MODEL]",
             envvar="PGCLI_MODEL",
             hidden=True,
-            autocompletion=lambda: list(MODELS),
+            autocompletion=models,
         ),
     ] = MODELS[0],
     images: Annotated[

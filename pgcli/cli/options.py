@@ -20,6 +20,13 @@ MODELS = (DEMO, "google/paligemma-3b-mix-224", "google/paligemma-3b-mix-448")
 DEVICES = ("auto", "cpu", "cuda", "cuda:0", "mps")
 
 
+def models() -> list[str]:
+    """Names that may be meant: usual ones, and those on this machine."""
+    from pgcli.checkpoints.hub import known
+
+    return list(dict.fromkeys([*MODELS, *known.names()]))
+
+
 @dataclass
 class Session:
     """What must be known of a command line even if it cannot be read to its end."""
@@ -42,7 +49,7 @@ def option(panel: str, *names: str, help: str, once: bool = True, **more: Any) -
     if long and once:
         more["envvar"] = "PGCLI_" + long[0].replace("-", "_").upper()
     if choices := more.pop("choices", ()):
-        more["autocompletion"] = lambda: list(choices)
+        more["autocompletion"] = choices if callable(choices) else lambda: list(choices)
     if default := more.pop("default", ""):  # in words, where the value says nothing
         more["show_default"] = False
         help += rf" [dim]\[default: {default}][/]"
@@ -120,6 +127,15 @@ class Input:
     limit: Annotated[
         int | None,
         _input("--limit", metavar="N", parser=values.number(1), help="Stop after N rows."),
+    ] = None
+    sample: Annotated[
+        int | None,
+        _input(
+            "--sample",
+            metavar="N",
+            parser=values.number(1),
+            help="Only N pictures, spread over all of them.",
+        ),
     ] = None
     shard: Annotated[
         str | None,
@@ -217,6 +233,13 @@ class Output:
             help="Paint boxes and masks on copies of the pictures, in this folder.",
         ),
     ] = None
+    inline: Annotated[
+        bool,
+        _output(
+            "--inline",
+            help="Show each picture above its answer, in terminals that can (kitty, iTerm, sixel).",
+        ),
+    ] = False
     sidecar: Annotated[
         str | None,
         _output(
@@ -241,7 +264,7 @@ class Model:
         _model(
             "--model",
             metavar="NAME",
-            choices=MODELS,
+            choices=models,
             default=DEMO,
             help="A folder, a name on the Hub, or demo, the built-in one.",
         ),

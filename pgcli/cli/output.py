@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +15,7 @@ from pgcli.cli.plan import Plan
 from pgcli.cli.provenance import settings_of
 from pgcli.cli.screen import Screen
 from pgcli.errors import OutputExists, OutputFailed, UsageError
+from pgcli.records import Answer
 from pgcli.rows import Layout
 from pgcli.run import Ledger
 from pgcli.sinks import (
@@ -65,8 +66,12 @@ class Output:
 
 
 @contextmanager
-def opened(plan: Plan, screen: Screen) -> Iterator[Output]:
+def opened(
+    plan: Plan, screen: Screen, above: Callable[[Answer], str] | None = None
+) -> Iterator[Output]:
     """The output that the plan names, this run's alone within the block.
+
+    On a terminal `above` is what stands before a row's text.
 
     What can be refused about it is refused here: raises UsageError, OutputInUse, OutputExists and
     OutputFailed.
@@ -74,7 +79,7 @@ def opened(plan: Plan, screen: Screen) -> Iterator[Output]:
     chosen, settings = plan.options.output, settings_of(plan)
     written_as = check_output(plan)
     if written_as in ("stream", "text"):
-        yield Output(unrecorded(plan, screen), settings)
+        yield Output(unrecorded(plan, screen, above), settings)
         return
     with State(
         Path(chosen.output),
@@ -121,7 +126,7 @@ def layout_of(plan: Plan) -> Layout:
     )
 
 
-def unrecorded(plan: Plan, screen: Screen) -> Sink:
+def unrecorded(plan: Plan, screen: Screen, above: Callable[[Answer], str] | None) -> Sink:
     """An output that no run goes on with: a pipe, or text for people."""
     chosen = plan.options.output
     return open_sink(
@@ -130,6 +135,7 @@ def unrecorded(plan: Plan, screen: Screen) -> Sink:
         format=chosen.format,
         overwrite=chosen.overwrite,
         stdout=screen.rows() if chosen.output == "-" else None,
+        above=above,
     )
 
 

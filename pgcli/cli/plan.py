@@ -15,7 +15,7 @@ from pgcli.cli.options import Model, Options
 from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.records import Item
 from pgcli.remote import Reach
-from pgcli.run import first_rows
+from pgcli.run import first_rows, spread
 from pgcli.sources import Reading, Source, open_sources
 from pgcli.sources.paths import real, scheme
 from pgcli.sources.patterns import is_output, matches
@@ -46,15 +46,21 @@ class Plan:
     @property
     def pictures(self) -> int | None:
         """How many pictures will be looked at; None where standard input has to end first."""
-        total, limit = self.source.total, self.options.input.limit
+        total, limit = self.chosen, self.options.input.limit
         if total is None or limit is None:
             return total
         return min(total, ceil(limit / self.prompts))
 
     @property
+    def chosen(self) -> int | None:
+        """How many pictures there are to choose from: all, or those of a sample."""
+        total, sample = self.source.total, self.options.input.sample
+        return total if total is None or sample is None else min(total, sample)
+
+    @property
     def rows(self) -> int | None:
         """How many rows there will be; None where standard input has to end first."""
-        total, limit = self.source.total, self.options.input.limit
+        total, limit = self.chosen, self.options.input.limit
         if total is None:
             return None
         rows = total * self.prompts if limit is None else min(total * self.prompts, limit)
@@ -73,8 +79,11 @@ class Plan:
 
     def items(self) -> Iterable[Item]:
         """The pictures with their prompts, no more than the limit allows."""
-        items = with_prompts(self.source, self.question)
-        limit = self.options.input.limit
+        found: Iterable[Item] = self.source
+        total, sample = self.source.total, self.options.input.sample
+        if sample is not None and total is not None:
+            found = spread(found, total, sample)
+        items, limit = with_prompts(found, self.question), self.options.input.limit
         return items if limit is None else first_rows(items, limit)
 
     def facts(self) -> list[tuple[str, str]]:
@@ -84,6 +93,7 @@ class Plan:
             rows += f", {self.prompts} for each picture"
         return [
             ("pictures", counted(self.pictures, "as many as come on standard input")),
+            *told_of_kinds(self.source.kinds),
             *left_out(self.source.ignored),
             ("rows", rows),
             *(("prompt", prompt) for prompt in self.question.templates or ("the manifest's own",)),
@@ -112,6 +122,11 @@ def made(
     source = open_sources(names, wanted)
     spare_the_input(names, options.output.output)
     check_model(question, options.model, mask_decoder)
+    if options.input.sample is not None and (source.total is None or options.input.shard):
+        raise UsageError(
+            "--sample chooses among all pictures, whose number nobody knows here",
+            hint="name folders or manifests, and leave --shard out",
+        )
     plan = Plan(question, tuple(names), source, options, mask_decoder, wanted.reach)
     if plan.takes_demo_unasked and (plan.pictures or 0) > DEMO_PICTURES:
         raise too_many_for_demo(f"{plan.pictures:,} pictures")
@@ -221,6 +236,12 @@ def left_out(ignored: Mapping[str, int]) -> list[tuple[str, str]]:
     if len(counts) > 5:
         counts[5:] = [f"{len(counts) - 5} more endings"]
     return [("left out", ", ".join(counts))] if counts else []
+
+
+def told_of_kinds(kinds: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The pictures by what they are stored as, most first."""
+    by_count = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
+    return [("kinds", ", ".join(f"{count:,} {kind}" for kind, count in by_count))] if kinds else []
 
 
 def counted(number: int | None, unknown: str) -> str:

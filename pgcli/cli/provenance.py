@@ -48,6 +48,7 @@ def settings_of(plan: Plan) -> dict[str, object]:
         ],
         "keep": options.input.keep,
         "no_timing": options.output.no_timing,
+        "sample": options.input.sample,
         "max_pixels": options.input.max_pixels,
         "fast_decode": options.input.fast_decode,
     }

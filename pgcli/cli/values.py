@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NewType
 
 import typer
 
 from pgcli import regions
 from pgcli.bench.plan import SCOPES, Scope
+from pgcli.errors import UsageError
 
 DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 DTYPES = ("auto", "bfloat16", "float32")
@@ -124,3 +126,18 @@ def columns(text: str | Columns) -> Columns:
     if not all(names):
         raise typer.BadParameter(f"{text!r} is not a list of columns such as a,b")
     return Columns(names)
+
+
+def lines(file: str) -> list[str]:
+    """The lines of a text file that hold anything. Raises UsageError."""
+    try:
+        text = Path(file).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is not UTF-8"
+        raise UsageError(
+            f"{file} cannot be read: {reason}", hint="name a text file with a prompt on each line"
+        ) from problem
+    found = [line.strip() for line in text.split("\n") if line.strip()]
+    if not found:
+        raise UsageError(f"{file} has no prompts", hint="write one on each line")
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from time import perf_counter
@@ -13,7 +13,18 @@ from pgcli.run.line import Blank, Ledger, Line, Look, Refuse
 from pgcli.run.tally import Tally, timed
 from pgcli.run.tolerance import Tolerance
 
-__all__ = ["Ask", "Ledger", "Look", "Save", "Tally", "Tolerance", "answers", "first_rows", "run"]
+__all__ = [
+    "Ask",
+    "Ledger",
+    "Look",
+    "Save",
+    "Tally",
+    "Tolerance",
+    "answers",
+    "first_rows",
+    "run",
+    "spread",
+]
 
 Ask = Callable[[Iterable[tuple[int, Picture]]], Iterable[tuple[int, Answer]]]
 Save = Callable[[Answer], None]
@@ -81,6 +92,25 @@ def first_rows(items: Iterable[Item], limit: int) -> Iterator[Item]:
         yield replace(item, prompts=item.prompts[:left])
         left -= len(item.prompts)
         if left <= 0:
+            return
+
+
+def spread(items: Iterable[Item], total: int, count: int) -> Iterator[Item]:
+    """So many of the `total` items, at equal distances, in order; all where there are no more."""
+    if count >= total:
+        return iter(items)
+    return items_at(items, [place * total // count for place in range(count)])
+
+
+def items_at(items: Iterable[Item], places: Sequence[int]) -> Iterator[Item]:
+    """The items at these places, which are in order; those behind the last are not asked for."""
+    left = iter(places)
+    place = next(left, None)
+    for number, item in enumerate(items):
+        if number == place:
+            yield item
+            place = next(left, None)
+        if place is None:
             return
 
 

@@ -79,14 +79,17 @@ def open_sink(
     format: Format = "auto",
     overwrite: bool = False,
     stdout: BinaryIO | None = None,
+    above: Callable[[Answer], str] | None = None,
 ) -> Sink:
     """The sink for an output that no run goes on with, all that can be refused refused here.
+
+    On a terminal `above` is what stands before a row's text.
 
     Nothing is made or emptied before the first row is saved. Raises UsageError, OutputExists and
     OutputFailed; saving raises OutputFailed.
     """
     if output == "-":
-        return standard_sink(stdout or sys.stdout.buffer, format, layout)
+        return standard_sink(stdout or sys.stdout.buffer, format, layout, above)
     check_place(Path(output), overwrite=overwrite)
     return LineSink(text_lines, LineFile(Path(output), overwrite=overwrite))
 
@@ -124,11 +127,19 @@ def always(chunk: int) -> bool:
     return True
 
 
-def standard_sink(stream: BinaryIO, format: Format, layout: Layout) -> Sink:
+def standard_sink(
+    stream: BinaryIO,
+    format: Format,
+    layout: Layout,
+    above: Callable[[Answer], str] | None = None,
+) -> Sink:
     """Text for a terminal and JSON lines for a pipe, unless a format is named."""
     terminal = stream.isatty()
     if format == "text" or (format == "auto" and terminal):
-        return LineSink(text_lines, StandardOutput(stream))
+        target = StandardOutput(stream)
+        if above is None:
+            return LineSink(text_lines, target)
+        return LineSink(lambda answer: above(answer) + text_lines(answer), target)
     render = partial(json_line, layout=layout, ascii_only=terminal)
     return LineSink(render, StandardOutput(stream))
 

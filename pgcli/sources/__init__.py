@@ -30,7 +30,8 @@ Changing = Folder | Files | Prefix
 class Source:
     """All that the user named, as one stream of items, numbered from 0.
 
-    `total` is None where standard input takes part; `ignored` counts the files left out, by ending.
+    `total` is None where standard input takes part; `kinds` counts what was found by ending, and
+    `ignored` the files that were left out.
     Each pass reads anew, except for standard input, which is there once.
     """
 
@@ -39,6 +40,7 @@ class Source:
         self._additions = 0  # how often a run that went on found something new
         self.has_prompts = any(part.has_prompts for part in parts)
         self.ignored: Mapping[str, int] = sum((part.ignored for part in parts), Counter())
+        self.kinds: Mapping[str, int] = sum((part.kinds for part in parts), Counter())
 
     @property
     def total(self) -> int | None:
@@ -60,7 +62,7 @@ class Source:
         known = max((listing.last for _, listing in changing), default=-1)
         for part, listing in changing:
             part.go_by(listing, known + 1)
-        self._additions = max((listing.last for _, listing in changing), default=0)
+        self._additions = max([0, *(listing.last for _, listing in changing)])
 
     def __iter__(self) -> Iterator[Item]:
         index = 0

@@ -48,6 +48,11 @@ class Prefix:
     def total(self) -> int:
         return len(self._found) if self._listing is None else self._listing.total
 
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many pictures there are of each ending."""
+        return Counter(map(ending, self._found))
+
     def go_by(self, listing: Listing, number: int) -> None:
         """Go by what is listed, to which what is new is added with this number. Raises OSError."""
         listing.add(self._found, number)

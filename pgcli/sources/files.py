@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pgcli.records import Item
 from pgcli.sources.listing import Listing
 from pgcli.sources.paths import as_given, shown
+from pgcli.sources.reading import ending
 
 
 @dataclass
@@ -25,6 +26,11 @@ class Files:
     @property
     def total(self) -> int:
         return len(self.found) if self._listing is None else self._listing.total
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many pictures there are of each ending."""
+        return Counter(map(ending, self.found))
 
     def go_by(self, listing: Listing, number: int) -> None:
         """Go by what is listed, to which new matches are added with this number. Raises OSError."""

@@ -50,9 +50,10 @@ class Folder:
         self.allow_outside_root = allow_outside_root
         walk = Walk(path, allow_outside_root)
         try:
-            self.total = sum(1 for _ in walk)
+            self.kinds = Counter(ending(found) for found, _ in walk)
         except OSError as problem:
             raise UsageError(f"{name}: {problem.strerror}") from problem
+        self.total = self.kinds.total()
         self.ignored = walk.ignored
         self._listing: Listing | None = None
 

@@ -49,6 +49,10 @@ class Part(Protocol):
     ignored: Counter[str]
 
     @property
+    def kinds(self) -> Counter[str]:
+        """How many pictures there are of each ending, or rows of a manifest's."""
+
+    @property
     def total(self) -> int | None:
         """How many items; None where only the end tells."""
 

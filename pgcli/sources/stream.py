@@ -28,6 +28,7 @@ class Stream:
 
     def __init__(self, reading: Reading):
         self.ignored: Counter[str] = Counter()
+        self.kinds: Counter[str] = Counter()
         # whether lines will bring prompts shows only as they come; their absence is an error then
         self.has_prompts = reading.wants_prompts
         self._reading = reading

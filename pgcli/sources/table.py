@@ -13,7 +13,7 @@ from pgcli.remote import Remote
 from pgcli.remote.addresses import folder_of
 from pgcli.sources import tar
 from pgcli.sources.items import check, item, row_id
-from pgcli.sources.opening import Where
+from pgcli.sources.opening import Where, kind
 from pgcli.sources.paths import Placed, as_given, away, below, beneath, scheme
 from pgcli.sources.reading import Reading
 from pgcli.sources.rows import Row, columns, rows
@@ -42,6 +42,11 @@ class Table:
                 self._root = os.path.realpath(self._folder or ".")
         self._reading = reading
         self._check()
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many rows there are, by the manifest's ending."""
+        return Counter({f"rows of {kind(self.path)}": self.total})
 
     def items(self, first: int) -> Iterator[Item]:
         """The manifest's items, numbered from `first`."""

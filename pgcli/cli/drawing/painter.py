@@ -11,15 +11,15 @@ from types import TracebackType
 from typing import Self
 
 from pgcli.cli.drawing.naming import Name, Names
+from pgcli.cli.drawing.originals import original as stored
 from pgcli.cli.drawing.remembered import Remembered
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import Limits, Unreadable, upright
-from pgcli.images.files import checked, read
 from pgcli.images.formats import recognised
 from pgcli.images.silence import silence_decoders
 from pgcli.records import Answer, Item
-from pgcli.remote import Reach, Unreachable
-from pgcli.sources.paths import leads_inside, scheme
+from pgcli.remote import Reach
+from pgcli.sources.paths import leads_inside
 from pgcli.views.colours import Colours
 from pgcli.views.folder import cannot_draw, write_below
 from pgcli.views.formats import ENDINGS, Original, encoded, original_of, writable_endings
@@ -162,7 +162,7 @@ class Drawing(NotDrawing):
     def _drawn(self, item: Item, answer: Answer, name: Name, *, token: str) -> Original | None:
         """Draw the picture; None if it is no longer what it was when it was answered."""
         try:
-            data = self._read(item)
+            data = stored(item, self._limits, self._reach)
             picture = upright(data, self._limits)
             original = original_of(recognised(data))
         except Unreadable:
@@ -177,15 +177,6 @@ class Drawing(NotDrawing):
             raise cannot_draw(f"{self._folder}/{file_name}", str(problem)) from problem
         write_below(self._folder, file_name, file, token=token)
         return original
-
-    def _read(self, item: Item) -> bytes:
-        """The picture's bytes, from where it was when it was answered."""
-        if item.path is None or self._reach is None or scheme(item.path) is None:
-            return read(item.path, self._limits) if item.path else checked(item.data, self._limits)
-        try:
-            return checked(self._reach.read(item.path), self._limits)
-        except Unreachable as problem:
-            raise Unreadable(problem.fault) from problem
 
     def _settle(self, answer: Answer, drawn: Future[Original | None]) -> None:
         original = drawn.result()
