@@ -13,6 +13,7 @@ from pgcli import tasks
 from pgcli.errors import UsageError
 from pgcli.images import Limits, look
 from pgcli.records import Answer, Item, Picture, Region, error_answer
+from pgcli.remote import Reach
 from pgcli.run import answers
 from pgcli.sources import Reading, open_sources
 from pgcli.tasks import Question
@@ -37,14 +38,17 @@ def load(
     batch_size: int | None = None,
     quantize: str = "none",
     fast_decode: bool = False,
+    allow_urls: bool = False,
+    allow_private_hosts: bool = False,
 ) -> Engine:
     """An engine for a checkpoint folder, a Hub name, or `demo`, the built-in model.
 
     `adapter` is a LoRA to merge into it, by folder or Hub name; `mask_decoder` the file that
     turns mask codes into pixels; `quantize` may be "int8", which on a processor rounds the decoder
     to eight bits; `fast_decode` decodes large JPEGs small, which is several times as fast and
-    changes pixels slightly. Raises the errors of `pgcli.errors`, each with a `hint`
-    that says what to do.
+    changes pixels slightly; `allow_urls` reads pictures from addresses too, with
+    `allow_private_hosts` also from one's own network. Raises the errors of `pgcli.errors`, each
+    with a `hint` that says what to do.
     """
     from pgcli.checkpoints.find import find
     from pgcli.engine.loading import load as load_engine
@@ -58,7 +62,12 @@ def load(
         batch_size=batch_size,
         quantize=quantize,
     )
-    return Engine(loaded, fast_decode=fast_decode)
+    return Engine(
+        loaded,
+        fast_decode=fast_decode,
+        allow_urls=allow_urls,
+        allow_private_hosts=allow_private_hosts,
+    )
 
 
 class Engine:
@@ -70,8 +79,16 @@ class Engine:
     stderr.
     """
 
-    def __init__(self, engine: Loaded, *, fast_decode: bool = False):
+    def __init__(
+        self,
+        engine: Loaded,
+        *,
+        fast_decode: bool = False,
+        allow_urls: bool = False,
+        allow_private_hosts: bool = False,
+    ):
         self._engine = engine
+        self._allow_urls, self._allow_private_hosts = allow_urls, allow_private_hosts
         self._square = replace(engine.square, fast_decode=fast_decode)
 
     @property
@@ -174,7 +191,8 @@ class Engine:
         progress: bool,
     ) -> Iterator[Answer]:
         engine = self._engine
-        items, total = _items(source, question)
+        reach = Reach(allow_private_hosts=self._allow_private_hosts) if self._allow_urls else None
+        items, total = _items(source, question, reach)
         eye = partial(look, square=self._square, limits=Limits())
 
         def refuse(picture: Picture, prompt: str) -> Answer:
@@ -182,7 +200,13 @@ class Engine:
 
         rows: Iterator[Answer] = answers(
             tasks.with_prompts(items, question),
-            partial(look_ahead, look=eye, workers=workers, total=total),
+            partial(
+                look_ahead,
+                look=eye,
+                workers=workers,
+                total=None if reach else total,  # a picture of anybody's is looked at elsewhere
+                fetcher=reach,
+            ),
             partial(engine.ask, question=question),
             refuse,
         )
@@ -190,7 +214,7 @@ class Engine:
 
 
 def _items(
-    source: Source | Iterable[Source], question: Question
+    source: Source | Iterable[Source], question: Question, reach: Reach | None = None
 ) -> tuple[Iterable[Item], int | None]:
     """The items of one source or many, and how many there are where that is known.
 
@@ -205,6 +229,7 @@ def _items(
         refuses_prompts=question.refuses_prompts,
         choices_column=question.choices_column,
         refuses_regions=question.region is not None,
+        reach=reach,
     )
     found = open_sources([os.fspath(one) for one in given if not isinstance(one, bytes)], reading)
     return found, found.total

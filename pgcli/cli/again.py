@@ -11,6 +11,7 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.records import Item
+from pgcli.remote import Reach
 from pgcli.run import first_rows, spread
 from pgcli.sources import Reading, open_sources
 from pgcli.state.folder import state_folder
@@ -44,6 +45,7 @@ def items_again(output: Path, record: Mapping[str, Any]) -> Iterator[Item] | Non
         refuses_prompts=question.refuses_prompts,
         choices_column=question.choices_column,
         allow_outside_root=told["allow_outside_root"],
+        reach=reach_of(told),
     )
     if os.path.realpath(told["folder"]) != os.path.realpath("."):
         raise UsageError(
@@ -60,3 +62,10 @@ def items_again(output: Path, record: Mapping[str, Any]) -> Iterator[Item] | Non
         items = first_rows(items, told["limit"])
     again: Iterator[Item] = iter(items)
     return again
+
+
+def reach_of(told: Mapping[str, Any]) -> Reach | None:
+    """The way to addresses that a run had, if it had one."""
+    if not told.get("allow_urls"):
+        return None
+    return Reach(allow_private_hosts=told["allow_private_hosts"])

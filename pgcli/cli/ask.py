@@ -199,7 +199,7 @@ def look(plan: Plan, square: Square, stopped: Callable[[], bool], *, goes_on: bo
     """How pictures are looked at: ahead of the model, unless they are few.
 
     A run that goes on has another process look at any number: the one before it may have died of a
-    picture, which then is an error row.
+    picture, which then is an error row. So has one that reads addresses, where anybody's may be.
     """
     from PIL import Image
 
@@ -214,8 +214,9 @@ def look(plan: Plan, square: Square, stopped: Callable[[], bool], *, goes_on: bo
         workers.look_ahead,
         look=eye,
         workers=chosen.workers,
-        total=None if goes_on else plan.pictures,
+        total=None if goes_on or plan.reach else plan.pictures,
         stopped=stopped,
+        fetcher=plan.reach,
     )
 
 

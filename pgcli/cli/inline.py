@@ -15,6 +15,7 @@ from pgcli.records import Answer, Item
 
 if TYPE_CHECKING:
     from pgcli.images import Limits
+    from pgcli.remote import Reach
     from pgcli.views.inline import Protocol
 
 
@@ -27,8 +28,8 @@ class NotInline(NotDrawing):
 class Inline(NotInline):
     """Remembers items till their rows come, and shows the picture of each, boxes and all."""
 
-    def __init__(self, protocol: Protocol, limits: Limits):
-        self._protocol, self._limits = protocol, limits
+    def __init__(self, protocol: Protocol, limits: Limits, reach: Reach | None = None):
+        self._protocol, self._limits, self._reach = protocol, limits, reach
         self._items = Remembered()
         self.above = self._above
 
@@ -42,6 +43,7 @@ class Inline(NotInline):
 
     def _above(self, answer: Answer) -> str:
         """What shows the row's picture; empty where there is none, quietly."""
+        from pgcli.cli.drawing.originals import original
         from pgcli.images import Unreadable, upright
         from pgcli.views.inline import shown
         from pgcli.views.overlay import painted
@@ -50,7 +52,7 @@ class Inline(NotInline):
         if answer.error is not None:
             return ""
         try:
-            picture = upright(item.path or item.data, self._limits)
+            picture = upright(original(item, self._limits, self._reach), self._limits)
         except Unreadable:
             return ""
         return shown(painted(picture, answer.boxes, answer.masks), self._protocol)
@@ -65,4 +67,6 @@ def open_inline(plan: Plan, limits: Limits) -> NotInline:
     from pgcli.views.inline import protocol
 
     understood = protocol(os.environ)
-    return NotInline() if understood is None else Inline(understood, limits)
+    if understood is None:
+        return NotInline()
+    return Inline(understood, limits, plan.options.input.reach)

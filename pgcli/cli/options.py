@@ -13,6 +13,7 @@ from pgcli.cli import values
 from pgcli.sources.reading import Reading
 
 if TYPE_CHECKING:
+    from pgcli.remote import Reach
     from pgcli.run.tolerance import Tolerance
 
 MODELS = (DEMO, "google/paligemma-3b-mix-224", "google/paligemma-3b-mix-448")
@@ -182,6 +183,26 @@ class Input:
             help="Follow links and paths that leave the folder or the manifest's folder.",
         ),
     ] = False
+    allow_urls: Annotated[
+        bool,
+        _input(
+            "--allow-urls", help="Read s3://, gs://, hf:// and http(s):// addresses, in rows too."
+        ),
+    ] = False
+    allow_private_hosts: Annotated[
+        bool,
+        _input(
+            "--allow-private-hosts",
+            help="Let http(s):// addresses lead to this machine and its own network.",
+        ),
+    ] = False
+
+    @property
+    def reach(self) -> Reach | None:
+        """The way to addresses, if there is to be one."""
+        from pgcli.remote import Reach
+
+        return Reach(allow_private_hosts=self.allow_private_hosts) if self.allow_urls else None
 
 
 @dataclass(frozen=True, slots=True)

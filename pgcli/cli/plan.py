@@ -14,9 +14,10 @@ from pgcli.checkpoints.find import DEMO, FETCH_DECODER, folder_of
 from pgcli.cli.options import Model, Options
 from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.records import Item
+from pgcli.remote import Reach
 from pgcli.run import first_rows, spread
 from pgcli.sources import Reading, Source, open_sources
-from pgcli.sources.paths import real
+from pgcli.sources.paths import real, scheme
 from pgcli.sources.patterns import is_output, matches
 from pgcli.state.shard import CHUNK_ROWS, Shard, shard
 from pgcli.tasks import Question, columns, insist_on_room, with_prompts
@@ -35,6 +36,7 @@ class Plan:
     source: Source
     options: Options
     mask_decoder: str | None = None
+    reach: Reach | None = None
 
     @property
     def prompts(self) -> int:
@@ -116,7 +118,8 @@ def made(
     model as far as it is on this machine and shows at once.
     """
     insist_on_a_place()
-    source = open_sources(names, reading(question, options))
+    wanted = reading(question, options)
+    source = open_sources(names, wanted)
     spare_the_input(names, options.output.output)
     check_model(question, options.model, mask_decoder)
     if options.input.sample is not None and (source.total is None or options.input.shard):
@@ -124,7 +127,7 @@ def made(
             "--sample chooses among all pictures, whose number nobody knows here",
             hint="name folders or manifests, and leave --shard out",
         )
-    plan = Plan(question, tuple(names), source, options, mask_decoder)
+    plan = Plan(question, tuple(names), source, options, mask_decoder, wanted.reach)
     if plan.takes_demo_unasked and (plan.pictures or 0) > DEMO_PICTURES:
         raise too_many_for_demo(f"{plan.pictures:,} pictures")
     return plan
@@ -186,6 +189,7 @@ def reading(question: Question, options: Options) -> Reading:
         refuses_regions=question.region is not None,
         nul=chosen.nul,
         allow_outside_root=chosen.allow_outside_root,
+        reach=chosen.reach,
     )
 
 
@@ -194,7 +198,7 @@ def spare_the_input(names: Sequence[str], output: str) -> None:
     if output == "-" or not os.path.exists(output):  # noqa: PTH110 - Path raises for a long name
         return
     for name in names:
-        globbed = matches(name) if has_magic(name) else ()
+        globbed = matches(name) if has_magic(name) and not scheme(name) else ()
         for path in (real(name), *(path for path in globbed if not is_output(path))):
             if Path(path).exists() and Path(path).samefile(output):
                 raise UsageError(

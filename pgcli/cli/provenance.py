@@ -13,6 +13,7 @@ from pgcli.checkpoints.find import BUILTIN, DEMO, digest, folder_of
 from pgcli.checkpoints.identity import identity
 from pgcli.cli.plan import Plan
 from pgcli.printable import encodable
+from pgcli.remote.addresses import without_user
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import Engine
@@ -66,13 +67,15 @@ def settings_of_model(plan: Plan, engine: Engine) -> dict[str, object]:
 def told_of_run(plan: Plan, engine: Engine) -> dict[str, object]:
     """What rows do not depend on, or should not: where and when and from what they were made."""
     return {
-        "sources": [encodable(name) for name in plan.names],
+        "sources": [encodable(without_user(name)) for name in plan.names],
         "device": engine.device,
         "batch_size": engine.batch_size,
         "limit": plan.options.input.limit,
         "allow_outside_root": plan.options.input.allow_outside_root,
+        "allow_urls": plan.options.input.allow_urls,
+        "allow_private_hosts": plan.options.input.allow_private_hosts,
         "versions": {"pgcli": __version__, **{name: version(name) for name in VERSIONED}},
-        "arguments": [encodable(word) for word in sys.argv[1:]],
+        "arguments": [encodable(without_user(word)) for word in sys.argv[1:]],
         "folder": encodable(os.getcwd()),  # noqa: PTH109 - Path raises where it is gone, too
     }
 

@@ -14,6 +14,7 @@ from pgcli.cli.plan import Plan
 from pgcli.errors import UsageError
 from pgcli.printable import encodable
 from pgcli.records import Answer, Item
+from pgcli.sources.paths import scheme
 from pgcli.sources.reading import IMAGE_ENDINGS, MANIFEST_ENDINGS
 from pgcli.state.files import named
 from pgcli.state.writing import writing
@@ -55,7 +56,8 @@ class Sidecars(NotDrawing):
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
         """The same items, each one's place remembered until its row is saved."""
         for item in items:
-            self._paths[item.index] = item.path
+            is_here = item.path is not None and scheme(item.path) is None
+            self._paths[item.index] = item.path if is_here else None
             yield item
 
     def draw(self, answer: Answer) -> None:

@@ -34,7 +34,7 @@ def look(item: Item, square: Square, limits: Limits) -> Picture:
     size, pixels, fault = None, None, item.fault
     if fault is None:
         try:
-            file = _opened(item.data if item.path is None else item.path, limits)
+            file = _opened(item.path if item.data is None else item.data, limits)
             size, image = _squared(file, square)
             pixels = np.array(image)
         except Unreadable as problem:

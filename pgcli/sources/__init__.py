@@ -10,17 +10,21 @@ from pathlib import Path
 
 from pgcli.errors import NoInputError, UsageError
 from pgcli.records import Item
-from pgcli.sources import tar
+from pgcli.sources import addresses, tar
+from pgcli.sources.addresses import Prefix
 from pgcli.sources.files import Files
 from pgcli.sources.folder import Folder
 from pgcli.sources.listing import Listing
-from pgcli.sources.paths import real, scheme, shown
+from pgcli.sources.paths import as_given, real, scheme, shown
 from pgcli.sources.patterns import is_output, matches
 from pgcli.sources.reading import IMAGE_ENDINGS, MANIFEST_ENDINGS, Part, Reading, ending
 from pgcli.sources.stream import Stream
 from pgcli.sources.table import Archive, Table
 
 __all__ = ["IMAGE_ENDINGS", "MANIFEST_ENDINGS", "Reading", "Source", "open_sources"]
+
+#: What may have more files later.
+Changing = Folder | Files | Prefix
 
 
 class Source:
@@ -53,7 +57,7 @@ class Source:
         changing = [
             (part, Listing(lists(number), is_written=is_written))
             for number, part in enumerate(self._parts)
-            if isinstance(part, Folder | Files)
+            if isinstance(part, Changing)
         ]
         known = max((listing.last for _, listing in changing), default=-1)
         for part, listing in changing:
@@ -64,7 +68,7 @@ class Source:
         index = 0
         for number in range(self._additions + 1):
             for part in self._parts:
-                if isinstance(part, Folder | Files):
+                if isinstance(part, Changing):
                     found = part.items(index, number)
                 else:
                     found = part.items(index) if number == 0 else iter(())
@@ -87,7 +91,9 @@ def open_sources(sources: Sequence[str], reading: Reading | None = None) -> Sour
         _check_columns(part, reading)
     source = Source(parts)
     if source.total == 0:
-        raise NoInputError(f"no picture in {', '.join(sources)}", hint=_hint(source.ignored))
+        raise NoInputError(
+            f"no picture in {', '.join(map(as_given, sources))}", hint=_hint(source.ignored)
+        )
     if reading.refuses_prompts and source.has_prompts:
         column = f"its prompt column {reading.prompt_column!r}"
         raise UsageError(
@@ -101,9 +107,9 @@ def _parts(name: str, reading: Reading, *, alone: bool) -> Iterator[Part]:
     if name == "-":
         yield Stream(reading)
         return
-    if kind := scheme(name):
-        message = f"{name}: {kind} addresses are not read yet"
-        raise UsageError(message, hint="download the pictures and name their folder")
+    if scheme(name):
+        yield from addresses.parts(name, reading, alone=alone)
+        return
     path = real(name)
     if os.path.isdir(path):  # noqa: PTH112 - Path raises for a NUL
         folder = Folder(name, path, alone=alone, allow_outside_root=reading.allow_outside_root)

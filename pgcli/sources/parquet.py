@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pgcli.errors import ManifestError
+from pgcli.remote import Remote, Unreachable
+from pgcli.sources.opening import Where
 from pgcli.sources.rows import MOST_LEVELS, Row
 
 #: More rows than anybody asks about; a run-length of them fits in a hundred bytes.
@@ -25,7 +27,7 @@ ROWS_AT_ONCE = 4096
 _BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError, MemoryError)
 
 
-def column_names(path: str) -> tuple[str, ...]:
+def column_names(path: Where) -> tuple[str, ...]:
     """The columns that the file's footer names, each once."""
     names = opened(path).schema_arrow.names
     for name, count in Counter(names).items():
@@ -34,7 +36,7 @@ def column_names(path: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def rows(path: str, wanted: Collection[str]) -> Iterator[Row]:
+def rows(path: Where, wanted: Collection[str]) -> Iterator[Row]:
     """The file's rows, with those of the wanted columns that there are. Raises ManifestError."""
     file = opened(path)
     chosen = [field for field in file.schema_arrow if field.name in wanted]
@@ -53,7 +55,7 @@ def rows(path: str, wanted: Collection[str]) -> Iterator[Row]:
         raise ManifestError(f"{path}, after row {number}: it cannot be read") from problem
 
 
-def batches(path: str, file: Any, names: list[str]) -> Iterator[Any]:
+def batches(path: Where, file: Any, names: list[str]) -> Iterator[Any]:
     """The columns of these names in stretches of rows that memory holds."""
     described = [file.schema.column(n) for n in range(len(file.schema))]
     leaves = [leaf for leaf in described if leaf.path.split(".")[0] in names]
@@ -93,15 +95,21 @@ def depth(type_: Any) -> int:
     return 1 + max(map(depth, inner), default=0) if pa.types.is_nested(type_) else 0
 
 
-def opened(path: str, **options: Any) -> Any:
+def opened(path: Where, **options: Any) -> Any:
     """The file, its footer read. Raises ManifestError."""
     try:
         # pages are read as they are needed: a row group may hold thousands of pictures
-        file = pq.ParquetFile(
-            pa.OSFile(os.fsencode(path)), pre_buffer=False, buffer_size=2**20, **options
-        )
+        file = pq.ParquetFile(stored(path), pre_buffer=False, buffer_size=2**20, **options)
     except _BROKEN as problem:
-        raise ManifestError(f"{path} is no readable Parquet file") from problem
+        why = f": {problem}" if isinstance(problem, Unreachable) else ""
+        raise ManifestError(f"{path} is no readable Parquet file{why}") from problem
     if file.metadata.num_rows > MOST_ROWS:
         raise ManifestError(f"{path} says that it has {file.metadata.num_rows:,} rows")
     return file
+
+
+def stored(path: Where) -> Any:
+    """The file as pyarrow reads it, from any place."""
+    if isinstance(path, Remote):
+        return path.open(2**16)  # footers are short, and pages are asked for as a whole
+    return pa.OSFile(os.fsencode(path))

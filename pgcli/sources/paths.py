@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from pgcli.records import Fault
+from pgcli.remote.addresses import KNOWN, joined, without_user
 
 _SCHEME = re.compile(r"(?!file:)([A-Za-z][A-Za-z0-9+.-]+)://|(data):", re.IGNORECASE)
 _DRIVE_OR_SHARE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
-_URL_BLOCKED = Fault("url_blocked", "The row names an address, and addresses are not fetched.")
+_URL_BLOCKED = Fault(
+    "url_blocked", "The row names an address, and addresses are not fetched without --allow-urls."
+)
+_UNKNOWN_SCHEME = Fault("url_blocked", "The row names an address of a kind that is not read.")
 _OUTSIDE = Fault(
     "path_not_allowed",
     "The path leads outside the folder it belongs to; --allow-outside-root allows that.",
+)
+_OUT_OF_ADDRESS = Fault(
+    "path_not_allowed", "The path leads outside the folder of the manifest's address."
 )
 MISSING = Fault("missing", "The row names no picture.")
 _TOO_LONG = Fault("missing", "The path is longer than that of any file.")
@@ -44,7 +52,7 @@ def shown(path: str) -> str:
         path.encode()
     except UnicodeEncodeError:
         return _uri(path)
-    return _uri(path) if path.startswith("file:") else path
+    return _uri(path) if path.startswith("file:") else without_user(path)
 
 
 def real(text: str) -> str:
@@ -62,13 +70,38 @@ def as_given(text: str) -> str:
     return text if text.startswith("file:") and text.isascii() else shown(real(text))
 
 
-def anywhere(text: str) -> Placed:
+def anywhere(text: str, *, allow_urls: bool = False) -> Placed:
     """The place of a path that may lie anywhere, as on standard input."""
     if scheme(text):
-        return Placed(text, None, _URL_BLOCKED)
+        return away(text, allow_urls=allow_urls)
     if len(text) > LONGEST_PATH * 3:  # a byte of a URI may take three
         return Placed(as_given(text), None, _TOO_LONG)
     return Placed(as_given(text), real(text))
+
+
+def away(text: str, *, allow_urls: bool) -> Placed:
+    """The place of an address, which is shown without a password."""
+    if not allow_urls:
+        return Placed(shown(text), None, _URL_BLOCKED)
+    if scheme(text) not in KNOWN:
+        return Placed(shown(text), None, _UNKNOWN_SCHEME)
+    if len(text) > LONGEST_PATH * 3:
+        return Placed(shown(text), None, _TOO_LONG)
+    return Placed(shown(text), text)
+
+
+def beneath(folder: str, text: str) -> Placed:
+    """The place of a path that a manifest at an address names, relative to the address's folder.
+
+    None leads to this machine, nor out of the folder: rows may name whole addresses instead.
+    """
+    is_plain = not {".", ".."} & set(text.split("/"))
+    path = text if is_plain else posixpath.normpath(text)
+    if path.startswith(("/", "../", "file:")) or path == ".." or "\0" in path:
+        return Placed(shown(joined(folder, text)), None, _OUT_OF_ADDRESS)
+    if len(path) > LONGEST_PATH:
+        return Placed(shown(joined(folder, path)), None, _TOO_LONG)
+    return Placed(shown(joined(folder, path)), joined(folder, path))
 
 
 def below(folder: str, text: str, root: str | None) -> Placed:
@@ -78,7 +111,7 @@ def below(folder: str, text: str, root: str | None) -> Placed:
     path, through a link, or in a way only other systems understand.
     """
     if scheme(text):
-        return Placed(text, None, _URL_BLOCKED)
+        return away(text, allow_urls=False)
     path = real(text)
     joined = os.path.join(folder, path)  # noqa: PTH118 - Path would drop a leading `./`
     if "\0" in path or (root is not None and _DRIVE_OR_SHARE.match(path)):

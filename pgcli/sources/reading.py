@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from pgcli.records import Item
+from pgcli.remote import Reach
 
 IMAGE_ENDINGS = frozenset(
     "." + ending
@@ -22,7 +23,8 @@ class Reading:
     """Which columns mean what, which are wanted for prompts (`fields`) and output (`keep`).
 
     A row has to bring a prompt where one is wanted, and may not where prompts are refused; the
-    same holds of choices, and of regions, which a row may also leave out.
+    same holds of choices, and of regions, which a row may also leave out. Addresses are read by way
+    of `reach`, and refused without it.
     """
 
     image_column: str = "image"
@@ -37,6 +39,7 @@ class Reading:
     refuses_regions: bool = False
     nul: bool = False
     allow_outside_root: bool = False
+    reach: Reach | None = None
 
 
 class Part(Protocol):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from pgcli.errors import ManifestError
 from pgcli.records import Fault
-from pgcli.sources.reading import ending
+from pgcli.sources.opening import Where, kind, opened, why
 
 #: What JSON spells takes up to fifty times its bytes in memory.
 LONGEST_LINE = 16 * 2**20
@@ -29,9 +29,9 @@ class Row(NamedTuple):
     fault: Fault | None = None
 
 
-def columns(path: str) -> tuple[str, ...] | None:
+def columns(path: Where) -> tuple[str, ...] | None:
     """The columns that the file's head names; None for JSON lines, whose rows name their own."""
-    match ending(path):
+    match kind(path):
         case ".parquet":
             from pgcli.sources import parquet  # pyarrow is slow to import
 
@@ -41,9 +41,9 @@ def columns(path: str) -> tuple[str, ...] | None:
     return None
 
 
-def rows(path: str, wanted: Collection[str]) -> Iterator[Row]:
+def rows(path: Where, wanted: Collection[str]) -> Iterator[Row]:
     """The file's rows, with the wanted columns at least. Raises ManifestError, naming the line."""
-    match ending(path):
+    match kind(path):
         case ".parquet":
             from pgcli.sources import parquet
 
@@ -104,7 +104,7 @@ def _has_lone_surrogate(row: dict[str, Any]) -> bool:
     return False
 
 
-def _json_rows(path: str) -> Iterator[Row]:
+def _json_rows(path: Where) -> Iterator[Row]:
     for number, line in _lines(path):
         if line.strip():
             try:
@@ -113,10 +113,10 @@ def _json_rows(path: str) -> Iterator[Row]:
                 raise ManifestError(f"{path}, line {number}: {problem}") from problem
 
 
-def _lines(path: str) -> Iterator[tuple[int, bytes]]:
+def _lines(path: Where) -> Iterator[tuple[int, bytes]]:
     """Numbered lines, without a byte order mark, none longer than the limit held in memory."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             number = 0
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
@@ -127,10 +127,10 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
                     raise ManifestError(f"{path}, line {number}: it {TOO_LONG}")
                 yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
     except OSError as problem:
-        raise ManifestError(f"{path} cannot be read: {problem.strerror}") from problem
+        raise ManifestError(f"{path} cannot be read: {why(problem)}") from problem
 
 
-def _text_lines(path: str, row: list[int]) -> Iterator[str]:
+def _text_lines(path: Where, row: list[int]) -> Iterator[str]:
     """Decoded lines; `row` counts the bytes of those that a row has, which may go over many."""
     for number, line in _lines(path):
         row[0] += len(line)
@@ -144,10 +144,10 @@ def _text_lines(path: str, row: list[int]) -> Iterator[str]:
             raise ManifestError(f"{path}, line {number}: it is not UTF-8") from problem
 
 
-def _table(path: str) -> Iterator[list[str]]:
+def _table(path: Where) -> Iterator[list[str]]:
     """The header of a CSV or TSV file, then its rows, each led by its line number as text."""
     csv.field_size_limit(LONGEST_LINE)  # a setting of the process: the csv module has no other
-    delimiter = "\t" if ending(path) == ".tsv" else ","
+    delimiter = "\t" if kind(path) == ".tsv" else ","
     row = [0]
     reader = csv.reader(_text_lines(path, row), delimiter=delimiter, strict=True)
     try:
@@ -169,7 +169,7 @@ def _table(path: str) -> Iterator[list[str]]:
         raise ManifestError(f"{path}, line {reader.line_num}: {problem}") from problem
 
 
-def _table_rows(path: str) -> Iterator[Row]:
+def _table_rows(path: Where) -> Iterator[Row]:
     table = _table(path)
     header = next(table)
     for number, *cells in table:

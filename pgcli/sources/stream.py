@@ -13,7 +13,7 @@ from typing import Any
 from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
 from pgcli.sources.items import item
-from pgcli.sources.paths import anywhere
+from pgcli.sources.paths import Placed, anywhere
 from pgcli.sources.reading import Reading
 from pgcli.sources.rows import LONGEST_LINE, TOO_LONG, Row, parsed
 
@@ -52,7 +52,7 @@ class Stream:
         values = None if reading.nul or not line.startswith(b"{") else self._object(line, place)
         if values is None:
             self._check_plain(place)
-            placed = anywhere(os.fsdecode(line))
+            placed = self._place(os.fsdecode(line))
             return Item(index, placed.image, placed.image, placed.path, fault=placed.fault)
         if reading.refuses_prompts and values.get(reading.prompt_column) is not None:
             message = f"{self.name}, {place}: the row brings a prompt, and one is given for all"
@@ -63,9 +63,12 @@ class Stream:
                 raise ManifestError(f"{self.name}, {place}: there is no {name!r}")
         try:
             row = Row(place, values)
-            return item(row, index, reading, place=anywhere, holder="-")
+            return item(row, index, reading, place=self._place, holder="-")
         except ManifestError as problem:
             raise ManifestError(f"{self.name}, {problem}", hint=problem.hint) from problem
+
+    def _place(self, path: str) -> Placed:
+        return anywhere(path, allow_urls=self._reading.reach is not None)
 
     def _object(self, line: bytes, place: str) -> dict[str, Any] | None:
         """The line's JSON object; None for a path that begins with a brace."""

@@ -9,10 +9,13 @@ from collections.abc import Iterator
 
 from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
+from pgcli.remote import Remote
+from pgcli.remote.addresses import folder_of
 from pgcli.sources import tar
 from pgcli.sources.items import check, item, row_id
-from pgcli.sources.paths import Placed, as_given, below
-from pgcli.sources.reading import Reading, ending
+from pgcli.sources.opening import Where, kind
+from pgcli.sources.paths import Placed, as_given, away, below, beneath, scheme
+from pgcli.sources.reading import Reading
 from pgcli.sources.rows import Row, columns, rows
 
 #: Column names that are remembered of JSON lines, whose rows may each name their own.
@@ -26,20 +29,24 @@ class Table:
     columns that do not exist.
     """
 
-    def __init__(self, name: str, path: str, reading: Reading):
+    def __init__(self, name: str, path: Where, reading: Reading):
         self.name = as_given(name)
         self.path = path
         self.ignored: Counter[str] = Counter()
-        self._folder = os.path.dirname(path)  # noqa: PTH120 - Path would drop a leading `./`
-        root = None if reading.allow_outside_root else os.path.realpath(self._folder or ".")
-        self._root = root
+        self._root: str | None = None
+        if isinstance(path, Remote):
+            self._folder = folder_of(path.address)
+        else:
+            self._folder = os.path.dirname(path)  # noqa: PTH120 - Path would drop a leading `./`
+            if not reading.allow_outside_root:
+                self._root = os.path.realpath(self._folder or ".")
         self._reading = reading
         self._check()
 
     @property
     def kinds(self) -> Counter[str]:
         """How many rows there are, by the manifest's ending."""
-        return Counter({f"rows of {ending(self.path)}": self.total})
+        return Counter({f"rows of {kind(self.path)}": self.total})
 
     def items(self, first: int) -> Iterator[Item]:
         """The manifest's items, numbered from `first`."""
@@ -50,6 +57,10 @@ class Table:
                 raise ManifestError(f"{self.name}, {problem}", hint=problem.hint) from problem
 
     def _place(self, path: str) -> Placed:
+        if scheme(path):
+            return away(path, allow_urls=self._reading.reach is not None)
+        if isinstance(self.path, Remote):
+            return beneath(self._folder, path)
         return below(self._folder, path, self._root)
 
     def _wanted(self) -> set[str]:

@@ -7,11 +7,11 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from pgcli.errors import ManifestError
 from pgcli.records import Fault
+from pgcli.sources.opening import Where, kind, opened
 from pgcli.sources.reading import IMAGE_ENDINGS
 from pgcli.sources.rows import LONGEST_LINE, Row, parsed
 
@@ -30,7 +30,7 @@ _EMPTY = Fault("not_an_image", "The member is empty.")
 _BROKEN = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, zlib.error)
 
 
-def rows(path: str, name: str, image_column: str, *, with_pictures: bool) -> Iterator[Row]:
+def rows(path: Where, name: str, image_column: str, *, with_pictures: bool) -> Iterator[Row]:
     """A row for each sample with a picture: members in a row whose names agree up to a dot.
 
     Its columns are those of its `.json` member, `txt` what its `.txt` member says, and under
@@ -39,7 +39,7 @@ def rows(path: str, name: str, image_column: str, *, with_pictures: bool) -> Ite
     cut or damaged, and for text that is.
     """
     sample = Sample("", name, image_column)
-    with opened(path, name) as (archive, file):
+    with archive_of(path, name) as (archive, file):
         number = 0
         while (member := following(archive, name, number)) is not None:
             number += 1
@@ -136,13 +136,13 @@ def following(archive: tarfile.TarFile, name: str, number: int) -> tarfile.TarIn
 
 
 @contextmanager
-def opened(path: str, name: str) -> Iterator[tuple[tarfile.TarFile, Bounded]]:
+def archive_of(path: Where, name: str) -> Iterator[tuple[tarfile.TarFile, Bounded]]:
     """The archive, and the file that it reads. Raises ManifestError where it is none."""
     with ExitStack() as stack:
         try:
-            raw: BinaryIO = stack.enter_context(Path(path).open("rb"))
+            raw: BinaryIO = stack.enter_context(opened(path))
             file: Any = raw
-            if not path.lower().endswith(".tar"):
+            if kind(path) != ".tar":
                 file = stack.enter_context(gzip.GzipFile(fileobj=raw))
             bounded = Bounded(file, raw)
             archive = stack.enter_context(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from pgcli.images.silence import silence_decoders
 from pgcli.records import Item, Picture
 from pgcli.workers.ahead import Ahead
+from pgcli.workers.fetching import Fetcher, fetched
 from pgcli.workers.process import looked_at
 
 __all__ = ["look_ahead"]
@@ -25,6 +27,7 @@ def look_ahead(
     total: int | None,
     ahead_bytes: int = 64 * 2**20,
     stopped: Callable[[], bool] = lambda: False,
+    fetcher: Fetcher | None = None,
 ) -> Iterator[Picture]:
     """The items' pictures, in order, looked at by `workers` processes ahead of who takes them.
 
@@ -32,15 +35,18 @@ def look_ahead(
     each is looked at in this process when it is asked for: nothing ends one there that takes for
     ever. Item bytes are let go once looked at. A picture that kills its process,
     twice, or takes longer than `process.TIME_LIMIT_SECONDS` has a fault; closing the iterator ends
-    the processes. Once `stopped`, none is waited for any more.
+    the processes. Once `stopped`, none is waited for any more. What must be fetched first, as from
+    an address, `fetcher` brings, many at once.
     """
     are_few = workers is None and total is not None and total < FEW_PICTURES
     if workers == 0 or are_few:
         silence_decoders()
         for item in items:
-            yield looked_at(look, item)
+            with fetched(item, fetcher) as whole:
+                picture = looked_at(look, whole.item)
+            yield replace(picture, load_ms=picture.load_ms + whole.took_ms)
         return
     count = workers or min(DEFAULT_WORKERS, os.cpu_count() or 1)
-    with Ahead(look, count, ahead_bytes) as ahead:
+    with Ahead(look, count, ahead_bytes, fetcher) as ahead:
         threading.Thread(target=ahead.feed, args=(items,), daemon=True).start()
         yield from ahead.pictures(stopped)

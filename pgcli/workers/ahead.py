@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from pgcli.records import Item, Picture
+from pgcli.workers.fetching import FETCHES, Fetcher, fetched
 from pgcli.workers.process import Look
 from pgcli.workers.worker import Worker
 
@@ -24,12 +26,13 @@ class Ahead:
     claimed by pictures not yet taken stay below `ahead_bytes`, but for a single one.
     """
 
-    def __init__(self, look: Look, count: int, ahead_bytes: int):
+    def __init__(self, look: Look, count: int, ahead_bytes: int, fetcher: Fetcher | None = None):
         self._workers = [Worker(look) for _ in range(count)]
         self._idle: SimpleQueue[Worker] = SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)
-        self._pool = ThreadPoolExecutor(count, "pgcli-look")
+        self._fetcher = fetcher
+        self._pool = ThreadPoolExecutor(count + (FETCHES if fetcher else 0), "pgcli-look")
         self._coming: SimpleQueue[tuple[Future[Picture], int] | Exception | None] = SimpleQueue()
         self._room = threading.Condition()
         self._ahead_bytes = ahead_bytes
@@ -44,6 +47,8 @@ class Ahead:
         with self._room:
             self._stopped = True
             self._room.notify_all()
+        if self._fetcher is not None:
+            self._fetcher.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
             worker.stop()
@@ -99,8 +104,10 @@ class Ahead:
         return not self._claimed_bytes or self._claimed_bytes + claim <= self._ahead_bytes
 
     def _looked_at(self, item: Item) -> Picture:
-        worker = self._idle.get()
-        try:
-            return worker.look(item)
-        finally:
-            self._idle.put(worker)
+        with fetched(item, self._fetcher) as whole:
+            worker = self._idle.get()
+            try:
+                picture = worker.look(whole.item)
+            finally:
+                self._idle.put(worker)
+        return replace(picture, load_ms=picture.load_ms + whole.took_ms)

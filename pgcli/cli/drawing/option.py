@@ -28,7 +28,8 @@ def open_drawing(
     for name in plan.names:
         check_apart(folder, name)
     is_filled = check_folder(folder, overwrite=plan.options.output.overwrite or goes_on)
-    drawing = Drawing(folder, asked=plan.question.objects, limits=limits, tell=tell)
+    reach = plan.options.input.reach  # its own: the run's ends before the last picture is drawn
+    drawing = Drawing(folder, asked=plan.question.objects, limits=limits, reach=reach, tell=tell)
     if is_filled and plan.source.total is not None:  # standard input is there only once
         for item in plan.source:
             drawing.spare(item)

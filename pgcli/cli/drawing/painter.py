@@ -11,13 +11,14 @@ from types import TracebackType
 from typing import Self
 
 from pgcli.cli.drawing.naming import Name, Names
+from pgcli.cli.drawing.originals import original as stored
 from pgcli.cli.drawing.remembered import Remembered
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import Limits, Unreadable, upright
-from pgcli.images.files import checked, read
 from pgcli.images.formats import recognised
 from pgcli.images.silence import silence_decoders
 from pgcli.records import Answer, Item
+from pgcli.remote import Reach
 from pgcli.sources.paths import leads_inside
 from pgcli.views.colours import Colours
 from pgcli.views.folder import cannot_draw, write_below
@@ -74,11 +75,13 @@ class Drawing(NotDrawing):
         *,
         asked: Iterable[str] = (),
         limits: Limits | None = None,
+        reach: Reach | None = None,
         tell: Callable[[str], None],
     ):
         self._folder = folder
         self._root = os.path.realpath(folder)
         self._limits = limits or Limits()
+        self._reach = reach
         self._tell = tell
         self._colours = Colours(asked)
         self._names = Names(writable_endings())
@@ -159,10 +162,7 @@ class Drawing(NotDrawing):
     def _drawn(self, item: Item, answer: Answer, name: Name, *, token: str) -> Original | None:
         """Draw the picture; None if it is no longer what it was when it was answered."""
         try:
-            if item.path is None:
-                data = checked(item.data, self._limits)
-            else:
-                data = read(item.path, self._limits)
+            data = stored(item, self._limits, self._reach)
             picture = upright(data, self._limits)
             original = original_of(recognised(data))
         except Unreadable:

@@ -1,0 +1,28 @@
+"""A file with rows, wherever it is: on this machine, or at an address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pgcli.remote import Remote
+from pgcli.remote.addresses import path_of
+from pgcli.sources.reading import ending
+
+#: A path, or an address and the way to it; as text either is what messages call it.
+Where = str | Remote
+
+
+def opened(where: Where) -> BinaryIO:
+    """The file, to be read from any place. Raises OSError."""
+    return where.open() if isinstance(where, Remote) else Path(where).open("rb")
+
+
+def kind(where: Where) -> str:
+    """The ending that tells how the file is to be read."""
+    return ending(path_of(where.address) if isinstance(where, Remote) else where)
+
+
+def why(problem: Any) -> str:
+    """What an OSError says, the system's words if it has them."""
+    return problem.strerror or str(problem)

@@ -1,0 +1,193 @@
+"""Stores on this machine: enough of S3's, of Google's and of the Hub's talk for their clients."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+Files = dict[str, bytes]
+
+
+@contextmanager
+def served(answer: type[Store], files: Files) -> Iterator[str]:
+    """The address of a server of these files, by `bucket/key`."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("", (answer,), {"files": files}))
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Store(BaseHTTPRequestHandler):
+    """What the stores have in common."""
+
+    protocol_version = "HTTP/1.1"
+    files: Mapping[str, bytes] = {}
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        self.answered(parts.path, query)
+
+    def answered(self, path: str, query: Mapping[str, str]) -> None:
+        raise NotImplementedError
+
+    def below(self, bucket: str, prefix: str, delimiter: str) -> tuple[list[str], list[str]]:
+        """The keys and the folders right below a prefix; all keys without a delimiter."""
+        keys = sorted(
+            name[len(bucket) + 1 :] for name in self.files if name.startswith(f"{bucket}/{prefix}")
+        )
+        if not delimiter:
+            return keys, []
+        here = [key for key in keys if delimiter not in key[len(prefix) :]]
+        rest = {key[len(prefix) :].partition("/")[0] for key in keys if key not in here}
+        return here, sorted(f"{prefix}{folder}/" for folder in rest)
+
+    def send(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", headers.get("length") or str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def send_file(self, data: bytes | None) -> None:
+        if data is None:
+            return self.send(404)
+        tag = f'"{hashlib.md5(data).hexdigest()}"'
+        headers = {"ETag": tag, "Last_Modified": formatdate(0, usegmt=True)}
+        asked = self.headers.get("Range")
+        if asked is None:
+            return self.send(200, data, **headers)
+        first, _, last = asked.removeprefix("bytes=").partition("-")
+        part = data[int(first) : int(last) + 1 if last else None]
+        headers["Content_Range"] = f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}"
+        return self.send(206, part, **headers)
+
+
+class S3(Store):
+    def answered(self, path: str, query: Mapping[str, str]) -> None:
+        bucket, _, key = unquote(path).lstrip("/").partition("/")
+        if key:
+            return self.send_file(self.files.get(f"{bucket}/{key}"))
+        if not any(name.startswith(f"{bucket}/") for name in self.files):
+            return self.send(404)
+        keys, folders = self.below(bucket, query.get("prefix", ""), query.get("delimiter", ""))
+        size = {key: len(self.files[f"{bucket}/{key}"]) for key in keys}
+        rows = [
+            f"<Contents><Key>{escape(key)}</Key><Size>{size[key]}</Size>"
+            "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+            for key in keys
+        ]
+        rows += [
+            f"<CommonPrefixes><Prefix>{escape(one)}</Prefix></CommonPrefixes>" for one in folders
+        ]
+        namespace = "http://s3.amazonaws.com/doc/2006-03-01/"
+        body = (
+            f'<?xml version="1.0"?><ListBucketResult xmlns="{namespace}"><Name>{bucket}</Name>'
+            f"<IsTruncated>false</IsTruncated><KeyCount>{len(rows)}</KeyCount>"
+            f"{''.join(rows)}</ListBucketResult>"
+        )
+        return self.send(200, body.encode(), Content_Type="application/xml")
+
+
+class Google(Store):
+    def answered(self, path: str, query: Mapping[str, str]) -> None:
+        if path.startswith("/storage/v1/b/"):
+            bucket, _, key = path.removeprefix("/storage/v1/b/").partition("/o")
+            if query.get("alt") == "media":
+                return self.send_file(self.files.get(f"{bucket}/{unquote(key[1:])}"))
+            if key:
+                return self.send_json(self.told(bucket, unquote(key[1:])))
+            if not path.endswith("/o"):
+                return self.send_json({"name": bucket, "id": bucket})
+            prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+            keys, folders = self.below(bucket, prefix, delimiter)
+            items = [self.told(bucket, key) for key in keys]
+            return self.send_json({"items": items, "prefixes": folders})
+        return self.send_file(self.files.get(unquote(path).lstrip("/").removeprefix("download/")))
+
+    def told(self, bucket: str, key: str) -> dict[str, str] | None:
+        data = self.files.get(f"{bucket}/{key}")
+        if data is None:
+            return None
+        return {
+            "kind": "storage#object",
+            "bucket": bucket,
+            "name": key,
+            "size": str(len(data)),
+            "generation": "1",
+            "updated": "2026-01-01T00:00:00.000Z",
+        }
+
+    def send_json(self, value: object) -> None:
+        self.send(404 if value is None else 200, json.dumps(value).encode())
+
+
+class Hub(Store):
+    """A data set `somebody/pictures`, whose files are the bucket's."""
+
+    def do_POST(self) -> None:
+        size = int(self.headers.get("Content-Length", 0))
+        asked = self.rfile.read(size).decode()
+        is_json = asked.startswith("{")
+        paths = json.loads(asked)["paths"] if is_json else parse_qs(asked)["paths"]
+        self.send_json([one for path in paths if (one := self.told(path))])
+
+    def answered(self, path: str, query: Mapping[str, str]) -> None:
+        path = unquote(path)
+        if "/resolve/" in path:
+            key = path.partition("/resolve/")[2].partition("/")[2]
+            return self.send_file(self.files.get(f"pictures/{key}"))
+        if "/tree/" in path:
+            folder = path.partition("/tree/")[2].partition("/")[2]
+            prefix = f"{folder}/" if folder else ""
+            keys, folders = self.below("pictures", prefix, "/")
+            found = [self.told(one.rstrip("/")) for one in (*keys, *folders)]
+            if query.get("recursive", "").lower() == "true":
+                keys, _ = self.below("pictures", prefix, "")
+                folders = sorted(
+                    {
+                        k[: n + 1]
+                        for k in keys
+                        for n, c in enumerate(k)
+                        if c == "/" and n > len(prefix)
+                    }
+                )
+                found = [self.told(one.rstrip("/")) for one in (*keys, *folders)]
+            return self.send_json([one for one in found if one] or None)
+        return self.send_json(
+            {"id": "somebody/pictures", "sha": "a" * 40, "siblings": [], "private": False}
+            | {"downloads": 0, "tags": [], "likes": 0, "disabled": False, "gated": False}
+        )
+
+    def told(self, path: str) -> dict[str, object] | None:
+        data = self.files.get(f"pictures/{path}")
+        if data is not None:
+            oid = hashlib.sha1(data).hexdigest()
+            return {"type": "file", "oid": oid, "size": len(data), "path": path}
+        if any(name.startswith(f"pictures/{path}/") for name in self.files):
+            return {"type": "directory", "oid": "b" * 40, "size": 0, "path": path}
+        return None
+
+    def send_json(self, value: object) -> None:
+        if value is None:
+            return self.send(404, b"{}", X_Error_Code="EntryNotFound")
+        return self.send(200, json.dumps(value).encode())
