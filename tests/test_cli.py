@@ -614,6 +614,29 @@ def test_a_file_of_prompts_that_is_none_is_refused(capsys, tmp_path, data, said)
     assert said in err
 
 
+@pytest.mark.parametrize("output", ["-", "rows.jsonl", "rows.parquet", "rows/"])
+def test_a_page_at_the_end_has_prompts_beside_each_other(capsys, pretended, tmp_path, output):
+    page = tmp_path / "page.html"
+    asked = ["ask", EXAMPLES, "--prompt", "what?", "--prompt", "what!", "--sample", "3"]
+    to = output if output == "-" else f"{tmp_path}/{output}"
+    code, out, err = call(capsys, *asked, "-o", to, "--view", page)
+    assert code == 0
+    assert len(rows(out)) == (6 if output == "-" else 0)
+    text = page.read_text()
+    assert '"what?"' in text
+    assert '"what 2"' in text or '"what"' in text
+    assert f"{page}: 6 rows, 3 pictures" in err
+    code, _, err = call(capsys, *asked, "-o", "-", "--view", page)
+    assert code == 13
+    assert page.read_text() == text
+
+
+def test_a_page_of_one_prompt_is_that_of_its_output(capsys, pretended, tmp_path):
+    page, output = tmp_path / "page.html", tmp_path / "rows.jsonl"
+    assert call(capsys, "caption", EXAMPLES, "-o", output, "--view", page)[0] == 0
+    assert '"rows.jsonl"' in page.read_text()
+
+
 def test_a_dry_run_leaves_standard_input_alone():
     run = spawn("caption", "-", "--dry-run", input=b"a.png\n", text=False)
     assert run.returncode == 0

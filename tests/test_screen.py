@@ -86,7 +86,7 @@ def test_a_terminal_shows_a_bar_then_a_table(pictures, tmp_path):
     names = [line.split("  ")[0] for line in table]
     assert names == [
         *("rows", "speed", "time", "model busy", "model waited", "model", "output"),
-        *("look at it", "errors"),
+        *("look at it", "errors", "ask again"),
     ]
     assert table[0].endswith("13, of which 1 with errors: not_an_image 1")
 
@@ -273,11 +273,18 @@ def test_durations_in_words(count, words):
 
 def test_the_commands_that_look_at_an_output_survive_its_name(tmp_path):
     name = str(tmp_path / 'it\'s "mine".parquet')
-    [(_, _), (_, command)] = summary.written(Output(name), Tally())
+    tally = Tally(rows=3)
+    tally.errors["missing"] += 1
+    [_, (_, look), (_, command), _] = summary.written(Output(name), tally)
+    words = subprocess.run(
+        ["bash", "-c", look.replace("pgcli view", "printf %s")], capture_output=True, check=True
+    ).stdout.decode()
+    assert words == name
     query = subprocess.run(
         ["bash", "-c", command.replace("duckdb -c", "printf %s")], capture_output=True, check=True
     ).stdout.decode()
-    assert query == "select id, answer from '" + name.replace("'", "''") + "' limit 10"
+    literal = "'" + name.replace("'", "''") + "'"
+    assert query == f"select id, error_message from {literal} where error is not null"
 
 
 def test_the_jq_commands_run(pictures, tmp_path):
@@ -293,10 +300,9 @@ def test_the_jq_commands_run(pictures, tmp_path):
     )
     tally = Tally(rows=13)
     tally.errors["not_an_image"] += 1
-    shown = [
-        subprocess.run(["bash", "-c", command], capture_output=True, check=True).stdout.decode()
-        for name, command in summary.written(Output(str(output)), tally)
-        if name != "output"
-    ]
-    assert "picture-00.png: a picture of 40 x 30\n" in shown[0]
-    assert shown[1].startswith("broken.png: ")
+    commands = dict(summary.written(Output(str(output)), tally))
+    shown = subprocess.run(["bash", "-c", commands["errors"]], capture_output=True, check=True)
+    assert shown.stdout.startswith(b"broken.png: ")
+    view = commands["look at it"].replace("pgcli", f"{sys.executable} -m pgcli")
+    subprocess.run(["bash", "-c", view], cwd=ROOT, check=True, capture_output=True)
+    assert output.with_suffix(".html").stat().st_size > 10_000

@@ -15,7 +15,8 @@ from pgcli.cli.options import Options, Sources, option
 SOURCES = """
 
 SOURCE is any number of folders (searched recursively), image files, quoted globs, manifests \
-(.parquet, .csv, .tsv, .jsonl), and - for standard input: a path or a JSON object on each line."""
+(.parquet, .csv, .tsv, .jsonl), WebDataset archives (.tar), and - for standard input: a path or a \
+JSON object on each line."""
 
 Objects = Annotated[
     list[str],

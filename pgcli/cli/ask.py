@@ -16,6 +16,7 @@ from pgcli.checkpoints.find import DEMO, FETCH_DECODER, Checkpoint, find
 from pgcli.cli import plan as plans
 from pgcli.cli import summary
 from pgcli.cli.beside import Beside
+from pgcli.cli.comparing import open_compared
 from pgcli.cli.downloads import Downloads
 from pgcli.cli.drawing.option import open_drawing
 from pgcli.cli.inline import open_inline
@@ -70,10 +71,11 @@ def answer(
 
         screen.table(probe.facts(plan, screen))
         return 0
-    inline = open_inline(plan, limits(plan))
+    inline, compared = open_inline(plan, limits(plan)), open_compared(plan)
     with opened(plan, screen, above=inline.above) as output:
         drawing = open_drawing(plan, limits(plan), screen.say, goes_on=output.goes_on)
-        beside = Beside(sidecars=open_sidecars(plan), drawn=drawing, inline=inline)
+        sidecars = open_sidecars(plan)
+        beside = Beside(sidecars=sidecars, drawn=drawing, inline=inline, page=compared)
         insist_on_as_many(plan, output)
         if output.rows == plan.rows and not output.retries:
             return nothing_left(plan, output, screen)
@@ -86,6 +88,7 @@ def answer(
         tally = answered(plan, engine, items, output, beside, screen)
     times = summary.Times(perf_counter() - began, loaded - began)
     screen.table(summary.facts(plan, engine, tally, times, beside.facts()))
+    compared.make(quiet=screen.quiet)
     if isinstance(items, plans.Taste) and items.exceeded:
         raise plans.too_many_for_demo(f"more than {plans.DEMO_PICTURES} pictures")
     return 3 if tally.errors or output.errors else 0

@@ -98,15 +98,17 @@ def written(chosen: Output, tally: Tally) -> Iterator[tuple[str, str]]:
     if chosen.format == "text":
         yield "look at it", f"less {file}"
         return
+    yield "look at it", f"pgcli view {file}"
+    if not tally.errors:
+        return
     if Path(output).suffix.lower() == ".parquet" or output.endswith("/"):
         parts = f"{output}*.parquet" if output.endswith("/") else output
         literal = "'" + parts.replace("'", "''") + "'"
-        query = f"select id, answer from {literal} limit 10"
-        yield "look at it", f"duckdb -c {shlex.quote(query)}"
-        return
-    yield "look at it", f"jq -r '.id + \": \" + .answer' {file}"
-    if tally.errors:
+        query = f"select id, error_message from {literal} where error is not null"
+        yield "errors", f"duckdb -c {shlex.quote(query)}"
+    else:
         yield "errors", f"jq -r 'select(.error) | .id + \": \" + .error_message' {file}"
+    yield "ask again", "the same command with --retry-errors"
 
 
 def left_behind(output: str, count: int, state: State | None) -> str:

@@ -1,0 +1,73 @@
+"""Where rows go: the options of the panel Output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pgcli.cli.options.shared import option
+
+if TYPE_CHECKING:
+    pass
+
+_output = partial(option, "Output")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where the rows go, and as what."""
+
+    output: Annotated[
+        str,
+        _output(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="A .jsonl or .parquet file; - is standard output.",
+        ),
+    ] = "-"
+    format: Annotated[
+        Literal["auto", "jsonl", "text"],
+        _output(
+            "--format",
+            metavar="NAME",
+            help="auto, jsonl or text; auto goes by the file's ending, and is text on a terminal.",
+        ),
+    ] = "auto"
+    draw: Annotated[
+        str | None,
+        _output(
+            "--draw",
+            metavar="DIR",
+            help="Paint boxes and masks on copies of the pictures, in this folder.",
+        ),
+    ] = None
+    view: Annotated[
+        str | None,
+        _output(
+            "--view",
+            metavar="PAGE",
+            help="Make a page of the answers at the end, as pgcli view does: prompts side by side.",
+        ),
+    ] = None
+    inline: Annotated[
+        bool,
+        _output(
+            "--inline",
+            help="Show each picture above its answer, in terminals that can (kitty, iTerm, sixel).",
+        ),
+    ] = False
+    sidecar: Annotated[
+        str | None,
+        _output(
+            "--sidecar",
+            metavar=".ENDING",
+            help="Write each answer to a text file beside its picture: photo.txt for photo.jpg.",
+        ),
+    ] = None
+    no_timing: Annotated[
+        bool,
+        _output("--no-timing", help="Leave times and batch sizes null: equal runs, equal rows."),
+    ] = False
+    overwrite: Annotated[bool, _output("--overwrite", help="Replace an existing output.")] = False
