@@ -379,7 +379,10 @@ def plan_for(folder, names, *, overwrite=False, task="detect", items=(), total=0
     source = Source(items)
     source.total = total
     return SimpleNamespace(
-        options=SimpleNamespace(output=SimpleNamespace(draw=folder, overwrite=overwrite)),
+        options=SimpleNamespace(
+            input=SimpleNamespace(reach=None),
+            output=SimpleNamespace(draw=folder, overwrite=overwrite),
+        ),
         question=SimpleNamespace(task=task, objects=("star",)),
         names=tuple(map(str, names)),
         source=source,
