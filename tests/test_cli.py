@@ -138,7 +138,7 @@ def test_1_with_a_traceback_when_it_is_our_fault(capsys, monkeypatch):
         ("caption", "missing argument 'SOURCE'"),
         ("caption nowhere", "nowhere does not exist"),
         ("captoin x", "did you mean 'caption'?"),
-        ("caption x --modle demo", "did you mean --model?"),
+        ("caption x --modle demo", "did you mean --model"),
         ("caption x --device gpu", "--device: 'gpu' is not auto, cpu, cuda, cuda:N or mps"),
         ("caption x --dtype float16", "--dtype: float16 cannot hold Gemma's activations"),
         ("caption x --dtype int4", "'int4' is not auto, bfloat16 or float32"),
