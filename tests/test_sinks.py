@@ -29,7 +29,7 @@ from pgcli.sinks import parquet as parquet_sink
 from tests.saving import saving
 
 #: What may stay beside a complete output.
-LEFT = {"lock", "run.json", "progress.json", "chunks"}
+LEFT = {"lock", "run.json", "progress.json", "chunks", "log.txt"}
 BOX = Box("red car", 12.25, 30.5, 200.0, 180.0, 0.875)
 
 

@@ -14,6 +14,7 @@ from pgcli.checkpoints import identity as identities
 from pgcli.checkpoints.identity import identity
 from pgcli.cli.app import main
 from pgcli.errors import UsageError
+from pgcli.state import diary as diaries
 from pgcli.state.shard import Shard, shard
 from tests.test_signals import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
 
@@ -247,3 +248,44 @@ def test_a_file_is_hashed_again_only_when_it_changed(
     os.utime(folder / "model.safetensors", ns=(1, 1))
     assert identity(folder) == first
     assert len(hashed) == 3
+
+
+def test_what_was_said_is_written_down_beside_the_output(tmp_path: Path) -> None:
+    """Of runs that were quiet too, with their arguments, and how they ended."""
+    output, log = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.pgcli" / "log.txt"
+    address = "https://me:secret@example.com/x.png"
+    asked = ("caption", *MANY[:2], address, "-o", output, "--allow-urls", "--quiet")
+    run = started(*asked, seconds=0.05)
+    wait_until(lambda: len(saved(output)) > 3)
+    run.send_signal(signal.SIGTERM)
+    run.communicate(timeout=60)
+    lines = log.read_text().splitlines()
+    assert all(line.split(" ", 2)[1] == str(run.pid) for line in lines)
+    said = [line.split(" ", 2)[2] for line in lines]
+    assert said[0].startswith(f"pgcli caption {EXAMPLES}")
+    assert said[-1] == f"ended by Stopped: {int(signal.SIGTERM)}"
+    assert any(line.startswith("stopped after") for line in said)
+    assert "secret" not in log.read_text()
+    assert finished("caption", *MANY[:2], "-o", tmp_path / "b.jsonl").returncode == 0
+    text = (tmp_path / "b.jsonl.pgcli" / "log.txt").read_text()
+    assert "ended\n" in text
+    assert "rows: 24, all answered" in text
+
+
+def test_a_log_that_cannot_be_written_or_is_full_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diaries, "MOST_BYTES", 2000)
+    diary = diaries.Diary(tmp_path / "log.txt")
+    diary.note("held")
+    assert not list(tmp_path.iterdir())
+    diary.begin()
+    for number in range(100):
+        diary.note(f"line {number}\x1b")
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["log.1.txt", "log.txt"]
+    assert all(file.stat().st_size <= 2000 for file in files)
+    assert files[1].read_text().endswith("line 99\\x1b\n")
+    gone = diaries.Diary(tmp_path / "gone" / "log.txt")
+    gone.begin()
+    gone.note("nowhere")

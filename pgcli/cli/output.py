@@ -16,6 +16,7 @@ from pgcli.cli.provenance import settings_of
 from pgcli.cli.screen import Screen
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.records import Answer
+from pgcli.remote.addresses import without_user
 from pgcli.rows import Layout
 from pgcli.run import Ledger
 from pgcli.sinks import (
@@ -87,6 +88,8 @@ def opened(
         stays=written_as == "parquet",
         part=plan.shard.part if plan.shard else "",
     ) as state:
+        screen.noted = state.diary.note
+        state.diary.note("pgcli " + " ".join(map(without_user, sys.argv[1:])))
         state.insist(dict(settings))
         with state.lists() as lists:
             plan.source.go_by(lists)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
@@ -55,9 +55,12 @@ class Screen:
         self.is_terminal = is_terminal(sys.stderr)
         self.redraws = self.is_terminal and not self.console.is_dumb_terminal
         self._rows: Rows | None = None
+        #: Who writes down what is said, also where it is not shown.
+        self.noted: Callable[[str], None] = lambda line: None
 
     def say(self, message: str, *, hint: str = "") -> None:
         """Show a message, unless quiet."""
+        self.noted(message)
         if not self.quiet:
             self._line("pgcli: ", "bold", message)
             if hint:
@@ -76,13 +79,14 @@ class Screen:
 
     def table(self, facts: Facts) -> None:
         """Show names and values side by side, unless quiet; in a log, a line each."""
-        if self.quiet:
-            return
-        if self.is_terminal:
+        if self.is_terminal or self.quiet:
+            for name, value in facts:
+                self.noted(f"{name}: {value}")
+        if self.is_terminal and not self.quiet:
             self.console.print("", grid(facts), sep="\n")
-            return
-        for name, value in facts:
-            self.say(f"{name}: {value}")
+        elif not self.quiet:
+            for name, value in facts:
+                self.say(f"{name}: {value}")
 
     @contextmanager
     def waiting(self, message: str) -> Iterator[None]:

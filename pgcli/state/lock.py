@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -50,7 +49,6 @@ def ourselves() -> dict[str, Any]:
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "since": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "command": [os.fsencode(word).decode(errors="replace") for word in sys.argv],
     }
 
 

@@ -17,6 +17,7 @@ from typing import Any, Self
 from filelock import FileLock
 
 from pgcli.errors import OutputExists
+from pgcli.state.diary import Diary
 from pgcli.state.files import got, put, put_new
 from pgcli.state.folder import state_folder
 from pgcli.state.lock import LOCK, OWNER, only_run
@@ -24,7 +25,7 @@ from pgcli.state.saved import Safe
 from pgcli.state.settings import Settings, differences, fingerprint, others, plain
 from pgcli.state.writing import sync, writing
 
-RUN, PROGRESS, JOURNAL, TORN = "run.json", "progress", "waiting", "torn"
+RUN, PROGRESS, JOURNAL, TORN, LOG = "run.json", "progress", "waiting", "torn", "log"
 RETRIED, FILES = "retried.jsonl", "files"
 VERSION = 1
 
@@ -65,6 +66,7 @@ class State:
         self.part = part
         self.progress = Progress()
         self.run = token_hex(8)
+        self.diary = Diary(self.folder / f"{LOG}{part}.txt")
         # the lists of what is replaced stay till it is
         self._files = f"{FILES}-{self.run}" if overwrite else FILES
         self.record: Mapping[str, Any] | None = None
@@ -94,6 +96,7 @@ class State:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.diary.note("ended" if kind is None else f"ended by {kind.__name__}: {problem}")
         self._stack.close()
         if not self._is_begun:
             self._leave_no_trace()
@@ -133,6 +136,8 @@ class State:
         """Count the time from now, and the rows to so many; None where nobody knows how many."""
         self._since = (monotonic(), self.progress.rows)
         self.progress.total = total
+        if self._is_begun:
+            self.diary.begin()
         if self.record is not None:
             self.record = {**self.record, "told": plain(self._told)}
             put(self.folder / RUN, self.record)
@@ -164,6 +169,7 @@ class State:
             self.insist(self._settings, self._told)
         with writing(self.folder):
             sync(self.folder.parent)  # an output without what it is made of is not gone on with
+        self.diary.begin()
         self.tell()
 
     def tell(self, *, lasting: bool = False) -> None:
@@ -227,7 +233,7 @@ def is_empty_folder(path: Path) -> bool:
 
 
 def is_begun(output: Path) -> bool:
-    """Whether there is a run beside the output that can be gone on with."""
+    """Whether a run beside the output can be gone on with."""
     return record_in(state_folder(output)) is not None
 
 
