@@ -16,7 +16,8 @@ from pgcli.sinks.reading import behind
 from pgcli.state.files import got
 from pgcli.state.folder import chunk_lines, is_in_chunks, state_folder
 from pgcli.state.lock import OWNER, is_alive
-from pgcli.state.state import PROGRESS, RUN, Progress, progress_of, record_in
+from pgcli.state.progress import Progress, progress_of
+from pgcli.state.state import PROGRESS, RUN, record_in
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -21,32 +21,13 @@ from pgcli.state.diary import Diary
 from pgcli.state.files import got, put, put_new
 from pgcli.state.folder import state_folder
 from pgcli.state.lock import LOCK, OWNER, only_run
-from pgcli.state.saved import Safe
+from pgcli.state.progress import Progress, progress_of
 from pgcli.state.settings import Settings, differences, fingerprint, others, plain
 from pgcli.state.writing import sync, writing
 
 RUN, PROGRESS, JOURNAL, TORN, LOG = "run.json", "progress", "waiting", "torn", "log"
 RETRIED, FILES = "retried.jsonl", "files"
 VERSION = 1
-
-
-@dataclass
-class Progress:
-    """How far a run came, as `progress.json` tells whoever asks, and the next run.
-
-    `added` rows took `seconds` in the run that wrote this. `safe` is how far the file that rows are
-    added to is on disk; it is the output itself, or the journal of a `chunk` of it. `memory` is
-    what was learnt of each device's.
-    """
-
-    rows: int = 0
-    errors: dict[str, int] = field(default_factory=dict)
-    total: int | None = None
-    seconds: float = 0.0
-    added: int = 0
-    chunk: int = 0
-    memory: dict[str, Any] = field(default_factory=dict)
-    safe: Safe = field(default_factory=Safe)
 
 
 class State:
@@ -242,11 +223,3 @@ def record_in(folder: Path) -> dict[str, Any] | None:
     record = got(folder / RUN) or {}
     is_whole = all(isinstance(record.get(name), str) for name in ("run", "files"))
     return record if is_whole and isinstance(record.get("settings"), dict) else None
-
-
-def progress_of(told: Mapping[str, Any]) -> Progress:
-    """What a progress file says; nothing where it is damaged."""
-    try:
-        return Progress(**dict(told) | {"safe": Safe(**told["safe"])})
-    except (KeyError, TypeError):
-        return Progress()

@@ -1,0 +1,36 @@
+"""How far a run came, for whoever asks and for the next run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pgcli.state.saved import Safe
+
+
+@dataclass
+class Progress:
+    """How far a run came, as `progress.json` tells whoever asks, and the next run.
+
+    `added` rows took `seconds` in the run that wrote this. `safe` is how far the file that rows are
+    added to is on disk; it is the output itself, or the journal of a `chunk` of it. `memory` is
+    what was learnt of each device's.
+    """
+
+    rows: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    total: int | None = None
+    seconds: float = 0.0
+    added: int = 0
+    chunk: int = 0
+    memory: dict[str, Any] = field(default_factory=dict)
+    safe: Safe = field(default_factory=Safe)
+
+
+def progress_of(told: Mapping[str, Any]) -> Progress:
+    """What a progress file says; nothing where it is damaged."""
+    try:
+        return Progress(**dict(told) | {"safe": Safe(**told["safe"])})
+    except (KeyError, TypeError):
+        return Progress()
