@@ -82,7 +82,7 @@ class TestImport:
 
 class TestNames:
     def test_the_public_names_are_these(self):
-        public = ["Answer", "Box", "Engine", "Item", "__version__", "load"]
+        public = ["Answer", "Box", "Engine", "Item", "Results", "__version__", "load", "read"]
         assert sorted(pgcli.__all__) == dir(pgcli) == public
         for name in public:
             assert getattr(pgcli, name) is not None
