@@ -582,3 +582,64 @@ def test_the_built_in_model_says_the_same_however_often_it_is_killed(tmp_path: P
         assert one["logprob"] == pytest.approx(other["logprob"], abs=1e-4)
         for mine, theirs in zip(one["boxes"], other["boxes"], strict=True):
             assert mine == {**theirs, "score": pytest.approx(theirs["score"], abs=1e-4)}
+
+
+def test_who_is_refused_leaves_the_output_to_the_run_that_has_it(tmp_path: Path) -> None:
+    """Refused again and again, also before the first row is saved; and the folder grows after."""
+    folder, output = tmp_path / "pictures", tmp_path / "rows.jsonl"
+    folder.mkdir()
+    for number in range(6):
+        (folder / f"{number}.png").write_bytes((EXAMPLES / "one.png").read_bytes())
+    run = started("caption", folder, "-o", output, seconds=1)
+    wait_until(lambda: list((tmp_path / "rows.jsonl.pgcli").glob("owner*")))
+    for _ in range(3):
+        again = finished("caption", folder, "-o", output)
+        assert again.returncode == 12, again.stderr
+    command = [sys.executable, "-m", "pgcli", "status", str(output)]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    assert b"running" in told.stdout
+    wait_until(lambda: saved(output))
+    assert finished("caption", folder, "-o", output).returncode == 12
+    run.communicate(timeout=60)
+    assert run.returncode == 0
+    assert saved(output) == list(range(6))
+    (folder / "0 first.png").write_bytes((EXAMPLES / "one.png").read_bytes())
+    assert finished("caption", folder, "-o", output).returncode == 0
+    assert ids(output)[-1] == "0 first.png"
+
+
+def test_standard_input_that_became_shorter_is_refused(tmp_path: Path) -> None:
+    output, names = tmp_path / "rows.jsonl", [f"{file}\n" for file in sorted(EXAMPLES.iterdir())]
+
+    def piped(lines: list[str], *more: str) -> int:
+        run = started("caption", "-", "-o", output, *more, stdin=subprocess.PIPE, seconds=0)
+        run.communicate("".join(lines).encode(), timeout=60)
+        return run.returncode
+
+    assert piped(names) == 0
+    before = output.read_bytes()
+    assert piped(names[:3]) == 13
+    assert piped(names[:3], "--limit", "3") == 0
+    assert output.read_bytes() == before
+
+
+def test_a_page_does_not_keep_its_run_from_going_on(tmp_path: Path) -> None:
+    output, page = tmp_path / "rows.jsonl", tmp_path / "page.html"
+    asked = ("caption", *MANY[:3], "-o", output, "--view", page)
+    run = started(*asked)
+    wait_until(lambda: len(saved(output)) > 3)
+    run.kill()
+    run.communicate()
+    assert not page.exists()
+    assert finished(*asked).returncode == 0
+    assert page.exists()
+    page.unlink()
+    assert finished(*asked).returncode == 0, "all rows are there, and the page is made"
+    assert page.exists()
+    assert finished(*asked).returncode == 0
+    other = finished("caption", *MANY[:3], "-o", tmp_path / "other.jsonl", "--view", page)
+    assert other.returncode == 13
+    assert b"another --view" in other.stderr
+    same = tmp_path / "same.jsonl"
+    assert finished("caption", *MANY[:3], "-o", same, "--view", same).returncode == 2
+    assert not same.exists()

@@ -289,3 +289,26 @@ def test_a_log_that_cannot_be_written_or_is_full_stops_nothing(
     gone = diaries.Diary(tmp_path / "gone" / "log.txt")
     gone.begin()
     gone.note("nowhere")
+
+
+@pytest.mark.parametrize("command", ["status", "check"])
+@pytest.mark.parametrize("name", [".", "/", "", "./"])
+def test_what_is_no_output_is_refused_in_words(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    name: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = said(capsys, command, name)
+    assert code == 2
+    assert "no run is known" in err
+
+
+def test_the_folder_one_is_in_may_be_the_output(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert finished("caption", EXAMPLES, "-o", f"{tmp_path}/rows/").returncode == 0
+    monkeypatch.chdir(tmp_path / "rows")
+    assert status(capsys, Path())["state"] == "complete"

@@ -282,3 +282,10 @@ def test_json_of_a_sample_may_name_an_image_and_the_member_counts() -> None:
     tar(("1.jpg", JPEG), ("1.json", json.dumps({"image": "/etc/passwd"}).encode()))
     (item,) = items("x.tar")
     assert (item.data, item.path) == (JPEG, None)
+
+
+def test_what_runs_wrote_into_a_data_set_is_not_part_of_it() -> None:
+    shard("set/data/a.parquet", ("a.png", PNG))
+    shard("set/out/part-000000.parquet", ("a.png", PNG))
+    Path("set/out.pgcli").mkdir()
+    assert ids("set") == ["a.png"]

@@ -67,18 +67,21 @@ def answer(
         check_output(plan)
         open_sidecars(plan)
         open_drawing(plan, limits(plan), screen.say)
+        open_compared(plan)
         from pgcli.cli import probe  # which asks as a run does
 
         screen.table(probe.facts(plan, screen))
         return 0
-    inline, compared = open_inline(plan, limits(plan)), open_compared(plan)
+    inline = open_inline(plan, limits(plan))
     with opened(plan, screen, above=inline.above) as output:
         drawing = open_drawing(plan, limits(plan), screen.say, goes_on=output.goes_on)
-        sidecars = open_sidecars(plan)
+        sidecars, compared = open_sidecars(plan), open_compared(plan, goes_on=output.goes_on)
         beside = Beside(sidecars=sidecars, drawn=drawing, inline=inline, page=compared)
-        insist_on_as_many(plan, output)
+        insist_on_as_many(plan, output, plan.rows)
         if output.rows == plan.rows and not output.retries:
-            return nothing_left(plan, output, screen)
+            code = nothing_left(plan, output, screen)
+            compared.make(quiet=screen.quiet)
+            return code
         remark(plan, screen)
         engine = open_engine(plan, screen)
         with screen.waiting("comparing the model's files"):
@@ -167,6 +170,7 @@ def answered(
     if output.state is not None:
         output.state.start(plan.rows)
     watching = Watching(progress, Shrinking(engine, screen.say, output.state), tolerance, drain)
+    undrawn = None if output.ledger is None else Undrawn(output.ledger, beside)
     try:
         with drain, progress, beside, output.sink:
             tally = run(
@@ -175,12 +179,14 @@ def answered(
                 asking(plan, engine, drain.asked),
                 save,
                 refuse,
-                ledger=output.ledger and Undrawn(output.ledger, beside),
+                ledger=undrawn,
                 watch=watching,
             )
             if drain.signum is not None:
                 raise Stopped(drain.signum)
             tolerance.check_share(tally)
+            if undrawn is not None:
+                insist_on_as_many(plan, output, undrawn.places)
             if not tally.rows and not output.rows:  # only standard input turns out empty this late
                 raise NoInputError(
                     "nothing came on standard input",

@@ -11,10 +11,12 @@ from pgcli.cli.drawing.painter import NotDrawing
 from pgcli.cli.output import layout_of
 from pgcli.cli.plan import Plan
 from pgcli.cli.publishing import check_free
+from pgcli.errors import OutputExists, UsageError
 from pgcli.records import Answer
 from pgcli.rows import json_text
 from pgcli.sinks.reading import results
 from pgcli.state.writing import writing
+from pgcli.tasks import columns
 
 MOST = 6  # prompts beside each other; more would leave none of them room
 LONGEST = 40  # characters of a prompt that the page names it by
@@ -49,8 +51,9 @@ class Compared(NotCompared):
         chosen = self._plan.options.output
         rows = self._kept if self._is_kept else Path(chosen.output)
         prompts = self._plan.question.templates or ()
-        files = self._split(rows) if 1 < len(prompts) <= MOST else [rows]
-        asked = viewing.Asked(self._page, None, None, None, None, overwrite=chosen.overwrite)
+        is_split = 1 < len(prompts) <= MOST and not columns(self._plan.question)
+        files = self._split(rows) if is_split else [rows]
+        asked = viewing.Asked(self._page, None, None, None, None, overwrite=True)
         viewing.view([str(file) for file in files], asked, quiet=quiet)
         self._folder.cleanup()
 
@@ -72,8 +75,12 @@ class Compared(NotCompared):
             prompt = row["prompt"]
             if prompt not in files:
                 words = re.sub(r"[^\w ?-]+", " ", prompt)[:LONGEST].strip() or "prompt"
-                is_free = not (folder / words).exists()
-                files[prompt] = folder / (words if is_free else f"{words} {len(files) + 1}")
+                name, number = words, 1
+                while (folder / name).exists():
+                    number += 1
+                    name = f"{words} {number}"
+                files[prompt] = folder / name
+                files[prompt].touch()
             add(files[prompt], json_text(row))
         return list(files.values())
 
@@ -83,10 +90,21 @@ def add(file: Path, line: str) -> None:
         opened.write(f"{line}\n")
 
 
-def open_compared(plan: Plan) -> NotCompared:
-    """What makes the page for `--view`, refused here where it must not be written over."""
-    page = plan.options.output.view
+def open_compared(plan: Plan, *, goes_on: bool = False) -> NotCompared:
+    """What makes the page for `--view`, refused here where it must not be written over.
+
+    A run that goes on makes its page anew. Raises UsageError and OutputExists.
+    """
+    page, output = plan.options.output.view, plan.options.output.output
     if page is None:
         return NotCompared()
-    check_free(Path(page), is_folder=False, overwrite=plan.options.output.overwrite)
+    if page == "-" or Path(page).absolute() == Path(output).absolute():
+        raise UsageError(f"--view {page} is no file of its own", hint="name a page: --view a.html")
+    try:
+        is_replaced = goes_on or plan.options.output.overwrite
+        check_free(Path(page), is_folder=False, overwrite=is_replaced)
+    except OutputExists as problem:
+        raise OutputExists(
+            str(problem), hint="another --view leaves it alone; or remove it"
+        ) from problem
     return Compared(plan, page)

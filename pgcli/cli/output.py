@@ -181,12 +181,14 @@ def kinds_of(plan: Plan) -> Kinds:
     return kept.kinds_of(names, lambda: (item.kept for item in plan.source))
 
 
-def insist_on_as_many(plan: Plan, output: Output) -> None:
-    """Raise OutputExists where the input has become shorter than what was made of it."""
-    if plan.options.input.limit is None and plan.rows is not None and output.rows > plan.rows:
+def insist_on_as_many(plan: Plan, output: Output, rows: int | None) -> None:
+    """Raise OutputExists where the input, which makes so many rows, has become shorter than what
+    was made of it; None where that is not known yet.
+    """
+    if plan.options.input.limit is None and rows is not None and output.rows > rows:
         raise OutputExists(
             f"{plan.options.output.output} has {output.rows:,} rows, and the input only makes "
-            f"{plan.rows:,}",
+            f"{rows:,}",
             hint="name the whole input; another -o begins anew, --overwrite replaces it",
         )
 
@@ -208,6 +210,13 @@ def nothing_left(plan: Plan, output: Output, screen: Screen) -> int:
                 output.ledger.is_due(place, item, prompt)
                 place += 1
     errors = output.errors.total()
+    chosen = plan.options.output
+    if chosen.draw is not None:
+        screen.say("nothing is drawn of rows that are there", hint="pgcli view --draw DIR does it")
+    if chosen.sidecar is not None:
+        screen.say(
+            "no text is written of rows that are there", hint="pgcli export --to txt does it"
+        )
     with_errors = f", {errors:,} with errors (--retry-errors asks them again)" if errors else ""
     screen.say(f"nothing is left to do: all {output.rows:,} rows are there{with_errors}")
     return 3 if errors else 0

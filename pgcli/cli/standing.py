@@ -48,6 +48,10 @@ def standing(output: Path) -> Standing:
     """How the run of an output stands, by what it wrote down beside it. Takes no lock."""
     folder = state_folder(output)
     record = record_in(folder)
+    owners = [got(file) or {} for file in sorted(folder.glob(f"{OWNER}*.json"))]
+    runs = [owner for owner in owners if is_alive(owner)]
+    if record is None and runs:
+        return Standing(str(output), state="running", runs=runs)  # no row is saved yet
     if record is None:
         raise UsageError(
             f"no run is known of {output}: there is no {folder / RUN}",
@@ -58,8 +62,7 @@ def standing(output: Path) -> Standing:
     for file in files or [folder / f"{PROGRESS}.json"]:
         part = file.stem.removeprefix(PROGRESS)
         add(told, progress_of(got(file) or {}), output, part)
-    owners = [got(file) or {} for file in sorted(folder.glob(f"{OWNER}*.json"))]
-    told.runs = [owner for owner in owners if is_alive(owner)]
+    told.runs = runs
     is_complete = told.total is not None and told.rows >= told.total
     told.state = "running" if told.runs else "complete" if is_complete else "stopped"
     if told.total is not None and told.rows_per_second and told.runs:

@@ -42,6 +42,7 @@ class Undrawn:
 
     def __init__(self, ledger: Ledger, beside: Beside):
         self._ledger, self._beside = ledger, beside
+        self.places = 0  # of the input that went by
         self.is_known, self.row, self.wait = ledger.is_known, ledger.row, ledger.wait
 
     @property
@@ -52,6 +53,7 @@ class Undrawn:
     def is_due(self, place: int, item: Item, prompt: str) -> bool:
         """Whether the row is to leave in this run; if not, it is not drawn either."""
         is_due = self._ledger.is_due(place, item, prompt)
+        self.places += 1
         if not is_due:
             self._beside.skip(item)
         return is_due

@@ -30,6 +30,10 @@ def results(output: Path) -> Iterator[Row]:
     """
     if not output.exists() and not state_folder(output).exists():
         raise UsageError(f"{output} does not exist", hint="name an output as it was given to -o")
+    if output.is_dir() and not state_folder(output).exists() and not any(output.glob("*.parquet")):
+        raise UsageError(
+            f"{output} is a folder without rows", hint="name an output as it was given to -o"
+        )
     try:
         cut = False
         for place, row in placed_rows(output):

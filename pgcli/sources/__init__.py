@@ -129,7 +129,8 @@ def _shards(folder: str, ignored: Mapping[str, int]) -> list[str]:
     """The files of a data set in a folder without pictures: all its Parquet files, or its tars."""
     for pattern in ("**/*.parquet", "**/*.tar"):
         if ignored.get(ending(pattern)):
-            return matches(f"{escape(folder.rstrip('/'))}/{pattern}")
+            found = matches(f"{escape(folder.rstrip('/'))}/{pattern}")
+            return [path for path in found if not is_output(path)]
     return []
 
 

@@ -10,7 +10,8 @@ UNFINISHED, PARTS = "chunks", "parts"
 
 def state_folder(output: Path) -> Path:
     """`OUTPUT.pgcli`, a sibling: readers of a folder of data choke on any file that is not data."""
-    return output.with_name(f"{output.name}.pgcli")
+    place = output if output.name else output.resolve()  # `.` and `rows/..`
+    return place.with_name(f"{place.name}.pgcli") if place.name else place / ".pgcli"
 
 
 def is_in_chunks(output: Path) -> bool:

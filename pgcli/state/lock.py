@@ -32,6 +32,9 @@ def only_run(folder: Path, *, part: str = "") -> Iterator[None]:
     with writing(folder):
         try:
             lock.acquire(blocking=False)
+            while not is_there(lock):  # whoever held it removed it before it let go
+                lock.release()
+                lock.acquire(blocking=False)
         except Timeout:
             raise in_use(folder, got(owner) or {}) from None
     try:
@@ -41,6 +44,18 @@ def only_run(folder: Path, *, part: str = "") -> Iterator[None]:
         with suppress(OSError):
             owner.unlink(missing_ok=True)
         lock.release()
+
+
+def is_there(lock: FileLock) -> bool:
+    """Whether the file that is locked is the one that others find under its name."""
+    descriptor = lock._context.lock_file_fd  # for which the library has no public name
+    assert descriptor is not None
+    mine = os.fstat(descriptor)
+    try:
+        found = Path(lock.lock_file).stat()
+    except FileNotFoundError:
+        return False
+    return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
 
 
 def ourselves() -> dict[str, Any]:

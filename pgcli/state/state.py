@@ -63,11 +63,14 @@ class State:
             self.folder.mkdir(exist_ok=True)
         try:
             self._stack.enter_context(only_run(self.folder, part=self.part))
+        except BaseException:
+            self._leave_if_empty()  # what is in it is the other run's
+            raise
+        try:
             if not self.overwrite:
                 self._find()
         except BaseException:
-            self._stack.close()
-            self._leave_no_trace()
+            self._leave()
             raise
         return self
 
@@ -78,9 +81,22 @@ class State:
         trace: TracebackType | None,
     ) -> None:
         self.diary.note("ended" if kind is None else f"ended by {kind.__name__}: {problem}")
-        self._stack.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Let others have the output; of a run that began nothing no trace stays."""
         if not self._is_begun:
-            self._leave_no_trace()
+            with suppress(OSError):
+                if not self.part:
+                    self._forget_lists()
+                    (self.folder / f"{LOCK}-{FILES}").unlink(missing_ok=True)
+                (self.folder / f"{LOCK}{self.part}").unlink(missing_ok=True)
+        self._stack.close()
+        self._leave_if_empty()
+
+    def _leave_if_empty(self) -> None:
+        with suppress(OSError):
+            self.folder.rmdir()  # which it does only where nothing is in it
 
     @property
     def is_old(self) -> bool:
@@ -190,14 +206,6 @@ class State:
                     rmtree(file)
                 elif not file.name.startswith((LOCK, OWNER, f"{self._files}-")):
                     file.unlink()
-
-    def _leave_no_trace(self) -> None:
-        with suppress(OSError):
-            (self.folder / f"{LOCK}{self.part}").unlink(missing_ok=True)
-            if not self.part:
-                self._forget_lists()
-                (self.folder / f"{LOCK}-{FILES}").unlink(missing_ok=True)
-            self.folder.rmdir()  # which it does only where nothing is in it
 
     def _forget_lists(self) -> None:
         for file in self.folder.glob(f"{self._files}-*"):

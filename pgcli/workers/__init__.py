@@ -47,6 +47,7 @@ def look_ahead(
             yield replace(picture, load_ms=picture.load_ms + whole.took_ms)
         return
     count = workers or min(DEFAULT_WORKERS, os.cpu_count() or 1)
+    count = count if total is None else max(1, min(count, total))
     with Ahead(look, count, ahead_bytes, fetcher) as ahead:
         threading.Thread(target=ahead.feed, args=(items,), daemon=True).start()
         yield from ahead.pictures(stopped)

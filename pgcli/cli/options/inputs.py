@@ -68,7 +68,7 @@ class Input:
         _input(
             "--workers",
             metavar="N",
-            parser=values.number(0),
+            parser=values.number(0, 256),
             default="up to 4",
             help="Processes that decode pictures; 0: none but this one.",
         ),
