@@ -331,7 +331,7 @@ DOORS = {
     "typer.secho": set(),
     "Console": {"cli/stdout.py"},
     "Text": {"cli/screen.py", "cli/progress.py", "cli/doctor.py", "cli/bench.py"},
-    "TextColumn": {"cli/progress.py", "cli/downloads.py"},
+    "TextColumn": {"cli/progress.py", "cli/downloads.py", "cli/counting.py"},
     "tqdm": {"checkpoints/hub/telling.py", "training/loop.py", "api.py"},
     "tqdm.write": {"checkpoints/hub/telling.py"},
     "sys.stdout.write": set(),
@@ -350,6 +350,7 @@ PLAIN = {
     "cli/app.py: typer.echo(context.get_help())",
     "cli/stdout.py: typer.echo(json.dumps(told, indent=2))",
     "cli/progress.py: TextColumn(task, style='bold')",  # one of five words
+    "cli/counting.py: TextColumn(called, style='bold')",  # a word of the program's own
     "cli/doctor.py: Text(f.state, colour)",  # ok, warn or bad
     "cli/progress.py: Text(held.decode(errors='replace'))",  # lines that a sink made printable
 }

@@ -159,8 +159,9 @@ def report(target: Path, cards: Cards, missing: Missing, screen: Screen) -> None
     )
     if missing.count:
         screen.say(
-            f"{missing.count:,} pictures are not shown, the first is {missing.first}",
-            hint="--images DIR says where pictures are that were moved",
+            f"{missing.count:,} picture{'s are' if missing.count > 1 else ' is'} not shown"
+            f"{', the first is' if missing.count > 1 else ':'} {missing.first}",
+            hint="--images DIR finds those that were moved",
         )
     if size > HEAVY:
         screen.say(
