@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 Task = Literal["caption", "ask", "detect", "segment", "ocr"]
 Finish = Literal["stop", "length"]
+#: The tasks whose answers are boxes.
+LOOKING: tuple[Task, ...] = ("detect", "segment")
 #: A part of a picture: xmin, ymin, xmax, ymax in pixels of the upright image.
 Region = tuple[float, float, float, float]
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from pgcli.cli.again import items_again
 from pgcli.errors import PgcliError
 from pgcli.records import Fault, Item
-from pgcli.sources import MANIFEST_ENDINGS, tar
 from pgcli.sources.paths import leads_inside, real, scheme
+from pgcli.sources.reading import ARCHIVE_ENDINGS, MANIFEST_ENDINGS
 from pgcli.state.folder import state_folder
 from pgcli.state.state import record_in
 from pgcli.views.gallery.cards import Wanted
 
 #: Files with pictures in them, by which rows name what has no path of its own.
-HOLDERS = (*MANIFEST_ENDINGS, *tar.ENDINGS)
+HOLDERS = (*MANIFEST_ENDINGS, *ARCHIVE_ENDINGS)
 ELSEWHERE = Fault("url_blocked", "The row names an address, and addresses are not fetched.")
 GONE = Fault("missing", "There is no such picture any more.")
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
-from pgcli.cli.drawing.naming import LONGEST_PART
 from pgcli.cli.drawing.painter import NotDrawing
 from pgcli.cli.plan import Plan
 from pgcli.errors import UsageError
@@ -18,6 +16,7 @@ from pgcli.sources.paths import scheme
 from pgcli.sources.reading import IMAGE_ENDINGS, MANIFEST_ENDINGS
 from pgcli.state.files import named
 from pgcli.state.writing import writing
+from pgcli.views.exports.texts import Names
 
 ENDING = re.compile(r"\.[A-Za-z0-9_-]{1,16}")
 
@@ -50,7 +49,7 @@ class Sidecars(NotDrawing):
         self._ending = ending
         self._overwrite = overwrite
         self._paths: dict[int, str | None] = {}
-        self._taken: set[int] = set()  # hashes, as names of millions of pictures would weigh
+        self._names = Names(ending)
         self._written = self._left = self._nameless = 0
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -90,12 +89,8 @@ class Sidecars(NotDrawing):
         """
         if path is None or not PurePath(path).name:  # `.` and `/`, of which there is no picture
             return None
-        for name in (str(PurePath(path).with_suffix(self._ending)), path + self._ending):
-            key = hash(unicodedata.normalize("NFC", name).casefold())
-            if key not in self._taken and len(os.fsencode(PurePath(name).name)) <= LONGEST_PART:
-                self._taken.add(key)
-                return Path(name)
-        return None
+        name = self._names.claim(path)
+        return None if name is None else Path(name)
 
     def _put(self, target: Path, text: str) -> bool:
         """Write the file; False where there is one that may not be replaced."""

@@ -13,14 +13,14 @@ from typing import Any
 from pgcli.cli.drawing.naming import Names
 from pgcli.errors import UsageError
 from pgcli.printable import encodable
-from pgcli.records import Rle
+from pgcli.records import LOOKING, Rle
 from pgcli.rows import cleaned
 from pgcli.sources.paths import real, scheme
 from pgcli.sources.reading import IMAGE_ENDINGS
 from pgcli.state.files import got
 from pgcli.state.folder import state_folder
 from pgcli.state.state import RUN
-from pgcli.views.exports.entry import LOOKING, Entry, Format, Row, Tally
+from pgcli.views.exports.entry import Entry, Format, Row, Tally
 from pgcli.views.exports.pictures import picture_at
 
 NAMED = 5  # prompts that a message names

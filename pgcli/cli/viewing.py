@@ -27,7 +27,7 @@ from pgcli.views.folder import write_below
 from pgcli.views.gallery.cards import Cards
 from pgcli.views.gallery.page import page
 from pgcli.views.gallery.pictures import Copying, Entry, entry, file_name, side_for
-from pgcli.workers import look_ahead
+from pgcli.workers import FEW_PICTURES, look_ahead
 
 HEAVY = 300 * 2**20  # bytes of a page that browsers open slowly
 NAMED = 3  # result files that a title names
@@ -197,4 +197,4 @@ def title(names: Sequence[str]) -> str:
 
 def workers(total: int) -> int | None:
     """How many processes copy pictures: one a core; few pictures need none."""
-    return None if total < 32 else min(os.cpu_count() or 1, 16)
+    return None if total < FEW_PICTURES else min(os.cpu_count() or 1, 16)

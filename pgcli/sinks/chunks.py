@@ -105,17 +105,12 @@ class Chunks:
         return True
 
     def is_known(self, place: int) -> bool:
-        chunk = self._open[place // CHUNK_ROWS]
-        is_old = chunk.old is not None and chunk.old.is_known(place % CHUNK_ROWS)
-        return is_old or self._due.is_known(place)
+        number, at = divmod(place, CHUNK_ROWS)
+        return self._due.is_known(place, self._open[number].old, at)
 
     def row(self, place: int) -> Answer:
-        row = self._due.take(place)
-        if row is None:
-            old = self._open[place // CHUNK_ROWS].old
-            assert old is not None
-            row = old.row(place % CHUNK_ROWS)
-        return self._layout.answer(row)
+        number, at = divmod(place, CHUNK_ROWS)
+        return self._due.row(place, self._open[number].old, at)
 
     def wait(self, place: int, answer: Answer) -> None:
         self._begin()

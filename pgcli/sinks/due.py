@@ -9,6 +9,7 @@ from typing import Any
 from pgcli.records import Answer, Item
 from pgcli.rows import Layout, json_text
 from pgcli.state.journal import Journal
+from pgcli.state.old import Old
 from pgcli.state.passing import is_row_of
 from pgcli.state.state import JOURNAL, State
 
@@ -37,12 +38,18 @@ class Due:
         if known is not None and not is_row_of(known, item, prompt):
             self._forget(place)
 
-    def is_known(self, place: int) -> bool:
-        return place in self._known
+    def is_known(self, place: int, old: Old | None, at: int) -> bool:
+        """Whether the row is known, or is at this place of an old file without an error."""
+        is_old = old is not None and old.is_known(at)
+        return is_old or place in self._known
 
-    def take(self, place: int) -> Row | None:
-        """The row that is known at a place, once."""
-        return self._known.pop(place, None)
+    def row(self, place: int, old: Old | None, at: int) -> Answer:
+        """The answer of the row that is known at a place, once, else of the old file's."""
+        row = self._known.pop(place, None)
+        if row is None:
+            assert old is not None
+            row = old.row(at)
+        return self._layout.answer(row)
 
     def wait(self, place: int, answer: Answer) -> None:
         """Keep the answer till it leaves. Raises OutputFailed."""

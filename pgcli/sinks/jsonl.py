@@ -78,15 +78,10 @@ class JsonLines:
         return is_new
 
     def is_known(self, place: int) -> bool:
-        is_old = self._old is not None and self._old.is_known(place)
-        return is_old or self._due.is_known(place)
+        return self._due.is_known(place, self._old, place)
 
     def row(self, place: int) -> Answer:
-        found = self._due.take(place)
-        if found is None:
-            assert self._old is not None
-            found = self._old.row(place)
-        return self._layout.answer(found)
+        return self._due.row(place, self._old, place)
 
     def wait(self, place: int, answer: Answer) -> None:
         self._state.begin()

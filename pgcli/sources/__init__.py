@@ -10,14 +10,23 @@ from pathlib import Path
 
 from pgcli.errors import NoInputError, UsageError
 from pgcli.records import Item
-from pgcli.sources import addresses, tar
+from pgcli.sources import addresses
 from pgcli.sources.addresses import Prefix
-from pgcli.sources.files import Files
+from pgcli.sources.files import Files, gathered
 from pgcli.sources.folder import Folder
 from pgcli.sources.listing import Listing
 from pgcli.sources.paths import as_given, real, scheme, shown
 from pgcli.sources.patterns import is_output, matches
-from pgcli.sources.reading import IMAGE_ENDINGS, MANIFEST_ENDINGS, Part, Reading, ending
+from pgcli.sources.reading import (
+    ARCHIVE_ENDINGS,
+    IMAGE_ENDINGS,
+    MANIFEST_ENDINGS,
+    Part,
+    Reading,
+    ending,
+    is_archive,
+    is_readable,
+)
 from pgcli.sources.stream import Stream
 from pgcli.sources.table import Archive, Table
 
@@ -139,13 +148,12 @@ def _file(name: str, path: str, reading: Reading) -> Part:
     kind = ending(path)
     if kind in IMAGE_ENDINGS:
         return Files(name, [path])
-    is_tar = path.lower().endswith(tar.ENDINGS)
-    if kind in MANIFEST_ENDINGS or is_tar:
+    if kind in MANIFEST_ENDINGS or is_archive(path):
         if not Path(path).is_file():
             hint = "a manifest is read twice; pipe its rows to `-` instead"
             raise UsageError(f"{name} is not a regular file", hint=hint)
-        return Archive(name, path, reading) if is_tar else Table(name, path, reading)
-    kinds = f"manifests in {_listed(MANIFEST_ENDINGS)}; archives in {', '.join(tar.ENDINGS)}"
+        return (Archive if is_archive(path) else Table)(name, path, reading)
+    kinds = f"manifests in {_listed(MANIFEST_ENDINGS)}; archives in {', '.join(ARCHIVE_ENDINGS)}"
     hint = f"pictures end in {_listed(IMAGE_ENDINGS)}; {kinds}"
     raise UsageError(f"{name} is neither a picture nor a manifest by its ending", hint=hint)
 
@@ -153,27 +161,13 @@ def _file(name: str, path: str, reading: Reading) -> Part:
 def _matched(pattern: str, reading: Reading) -> Iterator[Part]:
     """What a glob matches, in order; pictures next to each other as one part."""
     found = matches(real(pattern))
-    known = [path for path in found if _is_readable(path)]
+    known = [path for path in found if is_readable(path)]
     known = [path for path in known if not os.path.isdir(path)]  # noqa: PTH112
     known = [path for path in known if ending(path) in IMAGE_ENDINGS or not is_output(path)]
     ignored = Counter(ending(path) for path in set(found).difference(known))
     if not known:
         raise NoInputError(f"nothing matches {pattern}", hint=_hint(ignored))
-    files = Files(pattern, [], ignored, is_pattern=True)
-    for path in known:
-        if ending(path) in IMAGE_ENDINGS:
-            files.found.append(path)
-        else:
-            yield files
-            yield _file(shown(path), path, reading)
-            files = Files(pattern, [], is_pattern=True)
-    yield files
-
-
-def _is_readable(path: str) -> bool:
-    """Whether a file of this name is a picture or has rows."""
-    is_tar = path.lower().endswith(tar.ENDINGS)
-    return is_tar or ending(path) in IMAGE_ENDINGS | MANIFEST_ENDINGS
+    yield from gathered(pattern, known, ignored, lambda path: _file(shown(path), path, reading))
 
 
 def _check_columns(part: Part, reading: Reading) -> None:

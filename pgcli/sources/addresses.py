@@ -12,11 +12,18 @@ from pgcli.errors import NoInputError, UsageError
 from pgcli.records import Item
 from pgcli.remote import Reach, Remote, Unreachable
 from pgcli.remote.addresses import KNOWN, is_web, path_of, scheme_of
-from pgcli.sources import tar
-from pgcli.sources.files import Files
+from pgcli.sources.files import Files, gathered
 from pgcli.sources.listing import Listing
 from pgcli.sources.paths import shown
-from pgcli.sources.reading import IMAGE_ENDINGS, MANIFEST_ENDINGS, Part, Reading, ending
+from pgcli.sources.reading import (
+    IMAGE_ENDINGS,
+    MANIFEST_ENDINGS,
+    Part,
+    Reading,
+    ending,
+    is_archive,
+    is_readable,
+)
 from pgcli.sources.table import Archive, Table
 
 _KINDS = ", ".join(f"{kind}://" for kind in sorted(KNOWN))
@@ -43,10 +50,7 @@ class Prefix:
         self._found = [name for name in names if ending(name) in IMAGE_ENDINGS]
         self.ignored = Counter(map(ending, set(names).difference(self._found)))
         self._listing: Listing | None = None
-
-    @property
-    def total(self) -> int:
-        return len(self._found) if self._listing is None else self._listing.total
+        self.total = len(self._found)
 
     @property
     def kinds(self) -> Counter[str]:
@@ -55,7 +59,7 @@ class Prefix:
 
     def go_by(self, listing: Listing, number: int) -> None:
         """Go by what is listed, to which what is new is added with this number. Raises OSError."""
-        listing.add(self._found, number)
+        self.total = listing.add(self._found, number)
         self._listing = listing
 
     def items(self, first: int, number: int = 0) -> Iterator[Item]:
@@ -133,15 +137,7 @@ def matched(pattern: str, reading: Reading, reach: Reach) -> Iterator[Part]:
         left = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
         hint = f"left out: {left}" if left else _HINTS["missing"]
         raise NoInputError(f"nothing matches {shown(pattern)}", hint=hint)
-    files = Files(pattern, [], ignored, is_pattern=True)
-    for address in known:
-        if ending(address) in IMAGE_ENDINGS:
-            files.found.append(address)
-        else:
-            yield files
-            yield file(address, reading, reach)
-            files = Files(pattern, [], is_pattern=True)
-    yield files
+    yield from gathered(pattern, known, ignored, lambda address: file(address, reading, reach))
 
 
 def file(address: str, reading: Reading, reach: Reach) -> Part:
@@ -151,7 +147,7 @@ def file(address: str, reading: Reading, reach: Reach) -> Part:
     if kind in IMAGE_ENDINGS or (is_web(address) and kind == "(none)"):
         return Files(name, [address])
     with explained(name):
-        if path.lower().endswith(tar.ENDINGS):
+        if is_archive(path):
             return Archive(name, Remote(address, reach), reading)
         if kind in MANIFEST_ENDINGS:
             return Table(name, Remote(address, reach), reading)
@@ -164,12 +160,6 @@ def is_visible(name: str) -> bool:
     *folders, last = name.split("/")
     hidden = any(part.startswith(".") for part in (*folders, last))
     return not hidden and not any(part.endswith(".pgcli") for part in folders)
-
-
-def is_readable(address: str) -> bool:
-    """Whether a file of this name is a picture or has rows."""
-    is_tar = address.lower().endswith(tar.ENDINGS)
-    return is_tar or ending(address) in IMAGE_ENDINGS | MANIFEST_ENDINGS
 
 
 def fits(path: Sequence[str], wanted: Sequence[str]) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pgcli.records import Item
 from pgcli.sources.listing import Listing
 from pgcli.sources.paths import as_given, shown
-from pgcli.sources.reading import ending
+from pgcli.sources.reading import IMAGE_ENDINGS, Part, ending
 
 
 @dataclass
@@ -22,10 +22,11 @@ class Files:
     is_pattern: bool = False
     has_prompts = False
     _listing: Listing | None = None
+    _listed = 0
 
     @property
     def total(self) -> int:
-        return len(self.found) if self._listing is None else self._listing.total
+        return len(self.found) if self._listing is None else self._listed
 
     @property
     def kinds(self) -> Counter[str]:
@@ -35,7 +36,7 @@ class Files:
     def go_by(self, listing: Listing, number: int) -> None:
         """Go by what is listed, to which new matches are added with this number. Raises OSError."""
         if self.is_pattern:
-            listing.add(self.found, number)
+            self._listed = listing.add(self.found, number)
             self._listing = listing
 
     def items(self, first: int, number: int = 0) -> Iterator[Item]:
@@ -47,3 +48,18 @@ class Files:
         for index, path in enumerate(found, first):
             given = self.name if not self.is_pattern else shown(path)
             yield Item(index, as_given(given), as_given(given), path)
+
+
+def gathered(
+    pattern: str, found: Sequence[str], ignored: Counter[str], other: Callable[[str], Part]
+) -> Iterator[Part]:
+    """What a pattern matches, in order: pictures next to each other as one part, else `other`."""
+    files = Files(pattern, [], ignored, is_pattern=True)
+    for path in found:
+        if ending(path) in IMAGE_ENDINGS:
+            files.found.append(path)
+        else:
+            yield files
+            yield other(path)
+            files = Files(pattern, [], is_pattern=True)
+    yield files

@@ -62,9 +62,8 @@ class Folder:
 
         A file that is listed and has vanished stays, so that each keeps its place. Raises OSError.
         """
-        listing.add((found for found, _ in self._walked()), number)
+        self.total = listing.add((found for found, _ in self._walked()), number)
         self._listing = listing
-        self.total = listing.total
 
     def items(self, first: int, number: int = 0) -> Iterator[Item]:
         """The folder's pictures, numbered from `first`; those of one list where there are lists."""

@@ -26,15 +26,10 @@ class Listing:
         numbers = {int(ending) for ending in endings if ending.isdigit()}
         return max(numbers | self._new.keys(), default=-1)
 
-    @property
-    def total(self) -> int:
-        """How many names are listed."""
-        return sum(1 for number in range(self.last + 1) for _ in self.names(number))
-
-    def add(self, names: Iterable[str], number: int) -> None:
+    def add(self, names: Iterable[str], number: int) -> int:
         """List those of the names that are in no list yet in one of this number, for good.
 
-        There is none where nothing is new. Raises OSError.
+        Returns how many are listed then; nothing new makes no list. Raises OSError.
         """
         before = {name for old in range(self.last + 1) for name in self.names(old)}
         new = [name for name in names if name not in before]
@@ -42,6 +37,7 @@ class Listing:
             self._new[number] = new
         elif new:
             self._write(new, number)
+        return len(before) + len(new)
 
     def names(self, number: int) -> Iterator[str]:
         """The names in one of the lists, in order; none where it is not there."""

@@ -15,7 +15,6 @@ from pgcli.sources.opening import Where, kind, opened
 from pgcli.sources.reading import IMAGE_ENDINGS
 from pgcli.sources.rows import LONGEST_LINE, Row, parsed
 
-ENDINGS = (".tar", ".tar.gz", ".tgz")
 MOST_BYTES = 256 * 2**20  # of a picture, as of a file of its own
 BLOCK = 512
 #: Headers may name lengths of their own, and tarfile would read as much at once.

@@ -17,7 +17,7 @@ from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import Limits, Unreadable, upright
 from pgcli.images.formats import recognised
 from pgcli.images.silence import silence_decoders
-from pgcli.records import Answer, Item
+from pgcli.records import LOOKING, Answer, Item
 from pgcli.remote import Reach
 from pgcli.sources.paths import leads_inside
 from pgcli.views.colours import Colours
@@ -28,8 +28,6 @@ from pgcli.views.overlay import painted
 THREADS = 2  # painters; each holds a picture or two in full size
 WAITING = 8  # pictures that wait for a painter; then the run waits for them
 NAMED = 5  # pictures that a message names
-#: Here a picture without boxes is drawn bare, so that the folder shows all that was answered.
-LOOKING = ("detect", "segment")
 
 
 class NotDrawing:
@@ -119,6 +117,7 @@ class Drawing(NotDrawing):
         while self._pending and (self._pending[0][1].done() or len(self._pending) >= WAITING):
             self._settle(*self._pending.popleft())
         self._rows += 1
+        # one without boxes is drawn bare, so that the folder shows all that was looked for
         if answer.error is None and (answer.boxes or answer.task in LOOKING):
             drawn = self._pool.submit(self._drawn, item, answer, name, token=str(self._rows))
             self._pending.append((answer, drawn))

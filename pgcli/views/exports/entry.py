@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from pgcli.records import LOOKING
+
 Row = Mapping[str, Any]
 #: What happens to a text that is there already.
 Existing = Literal["skip", "overwrite", "append"]
 #: What an export with pictures in it has of them.
 Pictures = Literal["link", "copy", "none"]
 
-#: The tasks whose answers are boxes and not text.
-LOOKING = ("detect", "segment")
 NAMED = 5  # of what is told one by one
 
 

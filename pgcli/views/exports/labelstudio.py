@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from pgcli.records import LOOKING
 from pgcli.rows import json_text
-from pgcli.views.exports.entry import LOOKING, Entry, Format, Row, Wanted, found_in
+from pgcli.views.exports.entry import Entry, Format, Row, Wanted, found_in
 
 
 def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
