@@ -15,6 +15,8 @@ Finish = Literal["stop", "length"]
 LOOKING: tuple[Task, ...] = ("detect", "segment")
 #: A part of a picture: xmin, ymin, xmax, ymax in pixels of the upright image.
 Region = tuple[float, float, float, float]
+#: The largest file of a picture that is read, wherever it lies.
+MOST_PICTURE_BYTES = 256 * 2**20
 
 #: The columns that `--no-timing` leaves null.
 TIMING_COLUMNS = ("load_ms", "vision_ms", "prefill_ms", "decode_ms", "batch")

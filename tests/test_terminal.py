@@ -330,7 +330,7 @@ DOORS = {
     "typer.echo": {"cli/stdout.py", "cli/app.py"},
     "typer.secho": set(),
     "Console": {"cli/stdout.py"},
-    "Text": {"cli/screen.py", "cli/progress.py", "cli/doctor.py", "cli/bench.py"},
+    "Text": {"cli/screen.py", "cli/progress.py", "cli/doctor.py", "cli/bench_report.py"},
     "TextColumn": {"cli/progress.py", "cli/downloads.py", "cli/counting.py"},
     "tqdm": {"checkpoints/hub/telling.py", "training/loop.py", "api.py"},
     "tqdm.write": {"checkpoints/hub/telling.py"},

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pgcli.records import MOST_PICTURE_BYTES
+
 
 class Size(NamedTuple):
     """Pixels of the upright image."""
@@ -30,4 +32,4 @@ class Limits:
     """The largest picture (pixels, by its header) and the largest file (bytes) that are read."""
 
     max_pixels: int = 89_478_485
-    max_bytes: int = 256 * 2**20
+    max_bytes: int = MOST_PICTURE_BYTES

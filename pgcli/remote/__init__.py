@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
 
-from pgcli.records import Item
+from pgcli.records import MOST_PICTURE_BYTES, Item
 from pgcli.remote.addresses import KNOWN, STORES, is_web, scheme_of, without_user
 from pgcli.remote.faults import OTHER_SCHEME, Unreachable, too_large
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Reach", "Remote", "Unreachable"]
 
-MOST_BYTES = 256 * 2**20  # of a picture, as of a file
 #: Of pictures larger than this one is held at a time, so that many at once fit into memory.
 LARGE_BYTES = 16 * 2**20
 CHUNK_BYTES = 2**18
@@ -53,7 +52,7 @@ class Reach:
         finally:
             held.release()
 
-    def read(self, address: str, most: int = MOST_BYTES, held: Hold | None = None) -> bytes:
+    def read(self, address: str, most: int = MOST_PICTURE_BYTES, held: Hold | None = None) -> bytes:
         """All bytes at an address, no more than so many. Raises `Unreachable`."""
         held = held or Hold(threading.Lock())
         if is_web(address):

@@ -10,12 +10,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO
 
 from pgcli.errors import ManifestError
-from pgcli.records import Fault
+from pgcli.records import MOST_PICTURE_BYTES, Fault
 from pgcli.sources.opening import Where, kind, opened
 from pgcli.sources.reading import IMAGE_ENDINGS
 from pgcli.sources.rows import LONGEST_LINE, Row, parsed
 
-MOST_BYTES = 256 * 2**20  # of a picture, as of a file of its own
 BLOCK = 512
 #: Headers may name lengths of their own, and tarfile would read as much at once.
 MOST_AT_ONCE = 16 * 2**20
@@ -24,7 +23,7 @@ MOST_TIMES = 200
 
 _OUTSIDE = Fault("path_not_allowed", "The member's name leads outside the archive.")
 _NO_FILE = Fault("not_a_regular_file", "The member is a link or a device, not a file.")
-_TOO_LARGE = Fault("too_large", f"The member is larger than {MOST_BYTES} bytes.")
+_TOO_LARGE = Fault("too_large", f"The member is larger than {MOST_PICTURE_BYTES} bytes.")
 _EMPTY = Fault("not_an_image", "The member is empty.")
 _BROKEN = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, zlib.error)
 
@@ -72,7 +71,7 @@ class Sample:
             self._image = {"path": f"{self._archive}/{member.name}", "bytes": None}
             self._fault = fault_of(member)
             if with_pictures and self._fault is None:
-                self._image["bytes"] = content(archive, member, MOST_BYTES)
+                self._image["bytes"] = content(archive, member, MOST_PICTURE_BYTES)
         elif ending in (".json", ".txt") and member.isreg():
             place = f"{self._archive}, {member.name}"
             if member.size > LONGEST_LINE:
@@ -109,7 +108,7 @@ def fault_of(member: tarfile.TarInfo) -> Fault | None:
         return _OUTSIDE
     if not member.isreg() or member.issparse():
         return _NO_FILE
-    if member.size > MOST_BYTES:
+    if member.size > MOST_PICTURE_BYTES:
         return _TOO_LARGE
     return None if member.size else _EMPTY
 
