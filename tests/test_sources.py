@@ -487,7 +487,7 @@ print(source.total, *[
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         name = parquet(image=["a.jpg"] * 4)
-        monkeypatch.setattr("pgcli.sources.parquet.MOST_ROWS", 3)
+        monkeypatch.setattr("pgcli.sources.readers.parquet.MOST_ROWS", 3)
         with pytest.raises(ManifestError, match="says that it has 4 rows"):
             open_sources([name])
 

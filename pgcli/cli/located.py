@@ -11,13 +11,13 @@ from pgcli.cli.again import items_again
 from pgcli.errors import PgcliError
 from pgcli.records import Fault, Item
 from pgcli.sources.paths import leads_inside, real, scheme
-from pgcli.sources.reading import ARCHIVE_ENDINGS, MANIFEST_ENDINGS
+from pgcli.sources.readers import READERS
 from pgcli.state.folder import state_folder
 from pgcli.state.state import record_in
 from pgcli.views.gallery.cards import Wanted
 
 #: Files with pictures in them, by which rows name what has no path of its own.
-HOLDERS = (*MANIFEST_ENDINGS, *ARCHIVE_ENDINGS)
+HOLDERS = tuple(READERS)
 ELSEWHERE = Fault("url_blocked", "The row names an address, and addresses are not fetched.")
 GONE = Fault("missing", "There is no such picture any more.")
 

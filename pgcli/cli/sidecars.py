@@ -13,7 +13,8 @@ from pgcli.errors import UsageError
 from pgcli.printable import encodable
 from pgcli.records import Answer, Item
 from pgcli.sources.paths import scheme
-from pgcli.sources.reading import IMAGE_ENDINGS, MANIFEST_ENDINGS
+from pgcli.sources.readers import READERS
+from pgcli.sources.reading import IMAGE_ENDINGS
 from pgcli.state.files import named
 from pgcli.state.writing import writing
 from pgcli.views.exports.texts import Names
@@ -26,7 +27,7 @@ def open_sidecars(plan: Plan) -> NotDrawing:
     ending = plan.options.output.sidecar
     if ending is None:
         return NotDrawing()
-    if not ENDING.fullmatch(ending) or ending.lower() in IMAGE_ENDINGS | MANIFEST_ENDINGS:
+    if not ENDING.fullmatch(ending) or ending.lower() in IMAGE_ENDINGS | READERS.keys():
         raise UsageError(
             f"--sidecar {ending} is no ending for texts", hint="--sidecar .txt, or .caption"
         )

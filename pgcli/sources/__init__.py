@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from glob import escape, has_magic
 from pathlib import Path
 
@@ -12,25 +12,17 @@ from pgcli.errors import NoInputError, UsageError
 from pgcli.records import Item
 from pgcli.sources import addresses
 from pgcli.sources.addresses import Prefix
-from pgcli.sources.files import Files, gathered
+from pgcli.sources.files import Files, gathered, is_readable
 from pgcli.sources.folder import Folder
 from pgcli.sources.listing import Listing
 from pgcli.sources.paths import as_given, real, scheme, shown
 from pgcli.sources.patterns import is_output, matches
-from pgcli.sources.reading import (
-    ARCHIVE_ENDINGS,
-    IMAGE_ENDINGS,
-    MANIFEST_ENDINGS,
-    Part,
-    Reading,
-    ending,
-    is_archive,
-    is_readable,
-)
+from pgcli.sources.readers import READERS, kind_of
+from pgcli.sources.reading import IMAGE_ENDINGS, Part, Reading, ending
 from pgcli.sources.stream import Stream
-from pgcli.sources.table import Archive, Table
+from pgcli.sources.table import Table
 
-__all__ = ["IMAGE_ENDINGS", "MANIFEST_ENDINGS", "Reading", "Source", "open_sources"]
+__all__ = ["IMAGE_ENDINGS", "Reading", "Source", "open_sources"]
 
 #: What may have more files later.
 Changing = Folder | Files | Prefix
@@ -145,16 +137,14 @@ def _shards(folder: str, ignored: Mapping[str, int]) -> list[str]:
 
 def _file(name: str, path: str, reading: Reading) -> Part:
     """An image file or a manifest, by its ending. Raises UsageError for any other kind, by name."""
-    kind = ending(path)
-    if kind in IMAGE_ENDINGS:
+    if ending(path) in IMAGE_ENDINGS:
         return Files(name, [path])
-    if kind in MANIFEST_ENDINGS or is_archive(path):
+    if kind_of(path) is not None:
         if not Path(path).is_file():
             hint = "a manifest is read twice; pipe its rows to `-` instead"
             raise UsageError(f"{name} is not a regular file", hint=hint)
-        return (Archive if is_archive(path) else Table)(name, path, reading)
-    kinds = f"manifests in {_listed(MANIFEST_ENDINGS)}; archives in {', '.join(ARCHIVE_ENDINGS)}"
-    hint = f"pictures end in {_listed(IMAGE_ENDINGS)}; {kinds}"
+        return Table(name, path, reading)
+    hint = f"pictures end in {_listed(IMAGE_ENDINGS)}; manifests and archives in {_listed(READERS)}"
     raise UsageError(f"{name} is neither a picture nor a manifest by its ending", hint=hint)
 
 
@@ -189,10 +179,10 @@ def _hint(ignored: Mapping[str, int]) -> str:
         return f"pictures end in {_listed(IMAGE_ENDINGS)}"
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
     hint = f"left out: {counts}"
-    if MANIFEST_ENDINGS & ignored.keys():
+    if READERS.keys() & ignored.keys():
         hint += "; to read a manifest, name the file itself"
     return hint
 
 
-def _listed(endings: frozenset[str]) -> str:
+def _listed(endings: Iterable[str]) -> str:
     return ", ".join(sorted(endings))

@@ -12,19 +12,12 @@ from pgcli.errors import NoInputError, UsageError
 from pgcli.records import Item
 from pgcli.remote import Reach, Remote, Unreachable
 from pgcli.remote.addresses import KNOWN, is_web, path_of, scheme_of
-from pgcli.sources.files import Files, gathered
+from pgcli.sources.files import Files, gathered, is_readable
 from pgcli.sources.listing import Listing
 from pgcli.sources.paths import shown
-from pgcli.sources.reading import (
-    IMAGE_ENDINGS,
-    MANIFEST_ENDINGS,
-    Part,
-    Reading,
-    ending,
-    is_archive,
-    is_readable,
-)
-from pgcli.sources.table import Archive, Table
+from pgcli.sources.readers import kind_of
+from pgcli.sources.reading import IMAGE_ENDINGS, Part, Reading, ending
+from pgcli.sources.table import Table
 
 _KINDS = ", ".join(f"{kind}://" for kind in sorted(KNOWN))
 _HINTS = {
@@ -147,9 +140,7 @@ def file(address: str, reading: Reading, reach: Reach) -> Part:
     if kind in IMAGE_ENDINGS or (is_web(address) and kind == "(none)"):
         return Files(name, [address])
     with explained(name):
-        if is_archive(path):
-            return Archive(name, Remote(address, reach), reading)
-        if kind in MANIFEST_ENDINGS:
+        if kind_of(path) is not None:
             return Table(name, Remote(address, reach), reading)
     hint = f"pictures end in {', '.join(sorted(IMAGE_ENDINGS))}; or name it in a manifest's row"
     raise UsageError(f"{name} is neither a picture nor a manifest by its ending", hint=hint)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pgcli.records import Item
 from pgcli.sources.listing import Listing
 from pgcli.sources.paths import as_given, shown
+from pgcli.sources.readers import kind_of
 from pgcli.sources.reading import IMAGE_ENDINGS, Part, ending
 
 
@@ -48,6 +49,11 @@ class Files:
         for index, path in enumerate(found, first):
             given = self.name if not self.is_pattern else shown(path)
             yield Item(index, as_given(given), as_given(given), path)
+
+
+def is_readable(name: str) -> bool:
+    """Whether a file of this name is a picture or has rows."""
+    return ending(name) in IMAGE_ENDINGS or kind_of(name) is not None
 
 
 def gathered(

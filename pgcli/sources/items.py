@@ -13,8 +13,8 @@ from pgcli import regions
 from pgcli.errors import ManifestError
 from pgcli.records import Item, Region
 from pgcli.sources.paths import MISSING, Placed, as_given
+from pgcli.sources.readers.reader import Row
 from pgcli.sources.reading import Reading
-from pgcli.sources.rows import Row
 
 Place = Callable[[str], Placed]
 

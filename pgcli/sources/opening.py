@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 from pgcli.remote import Remote
 from pgcli.remote.addresses import path_of
-from pgcli.sources.reading import ending
+from pgcli.sources.readers import kind_of
 
 #: A path, or an address and the way to it; as text either is what messages call it.
 Where = str | Remote
@@ -19,8 +19,8 @@ def opened(where: Where) -> BinaryIO:
 
 
 def kind(where: Where) -> str:
-    """The ending that tells how the file is to be read."""
-    return ending(path_of(where.address) if isinstance(where, Remote) else where)
+    """The ending that tells how the file's rows are read; nothing where it has none."""
+    return kind_of(path_of(where.address) if isinstance(where, Remote) else where) or ""
 
 
 def why(problem: Any) -> str:

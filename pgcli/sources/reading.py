@@ -15,8 +15,6 @@ IMAGE_ENDINGS = frozenset(
     "." + ending
     for ending in "jpg jpeg jpe jfif png webp gif bmp tif tiff avif ppm pgm pbm pnm".split()
 )
-MANIFEST_ENDINGS = frozenset({".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"})
-ARCHIVE_ENDINGS = (".tar", ".tar.gz", ".tgz")
 
 
 @dataclass(frozen=True)
@@ -63,16 +61,6 @@ class Part(Protocol):
 
     def items(self, first: int) -> Iterator[Item]:
         """The part's items, numbered from `first`."""
-
-
-def is_archive(name: str) -> bool:
-    """Whether a file of this name is an archive."""
-    return name.lower().endswith(ARCHIVE_ENDINGS)
-
-
-def is_readable(name: str) -> bool:
-    """Whether a file of this name is a picture or has rows."""
-    return is_archive(name) or ending(name) in IMAGE_ENDINGS | MANIFEST_ENDINGS
 
 
 def ending(name: str) -> str:

@@ -14,8 +14,9 @@ from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
 from pgcli.sources.items import item
 from pgcli.sources.paths import Placed, anywhere
+from pgcli.sources.readers.lines import LONGEST_LINE, TOO_LONG, parsed
+from pgcli.sources.readers.reader import Row
 from pgcli.sources.reading import Reading
-from pgcli.sources.rows import LONGEST_LINE, TOO_LONG, Row, parsed
 
 _CHUNK = 64 * 2**10
 

@@ -11,12 +11,12 @@ from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
 from pgcli.remote import Remote
 from pgcli.remote.addresses import folder_of
-from pgcli.sources import tar
 from pgcli.sources.items import check, item, row_id
 from pgcli.sources.opening import Where, kind
 from pgcli.sources.paths import Placed, as_given, away, below, beneath, scheme
+from pgcli.sources.readers import reader_of
+from pgcli.sources.readers.reader import Manifest, Row
 from pgcli.sources.reading import Reading
-from pgcli.sources.rows import Row, columns, rows
 
 #: Column names that are remembered of JSON lines, whose rows may each name their own.
 MOST_COLUMNS = 10_000
@@ -41,6 +41,8 @@ class Table:
             if not reading.allow_outside_root:
                 self._root = os.path.realpath(self._folder or ".")
         self._reading = reading
+        self._reader = reader_of(kind(path))
+        self._manifest = Manifest(path, self.name, reading.image_column)
         self._check()
 
     @property
@@ -78,17 +80,13 @@ class Table:
             names.add(reading.choices_column)
         return names
 
-    def _columns(self) -> tuple[str, ...] | None:
-        """Those that the head names; None where each row names its own."""
-        return columns(self.path)
-
     def _rows(self, wanted: set[str]) -> Iterator[Row]:
-        return rows(self.path, wanted)
+        return self._reader.rows(self._manifest, wanted)
 
     def _check(self) -> None:
         """Count the rows and find what is wrong with any, in memory of eight bytes for an id."""
         reading = self._reading
-        named = self._columns()
+        named = self._reader.columns and self._reader.columns(self._manifest)
         known = set(named or ())
         if named is not None:
             self._check_columns(known)
@@ -140,17 +138,6 @@ class Table:
                 )
                 raise ManifestError(message, hint="ids name rows; --id-column picks another column")
             places[given] = row.place
-
-
-class Archive(Table):
-    """A tar archive as a source: a row for each sample, whose picture is one of its members."""
-
-    def _columns(self) -> None:
-        return None
-
-    def _rows(self, wanted: set[str]) -> Iterator[Row]:
-        image = self._reading.image_column
-        return tar.rows(self.path, self.name, image, with_pictures=image in wanted)
 
 
 def _hash(text: str) -> int:

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from pgcli.errors import ManifestError
 from pgcli.remote import Remote, Unreachable
 from pgcli.sources.opening import Where
-from pgcli.sources.rows import MOST_LEVELS, Row
+from pgcli.sources.readers.lines import MOST_LEVELS
+from pgcli.sources.readers.reader import Manifest, Reader, Row
 
 #: More rows than anybody asks about; a run-length of them fits in a hundred bytes.
 MOST_ROWS = 2**32
@@ -27,8 +28,9 @@ ROWS_AT_ONCE = 4096
 _BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError, MemoryError)
 
 
-def column_names(path: Where) -> tuple[str, ...]:
-    """The columns that the file's footer names, each once."""
+def columns(manifest: Manifest) -> tuple[str, ...]:
+    """Those that the file's footer names, each once. Raises ManifestError."""
+    path = manifest.where
     names = opened(path).schema_arrow.names
     for name, count in Counter(names).items():
         if count > 1:
@@ -36,8 +38,9 @@ def column_names(path: Where) -> tuple[str, ...]:
     return tuple(names)
 
 
-def rows(path: Where, wanted: Collection[str]) -> Iterator[Row]:
+def rows(manifest: Manifest, wanted: Collection[str]) -> Iterator[Row]:
     """The file's rows, with those of the wanted columns that there are. Raises ManifestError."""
+    path = manifest.where
     file = opened(path)
     chosen = [field for field in file.schema_arrow if field.name in wanted]
     if not chosen:
@@ -113,3 +116,6 @@ def stored(path: Where) -> Any:
     if isinstance(path, Remote):
         return path.open(2**16)  # footers are short, and pages are asked for as a whole
     return pa.OSFile(os.fsencode(path))
+
+
+PARQUET = Reader(rows, columns)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import gzip
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO
 
 from pgcli.errors import ManifestError
 from pgcli.records import MOST_PICTURE_BYTES, Fault
 from pgcli.sources.opening import Where, kind, opened
+from pgcli.sources.readers.lines import LONGEST_LINE, parsed
+from pgcli.sources.readers.reader import Manifest, Reader, Row
 from pgcli.sources.reading import IMAGE_ENDINGS
-from pgcli.sources.rows import LONGEST_LINE, Row, parsed
 
 BLOCK = 512
 #: Headers may name lengths of their own, and tarfile would read as much at once.
@@ -28,16 +29,18 @@ _EMPTY = Fault("not_an_image", "The member is empty.")
 _BROKEN = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, zlib.error)
 
 
-def rows(path: Where, name: str, image_column: str, *, with_pictures: bool) -> Iterator[Row]:
+def rows(manifest: Manifest, wanted: Collection[str]) -> Iterator[Row]:
     """A row for each sample with a picture: members in a row whose names agree up to a dot.
 
     Its columns are those of its `.json` member, `txt` what its `.txt` member says, and under
-    `image_column` the picture as `{bytes, path}`, without the bytes unless `with_pictures`. A
+    the column of images the picture as `{bytes, path}`, without the bytes unless they are wanted. A
     picture that cannot be had is a fault of its row. Raises ManifestError for an archive that is
     cut or damaged, and for text that is.
     """
+    where, name, image_column = manifest
+    with_pictures = image_column in wanted
     sample = Sample("", name, image_column)
-    with archive_of(path, name) as (archive, file):
+    with archive_of(where, name) as (archive, file):
         number = 0
         while (member := following(archive, name, number)) is not None:
             number += 1
@@ -187,3 +190,6 @@ class Bounded:
         unpacked = self._file.tell()
         if unpacked > MOST_AT_ONCE and unpacked > MOST_TIMES * max(1, self._raw.tell()):
             raise tarfile.ReadError(f"it unpacks to more than {MOST_TIMES} times its size")
+
+
+TAR = Reader(rows)
