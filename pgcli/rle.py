@@ -60,14 +60,13 @@ def decode(rle: Rle) -> np.ndarray:
 
 
 def spans(rle: Rle) -> np.ndarray:
-    """Where the mask's runs start and end in the picture read by columns, (n, 2).
+    """Where the mask's runs start and end in the picture read by columns, (n, 2), none empty.
 
-    None is empty, and none touches the next.
     Takes memory for the runs only, whatever the size. ValueError as of `decode`.
     """
     ends = np.cumsum(_counts(rle))
     runs_n2 = ends[: len(ends) // 2 * 2].reshape(-1, 2)
-    return joined(runs_n2[runs_n2[:, 0] < runs_n2[:, 1]])
+    return runs_n2[runs_n2[:, 0] < runs_n2[:, 1]]
 
 
 def area(rle: Rle) -> int:

@@ -113,6 +113,17 @@ def test_answers_are_captions_each_with_its_prompt(
     assert [one["caption"] for one in again.dataset["annotations"]] == ["a cat"]
 
 
+def test_a_detection_that_found_nothing_is_a_file_of_no_boxes(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    rows = saved(tmp_path / "r.jsonl", [of(1, folder, task="detect")])
+    exported(capsys, rows, "coco", tmp_path / "o.json", "--labels", "cat")
+    coco = COCO(tmp_path / "o.json")
+    assert (coco.getImgIds(), coco.getAnnIds(), coco.getCatIds()) == ([1], [], [1])
+    exported(capsys, rows, "coco", tmp_path / "o.json", "--overwrite")
+    assert COCO(tmp_path / "o.json").getCatIds() == []
+
+
 def test_of_boxes_and_texts_coco_has_the_boxes(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from pycocotools.coco import COCO
 from pgcli.records import Rle
 from pgcli.rle import decode, encode
 from pgcli.views.exports.brush import brush
-from pgcli.views.exports.polygons import polygon
+from pgcli.views.exports.polygons import MOST_TRIED, polygon, smoothed
 from pgcli.views.exports.tracing import corners, loops, rows
 from tests.exporting import SIZES, exported, pictures, plain, saved, segmented, shape
 
@@ -118,6 +118,24 @@ def test_a_polygon_has_few_points_and_slopes_for_stairs() -> None:
     assert len(polygon(encode(numpy.ones((40, 50), bool)))) == 8
     stairs = numpy.tri(200, dtype=bool)
     assert len(polygon(encode(stairs))) < 10
+
+
+def test_parts_are_joined_where_they_are_nearest_also_along_borders_of_many_points() -> None:
+    ragged = numpy.random.default_rng(0).integers(0, 5, (600, 2))
+    mask = numpy.zeros((600, 40), bool)
+    for row, (left, right) in enumerate(ragged):
+        mask[row, left : 15 + left // 2] = mask[row, 20 : 39 - right] = True
+    mask[300:303, 12:18] = True
+    joined = length(polygon(encode(mask)))
+    apart = sum(length(smoothed(loop)) for loop in loops(encode(mask)))
+    assert len(smoothed(loops(encode(mask))[0])) > MOST_TRIED
+    assert 0 < joined - apart < 2 * 10
+
+
+def length(points_n2: numpy.ndarray) -> float:
+    """How long a closed line is."""
+    onward = numpy.roll(points_n2, -1, axis=0) - points_n2
+    return float(numpy.hypot(*onward.T).sum())
 
 
 def test_a_mask_that_is_read_again_may_have_runs_that_touch() -> None:

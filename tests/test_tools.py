@@ -15,6 +15,8 @@ from typing import Any
 import numpy
 import pytest
 
+from pgcli.rle import encode
+from pgcli.views.exports.brush import brush
 from tests.exporting import SIZES, captioned, exported, pictures, plain, saved, segmented, shape
 from tests.test_mask_exports import overlap
 from tests.test_results import detections
@@ -197,6 +199,9 @@ def test_label_studio_s_converter_decodes_masks_and_spells_them_as_we_do(
         mask = shape(height, width).astype(numpy.uint8) * 255
         assert (decode_rle(numbers).reshape(height, width, 4) == mask[:, :, None]).all()
         assert numbers == mask2rle(mask)
+    for seed in range(40):  # so that the last byte is as full and as empty as it may be
+        grid = numpy.random.default_rng(seed).random((20, 30)) < 0.5
+        assert list(brush(encode(grid))) == mask2rle(grid.astype(numpy.uint8) * 255)
 
 
 # --- supervision
@@ -227,7 +232,6 @@ def test_supervision_reads_coco_and_yolo_with_masks(
 def test_supervision_takes_what_the_page_s_lines_give_it() -> None:
     supervision = pytest.importorskip("supervision", reason=HEAVY)
     from pgcli.records import Mask
-    from pgcli.rle import encode
     from tests.test_sinks import BOX, answer
 
     grid = shape(30, 40)

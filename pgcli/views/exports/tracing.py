@@ -11,7 +11,7 @@ from pgcli.records import Rle
 from pgcli.rle import joined, spans
 
 #: Of one mask: what has more is no mask of a picture, but a few characters that spell one.
-MOST_SIDES = 1 << 24
+MOST_SIDES = 1 << 21
 
 
 def corners(mask: Rle) -> tuple[np.ndarray, np.ndarray]:
@@ -27,9 +27,8 @@ def corners(mask: Rle) -> tuple[np.ndarray, np.ndarray]:
     lengths = last - first + 1  # columns that a run goes over
     if lengths.sum() > MOST_SIDES:
         return np.empty((0, 2), np.int64), np.empty(0, np.int64)
-    nth = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     start, end = (np.repeat(one, lengths) for one in (runs_n2[:, 0], runs_n2[:, 1]))
-    column = np.repeat(first, lengths) + nth
+    column = np.repeat(first, lengths) + counted(lengths)
     top = np.maximum(start - column * height, 0)
     bottom = np.minimum(end - column * height, height)
     # along each upright line: by how much what is in to the right goes ahead of that to the left
@@ -76,6 +75,12 @@ def rows(mask: Rle) -> np.ndarray:
     x, top, lengths = ends_n22[:, 0, 0], ends_n22[:, 0, 1], np.diff(ends_n22[:, :, 1]).ravel()
     if lengths.sum() > MOST_SIDES:
         return np.empty((0, 2), np.int64)
-    nth = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    places = (np.repeat(top, lengths) + nth) * mask.size[1] + np.repeat(x, lengths)
+    places = (np.repeat(top, lengths) + counted(lengths)) * mask.size[1] + np.repeat(x, lengths)
     return joined(np.sort(places).reshape(-1, 2))
+
+
+def counted(lengths: np.ndarray) -> np.ndarray:
+    """From 0 up to each length, one after the other."""
+    begins = np.cumsum(lengths) - lengths
+    numbers: np.ndarray = np.arange(lengths.sum()) - np.repeat(begins, lengths)
+    return numbers
