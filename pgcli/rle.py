@@ -41,7 +41,7 @@ def encode_tiles(tiles: Iterable[Tile], *, size: tuple[int, int]) -> Rle:
     `size` is the picture's (height, width). Takes memory for one part and for the runs only.
     """
     runs_n2 = np.concatenate([np.empty((0, 2), np.int64), *(_runs(*tile, size) for tile in tiles)])
-    runs_n2 = _joined(np.sort(runs_n2, axis=0))  # disjoint: starts and ends keep their pairs
+    runs_n2 = joined(np.sort(runs_n2, axis=0))  # disjoint: starts and ends keep their pairs
     counts = np.diff(runs_n2.ravel(), prepend=0, append=size[0] * size[1])
     if len(counts) > 1 and counts[-1] == 0:
         counts = counts[:-1]
@@ -77,6 +77,14 @@ def area(rle: Rle) -> int:
     return int(_counts(rle)[1::2].sum())
 
 
+def joined(runs_n2: np.ndarray) -> np.ndarray:
+    """Sorted runs with those made one that touch, from the foot of a column to the next's head."""
+    apart = runs_n2[:-1, 1] != runs_n2[1:, 0]
+    ends = np.ones((2, len(runs_n2)), dtype=bool)
+    ends[0, 1:] = ends[1, :-1] = apart
+    return np.stack([runs_n2[ends[0], 0], runs_n2[ends[1], 1]], axis=1)
+
+
 def _counts(rle: Rle) -> np.ndarray:
     """The lengths of the runs; ValueError where they are not those of a mask of its size."""
     counts = _read(rle.counts)
@@ -96,15 +104,7 @@ def _runs(mask: np.ndarray, left: int, top: int, size: tuple[int, int]) -> np.nd
     columns = np.zeros((w, h + 2), dtype=bool)
     columns[:, 1:-1] = mask.T
     column, row = np.divmod(np.flatnonzero(columns[:, 1:] != columns[:, :-1]), h + 1)
-    return _joined(((left + column) * height + top + row).reshape(-1, 2))
-
-
-def _joined(runs_n2: np.ndarray) -> np.ndarray:
-    """Sorted runs with those made one that touch, from the foot of a column to the next's head."""
-    apart = runs_n2[:-1, 1] != runs_n2[1:, 0]
-    ends = np.ones((2, len(runs_n2)), dtype=bool)
-    ends[0, 1:] = ends[1, :-1] = apart
-    return np.stack([runs_n2[ends[0], 0], runs_n2[ends[1], 1]], axis=1)
+    return joined(((left + column) * height + top + row).reshape(-1, 2))
 
 
 def _spelled(counts: np.ndarray) -> str:

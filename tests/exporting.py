@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from PIL import Image
 
@@ -55,10 +56,14 @@ def box(label: str, *corners: float, score: float = 0.5) -> Any:
     return type(BOX)(label, *corners, score)
 
 
-def detected(folder: Path) -> list[dict[str, Any]]:
-    """Rows of a detection in these pictures, the first box with a mask."""
-    import numpy
+def plain(folder: Path) -> list[dict[str, Any]]:
+    """Rows of a detection in these pictures."""
+    rows = detected(folder)
+    return [{key: one[key] for key in one if key != "masks"} | {"task": "detect"} for one in rows]
 
+
+def detected(folder: Path) -> list[dict[str, Any]]:
+    """Rows of a segmentation of these pictures, the first box with a mask."""
     inner = numpy.ones((10, 20), bool)
     inner[0, 0] = False
     mask = Mask(tuple(range(16)), encode(inner, left=8, top=4, size=(48, 64)))
@@ -69,6 +74,33 @@ def detected(folder: Path) -> list[dict[str, Any]]:
         of(1, folder, boxes=(), masks=(), **look),
         of(2, folder, boxes=(box("cat", 3.0, 6.0, 15.0, 36.0),), masks=(None,), **look),
     ]
+
+
+def shape(height: int, width: int) -> numpy.ndarray:
+    """A mask of two parts that fills the picture's middle, one of them a ring."""
+    y, x = numpy.mgrid[:height, :width]
+    far = ((x + 0.5) / width - 0.4) ** 2 / 0.35**2 + ((y + 0.5) / height - 0.5) ** 2 / 0.4**2
+    bar = (x > 0.8 * width) & (x < 0.95 * width) & (y > 0.2 * height) & (y < 0.6 * height)
+    made: numpy.ndarray = ((far < 1) & (far > 0.15)) | bar
+    return made
+
+
+def segmented(folder: Path) -> list[dict[str, Any]]:
+    """Rows with a mask of `shape` in every picture, and in the first another without."""
+    rows = []
+    for index, (width, height) in enumerate(SIZES.values()):
+        mask = shape(height, width)
+        (top, bottom), (left, right) = (
+            (int(places[0]), int(places[-1]) + 1)
+            for places in (numpy.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+        )
+        boxes = (box("dog", float(left), float(top), float(right), float(bottom)),)
+        masks: tuple[Mask | None, ...] = (Mask(tuple(range(16)), encode(mask)),)
+        if index == 0:
+            boxes, masks = (*boxes, box("cat", 8.0, 4.0, 28.0, 14.0)), (*masks, None)
+        look = {"task": "segment", "prompt": "segment dog ; cat"}
+        rows.append(of(index, folder, boxes=boxes, masks=masks, **look))
+    return rows
 
 
 def captioned(folder: Path, *texts: str) -> list[dict[str, Any]]:

@@ -138,8 +138,8 @@ def beside(tmp_path: Path) -> Path:
         ("rows.md", ["boxes.jsonl", "answers.parquet"]),
         (
             "outputs.md",
-            "boxes.jsonl coco.json yolo tasks.json imagefolder fiftyone boxes.csv captions.tar "
-            "captions/one.caption".split(),
+            "boxes.jsonl coco.json yolo tasks.json imagefolder fiftyone boxes.csv captions.json "
+            "captions.tar captions/one.caption".split(),
         ),
     ],
 )

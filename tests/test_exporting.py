@@ -421,9 +421,10 @@ def test_what_cannot_be_meant_is_refused_with_a_hint(
 
 
 def test_captions_are_no_boxes(capsys: Capture, captions: Path, tmp_path: Path) -> None:
-    code, err = exported(capsys, captions, "coco", tmp_path / "o.json")
-    assert code == 2
-    assert "csv, txt and imagefolder take answers" in err
+    for to in ("yolo", "fiftyone"):
+        code, err = exported(capsys, captions, to, tmp_path / to)
+        assert code == 2
+        assert "coco, csv, txt and imagefolder take answers" in err
 
 
 def test_quiet_says_nothing(capsys: Capture, boxes: Path, tmp_path: Path) -> None:

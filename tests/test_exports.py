@@ -16,7 +16,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from pgcli.views.exports import FORMATS, format_named
-from tests.exporting import SIZES, captioned, detected, exported, of, pictures, row, saved
+from tests.exporting import SIZES, captioned, detected, exported, of, pictures, plain, row, saved
 
 Capture = pytest.CaptureFixture[str]
 
@@ -90,6 +90,52 @@ def test_root_makes_names_relative_and_refuses_what_lies_elsewhere(
     assert not (tmp_path / "o.json").exists()
 
 
+def test_answers_are_captions_each_with_its_prompt(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    asked = [("what?", "a dog"), ("how many?", "")]
+    rows = [
+        of(index, folder, prompt=prompt, answer=text)
+        for index in (0, 1)
+        for prompt, text in asked[: 2 - index]
+    ]
+    output = tmp_path / "captions.json"
+    code, err = exported(capsys, saved(tmp_path / "r.jsonl", rows), "coco", output)
+    assert code == 0
+    assert "exported 2 pictures with 3 captions as coco" in err
+    coco = COCO(output)
+    assert coco.getImgIds() == [1, 2]
+    told = [(one["prompt"], one["caption"]) for one in coco.loadAnns(coco.getAnnIds(imgIds=[1]))]
+    assert told == asked
+    (other,) = coco.loadAnns(coco.getAnnIds(imgIds=[2]))
+    assert (other["id"], other["caption"]) == (3, "a dog")
+    again = coco.loadRes([{"image_id": 2, "caption": "a cat"}])  # as who measures captions does
+    assert [one["caption"] for one in again.dataset["annotations"]] == ["a cat"]
+
+
+def test_a_detection_that_found_nothing_is_a_file_of_no_boxes(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    rows = saved(tmp_path / "r.jsonl", [of(1, folder, task="detect")])
+    exported(capsys, rows, "coco", tmp_path / "o.json", "--labels", "cat")
+    coco = COCO(tmp_path / "o.json")
+    assert (coco.getImgIds(), coco.getAnnIds(), coco.getCatIds()) == ([1], [], [1])
+    exported(capsys, rows, "coco", tmp_path / "o.json", "--overwrite")
+    assert COCO(tmp_path / "o.json").getCatIds() == []
+
+
+def test_of_boxes_and_texts_coco_has_the_boxes(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    rows = [plain(folder)[0], of(0, folder, prompt="what?"), of(1, folder, prompt="what?")]
+    file = saved(tmp_path / "r.jsonl", rows)
+    for options, count, has in (((), 2, "bbox"), (("--prompt", "what?"), 2, "caption")):
+        exported(capsys, file, "coco", tmp_path / "o.json", "--overwrite", *options)
+        made = json.loads((tmp_path / "o.json").read_text())["annotations"]
+        assert len(made) == count
+        assert all(has in one for one in made)
+
+
 # --- YOLO
 
 
@@ -116,9 +162,9 @@ def yolo_boxes(output: Path, name: str) -> list[tuple[str, list[float]]]:
 
 @pytest.mark.parametrize("how", ["link", "copy"])
 def test_yolo_s_labels_lead_back_to_the_boxes(
-    capsys: Capture, boxes: Path, tmp_path: Path, how: str
+    capsys: Capture, folder: Path, tmp_path: Path, how: str
 ) -> None:
-    output = tmp_path / "yolo"
+    output, boxes = tmp_path / "yolo", saved(tmp_path / "plain.jsonl", plain(folder))
     assert exported(capsys, boxes, "yolo", output, "--pictures", how)[0] == 0
     (dog, at), (cat, all_of_it) = yolo_boxes(output, "a.png")
     assert (dog, cat) == ("dog", "cat")
@@ -148,7 +194,7 @@ def test_pictures_that_share_a_stem_are_kept_apart_and_told(
 ) -> None:
     Image.new("RGB", (40, 40), (1, 2, 3)).save(folder / "a.jpg")
     twin = of(1, folder, id="a.jpg", image=str(folder / "a.jpg"), task="detect")
-    rows = saved(tmp_path / "rows.jsonl", [detected(folder)[0], twin])
+    rows = saved(tmp_path / "rows.jsonl", [plain(folder)[0], twin])
     code, err = exported(capsys, rows, "yolo", tmp_path / "yolo")
     assert code == 0
     assert "a.jpg is a-2.jpg" in err
@@ -160,9 +206,9 @@ def test_pictures_that_share_a_stem_are_kept_apart_and_told(
 
 
 def test_label_studio_has_percent_sizes_and_the_model(
-    capsys: Capture, boxes: Path, folder: Path, tmp_path: Path
+    capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
-    output = tmp_path / "tasks.json"
+    output, boxes = tmp_path / "tasks.json", saved(tmp_path / "plain.jsonl", plain(folder))
     prefix = "/data/local-files/?d="
     command = (boxes, "labelstudio", output, "--root", folder.parent, "--image-prefix", prefix)
     assert exported(capsys, *command)[0] == 0
@@ -172,6 +218,7 @@ def test_label_studio_has_percent_sizes_and_the_model(
     ]
     (prediction,) = tasks[0]["predictions"]
     assert prediction["model_version"] == "demo@1"
+    assert [one["type"] for one in prediction["result"]] == ["rectanglelabels"] * 2
     result = prediction["result"][0]
     assert (result["original_width"], result["original_height"]) == (64, 48)
     value = result["value"]

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import base64
 import builtins
+import dataclasses
 import io
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
 import pandas
 import polars
+import pycocotools.mask
 import pytest
 from PIL import Image
 
 import pgcli
 from pgcli.errors import UsageError
 from pgcli.records import Answer, Choice, Mask, Rle
+from pgcli.rle import encode
 from pgcli.rows import Layout
 from pgcli.sinks.schema import TYPES
 from tests.exporting import box, captioned, detected, pictures, saved
@@ -255,23 +259,40 @@ def test_progress_goes_by_tqdm_auto_which_knows_a_notebook(monkeypatch: pytest.M
 
 
 def test_the_lines_to_supervision_give_the_answer_s_boxes() -> None:
-    """As docs/outputs.md has them; supervision itself takes 200 MB of libraries."""
+    """As docs/outputs.md has them; tests/test_tools.py runs them with supervision itself."""
+    for found in ((), (BOX, box("dog", 1.0, 2.0, 3.0, 4.0, score=0.25))):
+        told = detections(SimpleNamespace(Detections=Detections), answer(0, boxes=found))
+        assert told.xyxy.shape == (len(found), 4)
+        assert told.confidence.shape == told.class_id.shape == (len(found),)
+        assert not hasattr(told, "mask")
+    assert told.xyxy.tolist() == [[12.25, 30.5, 200, 180], [1, 2, 3, 4]]
+    assert told.confidence.tolist() == [0.875, 0.25]
+    assert told.class_id.tolist() == [1, 0]
+
+
+def test_the_lines_to_supervision_give_the_answer_s_masks_where_each_box_has_one() -> None:
+    grid = numpy.eye(3, 4, dtype=bool)
+    whole, codes = Mask((0,) * 16, encode(grid)), Mask((0,) * 16)
+    for masks in ((whole, whole), (whole, codes), (whole, None)):
+        row = answer(0, task="segment", boxes=(BOX, BOX), masks=masks)
+        told = detections(SimpleNamespace(Detections=Detections), row)
+        assert hasattr(told, "mask") == (masks == (whole, whole))
+        if masks == (whole, whole):
+            assert told.mask.dtype == bool
+            assert (told.mask == grid).all()
+            assert told.mask.shape == (2, 3, 4)
+
+
+def Detections(xyxy: Any, **given: Any) -> SimpleNamespace:
+    """What supervision is given."""
+    return SimpleNamespace(xyxy=xyxy, **given)
+
+
+def detections(supervision: Any, row: Answer) -> Any:
+    """What the lines of docs/outputs.md make of an answer."""
     text = (Path(__file__).parent.parent / "docs" / "outputs.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"```python\n(boxes = .*?)```", text, flags=re.DOTALL)
-    made: dict[str, Any] = {}
-
-    class Supervision:
-        @staticmethod
-        def Detections(xyxy: Any, **given: Any) -> dict[str, Any]:
-            return {"xyxy": xyxy, **given}
-
-    for found in ((), (BOX, box("dog", 1.0, 2.0, 3.0, 4.0, score=0.25))):
-        row: Answer = answer(0, boxes=found)
-        known = {"answer": row, "np": numpy, "sv": Supervision, "labels": ["dog", "red car"]}
-        exec(lines, known, made)
-        told = made["detections"]
-        assert told["xyxy"].shape == (len(found), 4)
-        assert told["confidence"].shape == told["class_id"].shape == (len(found),)
-    assert told["xyxy"].tolist() == [[12.25, 30.5, 200, 180], [1, 2, 3, 4]]
-    assert told["confidence"].tolist() == [0.875, 0.25]
-    assert told["class_id"].tolist() == [1, 0]
+    made: dict[str, Any] = {"answer": row, "np": numpy, "sv": supervision}
+    made |= {"labels": ["dog", "red car"], "pycocotools": pycocotools, "dataclasses": dataclasses}
+    exec(lines, made)
+    return made["detections"]

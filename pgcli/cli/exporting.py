@@ -57,6 +57,8 @@ def export(path: str, to: str, output: str | None, choices: Choices, screen: Scr
     wanted = Wanted(
         labels=labelled(choices.labels, found),
         columns=tuple(found.columns),
+        looks=found.looks,
+        masks=found.masks,
         pictures=choices.pictures or "link",
         prefix=choices.image_prefix or "",
         before=choices.prepend or "",
@@ -141,7 +143,7 @@ def check_rows(to: str, format: Format, path: str, found: Survey, choices: Choic
     if format.holds_boxes and not found.looks:
         raise UsageError(
             f"{to} is for boxes, and the rows of {path} are of no task that finds any",
-            hint="detect and segment find boxes; csv, txt and imagefolder take answers",
+            hint="detect and segment find boxes; coco, csv, txt and imagefolder take answers",
         )
     most = {"answers": found.answers, "texts": found.texts, None: 0}[format.one_of]
     if most > 1:
@@ -202,10 +204,12 @@ def spared(pictures: Iterator[Entry], target: Path) -> Iterator[Entry]:
 
 def tell(to: str, place: str, found: Survey, tally: Tally, screen: Screen) -> None:
     """Say what was written and what was not."""
-    boxes = f" with {tally.boxes:,} boxes" if found.looks else ""
+    captions = f" with {tally.captions:,} captions" if tally.captions else ""
+    boxes = f" with {tally.boxes:,} boxes" if found.looks else captions
     notes = [
         (found.errors, "rows with errors left out"),
         (found.others, "rows of other prompts left out"),
+        (tally.maskless, "boxes without a mask written as rectangles"),
         (tally.left, "texts that were there stay as they are"),
         (tally.missing, "pictures left out, as they cannot be read"),
         (tally.nameless, "texts not written, as no name was left"),

@@ -20,7 +20,7 @@ from pgcli.sources.reading import IMAGE_ENDINGS
 from pgcli.state.files import got
 from pgcli.state.folder import state_folder
 from pgcli.state.state import RUN
-from pgcli.views.exports.entry import Entry, Format, Row, Tally
+from pgcli.views.exports.entry import Entry, Format, Row, Tally, found_in
 from pgcli.views.exports.pictures import picture_at
 
 NAMED = 5  # prompts that a message names
@@ -32,7 +32,7 @@ class Survey:
     """What the rows of a file are: how many, how many of them errors or about another prompt.
 
     `answers` and `texts` are the most that any picture has; `looks` says that some row was to have
-    boxes.
+    boxes, `masks` that some box has a mask.
     """
 
     rows: int = 0
@@ -41,6 +41,7 @@ class Survey:
     answers: int = 0
     texts: int = 0
     looks: bool = False
+    masks: bool = False
     labels: set[str] = field(default_factory=set)
     prompts: dict[str, None] = field(default_factory=dict)
     columns: dict[str, None] = field(default_factory=dict)
@@ -63,6 +64,7 @@ def surveyed(rows: Iterable[Row], prompt: str | None) -> Survey:
             answers += 1
             texts += row["task"] not in LOOKING
             found.looks |= row["task"] in LOOKING or bool(row["boxes"])
+            found.masks |= any(one.mask is not None for one in found_in(row))
             found.labels.update(box["label"] for box in row["boxes"])
             found.columns |= dict.fromkeys(row)
         found.answers, found.texts = max(found.answers, answers), max(found.texts, texts)

@@ -1,10 +1,10 @@
-"""COCO's JSON: images, annotations with boxes, masks and scores, and categories."""
+"""COCO's JSON: images, annotations with boxes, masks and scores, and categories; or captions."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
 def document(target: Path, named: Iterable[tuple[Entry, str]], wanted: Wanted) -> None:
     """Write entries, each with its file's name. Holds one of them at a time.
 
-    Annotations wait in a file of their own, as COCO has all images first.
+    Rows that were to have boxes make a file of instances, others one of captions. Annotations wait
+    in a file of their own, as COCO has all images first.
     """
     with (
         open(target, "w", encoding="utf-8") as file,
@@ -32,15 +33,32 @@ def document(target: Path, named: Iterable[tuple[Entry, str]], wanted: Wanted) -
             image = {"id": entry.number, "file_name": name}
             file.write(json_text(image | {"width": entry.width, "height": entry.height}))
             wanted.tally.pictures += 1
-            for found in entry.found():
-                waiting.write(",\n" if wanted.tally.boxes else "\n")
-                wanted.tally.boxes += 1
-                waiting.write(json_text(annotation(found, entry, wanted)))
+            for made in instances(entry, wanted) if wanted.looks else captions(entry, wanted):
+                waiting.write(",\n" if made["id"] > 1 else "\n")
+                waiting.write(json_text(made))
         file.write('\n],"annotations":[')
         waiting.seek(0)
         shutil.copyfileobj(waiting, file)
-        categories = [{"id": place + 1, "name": label} for label, place in wanted.labels.items()]
-        file.write(f'\n],"categories":{json_text(categories)}}}\n')
+        file.write("\n]")
+        if wanted.looks:  # pycocotools asks every annotation for a category where there are any
+            known = [{"id": place + 1, "name": label} for label, place in wanted.labels.items()]
+            file.write(f',"categories":{json_text(known)}')
+        file.write("}\n")
+
+
+def captions(entry: Entry, wanted: Wanted) -> Iterator[dict[str, Any]]:
+    """The picture's answers as COCO has captions, each with the prompt that it answers."""
+    for row in entry.rows:
+        wanted.tally.captions += 1
+        made = {"id": wanted.tally.captions, "image_id": entry.number}
+        yield made | {"caption": row["answer"] or "", "prompt": row["prompt"]}
+
+
+def instances(entry: Entry, wanted: Wanted) -> Iterator[dict[str, Any]]:
+    """The picture's boxes as COCO has objects."""
+    for found in entry.found():
+        wanted.tally.boxes += 1
+        yield annotation(found, entry, wanted)
 
 
 def annotation(found: Found, entry: Entry, wanted: Wanted) -> dict[str, Any]:
@@ -54,14 +72,12 @@ def annotation(found: Found, entry: Entry, wanted: Wanted) -> dict[str, Any]:
         "iscrowd": 0,
         "score": found.score,
     }
-    if found.rle is not None:
-        from pgcli.records import Rle
+    if found.mask is not None:
         from pgcli.rle import area
 
-        height, width = found.rle["size"]
-        made["segmentation"] = {"size": [height, width], "counts": found.rle["counts"]}
-        made["area"] = area(Rle((height, width), found.rle["counts"]))
+        made["segmentation"] = {"size": list(found.mask.size), "counts": found.mask.counts}
+        made["area"] = area(found.mask)
     return made
 
 
-COCO = Format(write, holds_boxes=True, takes=frozenset({"labels", "root"}))
+COCO = Format(write, takes=frozenset({"labels", "root"}))

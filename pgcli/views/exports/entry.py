@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pgcli.records import LOOKING
+from pgcli.records import LOOKING, Rle
 
 Row = Mapping[str, Any]
 #: What happens to a text that is there already.
@@ -19,7 +19,7 @@ NAMED = 5  # of what is told one by one
 
 
 class Found(NamedTuple):
-    """A box: its label, left, top, width and height in pixels, its score, its mask's encoding."""
+    """A box: its label, left, top, width and height in pixels, its score, its mask if any."""
 
     label: str
     left: float
@@ -27,7 +27,7 @@ class Found(NamedTuple):
     width: float
     height: float
     score: float | None
-    rle: Mapping[str, Any] | None
+    mask: Rle | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +68,27 @@ def found_in(row: Row) -> Iterator[Found]:
     """A row's boxes, each with its mask if that was decoded."""
     masks = row.get("masks") or []
     for place, box in enumerate(row["boxes"]):
-        mask = masks[place] if place < len(masks) else None
+        rle = masks[place]["rle"] if place < len(masks) and masks[place] else None
+        mask = rle and Rle((rle["size"][0], rle["size"][1]), rle["counts"])
         left, top = box["xmin"], box["ymin"]
         # corners have six digits: what a difference has beyond is of the floats alone
         width, height = round(box["xmax"] - left, 4), round(box["ymax"] - top, 4)
-        yield Found(box["label"], left, top, width, height, box.get("score"), mask and mask["rle"])
+        yield Found(box["label"], left, top, width, height, box.get("score"), mask)
 
 
 @dataclass
 class Tally:
     """What an export wrote, and what it did not.
 
-    `missing` pictures could not be read, `left` texts were there before and stay, `nameless` ones
-    found no name that was free; `renamed` tells which names were taken, the first few of them.
+    `maskless` boxes stand for their masks, which are not there; `missing` pictures could not be
+    read, `left` texts were there before and stay, `nameless` ones found no name that was free;
+    `renamed` tells which names were taken, the first few of them.
     """
 
     pictures: int = 0
     boxes: int = 0
+    captions: int = 0
+    maskless: int = 0
     missing: int = 0
     left: int = 0
     nameless: int = 0
@@ -101,11 +105,14 @@ class Tally:
 class Wanted:
     """What was asked for. `labels` are all labels, each with its place from 0; `columns` the rows'.
 
-    `prefix` stands before a picture's address; `before` and `after` a text.
+    `looks` says that some row was to have boxes, `masks` that some box has a mask. `prefix` stands
+    before a picture's address; `before` and `after` a text.
     """
 
     labels: Mapping[str, int] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
+    looks: bool = False
+    masks: bool = False
     pictures: Pictures = "link"
     prefix: str = ""
     before: str = ""

@@ -1,4 +1,4 @@
-"""Label Studio's tasks with predictions: boxes in percent, and answers as text."""
+"""Label Studio's tasks with predictions: masks, boxes in percent, and answers as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from pgcli.records import LOOKING
 from pgcli.rows import json_text
-from pgcli.views.exports.entry import Entry, Format, Row, Wanted, found_in
+from pgcli.views.exports.entry import Entry, Format, Found, Row, Wanted, found_in
 
 
 def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
@@ -42,30 +42,45 @@ def model_of(row: Row) -> str:
 
 
 def results_of(row: Row, entry: Entry, wanted: Wanted) -> Iterator[dict[str, Any]]:
-    """A row's boxes, or its text."""
+    """A row's text, or its boxes; one with a mask is the mask, as a region is one or the other."""
     if row["task"] not in LOOKING:
         value: dict[str, Any] = {"text": [row["answer"] or ""]}
         yield {"from_name": "answer", "to_name": "image", "type": "textarea", "value": value}
     for found in found_in(row):
         wanted.tally.boxes += 1
-        value = {
-            "x": 100 * found.left / entry.width,
-            "y": 100 * found.top / entry.height,
-            "width": 100 * found.width / entry.width,
-            "height": 100 * found.height / entry.height,
-            "rotation": 0,
-            "rectanglelabels": [found.label],
-        }
+        brush = painted(found)
         yield {
-            "from_name": "label",
+            "from_name": "mask" if brush else "label",
             "to_name": "image",
-            "type": "rectanglelabels",
+            "type": "brushlabels" if brush else "rectanglelabels",
             "original_width": entry.width,
             "original_height": entry.height,
             "image_rotation": 0,
             "score": found.score,
-            "value": value,
+            "value": brush or rectangle(found, entry),
         }
+
+
+def rectangle(found: Found, entry: Entry) -> dict[str, Any]:
+    """The box in percent of the picture's sides."""
+    return {
+        "x": 100 * found.left / entry.width,
+        "y": 100 * found.top / entry.height,
+        "width": 100 * found.width / entry.width,
+        "height": 100 * found.height / entry.height,
+        "rotation": 0,
+        "rectanglelabels": [found.label],
+    }
+
+
+def painted(found: Found) -> dict[str, Any] | None:
+    """The mask as a brush would have painted it; None where there is none."""
+    if found.mask is None:
+        return None
+    from pgcli.views.exports.brush import brush
+
+    runs = brush(found.mask)
+    return {"format": "rle", "rle": list(runs), "brushlabels": [found.label]} if runs else None
 
 
 LABEL_STUDIO = Format(write, takes=frozenset({"labels", "root", "image_prefix"}))

@@ -1,9 +1,9 @@
-"""YOLO's folder: images/, labels/ with a line for each box, and data.yaml."""
+"""YOLO's folder: images/, labels/ with a line for each box or polygon, and data.yaml."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from pgcli.rows import json_text
@@ -17,7 +17,8 @@ NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
     """Fill the folder. A picture without boxes has an empty file: nothing is in it.
 
-    A picture that cannot be read is left out with its boxes.
+    Where some box has a mask, all are polygons: Ultralytics refuses labels of both kinds. A picture
+    that cannot be read is left out with its boxes.
     """
     (target / "images").mkdir()
     (target / "labels").mkdir()
@@ -25,7 +26,7 @@ def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
         if not placed(target / "images", entry, wanted):
             wanted.tally.missing += 1
             continue
-        lines = [line(found, entry, wanted.labels[found.label]) for found in entry.found()]
+        lines = [line(found, entry, wanted) for found in entry.found()]
         file = target / "labels" / PurePosixPath(entry.name).with_suffix(".txt")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(lines), encoding="utf-8")
@@ -36,12 +37,27 @@ def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
     (target / "data.yaml").write_text(f"{head}\n{names}" if names else f"{head} {{}}\n", "utf-8")
 
 
-def line(found: Found, entry: Entry, place: int) -> str:
-    """Class, middle and size of a box, as shares of the picture's sides."""
+def line(found: Found, entry: Entry, wanted: Wanted) -> str:
+    """Class, and middle and size of a box or the points of a polygon, as shares of the sides."""
     left, right = shares(found.left, found.left + found.width, entry.width)
     top, bottom = shares(found.top, found.top + found.height, entry.height)
-    numbers = ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
-    return f"{place} " + " ".join(f"{number:.6f}" for number in numbers) + "\n"
+    numbers: Sequence[float]
+    if not wanted.masks:
+        numbers = ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
+    elif not (numbers := outline(found, entry)):
+        wanted.tally.maskless += 1
+        numbers = (left, top, right, top, right, bottom, left, bottom)
+    return f"{wanted.labels[found.label]} " + " ".join(f"{one:.6f}" for one in numbers) + "\n"
+
+
+def outline(found: Found, entry: Entry) -> list[float]:
+    """The mask's polygon, x and y in turn, as shares of the sides; empty where there is none."""
+    if found.mask is None:
+        return []
+    from pgcli.views.exports.polygons import polygon
+
+    flat: list[float] = (polygon(found.mask) / (entry.width, entry.height)).ravel().tolist()
+    return flat
 
 
 def shares(low: float, high: float, side: int) -> tuple[float, float]:
