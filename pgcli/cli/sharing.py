@@ -8,7 +8,7 @@ import typer
 
 from pgcli.cli import values
 from pgcli.cli.commands import Command, app
-from pgcli.cli.options import Debug, Quiet, option
+from pgcli.cli.options import AllowPrivateHosts, AllowUrls, Debug, Quiet, option
 from pgcli.views.exports import FORMATS
 
 
@@ -45,9 +45,11 @@ def view(
             "Input",
             "--images",
             metavar="DIR",
-            help="Look there for the pictures that rows name, not in this folder.",
+            help="Look there for the pictures that rows name, and nowhere else.",
         ),
     ] = None,
+    allow_urls: AllowUrls = False,
+    allow_private_hosts: AllowPrivateHosts = False,
     limit: Annotated[
         int | None,
         option(
@@ -83,7 +85,17 @@ def view(
 ) -> None:
     from pgcli.cli import viewing
 
-    asked = viewing.Asked(output, assets, images, limit, size, draw, overwrite=overwrite)
+    asked = viewing.Asked(
+        output,
+        assets,
+        images,
+        limit,
+        size,
+        draw,
+        overwrite=overwrite,
+        allow_urls=allow_urls,
+        allow_private_hosts=allow_private_hosts,
+    )
     viewing.view(results, asked, quiet=quiet)
 
 
