@@ -15,6 +15,7 @@ from pgcli.records import Fault, Item
 from pgcli.remote import Reach
 from pgcli.remote.addresses import path_of
 from pgcli.sources.paths import away, leads_inside, real, scheme
+from pgcli.sources.patterns import meant
 from pgcli.sources.reading import ARCHIVE_ENDINGS, IMAGE_ENDINGS, MANIFEST_ENDINGS
 from pgcli.state.files import got
 from pgcli.state.folder import state_folder
@@ -86,6 +87,13 @@ class Places:
         inputs = {output: Input(output, search) for output in outputs}
         self._inputs = [inputs[output] for output in outputs]
 
+    def read(self) -> Iterator[str]:
+        """The paths that the runs of these outputs were told to read."""
+        for input in self._inputs:
+            here = (source for source in input.sources if source != "-" and not scheme(source))
+            for source in here:
+                yield from meant(os.path.join(input.begun_in, real(source)))  # noqa: PTH118
+
     def item(self, number: int, one: Wanted) -> Item:
         """The picture as an item: its file, its address, its bytes, or why there is none."""
         if scheme(one.image):
@@ -99,11 +107,15 @@ class Places:
             return Item(number, one.id, one.image, fault=input.fault(one.image))
         return Item(number, one.id, one.image, path)
 
+    def named(self, one: Wanted) -> str:
+        """The path that a row names, from where its run was begun."""
+        return os.path.join(self._inputs[one.file].begun_in, real(one.image))  # noqa: PTH118
+
     def file(self, one: Wanted) -> str | None:
         """The file that a row's path leads to, if it leads to one that may be a picture."""
         images, path = self._search.images, real(one.image)
         if images is None:
-            tried = [os.path.join(self._inputs[one.file].begun_in, path), path]  # noqa: PTH118
+            tried = [self.named(one), path]
         else:
             tried = [os.path.join(images, real(name)) for name in (one.image, one.id)]  # noqa: PTH118
         for path in tried:

@@ -149,7 +149,8 @@ def export(
             metavar="HOW",
             once=False,
             default="link",
-            help="yolo, imagefolder, fiftyone: link, copy or none of the pictures in the folder.",
+            help="yolo, imagefolder, fiftyone: link, copy or none of the pictures in the folder; "
+            "what is no file is copied.",
         ),
     ] = None,
     root: Annotated[
@@ -200,6 +201,8 @@ def export(
             help="Write texts as they are, also those that a spreadsheet takes for formulas.",
         ),
     ] = False,
+    allow_urls: AllowUrls = False,
+    allow_private_hosts: AllowPrivateHosts = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -218,6 +221,8 @@ def export(
         append=append,
         existing=existing,
         csv_raw=csv_raw or None,
+        allow_urls=allow_urls,
+        allow_private_hosts=allow_private_hosts,
     )
     if code := exported(results, to, output, choices, Screen(quiet=quiet)):
         raise typer.Exit(code)
