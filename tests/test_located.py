@@ -191,7 +191,9 @@ def test_a_file_that_is_called_as_bytes_in_a_table_is_not_taken_for_them(here: P
         assert drawn.convert("RGB").getpixel((15, 25))[0] < 60  # type: ignore[index]
 
 
-def test_a_table_of_paths_is_exported_with_the_files_that_it_names(here: Path) -> None:
+def test_a_table_of_paths_is_exported_with_the_files_that_it_names(
+    capsys: Capture, here: Path
+) -> None:
     Path("set").mkdir()
     (here / "set" / "a.png").write_bytes(PICTURES["a.png"])
     table("set/shop.parquet", ["a.png"])
@@ -199,6 +201,9 @@ def test_a_table_of_paths_is_exported_with_the_files_that_it_names(here: Path) -
     assert done("export", "rows.jsonl", "--to", "imagefolder", "-o", "folder") == 0
     (link,) = Path("folder").rglob("*.png")
     assert link.is_symlink()
+    Path("set/shop.parquet").unlink()  # the files are there, so that nobody misses it
+    code, err = said(capsys, "export", "rows.jsonl", "--to", "imagefolder", "-o", "later")
+    assert (code, "cannot be opened" in err) == (0, False)
     assert link.read_bytes() == PICTURES["a.png"]
 
 

@@ -129,9 +129,12 @@ class Places:
         """What is at an address, if addresses may be asked, or lies in an archive at one."""
         placed = away(one.image, allow_urls=self._search.reach is not None)
         if placed.fault is None and is_held(path_of(one.image)):
-            held = self._inputs[one.file].item(number, one)
+            input = self._inputs[one.file]
+            held = input.item(number, one)
             if held is not None:
                 return held
+            if input.is_closed:
+                return Item(number, one.id, one.image, fault=input.fault(one.image))
         return Item(number, one.id, one.image, placed.path, fault=placed.fault)
 
 
@@ -158,7 +161,8 @@ class Input:
         self.sources = [one for one in sources or () if isinstance(one, str)]
         self._items: Iterator[Item] | None = None
         self._last: Item | None = None
-        self._is_closed = False
+        self._why: Exception | str = ""
+        self._is_told = False
 
     def may_hold(self, image: str) -> bool:
         """Whether a relative path may be the name of bytes in a table, not that of a file.
@@ -185,9 +189,18 @@ class Input:
             return None
         return Item(number, one.id, one.image, found.path, found.data, fault=found.fault)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether what the run read could not be opened again, or not to its end."""
+        return self._why != ""
+
     def fault(self, image: str) -> Fault:
-        """Why there is no picture where the row names one."""
-        if self._is_closed:
+        """Why there is no picture where the row names one; what stands in the way is told once."""
+        if self.is_closed:
+            if not self._is_told:
+                told = f"the input of {self._output} cannot be opened again: {self._why}"
+                self._search.tell(told, hint=getattr(self._why, "hint", ""))
+                self._is_told = True
             return CLOSED
         is_known = self._record is not None or self._search.again is not None
         return UNKNOWN if is_held(image) and not is_known else GONE
@@ -207,10 +220,8 @@ class Input:
         return items
 
     def _given_up(self, why: Exception | str) -> Iterator[Item]:
-        """Nothing more, once it is told why."""
-        self._is_closed = True
-        told = f"the input of {self._output} cannot be opened again: {why}"
-        self._search.tell(told, hint=getattr(why, "hint", ""))
+        """Nothing more, for this reason."""
+        self._why = why
         return iter(())
 
 
