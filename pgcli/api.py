@@ -13,7 +13,7 @@ from pgcli import tasks
 from pgcli.errors import UsageError
 from pgcli.images import Limits, look
 from pgcli.records import Answer, Item, Picture, Region, error_answer
-from pgcli.remote import Reach
+from pgcli.remote import Reach, reach_if
 from pgcli.run import answers
 from pgcli.sources import Reading, open_sources
 from pgcli.tasks import Question
@@ -191,7 +191,7 @@ class Engine:
         progress: bool,
     ) -> Iterator[Answer]:
         engine = self._engine
-        reach = Reach(allow_private_hosts=self._allow_private_hosts) if self._allow_urls else None
+        reach = reach_if(allow_urls=self._allow_urls, allow_private_hosts=self._allow_private_hosts)
         items, total = _items(source, question, reach)
         eye = partial(look, square=self._square, limits=Limits())
 

@@ -623,8 +623,8 @@ def test_a_page_at_the_end_has_prompts_beside_each_other(capsys, pretended, tmp_
     assert code == 0
     assert len(rows(out)) == (6 if output == "-" else 0)
     text = page.read_text()
-    assert '"what?"' in text
-    assert '"what 2"' in text or '"what"' in text
+    assert '"name":"what?"' in text
+    assert '"name":"what!"' in text
     assert f"{page}: 6 rows, 3 pictures" in err
     code, _, err = call(capsys, *asked, "-o", "-", "--view", page)
     assert code == 13

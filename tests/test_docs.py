@@ -139,7 +139,7 @@ def beside(tmp_path: Path) -> Path:
         (
             "outputs.md",
             "boxes.jsonl coco.json yolo tasks.json imagefolder fiftyone boxes.csv captions.json "
-            "captions.tar captions/one.caption".split(),
+            "captions.tar captions/one.caption captioned.tar".split(),
         ),
     ],
 )

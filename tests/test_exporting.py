@@ -147,7 +147,7 @@ def test_no_text_and_no_link_comes_of_a_file_that_is_no_picture(
     assert exported(capsys, file, "txt", None)[0] == 3
     assert files(folder).keys() == {"picture.txt"}
     assert exported(capsys, file, "yolo", tmp_path / "yolo")[0] == 3
-    assert [link.name for link in (tmp_path / "yolo" / "images").iterdir()] == ["picture"]
+    assert [link.name for link in (tmp_path / "yolo" / "images").iterdir()] == ["picture.jpg"]
 
 
 ODD = ["a\0b.png", "", "/", ".", "..", "file:%FF%00.png", "http://x/y.png", "x" * 5000 + ".png"]

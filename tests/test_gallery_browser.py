@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pgcli.cli import viewing
 from pgcli.cli.app import main
+from pgcli.cli.screen import Screen
 from pgcli.rle import encode
 from tests.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row, saved
 
@@ -302,6 +304,99 @@ def test_several_files_stand_side_by_side(seen: Any, tmp_path: Path) -> None:
     assert shown.all(".card .answer").all_text_contents() == ["same", "else"]
     shown.press("j", "z")
     playwright.expect(shown.all("#stage .figure")).to_have_count(1)
+
+
+LONG = "what colour is the background of this picture, and is there anything else to know?"
+PROMPTS = ("is there a star anywhere in it?", "how many shapes are there?", LONG)
+
+
+def by_prompt(folder: Path, rows: list[dict[str, Any]], prompts: Sequence[str] = PROMPTS) -> Path:
+    """The page that a run of several prompts makes at its end."""
+    file, page = saved(folder / "rows.jsonl", rows), folder / "prompts.html"
+    parts = [viewing.Part(file, prompt, prompt) for prompt in prompts]
+    viewing.show(parts, viewing.Asked(str(page), images=str(folder)), Screen(quiet=True))
+    return page
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_prompts_about_a_picture_are_named_once_each_beneath_it(
+    seen: Any, tmp_path: Path, size: dict[str, int]
+) -> None:
+    drawn(tmp_path, 3)
+    rows = [
+        row(n, task="ask", prompt=prompt, answer=f"{n}: {prompt.split()[0]}")
+        for n in range(3)
+        for prompt in PROMPTS
+    ]
+    shown = seen(by_prompt(tmp_path, rows), viewport=size)
+    shown.says("3 pictures")
+    card = shown.all(".card").first
+    playwright.expect(card.locator("img")).to_have_count(1)
+    assert card.inner_text().split("\n") == [
+        *(one for prompt in PROMPTS for one in (prompt, f"0: {prompt.split()[0]}")),
+        "00000.png",
+    ]
+    # nothing that a card says is below its edge
+    room = shown.all(".card").evaluate_all(
+        "all => all.map(c => c.getBoundingClientRect().bottom"
+        " - c.querySelector('.foot').getBoundingClientRect().bottom)"
+    )
+    assert min(room) > 0
+    shown.press("j", "z")
+    playwright.expect(shown.all("#stage .figure")).to_have_count(1)
+    assert shown.all("#details section").first.inner_text().count(PROMPTS[0]) == 1
+    shown.press("Escape")
+    if size is WIDE:
+        assert shown.all("#field-prompt").is_hidden()  # the part's choice is the prompt's
+        shown.page.select_option("#file", label=PROMPTS[1])
+        assert shown.all(".card .answer").all_text_contents() == [f"{n}: how" for n in range(3)]
+        shown.all("#about").click()
+        assert shown.all("#panel").inner_text().count("Results") == 3
+
+
+def test_boxes_of_several_prompts_are_on_pictures_beside_each_other(
+    seen: Any, tmp_path: Path
+) -> None:
+    drawn(tmp_path, 2)
+    prompts = ("detect cat", "detect dog")
+    rows = [
+        row(n, task="detect", prompt=prompt, boxes=[box(prompt[7:])] * n)
+        for n in range(2)
+        for prompt in prompts
+    ]
+    shown = seen(by_prompt(tmp_path, rows, prompts), viewport={"width": 1600, "height": 700})
+    playwright.expect(shown.all(".card").last.locator("img")).to_have_count(2)
+    assert shown.all(".card").last.locator("svg.marks text").all_text_contents() == ["cat", "dog"]
+    assert shown.all(".card .asked").count() == 0
+    shown.press("j", "ArrowRight", "z")
+    first, second = (shown.all("#stage .figure").nth(place).bounding_box() for place in range(2))
+    assert first["x"] < second["x"]
+    assert first["y"] == second["y"]
+    shown.page.set_viewport_size(PHONE)
+    shown.page.wait_for_timeout(100)
+    first, second = (shown.all("#stage .figure").nth(place).bounding_box() for place in range(2))
+    assert first["y"] < second["y"]  # lying pictures are larger so
+    assert first["x"] == second["x"]
+
+
+def test_what_is_counted_is_what_is_shown(seen: Any, tmp_path: Path) -> None:
+    drawn(tmp_path, 3)
+    rows = [row(n, prompt=prompt, answer=f"w{n}") for n in range(2) for prompt in PROMPTS[:2]]
+    rows += [failed(2) | {"prompt": prompt} for prompt in PROMPTS[:2]]
+    shown = seen(by_prompt(tmp_path, rows, PROMPTS[:2]))
+    shown.says("2 pictures")
+    shown.press("/")
+    shown.page.keyboard.type("w1")
+    shown.says("1 picture of 2")
+    shown.press("Escape", "e")
+    shown.all("#search").fill("")
+    shown.says("1 picture")
+    for name in ("one", "two"):
+        saved(tmp_path / f"{name}.jsonl", rows)
+    page = tmp_path / "both.html"
+    names = [str(tmp_path / f"{name}.jsonl") for name in ("one", "two")]
+    assert main(["view", *names, "-o", str(page), "--images", str(tmp_path), "-q"]) == 0
+    seen(page).says("4 questions")  # two about each picture
 
 
 def test_pictures_beside_the_page_are_shown(seen: Any, tmp_path: Path) -> None:

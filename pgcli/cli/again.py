@@ -11,7 +11,7 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.records import Item
-from pgcli.remote import Reach
+from pgcli.remote import Reach, reach_if
 from pgcli.run import first_rows, spread
 from pgcli.sources import Reading, open_sources
 from pgcli.state.folder import state_folder
@@ -19,10 +19,13 @@ from pgcli.state.state import files_listed
 from pgcli.tasks import Question, columns, with_prompts
 
 
-def items_again(output: Path, record: Mapping[str, Any]) -> Iterator[Item] | None:
+def items_again(
+    output: Path, record: Mapping[str, Any], reach: Reach | None
+) -> Iterator[Item] | None:
     """The items that a run's rows are of, read from its input again; None where that was a pipe.
 
-    Raises UsageError where the run was begun in another folder, and what opening sources raises.
+    Addresses are read by way of `reach`. Raises UsageError where the run was begun in another
+    folder, and what opening sources raises.
     """
     told, settings = record["told"], record["settings"]
     if "-" in told["sources"]:
@@ -45,7 +48,7 @@ def items_again(output: Path, record: Mapping[str, Any]) -> Iterator[Item] | Non
         refuses_prompts=question.refuses_prompts,
         choices_column=question.choices_column,
         allow_outside_root=told["allow_outside_root"],
-        reach=reach_of(told),
+        reach=reach,
     )
     if os.path.realpath(told["folder"]) != os.path.realpath("."):
         raise UsageError(
@@ -64,8 +67,16 @@ def items_again(output: Path, record: Mapping[str, Any]) -> Iterator[Item] | Non
     return again
 
 
-def reach_of(told: Mapping[str, Any]) -> Reach | None:
+def reach_of(record: Mapping[str, Any]) -> Reach | None:
     """The way to addresses that a run had, if it had one."""
-    if not told.get("allow_urls"):
-        return None
-    return Reach(allow_private_hosts=told["allow_private_hosts"])
+    told = record["told"]
+    return reach_if(
+        allow_urls=bool(told.get("allow_urls")),
+        allow_private_hosts=bool(told.get("allow_private_hosts")),
+    )
+
+
+def told_in(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a run's record tells besides its settings."""
+    told = record.get("told")
+    return told if isinstance(told, Mapping) else {}

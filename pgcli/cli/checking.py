@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.cli import stdout
-from pgcli.cli.again import items_again
+from pgcli.cli.again import items_again, reach_of
 from pgcli.errors import Difference, UsageError
 from pgcli.records import Item
 from pgcli.sinks.reading import Placed, placed_rows
@@ -98,5 +98,5 @@ def against(
 
 def expected(output: Path, record: Mapping[str, Any]) -> Iterator[tuple[Item, str]] | None:
     """The items and prompts that a run's rows are to be of; None where they came on a pipe."""
-    items = items_again(output, record)
+    items = items_again(output, record, reach_of(record))
     return None if items is None else ((item, one) for item in items for one in item.prompts)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from pgcli.cli.drawing.painter import NotDrawing
 from pgcli.cli.output import layout_of
-from pgcli.cli.plan import Plan
+from pgcli.cli.plan import Plan, reading
 from pgcli.cli.publishing import check_free
+from pgcli.cli.screen import Screen
 from pgcli.errors import OutputExists, UsageError
-from pgcli.records import Answer
+from pgcli.records import Answer, Item
 from pgcli.rows import json_text
 from pgcli.sinks.reading import results
+from pgcli.sources import open_sources
 from pgcli.state.writing import writing
 from pgcli.tasks import columns
 
 MOST = 6  # prompts beside each other; more would leave none of them room
-LONGEST = 40  # characters of a prompt that the page names it by
 
 
 class NotCompared(NotDrawing):
@@ -48,13 +50,17 @@ class Compared(NotCompared):
         """Make the page. Raises what `pgcli view` does."""
         from pgcli.cli import viewing
 
-        chosen = self._plan.options.output
-        rows = self._kept if self._is_kept else Path(chosen.output)
-        prompts = self._plan.question.templates or ()
-        is_split = 1 < len(prompts) <= MOST and not columns(self._plan.question)
-        files = self._split(rows) if is_split else [rows]
-        asked = viewing.Asked(self._page, None, None, None, None, overwrite=True)
-        viewing.view([str(file) for file in files], asked, quiet=quiet)
+        chosen = self._plan.options
+        rows = self._kept if self._is_kept else Path(chosen.output.output)
+        asked = viewing.Asked(
+            self._page,
+            overwrite=True,
+            allow_urls=chosen.input.allow_urls,
+            allow_private_hosts=chosen.input.allow_private_hosts,
+            again=self._again,
+        )
+        parts = [viewing.Part(rows, prompt, prompt) for prompt in self._prompts(rows)]
+        viewing.show(parts or [viewing.Part(rows, rows.name)], asked, Screen(quiet=quiet))
         self._folder.cleanup()
 
     def __exit__(
@@ -66,23 +72,22 @@ class Compared(NotCompared):
         if kind is not None:
             self._folder.cleanup()
 
-    def _split(self, rows: Path) -> list[Path]:
-        """The rows in a file for each prompt, named by it."""
-        folder = Path(self._folder.name) / "prompts"
-        folder.mkdir()
-        files: dict[str, Path] = {}
-        for row in results(rows):
-            prompt = row["prompt"]
-            if prompt not in files:
-                words = re.sub(r"[^\w ?-]+", " ", prompt)[:LONGEST].strip() or "prompt"
-                name, number = words, 1
-                while (folder / name).exists():
-                    number += 1
-                    name = f"{words} {number}"
-                files[prompt] = folder / name
-                files[prompt].touch()
-            add(files[prompt], json_text(row))
-        return list(files.values())
+    def _prompts(self, rows: Path) -> list[str]:
+        """The prompts that are shown beside each other, if some are: those of all pictures."""
+        asked = self._plan.question.templates or ()
+        if not 1 < len(asked) <= MOST or columns(self._plan.question):
+            return []
+        found = list(dict.fromkeys(row["prompt"] for row in results(rows)))
+        return found if len(found) > 1 else []
+
+    def _again(self) -> Iterator[Item] | None:
+        """The run's input once more, for rows that no record lies beside."""
+        plan = self._plan
+        if "-" in plan.names:
+            return None
+        # opened anew: the run's own way to addresses ended with it
+        source = open_sources(plan.names, reading(plan.question, plan.options))
+        return iter(replace(plan, source=source).items())
 
 
 def add(file: Path, line: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pgcli.cli.again import told_in
 from pgcli.cli.standing import standing
 from pgcli.errors import UsageError
 from pgcli.state.folder import state_folder
@@ -30,12 +31,6 @@ def described(output: Path, called: str) -> ResultFile:
     sources = told.get("sources", settings.get("sources"))
     pictures: Hashable = json.dumps([sources, settings.get("columns")], default=str)
     return ResultFile(called, facts, asked, how_far(output), pictures if sources else ())
-
-
-def told_in(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a run's record tells besides its settings."""
-    told = record.get("told")
-    return told if isinstance(told, Mapping) else {}
 
 
 def written_in(output: Path) -> Mapping[str, Any]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 
+from pgcli.cli.gathering import Gathering
+from pgcli.cli.located import Search, Tell
 from pgcli.cli.publishing import check_free, published
 from pgcli.cli.screen import Screen
-from pgcli.cli.surveying import Survey, entries, surveyed
+from pgcli.cli.surveying import Survey, surveyed
 from pgcli.errors import NoInputError, UsageError
+from pgcli.remote import reach_if
 from pgcli.sinks.reading import results
 from pgcli.sources.paths import leads_inside
 from pgcli.state.writing import writing
@@ -36,10 +39,17 @@ class Choices:
     append: str | None = None
     existing: Existing | None = None
     csv_raw: bool | None = None
+    allow_urls: bool = False
+    allow_private_hosts: bool = False
+
+    def search(self, tell: Tell) -> Search:
+        """How pictures are looked for."""
+        reach = reach_if(allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts)
+        return Search(tell, reach=reach)
 
 
 #: These say something to every format.
-ALWAYS = {"prompt", "overwrite"}
+ALWAYS = {"prompt", "overwrite", "allow_urls", "allow_private_hosts"}
 
 
 def export(path: str, to: str, output: str | None, choices: Choices, screen: Screen) -> int:
@@ -67,33 +77,29 @@ def export(path: str, to: str, output: str | None, choices: Choices, screen: Scr
         is_raw=bool(choices.csv_raw),
         tally=tally,
     )
-
-    def again() -> Iterator[Entry]:
-        # a run may go on meanwhile: its later rows were not surveyed
-        rows = islice(results(Path(path)), found.rows)
-        return entries(rows, choices.prompt, Path(path), choices.root, format, tally)
-
-    write(format, target, again, wanted, overwrite=choices.overwrite)
-    tell(to, output or "beside the pictures", found, tally, screen)
-    return INCOMPLETE if tally.missing or tally.nameless else 0
+    search = choices.search(screen.say)
+    pictures = Gathering(Path(path), format, wanted, search)
+    if not format.merged:
+        pictures.spare(target)
+    # a run may go on meanwhile: its later rows were not surveyed
+    rows = islice(results(Path(path)), found.rows)
+    entries = pictures.entries(rows, choices.prompt, choices.root)
+    write(format, target, entries, wanted, overwrite=choices.overwrite)
+    tell(to, output or "beside the pictures", found, tally, search)
+    return INCOMPLETE if tally.missing.count or tally.nameless else 0
 
 
 def write(
-    format: Format,
-    target: Path,
-    again: Callable[[], Iterator[Entry]],
-    wanted: Wanted,
-    *,
-    overwrite: bool,
+    format: Format, target: Path, entries: Iterator[Entry], wanted: Wanted, *, overwrite: bool
 ) -> None:
     """Write the export: among files that are there, or as a whole."""
     if format.merged:
         with writing(target):
             target.mkdir(exist_ok=True)
-        format.write(target, again(), wanted)
+        format.write(target, entries, wanted)
         return
     with published(target, is_folder=format.is_folder, overwrite=overwrite) as part:
-        format.write(part, spared(again(), target) if format.is_folder else again(), wanted)
+        format.write(part, spared(entries, target) if format.is_folder else entries, wanted)
 
 
 def known(to: str) -> Format:
@@ -202,21 +208,25 @@ def spared(pictures: Iterator[Entry], target: Path) -> Iterator[Entry]:
         yield entry
 
 
-def tell(to: str, place: str, found: Survey, tally: Tally, screen: Screen) -> None:
+def tell(to: str, place: str, found: Survey, tally: Tally, search: Search) -> None:
     """Say what was written and what was not."""
     captions = f" with {tally.captions:,} captions" if tally.captions else ""
     boxes = f" with {tally.boxes:,} boxes" if found.looks else captions
     notes = [
+        (tally.copied, "pictures copied, as they are no files that could be linked to"),
         (found.errors, "rows with errors left out"),
         (found.others, "rows of other prompts left out"),
         (tally.maskless, "boxes without a mask written as rectangles"),
         (tally.left, "texts that were there stay as they are"),
-        (tally.missing, "pictures left out, as they cannot be read"),
+        (tally.missing.count, "pictures left out, as they cannot be read"),
         (tally.nameless, "texts not written, as no name was left"),
     ]
     more = "".join(f"; {count:,} {what}" for count, what in notes if count)
-    screen.say(f"exported {tally.pictures:,} pictures{boxes} as {to} to {place}{more}")
+    search.tell(f"exported {tally.pictures:,} pictures{boxes} as {to} to {place}{more}")
+    if tally.missing.count:
+        hint = search.hint(tally.missing)
+        search.tell(f"the first that is left out: {tally.missing.first}", hint=hint)
     if tally.renamed:
         rest = tally.renamed - len(tally.told)
         others = f", and {rest:,} more" if rest else ""
-        screen.say(f"names that were taken: {', '.join(tally.told)}{others}")
+        search.tell(f"names that were taken: {', '.join(tally.told)}{others}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from glob import has_magic
 from math import ceil
 from pathlib import Path
 
@@ -17,8 +16,7 @@ from pgcli.records import Item
 from pgcli.remote import Reach
 from pgcli.run import first_rows, spread
 from pgcli.sources import Reading, Source, open_sources
-from pgcli.sources.paths import real, scheme
-from pgcli.sources.patterns import is_output, matches
+from pgcli.sources.patterns import meant
 from pgcli.state.shard import CHUNK_ROWS, Shard, shard
 from pgcli.tasks import Question, columns, insist_on_room, with_prompts
 
@@ -198,8 +196,7 @@ def spare_the_input(names: Sequence[str], output: str) -> None:
     if output == "-" or not os.path.exists(output):  # noqa: PTH110 - Path raises for a long name
         return
     for name in names:
-        globbed = matches(name) if has_magic(name) and not scheme(name) else ()
-        for path in (real(name), *(path for path in globbed if not is_output(path))):
+        for path in meant(name):
             if Path(path).exists() and Path(path).samefile(output):
                 raise UsageError(
                     f"{output} is an input and would be overwritten", hint="choose another -o"

@@ -8,7 +8,7 @@ import typer
 
 from pgcli.cli import values
 from pgcli.cli.commands import Command, app
-from pgcli.cli.options import Debug, Quiet, option
+from pgcli.cli.options import AllowPrivateHosts, AllowUrls, Debug, Quiet, option
 from pgcli.views.exports import FORMATS
 
 
@@ -45,9 +45,11 @@ def view(
             "Input",
             "--images",
             metavar="DIR",
-            help="Look there for the pictures that rows name, not in this folder.",
+            help="Look there for the pictures that rows name, and nowhere else.",
         ),
     ] = None,
+    allow_urls: AllowUrls = False,
+    allow_private_hosts: AllowPrivateHosts = False,
     limit: Annotated[
         int | None,
         option(
@@ -83,7 +85,17 @@ def view(
 ) -> None:
     from pgcli.cli import viewing
 
-    asked = viewing.Asked(output, assets, images, limit, size, draw, overwrite=overwrite)
+    asked = viewing.Asked(
+        output,
+        assets,
+        images,
+        limit,
+        size,
+        draw,
+        overwrite=overwrite,
+        allow_urls=allow_urls,
+        allow_private_hosts=allow_private_hosts,
+    )
     viewing.view(results, asked, quiet=quiet)
 
 
@@ -137,7 +149,8 @@ def export(
             metavar="HOW",
             once=False,
             default="link",
-            help="yolo, imagefolder, fiftyone: link, copy or none of the pictures in the folder.",
+            help="yolo, imagefolder, fiftyone: link, copy or none of the pictures in the folder; "
+            "what is no file is copied.",
         ),
     ] = None,
     root: Annotated[
@@ -188,6 +201,8 @@ def export(
             help="Write texts as they are, also those that a spreadsheet takes for formulas.",
         ),
     ] = False,
+    allow_urls: AllowUrls = False,
+    allow_private_hosts: AllowPrivateHosts = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -206,6 +221,8 @@ def export(
         append=append,
         existing=existing,
         csv_raw=csv_raw or None,
+        allow_urls=allow_urls,
+        allow_private_hosts=allow_private_hosts,
     )
     if code := exported(results, to, output, choices, Screen(quiet=quiet)):
         raise typer.Exit(code)

@@ -1,27 +1,18 @@
-"""Rows of a result file on their way into an export: checked, counted, gathered by picture."""
+"""Rows of a result file on their way into an export: checked and counted."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pgcli.cli.drawing.naming import Names
+from pgcli.cli.located import picture_of
 from pgcli.errors import UsageError
-from pgcli.printable import encodable
 from pgcli.records import LOOKING, Rle
 from pgcli.rows import cleaned
-from pgcli.sources.paths import real, scheme
-from pgcli.sources.reading import IMAGE_ENDINGS
-from pgcli.state.files import got
-from pgcli.state.folder import state_folder
-from pgcli.state.state import RUN
-from pgcli.views.exports.entry import Entry, Format, Row, Tally, found_in
-from pgcli.views.exports.pictures import picture_at
+from pgcli.views.exports.entry import Row, found_in
 
 NAMED = 5  # prompts that a message names
 TEXTS = ("id", "image", "task", "prompt")
@@ -129,68 +120,3 @@ def check_mask(rle: Any, sides: tuple[Any, ...]) -> None:
     if tuple(rle["size"]) != sides[::-1]:
         raise ValueError("another size")
     area(Rle(sides[::-1], rle["counts"]))
-
-
-def picture_of(row: Row) -> tuple[object, ...]:
-    """What the rows of one picture share, which are together."""
-    return row["index"], row["id"], row["image"]
-
-
-def entries(
-    rows: Iterable[Row],
-    prompt: str | None,
-    results: Path,
-    root: str | None,
-    format: Format,
-    tally: Tally,
-) -> Iterator[Entry]:
-    """The pictures of rows that were surveyed, one by one, each with a name of its own."""
-    endings = frozenset[str]() if format.by_stem else IMAGE_ENDINGS
-    names = Names(endings)
-    began_in = begun_in(results)
-    good = told(rows, prompt, Survey())
-    for number, (_, same) in enumerate(groupby(good, key=picture_of), start=1):
-        group = tuple(same)
-        id_, image = group[0]["id"], group[0]["image"]
-        path = None if scheme(image) else os.path.join(began_in, real(image))  # noqa: PTH118
-        ending = PurePosixPath(real(id_)).suffix
-        if ending.lower() not in IMAGE_ENDINGS:
-            ending = PurePosixPath(real(image)).suffix
-        if ending.lower() not in IMAGE_ENDINGS:
-            ending = ""
-        # a text lies beside a picture whatever its name's bytes; what an index names is UTF-8
-        asked = real(id_) if format.merged else encodable(real(id_))
-        asked = asked.removesuffix(ending) if format.by_stem else asked
-        own, name = Names(endings).claim(asked, number), names.claim(asked, number)
-        whole, wish = (one.stem + (one.ending or ending) for one in (name, own))
-        if whole != wish and not format.merged and format.opens:
-            tally.rename(wish, whole)
-        called = image if root is None else within(root, image, path)
-        if (format.opens or format.merged) and not is_picture(path):
-            path = None
-        yield Entry(number, called, whole, path, group)
-
-
-def within(root: str, image: str, path: str | None) -> str:
-    """What the picture is called from the folder `root` on. Raises UsageError where it is not."""
-    name = os.path.relpath(path, root) if path else ".."
-    if name == ".." or name.startswith("../"):
-        raise UsageError(
-            f"{image} does not lie in {root}",
-            hint="--root names the folder that holds all pictures; leave it out for whole paths",
-        )
-    return encodable(name)
-
-
-def is_picture(path: str | None) -> bool:
-    """Whether it is called one or is one: a row from elsewhere may name any file of the user's."""
-    if path is None or Path(path).suffix.lower() in IMAGE_ENDINGS:
-        return path is not None
-    return picture_at(path) is not None
-
-
-def begun_in(results: Path) -> str:
-    """The folder from which a run named its pictures; this one where no run is known."""
-    told = (got(state_folder(results) / RUN) or {}).get("told")
-    folder = told.get("folder") if isinstance(told, dict) else None
-    return folder if isinstance(folder, str) and Path(folder).is_dir() else ""

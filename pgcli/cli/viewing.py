@@ -15,65 +15,110 @@ from rich.filesize import decimal
 
 from pgcli.cli.counting import counted
 from pgcli.cli.described import described
-from pgcli.cli.located import located
+from pgcli.cli.located import Again, Search, Tell, located
 from pgcli.cli.publishing import check_free, published
 from pgcli.cli.screen import Screen
 from pgcli.errors import NoInputError, OutputFailed, UsageError
 from pgcli.images import Limits
 from pgcli.records import Picture
-from pgcli.sinks.reading import results
+from pgcli.remote import reach_if
+from pgcli.sinks.reading import Row, results
 from pgcli.state.writing import exists, writing
 from pgcli.views.folder import write_below
 from pgcli.views.gallery.cards import Cards
 from pgcli.views.gallery.page import page
 from pgcli.views.gallery.pictures import Copying, Entry, entry, file_name, side_for
+from pgcli.views.missing import Missing
 from pgcli.workers import FEW_PICTURES, look_ahead
 
 HEAVY = 300 * 2**20  # bytes of a page that browsers open slowly
-NAMED = 3  # result files that a title names
+NAMED = 3  # parts that a title names
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Where the page goes, where its pictures come from and go to, and how much there is to be."""
+    """Where the page goes, where its pictures come from and go to, and how much there is to be.
+
+    `again` opens what the run read, where no record beside the rows says what that was.
+    """
 
     output: str | None
-    assets: str | None
-    images: str | None
-    limit: int | None
-    side: int | None
+    assets: str | None = None
+    images: str | None = None
+    limit: int | None = None
+    side: int | None = None
     draw: str | None = None
     overwrite: bool = False
+    allow_urls: bool = False
+    allow_private_hosts: bool = False
+    again: Again | None = None
+
+    def search(self, tell: Tell) -> Search:
+        """How pictures are looked for; each with its own way to addresses, which ends with it."""
+        reach = reach_if(allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts)
+        return Search(tell, self.images, reach, self.again)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that stand beside others under a name: of a result file, or of one prompt in it."""
+
+    output: Path
+    called: str
+    prompt: str | None = None
+
+    def rows(self, limit: int | None) -> Iterator[Row]:
+        """The rows, the first ones up to a limit."""
+        found = results(self.output)
+        if self.prompt is not None:
+            found = (row for row in found if row["prompt"] == self.prompt)
+        return islice(found, limit)
 
 
 def view(names: Sequence[str], asked: Asked, *, quiet: bool) -> None:
-    """Make the page of result files.
+    """Make the page of result files, and draw their rows where that is asked.
 
     Raises UsageError, NoInputError, OutputExists and OutputFailed.
     """
     screen = Screen(quiet=quiet)
     outputs = [Path(name) for name in names]
+    parts = [Part(*one) for one in zip(outputs, apart(outputs), strict=True)]
+    show(parts, asked, screen)
+    if asked.draw is not None:
+        draw(outputs[0], asked, screen)
+
+
+def show(parts: Sequence[Part], asked: Asked, screen: Screen) -> None:
+    """Make the page of rows that stand beside each other. Raises what `view` does."""
+    outputs = [part.output for part in parts]
     target = Path(asked.output) if asked.output is not None else beside(outputs[0])
     check(target, outputs, asked)
     cards = Cards()
     with screen.waiting("reading rows"):
-        for output, called in zip(outputs, apart(outputs), strict=True):
-            cards.add(described(output, called), islice(results(output), asked.limit))
+        for part in parts:
+            cards.add(described(part.output, part.called), part.rows(asked.limit))
     if not cards.rows:
-        raise NoInputError(f"no rows in {', '.join(names)} yet", hint="try again in a while")
-    data = cards.data() | {"beside": address(target, asked.assets)}
-    side = asked.side or side_for(len(cards.wanted))
-    items = located(cards.wanted, outputs, asked.images, screen.say)
-    total = len(cards.wanted)
-    looked: Any = look_ahead(items, Copying(side, Limits()), workers=workers(total), total=total)
+        raise NoInputError(
+            f"no rows in {', '.join(map(str, outputs))} yet", hint="try again in a while"
+        )
+    by = "file" if parts[0].prompt is None else "prompt"
+    about = {"beside": address(target, asked.assets), "by": by}
+    search, total = asked.search(screen.say), len(cards.wanted)
+    looked: Any = look_ahead(
+        located(cards.wanted, outputs, search),
+        Copying(asked.side or side_for(total), Limits()),
+        workers=workers(total),
+        # what anybody may have put at an address is decoded apart, however little it is
+        total=None if search.reach else total,
+        fetcher=search.reach,
+    )
     missing = Missing()
     whole = published(target, is_folder=False, overwrite=asked.overwrite)
-    with closing(looked) as pictures, whole as part, part.open("w", encoding="utf-8") as file:
+    with closing(looked) as pictures, whole as made, made.open("w", encoding="utf-8") as file:
         entries = copies(counted(pictures, total, screen), asked.assets, missing)
-        file.writelines(page(data, entries, title=title(names)))
-    report(target, cards, missing, screen)
-    if asked.draw is not None:
-        draw(outputs[0], asked, screen)
+        names = [one.called for one in parts]
+        file.writelines(page(cards.data() | about, entries, title=title(names)))
+    report(target, cards, missing, search)
 
 
 def draw(output: Path, asked: Asked, screen: Screen) -> None:
@@ -81,11 +126,10 @@ def draw(output: Path, asked: Asked, screen: Screen) -> None:
     from pgcli.cli.drawing.afterwards import draw_rows
     from pgcli.cli.drawing.painter import Drawing
 
-    labels = described(output, output.name).asked
-    with Drawing(str(asked.draw), asked=labels, tell=screen.say) as drawing:
+    labels, search = described(output, output.name).asked, asked.search(screen.say)
+    with Drawing(str(asked.draw), asked=labels, reach=search.reach, tell=screen.say) as drawing:
         rows = list(islice(results(output), asked.limit))
-        told = counted(rows, len(rows), screen, "drawings")
-        draw_rows(output, told, drawing, asked.images, screen.say)
+        draw_rows(output, counted(rows, len(rows), screen, "drawings"), drawing, search)
     screen.say(f"drawn: {drawing.told()}")
 
 
@@ -129,7 +173,7 @@ def copies(pictures: Iterator[Picture], assets: str | None, missing: Missing) ->
     """What the page holds of each picture, those for the folder beside it written there."""
     for number, picture in enumerate(pictures):
         if picture.fault is not None:
-            missing.add(picture)
+            missing.add(picture.item.image, picture.fault)
         elif assets is not None and picture.pixels is not None:
             try:
                 write_below(assets, file_name(number), picture.pixels.tobytes(), token="view")
@@ -138,33 +182,20 @@ def copies(pictures: Iterator[Picture], assets: str | None, missing: Missing) ->
         yield entry(picture, is_beside=assets is not None)
 
 
-class Missing:
-    """Pictures that are not shown: how many, and the first of them."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.first = ""
-
-    def add(self, picture: Picture) -> None:
-        assert picture.fault is not None
-        self.first = self.first or f"{picture.item.image}: {picture.fault.message}"
-        self.count += 1
-
-
-def report(target: Path, cards: Cards, missing: Missing, screen: Screen) -> None:
+def report(target: Path, cards: Cards, missing: Missing, search: Search) -> None:
     """Say what was made, what is not in it, and what would be better."""
     size = target.stat().st_size
-    screen.say(
+    search.tell(
         f"{target}: {len(cards.rows):,} rows, {len(cards.wanted):,} pictures, {decimal(size)}"
     )
     if missing.count:
-        screen.say(
+        search.tell(
             f"{missing.count:,} picture{'s are' if missing.count > 1 else ' is'} not shown"
             f"{', the first is' if missing.count > 1 else ':'} {missing.first}",
-            hint="--images DIR finds those that were moved",
+            hint=search.hint(missing, "--images DIR finds those that were moved"),
         )
     if size > HEAVY:
-        screen.say(
+        search.tell(
             "browsers open so large a page slowly",
             hint="--assets DIR puts pictures beside it, --size PX and --limit N make it smaller",
         )
@@ -192,7 +223,7 @@ def apart(outputs: Sequence[Path]) -> list[str]:
 def title(names: Sequence[str]) -> str:
     """The page's title."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(Path(name).name for name in names[:NAMED]) + more
+    return ", ".join(names[:NAMED]) + more
 
 
 def workers(total: int) -> int | None:

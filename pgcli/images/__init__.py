@@ -17,7 +17,17 @@ from pgcli.images.pixels import header_size, rgb, upright_rgb, upright_visible
 from pgcli.images.sizes import Limits, Size, Square
 from pgcli.records import Item, Picture
 
-__all__ = ["FORMATS", "Limits", "Size", "Square", "Unreadable", "look", "reduced", "upright"]
+__all__ = [
+    "FORMATS",
+    "Limits",
+    "Size",
+    "Square",
+    "Unreadable",
+    "header",
+    "look",
+    "reduced",
+    "upright",
+]
 
 
 class Opened(NamedTuple):
@@ -69,6 +79,15 @@ def reduced(source: str | bytes | None, side: int, limits: Limits) -> tuple[Size
         picture = upright_visible(image)
         picture.thumbnail((side, side), Image.Resampling.HAMMING, reducing_gap=3.0)
         return size, rgb(picture)
+
+
+def header(data: bytes) -> tuple[str, Size]:
+    """A picture's format, and its size as its header tells it; PNGs may tell late that they lie on
+    their side. Raises `Unreadable`, and nothing else.
+    """
+    with unreadable_only():
+        image = recognised(data)
+        return str(image.format), header_size(image)
 
 
 def _opened(source: str | bytes | None, limits: Limits) -> Opened:

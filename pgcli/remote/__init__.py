@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pgcli.remote.web import Web
     from pgcli.remote.wire import Clock
 
-__all__ = ["Reach", "Remote", "Unreachable"]
+__all__ = ["Reach", "Remote", "Unreachable", "reach_if"]
 
 #: Of pictures larger than this one is held at a time, so that many at once fit into memory.
 LARGE_BYTES = 16 * 2**20
@@ -117,6 +117,11 @@ class Reach:
                     clock.renew(TOTAL_SECONDS)
                 pieces.append(piece)
         return b"".join(pieces)
+
+
+def reach_if(*, allow_urls: bool, allow_private_hosts: bool) -> Reach | None:
+    """The way to addresses, where there is to be one."""
+    return Reach(allow_private_hosts=allow_private_hosts) if allow_urls else None
 
 
 class Hold:

@@ -73,7 +73,7 @@ def parts(address: str, reading: Reading, *, alone: bool) -> Iterator[Part]:
         message = f"{name}: {scheme_of(address)} addresses are not read; only {_KINDS}"
         raise UsageError(message, hint="download the pictures and name their folder")
     if reach is None:
-        hint = "--allow-urls reads it, in commands that answer"
+        hint = "--allow-urls reads it, in commands that take it"
         raise UsageError(f"{name} is an address, and none is read unasked", hint=hint)
     if is_web(address):
         yield of_web(address, reading, reach)

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from glob import has_magic
 
+from pgcli.sources.paths import real, scheme
+
 
 def matches(pattern: str) -> list[str]:
     """The paths that a pattern matches, sorted, each once.
@@ -19,6 +21,14 @@ def matches(pattern: str) -> list[str]:
     # `**/**` says no more than `**` and would be walked twice
     once = [part for i, part in enumerate(parts) if parts[i : i + 2] != ["**", "**"]]
     return sorted(set(_matches(start, once)))
+
+
+def meant(source: str) -> list[str]:
+    """The paths on this machine that a source's name may stand for; none of what runs wrote."""
+    if scheme(source):
+        return []
+    globbed = matches(source) if has_magic(source) else ()
+    return [real(source), *(path for path in globbed if not is_output(path))]
 
 
 def is_output(path: str) -> bool:

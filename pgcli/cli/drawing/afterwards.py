@@ -2,61 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import tee
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from pgcli.cli.drawing.painter import Drawing
-from pgcli.cli.located import located
+from pgcli.cli.located import Places, Search, picture_of, wanted
 from pgcli.errors import UsageError
 from pgcli.records import EXTRA_COLUMNS, Answer, Item, Mask
 from pgcli.rle import spans
 from pgcli.rows import Layout
-from pgcli.views.gallery.cards import Wanted
 from pgcli.views.gallery.plain import box
 
 Row = Mapping[str, Any]
 
 
-def draw_rows(
-    output: Path,
-    rows: Iterable[Row],
-    drawing: Drawing,
-    images: str | None,
-    tell: Callable[[str], None],
-) -> None:
+def draw_rows(output: Path, rows: Iterable[Row], drawing: Drawing, search: Search) -> None:
     """Have each row's picture drawn, within the drawing's own `with` block.
 
     Raises UsageError for a row that is none, and for a picture that lies where it would be drawn.
     """
-    ahead, behind = tee(rows)
-    pictures = located(wanted(ahead), [output], images, tell)
-    for place, (row, item) in enumerate(items_of(pictures, behind)):
+    for place, (row, item) in enumerate(with_items(rows, Places([output], search))):
         # several prompts about one picture are several drawings
         for _ in drawing.watch([replace(item, index=place)]):
             drawing.draw(replace(answer(output, row), index=place))
 
 
-def wanted(rows: Iterable[Row]) -> Iterator[Wanted]:
-    """The pictures of rows, each once where rows about it follow one another."""
-    last = None
-    for row in rows:
-        if (index := row.get("index")) != last:
-            last = index
-            yield Wanted(
-                0, index if isinstance(index, int) else -1, str(row["id"]), str(row["image"])
-            )
-
-
-def items_of(items: Iterator[Item], rows: Iterable[Row]) -> Iterator[tuple[Row, Item]]:
-    """Every row with its item, from the items of its pictures."""
-    last, item = None, None
-    for row in rows:
-        if item is None or row.get("index") != last:
-            last, item = row.get("index"), next(items)
-        yield row, item
+def with_items(rows: Iterable[Row], places: Places) -> Iterator[tuple[Row, Item]]:
+    """Every row with its item, found once where rows about one picture follow one another."""
+    for index, (_, same) in enumerate(groupby(rows, key=picture_of)):
+        item = None
+        for row in same:
+            item = item or places.item(index, wanted(row))
+            yield row, item
 
 
 def answer(output: Path, row: Row) -> Answer:

@@ -11,6 +11,8 @@ from pgcli.sources.paths import scheme
 
 def original(item: Item, limits: Limits, reach: Reach | None) -> bytes:
     """The item's bytes, out of itself, a file or an address. Raises `Unreadable`."""
+    if item.fault is not None:
+        raise Unreadable(item.fault)
     if item.path is None:
         return checked(item.data, limits)
     if reach is None or scheme(item.path) is None:

@@ -10,6 +10,8 @@ from pgcli.cli.options.outputs import Output
 from pgcli.cli.options.running import Running
 from pgcli.cli.options.shared import (
     MODELS,
+    AllowPrivateHosts,
+    AllowUrls,
     Debug,
     Device,
     Dtype,
@@ -24,6 +26,8 @@ from pgcli.cli.options.shared import (
 
 __all__ = [
     "MODELS",
+    "AllowPrivateHosts",
+    "AllowUrls",
     "Answering",
     "Debug",
     "Device",

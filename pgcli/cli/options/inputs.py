@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from pgcli.cli import values
-from pgcli.cli.options.shared import option
+from pgcli.cli.options.shared import AllowPrivateHosts, AllowUrls, option
 from pgcli.sources.reading import Reading
 
 if TYPE_CHECKING:
@@ -97,23 +97,12 @@ class Input:
             help="Follow links and paths that leave the folder or the manifest's folder.",
         ),
     ] = False
-    allow_urls: Annotated[
-        bool,
-        _input(
-            "--allow-urls", help="Read s3://, gs://, hf:// and http(s):// addresses, in rows too."
-        ),
-    ] = False
-    allow_private_hosts: Annotated[
-        bool,
-        _input(
-            "--allow-private-hosts",
-            help="Let http(s):// addresses lead to this machine and its own network.",
-        ),
-    ] = False
+    allow_urls: AllowUrls = False
+    allow_private_hosts: AllowPrivateHosts = False
 
     @property
     def reach(self) -> Reach | None:
         """The way to addresses, if there is to be one."""
-        from pgcli.remote import Reach
+        from pgcli.remote import reach_if
 
-        return Reach(allow_private_hosts=self.allow_private_hosts) if self.allow_urls else None
+        return reach_if(allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts)

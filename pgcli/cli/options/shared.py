@@ -54,12 +54,24 @@ def option(panel: str, *names: str, help: str, once: bool = True, **more: Any) -
     return typer.Option(*names, help=help, rich_help_panel=panel, show_envvar=False, **more)
 
 
+_input = partial(option, "Input")
 _model = partial(option, "Model")
 _running = partial(option, "Running")
 
 # its panel would show Python's type of it: the commands' help explains it in words
 Sources = Annotated[list[str], typer.Argument(metavar="SOURCE", hidden=True)]
 
+AllowUrls = Annotated[
+    bool,
+    _input("--allow-urls", help="Read s3://, gs://, hf:// and http(s):// addresses, in rows too."),
+]
+AllowPrivateHosts = Annotated[
+    bool,
+    _input(
+        "--allow-private-hosts",
+        help="Let http(s):// addresses lead to this machine and its own network.",
+    ),
+]
 Revision = Annotated[
     str | None, _model("--revision", metavar="NAME", help="Branch, tag or commit on the Hub.")
 ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pgcli.records import LOOKING, Rle
+from pgcli.views.missing import Missing
 
 Row = Mapping[str, Any]
 #: What happens to a text that is there already.
@@ -35,14 +36,16 @@ class Entry:
     """A picture with its rows, of which none is an error.
 
     `number` counts from 1 in the order of the rows. `image` is what the picture is called outside
-    of the export and `name` what it is called within, a relative path that no other has; `path` is
-    what is opened, None where that is no picture.
+    of the export and `name` what it is called within, a relative path that no other has. `path` is
+    the file that it is, None where it is none, but bytes or at an address; `read` brings its bytes,
+    or raises `Unreadable`.
     """
 
     number: int
     image: str
     name: str
     path: str | None
+    read: Callable[[], bytes]
     rows: tuple[Row, ...]
 
     @property
@@ -81,15 +84,17 @@ class Tally:
     """What an export wrote, and what it did not.
 
     `maskless` boxes stand for their masks, which are not there; `missing` pictures could not be
-    read, `left` texts were there before and stay, `nameless` ones found no name that was free;
-    `renamed` tells which names were taken, the first few of them.
+    read, and `copied` ones not linked to, as they are no files; `left` texts were there before and
+    stay, `nameless` ones found no name that was free; `renamed` tells which names were taken, the
+    first few of them.
     """
 
     pictures: int = 0
     boxes: int = 0
     captions: int = 0
     maskless: int = 0
-    missing: int = 0
+    missing: Missing = field(default_factory=Missing)
+    copied: int = 0
     left: int = 0
     nameless: int = 0
     renamed: int = 0

@@ -17,8 +17,6 @@ def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
         for entry in entries:
             if placed(target / "data", entry, wanted):
                 yield entry, entry.name
-            else:
-                wanted.tally.missing += 1
 
     (target / "data").mkdir()
     document(target / "labels.json", there(), wanted)

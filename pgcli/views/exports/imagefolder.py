@@ -16,7 +16,6 @@ def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
     with open(target / "metadata.jsonl", "w", encoding="utf-8") as file:
         for entry in entries:
             if not placed(target, entry, wanted):
-                wanted.tally.missing += 1
                 continue
             file.write(json_text(line(entry, wanted)) + "\n")
             wanted.tally.pictures += 1

@@ -5,41 +5,35 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pgcli.images import Unreadable
 from pgcli.views.exports.entry import Entry, Wanted
 
 
 def placed(folder: Path, entry: Entry, wanted: Wanted) -> bool:
-    """Have the entry's picture in the folder, as `wanted` says; False where it cannot be read."""
+    """Have the entry's picture in the folder, as `wanted` says; False where it cannot be read.
+
+    What is no file, as no link leads to it, is copied.
+    """
     if wanted.pictures == "none":
         return True
-    data = b""
-    if wanted.pictures == "copy":
-        read = picture_at(entry.path)
-        if read is None:
-            return False
-        data = read
-    elif entry.path is None or not os.path.isfile(entry.path):  # noqa: PTH113 - may be undecodable
+    is_linked = wanted.pictures == "link" and entry.path is not None
+    data = b"" if is_linked else picture(entry, wanted)
+    if data is None:
         return False
     target = folder / entry.name
     target.parent.mkdir(parents=True, exist_ok=True)
-    if wanted.pictures == "copy":
-        target.write_bytes(data)
-    else:
+    if is_linked:
         target.symlink_to(os.path.realpath(str(entry.path)))
+    else:
+        target.write_bytes(data)
+        wanted.tally.copied += wanted.pictures == "link"
     return True
 
 
-def picture_at(path: str | None) -> bytes | None:
-    """What the file holds, None where it is not there or holds no picture."""
-    from pgcli.images import Limits, Unreadable
-    from pgcli.images.files import read
-    from pgcli.images.formats import recognised
-
-    if path is None:
-        return None
+def picture(entry: Entry, wanted: Wanted) -> bytes | None:
+    """The bytes of the entry's picture; None, once that is counted, where it cannot be read."""
     try:
-        data = read(path, Limits())
-        recognised(data)
-    except Unreadable:
+        return entry.read()
+    except Unreadable as problem:
+        wanted.tally.missing.add(entry.image, problem.fault)
         return None
-    return data

@@ -11,10 +11,12 @@ from pathlib import Path, PurePosixPath
 
 from pgcli.errors import OutputFailed
 from pgcli.printable import encodable
+from pgcli.records import Fault
 from pgcli.views.exports.entry import Entry, Format, Wanted
 from pgcli.views.folder import write_below
 
 LONGEST_NAME = 255  # bytes that file systems take
+NO_FILE = Fault("missing", "There is no such file here, beside which a text could lie.")
 HINT = "make room or mend the place, or name a folder with -o"
 
 
@@ -28,7 +30,7 @@ def write(target: Path, entries: Iterable[Entry], wanted: Wanted, *, ending: str
         place = entry.path if is_beside else str(target / entry.name)
         # a row from elsewhere names what it likes: texts are put beside pictures that are there
         if place is None or (is_beside and not os.path.isfile(place)):  # noqa: PTH113
-            wanted.tally.missing += 1
+            wanted.tally.missing.add(entry.image, NO_FILE)
             continue
         name = names.claim(place)
         if name is None:

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from pgcli.rows import json_text
 from pgcli.views.exports.entry import Entry, Format, Wanted
-from pgcli.views.exports.pictures import picture_at
+from pgcli.views.exports.pictures import picture
 
 
 def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
@@ -19,12 +19,11 @@ def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
     """
     with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as tar:
         for entry in entries:
-            picture = picture_at(entry.path)
-            if picture is None:
-                wanted.tally.missing += 1
+            data = picture(entry, wanted)
+            if data is None:
                 continue
             (row,) = entry.rows
-            add(tar, entry, PurePosixPath(entry.name).suffix.lower() or ".jpg", picture)
+            add(tar, entry, PurePosixPath(entry.name).suffix.lower(), data)
             add(tar, entry, ".txt", (row["answer"] or "").encode())
             add(tar, entry, ".json", json_text(row).encode())
             wanted.tally.pictures += 1

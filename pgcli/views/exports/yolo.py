@@ -24,7 +24,6 @@ def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
     (target / "labels").mkdir()
     for entry in entries:
         if not placed(target / "images", entry, wanted):
-            wanted.tally.missing += 1
             continue
         lines = [line(found, entry, wanted) for found in entry.found()]
         file = target / "labels" / PurePosixPath(entry.name).with_suffix(".txt")

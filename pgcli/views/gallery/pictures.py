@@ -40,7 +40,7 @@ class Copying:
             return Picture(item, None, None, None, 0.0, item.fault)
         try:
             size, small = reduced(
-                item.data if item.path is None else item.path, self.side, self.limits
+                item.path if item.data is None else item.data, self.side, self.limits
             )
         except Unreadable as problem:
             return Picture(replace(item, data=None), None, None, None, 0.0, problem.fault)

@@ -47,6 +47,8 @@ function address(entry, number) {
   return `${data.beside}${folder}/${String(number).padStart(6, "0")}.webp`;
 }
 
+/** Whether the parts side by side are prompts about the same pictures, each named by its own. */
+const isByPrompt = data.by === "prompt";
 const labelName = (number) => data.labels[number][0];
 const promptText = (row) => data.prompts[row.q][1];
 

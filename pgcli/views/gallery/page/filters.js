@@ -76,11 +76,16 @@ function refilter() {
   regrid({ top: true });
 }
 
+/** How many cards have an answer, and how many an error: what is counted is what is shown. */
+const totals = [false, true].map(
+  (isError) => cards.filter((card) => card.some((place) => (data.rows[place].e !== undefined) === isError)).length,
+);
+
 /** Say how much is shown of how much. */
 function tell() {
-  const total = data.files.reduce((sum, file) => sum + (state.errors ? file.errors : file.rows - file.errors), 0);
-  const isAll = state.shown.length === total || (data.cards && state.shown.length === cards.length);
-  const what = data.cards ? "picture" : state.errors ? "error" : "answer";
+  const total = totals[Number(state.errors)];
+  const isAll = state.shown.length === total;
+  const what = data.cards ? (cards.length === data.pictures ? "picture" : "question") : state.errors ? "error" : "answer";
   const notes = data.files.map((file) => file.note).filter(Boolean);
   at("standing").textContent = [
     isAll ? count(state.shown.length, what) : `${count(state.shown.length, what)} of ${total.toLocaleString("en")}`,
@@ -95,11 +100,18 @@ function choose(id, every, entries) {
   at(`field-${id}`).hidden = entries.length < 2;
 }
 
+/** Whether each part has one prompt, which no other has: then to choose a part is to choose a prompt. */
+function isOwnPrompt() {
+  const pairs = new Set(data.rows.map((row) => `${row.f} ${row.q}`));
+  return Boolean(data.cards) && pairs.size === data.files.length && data.prompts.length === data.files.length;
+}
+
 /** Prepare all that filters, by what is in the rows. */
 function prepare() {
   const clip = (words) => (words.length > 60 ? `${words.slice(0, 59)}\u2026` : words) || "(none)";
   choose("file", "All, side by side", data.files.map((file, place) => [place, file.name]));
-  choose("prompt", "All prompts", data.prompts.slice(0, 1000).map(([, prompt], place) => [place, clip(prompt)]));
+  at("field-file").querySelector("span").textContent = isByPrompt ? "Prompt" : "File";
+  choose("prompt", "All prompts", isOwnPrompt() ? [] : data.prompts.slice(0, 1000).map(([, prompt], place) => [place, clip(prompt)]));
   const codes = tallied(data.rows.filter((row) => row.e !== undefined).map((row) => row.e));
   choose("code", "All errors", codes.map(([code, number]) => [code, `${code} (${number.toLocaleString("en")})`]));
   at("sort").replaceChildren(...Object.entries(SORTS).map(([value, { name }]) => make("option", { value }, name)));

@@ -1,9 +1,15 @@
 // The cards on the screen and a little around it: only these are in the document.
 const GAP = 14;
+const PART_GAP = 6; // between parts that are below each other
 const AROUND = 2; // rows of cards above and below the screen
 const ON_A_PAGE = 20000; // cards: browsers lay out no page of any height
 const layout = { columns: 1, width: 0, room: [0, 0], height: 0 };
 const standing = new Map(); // cards in the document, by their place
+const isAskedShown = data.prompts.length > 1 && !isByPrompt; // else one for all, or each part's name
+
+/** Whether the parts are of one picture each time, bare in all: then it is shown once, above what they say. */
+const isOnePicture = (rows) => rows.every((row) => row.p === rows[0].p && !row.b);
+const isShared = Boolean(data.cards) && cards.every((card) => isOnePicture(card.map((place) => data.rows[place])));
 
 const paged = () => state.shown.slice(state.page * ON_A_PAGE, (state.page + 1) * ON_A_PAGE);
 let here = [];
@@ -12,14 +18,19 @@ let here = [];
 function regrid({ top = false } = {}) {
   here = paged();
   const room = at("cards").clientWidth;
-  const side = data.cards && state.file === ALL ? Math.min(data.files.length, 4) : 1;
+  const parts = data.cards && state.file === ALL ? data.files.length : 1;
+  const beside = isShared ? 1 : parts;
+  const side = Math.min(beside, 4);
   const least = (room < 560 ? 150 : 225) * side;
   layout.columns = Math.max(1, Math.floor((room + GAP) / (least + GAP)));
   layout.width = Math.floor((room - GAP * (layout.columns - 1)) / layout.columns);
-  const cell = layout.width / (data.cards && state.file === ALL ? data.files.length : 1);
+  const cell = layout.width / beside;
   layout.room = [cell, Math.round(Math.max(90, cell * 0.78))];
-  layout.height = layout.room[1] + 50 + (data.prompts.length > 1 ? 21 : 0) + (data.cards ? 19 : 0)
-    + (state.errors ? 2 : wordy(cell)) * 20.5;
+  const words = (isAskedShown ? 21 : 0) + (state.errors ? 2 : wordy(cell)) * 20.5;
+  const names = data.cards ? data.files.map(({ name }) => named(name, cell)) : [0];
+  const said = isShared && parts > 1
+    ? names.reduce((sum, name) => sum + name + words + PART_GAP, 0) : Math.max(...names) + words;
+  layout.height = layout.room[1] + 50 + said;
   const rows = Math.ceil(here.length / layout.columns);
   at("cards").style.height = `${Math.max(0, rows * (layout.height + GAP) - GAP)}px`;
   at("nothing").hidden = here.length > 0;
@@ -32,6 +43,11 @@ function regrid({ top = false } = {}) {
   standing.clear();
   if (top) window.scrollTo(0, 0);
   refresh();
+}
+
+/** How high a part's name is: a prompt may take two lines. */
+function named(name, width) {
+  return isByPrompt && name.length > (width - 24) / 7.2 ? 36 : 19;
 }
 
 /** How many lines the answers of this page take, two at most. */
@@ -61,9 +77,10 @@ function refresh() {
 
 /** A card, in its place. */
 function card(place) {
+  const rows = cells(here[place]);
   const made = make("div", {
     class: "card", role: "listitem", "data-place": place, "aria-posinset": place + 1, "aria-setsize": here.length,
-  }, ...cells(here[place]).map((row) => cell(row, place)));
+  }, ...(isShared ? [cell(rows, place)] : rows.map((row) => cell([row], place))));
   const [column, line] = [place % layout.columns, Math.floor(place / layout.columns)];
   made.style.width = `${layout.width}px`;
   made.style.height = `${layout.height}px`;
@@ -72,7 +89,9 @@ function card(place) {
   return made;
 }
 
-function cell(row, place) {
+/** A picture with what the rows say of it, each a part. */
+function cell(rows, place) {
+  const [row] = rows;
   const image = make("button", {
     type: "button", class: "frame", tabindex: place === state.chosen ? 0 : -1, "aria-label": `Open ${row.id}`,
   }, ...pictured(row, layout.room));
@@ -80,14 +99,22 @@ function cell(row, place) {
   image.addEventListener("click", () => open(place));
   const sort = SORTS[state.sort];
   const value = sort.of?.(row);
-  return make("div", { class: row.e === undefined ? "cell" : "cell failed" }, image,
+  const isFailed = rows.every((one) => one.e !== undefined);
+  return make("div", { class: isFailed ? "cell failed" : "cell" }, image,
     make("div", { class: "text" },
-      data.cards ? make("div", { class: "file" }, data.files[row.f].name) : null,
-      said(row),
-      data.prompts.length > 1 ? make("div", { class: "asked", title: promptText(row) }, promptText(row) || "(no prompt)") : null,
+      ...rows.map((one) => make("div", { class: "part" },
+        partName(one),
+        said(one),
+        isAskedShown ? make("div", { class: "asked", title: promptText(one) }, promptText(one) || "(no prompt)") : null)),
       make("div", { class: "foot" },
         make("span", { class: "id", title: row.id }, row.id),
         value === undefined ? null : make("span", { class: "value" }, sort.told(value)))));
+}
+
+/** What the part side by side is called that a row is of. */
+function partName(row) {
+  const { name } = data.files[row.f];
+  return data.cards ? make("div", { class: isByPrompt ? "file prompt" : "file", title: name }, name || "(no prompt)") : null;
 }
 
 /** The picture with what is drawn over it, or what stands in its place. */

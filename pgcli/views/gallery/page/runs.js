@@ -8,7 +8,7 @@ function panel(title, ...children) {
 }
 
 function showRuns() {
-  panel(data.files.length > 1 ? "The runs" : "The run", ...data.files.map(run));
+  panel(data.files.length > 1 && !isByPrompt ? "The runs" : "The run", ...data.files.map(run));
 }
 
 function run(file, number) {
@@ -16,12 +16,17 @@ function run(file, number) {
   const told = errors.map(([code, times]) => `${code} ${times.toLocaleString("en")}`).join(", ");
   return make("section", {},
     make("h3", {}, "Results"),
-    listed([["file", file.name], ["state", file.note], ["rows", file.rows.toLocaleString("en")], ["errors", told || "none"],
+    listed([[isByPrompt ? "prompt" : "file", file.name], ["state", file.note], ["rows", file.rows.toLocaleString("en")], ["errors", told || "none"],
       ["tokens", file.tokens.toLocaleString("en")]]),
     make("h3", {}, "Time by stage"),
     ...stages(file),
-    file.facts.length ? make("h3", {}, "Settings") : null,
-    listed(file.facts));
+    ...settings(file, number));
+}
+
+/** What the run was asked to do; prompts side by side have one run, which is told of last. */
+function settings(file, number) {
+  if (!file.facts.length || (isByPrompt && number < data.files.length - 1)) return [];
+  return [make("h3", {}, "Settings"), listed(file.facts)];
 }
 
 /** The model's stages as one bar, and what workers loaded meanwhile as another. */

@@ -29,20 +29,30 @@ function fill() {
 /** Draw the pictures for the room that there is. */
 function restage() {
   if (!at("zoom").open) return;
-  const rows = cells(here[state.chosen]);
+  const all = cells(here[state.chosen]);
+  const rows = isOnePicture(all) ? all.slice(0, 1) : all;
+  const stage = at("stage");
+  stage.classList.toggle("stacked", isTaller(stage.clientWidth, stage.clientHeight, rows));
   const figures = rows.map((row) => make("div", { class: row.e === undefined ? "figure" : "figure failed" }));
-  at("stage").replaceChildren(...figures);
+  stage.replaceChildren(...figures);
   rows.forEach((row, place) => {
     const room = [figures[place].clientWidth, figures[place].clientHeight];
     figures[place].append(...pictured(row, room, { scores: true }));
   });
 }
 
+/** Whether pictures are larger below each other than beside. */
+function isTaller(width, height, rows) {
+  const { w = 1, h = 1 } = rows[0];
+  const size = (across, down) => Math.min(width / across / w, height / down / h);
+  return size(1, rows.length) > size(rows.length, 1);
+}
+
 function details(row, place) {
   const entry = picture(row.p);
   return make("section", {},
     make("h2", {}, row.id),
-    data.cards ? make("div", { class: "file" }, data.files[row.f].name) : null,
+    partName(row),
     row.e === undefined ? answer(row) : make("p", { class: "said wrong" }, `${row.e}: ${row.em ?? ""}`),
     row.e === undefined && entry?.[0] === 0 ? make("p", { class: "note" }, `Not shown: ${entry[4]}`) : null,
     hasChanged(row, entry)
@@ -98,7 +108,7 @@ function facts(row) {
   const [load, vision, prefill, decode] = row.ms;
   const tokens = row.t === undefined ? undefined : `${row.t}${row.s ? `, ended by ${row.s}` : ""}`;
   return [
-    ["prompt", promptText(row)], ["task", data.prompts[row.q][0]], ["image", row.im ?? row.id],
+    ["prompt", isByPrompt ? undefined : promptText(row)], ["task", data.prompts[row.q][0]], ["image", row.im ?? row.id],
     ["size", row.w && row.h ? `${row.w} \u00d7 ${row.h}` : undefined],
     ["log-probability", short(row.lp, 4)], ["tokens", tokens], ["load", span(load)],
     ["vision", span(vision)], ["prefill", span(prefill)], ["decode", span(decode)],

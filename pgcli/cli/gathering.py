@@ -1,0 +1,138 @@
+"""Rows of a result file gathered by picture, each with a name and a way to its bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path, PurePosixPath
+
+from pgcli.cli.drawing.naming import Names
+from pgcli.cli.drawing.originals import original
+from pgcli.cli.located import Places, Search, picture_of, wanted
+from pgcli.cli.surveying import Survey, told
+from pgcli.errors import UsageError
+from pgcli.images import Limits, Unreadable, header
+from pgcli.images.silence import silence_decoders
+from pgcli.printable import encodable
+from pgcli.records import Fault, Item
+from pgcli.remote import Reach
+from pgcli.sources.paths import leads_inside, real, scheme
+from pgcli.sources.reading import IMAGE_ENDINGS
+from pgcli.views.exports.entry import Entry, Format, Row, Wanted
+from pgcli.views.formats import ENDINGS
+
+CHANGED = Fault("missing", "The picture changed since it was answered.")
+
+
+class Gathering:
+    """The pictures of a result file's rows for one export, found as they are asked for."""
+
+    def __init__(self, results: Path, format: Format, given: Wanted, search: Search):
+        self._format, self._given, self._search = format, given, search
+        self._places = Places([results], search)
+        self._endings = frozenset[str]() if format.by_stem else IMAGE_ENDINGS
+        self._names = Names(self._endings)
+
+    def spare(self, target: Path) -> None:
+        """Raise UsageError where what the run read would be replaced by the target."""
+        root = os.path.realpath(target)
+        if read := next((path for path in self._places.read() if leads_inside(path, root)), None):
+            raise UsageError(
+                f"{read} was read by the run, and {target} is written", hint="name another with -o"
+            )
+
+    def entries(self, rows: Iterable[Row], prompt: str | None, root: str | None) -> Iterator[Entry]:
+        """The pictures of rows that were surveyed, one by one, each with a name of its own.
+
+        Raises UsageError for one that does not lie in the folder `root`.
+        """
+        silence_decoders()
+        good = told(rows, prompt, Survey())
+        for number, (_, same) in enumerate(groupby(good, key=picture_of), start=1):
+            group = tuple(same)
+            found = self._found(number, group[0])
+            name = self._named(number, group[0], found)
+            called = group[0]["image"] if root is None else self._within(root, group[0])
+            yield Entry(number, called, name, found.path, found.read, group)
+
+    def _found(self, number: int, row: Row) -> Found:
+        """The picture, as far as the format asks for it: its bytes, or the file that it is."""
+        format, one = self._format, wanted(row)
+        if format.opens and self._given.pictures != "none":
+            item = self._places.item(number, one)
+        else:
+            is_asked = format.merged and not scheme(one.image)
+            path = self._places.file(one) if is_asked else None
+            item = Item(number, one.id, one.image, path)
+        return Found(item, (row["width"], row["height"]), self._search.reach)
+
+    def _named(self, number: int, row: Row, found: Found) -> str:
+        """What the picture is called within the export, where no other has the name."""
+        format, id_ = self._format, row["id"]
+        endings = (PurePosixPath(real(name)).suffix for name in (id_, row["image"]))
+        ending = next((one for one in endings if one.lower() in IMAGE_ENDINGS), "")
+        # a text lies beside a picture whatever its name's bytes; what an index names is UTF-8
+        asked = real(id_) if format.merged else encodable(real(id_))
+        asked = asked.removesuffix(ending) if format.by_stem else asked
+        own, name = Names(self._endings).claim(asked, number), self._names.claim(asked, number)
+        if not ending and format.opens:
+            ending = found.ending
+        whole, wish = (one.ended(ending) for one in (name, own))
+        if whole != wish and not format.merged and format.opens:
+            self._given.tally.rename(wish, whole)
+        return whole
+
+    def _within(self, root: str, row: Row) -> str:
+        """What the picture is called from the folder on. Raises UsageError where it is not."""
+        image, name = row["image"], ".."
+        if image and not scheme(image):
+            name = os.path.relpath(self._places.named(wanted(row)), root)
+        if name == ".." or name.startswith("../"):
+            raise UsageError(
+                f"{image} does not lie in {root}",
+                hint="--root names the folder that holds all pictures; leave it out for whole "
+                "paths",
+            )
+        return encodable(name)
+
+
+class Found:
+    """A row's picture, `size` its width and height: a file, bytes, or something at an address."""
+
+    def __init__(self, item: Item, size: tuple[int, int], reach: Reach | None):
+        self._item, self._size, self._reach = item, size, reach
+
+    @cached_property
+    def path(self) -> str | None:
+        """The file, if it is one and is called a picture or is one.
+
+        A row from elsewhere may name any file of the user's.
+        """
+        path = self._item.path
+        if path is None or scheme(path) or not os.path.isfile(path):  # noqa: PTH113
+            return None
+        is_picture = Path(path).suffix.lower() in IMAGE_ENDINGS or self.ending
+        return path if is_picture else None
+
+    @cached_property
+    def ending(self) -> str:
+        """What files of the picture's format end in; nothing where it cannot be read."""
+        try:
+            return ENDINGS[self._opened[1]][0]
+        except Unreadable:
+            return ""
+
+    def read(self) -> bytes:
+        """The picture's bytes. Raises `Unreadable` where it is none, or another than it was."""
+        return self._opened[0]
+
+    @cached_property
+    def _opened(self) -> tuple[bytes, str]:
+        """The bytes, and their format."""
+        data = original(self._item, Limits(), self._reach)
+        format, size = header(data)
+        if sorted(size) != sorted(self._size):
+            raise Unreadable(CHANGED)
+        return data, format
