@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from pgcli.cli import ask
 from pgcli.cli.app import main
-from pgcli.sources import tar as tars
+from pgcli.sources.readers import tar as tars
 from tests import pretend
 from tests.awkward import chunk, encoded, make
 from tests.misbehaving import Server
