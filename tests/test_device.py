@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 
-from pgcli.engine import container
+from pgcli.engine import container, driver
 from pgcli.engine import device as device_module
 from pgcli.engine.device import (
     SMALL_CHECKPOINT_BYTES,
@@ -51,13 +51,14 @@ class TestDevice:
 
     @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:7"])
     @pytest.mark.parametrize(
-        ("built_for", "said"), [(None, "built for the CPU only"), ("12.8", "built for CUDA 12.8")]
+        ("built_for", "said"), [(None, "is for the CPU only"), ("12.8", "is built for CUDA 12.8")]
     )
     def test_without_cuda_it_says_what_pytorch_was_built_for(
         self, machine, monkeypatch, name, built_for, said
     ):
         machine(mps=True)
         monkeypatch.setattr(torch.version, "cuda", built_for)
+        monkeypatch.setattr(driver, "nvidia_driver", lambda: None)
         with pytest.raises(NoUsableDevice, match=said) as refused:
             choose_device(name)
         assert refused.value.exit_code == 17

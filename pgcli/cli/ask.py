@@ -139,6 +139,11 @@ def open_engine(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None
             batch_size=chosen.batch_size,
             quantize=chosen.quantize,
         )
+    if chosen.device == "auto" and str(engine.device) == "cpu":
+        from pgcli.engine.driver import unused_gpu
+
+        if (trouble := unused_gpu()) and not trouble.is_meant:
+            screen.say(f"the CPU answers, not the GPU: {trouble.found}", hint=trouble.remedy)
     return engine
 
 
