@@ -36,7 +36,7 @@ from pgcli.cli.shrinking import Shrinking
 from pgcli.cli.sidecars import open_sidecars
 from pgcli.cli.stopping import Drain, Stopped
 from pgcli.cli.watching import Undrawn, Watching, standing
-from pgcli.errors import NoInputError
+from pgcli.errors import NoInputError, OutputExists
 from pgcli.records import Answer, Item, Picture, error_answer
 from pgcli.run import Ask, Look, Tally, run
 from pgcli.tasks import Question, insist_on_room
@@ -90,7 +90,12 @@ def answer(
         items = plans.Taste(plan.items()) if plan.takes_demo_unasked else plan.items()
         tally = answered(plan, engine, items, output, beside, screen)
     times = summary.Times(perf_counter() - began, loaded - began)
-    screen.table(summary.facts(plan, engine, tally, times, beside.facts()))
+    if plan.rows == 1 and screen.has_rows and not plan.options.running.verbose:
+        screen.say(summary.in_short(engine, tally, times))
+    else:
+        screen.table(summary.facts(plan, engine, tally, times, beside.facts()))
+        if plan.options.output.output != "-" or screen.has_rows:
+            screen.steps(list(summary.steps(plan.options.output, tally, sys.argv[1:])))
     compared.make(quiet=screen.quiet)
     if isinstance(items, plans.Taste) and items.exceeded:
         raise plans.too_many_for_demo(f"more than {plans.DEMO_PICTURES} pictures")
@@ -127,7 +132,7 @@ def open_engine(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None
     if chosen.adapter is not None:
         adapter = find(chosen.adapter, kind="adapter", tell=Downloads(screen))
     insist_on_room(plan.question, files.config(checkpoint.folder).most_new_tokens)
-    with screen.waiting(f"loading {checkpoint.label}"):
+    with screen.waiting(f"loading {checkpoint.name}"):
         from pgcli.engine.loading import load  # torch, which takes a second
 
         engine = load(
@@ -173,7 +178,7 @@ def answered(
     )
     tolerance = plan.options.running.tolerance
     if output.state is not None:
-        output.state.start(plan.rows)
+        output.state.start(plan.rows, lambda: drain.paused_seconds)
     watching = Watching(progress, Shrinking(engine, screen.say, output.state), tolerance, drain)
     undrawn = None if output.ledger is None else Undrawn(output.ledger, beside)
     try:
@@ -200,7 +205,7 @@ def answered(
         if drain.signum is not None:  # it came when all was done
             raise Stopped(drain.signum)
         return tally
-    except (BrokenPipeError, NoInputError):
+    except (BrokenPipeError, NoInputError, OutputExists):  # the same command would end so again
         raise
     except BaseException as problem:
         if not (isinstance(problem, Stopped) and problem.signum == SIGPIPE):
