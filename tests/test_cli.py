@@ -692,7 +692,7 @@ def test_all_that_is_said_of_the_model_is_heard(capsys, monkeypatch, tmp_path):
 
     def find(name, revision=None, **more):
         found.append((name, revision, more.get("kind", "model")))
-        return SimpleNamespace(label=name, folder=BUILTIN)
+        return SimpleNamespace(name=name, label=name, folder=BUILTIN)
 
     def load(checkpoint, **options):
         loaded.update(options, model=checkpoint.label, adapter=options["adapter"].label)

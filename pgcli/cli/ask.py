@@ -20,15 +20,9 @@ from pgcli.cli.comparing import open_compared
 from pgcli.cli.downloads import Downloads
 from pgcli.cli.drawing.option import open_drawing
 from pgcli.cli.inline import open_inline
-from pgcli.cli.models import check_revision
+from pgcli.cli.models import check_revision, remark_idle_gpu
 from pgcli.cli.options import Options
-from pgcli.cli.output import (
-    Output,
-    check_output,
-    insist_on_as_many,
-    nothing_left,
-    opened,
-)
+from pgcli.cli.output import Output, check_output, insist_on_as_many, nothing_left, opened
 from pgcli.cli.plan import Plan
 from pgcli.cli.provenance import settings_of_model, told_of_run
 from pgcli.cli.screen import Screen, is_terminal
@@ -90,12 +84,7 @@ def answer(
         items = plans.Taste(plan.items()) if plan.takes_demo_unasked else plan.items()
         tally = answered(plan, engine, items, output, beside, screen)
     times = summary.Times(perf_counter() - began, loaded - began)
-    if plan.rows == 1 and screen.has_rows and not plan.options.running.verbose:
-        screen.say(summary.in_short(engine, tally, times))
-    else:
-        screen.table(summary.facts(plan, engine, tally, times, beside.facts()))
-        if plan.options.output.output != "-" or screen.has_rows:
-            screen.steps(list(summary.steps(plan.options.output, tally, sys.argv[1:])))
+    summary.show(screen, plan, engine, tally, times, beside.facts())
     compared.make(quiet=screen.quiet)
     if isinstance(items, plans.Taste) and items.exceeded:
         raise plans.too_many_for_demo(f"more than {plans.DEMO_PICTURES} pictures")
@@ -145,10 +134,7 @@ def open_engine(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None
             quantize=chosen.quantize,
         )
     if chosen.device == "auto" and str(engine.device) == "cpu":
-        from pgcli.engine.driver import unused_gpu
-
-        if (trouble := unused_gpu()) and not trouble.is_meant:
-            screen.say(f"the CPU answers, not the GPU: {trouble.found}", hint=trouble.remedy)
+        remark_idle_gpu(screen)
     return engine
 
 

@@ -10,6 +10,11 @@ from pgcli.cli import values
 from pgcli.cli.commands import Command, Program, app
 from pgcli.cli.options import MODELS, Debug, Device, Dtype, Quantize, Revision, models, option
 
+Named = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", envvar="PGCLI_MODEL", hidden=True, autocompletion=models),
+]
+
 
 @app.command(
     cls=Command,
@@ -19,15 +24,7 @@ from pgcli.cli.options import MODELS, Debug, Device, Dtype, Quantize, Revision, 
     epilog="$ pgcli info demo\n$ pgcli info google/paligemma-3b-mix-224 --device cuda",
 )
 def info(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            envvar="PGCLI_MODEL",
-            hidden=True,
-            autocompletion=models,
-        ),
-    ] = MODELS[0],
+    model: Named = MODELS[0],
     json: Annotated[bool, option("Output", "--json", help="Print one JSON object.")] = False,
     revision: Revision = None,
     device: Device = "auto",
@@ -87,15 +84,7 @@ def verify(
     "$ pgcli bench google/paligemma-3b-mix-224 --images photos --plot speed.svg",
 )
 def bench(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            envvar="PGCLI_MODEL",
-            hidden=True,
-            autocompletion=models,
-        ),
-    ] = MODELS[0],
+    model: Named = MODELS[0],
     images: Annotated[
         str | None,
         option(

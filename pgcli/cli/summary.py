@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pgcli.cli.options import Output
 from pgcli.cli.plan import Plan, left_out
-from pgcli.cli.screen import Facts
+from pgcli.cli.screen import Facts, Screen
 from pgcli.remote.addresses import without_user
 from pgcli.run import Tally
 from pgcli.state.state import State
@@ -27,6 +28,18 @@ class Times:
 
     whole: float
     before: float
+
+
+def show(
+    screen: Screen, plan: Plan, engine: Engine, tally: Tally, times: Times, beside: Facts
+) -> None:
+    """Tell what a run did and what to do next; of one picture whose answer is seen, a sentence."""
+    if plan.rows == 1 and screen.has_rows and not plan.options.running.verbose:
+        screen.say(in_short(engine, tally, times))
+        return
+    screen.table(facts(plan, engine, tally, times, beside))
+    if plan.options.output.output != "-" or screen.has_rows:
+        screen.steps(list(steps(plan.options.output, tally, sys.argv[1:])))
 
 
 def facts(
