@@ -218,10 +218,11 @@ def _items(
 ) -> tuple[Iterable[Item], int | None]:
     """The items of one source or many, and how many there are where that is known.
 
-    Paths are opened together, as the command line would; bytes stand for themselves.
+    Paths are opened together, as the command line would; bytes stand for themselves. Of nothing
+    there is nothing, as from any other function that is given an empty list.
     """
     given = [source] if isinstance(source, str | os.PathLike | bytes) else list(source)
-    if any(isinstance(one, bytes) for one in given):
+    if not given or any(isinstance(one, bytes) for one in given):
         return [_item(number, one) for number, one in enumerate(given)], len(given)
     reading = Reading(
         fields=tasks.columns(question),

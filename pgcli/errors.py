@@ -74,6 +74,15 @@ class TooManyErrors(PgcliError):
 class InvalidCheckpoint(PgcliError):
     exit_code = 16
 
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "download it again if it is damaged; else name another: PaliGemma and "
+        "PaliGemma 2 are read, and LoRA adapters of them",
+    ):
+        super().__init__(message, hint=hint)
+
 
 class NoUsableDevice(PgcliError):
     exit_code = 17

@@ -142,6 +142,10 @@ class TestSources:
         assert broken.error_message
         assert all(isinstance(row.answer, str) for row in rows if row is not broken)
 
+    @pytest.mark.parametrize("nothing", [[], (), iter(())])
+    def test_of_no_picture_there_is_no_answer(self, engine, nothing):
+        assert captions(engine, nothing) == []
+
     def test_bytes_are_answered_as_the_file_is(self, engine, folder):
         (file,), (data,) = (
             captions(engine, source)
@@ -197,7 +201,6 @@ class TestSources:
         ("source", "error"),
         [
             ("nowhere.png", UsageError),
-            ([], NoInputError),
             ("empty", NoInputError),
             ("*.png", NoInputError),
             ("notes.txt", UsageError),

@@ -16,6 +16,7 @@ from pgcli.cli import doctor as shown
 from pgcli.cli.app import main
 from pgcli.doctor import accelerator, hub, machine, packages
 from pgcli.doctor.finding import bad, ok, warn
+from pgcli.engine import driver
 
 ROOT = Path(__file__).parent.parent
 SECRET = "hf_nobody_may_see_this"
@@ -147,12 +148,12 @@ class TestAccelerator:
     def test_the_driver_s_version_is_read_where_the_kernel_tells_it(self, monkeypatch, tmp_path):
         file = tmp_path / "version"
         file.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\n")
-        monkeypatch.setattr(accelerator, "DRIVER_FILE", file)
-        assert accelerator.nvidia_driver() == "535.129.03"
+        monkeypatch.setattr(driver, "DRIVER_FILE", file)
+        assert driver.nvidia_driver() == "535.129.03"
 
     def test_a_driver_and_a_wheel_for_the_cpu_only_do_not_fit(self):
-        for driver, index in (("580.65.06", "cu130"), ("535.1", "cu126"), ("470.1", "cu118")):
-            found = accelerator.gpu(pretended(cuda=None), driver)
+        for version, index in (("580.65.06", "cu130"), ("535.1", "cu126"), ("470.1", "cu118")):
+            found = accelerator.gpu(pretended(cuda=None), version)
             assert found.state == "bad"
             assert "CPU only" in found.found
             assert found.remedy.endswith(index)
@@ -292,12 +293,16 @@ class TestHub:
         monkeypatch.setattr(os, "access", lambda *_: False)
         assert hub.cache().state == "bad"
 
-    def test_a_token_is_found_in_its_file_and_never_shown(self, tmp_path):
+    def test_a_token_is_found_in_its_file_and_never_shown(self, tmp_path, monkeypatch):
         assert hub.login().remedy == "hf auth login"
         file = tmp_path / "home" / "token"
         file.parent.mkdir()
         file.write_text(SECRET + "\n")
         assert hub.login() == ok("login", f"a token from {file}")
+        monkeypatch.setenv("HF_TOKEN", f"{SECRET}_of_somebody_else")
+        assert hub.login().remedy == "unset HF_TOKEN"
+        assert SECRET not in hub.login().found
+        monkeypatch.delenv("HF_TOKEN")
         file.write_text("password")
         assert hub.login().state == "warn"
         assert "password" not in hub.login().found

@@ -129,16 +129,57 @@ class TestWhatTheHubAnswers:
         raising(answered(401, "GatedRepo"))
         message, hint = refusal()
         assert message == f"{NAME} needs its licence accepted, and no token is set on this machine"
-        assert hint == f"open {PAGE} and accept the licence, then `hf auth login`"
+        assert hint == (
+            f"open {PAGE} and accept the licence, then `hf auth login`; "
+            "or name a local folder: --model DIR"
+        )
 
-    def test_a_licence_not_accepted_by_the_token_s_user(self, raising, monkeypatch):
-        monkeypatch.setenv("HF_TOKEN", "hf_SECRET")
+    @pytest.mark.parametrize(
+        ("variable", "stored", "whose"),
+        [
+            ("HF_TOKEN", "", "is set on this machine (HF_TOKEN)"),
+            ("HF_TOKEN", "hf_SECRET", "is set on this machine (HF_TOKEN)"),
+            ("HUGGING_FACE_HUB_TOKEN", "", "is set on this machine (HUGGING_FACE_HUB_TOKEN)"),
+            (None, "hf_SECRET", "is set on this machine (that of `hf auth login`)"),
+        ],
+    )
+    def test_a_licence_not_accepted_by_the_token_s_user(
+        self, raising, monkeypatch, variable, stored, whose
+    ):
+        if variable:
+            monkeypatch.setenv(variable, "hf_SECRET")
+        Path(constants.HF_TOKEN_PATH).write_text(stored)
         raising(answered(403, "GatedRepo"))
         message, hint = refusal()
-        assert "by the user whose token is set" in message
-        assert "`hf auth whoami`" in hint
-        assert PAGE in hint
+        assert message == f"{NAME} needs its licence accepted by the user whose token {whose}"
+        assert hint.startswith(f"open {PAGE} and accept it as the user that `hf auth whoami` names")
         assert "SECRET" not in message + hint
+
+    def test_a_variable_that_hides_the_token_of_somebody_who_may(self, raising, monkeypatch):
+        monkeypatch.setenv("HF_TOKEN", "hf_SECRET")
+        Path(constants.HF_TOKEN_PATH).write_text("hf_OTHER")
+        raising(answered(403, "GatedRepo"))
+        message, hint = refusal()
+        assert message.endswith("token is in HF_TOKEN, which hides that of `hf auth login`")
+        assert hint.startswith("`unset HF_TOKEN` if the other user has accepted it; else open ")
+        assert "SECRET" not in message + hint
+        assert "OTHER" not in message + hint
+
+    @pytest.mark.parametrize(
+        ("given", "stored", "said"),
+        [
+            ("hf_bad", "hf_good", "`hf auth login`: `unset HF_TOKEN`"),
+            ("hf_bad", "", "HF_TOKEN is not valid: `unset HF_TOKEN`, then `hf auth login`"),
+            ("", "hf_bad", "`hf auth login --force` with a new one"),
+        ],
+    )
+    def test_a_token_that_the_hub_does_not_know(self, raising, monkeypatch, given, stored, said):
+        monkeypatch.setenv("HF_TOKEN", given)
+        Path(constants.HF_TOKEN_PATH).write_text(stored)
+        raising(answered(401, message="Invalid credentials in Authorization header"))
+        message, hint = refusal()
+        assert message == f"{NAME} could not be downloaded: 401 Unauthorized"
+        assert said in hint
 
     @pytest.mark.parametrize("status", [401, 404])
     def test_an_unknown_or_private_model(self, raising, status):
@@ -163,7 +204,6 @@ class TestWhatTheHubAnswers:
     @pytest.mark.parametrize(
         ("status", "remedy"),
         [
-            (401, "the token set on this machine is not valid"),
             (407, "HTTPS_PROXY"),
             (429, "wait some minutes"),
         ],
@@ -187,8 +227,11 @@ class TestWhatTheHubAnswers:
         raising(AssertionError("the Hub was asked"))
         message, hint = refusal()
         assert "HF_HUB_OFFLINE forbids downloading it" in message
-        assert "unset HF_HUB_OFFLINE" in hint
-        assert f"`hf download {NAME}`" in hint
+        folder = NAME.partition("/")[2]
+        assert hint == (
+            f"`unset HF_HUB_OFFLINE`; or where there is a network `hf download {NAME} "
+            f"--local-dir {folder}`, bring that folder here, and name it: --model {folder}"
+        )
 
     @pytest.mark.parametrize(
         "error",

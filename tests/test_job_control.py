@@ -159,6 +159,8 @@ def test_ctrl_z_stops_it_fg_goes_on_and_the_pause_is_no_time_of_the_run(tmp_path
     assert saved(output) == list(range(ROWS // 4))
     speed, whole = re.search(r"speed +([\d.]+) images/s[^$]*time +([\d.]+) s", told).groups()
     assert float(whole) - ROWS / 4 / float(speed) > 2
+    progress = json.loads((tmp_path / "rows.jsonl.pgcli" / "progress.json").read_text())
+    assert float(whole) - progress["seconds"] > 2
 
 
 def test_a_window_that_is_closed_ends_the_run_tidily(tmp_path: Path) -> None:

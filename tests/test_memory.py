@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from pgcli.checkpoints import files
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine import loading
+from pgcli.engine import loading, room
 from pgcli.engine.exhaustion import memory_named
 from pgcli.engine.generate import generate
 from pgcli.engine.growing import Limits
@@ -241,9 +241,9 @@ class TestBatchSize:
 def test_weights_that_do_not_fit_are_refused_before_they_are_read(
     tiny, monkeypatch, dtype, numbers, fits
 ):
-    room = parameters(files.config(tiny)) * numbers
+    free = parameters(files.config(tiny)) * numbers
     read = []
-    monkeypatch.setattr(loading, "free_bytes", lambda device: room)
+    monkeypatch.setattr(room, "free_bytes", lambda device: free)
     monkeypatch.setattr(loading.weights, "load", lambda *_, **__: read.append(1) or 1 / 0)
     with pytest.raises(ZeroDivisionError if fits else NoUsableDevice):
         loading.load(Checkpoint("m", tiny), device="cpu", dtype=dtype, batch_size=1)

@@ -83,6 +83,8 @@ def test_a_terminal_shows_a_bar_then_a_table(pictures, tmp_path):
     plain = STEERING.sub("", shown)
     assert re.search(r"\d of 13  \d+\.\d/s  1 error  00:0\d left", plain)
     table = [line for line in lines(shown) if "  " in line and "━" not in line]
+    assert table[-1].endswith(f"--model demo -o {tmp_path / 'rows.jsonl'}")
+    assert "pgcli caption --retry-errors " in table[-1]
     names = [line.split("  ")[0] for line in table]
     assert names == [
         *("rows", "speed", "time", "model busy", "model waited", "model", "output"),
@@ -96,7 +98,9 @@ def test_no_line_of_bar_or_table_is_wider_than_the_terminal(pictures, tmp_path, 
     shown = on_terminal(
         *("caption", pictures, "--model", "demo", "-o", tmp_path / "r.jsonl"), columns=columns
     )
-    assert max(map(len, lines(shown))) <= columns
+    steps = ("look at it", "errors  ", "ask again")  # the terminal breaks these: a copy is whole
+    assert max(len(line) for line in lines(shown) if not line.startswith(steps)) <= columns
+    assert f"look at it  pgcli view {tmp_path / 'r.jsonl'}" in lines(shown)
 
 
 def test_rows_and_bar_on_one_terminal_do_not_garble_each_other(pictures):
@@ -275,7 +279,7 @@ def test_the_commands_that_look_at_an_output_survive_its_name(tmp_path):
     name = str(tmp_path / 'it\'s "mine".parquet')
     tally = Tally(rows=3)
     tally.errors["missing"] += 1
-    [_, (_, look), (_, command), _] = summary.written(Output(name), tally)
+    [(_, look), (_, command), _] = summary.steps(Output(name), tally, [])
     words = subprocess.run(
         ["bash", "-c", look.replace("pgcli view", "printf %s")], capture_output=True, check=True
     ).stdout.decode()
@@ -300,9 +304,50 @@ def test_the_jq_commands_run(pictures, tmp_path):
     )
     tally = Tally(rows=13)
     tally.errors["not_an_image"] += 1
-    commands = dict(summary.written(Output(str(output)), tally))
+    commands = dict(summary.steps(Output(str(output)), tally, []))
     shown = subprocess.run(["bash", "-c", commands["errors"]], capture_output=True, check=True)
     assert shown.stdout.startswith(b"broken.png: ")
     view = commands["look at it"].replace("pgcli", f"{sys.executable} -m pgcli")
     subprocess.run(["bash", "-c", view], cwd=ROOT, check=True, capture_output=True)
     assert output.with_suffix(".html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["caption", "it's", "-o", "a.jsonl"], "caption --retry-errors 'it'\"'\"'s' -o a.jsonl"),
+        (["ask", "a", "--overwrite", "-o", "b"], "ask --retry-errors a -o b"),
+        (["caption", "-o", "a", "--", "-x"], "caption --retry-errors -o a -- -x"),
+    ],
+)
+def test_the_command_that_asks_errors_again_is_the_one_that_was_typed(words, command):
+    assert summary.retry(words) == f"pgcli {command}"
+
+
+def test_a_long_command_or_one_with_a_password_is_not_shown_again():
+    said = "the same command with --retry-errors"
+    assert summary.retry(["caption", *map(str, range(1000))]) == said
+    assert summary.retry(["caption", "https://me:secret@host/a.jpg"]) == said
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+@pytest.mark.parametrize("look", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_one_picture_is_answered_in_a_line_and_told_of_in_a_sentence(pictures, columns, look):
+    picture = pictures / "picture-00.png"
+    shown = on_terminal("caption", picture, "--model", "demo", columns=columns, **look)
+    answer, *after = lines(shown.partition(f"{picture}: ")[2])
+    assert answer == "a picture of 40 x 30"
+    told = " ".join(line for line in after if line and "━" not in line)
+    assert re.search(r"pgcli: .* to load the model; .* pretended@1 on cpu in float32$", told)
+    assert "model busy" not in shown
+
+
+def test_verbose_tells_all_of_one_picture_too(pictures):
+    shown = on_terminal("caption", pictures / "picture-00.png", "--model", "demo", "--verbose")
+    assert "model busy" in shown
+
+
+def test_rows_that_are_on_the_terminal_only_come_with_the_way_to_keep_them(pictures, tmp_path):
+    assert "keep them" in on_terminal("caption", pictures, "--model", "demo")
+    with open(tmp_path / "rows.jsonl", "wb") as rows:
+        assert "keep them" not in on_terminal("caption", pictures, "--model", "demo", stdout=rows)

@@ -133,9 +133,25 @@ def test_what_was_tampered_with_is_found(
     output = tmp_path / "rows.jsonl"
     assert finished("caption", EXAMPLES, "-o", output).returncode == 0
     output.write_bytes(b"".join(tamper(output.read_bytes().splitlines(keepends=True))))
-    code, out, _ = said(capsys, "check", output)
+    code, out, err = said(capsys, "check", output)
     assert code == 5
     assert told in out
+    assert ("the same command makes" in err) == (told == "row 12 is missing")
+
+
+def test_an_input_that_became_shorter_is_told_from_rows_that_are_missing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output, manifest = tmp_path / "rows.jsonl", tmp_path / "pictures.jsonl"
+    images = [json.dumps({"image": str(file)}) for file in sorted(EXAMPLES.iterdir())]
+    manifest.write_text("\n".join(images[:3]))
+    assert finished("caption", manifest, "-o", output, "--allow-outside-root").returncode == 0
+    manifest.write_text("\n".join(images[:2]))
+    code, _, err = said(capsys, "check", output)
+    assert code == 5
+    assert "1 difference between" in err
+    assert "bring back what it had" in err
+    assert "the same command" not in err
 
 
 @pytest.mark.parametrize("command", ["status", "check"])

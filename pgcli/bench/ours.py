@@ -52,7 +52,10 @@ def _run(seconds: float, answers: Iterable[Answer], trial: Trial) -> Run:
     vision = prefill = decode = 0.0
     for answer in answers:
         if answer.error is not None:
-            raise UsageError(f"{answer.id} cannot be measured with: {answer.error_message}")
+            raise UsageError(
+                f"{answer.id} cannot be measured with: {answer.error_message}",
+                hint="name a folder of whole pictures with --images, or leave it out",
+            )
         vision += (answer.vision_ms or 0.0) / 1000
         prefill += (answer.prefill_ms or 0.0) / 1000
         decode += (answer.decode_ms or 0.0) / 1000

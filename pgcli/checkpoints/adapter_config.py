@@ -124,7 +124,7 @@ def _insist_supported(values: dict[str, Any]) -> None:
             )
     for key in ("use_rslora", "use_dora", "lora_bias", "ensure_weight_tying"):
         if values.get(key) not in (None, True, False):
-            raise InvalidCheckpoint(f"{NAME}: {key} = {brief(values[key])} is neither true nor not")
+            raise InvalidCheckpoint(f"{NAME}: {key} = {brief(values[key])} is not true or false")
     if values.get("bias", "none") not in ("none", "all", "lora_only"):
         raise InvalidCheckpoint(f"{NAME}: bias = {brief(values['bias'])} is not supported")
     start = values.get("init_lora_weights")

@@ -51,7 +51,11 @@ def config(folder: Path) -> PaliGemmaConfig:
     try:
         return read_config(read_json(folder / "config.json"))
     except ValueError as error:
-        raise InvalidCheckpoint(f"{folder / 'config.json'}: {error}") from error
+        raise InvalidCheckpoint(
+            f"{folder / 'config.json'}: {error}",
+            hint="PaliGemma and PaliGemma 2 are read: name such a model, for example "
+            "google/paligemma-3b-mix-224",
+        ) from error
 
 
 def weight_map(index: Path) -> dict[str, str]:

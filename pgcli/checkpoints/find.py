@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from pgcli.checkpoints import conversion
 from pgcli.checkpoints.hub.needed import Kind
 from pgcli.checkpoints.hub.telling import Bar, Tell
 from pgcli.checkpoints.identity import sha256
@@ -90,6 +91,11 @@ def digest(file: Path) -> str:
 
 
 def _no_name(name: str, kind: Kind) -> ModelUnavailable:
+    if kind == "model" and os.path.isfile(name):  # noqa: PTH113 - Path raises for a NUL
+        return ModelUnavailable(
+            f"{name} is a file, and a model is a folder with config.json and safetensors files",
+            hint=conversion.of_file(name),
+        )
     if kind == "adapter":
         hint = "name a folder with adapter_config.json, or a Hub name such as you/your-adapter"
     else:

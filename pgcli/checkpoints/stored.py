@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from pgcli.checkpoints.conversion import PICKLES, command
 from pgcli.checkpoints.files import INDEX, SINGLE, weight_map
 from pgcli.errors import InvalidCheckpoint
 
@@ -50,16 +51,21 @@ def weight_files(folder: Path) -> list[Path]:
     else:
         files = sorted(folder.glob("*.safetensors"))
     if not files:
-        pickles = [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.ckpt")]
-        raise InvalidCheckpoint(
-            f"{folder} has no safetensors file"
-            + (f"; {pickles[0].name} is a pickle, which can run code" if pickles else ""),
-            hint="save it again with transformers: save_pretrained writes safetensors",
-        )
+        raise _no_weights(folder)
     for file in files:
         if not file.is_file():
             raise InvalidCheckpoint(f"{file} is missing", hint="download the model again")
     return files
+
+
+def _no_weights(folder: Path) -> InvalidCheckpoint:
+    said = f"{folder} has no safetensors file"
+    for name in sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES):
+        return InvalidCheckpoint(
+            f"{said}; {name} is a pickle, which can run code",
+            hint=f"convert it: {command(str(folder))}",
+        )
+    return InvalidCheckpoint(said, hint="download the model again, or name another folder")
 
 
 def headers(file: Path) -> Iterator[Stored]:

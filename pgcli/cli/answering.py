@@ -26,8 +26,11 @@ Objects = Annotated[
 
 @app.command(
     cls=Command,
+    rich_help_panel="Ask pictures",
     help=f"Write one caption for each picture.{SOURCES}",
-    epilog="$ pgcli caption examples/images",
+    epilog="$ pgcli caption photo.jpg\n"
+    "$ pgcli caption photos -o captions.jsonl\n"
+    "$ pgcli caption photos --model google/paligemma-3b-mix-224 -o rows.parquet",
 )
 @with_options
 def caption(
@@ -43,9 +46,11 @@ def caption(
 
 @app.command(
     cls=Command,
+    rich_help_panel="Ask pictures",
     help="Ask each picture one or several questions. Without --prompt, a manifest brings a prompt "
     f"in each row.{SOURCES}",
-    epilog='$ pgcli ask examples/images --prompt "how many shapes are there?"',
+    epilog='$ pgcli ask photo.jpg --prompt "what is on the table?"\n'
+    '$ pgcli ask photos --prompt "is it indoors?" --choice yes --choice no',
 )
 @with_options
 def ask(
@@ -101,8 +106,10 @@ def ask(
 
 @app.command(
     cls=Command,
+    rich_help_panel="Ask pictures",
     help=f"Find objects in each picture, as boxes in its pixels.{SOURCES}",
-    epilog='$ pgcli detect examples/images --object "red circle"',
+    epilog="$ pgcli detect photo.jpg --object cat --draw drawn\n"
+    '$ pgcli detect photos --object cat --object "red car" -o boxes.jsonl',
 )
 @with_options
 def detect(
@@ -122,8 +129,10 @@ def detect(
 
 @app.command(
     cls=Command,
+    rich_help_panel="Ask pictures",
     help=f"Find objects in each picture, as boxes and the masks of what is in them.{SOURCES}",
-    epilog="$ pgcli segment examples/images --object circle --draw drawn",
+    epilog="$ pgcli segment photo.jpg --object cat --draw drawn\n"
+    "$ pgcli segment photos --object cat --mask-decoder vae-oid.npz -o masks.jsonl",
 )
 @with_options
 def segment(
@@ -147,8 +156,10 @@ def segment(
 
 @app.command(
     cls=Command,
+    rich_help_panel="Ask pictures",
     help=f"Read the text in each picture.{SOURCES}",
-    epilog="$ pgcli ocr examples/images/one.png",
+    epilog="$ pgcli ocr scan.png\n"
+    "$ find scans -name '*.png' -print0 | pgcli ocr - -0 -o texts.jsonl",
 )
 @with_options
 def ocr(sources: Sources, options: Options) -> None:

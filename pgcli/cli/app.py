@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import traceback
 from collections.abc import Sequence
 from typing import Annotated
@@ -39,7 +40,11 @@ def show_version(wanted: bool) -> None:
 @app.callback(
     invoke_without_command=True,
     epilog="Every option that may be given once can also be set by PGCLI_<OPTION> in the "
-    "environment, or by a line in ~/.config/pgcli/config.toml.\n\n$ pgcli caption examples/images",
+    "environment, or by a line in ~/.config/pgcli/config.toml.\n\n"
+    "Exit codes: 0 every row answered, 1 a bug, 2 wrong usage, 3 some rows have errors, 4 no "
+    "picture, 5 a difference found, 10 model not available, 12 output in use, 13 output of another "
+    "run, 14 output not written, 15 too many errors, 16 model files not usable, 17 no device or "
+    "memory. After 12, 14 and 15, and after Ctrl-C, the same command goes on.",
 )
 def pgcli(
     context: typer.Context,
@@ -48,7 +53,14 @@ def pgcli(
         typer.Option("--version", callback=show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Ask folders of images questions with PaliGemma; answers are rows of JSON lines or Parquet."""
+    """Ask folders of images questions with PaliGemma; answers are rows of JSON lines or Parquet.
+
+    $ pgcli caption photo.jpg
+    $ pgcli caption photos -o captions.jsonl
+    $ pgcli view captions.jsonl
+
+    `pgcli COMMAND --help` shows what a command does, with examples.
+    """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit
@@ -81,7 +93,8 @@ def outcome(args: Sequence[str] | None) -> int:
     try:
         return int(app(args, prog_name="pgcli", standalone_mode=False, obj=session) or 0)
     except typer.TyperException as problem:
-        return known(in_our_words(problem).with_traceback(problem.__traceback__), session)
+        said = in_our_words(problem, sys.argv[1:] if args is None else args)
+        return known(said.with_traceback(problem.__traceback__), session)
     except PgcliError as problem:
         return known(problem, session)
     except BrokenPipeError:

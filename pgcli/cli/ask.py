@@ -20,15 +20,9 @@ from pgcli.cli.comparing import open_compared
 from pgcli.cli.downloads import Downloads
 from pgcli.cli.drawing.option import open_drawing
 from pgcli.cli.inline import open_inline
-from pgcli.cli.models import check_revision
+from pgcli.cli.models import check_revision, remark_idle_gpu
 from pgcli.cli.options import Options
-from pgcli.cli.output import (
-    Output,
-    check_output,
-    insist_on_as_many,
-    nothing_left,
-    opened,
-)
+from pgcli.cli.output import Output, check_output, insist_on_as_many, nothing_left, opened
 from pgcli.cli.plan import Plan
 from pgcli.cli.provenance import settings_of_model, told_of_run
 from pgcli.cli.screen import Screen, is_terminal
@@ -36,7 +30,7 @@ from pgcli.cli.shrinking import Shrinking
 from pgcli.cli.sidecars import open_sidecars
 from pgcli.cli.stopping import Drain, Stopped
 from pgcli.cli.watching import Undrawn, Watching, standing
-from pgcli.errors import NoInputError
+from pgcli.errors import NoInputError, OutputExists
 from pgcli.records import Answer, Item, Picture, error_answer
 from pgcli.run import Ask, Look, Tally, run
 from pgcli.tasks import Question, insist_on_room
@@ -90,7 +84,7 @@ def answer(
         items = plans.Taste(plan.items()) if plan.takes_demo_unasked else plan.items()
         tally = answered(plan, engine, items, output, beside, screen)
     times = summary.Times(perf_counter() - began, loaded - began)
-    screen.table(summary.facts(plan, engine, tally, times, beside.facts()))
+    summary.show(screen, plan, engine, tally, times, beside.facts())
     compared.make(quiet=screen.quiet)
     if isinstance(items, plans.Taste) and items.exceeded:
         raise plans.too_many_for_demo(f"more than {plans.DEMO_PICTURES} pictures")
@@ -127,7 +121,7 @@ def open_engine(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None
     if chosen.adapter is not None:
         adapter = find(chosen.adapter, kind="adapter", tell=Downloads(screen))
     insist_on_room(plan.question, files.config(checkpoint.folder).most_new_tokens)
-    with screen.waiting(f"loading {checkpoint.label}"):
+    with screen.waiting(f"loading {checkpoint.name}"):
         from pgcli.engine.loading import load  # torch, which takes a second
 
         engine = load(
@@ -139,6 +133,8 @@ def open_engine(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None
             batch_size=chosen.batch_size,
             quantize=chosen.quantize,
         )
+    if chosen.device == "auto" and str(engine.device) == "cpu":
+        remark_idle_gpu(screen)
     return engine
 
 
@@ -168,7 +164,7 @@ def answered(
     )
     tolerance = plan.options.running.tolerance
     if output.state is not None:
-        output.state.start(plan.rows)
+        output.state.start(plan.rows, lambda: drain.paused_seconds)
     watching = Watching(progress, Shrinking(engine, screen.say, output.state), tolerance, drain)
     undrawn = None if output.ledger is None else Undrawn(output.ledger, beside)
     try:
@@ -195,7 +191,7 @@ def answered(
         if drain.signum is not None:  # it came when all was done
             raise Stopped(drain.signum)
         return tally
-    except (BrokenPipeError, NoInputError):
+    except (BrokenPipeError, NoInputError, OutputExists):  # the same command would end so again
         raise
     except BaseException as problem:
         if not (isinstance(problem, Stopped) and problem.signum == SIGPIPE):

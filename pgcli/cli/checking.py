@@ -26,11 +26,27 @@ class Found:
     rows: int = 0
     errors: int = 0
     wrong: list[str] = field(default_factory=list)
+    missing: int = 0
+    surplus: int = 0
     count: int = 0
 
-    def add(self, what: str) -> None:
+    def add(self, what: str, *, missing: bool = False, surplus: bool = False) -> None:
         self.count += 1
+        self.missing += missing
+        self.surplus += surplus
         self.wrong += [what] if len(self.wrong) < NAMED else []
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it: another thing where rows are only missing, or only too many."""
+        if self.missing == self.count:
+            return "the same command makes the rows that are missing"
+        if self.surplus == self.count:
+            return (
+                "the input has fewer rows than it had: bring back what it had, and all is well; "
+                "or --overwrite makes the output anew from what there is"
+            )
+        return "--overwrite makes it anew; another -o leaves it alone"
 
 
 def check(output: str) -> None:
@@ -54,8 +70,9 @@ def check(output: str) -> None:
     if found.count:
         more = f", {found.count - NAMED:,} of them not told" if found.count > NAMED else ""
         raise Difference(
-            f"{found.count:,} differences between {output} and its input{more}",
-            hint="the same command makes rows that are missing; --overwrite begins anew",
+            f"{found.count:,} difference{'s' * (found.count != 1)} between {output} and its "
+            f"input{more}",
+            hint=found.remedy,
         )
     errors = f", {found.errors:,} of them with errors" if found.errors else ""
     stdout.line(f"{found.rows:,} rows are those of the input, in order{errors}")
@@ -79,7 +96,7 @@ def compare(
         if places is not None:
             against(place, row, places, found)
     for place, (item, _) in places or ():
-        found.add(f"row {place + 1:,} is missing: {item.id!r}")
+        found.add(f"row {place + 1:,} is missing: {item.id!r}", missing=True)
 
 
 def against(
@@ -88,12 +105,12 @@ def against(
     """Compare a row with what the input has at its place; note those missing before it."""
     for number, (item, prompt) in places:
         if number < place:
-            found.add(f"row {number + 1:,} is missing: {item.id!r}")
+            found.add(f"row {number + 1:,} is missing: {item.id!r}", missing=True)
             continue
         if not is_row_of(row, item, prompt):
             found.add(f"row {place + 1:,} is of {row.get('id')!r}, and the input has {item.id!r}")
         return
-    found.add(f"row {place + 1:,} is of nothing in the input: {row.get('id')!r}")
+    found.add(f"row {place + 1:,} is of nothing in the input: {row.get('id')!r}", surplus=True)
 
 
 def expected(output: Path, record: Mapping[str, Any]) -> Iterator[tuple[Item, str]] | None:

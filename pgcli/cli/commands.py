@@ -27,7 +27,22 @@ class Flags:
 
 
 class Command(Flags, TyperCommand):
-    """One command. Its `--help` stands with the other options, not in a panel of its own."""
+    """One command. Its `--help` stands with the other options, not in a panel of its own.
+
+    `epilog` has its examples, a line each, which are shown before the options.
+    """
+
+    def __init__(self, *given: Any, **more: Any):
+        super().__init__(*given, **more)
+        self.examples = (self.epilog or "").splitlines()
+        summary, _, rest = (self.help or "").partition("\n\n")
+        self.help = "\n\n".join(filter(None, (summary, "\n".join(self.examples), rest)))
+        self.epilog = None
+
+    def collect_usage_pieces(self, context: Any) -> list[str]:
+        """What follows the name in the usage: what the command is about, then its options."""
+        options, *arguments = super().collect_usage_pieces(context)
+        return [*(piece.replace("{", "").replace("}", "") for piece in arguments), options]
 
     def get_help_option(self, context: Any) -> Any:
         option = super().get_help_option(context)

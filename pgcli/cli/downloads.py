@@ -20,6 +20,7 @@ from rich.progress import Progress as RichProgress
 from pgcli.checkpoints.hub.telling import Plan
 from pgcli.cli.progress import NARROW
 from pgcli.cli.screen import Screen
+from pgcli.cli.stopping import Stopped
 
 LOG_SECONDS = 10.0
 
@@ -69,6 +70,12 @@ class Downloads:
     def __exit__(self, *problem: object) -> None:
         if self._drawn is not None:
             self._drawn.stop()
+        if self._plan is not None and isinstance(problem[1], Stopped):
+            kept = decimal(self._plan.kept + self._arrived)
+            self._screen.say(
+                f"stopped: {kept} of {decimal(self._plan.total)} are kept; the same command goes "
+                "on from there"
+            )
         if self._plan is not None and not any(problem):
             seconds = perf_counter() - self._began
             self._screen.say(

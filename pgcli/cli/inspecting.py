@@ -10,23 +10,21 @@ from pgcli.cli import values
 from pgcli.cli.commands import Command, Program, app
 from pgcli.cli.options import MODELS, Debug, Device, Dtype, Quantize, Revision, models, option
 
+Named = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", envvar="PGCLI_MODEL", hidden=True, autocompletion=models),
+]
+
 
 @app.command(
     cls=Command,
+    rich_help_panel="Models and this machine",
     help="Show a model's sizes, the memory it needs and its files, without loading it.\n\n"
     "MODEL is a folder, a name on the Hub, or demo, the built-in one, which is the default.",
-    epilog="$ pgcli info demo",
+    epilog="$ pgcli info demo\n$ pgcli info google/paligemma-3b-mix-224 --device cuda",
 )
 def info(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="[MODEL]",
-            envvar="PGCLI_MODEL",
-            hidden=True,
-            autocompletion=models,
-        ),
-    ] = MODELS[0],
+    model: Named = MODELS[0],
     json: Annotated[bool, option("Output", "--json", help="Print one JSON object.")] = False,
     revision: Revision = None,
     device: Device = "auto",
@@ -40,12 +38,13 @@ def info(
 
 @app.command(
     cls=Command,
+    rich_help_panel="Models and this machine",
     help="Prove on a checkpoint that answers are transformers'.\n\n"
     "Runs both on the same inputs and reports how far vision features, prefill logits and "
     "generated tokens lie apart.\n\n"
     "MODEL is a folder, a name on the Hub, or demo, the built-in one. --dtype auto compares in "
     "float32, and in bfloat16 too. Ends with 5 where they differ by more than rounding.",
-    epilog="$ pgcli verify demo",
+    epilog="$ pgcli verify demo\n$ pgcli verify google/paligemma-3b-mix-224 --images photos",
 )
 def verify(
     model: Annotated[
@@ -75,23 +74,17 @@ def verify(
 
 @app.command(
     cls=Command,
+    rich_help_panel="Models and this machine",
     help="Measure images per second side by side with transformers.\n\n"
     "Both run in turns on the same checkpoint, prompts and pixels. Shows the ratio of medians, the "
     "time of each stage, its share of what this machine can do at best, and how far the tokens "
     "agree.\n\n"
     "MODEL is a folder, a name on the Hub, or demo, the built-in one, which is the default.",
-    epilog="$ pgcli bench demo --batch-size 8 --scope device --rounds 1 --seconds 1",
+    epilog="$ pgcli bench demo --batch-size 8 --scope device --rounds 1 --seconds 1\n"
+    "$ pgcli bench google/paligemma-3b-mix-224 --images photos --plot speed.svg",
 )
 def bench(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="[MODEL]",
-            envvar="PGCLI_MODEL",
-            hidden=True,
-            autocompletion=models,
-        ),
-    ] = MODELS[0],
+    model: Named = MODELS[0],
     images: Annotated[
         str | None,
         option(
@@ -139,6 +132,7 @@ def bench(
             "--scope",
             metavar="A,B",
             parser=values.scopes,
+            choices=values.ALL_SCOPES,
             default="device,arrays,files",
             help="device: the model alone; arrays: pixels in memory to tokens; files: to rows.",
         ),
@@ -228,11 +222,12 @@ def bench(
 
 @app.command(
     cls=Command,
+    rich_help_panel="Models and this machine",
     help="Look for what is wrong on this machine, and say the command that mends it.\n\n"
     "Looks at packages, PyTorch and its wheel, driver, memory, disk, the Hub's cache and login. "
     "Changes nothing. Ends with 17 where no model can run here, else with 0, whatever there is to "
     "mend.",
-    epilog="$ pgcli doctor",
+    epilog="$ pgcli doctor\n$ pgcli doctor --online --json",
 )
 def doctor(
     context: typer.Context,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -9,11 +12,17 @@ import typer
 from pgcli.cli import settings
 from pgcli.errors import UsageError
 
+#: What a value of an option may be that a command cannot do without.
+VALUES = {"--object": "cat", "--to": "coco"}
 
-def in_our_words(problem: typer.TyperException) -> UsageError:
-    """The complaint as an error of ours: what is wrong, where that was set, and what to look at."""
+
+def in_our_words(problem: typer.TyperException, words: Sequence[str]) -> UsageError:
+    """The complaint about a command line as an error of ours: what is wrong, where that was set,
+    and what to type or to look at.
+    """
     context, param = getattr(problem, "ctx", None), getattr(problem, "param", None)
-    hint = f"see {context.command_path if context else 'pgcli'} --help"
+    path = context.command_path if context else " ".join(["pgcli", *commands(words)])
+    hint = f"see {path} --help"
     if possible := getattr(problem, "possibilities", None):
         return UsageError(lowered(str(problem)), hint=f"did you mean {' or '.join(possible)}?")
     if context and param and problem.message:
@@ -22,7 +31,27 @@ def in_our_words(problem: typer.TyperException) -> UsageError:
             said = "neither true nor false"
         return UsageError(f"{origin(context, param)}: {lowered(said)}", hint=hint)
     said, _, meant = problem.format_message().partition(" Did you mean ")
-    return UsageError(lowered(said), hint=f"did you mean {meant}" if meant else hint)
+    if context and param:
+        hint = f"{completed(context, param, words)}; {hint}"
+    elif meant:
+        names = meant.rstrip("?").replace("'", "")
+        hint = f"did you mean pgcli {names}?"
+    elif unnamed := [word for word in commands(words) if os.path.exists(word)]:  # noqa: PTH110
+        hint = f"name what is to be done with it: {shlex.join(['pgcli', 'caption', *unnamed])}"
+    return UsageError(lowered(said), hint=hint)
+
+
+def commands(words: Sequence[str]) -> Sequence[str]:
+    """What stands where a command is named, if anything does."""
+    return [word for word in words[:1] if not word.startswith("-")]
+
+
+def completed(context: Any, param: Any, words: Sequence[str]) -> str:
+    """The command line with what it lacks; where that is what it is about, an example of one."""
+    option = max(param.opts, key=len)
+    if option not in VALUES:
+        return f"for example: {context.command.examples[0].removeprefix('$ ')}"
+    return f"for example: {shlex.join(['pgcli', *words, option, VALUES[option]])}"
 
 
 def lowered(sentence: str) -> str:

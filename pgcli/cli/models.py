@@ -21,6 +21,14 @@ def check_revision(name: str, revision: str | None) -> None:
         )
 
 
+def remark_idle_gpu(screen: Screen) -> None:
+    """Say why the CPU answers where there is a GPU, unless somebody has hidden it on purpose."""
+    from pgcli.engine.driver import unused_gpu
+
+    if (trouble := unused_gpu()) and not trouble.is_meant:
+        screen.say(f"the CPU answers, not the GPU: {trouble.found}", hint=trouble.remedy)
+
+
 def info(name: str, *, revision: str | None, device: str, dtype: str, as_json: bool) -> None:
     """Print what is known of a model, for a person or as one JSON object."""
     check_revision(name, revision)

@@ -15,7 +15,7 @@ from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.records import Item
 from pgcli.remote import Reach
 from pgcli.run import first_rows, spread
-from pgcli.sources import Reading, Source, open_sources
+from pgcli.sources import Reading, Source, counts_of, open_sources
 from pgcli.sources.patterns import meant
 from pgcli.state.shard import CHUNK_ROWS, Shard, shard
 from pgcli.tasks import Question, columns, insist_on_room, with_prompts
@@ -228,11 +228,7 @@ class Taste:
 
 def left_out(ignored: Mapping[str, int]) -> list[tuple[str, str]]:
     """The files left out for their endings, most first."""
-    by_count = sorted(ignored.items(), key=lambda kind: (-kind[1], kind[0]))
-    counts = [f"{count:,} {kind}" for kind, count in by_count]
-    if len(counts) > 5:
-        counts[5:] = [f"{len(counts) - 5} more endings"]
-    return [("left out", ", ".join(counts))] if counts else []
+    return [("left out", ", ".join(counts_of(ignored)))] if ignored else []
 
 
 def told_of_kinds(kinds: Mapping[str, int]) -> list[tuple[str, str]]:

@@ -14,9 +14,10 @@ Output = Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)]
 
 @app.command(
     cls=Command,
+    rich_help_panel="Look at answers",
     help="Show how a run stands, while it goes on and after it.\n\n"
     "OUTPUT is the file or folder that its rows go to, as it was given to -o.",
-    epilog="$ pgcli status rows.jsonl",
+    epilog="$ pgcli status captions.jsonl\n$ pgcli status captions.jsonl --json",
 )
 def status(
     output: Output,
@@ -30,10 +31,11 @@ def status(
 
 @app.command(
     cls=Command,
+    rich_help_panel="Look at answers",
     help="Read all rows of an output again and compare them with the input.\n\n"
     "Every row of the input has to be there once, in its place. Ends with 5 where one is not. "
     "OUTPUT is the file or folder as it was given to -o.",
-    epilog="$ pgcli check rows.jsonl",
+    epilog="$ pgcli check captions.jsonl",
 )
 def check(output: Output, debug: Debug = False) -> None:
     from pgcli.cli import checking

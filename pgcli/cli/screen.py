@@ -88,6 +88,26 @@ class Screen:
             for name, value in facts:
                 self.say(f"{name}: {value}")
 
+    def steps(self, steps: Facts) -> None:
+        """Show what to do next, unless quiet. The terminal breaks commands, so that a copy of one
+        is whole.
+        """
+        width = max((len(name) for name, _ in steps), default=0) + 2
+        if steps and self.is_terminal and not self.quiet:
+            self.console.print()
+        for name, command in steps:
+            if not self.is_terminal or self.quiet:
+                self.say(f"{name}: {command}")
+                continue
+            self.noted(f"{name}: {command}")
+            line = Text.assemble((name.ljust(width), "bold"), printable(command))
+            self.console.print(line, soft_wrap=True)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether a person reads rows, too, above what is said here."""
+        return self.is_terminal and is_one_terminal()
+
     @contextmanager
     def waiting(self, message: str) -> Iterator[None]:
         """A block that takes a while; the message stands there as long as it does."""

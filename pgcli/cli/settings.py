@@ -99,7 +99,9 @@ def _set(file: Path, key: str, setting: Setting, value: object) -> dict[str, obj
     if isinstance(value, bool) == setting.is_flag and isinstance(value, str | int | float):
         return {setting.parameter: value if setting.is_flag else str(value)}
     wanted = "true or false" if setting.is_flag else "one text or number"
-    raise UsageError(f"{file}: {key} must be {wanted}, not {value!r}")
+    raise UsageError(
+        f"{file}: {key} must be {wanted}, not {value!r}", hint="mend that line, or remove it"
+    )
 
 
 def _unknown(file: Path, key: str, known: Known) -> UsageError:

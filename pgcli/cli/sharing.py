@@ -14,10 +14,11 @@ from pgcli.views.exports import FORMATS
 
 @app.command(
     cls=Command,
+    rich_help_panel="Look at answers",
     help="Make one page of results that opens from a disk: pictures, answers, boxes, errors.\n\n"
     "RESULTS are files or folders of rows, of a run that still goes on too; several are shown side "
     "by side. The page has everything in it and asks no network and no server for anything.",
-    epilog="$ pgcli view rows.jsonl -o gallery.html",
+    epilog="$ pgcli view captions.jsonl\n$ pgcli view captions.jsonl boxes.jsonl -o gallery.html",
 )
 def view(
     results: Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)],
@@ -101,16 +102,25 @@ def view(
 
 @app.command(
     cls=Command,
+    rich_help_panel="Look at answers",
     help="Write answers as other tools read them.\n\n"
     "RESULTS is a JSON lines or Parquet file, or a folder of Parquet files, that an answering "
     "command wrote. Rows with errors are left out.",
-    epilog="$ pgcli export boxes.jsonl --to coco -o boxes.json",
+    epilog="$ pgcli export boxes.jsonl --to coco -o boxes.json\n"
+    "$ pgcli export captions.jsonl --to txt",
 )
 def export(
     results: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
     to: Annotated[
         str,
-        option("Output", "--to", metavar="FORMAT", once=False, help=", ".join(FORMATS) + "."),
+        option(
+            "Output",
+            "--to",
+            metavar="FORMAT",
+            once=False,
+            choices=tuple(FORMATS),
+            help=", ".join(FORMATS) + ".",
+        ),
     ],
     output: Annotated[
         str | None,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgcli.cli.options import Output
 from pgcli.cli.plan import Plan, left_out
-from pgcli.cli.screen import Facts
+from pgcli.cli.screen import Facts, Screen
+from pgcli.remote.addresses import without_user
 from pgcli.run import Tally
 from pgcli.state.state import State
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import Engine
+
+LONGEST = 300  # characters of a command that is shown to be copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +30,22 @@ class Times:
     before: float
 
 
+def show(
+    screen: Screen, plan: Plan, engine: Engine, tally: Tally, times: Times, beside: Facts
+) -> None:
+    """Tell what a run did and what to do next; of one picture whose answer is seen, a sentence."""
+    if plan.rows == 1 and screen.has_rows and not plan.options.running.verbose:
+        screen.say(in_short(engine, tally, times))
+        return
+    screen.table(facts(plan, engine, tally, times, beside))
+    if plan.options.output.output != "-" or screen.has_rows:
+        screen.steps(list(steps(plan.options.output, tally, sys.argv[1:])))
+
+
 def facts(
     plan: Plan, engine: Engine, tally: Tally, times: Times, beside: Facts = ()
 ) -> list[tuple[str, str]]:
-    """What was done and how fast, where the time went, and what to do next."""
+    """What was done and how fast, where the time went, and where the rows are."""
     return [
         ("rows", rows(tally)),
         *left_out(plan.source.ignored),
@@ -40,8 +56,17 @@ def facts(
         ("model", f"{engine.label} on {engine.device} in {engine.dtype}, {batches(engine)}"),
         *thrift(engine),
         *beside,
-        *written(plan.options.output, tally),
+        *(("output", name) for name in (plan.options.output.output,) if name != "-"),
     ]
+
+
+def in_short(engine: Engine, tally: Tally, times: Times) -> str:
+    """The same of one picture in a sentence."""
+    return (
+        f"{seconds(times.whole)}, of which {seconds(times.before)} to load the model; busy "
+        f"{busy(tally)}; waited {seconds(tally.waited_seconds)} for the picture; {engine.label} "
+        f"on {engine.device} in {engine.dtype}"
+    )
 
 
 def rows(tally: Tally) -> str:
@@ -88,12 +113,12 @@ def seconds(count: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def written(chosen: Output, tally: Tally) -> Iterator[tuple[str, str]]:
-    """Where the rows are, and commands that look at them."""
+def steps(chosen: Output, tally: Tally, words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What to do next: commands to copy, of a run whose command line had these `words`."""
     output = chosen.output
     if output == "-":
+        yield "keep them", "the same command with -o rows.jsonl, then pgcli view rows.jsonl"
         return
-    yield "output", output
     file = shlex.quote(output)
     if chosen.format == "text":
         yield "look at it", f"less {file}"
@@ -108,7 +133,16 @@ def written(chosen: Output, tally: Tally) -> Iterator[tuple[str, str]]:
         yield "errors", f"duckdb -c {shlex.quote(query)}"
     else:
         yield "errors", f"jq -r 'select(.error) | .id + \": \" + .error_message' {file}"
-    yield "ask again", "the same command with --retry-errors"
+    yield "ask again", retry(words)
+
+
+def retry(words: Sequence[str]) -> str:
+    """The command that asks rows with errors again, where it is short and has nothing secret."""
+    again = [word for word in words if word not in ("--overwrite", "--retry-errors")]
+    command = shlex.join(["pgcli", *again[:1], "--retry-errors", *again[1:]])
+    if len(command) > LONGEST or any(word != without_user(word) for word in words):
+        return "the same command with --retry-errors"
+    return command
 
 
 def left_behind(output: str, count: int, state: State | None) -> str:

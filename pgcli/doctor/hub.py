@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
+from pgcli.checkpoints.hub.login import hiding, of_environment, stored
 from pgcli.doctor.finding import Finding, bad, ok, warn
 from pgcli.doctor.machine import A_LARGE_MODEL, GB
 
 SECONDS_TO_LOOK = 0.5  # at a cache of however many files
 SECONDS_TO_ANSWER = 4.0
-TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 OFF = {"", "0", "false", "no", "off"}
 
 
@@ -71,15 +71,14 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 def token() -> tuple[str, str] | None:
     """The token that is set, and where it comes from. The first must never be shown."""
-    for name in TOKENS:
-        if value := os.environ.get(name, "").strip():
-            return value, f"the environment ({name})"
-    file = Path(os.environ.get("HF_TOKEN_PATH") or home() / "token").expanduser()
-    try:
-        value = file.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        return None
-    return (value, str(file)) if value else None
+    if found := of_environment():
+        return found[0], f"the environment ({found[1]})"
+    value = stored(token_file())
+    return (value, str(token_file())) if value else None
+
+
+def token_file() -> Path:
+    return Path(os.environ.get("HF_TOKEN_PATH") or home() / "token").expanduser()
 
 
 def login() -> Finding:
@@ -89,6 +88,9 @@ def login() -> Finding:
     value, source = known
     if not value.startswith("hf_"):
         return warn("login", f"a token from {source} that is no Hub token", "hf auth login --force")
+    if variable := hiding(token_file()):
+        found = f"a token from {source}, which hides another one, that of hf auth login"
+        return warn("login", found, f"unset {variable}")
     return ok("login", f"a token from {source}")
 
 

@@ -10,6 +10,7 @@ from time import perf_counter
 import torch
 
 from pgcli.engine.container import memory_left
+from pgcli.engine.driver import unused_gpu
 from pgcli.errors import NoUsableDevice, UsageError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -38,11 +39,14 @@ def choose_device(name: str) -> torch.device:
 
 def _insist_on_cuda(device: torch.device) -> None:
     if not torch.cuda.is_available():
-        built = f"this PyTorch was built for CUDA {torch.version.cuda}"
+        said = "no CUDA device can be used"
+        if trouble := unused_gpu():
+            hint = f"{trouble.remedy}; or --device cpu"
+            raise NoUsableDevice(f"{said}: {trouble.found}", hint=hint)
+        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "for the CPU only"
         raise NoUsableDevice(
-            "no CUDA device can be used: "
-            + (built if torch.version.cuda else "this PyTorch is built for the CPU only"),
-            hint="--device cpu, or install a PyTorch build for your driver (see pytorch.org)",
+            f"{said}: there is no NVIDIA driver on this machine, and this PyTorch is {built}",
+            hint="--device cpu; or --device auto, which takes what there is",
         )
     count = torch.cuda.device_count()
     if device.index is not None and device.index >= count:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from pgcli.checkpoints import adapters, files, mask_decoder, stored, weights
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.device import choose_device, choose_dtype, free_bytes
@@ -13,9 +11,10 @@ from pgcli.engine.engine import Engine
 from pgcli.engine.exhaustion import memory_named
 from pgcli.engine.memory import batch_size as fitting_batch_size
 from pgcli.engine.memory import parameters
-from pgcli.engine.preparing import insist_on_quantization, prepare, prepared_bytes
+from pgcli.engine.preparing import insist_on_quantization, prepare
+from pgcli.engine.room import SMALLER, insist_on_room
 from pgcli.engine.tokens import Vocabulary
-from pgcli.errors import InvalidCheckpoint, NoUsableDevice
+from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import PaliGemmaConfig
 
 
@@ -43,11 +42,10 @@ def load(
     vocabulary = _vocabulary(folder, config)
     preprocessing = files.preprocessing(folder, config.vision.resolution)
     insist_on_quantization(quantize, place, number)
-    stored_bytes = parameters(config) * number.itemsize
-    _insist_on_room(prepared_bytes(stored_bytes, number, quantize), place)
+    insist_on_room(parameters(config), number, place, quantize)
     decoder = None if masks is None else mask_decoder.load(masks, device=place)
     name = str(number).removeprefix("torch.")
-    with memory_named(f"the weights in {name}", "name a smaller model"):
+    with memory_named(f"the weights in {name}", SMALLER):
         model = weights.load(folder, config, dtype=number, device=place)
         if adapter is not None:
             adapters.merge(model, adapter.folder)
@@ -86,13 +84,3 @@ def _vocabulary(folder: Path, config: PaliGemmaConfig) -> Vocabulary:
             f"{vocabulary.size}"
         )
     return vocabulary
-
-
-def _insist_on_room(needed: int, device: torch.device) -> None:
-    """Raise NoUsableDevice now rather than be killed in the middle of loading."""
-    free = free_bytes(device)
-    if needed > free:
-        raise NoUsableDevice(
-            f"the weights take {needed / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free",
-            hint="--dtype bfloat16 halves float32; or name a smaller model",
-        )

@@ -24,6 +24,10 @@ from pgcli.sources.table import Table
 
 __all__ = ["IMAGE_ENDINGS", "Reading", "Source", "open_sources"]
 
+UNNAMED = {"(none)": "without an ending", "(other)": "with odd endings"}
+MOST_KINDS = 5  # endings that are named one by one
+HEIC = {".heic", ".heif"}
+
 #: What may have more files later.
 Changing = Folder | Files | Prefix
 
@@ -167,7 +171,10 @@ def _check_columns(part: Part, reading: Reading) -> None:
         message = f"{part.name} has no columns, so there is no {wanted[0]!r}"
         raise UsageError(message, hint="only manifests have columns")
     if reading.wants_prompts:
-        raise UsageError(f"{part.name} brings no prompts", hint="give one with --prompt")
+        raise UsageError(
+            f"{part.name} brings no prompts",
+            hint='give one: --prompt "what is in the picture?"; a manifest may bring them',
+        )
     if reading.choices_column is not None:
         raise UsageError(
             f"{part.name} brings no choices", hint="give them with --choice; only manifests do"
@@ -175,13 +182,24 @@ def _check_columns(part: Part, reading: Reading) -> None:
 
 
 def _hint(ignored: Mapping[str, int]) -> str:
-    if not ignored:
-        return f"pictures end in {_listed(IMAGE_ENDINGS)}"
-    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
-    hint = f"left out: {counts}"
+    """What was looked for, and what there was instead, most first."""
+    hint = f"pictures end in {_listed(IMAGE_ENDINGS)}; folders are searched with all below them"
+    if ignored:
+        hint += f"; left out: {', '.join(counts_of(ignored))}"
+    if HEIC & ignored.keys():
+        hint += "; HEIC has to become JPEG first: magick mogrify -format jpg *.heic"
     if READERS.keys() & ignored.keys():
         hint += "; to read a manifest, name the file itself"
     return hint
+
+
+def counts_of(found: Mapping[str, int]) -> list[str]:
+    """Files by what they end in, most first; of more than MOST_KINDS endings the rest together."""
+    by_count = sorted(found.items(), key=lambda kind: (-kind[1], kind[0]))
+    counts = [f"{count:,} {UNNAMED.get(kind, kind)}" for kind, count in by_count]
+    if len(counts) > MOST_KINDS:
+        counts[MOST_KINDS:] = [f"{len(counts) - MOST_KINDS} more endings"]
+    return counts
 
 
 def _listed(endings: Iterable[str]) -> str:

@@ -52,7 +52,9 @@ class Folder:
         try:
             self.kinds = Counter(ending(found) for found, _ in walk)
         except OSError as problem:
-            raise UsageError(f"{name}: {problem.strerror}") from problem
+            raise UsageError(
+                f"{name}: {problem.strerror}", hint="mend its permissions, or name another folder"
+            ) from problem
         self.total = self.kinds.total()
         self.ignored = walk.ignored
         self._listing: Listing | None = None

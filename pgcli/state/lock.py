@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -87,5 +88,5 @@ def in_use(folder: Path, owner: Mapping[str, Any]) -> OutputInUse:
         by = f"process {owner.get('pid')} on {owner.get('host')} since {owner.get('since')}"
     return OutputInUse(
         f"{output} is in use by {by}",
-        hint=f"wait for it (pgcli status {output}), end it, or choose another -o",
+        hint=f"wait for it (pgcli status {shlex.quote(str(output))}), end it, or choose another -o",
     )

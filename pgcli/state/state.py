@@ -56,6 +56,7 @@ class State:
         self._told: Mapping[str, Any] = {}
         self._is_begun = False
         self._since: tuple[float, int] | None = None
+        self._paused: Callable[[], float] = lambda: 0.0
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -129,8 +130,12 @@ class State:
                 self._forget_lists()
             yield partial(files_listed, self.folder, {"files": self._files})
 
-    def start(self, total: int | None) -> None:
-        """Count the time from now, and the rows to so many; None where nobody knows how many."""
+    def start(self, total: int | None, paused: Callable[[], float] = lambda: 0.0) -> None:
+        """Count the time from now, and the rows to so many; None where nobody knows how many.
+
+        `paused` tells the seconds since then in which the process was stopped.
+        """
+        self._paused = paused
         self._since = (monotonic(), self.progress.rows)
         self.progress.total = total
         if self._is_begun:
@@ -174,7 +179,7 @@ class State:
         if self._since is None:
             self._since = (monotonic(), self.progress.rows)
         began, rows = self._since
-        self.progress.seconds = round(monotonic() - began, 3)
+        self.progress.seconds = round(monotonic() - began - self._paused(), 3)
         self.progress.added = self.progress.rows - rows
         file = self.folder / f"{PROGRESS}{self.part}.json"
         put(file, asdict(self.progress), lasting=lasting)

@@ -25,7 +25,7 @@ def writing(name: Path | str) -> Iterator[None]:
     except OSError as problem:
         raise OutputFailed(
             f"cannot write {name}: {problem.strerror or problem}",
-            hint="make room or mend the place, or choose another one with -o",
+            hint="make room or mend the place, then the same command again; or choose another -o",
         ) from problem
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Literal
 
+from pgcli.checkpoints import conversion
 from pgcli.checkpoints.files import INDEX, SHARD_NAME, SINGLE, weight_map
 from pgcli.errors import InvalidCheckpoint
 
@@ -22,7 +23,6 @@ SENTENCEPIECE = (
     "tokenizer_config.json",
     "special_tokens_map.json",
 )
-PICKLES = (".bin", ".pt", ".ckpt", ".pth")
 
 
 def needed(
@@ -73,12 +73,14 @@ def _single(repository: str, kind: Kind, names: Collection[str]) -> list[str]:
     weights = [name for name in sorted(names) if SHARD_NAME.fullmatch(name)]
     if kind == "model" and weights:
         return weights
-    pickles = [name for name in sorted(names) if name.endswith(PICKLES)]
+    pickles = [name for name in sorted(names) if name.endswith(conversion.PICKLES)]
+    way = "save it again with PEFT: save_pretrained writes safetensors"
+    if kind == "model":
+        way = f"convert it: {conversion.of_repository(repository)}"
     raise InvalidCheckpoint(
         f"{repository} has no {ALONE[kind]}"
         + (f"; {pickles[0]} is a pickle, which can run code" if pickles else ""),
-        hint="look for a --revision with safetensors; or save it again with transformers: "
-        "save_pretrained writes safetensors",
+        hint="look for a --revision with safetensors" + (f"; or {way}" if pickles else ""),
     )
 
 

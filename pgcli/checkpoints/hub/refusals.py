@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from huggingface_hub import constants, get_token
 from huggingface_hub import errors as hub
 
+from pgcli.checkpoints.hub import login
 from pgcli.checkpoints.hub.blobs import TRANSPORT
 from pgcli.errors import ModelUnavailable
 
@@ -49,9 +52,11 @@ def unavailable(name: str, revision: str, error: Exception) -> ModelUnavailable:
 
 def offline(name: str) -> ModelUnavailable:
     """What a user is told where the cache does not do and nothing may be downloaded."""
+    folder = name.rpartition("/")[2]
     return ModelUnavailable(
         f"{name} is not in the cache as a whole, and HF_HUB_OFFLINE forbids downloading it",
-        hint=f"unset HF_HUB_OFFLINE, or run `hf download {name}` where there is a network",
+        hint="`unset HF_HUB_OFFLINE`; or where there is a network `hf download "
+        f"{name} --local-dir {folder}`, bring that folder here, and name it: --model {folder}",
     )
 
 
@@ -80,15 +85,36 @@ def reason(error: BaseException) -> str:
 
 
 def _gated(name: str, page: str) -> ModelUnavailable:
-    if get_token():
+    said, instead = f"{name} needs its licence accepted", "; or name a local folder: --model DIR"
+    found, variable = login.of_environment(), login.hiding(Path(constants.HF_TOKEN_PATH))
+    if variable:
         return ModelUnavailable(
-            f"{name} needs its licence accepted by the user whose token is set on this machine",
-            hint=f"`hf auth whoami` names the user; as that user open {page} and accept it",
+            f"{said} by the user whose token is in {variable}, which hides that of `hf auth login`",
+            hint=f"`unset {variable}` if the other user has accepted it; else open {page} and "
+            f"accept it as the user that `hf auth whoami` names{instead}",
+        )
+    if get_token():
+        place = found[1] if found else "that of `hf auth login`"
+        return ModelUnavailable(
+            f"{said} by the user whose token is set on this machine ({place})",
+            hint=f"open {page} and accept it as the user that `hf auth whoami` names{instead}",
         )
     return ModelUnavailable(
-        f"{name} needs its licence accepted, and no token is set on this machine",
-        hint=f"open {page} and accept the licence, then `hf auth login`",
+        f"{said}, and no token is set on this machine",
+        hint=f"open {page} and accept the licence, then `hf auth login`{instead}",
     )
+
+
+def _invalid_token() -> str:
+    """What mends a token that the Hub does not know."""
+    if variable := login.hiding(Path(constants.HF_TOKEN_PATH)):
+        return (
+            f"the token in {variable} is not valid, and hides that of `hf auth login`: "
+            f"`unset {variable}`"
+        )
+    if found := login.of_environment():
+        return f"the token in {found[1]} is not valid: `unset {found[1]}`, then `hf auth login`"
+    return "the token of `hf auth login` is not valid: `hf auth login --force` with a new one"
 
 
 def _answered(name: str, page: str, error: hub.HfHubHTTPError) -> ModelUnavailable:
@@ -96,10 +122,7 @@ def _answered(name: str, page: str, error: hub.HfHubHTTPError) -> ModelUnavailab
     status = error.response.status_code
     hint = f"try again: what is there already is kept. The model's page is {page}"
     if status == 401:
-        hint = (
-            "the token set on this machine is not valid: `hf auth login` with a new one, or unset "
-            "HF_TOKEN"
-        )
+        hint = _invalid_token()
     elif status == 403:
         hint = f"see {page}; a fine-grained token needs the right to read this repository"
     elif status == 407:

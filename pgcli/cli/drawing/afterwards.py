@@ -47,7 +47,10 @@ def answer(output: Path, row: Row) -> Answer:
             {**row, "boxes": boxes}
         )
     except (ValueError, TypeError) as problem:
-        raise UsageError(f"{output}: row {row['id']!r} cannot be drawn: {problem}") from problem
+        raise UsageError(
+            f"{output}: row {row['id']!r} cannot be drawn: {problem}",
+            hint="name a file or folder that detect or segment wrote",
+        ) from problem
     if made.masks is None or len(boxes) < len(row["boxes"]):
         return replace(made, masks=None)
     return replace(made, masks=tuple(painted(mask, made) for mask in made.masks))

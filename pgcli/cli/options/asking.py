@@ -66,7 +66,7 @@ class Answering:
             metavar="N",
             parser=values.number(1),
             default="caption 128, ask 64, detect 256, segment 512, ocr 512",
-            help="Longest answer.",
+            help="Longest answer, in tokens.",
         ),
     ] = None
     temperature: Annotated[

@@ -24,7 +24,7 @@ class Output:
             "--output",
             "-o",
             metavar="FILE",
-            help="A .jsonl or .parquet file; - is standard output.",
+            help="A .jsonl or .parquet file, or folder/ for Parquet files; - is standard output.",
         ),
     ] = "-"
     format: Annotated[
