@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from PIL import EpsImagePlugin, Image, ImageCms
 from PIL.JpegImagePlugin import JpegImageFile
 
-from pgcli.images import FORMATS, Limits, Square, files, look, upright
+from pgcli.images import FORMATS, Limits, Square, file_header, files, header, look, upright
 from pgcli.records import Fault, Item, Picture
 from pgcli.sources import open_sources
 from tests import awkward
@@ -691,3 +691,35 @@ def test_damage_has_the_same_fate_however_it_is_decoded(data: st.DataObject) -> 
     exact, fast = seen(cut, limits=few), seen(cut, FAST, few)
     assert fast.fault == exact.fault
     assert (fast.width, fast.height) == (exact.width, exact.height)
+
+
+def test_a_file_s_header_is_the_same_where_only_its_beginning_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    awkward.make(tmp_path)
+    read_bytes, real = [], files.read
+
+    def counted(path: str, limits: Limits, most: int | None = None) -> bytes:
+        read_bytes.append(most)
+        return real(path, limits, most)
+
+    monkeypatch.setattr("pgcli.images.read", counted)
+    far = Image.Exif()
+    far[0x0112] = 6
+    noise = Image.effect_noise((400, 300), 90)
+    for name in ("noise.jpg", "noise.png", "noise.tiff", "noise.webp", "noise.gif", "noise.avif"):
+        noise.save(tmp_path / name, exif=far, icc_profile=bytes(70_000)[: 70_000 * ("j" in name)])
+    seen_formats = set()
+    for path in sorted(one for one in tmp_path.rglob("*") if one.is_file()):
+        try:
+            whole = header(real(str(path), LIMITS))
+        except files.Unreadable:
+            with pytest.raises(files.Unreadable):
+                file_header(str(path), LIMITS)
+            continue
+        assert file_header(str(path), LIMITS) == whole, path
+        seen_formats.add(whole[0])
+    assert seen_formats >= {"JPEG", "PNG", "TIFF", "WEBP", "GIF", "AVIF", "BMP"}
+    read_bytes.clear()
+    file_header(str(tmp_path / "noise.png"), LIMITS)
+    assert read_bytes == [64 * 2**10]

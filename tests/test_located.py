@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -26,6 +27,7 @@ from tests.awkward import chunk, encoded, make
 from tests.misbehaving import Server
 from tests.stores import S3, served
 from tests.test_gallery import content, copy
+from tests.test_signals import MANY, ROWS, finished, started, wait_until
 
 Capture = pytest.CaptureFixture[str]
 
@@ -443,3 +445,88 @@ def test_pictures_of_a_store_come_out_as_those_of_a_folder(
             to = ("--to", "webdataset", "-o", f"{number}.tar")
             assert done("export", rows, *to, "--allow-urls") == 0
             assert list(members(f"{number}.tar").values()) == list(PICTURES.values())
+
+
+def test_a_changed_file_is_not_linked_to_either(capsys: Capture) -> None:
+    Path("in").mkdir()
+    for name in ("a.png", "b.png", "c.png"):
+        Path("in", name).write_bytes(PICTURES["a.png"])
+    done("detect", "in", "--object", "cat", "-o", "rows.jsonl")
+    Path("in/b.png").write_bytes(PICTURES["b.jpg"])  # of another size
+    Path("in/c.png").unlink()
+    Path("secret").write_text("no picture")
+    Path("in/c.png").symlink_to(Path("secret").resolve())
+    for to in ("yolo", "imagefolder"):
+        code, err = said(capsys, "export", "rows.jsonl", "--to", to, "-o", to)
+        assert code == 3
+        assert "exported 1 pictures" in err
+        assert "in/b.png: The picture changed since it was answered." in err
+        assert list(files(to).values()) == [PICTURES["a.png"]]
+
+
+def test_a_text_goes_beside_a_picture_whatever_became_of_it() -> None:
+    Path("a.png").write_bytes(PICTURES["a.png"])
+    done("caption", "a.png", "-o", "rows.jsonl")
+    Path("a.png").write_bytes(PICTURES["b.jpg"])
+    assert done("export", "rows.jsonl", "--to", "txt") == 0
+    assert Path("a.txt").read_text().strip() == json.loads(Path("rows.jsonl").read_text())["answer"]
+
+
+@pytest.mark.parametrize("command", ["export", "view"])
+def test_another_folder_s_picture_of_the_same_name_is_not_taken(
+    capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for folder in ("one", "two"):
+        Path(folder, "in").mkdir(parents=True)
+        Path(folder, "in", "a.png").write_bytes(PICTURES["a.png"])
+    monkeypatch.chdir(here / "one")
+    done("caption", "in", "-o", "rows.jsonl")
+    Path("in/a.png").unlink()
+    monkeypatch.chdir(here / "two")
+    if command == "export":
+        code, err = said(capsys, "export", "../one/rows.jsonl", "--to", "imagefolder", "-o", "made")
+        assert code == 3
+    else:
+        code, err = said(capsys, "view", "../one/rows.jsonl", "-o", "made.html")
+        assert "--images DIR finds those that were moved" in err
+    assert "in/a.png: There is no such picture any more." in err
+
+
+def test_a_hint_to_moved_pictures_is_for_pictures_that_moved(
+    capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("shard.tar").write_bytes(archived(PICTURES))
+    done("caption", "shard.tar", "-o", "rows.jsonl")
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    _, err = said(capsys, "view", "../rows.jsonl")
+    assert "3 pictures are not shown" in err
+    assert "cd " in err
+    assert "--images" not in err
+
+
+def test_an_export_of_a_run_that_was_killed_says_where_it_ends(capsys: Capture, here: Path) -> None:
+    output = here / "rows.jsonl"
+    run = started("caption", *MANY, "-o", output, seconds=0.05)
+    wait_until(lambda: output.exists() and output.read_bytes().count(b"\n") > 3)
+    code, err = said(capsys, "export", output, "--to", "csv", "-o", "live.csv")
+    run.kill()
+    run.communicate()
+    assert code == 0
+    assert re.search(rf"the run goes on: \d+ of {ROWS} rows so far; the export ends there", err)
+    code, err = said(capsys, "export", output, "--to", "csv", "-o", "some.csv")
+    assert code == 0
+    assert re.search(rf"the run stopped at \d+ of {ROWS} rows; the export ends there", err)
+    assert finished("caption", *MANY, "-o", output).returncode == 0
+    assert "ends there" not in said(capsys, "export", output, "--to", "csv", "-o", "all.csv")[1]
+
+
+def test_pictures_in_a_table_that_change_their_places_are_another_input(capsys: Capture) -> None:
+    same = [encoded(Image.new("RGB", (9, 9), colour), "PNG") for colour in ("red", "blue")]
+    table("shop.parquet", same)
+    assert done("caption", "shop.parquet", "-o", "rows.jsonl") == 0
+    assert done("caption", "shop.parquet", "-o", "rows.jsonl") == 0
+    table("shop.parquet", same[::-1])
+    code, err = said(capsys, "caption", "shop.parquet", "-o", "rows.jsonl")
+    assert code == 13
+    assert "the input is not what rows.jsonl was made of" in err

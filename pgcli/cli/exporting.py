@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 
+from pgcli.cli.described import how_far
 from pgcli.cli.gathering import Gathering
 from pgcli.cli.located import Search, Tell
 from pgcli.cli.publishing import check_free, published
@@ -61,6 +62,7 @@ def export(path: str, to: str, output: str | None, choices: Choices, screen: Scr
     format = known(to)
     check_options(to, format, choices)
     target = check_place(to, format, path, output, overwrite=choices.overwrite)
+    note = how_far(Path(path))
     found = surveyed(results(Path(path)), choices.prompt)
     check_rows(to, format, path, found, choices)
     tally = Tally()
@@ -86,6 +88,8 @@ def export(path: str, to: str, output: str | None, choices: Choices, screen: Scr
     entries = pictures.entries(rows, choices.prompt, choices.root)
     write(format, target, entries, wanted, overwrite=choices.overwrite)
     tell(to, output or "beside the pictures", found, tally, search)
+    if note:
+        search.tell(f"{note}; the export ends there")
     return INCOMPLETE if tally.missing.count or tally.nameless else 0
 
 

@@ -13,7 +13,7 @@ from pgcli.cli.drawing.originals import original
 from pgcli.cli.located import Places, Search, picture_of, wanted
 from pgcli.cli.surveying import Survey, told
 from pgcli.errors import UsageError
-from pgcli.images import Limits, Unreadable, header
+from pgcli.images import Limits, Size, Unreadable, file_header, header
 from pgcli.images.silence import silence_decoders
 from pgcli.printable import encodable
 from pgcli.records import Fault, Item
@@ -66,7 +66,9 @@ class Gathering:
             is_asked = format.merged and not scheme(one.image)
             path = self._places.file(one) if is_asked else None
             item = Item(number, one.id, one.image, path)
-        return Found(item, (row["width"], row["height"]), self._search.reach)
+        # a text is put beside a picture whatever became of it
+        size = None if format.merged else (row["width"], row["height"])
+        return Found(item, size, self._search.reach)
 
     def _named(self, number: int, row: Row, found: Found) -> str:
         """What the picture is called within the export, where no other has the name."""
@@ -99,28 +101,34 @@ class Gathering:
 
 
 class Found:
-    """A row's picture, `size` its width and height: a file, bytes, or something at an address."""
+    """A row's picture: a file, bytes, or something at an address.
 
-    def __init__(self, item: Item, size: tuple[int, int], reach: Reach | None):
+    `size` is the width and height that it is to have; None where any will do.
+    """
+
+    def __init__(self, item: Item, size: tuple[int, int] | None, reach: Reach | None):
         self._item, self._size, self._reach = item, size, reach
 
     @cached_property
     def path(self) -> str | None:
-        """The file, if it is one and is called a picture or is one.
+        """The file, if it is one and holds the picture still; of any size, if it is called one.
 
         A row from elsewhere may name any file of the user's.
         """
         path = self._item.path
         if path is None or scheme(path) or not os.path.isfile(path):  # noqa: PTH113
             return None
-        is_picture = Path(path).suffix.lower() in IMAGE_ENDINGS or self.ending
-        return path if is_picture else None
+        is_named = self._size is None and Path(path).suffix.lower() in IMAGE_ENDINGS
+        return path if is_named or self.ending else None
 
     @cached_property
     def ending(self) -> str:
         """What files of the picture's format end in; nothing where it cannot be read."""
+        path = self._item.path
         try:
-            return ENDINGS[self._opened[1]][0]
+            if path is None or scheme(path):
+                return ENDINGS[self._opened[1]][0]
+            return ENDINGS[self._same(*file_header(path, Limits()))][0]
         except Unreadable:
             return ""
 
@@ -132,7 +140,10 @@ class Found:
     def _opened(self) -> tuple[bytes, str]:
         """The bytes, and their format."""
         data = original(self._item, Limits(), self._reach)
-        format, size = header(data)
-        if sorted(size) != sorted(self._size):
+        return data, self._same(*header(data))
+
+    def _same(self, format: str, size: Size) -> str:
+        """The format, if the size is the row's, which late EXIF may turn. Raises `Unreadable`."""
+        if self._size is not None and sorted(size) != sorted(self._size):
             raise Unreadable(CHANGED)
-        return data, format
+        return format

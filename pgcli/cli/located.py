@@ -56,9 +56,9 @@ class Search:
 
     def hint(self, missing: Missing, moved: str = "") -> str:
         """What finds pictures that were not found; `moved` is for those that were."""
-        is_asked = self.reach is None and missing.blocked
-        hints = ["--allow-urls fetches those at addresses"] if is_asked else []
-        hints += [moved] if moved and missing.count > missing.blocked else []
+        is_asked = any(fault.code == "url_blocked" for fault in missing.faults)
+        hints = ["--allow-urls fetches those at addresses"] if is_asked and not self.reach else []
+        hints += [moved] if moved and GONE in missing.faults else []
         return "; ".join(hints)
 
 
@@ -116,7 +116,7 @@ class Places:
         """The file that a row's path leads to, if it leads to one that may be a picture."""
         images, path = self._search.images, real(one.image)
         if images is None:
-            tried = [self.named(one), path]
+            tried = [self.named(one)]
         else:
             tried = [os.path.join(images, real(name)) for name in (one.image, one.id)]  # noqa: PTH118
         for path in tried:
@@ -197,7 +197,8 @@ class Input:
 
     def fault(self, image: str) -> Fault:
         """Why there is no picture where the row names one; what stands in the way is told once."""
-        if self.is_closed:
+        may_be_held = is_held(image) or self.may_hold(image) or "-" in self.sources
+        if self.is_closed and may_be_held:
             if not self._is_told:
                 told = f"the input of {self._output} cannot be opened again: {self._why}"
                 self._search.tell(told, hint=getattr(self._why, "hint", ""))

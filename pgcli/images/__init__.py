@@ -23,11 +23,17 @@ __all__ = [
     "Size",
     "Square",
     "Unreadable",
+    "file_header",
     "header",
     "look",
     "reduced",
     "upright",
 ]
+
+#: What is read of a file first where only its header is wanted, and the formats that say all there
+#: that they say in a header: others refer to any place of the file.
+BEGINNING = 64 * 2**10
+TOLD_EARLY = frozenset({"JPEG", "PNG", "GIF", "BMP", "PPM"})
 
 
 class Opened(NamedTuple):
@@ -88,6 +94,17 @@ def header(data: bytes) -> tuple[str, Size]:
     with unreadable_only():
         image = recognised(data)
         return str(image.format), header_size(image)
+
+
+def file_header(path: str, limits: Limits) -> tuple[str, Size]:
+    """The same of a file, of which no more is read than it takes. Raises `Unreadable`."""
+    try:
+        format, size = header(read(path, limits, BEGINNING))
+        if format in TOLD_EARLY:
+            return format, size
+    except Unreadable:
+        pass  # the header may be longer
+    return header(read(path, limits))
 
 
 def _opened(source: str | bytes | None, limits: Limits) -> Opened:

@@ -27,24 +27,24 @@ TRANSIENT = {
 WAITS_SECONDS = (0.5, 1.0, 2.0)
 
 
-def read(path: str, limits: Limits) -> bytes:
+def read(path: str, limits: Limits, most: int | None = None) -> bytes:
     """The bytes of a regular file; nothing else is opened: a FIFO would wait, a device act.
 
-    A disk or a network that fails for a moment is given another. Raises `Unreadable` where there
-    are no bytes to be had, or more than the limit.
+    No more than `most` of them, where that is given. A disk or a network that fails for a moment is
+    given another. Raises `Unreadable` where there are no bytes to be had, or more than the limit.
     """
     for wait_seconds in WAITS_SECONDS:
         try:
-            return _read(path, limits)
+            return _read(path, limits, most)
         except Unreadable as problem:
             cause = problem.__cause__
             if not isinstance(cause, OSError) or cause.errno not in TRANSIENT:
                 raise
         time.sleep(wait_seconds * random.uniform(0.5, 1))  # all workers at once would fail again
-    return _read(path, limits)
+    return _read(path, limits, most)
 
 
-def _read(path: str, limits: Limits) -> bytes:
+def _read(path: str, limits: Limits, most: int | None) -> bytes:
     try:
         _check_kind(Path(path).stat(), limits)
         # a FIFO may be there by now, and opening it without O_NONBLOCK waits for a writer
@@ -52,6 +52,8 @@ def _read(path: str, limits: Limits) -> bytes:
         with open(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             _check_kind(status, limits)
+            if most is not None:
+                return checked(file.read(most), limits)
             # a read makes room for all that it is asked for: ask for more only if the file grew
             data = file.read(status.st_size + 1)
             if len(data) > status.st_size:

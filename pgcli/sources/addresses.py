@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from glob import has_magic
 
-from pgcli.errors import NoInputError, UsageError
+from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.records import Item
 from pgcli.remote import Reach, Remote, Unreachable
 from pgcli.remote.addresses import KNOWN, is_web, path_of, scheme_of
@@ -172,7 +172,10 @@ def explained(name: str) -> Iterator[None]:
     """Turn what is wrong with an address into a message that names it and a way out."""
     try:
         yield
-    except Unreachable as problem:
+    except (Unreachable, ManifestError) as found:
+        problem = found if isinstance(found, Unreachable) else found.__cause__
+        if not isinstance(problem, Unreachable):
+            raise
         message = problem.fault.message.rstrip(".")
         hint = _HINTS.get(problem.fault.code, "the same command tries again")
         raise UsageError(f"{name}: {message[:1].lower()}{message[1:]}", hint=hint) from problem

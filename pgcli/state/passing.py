@@ -67,8 +67,12 @@ class Passing:
 
 
 def key(item: Item, prompt: str) -> bytes:
-    """What a row of the input is known by."""
-    return f"{item.index}\0{item.id}\0{item.image}\0{prompt}\n".encode("utf-8", "surrogatepass")
+    """What a row of the input is known by: its names, and the bytes of a picture within a table.
+
+    Those may have no name but the row's number, so that another order would not show.
+    """
+    known = f"{item.index}\0{item.id}\0{item.image}\0{prompt}\n".encode("utf-8", "surrogatepass")
+    return known if item.data is None else known + blake2b(item.data, digest_size=16).digest()
 
 
 def is_row_of(row: Mapping[str, Any], item: Item, prompt: str) -> bool:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from pgcli.records import Fault
 
 
 @dataclass
 class Missing:
-    """How many there are, how many of them because of addresses, and why the first one is."""
+    """How many there are, by what is wrong with them, and why the first one is."""
 
-    count: int = 0
-    blocked: int = 0
+    faults: Counter[Fault] = field(default_factory=Counter)
     first: str = ""
+
+    @property
+    def count(self) -> int:
+        return self.faults.total()
 
     def add(self, image: str, fault: Fault) -> None:
         """Count one more."""
-        self.count += 1
-        self.blocked += fault.code == "url_blocked"
+        self.faults[fault] += 1
         self.first = self.first or f"{image}: {fault.message}"
