@@ -109,7 +109,7 @@ def test_pictures_that_share_a_text_s_name_are_kept_apart_and_told(
     code, err = exported(capsys, rows, "txt", None)
     assert code == 0
     assert files(folder) == {"a.txt": "one\n", "a.jpg.txt": "other\n"}
-    assert "names that were taken:" in err
+    assert "names that were taken or would be misread: " in err
 
 
 def test_no_text_is_put_beside_what_is_not_there(

@@ -229,4 +229,4 @@ def tell(to: str, place: str, found: Survey, tally: Tally, search: Search) -> No
     if tally.renamed:
         rest = tally.renamed - len(tally.told)
         others = f", and {rest:,} more" if rest else ""
-        search.tell(f"names that were taken: {', '.join(tally.told)}{others}")
+        search.tell(f"names that were taken or would be misread: {', '.join(tally.told)}{others}")

@@ -36,14 +36,17 @@ class Entry:
     """A picture with its rows, of which none is an error.
 
     `number` counts from 1 in the order of the rows. `image` is what the picture is called outside
-    of the export and `name` what it is called within, a relative path that no other has. `path` is
-    the file that it is, None where it is none, but bytes or at an address; `read` brings its bytes,
-    or raises `Unreadable`.
+    of the export and `name` what it is called within, a relative path that no other has: `stem`
+    with an ending. `own` is the name that it would have if nothing were in the way. `path` is the
+    file that it is, None where it is none, but bytes or at an address; `read` brings its bytes, or
+    raises `Unreadable`.
     """
 
     number: int
     image: str
     name: str
+    stem: str
+    own: str
     path: str | None
     read: Callable[[], bytes]
     rows: tuple[Row, ...]
@@ -85,8 +88,8 @@ class Tally:
 
     `maskless` boxes stand for their masks, which are not there; `missing` pictures could not be
     read, and `copied` ones not linked to, as they are no files; `left` texts were there before and
-    stay, `nameless` ones found no name that was free; `renamed` tells which names were taken, the
-    first few of them.
+    stay, `nameless` ones found no name that was free; `renamed` tells the first few of those that
+    have another name than their own.
     """
 
     pictures: int = 0
@@ -101,7 +104,7 @@ class Tally:
     told: list[str] = field(default_factory=list)
 
     def rename(self, name: str, becomes: str) -> None:
-        """Note that a picture bears another name than its own, which is taken."""
+        """Note that a picture bears another name than its own, which is taken or misread."""
         self.renamed += 1
         self.told += [f"{name} is {becomes}"] if len(self.told) < NAMED else []
 
@@ -127,6 +130,16 @@ class Wanted:
     tally: Tally = field(default_factory=Tally)
 
 
+def untouched(part: str, is_folder: bool) -> str:
+    """The name as it is, as its tool reads any."""
+    return part
+
+
+def unhidden(part: str, is_folder: bool) -> str:
+    """The name without a dot before it: tools pass over what is hidden."""
+    return f"_{part}" if part.startswith(".") else part
+
+
 @dataclass(frozen=True)
 class Format:
     """A format: what writes it, and what it asks of the rows.
@@ -134,7 +147,9 @@ class Format:
     `write` makes the file or, of a folder, fills it, where nothing is yet. A `merged` one goes
     among files that are there. `holds` boxes, else it can do without. `one_of` is what a picture
     may have but one of: an answer, or a text, which boxes are not. `opens` the pictures. `by_stem`
-    tells pictures apart by their names without endings.
+    tells pictures apart by their names without endings. `endings` are those of files that it has
+    where pictures are or in like folders; `tidied` is a folder's or a file's name as it is to be,
+    so that the tool reads what has it.
     """
 
     write: Callable[[Path, Iterable[Entry], Wanted], None]
@@ -144,4 +159,6 @@ class Format:
     one_of: Literal["answers", "texts"] | None = None
     opens: bool = False
     by_stem: bool = False
+    endings: frozenset[str] = frozenset()
+    tidied: Callable[[str, bool], str] = untouched
     takes: frozenset[str] = frozenset()
