@@ -214,6 +214,7 @@ def tell(to: str, place: str, found: Survey, tally: Tally, search: Search) -> No
     boxes = f" with {tally.boxes:,} boxes" if found.looks else captions
     notes = [
         (tally.copied, "pictures copied, as they are no files that could be linked to"),
+        (tally.turned, "pictures turned upright, as their EXIF says"),
         (found.errors, "rows with errors left out"),
         (found.others, "rows of other prompts left out"),
         (tally.maskless, "boxes without a mask written as rectangles"),

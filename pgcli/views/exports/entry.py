@@ -87,9 +87,9 @@ class Tally:
     """What an export wrote, and what it did not.
 
     `maskless` boxes stand for their masks, which are not there; `missing` pictures could not be
-    read, and `copied` ones not linked to, as they are no files; `left` texts were there before and
-    stay, `nameless` ones found no name that was free; `renamed` tells the first few of those that
-    have another name than their own.
+    read, and `copied` ones not linked to, as they are no files; `turned` ones lie otherwise than
+    what they were made of; `left` texts were there before and stay, `nameless` ones found no name
+    that was free; `renamed` have another name than their own, and `told` are the first few of them.
     """
 
     pictures: int = 0
@@ -98,6 +98,7 @@ class Tally:
     maskless: int = 0
     missing: Missing = field(default_factory=Missing)
     copied: int = 0
+    turned: int = 0
     left: int = 0
     nameless: int = 0
     renamed: int = 0
