@@ -63,7 +63,7 @@ def export(path: str, to: str, output: str | None, choices: Choices, screen: Scr
     target = check_place(to, format, path, output, overwrite=choices.overwrite)
     found = surveyed(results(Path(path)), choices.prompt)
     check_rows(to, format, path, found, choices)
-    tally = Tally()
+    tally = Tally(outside=found.outside if "labels" in format.takes else 0)
     wanted = Wanted(
         labels=labelled(choices.labels, found),
         columns=tuple(found.columns),
@@ -185,7 +185,8 @@ def listed(given: str) -> Sequence[str]:
     """The labels of a file, one on each line, or those that are given."""
     try:
         if Path(given).is_file():
-            return Path(given).read_text(encoding="utf-8-sig").splitlines()
+            lines = Path(given).read_text(encoding="utf-8-sig").splitlines()
+            return [line.strip() for line in lines if line.strip()]
     except (OSError, ValueError) as problem:
         raise UsageError(
             f"--labels {given} cannot be read: {problem}", hint="name a text in UTF-8"
@@ -215,6 +216,7 @@ def tell(to: str, place: str, found: Survey, tally: Tally, search: Search) -> No
     notes = [
         (tally.copied, "pictures copied, as they are no files that could be linked to"),
         (tally.turned, "pictures turned upright, as their EXIF says"),
+        (tally.outside, "boxes left out, as they have no area in their picture"),
         (found.errors, "rows with errors left out"),
         (found.others, "rows of other prompts left out"),
         (tally.maskless, "boxes without a mask written as rectangles"),

@@ -55,7 +55,8 @@ class Gathering:
             found = self._found(number, group[0])
             names = self._named(number, group[0], found)
             called = group[0]["image"] if root is None else self._within(root, group[0])
-            yield Entry(number, called, *names, found.path, found.read, group)
+            is_address = scheme(called) is not None
+            yield Entry(number, called, *names, found.path, found.read, group, is_address)
 
     def _found(self, number: int, row: Row) -> Found:
         """The picture, as far as the format asks for it: its bytes, or the file that it is."""

@@ -39,7 +39,7 @@ class Entry:
     of the export and `name` what it is called within, a relative path that no other has: `stem`
     with an ending. `own` is the name that it would have if nothing were in the way. `path` is the
     file that it is, None where it is none, but bytes or at an address; `read` brings its bytes, or
-    raises `Unreadable`.
+    raises `Unreadable`. `is_address` says that `image` leads somewhere by itself.
     """
 
     number: int
@@ -50,6 +50,7 @@ class Entry:
     path: str | None
     read: Callable[[], bytes]
     rows: tuple[Row, ...]
+    is_address: bool = False
 
     @property
     def width(self) -> int:
@@ -71,25 +72,31 @@ class Entry:
 
 
 def found_in(row: Row) -> Iterator[Found]:
-    """A row's boxes, each with its mask if that was decoded."""
+    """A row's boxes as far as they lie in the picture, each with its mask if that was decoded.
+
+    One without an area there, as other tools may write, is left out.
+    """
     masks = row.get("masks") or []
     for place, box in enumerate(row["boxes"]):
         rle = masks[place]["rle"] if place < len(masks) and masks[place] else None
         mask = rle and Rle((rle["size"][0], rle["size"][1]), rle["counts"])
-        left, top = box["xmin"], box["ymin"]
+        left, right = (min(max(box[name], 0), row["width"]) for name in ("xmin", "xmax"))
+        top, bottom = (min(max(box[name], 0), row["height"]) for name in ("ymin", "ymax"))
         # corners have six digits: what a difference has beyond is of the floats alone
-        width, height = round(box["xmax"] - left, 4), round(box["ymax"] - top, 4)
-        yield Found(box["label"], left, top, width, height, box.get("score"), mask)
+        width, height = round(right - left, 4), round(bottom - top, 4)
+        if width > 0 and height > 0:
+            yield Found(box["label"], left, top, width, height, box.get("score"), mask)
 
 
 @dataclass
 class Tally:
     """What an export wrote, and what it did not.
 
-    `maskless` boxes stand for their masks, which are not there; `missing` pictures could not be
-    read, and `copied` ones not linked to, as they are no files; `turned` ones lie otherwise than
-    what they were made of; `left` texts were there before and stay, `nameless` ones found no name
-    that was free; `renamed` have another name than their own, and `told` are the first few of them.
+    `maskless` boxes stand for their masks, which are not there, and `outside` ones, that are left
+    out, have no area in their picture; `missing` pictures could not be read, and `copied` ones not
+    linked to, as they are no files; `turned` ones lie otherwise than what they were made of; `left`
+    texts were there before and stay, `nameless` ones found no name that was free; `renamed` have
+    another name than their own, and `told` are the first few of them.
     """
 
     pictures: int = 0
@@ -97,6 +104,7 @@ class Tally:
     captions: int = 0
     maskless: int = 0
     missing: Missing = field(default_factory=Missing)
+    outside: int = 0
     copied: int = 0
     turned: int = 0
     left: int = 0
