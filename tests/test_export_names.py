@@ -132,6 +132,23 @@ def test_no_folder_of_yolo_s_images_is_called_images_or_hidden_and_that_is_told(
     assert "images/a.png is images_/a.png, x/images/y/b.png is x/images_/y/b.png" in err
 
 
+def test_pictures_in_yolo_have_endings_that_ultralytics_knows_or_are_told(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    ids = ["a.jfif", "b.JPE", "c.JPEG", "d.gif", "e.ppm"]
+    rows = detected(tmp_path / "pictures", ids)
+    for one in rows:
+        with Image.open(one["image"]) as picture:
+            one["image"] = str(Path(one["image"]).with_name(one["id"]))
+            picture.save(one["image"], "JPEG" if one["id"] < "d" else None)
+    for how in ("link", "copy"):
+        file = saved(tmp_path / "r.jsonl", rows)
+        err = exported(capsys, file, "yolo", tmp_path / how, "--pictures", how)[1]
+        assert made(tmp_path / how / "images") == ["a.jpg", "b.jpg", "c.JPEG", "d.gif", "e.ppm"]
+        assert "a.jfif is a.jpg, b.JPE is b.jpg\n" in err
+        assert "; 2 pictures that Ultralytics passes over: GIF and PPM" in err
+
+
 def test_pictures_without_endings_have_labels_of_their_own_in_yolo(
     capsys: Capture, tmp_path: Path
 ) -> None:

@@ -83,12 +83,12 @@ def test_ultralytics_reads_boxes_and_a_picture_without_any(
 def test_ultralytics_finds_every_picture_s_labels_whatever_it_is_called(
     ultralytics: Any, capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
-    (first, *_) = plain(folder)
-    rows = [first | {"index": index, "id": id_} for index, id_ in enumerate(FOLDERS)]
+    (first, *_), names = plain(folder), [*FOLDERS, "g.jfif", "h.jpe"]
+    rows = [first | {"index": index, "id": id_} for index, id_ in enumerate(names)]
     (tmp_path / "images").mkdir()
     exported(capsys, saved(tmp_path / "r.jsonl", rows), "yolo", tmp_path / "images" / "yolo")
     found = loaded(tmp_path / "images" / "yolo", "detect")
-    assert len(found) == len(FOLDERS)
+    assert len(found) == len(names)
     assert all(one["cls"].ravel().tolist() == [1, 0] for one in found.values())
 
 

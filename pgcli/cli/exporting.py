@@ -215,6 +215,7 @@ def tell(to: str, place: str, found: Survey, tally: Tally, search: Search) -> No
     boxes = f" with {tally.boxes:,} boxes" if found.looks else captions
     notes = [
         (tally.copied, "pictures copied, as they are no files that could be linked to"),
+        (tally.unread, "pictures that Ultralytics passes over: GIF and PPM"),
         (tally.turned, "pictures turned upright, as their EXIF says"),
         (tally.outside, "boxes left out, as they have no area in their picture"),
         (found.errors, "rows with errors left out"),

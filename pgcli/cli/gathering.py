@@ -89,7 +89,7 @@ class Gathering:
         name = self._names.claim(asked, number)
         if not ending and format.opens:
             ending = found.ending
-        whole, wish = (one.ended(ending) for one in (name, own))
+        whole, wish = name.ended(format.called.get(ending.lower(), ending)), own.ended(ending)
         if whole != wish and not format.merged and format.opens:
             self._given.tally.rename(wish, whole)
         return whole, name.stem, wish

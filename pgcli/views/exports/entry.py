@@ -94,9 +94,10 @@ class Tally:
 
     `maskless` boxes stand for their masks, which are not there, and `outside` ones, that are left
     out, have no area in their picture; `missing` pictures could not be read, and `copied` ones not
-    linked to, as they are no files; `turned` ones lie otherwise than what they were made of; `left`
-    texts were there before and stay, `nameless` ones found no name that was free; `renamed` have
-    another name than their own, and `told` are the first few of them.
+    linked to, as they are no files; `unread` ones the tool passes over, and `turned` ones lie
+    otherwise than what they were made of; `left` texts were there before and stay, `nameless` ones
+    found no name that was free; `renamed` have another name than their own, and `told` are the
+    first few of them.
     """
 
     pictures: int = 0
@@ -105,6 +106,7 @@ class Tally:
     maskless: int = 0
     missing: Missing = field(default_factory=Missing)
     outside: int = 0
+    unread: int = 0
     copied: int = 0
     turned: int = 0
     left: int = 0
@@ -158,7 +160,8 @@ class Format:
     may have but one of: an answer, or a text, which boxes are not. `opens` the pictures. `by_stem`
     tells pictures apart by their names without endings. `endings` are those of files that it has
     where pictures are or in like folders; `tidied` is a folder's or a file's name as it is to be,
-    so that the tool reads what has it.
+    so that the tool reads what has it; `called` has other endings for some of pictures, where they
+    are told apart `by_stem`.
     """
 
     write: Callable[[Path, Iterable[Entry], Wanted], None]
@@ -170,4 +173,5 @@ class Format:
     by_stem: bool = False
     endings: frozenset[str] = frozenset()
     tidied: Callable[[str, bool], str] = untouched
+    called: Mapping[str, str] = field(default_factory=dict)
     takes: frozenset[str] = frozenset()

@@ -13,6 +13,10 @@ from pgcli.views.exports.pictures import placed
 #: What JSON leaves as it is, and YAML takes for the end of a line or for nothing to be written.
 NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
+#: Formats that Ultralytics reads none of, and another ending of one that it does.
+UNREAD = (".gif", ".ppm", ".pgm", ".pbm", ".pnm")
+CALLED = {".jpe": ".jpg", ".jfif": ".jpg"}
+
 
 def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
     """Fill the folder. A picture without boxes has an empty file: nothing is in it.
@@ -30,6 +34,7 @@ def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(lines), encoding="utf-8")
         wanted.tally.pictures += 1
+        wanted.tally.unread += entry.name.lower().endswith(UNREAD)
         wanted.tally.boxes += len(lines)
     names = "".join(f"  {place}: {quoted(label)}\n" for label, place in wanted.labels.items())
     head = "train: images\nval: images\nnames:"
@@ -85,5 +90,6 @@ YOLO = Format(
     by_stem=True,
     endings=frozenset({".txt"}),
     tidied=tidied,
+    called=CALLED,
     takes=frozenset({"labels", "pictures"}),
 )
