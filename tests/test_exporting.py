@@ -109,7 +109,7 @@ def test_pictures_that_share_a_text_s_name_are_kept_apart_and_told(
     code, err = exported(capsys, rows, "txt", None)
     assert code == 0
     assert files(folder) == {"a.txt": "one\n", "a.jpg.txt": "other\n"}
-    assert "names that were taken:" in err
+    assert "names that were taken or would be misread: " in err
 
 
 def test_no_text_is_put_beside_what_is_not_there(
@@ -286,6 +286,16 @@ def test_labels_are_sorted_or_as_given(capsys: Capture, boxes: Path, tmp_path: P
         assert known == dict(enumerate(wanted, start=1))
 
 
+def test_a_file_of_labels_may_have_blanks_and_blank_lines(
+    capsys: Capture, boxes: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "labels.txt").write_text("\n dog \r\nbird\t\n\ncat\n\n \n")
+    output = tmp_path / "o.json"
+    assert exported(capsys, boxes, "coco", output, "--labels", tmp_path / "labels.txt")[0] == 0
+    known = {c["id"]: c["name"] for c in json.loads(output.read_text())["categories"]}
+    assert known == {1: "dog", 2: "bird", 3: "cat"}
+
+
 def test_labels_have_the_same_numbers_in_every_process(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
@@ -312,6 +322,17 @@ def test_labels_that_do_not_fit_are_refused(
 
 
 # --- places
+
+
+@pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("txt", "caption")])
+def test_an_export_has_any_name_that_the_file_system_takes(
+    capsys: Capture, boxes: Path, tmp_path: Path, to: str
+) -> None:
+    for name in ("\u00e9" * 127, "x" * 255, "\U0001f600" * 63):
+        assert exported(capsys, boxes, to, tmp_path / name)[0] == 0
+        assert exported(capsys, boxes, to, tmp_path / name, "--overwrite")[0] == 0
+        assert (tmp_path / name).exists()
+    assert not [file for file in tmp_path.iterdir() if file.name.endswith((".part", ".old"))]
 
 
 @pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("txt", "caption")])

@@ -245,6 +245,17 @@ def test_an_address_is_quoted_behind_its_prefix_and_a_plain_name_is_not(
         assert task["data"]["image"] == address
 
 
+def test_an_address_stays_as_it_is_beside_what_has_a_prefix(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    given = ["https://host/a b.png?x=1&y=%20", "s3://bucket/a.png", "data:image/png;base64,AA=="]
+    rows = [row(index, image=image) for index, image in enumerate([*given, "a.png"])]
+    file = saved(tmp_path / "r.jsonl", rows)
+    exported(capsys, file, "labelstudio", tmp_path / "t.json", "--image-prefix", "/data/?d=")
+    tasks = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
+    assert [task["data"]["image"] for task in tasks] == [*given, "/data/?d=a.png"]
+
+
 def test_label_studio_takes_texts_of_several_prompts(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
@@ -379,6 +390,67 @@ def test_equal_rows_make_equal_exports(
 
     assert content(tmp_path / "one") == content(tmp_path / "two")
     assert not [file for file in tmp_path.iterdir() if file.name.endswith((".part", ".old"))]
+
+
+#: A picture of 40 by 40, a box of another tool and what lies of it in the picture, if anything.
+STRANGE = [
+    ((-5.0, -5.0, 10.0, 20.5), (0, 0, 10, 20.5)),
+    ((30, 8, 50, 60), (30, 8, 10, 32)),
+    ((-1e9, -1e9, 1e9, 1e9), (0, 0, 40, 40)),
+    ((1.25, 2.5, 39.75, 40.0), (1.25, 2.5, 38.5, 37.5)),  # as ours are
+    ((20, 5, 10, 15), None),
+    ((5, 15, 10, 5), None),
+    ((5, 5, 5, 9), None),
+    ((50, 5, 60, 9), None),
+    ((-9, -9, -1, 50), None),
+]
+
+
+def corners(output: Path, to: str) -> list[tuple[float, ...]]:
+    """The boxes of an export of a picture of 40 by 40: left, top, width, height in pixels."""
+    if to in ("coco", "fiftyone"):
+        file = output if to == "coco" else output / "labels.json"
+        return [tuple(one["bbox"]) for one in json.loads(file.read_text())["annotations"]]
+    if to == "imagefolder":
+        line = json.loads((output / "metadata.jsonl").read_text())
+        return [tuple(one) for one in line["objects"]["bbox"]]
+    if to == "labelstudio":
+        (task,) = json.loads(output.read_text())
+        values = [one["value"] for one in task["predictions"][0]["result"]]
+        sides = ("x", "y", "width", "height")
+        return [tuple(value[side] * 0.4 for side in sides) for value in values]
+    lines = (output / "labels" / "b.txt").read_text().splitlines()
+    found = [[float(share) * 40 for share in line.split()[1:]] for line in lines]
+    return [(x - w / 2, y - h / 2, w, h) for x, y, w, h in found]
+
+
+@pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "imagefolder", "fiftyone"])
+def test_of_boxes_only_what_lies_in_the_picture_is_there_and_what_does_not_is_told(
+    capsys: Capture, folder: Path, tmp_path: Path, to: str
+) -> None:
+    from tests.exporting import box
+
+    boxes = tuple(box("cat", *given) for given, _ in STRANGE)
+    rows = saved(tmp_path / "r.jsonl", [of(1, folder, task="detect", boxes=boxes)])
+    code, err = exported(capsys, rows, to, tmp_path / "out")
+    assert code == 0
+    assert "exported 1 pictures with 4 boxes" in err
+    assert "; 5 boxes left out, as they have no area in their picture" in err
+    wanted = [inside for _, inside in STRANGE if inside is not None]
+    found = corners(tmp_path / "out", to)
+    assert numpy.array(found) == pytest.approx(numpy.array(wanted), abs=1e-4)
+
+
+def test_boxes_of_ours_are_written_as_they_are(
+    capsys: Capture, boxes: Path, tmp_path: Path
+) -> None:
+    err = exported(capsys, boxes, "coco", tmp_path / "o.json")[1]
+    assert "left out" not in err
+    given = [box for line in boxes.read_text().splitlines() for box in json.loads(line)["boxes"]]
+    made = json.loads((tmp_path / "o.json").read_text())["annotations"]
+    assert [one["bbox"] for one in made] == [
+        [b["xmin"], b["ymin"], b["xmax"] - b["xmin"], b["ymax"] - b["ymin"]] for b in given
+    ]
 
 
 def test_boxes_of_several_prompts_are_one_picture_s(

@@ -18,6 +18,7 @@ import pytest
 from pgcli.rle import encode
 from pgcli.views.exports.brush import brush
 from tests.exporting import SIZES, captioned, exported, pictures, plain, saved, segmented, shape
+from tests.test_export_names import FOLDERS
 from tests.test_mask_exports import overlap
 from tests.test_results import detections
 
@@ -77,6 +78,18 @@ def test_ultralytics_reads_boxes_and_a_picture_without_any(
     assert shares == pytest.approx(numpy.array([[18, 9, 20, 10], [32, 24, 64, 48]]), abs=1e-3)
     assert len(found["b.jpg"]["cls"]) == 0
     assert not any(one["segments"] for one in found.values())
+
+
+def test_ultralytics_finds_every_picture_s_labels_whatever_it_is_called(
+    ultralytics: Any, capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    (first, *_), names = plain(folder), [*FOLDERS, "g.jfif", "h.jpe"]
+    rows = [first | {"index": index, "id": id_} for index, id_ in enumerate(names)]
+    (tmp_path / "images").mkdir()
+    exported(capsys, saved(tmp_path / "r.jsonl", rows), "yolo", tmp_path / "images" / "yolo")
+    found = loaded(tmp_path / "images" / "yolo", "detect")
+    assert len(found) == len(names)
+    assert all(one["cls"].ravel().tolist() == [1, 0] for one in found.values())
 
 
 @pytest.mark.parametrize("task", ["segment", "detect"])

@@ -65,7 +65,7 @@ def export(path: str, to: str, output: str | None, choices: Choices, screen: Scr
     note = how_far(Path(path))
     found = surveyed(results(Path(path)), choices.prompt)
     check_rows(to, format, path, found, choices)
-    tally = Tally()
+    tally = Tally(outside=found.outside if "labels" in format.takes else 0)
     wanted = Wanted(
         labels=labelled(choices.labels, found),
         columns=tuple(found.columns),
@@ -189,7 +189,8 @@ def listed(given: str) -> Sequence[str]:
     """The labels of a file, one on each line, or those that are given."""
     try:
         if Path(given).is_file():
-            return Path(given).read_text(encoding="utf-8-sig").splitlines()
+            lines = Path(given).read_text(encoding="utf-8-sig").splitlines()
+            return [line.strip() for line in lines if line.strip()]
     except (OSError, ValueError) as problem:
         raise UsageError(
             f"--labels {given} cannot be read: {problem}", hint="name a text in UTF-8"
@@ -218,6 +219,9 @@ def tell(to: str, place: str, found: Survey, tally: Tally, search: Search) -> No
     boxes = f" with {tally.boxes:,} boxes" if found.looks else captions
     notes = [
         (tally.copied, "pictures copied, as they are no files that could be linked to"),
+        (tally.unread, "pictures that Ultralytics passes over: GIF and PPM"),
+        (tally.turned, "pictures turned upright, as their EXIF says"),
+        (tally.outside, "boxes left out, as they have no area in their picture"),
         (found.errors, "rows with errors left out"),
         (found.others, "rows of other prompts left out"),
         (tally.maskless, "boxes without a mask written as rectangles"),
@@ -233,4 +237,4 @@ def tell(to: str, place: str, found: Survey, tally: Tally, search: Search) -> No
     if tally.renamed:
         rest = tally.renamed - len(tally.told)
         others = f", and {rest:,} more" if rest else ""
-        search.tell(f"names that were taken: {', '.join(tally.told)}{others}")
+        search.tell(f"names that were taken or would be misread: {', '.join(tally.told)}{others}")

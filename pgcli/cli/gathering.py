@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 
-from pgcli.cli.drawing.naming import Names
+from pgcli.cli.drawing.naming import Names, apart
 from pgcli.cli.drawing.originals import original
 from pgcli.cli.located import Places, Search, picture_of, wanted
 from pgcli.cli.surveying import Survey, told
@@ -20,7 +20,7 @@ from pgcli.records import Fault, Item
 from pgcli.remote import Reach
 from pgcli.sources.paths import leads_inside, real, scheme
 from pgcli.sources.reading import IMAGE_ENDINGS
-from pgcli.views.exports.entry import Entry, Format, Row, Wanted
+from pgcli.views.exports.entry import Entry, Format, Row, Wanted, untouched
 from pgcli.views.formats import ENDINGS
 
 CHANGED = Fault("missing", "The picture changed since it was answered.")
@@ -33,7 +33,7 @@ class Gathering:
         self._format, self._given, self._search = format, given, search
         self._places = Places([results], search)
         self._endings = frozenset[str]() if format.by_stem else IMAGE_ENDINGS
-        self._names = Names(self._endings)
+        self._names = Names(self._endings, self._tidied)
 
     def spare(self, target: Path) -> None:
         """Raise UsageError where what the run read would be replaced by the target."""
@@ -53,9 +53,10 @@ class Gathering:
         for number, (_, same) in enumerate(groupby(good, key=picture_of), start=1):
             group = tuple(same)
             found = self._found(number, group[0])
-            name = self._named(number, group[0], found)
+            names = self._named(number, group[0], found)
             called = group[0]["image"] if root is None else self._within(root, group[0])
-            yield Entry(number, called, name, found.path, found.read, group)
+            is_address = scheme(called) is not None
+            yield Entry(number, called, *names, found.path, found.read, group, is_address)
 
     def _found(self, number: int, row: Row) -> Found:
         """The picture, as far as the format asks for it: its bytes, or the file that it is."""
@@ -70,21 +71,30 @@ class Gathering:
         size = None if format.merged else (row["width"], row["height"])
         return Found(item, size, self._search.reach)
 
-    def _named(self, number: int, row: Row, found: Found) -> str:
-        """What the picture is called within the export, where no other has the name."""
+    def _tidied(self, part: str, is_folder: bool) -> str:
+        """A folder's or a file's name as it is to be within the export."""
+        pictures = frozenset[str]() if self._format.merged else IMAGE_ENDINGS
+        part = self._format.tidied(part, is_folder)
+        return apart(part, pictures | self._format.endings, is_folder=is_folder)
+
+    def _named(self, number: int, row: Row, found: Found) -> tuple[str, str, str]:
+        """What the picture is called within the export, where no other has the name: whole, without
+        its ending, and as it would be if nothing were in the way.
+        """
         format, id_ = self._format, row["id"]
         endings = (PurePosixPath(real(name)).suffix for name in (id_, row["image"]))
         ending = next((one for one in endings if one.lower() in IMAGE_ENDINGS), "")
         # a text lies beside a picture whatever its name's bytes; what an index names is UTF-8
         asked = real(id_) if format.merged else encodable(real(id_))
         asked = asked.removesuffix(ending) if format.by_stem else asked
-        own, name = Names(self._endings).claim(asked, number), self._names.claim(asked, number)
+        own = Names(self._endings, untouched).claim(asked, number)
+        name = self._names.claim(asked, number)
         if not ending and format.opens:
             ending = found.ending
-        whole, wish = (one.ended(ending) for one in (name, own))
+        whole, wish = name.ended(format.called.get(ending.lower(), ending)), own.ended(ending)
         if whole != wish and not format.merged and format.opens:
             self._given.tally.rename(wish, whole)
-        return whole
+        return whole, name.stem, wish
 
     def _within(self, root: str, row: Row) -> str:
         """What the picture is called from the folder on. Raises UsageError where it is not."""

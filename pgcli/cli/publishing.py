@@ -14,6 +14,7 @@ from pgcli.state.writing import exists, sync, writing
 
 #: In a folder that an export made: without it nothing there is replaced.
 MARK = ".pgcli-export"
+BEGINNING = 200  # bytes of a name that the part's name has, of 255 that file systems take
 
 
 def check_free(target: Path, *, is_folder: bool, overwrite: bool) -> None:
@@ -45,7 +46,8 @@ def published(target: Path, *, is_folder: bool, overwrite: bool) -> Iterator[Pat
 
     Raises OutputExists where the target has come to be meanwhile, and OutputFailed.
     """
-    part = target.with_name(f".{target.name[:200]}.{os.getpid()}.part")
+    begun = os.fsencode(target.name)[:BEGINNING].decode("utf-8", "ignore")
+    part = target.with_name(f".{begun}.{os.getpid()}.part")
     with writing(target):
         try:
             if is_folder:

@@ -23,7 +23,7 @@ class Survey:
     """What the rows of a file are: how many, how many of them errors or about another prompt.
 
     `answers` and `texts` are the most that any picture has; `looks` says that some row was to have
-    boxes, `masks` that some box has a mask.
+    boxes, `masks` that some box has a mask. `outside` boxes have no area in their picture.
     """
 
     rows: int = 0
@@ -31,6 +31,7 @@ class Survey:
     others: int = 0
     answers: int = 0
     texts: int = 0
+    outside: int = 0
     looks: bool = False
     masks: bool = False
     labels: set[str] = field(default_factory=set)
@@ -55,7 +56,9 @@ def surveyed(rows: Iterable[Row], prompt: str | None) -> Survey:
             answers += 1
             texts += row["task"] not in LOOKING
             found.looks |= row["task"] in LOOKING or bool(row["boxes"])
-            found.masks |= any(one.mask is not None for one in found_in(row))
+            inside = list(found_in(row))
+            found.outside += len(row["boxes"]) - len(inside)
+            found.masks |= any(one.mask is not None for one in inside)
             found.labels.update(box["label"] for box in row["boxes"])
             found.columns |= dict.fromkeys(row)
         found.answers, found.texts = max(found.answers, answers), max(found.texts, texts)

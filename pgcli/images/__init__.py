@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageFile
+from PIL.ImageOps import exif_transpose
 from PIL.JpegImagePlugin import JpegImageFile
 
 from pgcli.images import drafts
 from pgcli.images.faults import Unreadable, too_many_pixels, unreadable_only
 from pgcli.images.files import checked, read
 from pgcli.images.formats import FORMATS, recognised
-from pgcli.images.pixels import header_size, rgb, upright_rgb, upright_visible
+from pgcli.images.pixels import header_size, is_turned, rgb, upright_rgb, upright_visible
 from pgcli.images.sizes import Limits, Size, Square
 from pgcli.records import Item, Picture
 
@@ -27,6 +28,7 @@ __all__ = [
     "header",
     "look",
     "reduced",
+    "turned_as_stored",
     "upright",
 ]
 
@@ -85,6 +87,19 @@ def reduced(source: str | bytes | None, side: int, limits: Limits) -> tuple[Size
         picture = upright_visible(image)
         picture.thumbnail((side, side), Image.Resampling.HAMMING, reducing_gap=3.0)
         return size, rgb(picture)
+
+
+def turned_as_stored(data: bytes, limits: Limits) -> tuple[ImageFile.ImageFile, Image.Image] | None:
+    """A picture that its EXIF turns, as it lies and turned, both with the pixels that are stored.
+
+    None for one that is seen as it lies. Raises `Unreadable`, and nothing else.
+    """
+    with unreadable_only(data=data):
+        if not is_turned(recognised(data), data):
+            return None
+        image = _opened(data, limits).image
+        image.load()  # which turns TIFF
+        return image, image.copy() if image.format == "TIFF" else exif_transpose(image)
 
 
 def header(data: bytes) -> tuple[str, Size]:

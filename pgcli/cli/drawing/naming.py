@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -16,6 +17,9 @@ LONGEST_PART = 255  # bytes that file systems take
 LONGEST_PATH = 2048  # bytes; what is deeper loses its outermost folders
 MOST_PARTS = LONGEST_PATH // 2
 LONGEST_ENDING = 5  # bytes, of `.webp`
+
+#: A folder's or a file's name, and whether it is a folder's -> the name that it gets.
+Tidy = Callable[[str, bool], str]
 
 _DRIVE = re.compile(r"^([A-Za-z]):(?=[/\\])")
 _SLASHES = re.compile(r"[/\\]")
@@ -41,20 +45,21 @@ class Names:
     Names follow from the ids and their order alone. Of equal ones the second is numbered `-2`.
     """
 
-    def __init__(self, endings: frozenset[str]):
+    def __init__(self, endings: frozenset[str], tidied: Tidy | None = None):
         self._endings = endings
+        self._tidied = tidied or (lambda part, is_folder: apart(part, endings, is_folder=is_folder))
         self._taken: set[bytes] = set()  # digests, as names of millions of rows would weigh
         self._next: dict[bytes, int] = {}
 
     def claim(self, id_: str, index: int) -> Name:
         """The name for the row of this id; what an id has of no name is named by the index."""
         *folders, last = _parts(id_, index)
+        last = self._tidied(last, False)
         ending = PurePosixPath(last).suffix
         if ending.lower() not in self._endings:
             ending = ""
         stem = last.removesuffix(ending)
-        # a folder named like a picture would be in that picture's way
-        prefix = "".join(f"{f}{'_' * self._is_named_like_a_picture(f)}/" for f in folders)
+        prefix = "".join(f"{self._fitting(folder)}/" for folder in folders)
         asked = _digest(prefix + _cut(stem, 1, ending), ending)
         number = self._next.get(asked, 1)
         while True:
@@ -66,8 +71,11 @@ class Names:
             self._next[asked] = number
         return name
 
-    def _is_named_like_a_picture(self, folder: str) -> bool:
-        return PurePosixPath(folder).suffix.lower() in self._endings
+    def _fitting(self, folder: str) -> str:
+        """The tidied folder, its name cut where that would be too long."""
+        while len(os.fsencode(tidied := self._tidied(folder, True))) > LONGEST_PART:
+            folder = folder[:-1]
+        return tidied
 
     def _take(self, name: Name) -> bool:
         """Claim the name if it is free: one without an ending of its own may come to bear any."""
@@ -77,6 +85,12 @@ class Names:
             return False
         self._taken |= {whole, some_ending} if name.ending else {any_ending}
         return True
+
+
+def apart(part: str, endings: frozenset[str], *, is_folder: bool) -> str:
+    """The name; a folder's is none of a file with such an ending, in whose way it would be."""
+    is_like_a_file = is_folder and PurePosixPath(part).suffix.lower() in endings
+    return f"{part}_" if is_like_a_file else part
 
 
 def _parts(id_: str, index: int) -> list[str]:

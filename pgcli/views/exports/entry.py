@@ -36,17 +36,21 @@ class Entry:
     """A picture with its rows, of which none is an error.
 
     `number` counts from 1 in the order of the rows. `image` is what the picture is called outside
-    of the export and `name` what it is called within, a relative path that no other has. `path` is
-    the file that it is, None where it is none, but bytes or at an address; `read` brings its bytes,
-    or raises `Unreadable`.
+    of the export and `name` what it is called within, a relative path that no other has: `stem`
+    with an ending. `own` is the name that it would have if nothing were in the way. `path` is the
+    file that it is, None where it is none, but bytes or at an address; `read` brings its bytes, or
+    raises `Unreadable`. `is_address` says that `image` leads somewhere by itself.
     """
 
     number: int
     image: str
     name: str
+    stem: str
+    own: str
     path: str | None
     read: Callable[[], bytes]
     rows: tuple[Row, ...]
+    is_address: bool = False
 
     @property
     def width(self) -> int:
@@ -68,24 +72,31 @@ class Entry:
 
 
 def found_in(row: Row) -> Iterator[Found]:
-    """A row's boxes, each with its mask if that was decoded."""
+    """A row's boxes as far as they lie in the picture, each with its mask if that was decoded.
+
+    One without an area there, as other tools may write, is left out.
+    """
     masks = row.get("masks") or []
     for place, box in enumerate(row["boxes"]):
         rle = masks[place]["rle"] if place < len(masks) and masks[place] else None
         mask = rle and Rle((rle["size"][0], rle["size"][1]), rle["counts"])
-        left, top = box["xmin"], box["ymin"]
+        left, right = (min(max(box[name], 0), row["width"]) for name in ("xmin", "xmax"))
+        top, bottom = (min(max(box[name], 0), row["height"]) for name in ("ymin", "ymax"))
         # corners have six digits: what a difference has beyond is of the floats alone
-        width, height = round(box["xmax"] - left, 4), round(box["ymax"] - top, 4)
-        yield Found(box["label"], left, top, width, height, box.get("score"), mask)
+        width, height = round(right - left, 4), round(bottom - top, 4)
+        if width > 0 and height > 0:
+            yield Found(box["label"], left, top, width, height, box.get("score"), mask)
 
 
 @dataclass
 class Tally:
     """What an export wrote, and what it did not.
 
-    `maskless` boxes stand for their masks, which are not there; `missing` pictures could not be
-    read, and `copied` ones not linked to, as they are no files; `left` texts were there before and
-    stay, `nameless` ones found no name that was free; `renamed` tells which names were taken, the
+    `maskless` boxes stand for their masks, which are not there, and `outside` ones, that are left
+    out, have no area in their picture; `missing` pictures could not be read, and `copied` ones not
+    linked to, as they are no files; `unread` ones the tool passes over, and `turned` ones lie
+    otherwise than what they were made of; `left` texts were there before and stay, `nameless` ones
+    found no name that was free; `renamed` have another name than their own, and `told` are the
     first few of them.
     """
 
@@ -94,14 +105,17 @@ class Tally:
     captions: int = 0
     maskless: int = 0
     missing: Missing = field(default_factory=Missing)
+    outside: int = 0
+    unread: int = 0
     copied: int = 0
+    turned: int = 0
     left: int = 0
     nameless: int = 0
     renamed: int = 0
     told: list[str] = field(default_factory=list)
 
     def rename(self, name: str, becomes: str) -> None:
-        """Note that a picture bears another name than its own, which is taken."""
+        """Note that a picture bears another name than its own, which is taken or misread."""
         self.renamed += 1
         self.told += [f"{name} is {becomes}"] if len(self.told) < NAMED else []
 
@@ -127,6 +141,16 @@ class Wanted:
     tally: Tally = field(default_factory=Tally)
 
 
+def untouched(part: str, is_folder: bool) -> str:
+    """The name as it is, as its tool reads any."""
+    return part
+
+
+def unhidden(part: str, is_folder: bool) -> str:
+    """The name without a dot before it: tools pass over what is hidden."""
+    return f"_{part}" if part.startswith(".") else part
+
+
 @dataclass(frozen=True)
 class Format:
     """A format: what writes it, and what it asks of the rows.
@@ -134,7 +158,10 @@ class Format:
     `write` makes the file or, of a folder, fills it, where nothing is yet. A `merged` one goes
     among files that are there. `holds` boxes, else it can do without. `one_of` is what a picture
     may have but one of: an answer, or a text, which boxes are not. `opens` the pictures. `by_stem`
-    tells pictures apart by their names without endings.
+    tells pictures apart by their names without endings. `endings` are those of files that it has
+    where pictures are or in like folders; `tidied` is a folder's or a file's name as it is to be,
+    so that the tool reads what has it; `called` has other endings for some of pictures, where they
+    are told apart `by_stem`.
     """
 
     write: Callable[[Path, Iterable[Entry], Wanted], None]
@@ -144,4 +171,7 @@ class Format:
     one_of: Literal["answers", "texts"] | None = None
     opens: bool = False
     by_stem: bool = False
+    endings: frozenset[str] = frozenset()
+    tidied: Callable[[str, bool], str] = untouched
+    called: Mapping[str, str] = field(default_factory=dict)
     takes: frozenset[str] = frozenset()

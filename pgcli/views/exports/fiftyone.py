@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pgcli.views.exports.coco import document
-from pgcli.views.exports.entry import Entry, Format, Wanted
+from pgcli.views.exports.entry import Entry, Format, Wanted, unhidden
 from pgcli.views.exports.pictures import placed
 
 
@@ -23,5 +23,10 @@ def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
 
 
 FIFTYONE = Format(
-    write, is_folder=True, holds_boxes=True, opens=True, takes=frozenset({"labels", "pictures"})
+    write,
+    is_folder=True,
+    holds_boxes=True,
+    opens=True,
+    tidied=unhidden,
+    takes=frozenset({"labels", "pictures"}),
 )

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pgcli.rows import json_text
-from pgcli.views.exports.entry import Entry, Format, Wanted
+from pgcli.views.exports.entry import Entry, Format, Wanted, unhidden
 from pgcli.views.exports.pictures import placed
+
+#: What `datasets` takes in a name for that of a split, a shard, what is left out, or an archive.
+SPLIT = re.compile(
+    r"(?:^|(?<=[-._ 0-9]))"
+    r"(?:train|training|validation|valid|dev|val|test|testing|eval|evaluation)(?=[-._ 0-9]|$)"
+    r"|-[0-9]{5}-of(?=-[0-9]{5})|^_(?=_)|:(?=:)"
+)
 
 
 def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
@@ -41,6 +49,19 @@ def line(entry: Entry, wanted: Wanted) -> dict[str, Any]:
     return made
 
 
+def tidied(part: str, is_folder: bool) -> str:
+    """The name with a `~` behind what would be read as something else: of folders and files whose
+    names have such words, `datasets` makes splits, and loses what is known of them.
+    """
+    return SPLIT.sub(r"\g<0>~", unhidden(part, is_folder))
+
+
 IMAGEFOLDER = Format(
-    write, is_folder=True, one_of="texts", opens=True, takes=frozenset({"labels", "pictures"})
+    write,
+    is_folder=True,
+    one_of="texts",
+    opens=True,
+    endings=frozenset({".jsonl"}),
+    tidied=tidied,
+    takes=frozenset({"labels", "pictures"}),
 )

@@ -26,7 +26,8 @@ def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
 
 def task(entry: Entry, wanted: Wanted) -> dict[str, Any]:
     """A picture with a prediction of each model that was asked about it."""
-    address = wanted.prefix + quote(entry.image) if wanted.prefix else entry.image
+    is_prefixed = wanted.prefix and not entry.is_address
+    address = wanted.prefix + quote(entry.image) if is_prefixed else entry.image
     predictions = []
     for model, rows in groupby(sorted(entry.rows, key=model_of), key=model_of):
         results = [one for row in rows for one in results_of(row, entry, wanted)]

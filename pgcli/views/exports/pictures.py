@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pgcli.images import Unreadable
 from pgcli.views.exports.entry import Entry, Wanted
+from pgcli.views.exports.turning import upright_file
 
 
 def placed(folder: Path, entry: Entry, wanted: Wanted) -> bool:
@@ -31,9 +32,15 @@ def placed(folder: Path, entry: Entry, wanted: Wanted) -> bool:
 
 
 def picture(entry: Entry, wanted: Wanted) -> bytes | None:
-    """The bytes of the entry's picture; None, once that is counted, where it cannot be read."""
+    """The bytes of the entry's picture, upright as its boxes are in what has no EXIF.
+
+    None, once that is counted, where it cannot be read.
+    """
     try:
-        return entry.read()
+        data = entry.read()
+        upright = upright_file(data)
+        wanted.tally.turned += upright is not None
+        return data if upright is None else upright
     except Unreadable as problem:
         wanted.tally.missing.add(entry.image, problem.fault)
         return None

@@ -28,16 +28,17 @@ def write(target: Path, entries: Iterable[Entry], wanted: Wanted, *, ending: str
     names, is_beside = Names(ending), target == Path()
     for entry in entries:
         place = entry.path if is_beside else str(target / entry.name)
+        own = place if is_beside else str(target / entry.own)
         # a row from elsewhere names what it likes: texts are put beside pictures that are there
-        if place is None or (is_beside and not os.path.isfile(place)):  # noqa: PTH113
+        if place is None or own is None or (is_beside and not os.path.isfile(place)):  # noqa: PTH113
             wanted.tally.missing.add(entry.image, NO_FILE)
             continue
         name = names.claim(place)
         if name is None:
             wanted.tally.nameless += 1
             continue
-        if name != names.own(place):
-            wanted.tally.rename(names.own(place), name)
+        if name != names.own(own):
+            wanted.tally.rename(names.own(own), name)
         folder = os.path.dirname(place) or "." if is_beside else str(target)  # noqa: PTH120
         if put(folder, os.path.relpath(name, folder), text_of(entry, wanted), wanted):
             wanted.tally.pictures += 1
@@ -95,10 +96,17 @@ def known_text(file: Path) -> str:
         ) from problem
 
 
-OPTIONS = frozenset({"prepend", "append", "existing"})
-TXT = Format(
-    partial(write, ending=".txt"), is_folder=True, merged=True, one_of="answers", takes=OPTIONS
-)
-CAPTION = Format(
-    partial(write, ending=".caption"), is_folder=True, merged=True, one_of="answers", takes=OPTIONS
-)
+def made(ending: str) -> Format:
+    """The format of texts in files with this ending."""
+    return Format(
+        partial(write, ending=ending),
+        is_folder=True,
+        merged=True,
+        one_of="answers",
+        endings=frozenset({ending}),
+        takes=frozenset({"prepend", "append", "existing"}),
+    )
+
+
+TXT = made(".txt")
+CAPTION = made(".caption")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from pgcli.rows import json_text
-from pgcli.views.exports.entry import Entry, Format, Found, Wanted
+from pgcli.views.exports.entry import Entry, Format, Found, Wanted, unhidden
 from pgcli.views.exports.pictures import placed
 
 #: What JSON leaves as it is, and YAML takes for the end of a line or for nothing to be written.
 NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+#: Formats that Ultralytics reads none of, and another ending of one that it does.
+UNREAD = (".gif", ".ppm", ".pgm", ".pbm", ".pnm")
+CALLED = {".jpe": ".jpg", ".jfif": ".jpg"}
 
 
 def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
@@ -26,10 +30,11 @@ def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
         if not placed(target / "images", entry, wanted):
             continue
         lines = [line(found, entry, wanted) for found in entry.found()]
-        file = target / "labels" / PurePosixPath(entry.name).with_suffix(".txt")
+        file = target / "labels" / f"{entry.stem}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(lines), encoding="utf-8")
         wanted.tally.pictures += 1
+        wanted.tally.unread += entry.name.lower().endswith(UNREAD)
         wanted.tally.boxes += len(lines)
     names = "".join(f"  {place}: {quoted(label)}\n" for label, place in wanted.labels.items())
     head = "train: images\nval: images\nnames:"
@@ -64,6 +69,14 @@ def shares(low: float, high: float, side: int) -> tuple[float, float]:
     return min(max(low / side, 0.0), 1.0), min(max(high / side, 0.0), 1.0)
 
 
+def tidied(part: str, is_folder: bool) -> str:
+    """The name as Ultralytics finds it, and its labels, which it looks for where the last folder in
+    a picture's path that is called `images` is called `labels`.
+    """
+    part = unhidden(part, is_folder)
+    return f"{part}_" if is_folder and part == "images" else part
+
+
 def quoted(label: str) -> str:
     """The label as YAML reads it: as JSON spells it, but for what YAML has other rules for."""
     return NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text(label))
@@ -75,5 +88,8 @@ YOLO = Format(
     holds_boxes=True,
     opens=True,
     by_stem=True,
+    endings=frozenset({".txt"}),
+    tidied=tidied,
+    called=CALLED,
     takes=frozenset({"labels", "pictures"}),
 )
