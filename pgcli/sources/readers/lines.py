@@ -21,10 +21,22 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 def parsed(line: bytes) -> dict[str, Any]:
     """The JSON object of one line. Raises ValueError, saying why, for anything else."""
+    row = spelled(line)
+    if not isinstance(row, dict):
+        raise ValueError("it is not a JSON object")
+    return row
+
+
+def spelled(line: bytes, *, takes_nan: bool = False) -> Any:
+    """What the line spells in JSON; NaN and infinity are null where they are taken.
+
+    Raises ValueError, saying why, for what is no JSON, and for what memory or UTF-8 cannot bear.
+    """
     if b"\0" in line:
         raise ValueError("it holds a NUL byte")
+    constant = _null if takes_nan else _refused
     try:
-        row = json.loads(line.rstrip().decode(), object_pairs_hook=_object, parse_constant=_refused)
+        row = json.loads(line.rstrip().decode(), object_pairs_hook=_object, parse_constant=constant)
     except UnicodeDecodeError as problem:
         raise ValueError("it is not UTF-8") from problem
     except json.JSONDecodeError as problem:
@@ -33,8 +45,6 @@ def parsed(line: bytes) -> dict[str, Any]:
         ) from problem
     except RecursionError as problem:
         raise ValueError("it is nested too deeply") from problem
-    if not isinstance(row, dict):
-        raise ValueError("it is not a JSON object")
     if line.count(b"[") + line.count(b"{") > MOST_LEVELS and _is_deep(row):
         raise ValueError("it is nested too deeply")
     if b"\\u" in line and _has_lone_surrogate(row):
@@ -53,7 +63,11 @@ def _refused(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not valid JSON")
 
 
-def _is_deep(row: dict[str, Any]) -> bool:
+def _null(_: str) -> None:
+    return None
+
+
+def _is_deep(row: Any) -> bool:
     level: list[Any] = [row]
     for _ in range(MOST_LEVELS):
         dicts = chain.from_iterable(one.values() for one in level if isinstance(one, dict))
@@ -62,7 +76,7 @@ def _is_deep(row: dict[str, Any]) -> bool:
     return bool(level)
 
 
-def _has_lone_surrogate(row: dict[str, Any]) -> bool:
+def _has_lone_surrogate(row: Any) -> bool:
     try:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:
