@@ -132,6 +132,31 @@ def test_several_archives_have_ids_of_their_own_and_a_pattern_finds_them() -> No
     assert ids("folder") == [f"folder/{name}" for name in named]
 
 
+def test_a_folder_of_archives_has_them_all_and_tells_what_is_left_out() -> None:
+    Path("set/deep.tar/more").mkdir(parents=True)
+    for name, mode in (
+        ("a.tar", "w"),
+        ("deep.tar/b.tar.gz", "w:gz"),
+        ("deep.tar/more/C.TGZ", "w:gz"),
+    ):
+        tar(("0.jpg", JPEG), name=f"set/{name}", mode=mode)
+    Path("set/README.md").write_text("hi")
+    Path("set/rows.csv").write_text("image\n")
+    Path("set/notes.gz").write_bytes(b"")
+    source = open_sources(["set"])
+    named = ["set/a.tar", "set/deep.tar/b.tar.gz", "set/deep.tar/more/C.TGZ"]
+    assert [item.id for item in source] == [f"{name}/0.jpg" for name in named]
+    assert source.ignored == {".md": 1, ".csv": 1, ".gz": 1}
+
+
+def test_a_data_set_of_parquet_files_tells_of_the_archives_beside_them() -> None:
+    shard("set/a.parquet", ("a.png", PNG))
+    tar(("0.jpg", JPEG), name="set/b.tgz", mode="w:gz")
+    source = open_sources(["set"])
+    assert [item.id for item in source] == ["a.png"]
+    assert source.ignored == {".tgz": 1}
+
+
 def test_a_pattern_of_archives_keeps_its_rows_beside_lists_of_files(tmp_path: Path) -> None:
     tar(("0.jpg", JPEG), name="shard-0.tar")
     source = open_sources(["shard-*.tar"])
