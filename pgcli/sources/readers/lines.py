@@ -5,16 +5,14 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any, NoReturn
 
 from pgcli.errors import ManifestError
+from pgcli.printable import MOST_LEVELS, is_deep
 from pgcli.sources.opening import Where, opened, why
 
 #: What JSON spells takes up to fifty times its bytes in memory.
 LONGEST_LINE = 16 * 2**20
-#: A row goes through functions that call themselves for each level, here and where it is written.
-MOST_LEVELS = 64
 TOO_LONG = f"is longer than {LONGEST_LINE >> 20} MiB"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -45,7 +43,7 @@ def spelled(line: bytes, *, takes_nan: bool = False) -> Any:
         ) from problem
     except RecursionError as problem:
         raise ValueError("it is nested too deeply") from problem
-    if line.count(b"[") + line.count(b"{") > MOST_LEVELS and _is_deep(row):
+    if line.count(b"[") + line.count(b"{") > MOST_LEVELS and is_deep(row):
         raise ValueError("it is nested too deeply")
     if b"\\u" in line and _has_lone_surrogate(row):
         raise ValueError("it escapes half of a surrogate pair")
@@ -65,15 +63,6 @@ def _refused(constant: str) -> NoReturn:
 
 def _null(_: str) -> None:
     return None
-
-
-def _is_deep(row: Any) -> bool:
-    level: list[Any] = [row]
-    for _ in range(MOST_LEVELS):
-        dicts = chain.from_iterable(one.values() for one in level if isinstance(one, dict))
-        lists = chain.from_iterable(one for one in level if isinstance(one, list))
-        level = [one for one in chain(dicts, lists) if isinstance(one, dict | list)]
-    return bool(level)
 
 
 def _has_lone_surrogate(row: Any) -> bool:
