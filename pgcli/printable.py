@@ -1,8 +1,15 @@
-"""Foreign text made fit for where it goes: a terminal, or an encoder."""
+"""Foreign text and values made fit for where they go: a terminal, an encoder, a function that calls
+itself for each level.
+"""
 
 from __future__ import annotations
 
 import re
+from itertools import chain
+from typing import Any
+
+#: Values go through functions that call themselves for each level, here and where they are written.
+MOST_LEVELS = 64
 
 # C0, DEL and C1 steer a terminal; the direction marks and line separators (U+061C, U+200E-F,
 # U+2028-E, U+2066-9) let a name show as another one; a lone surrogate cannot be encoded at all
@@ -22,3 +29,15 @@ def printable(text: str) -> str:
 def encodable(text: str) -> str:
     """`text` with U+FFFD for each lone surrogate, which JSON can spell but no UTF-8 can carry."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def is_deep(value: Any, levels: int = MOST_LEVELS) -> bool:
+    """Whether lists and dicts lie in each other over more than so many levels."""
+    level: list[Any] = [value]
+    for _ in range(levels):
+        dicts = chain.from_iterable(one.values() for one in level if isinstance(one, dict))
+        lists = chain.from_iterable(one for one in level if isinstance(one, list))
+        level = [one for one in chain(dicts, lists) if isinstance(one, dict | list)]
+        if not level:
+            return False
+    return True

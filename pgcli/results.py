@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from pgcli.records import COLUMNS, EXTRA_COLUMNS, Answer
-from pgcli.rows import Layout
+from pgcli.rows import Layout, completed
 
 if TYPE_CHECKING:
     import pandas
@@ -32,6 +32,8 @@ def read(path: str | os.PathLike[str]) -> Results:
 def answer_of(row: Row) -> Answer:
     """The answer that a row was made of, its columns beyond the contract's as kept ones.
 
+    What another tool left out of the contract's is None.
+
     Raises UsageError for a row that is none.
     """
     from pgcli.errors import UsageError
@@ -39,7 +41,7 @@ def answer_of(row: Row) -> Answer:
     extras = tuple(name for name in EXTRA_COLUMNS if name in row)
     keep = tuple(name for name in row if name not in (*COLUMNS, *EXTRA_COLUMNS))
     try:
-        return Layout(extras=extras, keep=keep).answer(row)
+        return Layout(extras=extras, keep=keep).answer(completed(row))
     except ValueError as problem:
         raise UsageError(
             f"the row of {row.get('id')!r} is no answer: {problem}",

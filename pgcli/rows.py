@@ -74,6 +74,11 @@ class Layout:
             raise ValueError(f"not a row of this run: {problem}") from problem
 
 
+def completed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with null in the columns of the contract that another tool left out."""
+    return {**dict.fromkeys(COLUMNS), **row}
+
+
 def spelled(box: Box) -> dict[str, Any]:
     """A box as the contract's struct."""
     numbers = ("xmin", "ymin", "xmax", "ymax", "score")

@@ -124,8 +124,8 @@ def test_what_holds_no_rows_is_refused(tmp_path: Path) -> None:
 
 def test_a_row_that_lacks_a_column_is_refused(tmp_path: Path) -> None:
     rows = captioned(tmp_path, "one")
-    del rows[0]["logprob"]
-    with pytest.raises(UsageError, match="logprob"):
+    del rows[0]["boxes"]
+    with pytest.raises(UsageError, match="boxes"):
         pgcli.read(saved(tmp_path / "x.jsonl", rows))
 
 

@@ -361,7 +361,7 @@ class TestManifests:
     def test_equal_hashes_of_different_ids_are_no_duplicates(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("pgcli.sources.table._hash", lambda text: len(text))
+        monkeypatch.setattr("pgcli.sources.table.digest", lambda text: len(text))
         rows = [{"image": "a.jpg", "id": str(n)} for n in range(100)]
         assert len(items(json_lines(*rows))) == 100
         with pytest.raises(ManifestError, match="'7' twice"):

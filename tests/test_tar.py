@@ -16,9 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pgcli.cli.app import main
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.images import Limits, Square, look
 from pgcli.sources import Reading, open_sources
+from pgcli.sources.readers.reader import Manifest
+from pgcli.sources.readers.tar import TAR
 from tests.awkward import drawing, encoded
 from tests.test_sources import faults, ids, items
 
@@ -82,9 +85,24 @@ def test_samples_are_rows_with_their_texts_as_columns(name: str, mode: str) -> N
 def test_an_id_of_its_own_names_a_sample_and_may_be_given_once() -> None:
     tar(("1.jpg", JPEG), ("1.json", b'{"id": "x"}'), ("2.json", b'{"id": "y"}'), ("2.jpg", JPEG))
     assert ids("x.tar") == ["x", "y"]
-    tar(("1.jpg", JPEG), ("1.json", b'{"id": "x"}'), ("2.json", b'{"id": "x"}'), ("2.jpg", JPEG))
-    with pytest.raises(ManifestError, match="twice"):
-        open_sources(["x.tar"])
+
+
+def test_an_id_that_another_sample_gave_before_is_not_taken_again() -> None:
+    three = [((f"{n}.jpg", JPEG), (f"{n}.json", b'{"id": "x", "no": "y"}')) for n in range(3)]
+    tar(*three[0], *three[1], ("own.jpg", JPEG), ("own.json", b'{"id": "z"}'), *three[2])
+    source = open_sources(["x.tar"])
+    expected = ["x", "x.tar/1.jpg", "z", "x.tar/2.jpg"]
+    assert [[item.id for item in source] for _ in range(2)] == [expected] * 2
+    with pytest.raises(ManifestError, match="gives the id 'y' twice"):
+        open_sources(["x.tar"], Reading(id_column="no"))
+
+
+@pytest.mark.parametrize("bad", ["null", "{}", "[1]", "true", "NaN"])
+def test_an_id_that_is_none_is_refused_only_where_its_column_was_named(bad: str) -> None:
+    tar(("1.jpg", JPEG), ("1.json", f'{{"id": {bad}, "no": {bad}}}'.encode()))
+    assert ids("x.tar") == ["x.tar/1.jpg"]
+    with pytest.raises(ManifestError, match="neither text nor a number"):
+        open_sources(["x.tar"], Reading(id_column="no"))
 
 
 def test_members_that_make_no_sample_are_passed_over() -> None:
@@ -112,6 +130,31 @@ def test_several_archives_have_ids_of_their_own_and_a_pattern_finds_them() -> No
     for number in range(3):
         Path(f"shard-{number}.tar").rename(f"folder/shard-{number}.tar")
     assert ids("folder") == [f"folder/{name}" for name in named]
+
+
+def test_a_folder_of_archives_has_them_all_and_tells_what_is_left_out() -> None:
+    Path("set/deep.tar/more").mkdir(parents=True)
+    for name, mode in (
+        ("a.tar", "w"),
+        ("deep.tar/b.tar.gz", "w:gz"),
+        ("deep.tar/more/C.TGZ", "w:gz"),
+    ):
+        tar(("0.jpg", JPEG), name=f"set/{name}", mode=mode)
+    Path("set/README.md").write_text("hi")
+    Path("set/rows.csv").write_text("image\n")
+    Path("set/notes.gz").write_bytes(b"")
+    source = open_sources(["set"])
+    named = ["set/a.tar", "set/deep.tar/b.tar.gz", "set/deep.tar/more/C.TGZ"]
+    assert [item.id for item in source] == [f"{name}/0.jpg" for name in named]
+    assert source.ignored == {".md": 1, ".csv": 1, ".gz": 1}
+
+
+def test_a_data_set_of_parquet_files_tells_of_the_archives_beside_them() -> None:
+    shard("set/a.parquet", ("a.png", PNG))
+    tar(("0.jpg", JPEG), name="set/b.tgz", mode="w:gz")
+    source = open_sources(["set"])
+    assert [item.id for item in source] == ["a.png"]
+    assert source.ignored == {".tgz": 1}
 
 
 def test_a_pattern_of_archives_keeps_its_rows_beside_lists_of_files(tmp_path: Path) -> None:
@@ -219,12 +262,122 @@ def test_what_is_no_archive_is_refused_by_name(name: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"), [(b"{", "valid JSON"), (b"[1]", "JSON object"), (b"\xff", "UTF-8")]
+    ("data", "said"),
+    [
+        (b"{", "The sample's .json is not valid JSON (Expecting property name"),
+        (b"\xff", "The sample's .json is not UTF-8."),
+        (b"[" * 5000, "The sample's .json is nested too deeply."),
+        (b'{"a": 1, "a": 2}', "The sample's .json gives a key twice."),
+        (b'{"a": "\\ud800"}', "The sample's .json escapes half of a surrogate pair."),
+        (b'{"a": ' + b"9" * 5000 + b"}", "The sample's .json cannot be read: Exceeds the limit"),
+        (b" " * (2**24 + 1), "The sample's .json is longer than 16 MiB."),
+    ],
 )
-def test_broken_text_is_named_by_its_member(data: bytes, said: str) -> None:
-    tar(("1.jpg", JPEG), ("1.json", data))
-    with pytest.raises(ManifestError, match=r"x\.tar, 1\.json: .*" + said):
+def test_a_broken_text_costs_its_own_sample(data: bytes, said: str) -> None:
+    tar(("1.jpg", JPEG), ("1.json", data), ("2.jpg", JPEG))
+    first, second = items("x.tar")
+    assert first.fault is not None
+    assert first.fault.message.startswith(said)
+    assert first.fault.code in ("decode_failed", "too_large")
+    assert (first.id, first.data, second.fault) == ("x.tar/1.jpg", None, None)
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"similarity": NaN, "far": -Infinity}', b"[1, 2]", b'"a text"', b"null", b"NaN"]
+)
+def test_json_as_python_writes_it_and_json_that_has_no_columns_cost_nothing(data: bytes) -> None:
+    tar(("1.jpg", JPEG), ("1.json", data), ("2.jpg", JPEG), ("2.json", b'{"similarity": 0.5}'))
+    first, second = items("x.tar", reading=Reading(keep=("similarity",)))
+    assert (first.fault, first.data, first.kept) == (None, JPEG, {"similarity": None})
+    assert second.kept == {"similarity": 0.5}
+
+
+def test_a_text_in_another_encoding_costs_its_sample_only_where_it_is_wanted() -> None:
+    tar(("1.jpg", JPEG), ("1.txt", "gr\u00fcn".encode("latin-1")), ("2.jpg", JPEG), ("2.txt", b"a"))
+    assert faults("x.tar") == [None, None]
+    first, second = items("x.tar", reading=Reading(keep=("txt",)))
+    assert first.fault is not None
+    assert first.fault.message == "The sample's .txt is not UTF-8."
+    assert (second.fault, second.kept) == (None, {"txt": "a"})
+
+
+def test_json_is_not_looked_at_where_no_column_of_it_is_wanted() -> None:
+    tar(("1.jpg", JPEG), ("1.json", b"{"), ("1.txt", b"a"))
+    manifest = Manifest("x.tar", "x.tar", "image")
+    (row,) = TAR.rows(manifest, {"image", "txt"})
+    assert (row.fault, row.values["txt"]) == (None, "a")
+
+
+@pytest.mark.parametrize(
+    ("region", "expected"), [("[1, 2, 3, 4]", (1, 2, 3, 4)), ('"1,2,3,4"', (1, 2, 3, 4))]
+)
+def test_a_sample_may_say_its_region(region: str, expected: tuple[int, ...]) -> None:
+    tar(("1.jpg", JPEG), ("1.json", f'{{"region": {region}}}'.encode()))
+    (item,) = items("x.tar")
+    assert item.region == expected
+    with pytest.raises(ManifestError, match="brings a region, and one is given for all"):
+        open_sources(["x.tar"], Reading(refuses_regions=True))
+
+
+def test_a_region_that_is_a_place_in_the_world_means_nothing() -> None:
+    tar(("1.jpg", JPEG), ("1.json", b'{"region": "Europe, South"}'))
+    for reading in (Reading(), Reading(refuses_regions=True)):
+        (item,) = items("x.tar", reading=reading)
+        assert (item.region, item.fault) == (None, None)
+
+
+@pytest.mark.parametrize("region", ['"1,2,3"', "[1, 2, 3]", "[4, 3, 2, 1]", "7", "[1, 2, 3, NaN]"])
+def test_numbers_that_are_no_region_cost_their_sample(region: str) -> None:
+    tar(("1.jpg", JPEG), ("1.json", f'{{"region": {region}}}'.encode()), ("2.jpg", JPEG))
+    first, second = items("x.tar")
+    assert first.fault is not None
+    assert first.fault.message.startswith("The 'region' is ")
+    assert first.fault.message.endswith(".")
+    assert second.fault is None
+
+
+def test_a_sample_that_does_not_say_what_is_asked_costs_itself() -> None:
+    good = b'{"prompt": "what?", "pick": "yes|no", "thing": "star"}'
+    for bad in (
+        b'{"pick": "a|b", "thing": "b"}',
+        b'{"prompt": 7, "pick": "a|b", "thing": "b"}',
+        b'{"prompt": "a", "pick": "a|a", "thing": "b"}',
+        b'{"prompt": "a", "thing": "b"}',
+        b'{"prompt": "a", "pick": "a|b", "thing": ["b"]}',
+    ):
+        tar(("1.jpg", JPEG), ("1.json", good), ("2.jpg", JPEG), ("2.json", bad))
+        reading = Reading(wants_prompts=True, choices_column="pick", fields=("thing",))
+        first, second = items("x.tar", reading=reading)
+        assert (first.fault, first.prompts, first.choices) == (None, ("what?",), ("yes", "no"))
+        assert second.fault is not None
+        assert second.fault.code == "decode_failed"
+        assert len(second.prompts) == 1
+
+
+def test_an_odd_sample_costs_one_row_of_a_run_which_is_gone_on_with() -> None:
+    odd = ("b.jpg", JPEG), ("b.json", b"{"), ("c.jpg", JPEG), ("c.json", b'{"id": "a"}')
+    tar(("a.jpg", JPEG), ("a.json", b'{"id": "a"}'), *odd)
+    command = ["caption", "x.tar", "--model", "demo", "-o", "o.jsonl", "--max-new-tokens", "2"]
+    assert main([*command, "--quiet"]) == 3
+    first = Path("o.jsonl").read_bytes()
+    rows = [json.loads(line) for line in first.splitlines()]
+    assert [row["id"] for row in rows] == ["a", "x.tar/b.jpg", "x.tar/c.jpg"]
+    assert [row["error"] for row in rows] == [None, "decode_failed", None]
+    Path("o.jsonl").write_bytes(b"".join(first.splitlines(keepends=True)[:1]))
+    assert main([*command, "--quiet"]) == 3
+    again = [json.loads(line) for line in Path("o.jsonl").read_bytes().splitlines()]
+    assert [(row["id"], row["answer"]) for row in again] == [
+        (row["id"], row["answer"]) for row in rows
+    ]
+    assert main(["check", "o.jsonl"]) == 0
+
+
+def test_a_damaged_archive_is_told_with_what_can_be_done_about_an_archive() -> None:
+    Path("x.tar").write_bytes(b"no archive at all")
+    with pytest.raises(ManifestError) as refused:
         open_sources(["x.tar"])
+    assert "tar -tf" in refused.value.hint
+    assert "manifest" not in refused.value.hint
 
 
 def test_a_column_that_no_sample_has_is_refused_with_those_that_there_are() -> None:

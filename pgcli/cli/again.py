@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ from pgcli.remote import Reach, reach_if
 from pgcli.run import first_rows, spread
 from pgcli.sources import Reading, open_sources
 from pgcli.state.folder import state_folder
-from pgcli.state.state import files_listed
+from pgcli.state.state import RUN, files_listed
 from pgcli.tasks import Question, columns, with_prompts
+
+Check = Callable[[Any], bool]
 
 
 def items_again(
@@ -25,8 +27,9 @@ def items_again(
     """The items that a run's rows are of, read from its input again; None where that was a pipe.
 
     Addresses are read by way of `reach`. Raises UsageError where the run was begun in another
-    folder, and what opening sources raises.
+    folder, or the record is not as a run writes it, and what opening sources raises.
     """
+    check_record(output, record)
     told, settings = record["told"], record["settings"]
     if "-" in told["sources"]:
         return None
@@ -67,9 +70,61 @@ def items_again(
     return again
 
 
+def check_record(output: Path, record: Mapping[str, Any]) -> None:
+    """Raise UsageError where what opens the input again is not as a run writes it."""
+    for part, checks in WRITTEN.items():
+        held = record.get(part)
+        for name, is_sound in checks.items():
+            if not isinstance(held, Mapping) or not is_sound(held.get(name)):
+                raise UsageError(
+                    f"{state_folder(output) / RUN} is no record of a run: {name!r} in {part!r} is "
+                    "not as a run writes it",
+                    hint="--overwrite makes the output anew, and a record beside it",
+                )
+
+
+def is_text(value: object) -> bool:
+    """Whether it can be a name."""
+    return isinstance(value, str) and "\0" not in value
+
+
+def are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(is_text, value))
+
+
+def is_count(value: object) -> bool:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return is_number and 0 <= value < 2**63  # type: ignore[operator]
+
+
+def or_none(is_sound: Check) -> Check:
+    return lambda value: value is None or is_sound(value)
+
+
+#: What opens a run's input again, and how a record has it.
+WRITTEN: Mapping[str, Mapping[str, Check]] = {
+    "settings": {
+        "command": is_text,
+        "prompts": or_none(are_texts),
+        "max_new_tokens": is_count,
+        "choices": are_texts,
+        "choices_column": or_none(is_text),
+        "columns": lambda value: are_texts(value) and len(value) == 3,
+        "keep": are_texts,
+        "sample": or_none(lambda value: is_count(value) and value > 0),
+    },
+    "told": {
+        "sources": are_texts,
+        "folder": is_text,
+        "limit": or_none(is_count),
+        "allow_outside_root": lambda value: isinstance(value, bool),
+    },
+}
+
+
 def reach_of(record: Mapping[str, Any]) -> Reach | None:
     """The way to addresses that a run had, if it had one."""
-    told = record["told"]
+    told = told_in(record)
     return reach_if(
         allow_urls=bool(told.get("allow_urls")),
         allow_private_hosts=bool(told.get("allow_private_hosts")),

@@ -14,7 +14,7 @@ from pgcli.records import Item
 from pgcli.sinks.reading import Placed, placed_rows
 from pgcli.state.folder import state_folder
 from pgcli.state.passing import is_row_of
-from pgcli.state.state import record_in
+from pgcli.state.state import record_in, why_unknown
 
 NAMED = 10  # differences that are told one by one
 
@@ -57,7 +57,8 @@ def check(output: str) -> None:
     record = record_in(state_folder(path))
     if record is None:
         raise UsageError(
-            f"no run is known of {output}, so there is no input to compare it with",
+            f"no run is known of {output}, so there is no input to compare it with: "
+            f"{why_unknown(state_folder(path))}",
             hint="name an output as it was given to -o",
         )
     found = Found()

@@ -10,6 +10,7 @@ from typing import Any
 from pgcli.cli.again import told_in
 from pgcli.cli.standing import standing
 from pgcli.errors import UsageError
+from pgcli.printable import is_deep
 from pgcli.state.folder import state_folder
 from pgcli.state.state import record_in
 from pgcli.views.gallery.cards import ResultFile
@@ -45,9 +46,9 @@ def written_in(output: Path) -> Mapping[str, Any]:
         return {}
     try:
         found = json.loads((parquet.read_schema(file).metadata or {}).get(SETTINGS, b"{}"))
-    except (OSError, ValueError, pyarrow.ArrowException):
+    except (OSError, ValueError, RecursionError, pyarrow.ArrowException):
         return {}
-    return found if isinstance(found, dict) else {}
+    return found if isinstance(found, dict) and not is_deep(found) else {}
 
 
 def flattened(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:

@@ -29,6 +29,7 @@ HOLDERS = tuple(READERS)
 #: Endings of sources that hold no bytes with names of their own.
 PLAIN = tuple(IMAGE_ENDINGS | READERS.keys() - {".parquet"})
 GONE = Fault("missing", "There is no such picture any more.")
+MOVED = Fault("missing", "The run's input changed: another picture is in this one's place now.")
 CLOSED = Fault("missing", "The picture lies in what the run read, which cannot be opened again.")
 UNKNOWN = Fault(
     "missing",
@@ -159,11 +160,13 @@ class Input:
         folder, sources = told.get("folder"), told.get("sources")
         #: The folder from which the run named its pictures; this one where no run is known.
         self.begun_in = folder if isinstance(folder, str) and Path(folder).is_dir() else ""
-        self.sources = [one for one in sources or () if isinstance(one, str)]
+        listed = sources if isinstance(sources, list) else ()
+        self.sources = [one for one in listed if isinstance(one, str)]
         self._items: Iterator[Item] | None = None
         self._last: Item | None = None
         self._why: Exception | str = ""
         self._is_told = False
+        self._is_moved = False
 
     def may_hold(self, image: str) -> bool:
         """Whether a relative path may be the name of bytes in a table, not that of a file.
@@ -175,6 +178,7 @@ class Input:
 
     def item(self, number: int, one: Wanted) -> Item | None:
         """The picture as the run found it; None where it is not there any more."""
+        self._is_moved = False
         if self._items is None:
             self._items = self._opened()
         try:
@@ -186,6 +190,7 @@ class Input:
             self._items = self._given_up(problem)
             return None
         found = self._last
+        self._is_moved = found.index == one.index and found.id != one.id
         if (found.index, found.id) != (one.index, one.id):
             return None
         return Item(number, one.id, one.image, found.path, found.data, fault=found.fault)
@@ -204,6 +209,8 @@ class Input:
                 self._search.tell(told, hint=getattr(self._why, "hint", ""))
                 self._is_told = True
             return CLOSED
+        if self._is_moved:
+            return MOVED
         is_known = self._record is not None or self._search.again is not None
         return UNKNOWN if is_held(image) and not is_known else GONE
 

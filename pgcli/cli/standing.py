@@ -17,7 +17,7 @@ from pgcli.state.files import got
 from pgcli.state.folder import chunk_lines, is_in_chunks, state_folder
 from pgcli.state.lock import OWNER, is_alive
 from pgcli.state.progress import Progress, progress_of
-from pgcli.state.state import PROGRESS, RUN, record_in
+from pgcli.state.state import PROGRESS, record_in, why_unknown
 
 
 @dataclass
@@ -54,7 +54,7 @@ def standing(output: Path) -> Standing:
         return Standing(str(output), state="running", runs=runs)  # no row is saved yet
     if record is None:
         raise UsageError(
-            f"no run is known of {output}: there is no {folder / RUN}",
+            f"no run is known of {output}: {why_unknown(folder)}",
             hint="name an output as it was given to -o",
         )
     told = Standing(str(output), begun=record.get("begun"))

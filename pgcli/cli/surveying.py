@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -16,6 +15,8 @@ from pgcli.views.exports.entry import Row, found_in
 
 NAMED = 5  # prompts that a message names
 TEXTS = ("id", "image", "task", "prompt")
+#: Sides of pictures and corners of boxes are within it, and a difference of two is a number.
+FARTHEST = 2**31
 
 
 @dataclass
@@ -93,7 +94,7 @@ def trouble(row: Row) -> str:
     if not isinstance(row["answer"], str | None):
         return "answer is no text"
     sides = (row.get("width"), row.get("height"))
-    if not all(isinstance(side, int) and side > 0 for side in sides):
+    if not all(is_number(side) and isinstance(side, int) and side > 0 for side in sides):
         return "width and height are no sizes"
     boxes = row["boxes"]
     if not isinstance(boxes, list) or not all(map(is_box, boxes)):
@@ -113,7 +114,13 @@ def is_box(box: Any) -> bool:
         return False
     corners = [box.get(name) for name in ("xmin", "ymin", "xmax", "ymax")]
     numbers = corners if box.get("score") is None else [*corners, box["score"]]
-    return all(isinstance(one, int | float) and math.isfinite(one) for one in numbers)
+    return all(map(is_number, numbers))
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number that can be a place in a picture; NaN is below and above nothing."""
+    is_one = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_one and -FARTHEST <= value <= FARTHEST
 
 
 def check_mask(rle: Any, sides: tuple[Any, ...]) -> None:

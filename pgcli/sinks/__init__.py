@@ -18,8 +18,9 @@ from pgcli.rows import Layout
 from pgcli.sinks.jsonl import JsonLines, json_line
 from pgcli.sinks.lines import LineFile, LineSink, StandardOutput
 from pgcli.sinks.text import text_lines
+from pgcli.state.folder import state_folder
 from pgcli.state.shard import Shard
-from pgcli.state.state import State, is_begun, is_empty_folder
+from pgcli.state.state import RUN, State, is_begun, is_empty_folder, record_in, why_unknown
 from pgcli.state.writing import exists, writing
 
 if TYPE_CHECKING:
@@ -179,8 +180,15 @@ def check_place(path: Path, *, overwrite: bool, written_as: Written = "text") ->
             raise UsageError(f"{path} is no {wanted}", hint="name another, or -o - and a pipe")
         is_there = path.is_symlink() or (path.exists() and not is_empty_folder(path))
         if is_there and not may_exist:
-            raise exists(path)
+            raise exists(path, odd_record(path))
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise OutputFailed(
                 f"{path} may not be written", hint="mend its permissions, or choose another -o"
             )
+
+
+def odd_record(output: Path) -> str:
+    """A clause about a record beside the output that is none; empty without one."""
+    folder = state_folder(output)
+    is_odd = (folder / RUN).exists() and record_in(folder) is None
+    return f", and {why_unknown(folder)}" if is_odd else ""

@@ -66,9 +66,12 @@ def chunks_in(file: Path, run: str) -> list[Chunk]:
         known = parquet.read_schema(file).metadata or {}
     except (OSError, pyarrow.ArrowInvalid):
         return []
-    if known.get(RUN, b"").decode() != run:
+    if known.get(RUN, b"") != run.encode("utf-8", "surrogatepass"):
         return []
-    return [Chunk(**chunk) for chunk in json.loads(known[CHUNKS])]
+    try:
+        return [Chunk(**chunk) for chunk in json.loads(known[CHUNKS])]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return []
 
 
 def rows_in(file: Path) -> Iterator[Row]:

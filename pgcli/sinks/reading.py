@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
+from pgcli.printable import is_deep
+from pgcli.records import COLUMNS
 from pgcli.state.files import got
 from pgcli.state.folder import PARTS, UNFINISHED, is_in_chunks, state_folder
-from pgcli.state.log import Mark, lines, parsed
+from pgcli.state.log import DEEPEST, Mark, is_too_deep, lines, parsed
 from pgcli.state.saved import Safe, rows_of
 from pgcli.state.shard import CHUNK_ROWS
 from pgcli.state.state import RUN
@@ -18,6 +20,7 @@ from pgcli.state.state import RUN
 Row = Mapping[str, Any]
 #: Without these a row is not one of ours.
 REQUIRED = {"index", "id", "image", "task", "prompt", "answer", "boxes", "error"}
+NO_ROW, TOO_DEEP = ": it is cut or damaged", ": it is nested too deeply"
 #: A row by its place in the whole of the input; None where there is something that is no row.
 Placed = tuple[int, Row | None]
 
@@ -40,29 +43,41 @@ def results(output: Path) -> Iterator[Row]:
             if place and row is None and not cut:
                 cut = True
                 continue
-            if cut or row is None or not row.keys() >= REQUIRED:
+            if cut or row is None or lacking(row):
+                why = NO_ROW if cut or row is None else lacking(row)
                 raise UsageError(
-                    f"{output}: row {place + 1:,} is no row of an answer",
+                    f"{output}: row {place + 1:,} is no row of an answer{why}",
                     hint="name a file or folder that caption, ask, detect, segment or ocr wrote",
                 )
             yield row
-    except (OSError, ValueError) as problem:  # pyarrow's are of these
+    except (OSError, ValueError, RecursionError) as problem:  # pyarrow's are of these
         raise UsageError(
             f"{output} cannot be read: {problem}",
             hint="name a .jsonl or .parquet file, or a folder of Parquet files",
         ) from problem
 
 
+def lacking(row: Row) -> str:
+    """What keeps it from being a row of an answer, after a colon; nothing for one that is."""
+    if missing := [repr(name) for name in COLUMNS if name in REQUIRED - row.keys()]:
+        return f": it has no {', '.join(missing)}"
+    return TOO_DEEP if is_deep(row, DEEPEST) else ""
+
+
 def placed_rows(output: Path) -> Iterator[Placed]:
     """Every row that is saved, with its place, in order; also those of an unfinished Parquet file.
 
-    Raises what pyarrow raises for a file that it cannot read.
+    Raises what pyarrow raises for a file that it cannot read, and ValueError for a row that is
+    nested too deeply.
     """
     if is_in_chunks(output):
         yield from in_chunks(output)
         return
     for place, line in enumerate(lines(output)) if output.exists() else ():
-        yield place, parsed(line)
+        row = parsed(line)
+        if row is None and is_too_deep(line):
+            raise ValueError(f"row {place + 1:,}{TOO_DEEP}")
+        yield place, row
 
 
 def in_chunks(output: Path) -> Iterator[Placed]:

@@ -19,6 +19,7 @@ from pgcli.sources.paths import as_given, real, scheme, shown
 from pgcli.sources.patterns import is_output, matches
 from pgcli.sources.readers import READERS, kind_of
 from pgcli.sources.reading import IMAGE_ENDINGS, Part, Reading, ending
+from pgcli.sources.shards import may_have, parts_of, shards
 from pgcli.sources.stream import Stream
 from pgcli.sources.table import Table
 
@@ -118,10 +119,9 @@ def _parts(name: str, reading: Reading, *, alone: bool) -> Iterator[Part]:
     path = real(name)
     if os.path.isdir(path):  # noqa: PTH112 - Path raises for a NUL
         folder = Folder(name, path, alone=alone, allow_outside_root=reading.allow_outside_root)
-        shards = () if folder.total else _shards(path, folder.ignored)
-        yield from (_file(shown(shard), shard, reading) for shard in shards)
-        if not shards:
-            yield folder
+        named = () if folder.total else _shards(path, folder.ignored)
+        found = {shard: _file(shown(shard), shard, reading) for shard in named}
+        yield from parts_of(found, folder.ignored) if found else (folder,)
     elif os.path.lexists(path):
         yield _file(name, path, reading)
     elif has_magic(path):
@@ -131,12 +131,11 @@ def _parts(name: str, reading: Reading, *, alone: bool) -> Iterator[Part]:
 
 
 def _shards(folder: str, ignored: Mapping[str, int]) -> list[str]:
-    """The files of a data set in a folder without pictures: all its Parquet files, or its tars."""
-    for pattern in ("**/*.parquet", "**/*.tar"):
-        if ignored.get(ending(pattern)):
-            found = matches(f"{escape(folder.rstrip('/'))}/{pattern}")
-            return [path for path in found if not is_output(path)]
-    return []
+    """The files of a data set in a folder without pictures; none of what runs wrote."""
+    below = f"{escape(folder.rstrip('/'))}/**/*"
+    found = matches(below) if may_have(ignored) else ()
+    files = (path for path in found if os.path.isfile(path))  # noqa: PTH113
+    return shards(path for path in files if not is_output(path))
 
 
 def _file(name: str, path: str, reading: Reading) -> Part:

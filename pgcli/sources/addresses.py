@@ -17,6 +17,7 @@ from pgcli.sources.listing import Listing
 from pgcli.sources.paths import shown
 from pgcli.sources.readers import kind_of
 from pgcli.sources.reading import IMAGE_ENDINGS, Part, Reading, ending
+from pgcli.sources.shards import parts_of, shards
 from pgcli.sources.table import Table
 
 _KINDS = ", ".join(f"{kind}://" for kind in sorted(KNOWN))
@@ -106,14 +107,9 @@ def folder(address: str, reading: Reading, reach: Reach, *, alone: bool) -> Iter
     with explained(shown(address)):
         names = [name for name in reach.stores.names(address) if is_visible(name)]
     pictures = Prefix(address, names, alone=alone)
-    shards: list[str] = []
-    for kind in (".parquet", ".tar"):
-        if not pictures.total and not shards:
-            shards = [name for name in names if ending(name) == kind]
-    for shard in shards:
-        yield file(f"{address.rstrip('/')}/{shard}", reading, reach)
-    if not shards:
-        yield pictures
+    named = [] if pictures.total else shards(names)
+    found = {name: file(f"{address.rstrip('/')}/{name}", reading, reach) for name in named}
+    yield from parts_of(found, pictures.ignored) if found else (pictures,)
 
 
 def matched(pattern: str, reading: Reading, reach: Reach) -> Iterator[Part]:

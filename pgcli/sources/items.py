@@ -7,23 +7,34 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from pgcli import regions
 from pgcli.errors import ManifestError
-from pgcli.records import Item, Region
+from pgcli.records import Fault, Item, Region
 from pgcli.sources.paths import MISSING, Placed, as_given
 from pgcli.sources.readers.reader import Row
 from pgcli.sources.reading import Reading
 
 Place = Callable[[str], Placed]
+Found = TypeVar("Found")
+
+
+class Asked(NamedTuple):
+    """What a row says is to be asked about its picture, or what is wrong with that."""
+
+    prompts: tuple[str, ...]
+    choices: tuple[str, ...]
+    region: Region | None
+    fault: Fault | None
 
 
 def item(row: Row, index: int, reading: Reading, *, place: Place, holder: str) -> Item:
     """The row's Item. `holder` names the manifest: the row's image where bytes have no path."""
     path, data = _image(row, reading)
-    if row.fault is not None:
-        placed = Placed(as_given(path) if path else holder, None, row.fault)
+    wanted = asked(row, reading)
+    if fault := row.fault or wanted.fault:
+        placed, data = Placed(as_given(path) if path else holder, None, fault), None
     elif data is not None:
         placed = Placed(holder if path is None else as_given(path), None)
     else:
@@ -37,9 +48,9 @@ def item(row: Row, index: int, reading: Reading, *, place: Place, holder: str) -
         placed.image,
         placed.path,
         data,
-        prompts=(prompt(row, reading),) if reading.wants_prompts else (),
-        choices=choices(row, reading),
-        region=region(row, reading),
+        prompts=wanted.prompts,
+        choices=wanted.choices,
+        region=wanted.region,
         fields={name: _plain(row.values.get(name)) for name in reading.fields},
         kept={name: _plain(row.values.get(name)) for name in reading.keep},
         fault=placed.fault,
@@ -49,20 +60,62 @@ def item(row: Row, index: int, reading: Reading, *, place: Place, holder: str) -
 def check(row: Row, reading: Reading) -> str | None:
     """The row's own id, once all that its Item needs proved sound. Raises ManifestError if not."""
     _image(row, reading)
-    if reading.wants_prompts:
-        prompt(row, reading)
-    choices(row, reading)
-    region(row, reading)
+    asked(row, reading)
     return row_id(row, reading)
 
 
+def asked(row: Row, reading: Reading) -> Asked:
+    """What the row asks.
+
+    Raises ManifestError where that is unsound, unless rows bear that themselves: then only for a
+    region beside the one that is given for all.
+    """
+    wrong: list[ManifestError] = []
+
+    def found(read: Callable[[Row, Reading], Found], instead: Found, *, borne: bool) -> Found:
+        try:
+            return read(row, reading)
+        except ManifestError as problem:
+            if not borne:
+                raise
+            wrong.append(problem)
+            return instead
+
+    borne = reading.is_borne
+    prompts = (found(prompt, "", borne=borne),) if reading.wants_prompts else ()
+    chosen: tuple[str, ...] = found(choices, tuple[str, ...](), borne=borne)
+    part = found(region, None, borne=borne and not reading.refuses_regions)
+    if borne:
+        found(check_fields, None, borne=True)
+    return Asked(prompts, chosen, part, fault_of(row, wrong[0]) if wrong else None)
+
+
+def check_fields(row: Row, reading: Reading) -> None:
+    """Raise ManifestError where a column that fills prompts has more than a text or a number."""
+    for name in reading.fields:
+        if isinstance(value := row.values.get(name), Mapping | list | tuple):
+            kind = type(value).__name__
+            raise ManifestError(f"{row.place}: {name!r} holds {kind}, not text or a number")
+
+
+def fault_of(row: Row, problem: ManifestError) -> Fault:
+    """What is wrong with a row's text, as the fault of its picture."""
+    said = str(problem).removeprefix(f"{row.place}: ")
+    return Fault("decode_failed", f"{said[:1].upper()}{said[1:]}.")
+
+
 def row_id(row: Row, reading: Reading) -> str | None:
-    """The row's own id as text, None where it gives none. Raises ManifestError if it is null."""
+    """The row's own id as text, None where it gives none. Raises ManifestError if it is null.
+
+    Where rows bear what is wrong with them, only a column that the user named has to have ids.
+    """
     if reading.id_column not in row.values:
         return None
     value = row.values[reading.id_column]
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)
+    if reading.is_borne and reading.id_column == Reading.id_column:
+        return None
     raise ManifestError(f"{row.place}: the id is neither text nor a number")
 
 
@@ -118,7 +171,7 @@ def region(row: Row, reading: Reading) -> Region | None:
     """
     name = reading.region_column
     value = row.values.get(name)
-    if value is None or value == "":
+    if value is None or value == "" or (reading.is_borne and _means_something_else(value)):
         return None
     if reading.refuses_regions:
         raise ManifestError(
@@ -133,6 +186,17 @@ def region(row: Row, reading: Reading) -> Region | None:
             hint=f"a column named {name!r} says which part of a picture is meant; rename it if "
             "this one does not",
         ) from problem
+
+
+def _means_something_else(value: Any) -> bool:
+    """Whether a value named region is a text such as `Europe`, without a number anywhere in it."""
+    if not isinstance(value, str):
+        return False
+    for part in value.split(","):
+        with suppress(ValueError):
+            float(part)
+            return False
+    return True
 
 
 def _image(row: Row, reading: Reading) -> tuple[str | None, bytes | None]:

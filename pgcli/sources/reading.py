@@ -23,7 +23,8 @@ class Reading:
 
     A row has to bring a prompt where one is wanted, and may not where prompts are refused; the
     same holds of choices, and of regions, which a row may also leave out. Addresses are read by way
-    of `reach`, and refused without it.
+    of `reach`, and refused without it. What is wrong with a row is refused, unless it `is_borne` by
+    that row alone.
     """
 
     image_column: str = "image"
@@ -39,6 +40,7 @@ class Reading:
     nul: bool = False
     allow_outside_root: bool = False
     reach: Reach | None = None
+    is_borne: bool = False
 
 
 class Part(Protocol):

@@ -6,6 +6,7 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
@@ -17,6 +18,7 @@ from pgcli.sources.paths import Placed, as_given, away, below, beneath, scheme
 from pgcli.sources.readers import reader_of
 from pgcli.sources.readers.reader import Manifest, Row
 from pgcli.sources.reading import Reading
+from pgcli.sources.repeats import Met, digest, repeated
 
 #: Column names that are remembered of JSON lines, whose rows may each name their own.
 MOST_COLUMNS = 10_000
@@ -26,7 +28,8 @@ class Table:
     """A manifest as a source: counted and checked when made, streamed anew by each pass.
 
     Raises ManifestError for broken lines, ids given twice and missing prompts, UsageError for
-    columns that do not exist.
+    columns that do not exist. Where rows bear what is wrong with them, those are faults, and an id
+    that was given before is not taken again.
     """
 
     def __init__(self, name: str, path: Where, reading: Reading):
@@ -40,8 +43,9 @@ class Table:
             self._folder = os.path.dirname(path)  # noqa: PTH120 - Path would drop a leading `./`
             if not reading.allow_outside_root:
                 self._root = os.path.realpath(self._folder or ".")
-        self._reading = reading
         self._reader = reader_of(kind(path))
+        self._reading = reading = replace(reading, is_borne=self._reader.bears)
+        self._twice = array("Q")
         self._manifest = Manifest(path, self.name, reading.image_column)
         self._check()
 
@@ -52,11 +56,13 @@ class Table:
 
     def items(self, first: int) -> Iterator[Item]:
         """The manifest's items, numbered from `first`."""
+        met = Met(self._twice)
         for index, row in enumerate(self._rows(self._wanted()), first):
             try:
-                yield item(row, index, self._reading, place=self._place, holder=self.name)
+                found = item(row, index, self._reading, place=self._place, holder=self.name)
             except ManifestError as problem:
                 raise ManifestError(f"{self.name}, {problem}", hint=problem.hint) from problem
+            yield replace(found, id=found.image) if met.before(found.id) else found
 
     def _place(self, path: str) -> Placed:
         if scheme(path):
@@ -111,7 +117,7 @@ class Table:
         except ManifestError as problem:
             raise ManifestError(f"{self.name}, {problem}", hint=problem.hint) from problem
         if given is not None:
-            seen.append(_hash(given))
+            seen.append(digest(given))
 
     def _check_columns(self, known: set[str]) -> None:
         for name in sorted(self._wanted() - {Reading.id_column, Reading.region_column}):
@@ -121,16 +127,19 @@ class Table:
                 raise UsageError(message, hint=f"its columns are: {listed}")
 
     def _check_ids(self, seen: array[int]) -> None:
-        """Raise for the first id given twice; equal hashes are only a suspicion, looked into."""
-        import numpy as np
+        """Raise for the first id given twice; equal digests are only a suspicion, looked into.
 
-        hashes = np.sort(np.frombuffer(seen, dtype=np.uint64)) if seen else np.empty(0, np.uint64)
-        twice = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
-        suspects = set(twice[:1000].tolist())
+        Where rows bear that, only a column that the user named must not repeat.
+        """
+        twice = repeated(seen)
+        if self._reader.bears and self._reading.id_column == Reading.id_column:
+            self._twice = twice
+            return
+        suspects = set(twice[:1000])
         places: dict[str, str] = {}
         for row in self._rows({self._reading.id_column}) if suspects else ():
             given = row_id(row, self._reading)
-            if given is None or _hash(given) not in suspects:
+            if given is None or digest(given) not in suspects:
                 continue
             if given in places:
                 message = (
@@ -138,7 +147,3 @@ class Table:
                 )
                 raise ManifestError(message, hint="ids name rows; --id-column picks another column")
             places[given] = row.place
-
-
-def _hash(text: str) -> int:
-    return hash(text) & 0xFFFFFFFFFFFFFFFF

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from pgcli.printable import is_deep
 from pgcli.state.writing import sync, writing
 
 #: What a file system answers that gives a file but one name.
@@ -67,6 +68,6 @@ def got(file: Path) -> dict[str, Any] | None:
     """The JSON object that the file holds; None where there is none, or it is damaged."""
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and not is_deep(value) else None

@@ -76,7 +76,7 @@ def is_alive(owner: Mapping[str, Any]) -> bool:
         os.kill(int(owner["pid"]), 0)
     except PermissionError:
         return True
-    except (OSError, KeyError, TypeError, ValueError):
+    except (OSError, KeyError, TypeError, ValueError, OverflowError):
         return False
     return True
 

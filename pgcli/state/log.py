@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import OutputFailed
+from pgcli.printable import MOST_LEVELS, is_deep
 from pgcli.state.writing import close, sync, writing
 
 CHUNK = 4 * 2**20
+#: What a manifest may bring, and the row and the entry of a journal around it.
+DEEPEST = 2 * MOST_LEVELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +92,19 @@ def parsed(line: bytes) -> dict[str, Any] | None:
         return None
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) else None
+    return row if isinstance(row, dict) and not is_too_deep(line, row) else None
+
+
+def is_too_deep(line: bytes, row: object = None) -> bool:
+    """Whether a line nests more deeply than rows do; `row` is what it spells, if that is known."""
+    if line.count(b"[") + line.count(b"{") <= DEEPEST:
+        return False
+    try:
+        return is_deep(json.loads(line) if row is None else row, DEEPEST)
+    except (ValueError, RecursionError) as problem:
+        return isinstance(problem, RecursionError)
 
 
 def keep_aside(descriptor: int, start: int, end: int, aside: Path) -> None:

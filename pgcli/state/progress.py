@@ -8,6 +8,8 @@ from typing import Any
 
 from pgcli.state.saved import Safe
 
+MOST = 2**63
+
 
 @dataclass
 class Progress:
@@ -31,6 +33,24 @@ class Progress:
 def progress_of(told: Mapping[str, Any]) -> Progress:
     """What a progress file says; nothing where it is damaged."""
     try:
-        return Progress(**dict(told) | {"safe": Safe(**told["safe"])})
+        found = Progress(**dict(told) | {"safe": Safe(**told["safe"])})
     except (KeyError, TypeError):
         return Progress()
+    safe = found.safe
+    counts = [found.rows, found.added, found.chunk, safe.rows, safe.bytes]
+    counts += [0 if found.total is None else found.total]
+    by_code = (found.errors, safe.errors)
+    is_sound = (
+        all(isinstance(errors, dict) for errors in by_code)
+        and all(map(is_count, (*counts, *found.errors.values(), *safe.errors.values())))
+        and isinstance(found.seconds, int | float)
+        and -MOST <= found.seconds <= MOST
+        and isinstance(safe.digest, str)
+        and isinstance(found.memory, dict)
+    )
+    return found if is_sound else Progress()
+
+
+def is_count(value: object) -> bool:
+    """Whether it is a number of rows, bytes or the like."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST

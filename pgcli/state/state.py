@@ -194,7 +194,8 @@ class State:
             self._is_begun = True
         elif self.output.exists() and not is_empty_folder(self.output):
             raise OutputExists(
-                f"{self.output} exists, and nothing beside it says how to go on with it",
+                f"{self.output} exists, and nothing beside it says how to go on with it: "
+                f"{why_unknown(self.folder)}",
                 hint="--overwrite replaces it; another -o leaves it alone",
             )
 
@@ -234,5 +235,13 @@ def is_begun(output: Path) -> bool:
 def record_in(folder: Path) -> dict[str, Any] | None:
     """What a run wrote down of itself; None where there is none, or what is no such record."""
     record = got(folder / RUN) or {}
-    is_whole = all(isinstance(record.get(name), str) for name in ("run", "files"))
-    return record if is_whole and isinstance(record.get("settings"), dict) else None
+    kinds = {"run": str, "files": str, "begun": str, "settings": dict, "told": dict}
+    given = {"begun": "", "told": {}} | record
+    is_whole = all(isinstance(given.get(name), kind) for name, kind in kinds.items())
+    return record if is_whole and not {"/", "\0"} & set(record["files"]) else None
+
+
+def why_unknown(folder: Path) -> str:
+    """What stands in the way where `record_in` finds none."""
+    file = folder / RUN
+    return f"{file} is no record of a run" if file.exists() else f"there is no {file}"

@@ -29,10 +29,10 @@ def writing(name: Path | str) -> Iterator[None]:
         ) from problem
 
 
-def exists(name: Path | str) -> OutputExists:
-    """The refusal to write over what is there."""
+def exists(name: Path | str, why: str = "") -> OutputExists:
+    """The refusal to write over what is there; `why` is what is odd about it."""
     return OutputExists(
-        f"{name} exists", hint="--overwrite replaces it; another -o leaves it alone"
+        f"{name} exists{why}", hint="--overwrite replaces it; another -o leaves it alone"
     )
 
 

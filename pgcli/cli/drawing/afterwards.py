@@ -13,7 +13,7 @@ from pgcli.cli.located import Places, Search, picture_of, wanted
 from pgcli.errors import UsageError
 from pgcli.records import EXTRA_COLUMNS, Answer, Item, Mask
 from pgcli.rle import spans
-from pgcli.rows import Layout
+from pgcli.rows import Layout, completed
 from pgcli.views.gallery.plain import box
 
 Row = Mapping[str, Any]
@@ -44,7 +44,7 @@ def answer(output: Path, row: Row) -> Answer:
     boxes = [one for one in row["boxes"] or () if box(one) and isinstance(one.get("label"), str)]
     try:
         made = Layout(extras=tuple(name for name in EXTRA_COLUMNS if name in row)).answer(
-            {**row, "boxes": boxes}
+            completed({**row, "boxes": boxes})
         )
     except (ValueError, TypeError) as problem:
         raise UsageError(

@@ -5,26 +5,36 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any, NoReturn
 
 from pgcli.errors import ManifestError
+from pgcli.printable import MOST_LEVELS, is_deep
 from pgcli.sources.opening import Where, opened, why
 
 #: What JSON spells takes up to fifty times its bytes in memory.
 LONGEST_LINE = 16 * 2**20
-#: A row goes through functions that call themselves for each level, here and where it is written.
-MOST_LEVELS = 64
 TOO_LONG = f"is longer than {LONGEST_LINE >> 20} MiB"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def parsed(line: bytes) -> dict[str, Any]:
     """The JSON object of one line. Raises ValueError, saying why, for anything else."""
+    row = spelled(line)
+    if not isinstance(row, dict):
+        raise ValueError("it is not a JSON object")
+    return row
+
+
+def spelled(line: bytes, *, takes_nan: bool = False) -> Any:
+    """What the line spells in JSON; NaN and infinity are null where they are taken.
+
+    Raises ValueError, saying why, for what is no JSON, and for what memory or UTF-8 cannot bear.
+    """
     if b"\0" in line:
         raise ValueError("it holds a NUL byte")
+    constant = _null if takes_nan else _refused
     try:
-        row = json.loads(line.rstrip().decode(), object_pairs_hook=_object, parse_constant=_refused)
+        row = json.loads(line.rstrip().decode(), object_pairs_hook=_object, parse_constant=constant)
     except UnicodeDecodeError as problem:
         raise ValueError("it is not UTF-8") from problem
     except json.JSONDecodeError as problem:
@@ -33,9 +43,7 @@ def parsed(line: bytes) -> dict[str, Any]:
         ) from problem
     except RecursionError as problem:
         raise ValueError("it is nested too deeply") from problem
-    if not isinstance(row, dict):
-        raise ValueError("it is not a JSON object")
-    if line.count(b"[") + line.count(b"{") > MOST_LEVELS and _is_deep(row):
+    if line.count(b"[") + line.count(b"{") > MOST_LEVELS and is_deep(row):
         raise ValueError("it is nested too deeply")
     if b"\\u" in line and _has_lone_surrogate(row):
         raise ValueError("it escapes half of a surrogate pair")
@@ -53,16 +61,11 @@ def _refused(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not valid JSON")
 
 
-def _is_deep(row: dict[str, Any]) -> bool:
-    level: list[Any] = [row]
-    for _ in range(MOST_LEVELS):
-        dicts = chain.from_iterable(one.values() for one in level if isinstance(one, dict))
-        lists = chain.from_iterable(one for one in level if isinstance(one, list))
-        level = [one for one in chain(dicts, lists) if isinstance(one, dict | list)]
-    return bool(level)
+def _null(_: str) -> None:
+    return None
 
 
-def _has_lone_surrogate(row: dict[str, Any]) -> bool:
+def _has_lone_surrogate(row: Any) -> bool:
     try:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:

@@ -33,8 +33,10 @@ class Reader:
     `rows` streams the file anew at each call, with the wanted columns at least, in memory that its
     size does not change; it raises ManifestError, naming the place, for what is broken. An image
     is a path or an address as text, bytes, or `{bytes, path}`. `columns` are those that the file's
-    head names; without it each row names its own.
+    head names; without it each row names its own. Where a row `bears` what is wrong with it, that
+    costs the row and not the run.
     """
 
     rows: Callable[[Manifest, Collection[str]], Iterator[Row]]
     columns: Callable[[Manifest], tuple[str, ...]] | None = None
+    bears: bool = False

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from pgcli.errors import ManifestError
 from pgcli.records import MOST_PICTURE_BYTES, Fault
 from pgcli.sources.opening import Where, kind, opened
-from pgcli.sources.readers.lines import LONGEST_LINE, parsed
+from pgcli.sources.readers.lines import LONGEST_LINE, TOO_LONG, spelled
 from pgcli.sources.readers.reader import Manifest, Reader, Row
 from pgcli.sources.reading import IMAGE_ENDINGS
 
@@ -33,12 +33,11 @@ def rows(manifest: Manifest, wanted: Collection[str]) -> Iterator[Row]:
     """A row for each sample with a picture: members in a row whose names agree up to a dot.
 
     Its columns are those of its `.json` member, `txt` what its `.txt` member says, and under
-    the column of images the picture as `{bytes, path}`, without the bytes unless they are wanted. A
-    picture that cannot be had is a fault of its row. Raises ManifestError for an archive that is
-    cut or damaged, and for text that is.
+    the column of images the picture as `{bytes, path}`; what is not wanted is there and not read. A
+    picture or a text that cannot be had is a fault of its row. Raises ManifestError for an archive
+    that is cut or damaged.
     """
     where, name, image_column = manifest
-    with_pictures = image_column in wanted
     sample = Sample("", name, image_column)
     with archive_of(where, name) as (archive, file):
         number = 0
@@ -50,9 +49,9 @@ def rows(manifest: Manifest, wanted: Collection[str]) -> Iterator[Row]:
             if key != sample.key:
                 yield from sample.row()
                 sample = Sample(key, name, image_column)
-            sample.add(archive, member, ending, with_pictures=with_pictures)
+            sample.add(archive, member, ending, wanted)
         if file.last.strip(b"\0"):
-            raise ManifestError(f"{name}, behind member {number}: the archive is damaged")
+            raise damaged(f"{name}, behind member {number}: the archive is damaged")
     yield from sample.row()
 
 
@@ -65,33 +64,48 @@ class Sample:
         self._values: dict[str, Any] = {}
         self._image: dict[str, Any] | None = None
         self._fault: Fault | None = None
+        self._wrong: Fault | None = None
 
     def add(
-        self, archive: tarfile.TarFile, member: tarfile.TarInfo, ending: str, *, with_pictures: bool
+        self,
+        archive: tarfile.TarFile,
+        member: tarfile.TarInfo,
+        ending: str,
+        wanted: Collection[str],
     ) -> None:
-        """Take what the member brings; of pictures the first. What is not asked for is not read."""
+        """Take what the member brings; of pictures the first. What is not wanted is not read."""
         if ending in IMAGE_ENDINGS and self._image is None:
             self._image = {"path": f"{self._archive}/{member.name}", "bytes": None}
             self._fault = fault_of(member)
-            if with_pictures and self._fault is None:
+            if self._image_column in wanted and self._fault is None:
                 self._image["bytes"] = content(archive, member, MOST_PICTURE_BYTES)
         elif ending in (".json", ".txt") and member.isreg():
-            place = f"{self._archive}, {member.name}"
-            if member.size > LONGEST_LINE:
-                raise ManifestError(f"{place}: it is longer than {LONGEST_LINE >> 20} MiB")
-            try:
-                text = content(archive, member, LONGEST_LINE)
-                self._values |= parsed(text) if ending == ".json" else {"txt": text.decode()}
-            except UnicodeDecodeError as problem:
-                raise ManifestError(f"{place}: it is not UTF-8") from problem
-            except ValueError as problem:
-                raise ManifestError(f"{place}: {problem}") from problem
+            own = {"txt"} if ending == ".txt" else set(wanted) - {self._image_column, "txt"}
+            if own.isdisjoint(wanted):
+                self._values |= dict.fromkeys(own)
+            elif member.size > LONGEST_LINE:
+                self._wrong = Fault("too_large", f"The sample's {ending} {TOO_LONG}.")
+            else:
+                self._read(content(archive, member, LONGEST_LINE), ending)
+
+    def _read(self, text: bytes, ending: str) -> None:
+        """Take the columns that a text brings; JSON that is no object brings none."""
+        try:
+            found = spelled(text, takes_nan=True) if ending == ".json" else {"txt": text.decode()}
+        except UnicodeDecodeError:
+            self._wrong = Fault("decode_failed", f"The sample's {ending} is not UTF-8.")
+        except ValueError as problem:
+            why = str(problem).removeprefix("it ")
+            why = why if why != str(problem) else f"cannot be read: {why}"
+            self._wrong = Fault("decode_failed", f"The sample's {ending} {why}.")
+        else:
+            self._values |= found if isinstance(found, dict) else {}
 
     def row(self) -> Iterator[Row]:
         """The sample's row, if it has a picture."""
         if self._image is not None:
             values = {**self._values, self._image_column: self._image}
-            yield Row(f"sample {self.key}", values, self._fault)
+            yield Row(f"sample {self.key}", values, self._fault or self._wrong)
 
 
 def split(name: str) -> tuple[str | None, str]:
@@ -131,7 +145,7 @@ def following(archive: tarfile.TarFile, name: str, number: int) -> tarfile.TarIn
     try:
         member = archive.next()
     except _BROKEN as problem:
-        raise ManifestError(f"{name}, behind member {number}: {problem}") from problem
+        raise damaged(f"{name}, behind member {number}: {problem}") from problem
     archive.members = []  # type: ignore[attr-defined]  # which would hold a million otherwise
     return member
 
@@ -150,11 +164,19 @@ def archive_of(path: Where, name: str) -> Iterator[tuple[tarfile.TarFile, Bounde
                 tarfile.open(fileobj=bounded, mode="r:", errorlevel=0)  # type: ignore[call-overload]
             )
         except _BROKEN as problem:
-            raise ManifestError(f"{name} is no readable tar archive: {problem}") from problem
+            raise damaged(f"{name} is no readable tar archive: {problem}") from problem
         try:
             yield archive, bounded
         except _BROKEN as problem:
-            raise ManifestError(f"{name}: {problem}") from problem
+            raise damaged(f"{name}: {problem}") from problem
+
+
+def damaged(what: str) -> ManifestError:
+    """The refusal of an archive that cannot be read to its end."""
+    return ManifestError(
+        what,
+        hint="copy or download it again, or leave it out; `tar -tf FILE` lists what of it is whole",
+    )
 
 
 class Bounded:
@@ -192,4 +214,4 @@ class Bounded:
             raise tarfile.ReadError(f"it unpacks to more than {MOST_TIMES} times its size")
 
 
-TAR = Reader(rows)
+TAR = Reader(rows, bears=True)
