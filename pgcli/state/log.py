@@ -80,10 +80,14 @@ def holds(descriptor: int, mark: Mark, size: int) -> bool:
 
 
 def lines(file: Path, start: int = 0) -> Iterator[bytes]:
-    """The file's lines from a byte on, with their ends; the last may have none."""
+    """The file's lines from a byte on, with their ends; the last may have none.
+
+    None where the file ends before, by however much.
+    """
     with file.open("rb") as stream:
-        stream.seek(start)
-        yield from stream
+        if start <= os.fstat(stream.fileno()).st_size:
+            stream.seek(start)
+            yield from stream
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
