@@ -6,6 +6,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -171,11 +172,16 @@ class Bash:
 
     def __init__(self, folder):
         self.shown = ""
-        pid, self.terminal = pty.fork()
-        if pid == 0:
+        self.process, self.terminal = pty.fork()
+        if self.process == 0:
             os.chdir(folder)
             variables = callable_in(folder) | {"PS1": "$ ", "TERM": "dumb"}
             os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], os.environ | variables)
+
+    def close(self):
+        os.close(self.terminal)
+        os.kill(self.process, signal.SIGKILL)
+        os.waitpid(self.process, 0)
 
     def type(self, keys, *, until):
         """Type, and wait until something that matches is shown after it; None where it never is."""
@@ -211,7 +217,7 @@ def test_the_tab_key_completes_commands_models_formats_and_files(shelf):
             assert bash.type(f"{typed}\t", until=re.escape(completed)), (typed, bash.shown)
             bash.type("\x15\n", until="[$] $")
     finally:
-        os.close(bash.terminal)
+        bash.close()
 
 
 def completions(shelf, **asked):

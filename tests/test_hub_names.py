@@ -113,7 +113,7 @@ class TestNames:
 
     def test_a_file_is_no_folder(self, tmp_path):
         Path("model.safetensors").touch()
-        assert "no model folder" in refusal("model.safetensors")[0]
+        assert "is a file, and a model is a folder" in refusal("model.safetensors")[0]
 
     @pytest.mark.parametrize("name", ["org/" + "a" * 200, "org/a..b", "org/a--b", "org/model.git"])
     def test_a_name_that_the_hub_does_not_allow(self, name):
