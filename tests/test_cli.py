@@ -31,15 +31,7 @@ PGCLI = [sys.executable, "-m", "pgcli"]
 ANSWERING = ["caption", "ask", "detect", "segment", "ocr"]
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch, tmp_path):
-    """No settings of whoever runs the tests, and a known look."""
-    for name in os.environ:
-        if name.startswith("PGCLI_") or name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 @pytest.fixture

@@ -26,14 +26,7 @@ PRETEND = [sys.executable, str(ROOT / "tests" / "pretend.py")]
 ANSWERING = ["caption", "ask", "detect", "segment", "ocr"]
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch, tmp_path):
-    """No settings of whoever runs the tests, and a known look."""
-    for name in os.environ:
-        if name.startswith("PGCLI_") or name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 def call(capsys, *arguments):

@@ -15,6 +15,7 @@ from pgcli.remote import Reach, reach_if
 from pgcli.run import first_rows, spread
 from pgcli.sources import Reading, open_sources
 from pgcli.state.folder import state_folder
+from pgcli.state.progress import is_count
 from pgcli.state.state import RUN, files_listed
 from pgcli.tasks import Question, columns, with_prompts
 
@@ -90,11 +91,6 @@ def is_text(value: object) -> bool:
 
 def are_texts(value: object) -> bool:
     return isinstance(value, list) and all(map(is_text, value))
-
-
-def is_count(value: object) -> bool:
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return is_number and 0 <= value < 2**63  # type: ignore[operator]
 
 
 def or_none(is_sound: Check) -> Check:

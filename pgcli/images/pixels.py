@@ -29,7 +29,7 @@ def header_size(image: ImageFile.ImageFile) -> Size:
     """The upright size of a picture not decoded yet, as far as its header tells."""
     # Pillow decodes a whole PNG in search of EXIF that comes late, and turns TIFF by itself
     told = image.format != "PNG" or "exif" in image.info
-    sideways = told and orientation(image) in SIDEWAYS
+    sideways = told and _orientation(image) in SIDEWAYS
     return Size(*(reversed(image.size) if sideways else image.size))
 
 
@@ -38,7 +38,7 @@ def is_turned(image: ImageFile.ImageFile, data: bytes) -> bool:
     if isinstance(image, TiffImageFile):
         return image.tag_v2.get(ORIENTATION) in TURNS
     told = image.format != "PNG" or any(name in data for name in PNG_EXIF)
-    return told and orientation(image) in TURNS
+    return told and _orientation(image) in TURNS
 
 
 def upright_rgb(image: ImageFile.ImageFile) -> Image.Image:
@@ -53,7 +53,7 @@ def upright_visible(image: ImageFile.ImageFile) -> Image.Image:
 
 def turned(pixels: Image.Image, image: ImageFile.ImageFile) -> Image.Image:
     """The pixels, turned as the EXIF of the image that they were made of says."""
-    turn = TURNS.get(orientation(image))
+    turn = TURNS.get(_orientation(image))
     return pixels if turn is None else pixels.transpose(turn)
 
 
@@ -62,7 +62,7 @@ def rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def orientation(image: ImageFile.ImageFile) -> int:
+def _orientation(image: ImageFile.ImageFile) -> int:
     """The EXIF orientation, 1 (upright) where there is none, where it is corrupt, and for TIFF."""
     if image.format == "TIFF":
         return 1

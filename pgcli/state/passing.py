@@ -34,13 +34,14 @@ class Passing:
         self._digest = blake2b(digest_size=16)
         self._compared = 0
         self._coming: deque[bytes] = deque()
+        self._last: tuple[int | None, bytes] = (None, b"")
 
     def is_new(self, place: int, item: Item, prompt: str) -> bool:
         """Whether the row is not among those saved. To be asked of each row, in order.
 
         Raises OutputExists where a saved row is not the one that the input has there.
         """
-        known = key(item, prompt)
+        known = self._key(item, prompt)
         if place >= self.rows:
             self._coming.append(known)
             return True
@@ -65,14 +66,16 @@ class Passing:
         """The digest of all rows saved; None while some of them were not compared."""
         return self._digest.hexdigest() if self._compared == self.rows else None
 
+    def _key(self, item: Item, prompt: str) -> bytes:
+        """What a row of the input is known by: its names, and the bytes of a picture in a table.
 
-def key(item: Item, prompt: str) -> bytes:
-    """What a row of the input is known by: its names, and the bytes of a picture within a table.
-
-    Those may have no name but the row's number, so that another order would not show.
-    """
-    known = f"{item.index}\0{item.id}\0{item.image}\0{prompt}\n".encode("utf-8", "surrogatepass")
-    return known if item.data is None else known + blake2b(item.data, digest_size=16).digest()
+        Those may have no name but the row's number, so that another order would not show.
+        """
+        if self._last[0] != item.index:  # several prompts are about one picture
+            held = b"" if item.data is None else blake2b(item.data, digest_size=16).digest()
+            self._last = (item.index, held)
+        names = f"{item.index}\0{item.id}\0{item.image}\0{prompt}\n"
+        return names.encode("utf-8", "surrogatepass") + self._last[1]
 
 
 def is_row_of(row: Mapping[str, Any], item: Item, prompt: str) -> bool:

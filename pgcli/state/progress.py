@@ -53,4 +53,4 @@ def progress_of(told: Mapping[str, Any]) -> Progress:
 
 def is_count(value: object) -> bool:
     """Whether it is a number of rows, bytes or the like."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST
