@@ -21,8 +21,8 @@ from tqdm import tqdm
 
 from pgcli.checkpoints.find import find
 from pgcli.engine.loading import load
+from pgcli.evaluation.metrics import detection, exact_match
 from pgcli.images import Limits, look
-from pgcli.metrics import detection, exact_match
 from pgcli.records import Box, Item
 from pgcli.tasks import Question
 from pgcli.training.drawing import render

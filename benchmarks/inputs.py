@@ -38,7 +38,7 @@ KEYS = {
 SERVER = """
 import sys
 from pathlib import Path
-from tests.stores import S3, served
+from tests.support.stores import S3, served
 
 files = {f"drawings/{file.name}": file.read_bytes() for file in Path(sys.argv[1]).iterdir()}
 with served(S3, files) as address:

@@ -26,7 +26,7 @@ from pgcli.bench.plan import Lengths
 from pgcli.bench.roofline import Stages, Workload, limit
 from pgcli.bench.work import Run, Shelf, Work
 from pgcli.checkpoints.find import find
-from pgcli.cli.bench import answered
+from pgcli.cli.commands.bench import answered
 from pgcli.engine.loading import load
 from pgcli.proof.patterns import drawings
 

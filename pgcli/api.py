@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from pgcli import tasks
 from pgcli.errors import UsageError
 from pgcli.images import Limits, look
+from pgcli.pipeline import answers
 from pgcli.records import Answer, Item, Picture, Region, error_answer
 from pgcli.remote import Reach, reach_if
-from pgcli.run import answers
 from pgcli.sources import Reading, open_sources
 from pgcli.tasks import Question
 from pgcli.workers import look_ahead

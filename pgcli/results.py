@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
-    from pgcli.sinks.reading import Row
+    from pgcli.sinks.reader import Row
 
 
 def read(path: str | os.PathLike[str]) -> Results:
@@ -24,7 +24,7 @@ def read(path: str | os.PathLike[str]) -> Results:
 
     Raises UsageError for what holds anything else.
     """
-    from pgcli.sinks.reading import results
+    from pgcli.sinks.reader import results
 
     return Results(answer_of(row) for row in results(Path(path)))
 

@@ -18,7 +18,7 @@ hypothesis.settings.load_profile("unhurried")
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random checkpoint of a few thousand weights that nobody may change."""
-    from tests.tiny import checkpoint_into
+    from tests.support.tiny import checkpoint_into
 
     return checkpoint_into(tmp_path_factory.mktemp("tiny"))
 
@@ -26,7 +26,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same of the second generation, with a window and bounds that do bite."""
-    from tests.tiny import checkpoint_into
+    from tests.support.tiny import checkpoint_into
 
     return checkpoint_into(tmp_path_factory.mktemp("tiny2"), generation=2)
 
@@ -49,4 +49,4 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))

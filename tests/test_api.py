@@ -21,8 +21,8 @@ from pgcli.errors import (
     UsageError,
 )
 from pgcli.images import Square
-from tests import pretend
-from tests.awkward import drawing, encoded
+from tests.support import pretend
+from tests.support.awkward import drawing, encoded
 
 TOKENS = 4
 

@@ -27,9 +27,9 @@ from pgcli.records import Answer, Choice, Mask, Rle
 from pgcli.rle import encode
 from pgcli.rows import Layout
 from pgcli.sinks.schema import TYPES
-from tests.exporting import box, captioned, detected, pictures, saved
-from tests.saving import saving
-from tests.test_sinks import BOX, answer, refused
+from tests.sinks.test_sinks import BOX, answer, refused
+from tests.support.exporting import box, captioned, detected, pictures, saved
+from tests.support.saving import saving
 
 PLACES = ["rows.jsonl", "rows.parquet", "rows/"]
 ANSWERS = [
@@ -259,7 +259,7 @@ def test_progress_goes_by_tqdm_auto_which_knows_a_notebook(monkeypatch: pytest.M
 
 
 def test_the_lines_to_supervision_give_the_answer_s_boxes() -> None:
-    """As docs/outputs.md has them; tests/test_tools.py runs them with supervision itself."""
+    """As docs/outputs.md has them; test_export_tools.py runs them with supervision itself."""
     for found in ((), (BOX, box("dog", 1.0, 2.0, 3.0, 4.0, score=0.25))):
         told = detections(SimpleNamespace(Detections=Detections), answer(0, boxes=found))
         assert told.xyxy.shape == (len(found), 4)
@@ -290,7 +290,7 @@ def Detections(xyxy: Any, **given: Any) -> SimpleNamespace:
 
 def detections(supervision: Any, row: Answer) -> Any:
     """What the lines of docs/outputs.md make of an answer."""
-    text = (Path(__file__).parent.parent / "docs" / "outputs.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "docs" / "outputs.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"```python\n(boxes = .*?)```", text, flags=re.DOTALL)
     made: dict[str, Any] = {"answer": row, "np": numpy, "sv": supervision}
     made |= {"labels": ["dog", "red car"], "pycocotools": pycocotools, "dataclasses": dataclasses}

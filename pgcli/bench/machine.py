@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from pgcli.bench.roofline import Roof
 from pgcli.engine.device import Stopwatch, free_bytes
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.model.layout import LaidOut, can_lay_out
+from pgcli.model.cpu.packed_linear import LaidOut, can_lay_out
 
 MOST_ROWS = 4096  # of a product: more are not faster
 LARGE = ("large", 2048, 2048, 16384)

@@ -21,7 +21,7 @@ from torch import Tensor
 from pgcli.checkpoints.find import FETCH_DECODER
 from pgcli.checkpoints.weights import Unfilled
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
-from pgcli.model.masks import NUM_CODES, MaskDecoder
+from pgcli.model.mask_decoder import NUM_CODES, MaskDecoder
 
 #: How a user comes by the weights.
 HINT = f"the published file is gs://big_vision/paligemma/vae-oid.npz: {FETCH_DECODER}"

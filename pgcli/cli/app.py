@@ -12,12 +12,14 @@ from typing import Annotated
 import typer
 
 from pgcli import __version__
-from pgcli.cli import answering, inspecting, results, settings, sharing, stopping
-from pgcli.cli.asides import asides_tamed
-from pgcli.cli.commands import Program, app
-from pgcli.cli.misuse import in_our_words
+from pgcli.cli import config as settings
+from pgcli.cli.commands import answering, inspecting, results, sharing
+from pgcli.cli.job import shutdown
 from pgcli.cli.options import Session
-from pgcli.cli.screen import Screen
+from pgcli.cli.program import Program, app
+from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.sanitize_logs import asides_tamed
+from pgcli.cli.usage_errors import in_our_words
 from pgcli.errors import OutputFailed, PgcliError
 from pgcli.printable import printable
 
@@ -76,12 +78,12 @@ def main(args: Sequence[str] | None = None) -> int:
     After a signal, or when the reader of a pipe has gone, the process ends by the signal instead,
     once it is tidy.
     """
-    stopping.fill_closed()
+    shutdown.fill_closed()
     try:
-        with stopping.signals_watched(), stopping.readers_watched(), asides_tamed():
+        with shutdown.signals_watched(), shutdown.readers_watched(), asides_tamed():
             return outcome(args)
-    except stopping.Stopped as stop:
-        stopping.end_by(stop.signum)
+    except shutdown.Stopped as stop:
+        shutdown.end_by(stop.signum)
         raise
 
 
@@ -131,5 +133,5 @@ def known(problem: PgcliError, session: Session) -> int:
         screen.trace(traceback.format_exception(problem))
     screen.problem(str(problem), hint=problem.hint)
     if isinstance(problem, OutputFailed):
-        stopping.forget(1)
+        shutdown.forget(1)
     return problem.exit_code

@@ -10,7 +10,7 @@ from pgcli.engine.batches import Request
 from pgcli.engine.choices import candidates
 from pgcli.engine.tokens import Vocabulary
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.parse import GRID
+from pgcli.parsing import GRID
 from pgcli.records import Answer, Fault, Picture, Region, Task, error_answer
 
 #: More than any token but a run of newlines or blanks spells.

@@ -22,7 +22,7 @@ from pgcli.engine.sampling import GREEDY, Sampling
 from pgcli.engine.tokens import Vocabulary
 from pgcli.engine.trial import Trial
 from pgcli.images import Square
-from pgcli.model.masks import MaskDecoder
+from pgcli.model.mask_decoder import MaskDecoder
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Answer, Picture, unanswered
 from pgcli.tasks import Question, insist_on_room

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import torch
 
-from pgcli import parse, rle
-from pgcli.model.masks import RESOLUTION, MaskDecoder
+from pgcli import parsing, rle
+from pgcli.model.mask_decoder import RESOLUTION, MaskDecoder
 from pgcli.records import Box, Mask, Piece, Rle
 
 MASKS_AT_ONCE = 64  # the decoder's widest layer takes 512 KiB for each
@@ -34,11 +34,13 @@ def masks_of_rows(
     rows: Iterable[tuple[Sequence[Piece], tuple[int, int]]], decoder: MaskDecoder | None
 ) -> list[tuple[Mask | None, ...]]:
     """The masks of several answers, each with its picture's size, all decoded in one pass."""
-    found = [(size, parse.segments(pieces, width=size[0], height=size[1])) for pieces, size in rows]
+    found = [
+        (size, parsing.segments(pieces, width=size[0], height=size[1])) for pieces, size in rows
+    ]
     whole = [segment.codes for _, segments in found for segment in segments if segment.codes]
     grids = decoded(whole, decoder) if decoder and whole else iter(())
 
-    def mask(segment: parse.Segment, size: tuple[int, int]) -> Mask | None:
+    def mask(segment: parsing.Segment, size: tuple[int, int]) -> Mask | None:
         if segment.codes is None:
             return None
         return Mask(segment.codes, in_box(next(grids), segment.box, size) if decoder else None)

@@ -9,9 +9,9 @@ from contextlib import suppress
 import torch
 
 from pgcli.errors import NoUsableDevice, UsageError
-from pgcli.model.layout import LaidOut, Make, can_lay_out, lay_out
+from pgcli.model.cpu.int8 import Int8, Int8Steps, can_quantize
+from pgcli.model.cpu.packed_linear import LaidOut, Make, can_lay_out, lay_out
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantize import Int8, Int8Steps, can_quantize
 
 QUANTIZATIONS = ("none", "int8")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's mallopt

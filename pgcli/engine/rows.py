@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pgcli import parse
+from pgcli import parsing
 from pgcli.engine.choices import Scored
 from pgcli.engine.growing import Growing
 from pgcli.engine.masks import masks_of_rows
 from pgcli.engine.tokens import Vocabulary
-from pgcli.model.masks import MaskDecoder
+from pgcli.model.mask_decoder import MaskDecoder
 from pgcli.records import Answer, Mask, Picture, Piece
 
 #: The row of a picture and a prompt before it is answered.
@@ -55,7 +55,7 @@ def generated(
     return replace(
         row,
         answer="".join(piece.text for piece in pieces).strip(),
-        boxes=parse.boxes(pieces, width=row.width, height=row.height),
+        boxes=parsing.boxes(pieces, width=row.width, height=row.height),
         tokens=len(told.tokens),
         finish=told.finish,
         logprob=sum(told.logprobs) / len(told.logprobs),

@@ -10,12 +10,12 @@ from PIL import Image, ImageFile
 from PIL.ImageOps import exif_transpose
 from PIL.JpegImagePlugin import JpegImageFile
 
-from pgcli.images import drafts
-from pgcli.images.faults import Unreadable, too_many_pixels, unreadable_only
+from pgcli.images import jpeg_draft
+from pgcli.images.errors import Unreadable, too_many_pixels, unreadable_only
 from pgcli.images.files import checked, read
 from pgcli.images.formats import FORMATS, recognised
+from pgcli.images.image_spec import Limits, Size, Square
 from pgcli.images.pixels import header_size, is_turned, rgb, upright_rgb, upright_visible
-from pgcli.images.sizes import Limits, Size, Square
 from pgcli.records import Item, Picture
 
 __all__ = [
@@ -136,7 +136,7 @@ def _squared(file: Opened, square: Square) -> tuple[Size, Image.Image]:
     """The upright size, and the picture in the square."""
     with unreadable_only(file.size, file.data):
         if square.fast_decode and isinstance(file.image, JpegImageFile):
-            return file.size, drafts.squared(file.image, square)
+            return file.size, jpeg_draft.squared(file.image, square)
         file.image.load()
         image = upright_visible(file.image)
         size = Size(*image.size)

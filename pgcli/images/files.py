@@ -9,8 +9,8 @@ import stat
 import time
 from pathlib import Path
 
-from pgcli.images.faults import EMPTY, MISSING, NOT_A_FILE, Unreadable, too_large
-from pgcli.images.sizes import Limits
+from pgcli.images.errors import EMPTY, MISSING, NOT_A_FILE, Unreadable, too_large
+from pgcli.images.image_spec import Limits
 from pgcli.records import Fault
 
 #: What passes: a network disk that lost its server, a cable, a queue that was full.

@@ -14,7 +14,7 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from pgcli.images.faults import TRUNCATED, UNKNOWN, Unreadable
+from pgcli.images.errors import TRUNCATED, UNKNOWN, Unreadable
 from pgcli.records import Fault
 
 # Called directly, not through Image.open: its pixel limit is a global of the process, and its

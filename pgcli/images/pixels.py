@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from pgcli.images.sizes import Size
+from pgcli.images.image_spec import Size
 
 ORIENTATION = 0x0112  # the EXIF tag
 TURNS = {

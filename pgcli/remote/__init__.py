@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from pgcli.records import MOST_PICTURE_BYTES, Item
 from pgcli.remote.addresses import KNOWN, STORES, is_web, scheme_of, without_user
-from pgcli.remote.faults import OTHER_SCHEME, Unreachable, too_large
+from pgcli.remote.errors import OTHER_SCHEME, Unreachable, too_large
 
 if TYPE_CHECKING:
-    from pgcli.remote.stores import Stores
+    from pgcli.remote.connection import Clock
+    from pgcli.remote.object_stores import Stores
     from pgcli.remote.web import Web
-    from pgcli.remote.wire import Clock
 
 __all__ = ["Reach", "Remote", "Unreachable", "reach_if"]
 
@@ -76,7 +76,7 @@ class Reach:
         if scheme_of(address) not in KNOWN:
             raise Unreachable(OTHER_SCHEME)
         if is_web(address):
-            from pgcli.remote.streams import Stream
+            from pgcli.remote.remote_file import Stream
 
             return io.BufferedReader(Stream(self.web, address), buffer_bytes)
         return io.BufferedReader(self.stores.opened(address), buffer_bytes)
@@ -97,14 +97,14 @@ class Reach:
     @cached_property
     def stores(self) -> Stores:
         """Folders of the cloud; pyarrow is slow to import."""
-        from pgcli.remote.stores import Stores
+        from pgcli.remote.object_stores import Stores
 
         return Stores()
 
     def _body(self, address: str, most: int, clock: Clock, held: Hold) -> bytes:
         pieces: list[bytes] = []
         size = 0
-        from pgcli.remote.wire import TOTAL_SECONDS
+        from pgcli.remote.connection import TOTAL_SECONDS
 
         with self.web.asked(address, clock, {}) as answer:
             if (answer.length or 0) > most:

@@ -6,7 +6,7 @@ import ipaddress
 import socket
 from typing import Any, NamedTuple
 
-from pgcli.remote.faults import PRIVATE, Passing, Unreachable, failed
+from pgcli.remote.errors import PRIVATE, Passing, Unreachable, failed
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 #: An old way to write an IPv4 address, and a network's own way to reach one.

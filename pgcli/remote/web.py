@@ -14,7 +14,8 @@ from typing import TypeVar
 from urllib.parse import urljoin
 
 from pgcli.remote.addresses import is_web
-from pgcli.remote.faults import (
+from pgcli.remote.connection import TOTAL_SECONDS, Clock, Line, target
+from pgcli.remote.errors import (
     CUT,
     DENIED,
     DOWNGRADED,
@@ -29,7 +30,6 @@ from pgcli.remote.faults import (
     failed,
 )
 from pgcli.remote.hosts import peers
-from pgcli.remote.wire import TOTAL_SECONDS, Clock, Line, target
 
 WAITS_SECONDS = (0.5, 1.0, 2.0)
 #: A server that asks for a longer pause gets this one.

@@ -18,13 +18,13 @@ from pgcli.rows import Layout
 from pgcli.sinks.jsonl import JsonLines, json_line
 from pgcli.sinks.lines import LineFile, LineSink, StandardOutput
 from pgcli.sinks.text import text_lines
-from pgcli.state.folder import state_folder
+from pgcli.state.run_state import RUN, State, is_begun, is_empty_folder, record_in, why_unknown
 from pgcli.state.shard import Shard
-from pgcli.state.state import RUN, State, is_begun, is_empty_folder, record_in, why_unknown
-from pgcli.state.writing import exists, writing
+from pgcli.state.state_folder import state_folder
+from pgcli.state.write_errors import exists, writing
 
 if TYPE_CHECKING:
-    from pgcli.sinks.kept import Kinds
+    from pgcli.sinks.column_types import Kinds
 
 Format = Literal["auto", "jsonl", "text"]
 Written = Literal["jsonl", "parquet", "folder", "text"]
@@ -113,9 +113,9 @@ def open_record(
     if written_as == "jsonl":
         return JsonLines(state, layout, retry=retry)
 
-    from pgcli.sinks.chunks import Chunks  # pyarrow is slow to import
-    from pgcli.sinks.folder import Folder
-    from pgcli.sinks.parquet import Whole
+    from pgcli.sinks.chunked_sink import Chunks  # pyarrow is slow to import
+    from pgcli.sinks.parquet_folder import Folder
+    from pgcli.sinks.single_parquet import Whole
 
     if written_as == "parquet":
         return Chunks(state, layout, Whole(state, layout, settings), retry=retry)

@@ -11,12 +11,12 @@ from typing import Self
 from pgcli.errors import OutputFailed
 from pgcli.records import Answer, Item
 from pgcli.rows import Layout, json_text
-from pgcli.sinks.due import Due
-from pgcli.state.log import Mark
-from pgcli.state.old import Old
-from pgcli.state.saved import Safe, Saved, rows_of
-from pgcli.state.state import RETRIED, TORN, State
-from pgcli.state.writing import sync, writing
+from pgcli.sinks.pending_rows import Due
+from pgcli.state.previous_rows import Old
+from pgcli.state.record_file import Mark
+from pgcli.state.row_file import Safe, Saved, rows_of
+from pgcli.state.run_state import RETRIED, TORN, State
+from pgcli.state.write_errors import sync, writing
 
 #: So often rows are made to outlast a power cut; those of the last seconds are computed again.
 SECONDS_BETWEEN_SYNCS = 5.0

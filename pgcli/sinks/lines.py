@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import BinaryIO, Protocol, Self
 
 from pgcli.records import Answer
-from pgcli.state.writing import sync, writing
+from pgcli.state.write_errors import sync, writing
 
 
 class Target(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow
 
 from pgcli.rows import Layout
-from pgcli.sinks import kept
+from pgcli.sinks import column_types
 
 Row = Mapping[str, Any]
 
@@ -66,9 +66,9 @@ def table(
     for name in layout.keep:
         values = [row[name] for row in rows]
         if kinds is None:
-            arrays.append(kept.column(values))
+            arrays.append(column_types.column(values))
         elif kinds[name] == pyarrow.string():
-            arrays.append(kept.as_text(values))
+            arrays.append(column_types.as_text(values))
         else:
             arrays.append(pyarrow.array(values, kinds[name]))
     return pyarrow.Table.from_arrays(arrays, names=[*columns, *layout.keep])

@@ -10,18 +10,18 @@ from pathlib import Path
 
 from pgcli.errors import NoInputError, UsageError
 from pgcli.records import Item
-from pgcli.sources import addresses
-from pgcli.sources.addresses import Prefix
+from pgcli.sources import remote_files
+from pgcli.sources.file_list import Listing
 from pgcli.sources.files import Files, gathered, is_readable
 from pgcli.sources.folder import Folder
-from pgcli.sources.listing import Listing
+from pgcli.sources.manifest import Table
 from pgcli.sources.paths import as_given, real, scheme, shown
 from pgcli.sources.patterns import is_output, matches
 from pgcli.sources.readers import READERS, kind_of
-from pgcli.sources.reading import IMAGE_ENDINGS, Part, Reading, ending
+from pgcli.sources.remote_files import Prefix
 from pgcli.sources.shards import may_have, parts_of, shards
-from pgcli.sources.stream import Stream
-from pgcli.sources.table import Table
+from pgcli.sources.source_options import IMAGE_ENDINGS, Part, Reading, ending
+from pgcli.sources.stdin import Stream
 
 __all__ = ["IMAGE_ENDINGS", "Reading", "Source", "open_sources"]
 
@@ -114,7 +114,7 @@ def _parts(name: str, reading: Reading, *, alone: bool) -> Iterator[Part]:
         yield Stream(reading)
         return
     if scheme(name):
-        yield from addresses.parts(name, reading, alone=alone)
+        yield from remote_files.parts(name, reading, alone=alone)
         return
     path = real(name)
     if os.path.isdir(path):  # noqa: PTH112 - Path raises for a NUL

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pgcli.records import Item
-from pgcli.sources.listing import Listing
+from pgcli.sources.file_list import Listing
 from pgcli.sources.paths import as_given, shown
 from pgcli.sources.readers import kind_of
-from pgcli.sources.reading import IMAGE_ENDINGS, Part, ending
+from pgcli.sources.source_options import IMAGE_ENDINGS, Part, ending
 
 
 @dataclass

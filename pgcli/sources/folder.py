@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from pgcli.errors import UsageError
 from pgcli.records import Fault, Item
-from pgcli.sources.listing import Listing
+from pgcli.sources.file_list import Listing
 from pgcli.sources.paths import inside_or_fault, leads_inside, shown
-from pgcli.sources.reading import IMAGE_ENDINGS, ending
+from pgcli.sources.source_options import IMAGE_ENDINGS, ending
 
 _UNREADABLE = Fault("permission_denied", "The folder may not be read.")
 _LINKED = "(linked folder)"

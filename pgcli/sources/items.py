@@ -14,7 +14,7 @@ from pgcli.errors import ManifestError
 from pgcli.records import Fault, Item, Region
 from pgcli.sources.paths import MISSING, Placed, as_given
 from pgcli.sources.readers.reader import Row
-from pgcli.sources.reading import Reading
+from pgcli.sources.source_options import Reading
 
 Place = Callable[[str], Placed]
 Found = TypeVar("Found")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from pgcli.sources.readers import kind_of
-from pgcli.sources.reading import Part, ending
+from pgcli.sources.source_options import Part, ending
 
 #: What data sets are stored as; a folder that has the first of these is not looked at for others.
 STORED = ((".parquet",), (".tar", ".tar.gz", ".tgz"))

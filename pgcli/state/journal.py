@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pgcli.state.log import Log, Mark, lines, parsed
-from pgcli.state.writing import writing
+from pgcli.state.record_file import Log, Mark, lines, parsed
+from pgcli.state.write_errors import writing
 
 SMALL = 2**20  # bytes up to which it is not worth making the file smaller
 

@@ -14,8 +14,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from pgcli.errors import OutputInUse
-from pgcli.state.files import got, put
-from pgcli.state.writing import writing
+from pgcli.state.atomic_file import got, put
+from pgcli.state.write_errors import writing
 
 LOCK, OWNER = "lock", "owner"
 

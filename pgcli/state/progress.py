@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgcli.state.saved import Safe
+from pgcli.state.row_file import Safe
 
 MOST = 2**63
 

@@ -12,8 +12,8 @@ from PIL import Image, ImageDraw
 from pgcli.records import Box, Mask
 from pgcli.rle import decode
 from pgcli.views.colours import Colour, Colours, readable_on
-from pgcli.views.lettering import lettered
-from pgcli.views.tags import Frame, places, touches
+from pgcli.views.label_layout import Frame, places, touches
+from pgcli.views.label_text import lettered
 
 SMALLEST_LETTERS = 9  # pixels; smaller ones of Pillow's own font cannot be read
 FILL = 115  # of 255: how much of a label's colour a mask's inside has

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from pgcli.images.silence import silence_decoders
+from pgcli.images.decoder_warnings import silence_decoders
 from pgcli.records import Item, Picture
-from pgcli.workers.ahead import Ahead
-from pgcli.workers.fetching import Fetcher, fetched
+from pgcli.workers.fetcher import Fetcher, fetched
+from pgcli.workers.prefetcher import Ahead
 from pgcli.workers.process import looked_at
 
 __all__ = ["look_ahead"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgcli.cli.options.asking import Answering, Model
-from pgcli.cli.options.inputs import Input
-from pgcli.cli.options.outputs import Output
+from pgcli.cli.options.answering import Answering, Model
+from pgcli.cli.options.input import Input
+from pgcli.cli.options.output import Output
 from pgcli.cli.options.running import Running
 from pgcli.cli.options.shared import (
     MODELS,

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pgcli.cli import values
+from pgcli.cli.options import values
 from pgcli.cli.options.shared import Debug, Quiet, option
 
 if TYPE_CHECKING:
-    from pgcli.run.tolerance import Tolerance
+    from pgcli.pipeline.error_budget import Tolerance
 
 _running = partial(option, "Running")
 
@@ -53,7 +53,7 @@ class Running:
     @property
     def tolerance(self) -> Tolerance:
         """How many error rows are borne."""
-        from pgcli.run.tolerance import Tolerance  # not for --help, which is to be quick
+        from pgcli.pipeline.error_budget import Tolerance  # not for --help, which is to be quick
 
         most, share = self.max_errors or (None, None)
         return Tolerance(most=most, share=share, none=self.on_error == "stop")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from pgcli.checkpoints.find import DEMO
-from pgcli.cli import values
+from pgcli.cli.options import values
 
 if TYPE_CHECKING:
     pass

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from pgcli.errors import ManifestError
 from pgcli.printable import MOST_LEVELS, is_deep
-from pgcli.sources.opening import Where, opened, why
+from pgcli.sources.manifest_file import Where, opened, why
 
 #: What JSON spells takes up to fifty times its bytes in memory.
 LONGEST_LINE = 16 * 2**20

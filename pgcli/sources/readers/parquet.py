@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pgcli.errors import ManifestError
 from pgcli.printable import MOST_LEVELS
 from pgcli.remote import Remote, Unreachable
-from pgcli.sources.opening import Where
+from pgcli.sources.manifest_file import Where
 from pgcli.sources.readers.reader import Manifest, Reader, Row
 
 #: More rows than anybody asks about; a run-length of them fits in a hundred bytes.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pgcli.records import Fault
-from pgcli.sources.opening import Where
+from pgcli.sources.manifest_file import Where
 
 
 class Manifest(NamedTuple):

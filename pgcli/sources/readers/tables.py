@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from functools import partial
 
 from pgcli.errors import ManifestError
-from pgcli.sources.opening import Where
+from pgcli.sources.manifest_file import Where
 from pgcli.sources.readers.lines import LONGEST_LINE, TOO_LONG, lines
 from pgcli.sources.readers.reader import Manifest, Reader, Row
 

@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 
 from pgcli.errors import ManifestError
 from pgcli.records import MOST_PICTURE_BYTES, Fault
-from pgcli.sources.opening import Where, kind, opened
+from pgcli.sources.manifest_file import Where, kind, opened
 from pgcli.sources.readers.lines import LONGEST_LINE, TOO_LONG, spelled
 from pgcli.sources.readers.reader import Manifest, Reader, Row
-from pgcli.sources.reading import IMAGE_ENDINGS
+from pgcli.sources.source_options import IMAGE_ENDINGS
 
 BLOCK = 512
 #: Headers may name lengths of their own, and tarfile would read as much at once.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pgcli.records import Rle
-from pgcli.views.exports.tracing import rows
+from pgcli.views.exports.mask_contours import rows
 
 CHANNELS = 4
 BITS = 8  # of a value

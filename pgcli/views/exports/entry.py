@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pgcli.records import LOOKING, Rle
-from pgcli.views.missing import Missing
+from pgcli.views.missing_images import Missing
 
 Row = Mapping[str, Any]
 #: What happens to a text that is there already.

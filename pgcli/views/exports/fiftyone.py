@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pgcli.views.exports.coco import document
 from pgcli.views.exports.entry import Entry, Format, Wanted, unhidden
-from pgcli.views.exports.pictures import placed
+from pgcli.views.exports.image_files import placed
 
 
 def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:

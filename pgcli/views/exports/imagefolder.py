@@ -9,7 +9,7 @@ from typing import Any
 
 from pgcli.rows import json_text
 from pgcli.views.exports.entry import Entry, Format, Wanted, unhidden
-from pgcli.views.exports.pictures import placed
+from pgcli.views.exports.image_files import placed
 
 #: What `datasets` takes in a name for that of a split, a shard, what is left out, or an archive.
 SPLIT = re.compile(

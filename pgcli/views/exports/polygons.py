@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pgcli.records import Rle
-from pgcli.views.exports.tracing import loops
+from pgcli.views.exports.mask_contours import loops
 
 MOST_LOOPS = 64  # the largest; the model's masks have 64 pixels a side, and a few of them
 MOST_TRIED = 512  # points of a loop that may begin a bridge

@@ -13,7 +13,7 @@ from pgcli.errors import OutputFailed
 from pgcli.printable import encodable
 from pgcli.records import Fault
 from pgcli.views.exports.entry import Entry, Format, Wanted
-from pgcli.views.folder import write_below
+from pgcli.views.output_folder import write_below
 
 LONGEST_NAME = 255  # bytes that file systems take
 NO_FILE = Fault("missing", "There is no such file here, beside which a text could lie.")

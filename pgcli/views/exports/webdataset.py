@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from pgcli.rows import json_text
 from pgcli.views.exports.entry import Entry, Format, Wanted
-from pgcli.views.exports.pictures import picture
+from pgcli.views.exports.image_files import picture
 
 
 def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pgcli.rows import json_text
 from pgcli.views.exports.entry import Entry, Format, Found, Wanted, unhidden
-from pgcli.views.exports.pictures import placed
+from pgcli.views.exports.image_files import placed
 
 #: What JSON leaves as it is, and YAML takes for the end of a line or for nothing to be written.
 NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")

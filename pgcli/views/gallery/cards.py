@@ -9,7 +9,7 @@ from typing import Any
 
 from pgcli.views.colours import Colours, readable_on
 from pgcli.views.gallery.outlines import outline
-from pgcli.views.gallery.plain import Row, box, entries, line, number, text
+from pgcli.views.gallery.sanitize import Row, box, entries, line, number, text
 
 STAGES = ("load_ms", "vision_ms", "prefill_ms", "decode_ms")
 #: Columns that have a place of their own on the page; all others are shown by name.

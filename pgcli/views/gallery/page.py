@@ -13,7 +13,7 @@ from string import Template
 from typing import Any
 
 from pgcli.printable import encodable, printable
-from pgcli.views.gallery.pictures import Entry
+from pgcli.views.gallery.thumbnails import Entry
 
 #: The script's files, in the order in which they are read as one.
 SCRIPTS = ("data", "marks", "filters", "grid", "zoom", "runs", "start")

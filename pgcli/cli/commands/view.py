@@ -1,0 +1,231 @@
+"""view: a page of results, made of their rows and of small copies of their pictures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from rich.filesize import decimal
+
+from pgcli.cli.result_files.image_locator import Again, Search, Tell, located
+from pgcli.cli.result_files.publish import check_free, published
+from pgcli.cli.result_files.run_info import described
+from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.counter import counted
+from pgcli.errors import NoInputError, OutputFailed, UsageError
+from pgcli.images import Limits
+from pgcli.records import Picture
+from pgcli.remote import reach_if
+from pgcli.sinks.reader import Row, results
+from pgcli.state.write_errors import exists, writing
+from pgcli.views.gallery.cards import Cards
+from pgcli.views.gallery.page import page
+from pgcli.views.gallery.thumbnails import Copying, Entry, entry, file_name, side_for
+from pgcli.views.missing_images import Missing
+from pgcli.views.output_folder import write_below
+from pgcli.workers import FEW_PICTURES, look_ahead
+
+HEAVY = 300 * 2**20  # bytes of a page that browsers open slowly
+NAMED = 3  # parts that a title names
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Where the page goes, where its pictures come from and go to, and how much there is to be.
+
+    `again` opens what the run read, where no record beside the rows says what that was.
+    """
+
+    output: str | None
+    assets: str | None = None
+    images: str | None = None
+    limit: int | None = None
+    side: int | None = None
+    draw: str | None = None
+    overwrite: bool = False
+    allow_urls: bool = False
+    allow_private_hosts: bool = False
+    again: Again | None = None
+
+    def search(self, tell: Tell) -> Search:
+        """How pictures are looked for; each with its own way to addresses, which ends with it."""
+        reach = reach_if(allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts)
+        return Search(tell, self.images, reach, self.again)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that stand beside others under a name: of a result file, or of one prompt in it."""
+
+    output: Path
+    called: str
+    prompt: str | None = None
+
+    def rows(self, limit: int | None) -> Iterator[Row]:
+        """The rows, the first ones up to a limit."""
+        found = results(self.output)
+        if self.prompt is not None:
+            found = (row for row in found if row["prompt"] == self.prompt)
+        return islice(found, limit)
+
+
+def view(names: Sequence[str], asked: Asked, *, quiet: bool) -> None:
+    """Make the page of result files, and draw their rows where that is asked.
+
+    Raises UsageError, NoInputError, OutputExists and OutputFailed.
+    """
+    screen = Screen(quiet=quiet)
+    outputs = [Path(name) for name in names]
+    parts = [Part(*one) for one in zip(outputs, apart(outputs), strict=True)]
+    show(parts, asked, screen)
+    if asked.draw is not None:
+        draw(outputs[0], asked, screen)
+
+
+def show(parts: Sequence[Part], asked: Asked, screen: Screen) -> None:
+    """Make the page of rows that stand beside each other. Raises what `view` does."""
+    outputs = [part.output for part in parts]
+    target = Path(asked.output) if asked.output is not None else beside(outputs[0])
+    check(target, outputs, asked)
+    cards = Cards()
+    with screen.waiting("reading rows"):
+        for part in parts:
+            cards.add(described(part.output, part.called), part.rows(asked.limit))
+    if not cards.rows:
+        raise NoInputError(
+            f"no rows in {', '.join(map(str, outputs))} yet", hint="try again in a while"
+        )
+    by = "file" if parts[0].prompt is None else "prompt"
+    about = {"beside": address(target, asked.assets), "by": by}
+    search, total = asked.search(screen.say), len(cards.wanted)
+    looked: Any = look_ahead(
+        located(cards.wanted, outputs, search),
+        Copying(asked.side or side_for(total), Limits()),
+        workers=workers(total),
+        # what anybody may have put at an address is decoded apart, however little it is
+        total=None if search.reach else total,
+        fetcher=search.reach,
+    )
+    missing = Missing()
+    whole = published(target, is_folder=False, overwrite=asked.overwrite)
+    with closing(looked) as pictures, whole as made, made.open("w", encoding="utf-8") as file:
+        entries = copies(counted(pictures, total, screen), asked.assets, missing)
+        names = [one.called for one in parts]
+        file.writelines(page(cards.data() | about, entries, title=title(names)))
+    report(target, cards, missing, search)
+
+
+def draw(output: Path, asked: Asked, screen: Screen) -> None:
+    """Paint the rows' boxes and masks on copies of their pictures in full size."""
+    from pgcli.cli.job.draw.painter import Drawing
+    from pgcli.cli.job.draw.redraw import draw_rows
+
+    labels, search = described(output, output.name).asked, asked.search(screen.say)
+    with Drawing(str(asked.draw), asked=labels, reach=search.reach, tell=screen.say) as drawing:
+        rows = list(islice(results(output), asked.limit))
+        draw_rows(output, counted(rows, len(rows), screen, "drawings"), drawing, search)
+    screen.say(f"drawn: {drawing.told()}")
+
+
+def check(target: Path, outputs: Sequence[Path], asked: Asked) -> None:
+    """Refuse what cannot or must not be written to, before anything is read."""
+    if str(target) == "-":
+        raise UsageError("a page does not go to standard output", hint="name a file with -o")
+    if any(os.path.realpath(target) == os.path.realpath(output) for output in outputs):
+        raise UsageError(f"{target} is a result file itself", hint="name a page: -o gallery.html")
+    check_free(target, is_folder=False, overwrite=asked.overwrite)
+    if asked.images is not None and not Path(asked.images).is_dir():
+        raise UsageError(f"{asked.images} is no folder", hint="name the pictures' folder")
+    if asked.draw is not None:
+        check_draw(asked.draw, outputs, overwrite=asked.overwrite)
+    if asked.assets is not None:
+        check_assets(Path(asked.assets), overwrite=asked.overwrite)
+
+
+def check_draw(folder: str, outputs: Sequence[Path], *, overwrite: bool) -> None:
+    """Refuse a folder that cannot be drawn into."""
+    from pgcli.cli.job.draw.option import check_folder
+
+    if len(outputs) > 1:
+        raise UsageError("--draw draws the rows of one result file", hint="name one of them")
+    check_folder(folder, overwrite=overwrite)
+
+
+def check_assets(folder: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that cannot be one, or has something in it that is not to be replaced."""
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise UsageError(f"{folder} is no folder", hint="name a folder: --assets gallery")
+    if not folder.parent.is_dir():
+        raise UsageError(f"there is no folder {folder.parent}", hint="make it first")
+    with writing(folder):
+        if folder.is_dir() and any(folder.iterdir()) and not overwrite:
+            raise exists(folder)
+        folder.mkdir(exist_ok=True)
+
+
+def copies(pictures: Iterator[Picture], assets: str | None, missing: Missing) -> Iterator[Entry]:
+    """What the page holds of each picture, those for the folder beside it written there."""
+    for number, picture in enumerate(pictures):
+        if picture.fault is not None:
+            missing.add(picture.item.image, picture.fault)
+        elif assets is not None and picture.pixels is not None:
+            try:
+                write_below(assets, file_name(number), picture.pixels.tobytes(), token="view")
+            except OutputFailed as problem:
+                raise OutputFailed(str(problem), hint="make room or mend the place") from problem
+        yield entry(picture, is_beside=assets is not None)
+
+
+def report(target: Path, cards: Cards, missing: Missing, search: Search) -> None:
+    """Say what was made, what is not in it, and what would be better."""
+    size = target.stat().st_size
+    search.tell(
+        f"{target}: {len(cards.rows):,} rows, {len(cards.wanted):,} pictures, {decimal(size)}"
+    )
+    if missing.count:
+        search.tell(
+            f"{missing.count:,} picture{'s are' if missing.count > 1 else ' is'} not shown"
+            f"{', the first is' if missing.count > 1 else ':'} {missing.first}",
+            hint=search.hint(missing, "--images DIR finds those that were moved"),
+        )
+    if size > HEAVY:
+        search.tell(
+            "browsers open so large a page slowly",
+            hint="--assets DIR puts pictures beside it, --size PX and --limit N make it smaller",
+        )
+
+
+def beside(output: Path) -> Path:
+    """The page's name where none was given: the result file's, with another ending."""
+    return output.with_suffix(".html") if output.suffix else output.with_name(f"{output.name}.html")
+
+
+def address(target: Path, assets: str | None) -> str | None:
+    """The folder of copies as the page names it: relative, so that both can be moved together."""
+    if assets is None:
+        return None
+    relative = os.path.relpath(os.path.realpath(assets), os.path.realpath(target.parent))
+    return "./" + quote(os.fsencode(relative)) + "/"
+
+
+def apart(outputs: Sequence[Path]) -> list[str]:
+    """A short name for each file that no other has: its own, or its whole path."""
+    names = [output.name for output in outputs]
+    return [output.name if names.count(output.name) == 1 else str(output) for output in outputs]
+
+
+def title(names: Sequence[str]) -> str:
+    """The page's title."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def workers(total: int) -> int | None:
+    """How many processes copy pictures: one a core; few pictures need none."""
+    return None if total < FEW_PICTURES else min(os.cpu_count() or 1, 16)

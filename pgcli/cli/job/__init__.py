@@ -1,0 +1,1 @@
+"""What the answering commands share: plan, run, output, settings, row hooks."""

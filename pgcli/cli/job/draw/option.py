@@ -1,0 +1,67 @@
+"""What `--draw DIR` asks for, checked before a model is loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from pgcli.cli.job.draw.painter import Drawing, NotDrawing
+from pgcli.cli.job.plan import Plan
+from pgcli.errors import OutputExists, UsageError
+from pgcli.images import Limits
+from pgcli.sources.paths import leads_inside, real
+from pgcli.views.output_folder import cannot_draw
+
+
+def open_drawing(
+    plan: Plan, limits: Limits, tell: Callable[[str], None], *, goes_on: bool = False
+) -> NotDrawing:
+    """What draws as `--draw` says, all that can be refused about it refused here.
+
+    Nothing is made before its `with` block is entered. A run that goes on finds what it drew
+    before. Raises UsageError, OutputExists and OutputFailed.
+    """
+    folder = plan.options.output.draw
+    if folder is None:
+        return NotDrawing()
+    for name in plan.names:
+        check_apart(folder, name)
+    is_filled = check_folder(folder, overwrite=plan.options.output.overwrite or goes_on)
+    reach = plan.options.input.reach  # its own: the run's ends before the last picture is drawn
+    drawing = Drawing(folder, asked=plan.question.objects, limits=limits, reach=reach, tell=tell)
+    if is_filled and plan.source.total is not None:  # standard input is there only once
+        for item in plan.source:
+            drawing.spare(item)
+    return drawing
+
+
+def check_folder(folder: str, *, overwrite: bool) -> bool:
+    """Whether there is anything in the folder; raise where it cannot become one to draw into."""
+    path = Path(folder)
+    if not folder or not path.parent.is_dir():
+        hint = "make it first, or choose another one with --draw"
+        missing = path.parent if folder else repr(folder)
+        raise UsageError(f"there is no folder {missing} to draw in", hint=hint)
+    if os.path.lexists(path) and not path.is_dir():
+        raise UsageError(f"{folder} is no folder", hint="name a folder: --draw drawn")
+    try:
+        is_filled = path.is_dir() and any(path.iterdir())
+    except OSError as problem:
+        raise cannot_draw(folder, problem.strerror or str(problem)) from problem
+    if is_filled and not overwrite:
+        hint = "--overwrite draws into it all the same; another --draw leaves it alone"
+        raise OutputExists(f"{folder} is not empty", hint=hint)
+    if not os.access(path if path.is_dir() else path.parent, os.W_OK | os.X_OK):
+        raise cannot_draw(folder, "it may not be written")
+    return is_filled
+
+
+def check_apart(folder: str, source: str) -> None:
+    """Refuse to draw into a folder that is read: the next run would read the drawn pictures."""
+    root = os.path.realpath(real(source))
+    if source != "-" and Path(root).is_dir() and leads_inside(folder, root):
+        raise UsageError(
+            f"{folder} lies in {source}, which is read, and drawn pictures would be too",
+            hint="choose a folder outside it with --draw",
+        )

@@ -1,0 +1,222 @@
+"""Where a run's rows go, and what is there of them already."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+from pgcli.cli.job.plan import Plan
+from pgcli.cli.job.run_settings import settings_of
+from pgcli.cli.ui.console import Screen
+from pgcli.errors import OutputExists, OutputFailed, UsageError
+from pgcli.pipeline import Ledger
+from pgcli.records import Answer
+from pgcli.remote.addresses import without_user
+from pgcli.rows import Layout
+from pgcli.sinks import (
+    Record,
+    Sink,
+    Written,
+    check_place,
+    format_of,
+    open_record,
+    open_sink,
+)
+from pgcli.state.run_state import State
+
+if TYPE_CHECKING:
+    from pgcli.sinks.column_types import Kinds
+
+
+@dataclass
+class Output:
+    """The sink of a run. With a `state`, `rows` were there before it, some of them errors.
+
+    `retries` says that rows with errors are made again.
+    """
+
+    sink: Sink | Record
+    settings: dict[str, object]
+    state: State | None = None
+    rows: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    retries: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a run before this one began it."""
+        return self.state is not None and self.state.is_old
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """What is there already, as the run asks it."""
+        return None if self.state is None else cast(Record, self.sink)
+
+    def settle(self, learned: dict[str, object], told: dict[str, object]) -> None:
+        """Add what only the loaded model tells. Raises OutputExists where that was another."""
+        self.settings |= learned
+        if self.state is not None:
+            self.state.insist(dict(self.settings), told)
+        self.settings |= told
+
+
+@contextmanager
+def opened(
+    plan: Plan, screen: Screen, above: Callable[[Answer], str] | None = None
+) -> Iterator[Output]:
+    """The output that the plan names, this run's alone within the block.
+
+    On a terminal `above` is what stands before a row's text.
+
+    What can be refused about it is refused here: raises UsageError, OutputInUse, OutputExists and
+    OutputFailed.
+    """
+    chosen, settings = plan.options.output, settings_of(plan)
+    written_as = check_output(plan)
+    if written_as in ("stream", "text"):
+        yield Output(unrecorded(plan, screen, above), settings)
+        return
+    with State(
+        Path(chosen.output),
+        overwrite=chosen.overwrite,
+        stays=written_as == "parquet",
+        part=plan.shard.part if plan.shard else "",
+    ) as state:
+        screen.noted = state.diary.note
+        state.diary.note("pgcli " + " ".join(map(without_user, sys.argv[1:])))
+        state.insist(dict(settings))
+        with state.lists() as lists:
+            plan.source.go_by(lists)
+        yield recorded(plan, state, settings, screen)
+
+
+def check_output(plan: Plan) -> Literal["stream"] | Written:
+    """How the output is written; what can be refused about it without making anything is."""
+    chosen = plan.options.output
+    written_as = format_of(chosen.output, chosen.format) if chosen.output != "-" else "stream"
+    if plan.shard is not None and (written_as != "folder" or chosen.overwrite):
+        raise UsageError(
+            "--shard needs a folder of Parquet files to write to, and none of an earlier run",
+            hint="name it with a slash at its end, -o rows/, and leave --overwrite out",
+        )
+    if plan.options.running.retry_errors and (
+        written_as in ("stream", "text") or plan.options.input.limit is not None
+    ):
+        raise UsageError(
+            "--retry-errors goes through all of an output that a run can go on with",
+            hint="name the one whose errors are meant, -o rows.jsonl, and leave --limit out",
+        )
+    if written_as == "stream":
+        if sys.stdout is None:
+            raise OutputFailed("standard output is closed", hint="name a file: -o rows.jsonl")
+        return "stream"
+    check_place(Path(chosen.output), overwrite=chosen.overwrite, written_as=written_as)
+    return written_as
+
+
+def layout_of(plan: Plan) -> Layout:
+    """The columns of the plan's rows."""
+    return Layout(
+        timing=not plan.options.output.no_timing,
+        extras=plan.question.extra_columns,
+        keep=plan.options.input.keep,
+    )
+
+
+def unrecorded(plan: Plan, screen: Screen, above: Callable[[Answer], str] | None) -> Sink:
+    """An output that no run goes on with: a pipe, or text for people."""
+    chosen = plan.options.output
+    return open_sink(
+        chosen.output,
+        layout_of(plan),
+        format=chosen.format,
+        overwrite=chosen.overwrite,
+        stdout=screen.rows() if chosen.output == "-" else None,
+        above=above,
+    )
+
+
+def recorded(plan: Plan, state: State, settings: dict[str, object], screen: Screen) -> Output:
+    """The output with what is there of it; with --retry-errors all that is no error is known."""
+    opening = partial(
+        open_record,
+        state,
+        layout_of(plan),
+        format_of(plan.options.output.output, plan.options.output.format),
+        settings=settings,
+        shard=plan.shard,
+        kinds=partial(kinds_of, plan),
+    )
+    sink: Record = opening()
+    if sink.torn:
+        screen.say(
+            f"{state.output} was cut amid a row: {sink.torn:,} bytes are kept in "
+            f"{state.folder / 'torn'}, and the row is made again"
+        )
+    if plan.options.running.retry_errors and sink.errors:
+        screen.say(
+            f"{sink.errors.total():,} rows with errors are asked again; {state.output} stays as it "
+            "is till all are there"
+        )
+        sink = opening(retry=True)
+        return Output(sink, settings, state, sink.rows, sink.errors, retries=True)
+    if sink.rows:
+        screen.say(f"going on with {state.output}: {sink.rows:,} rows are there")
+    return Output(sink, settings, state, rows=sink.rows, errors=sink.errors)
+
+
+def kinds_of(plan: Plan) -> Kinds:
+    """The types of the kept columns over the whole input; of standard input's all are text."""
+    from pgcli.sinks import column_types
+
+    names = plan.options.input.keep
+    if plan.source.total is None:
+        return column_types.as_text_all(names)
+    return column_types.kinds_of(names, lambda: (item.kept for item in plan.source))
+
+
+def insist_on_as_many(plan: Plan, output: Output, rows: int | None) -> None:
+    """Raise OutputExists where the input, which makes so many rows, has become shorter than what
+    was made of it; None where that is not known yet.
+    """
+    if plan.options.input.limit is None and rows is not None and output.rows > rows:
+        raise OutputExists(
+            f"{plan.options.output.output} has {output.rows:,} rows, and the input only makes "
+            f"{rows:,}",
+            hint="name the whole input; another -o begins anew, --overwrite replaces it",
+        )
+
+
+def nothing_left(plan: Plan, output: Output, screen: Screen) -> int:
+    """Say that all rows are there; the exit code is what the run that made them had.
+
+    It may have been killed before it could give them their place. Raises OutputExists where they
+    are not those of the input. A shard that has no rows begins nothing.
+    """
+    if not output.rows:
+        screen.say("nothing is to do: no row of the input is this shard's")
+        return 0
+    assert output.ledger is not None
+    place = 0
+    with output.sink:
+        for item in plan.items():
+            for prompt in item.prompts:
+                output.ledger.is_due(place, item, prompt)
+                place += 1
+    errors = output.errors.total()
+    chosen = plan.options.output
+    if chosen.draw is not None:
+        screen.say("nothing is drawn of rows that are there", hint="pgcli view --draw DIR does it")
+    if chosen.sidecar is not None:
+        screen.say(
+            "no text is written of rows that are there", hint="pgcli export --to txt does it"
+        )
+    with_errors = f", {errors:,} with errors (--retry-errors asks them again)" if errors else ""
+    screen.say(f"nothing is left to do: all {output.rows:,} rows are there{with_errors}")
+    return 3 if errors else 0

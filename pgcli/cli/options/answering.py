@@ -1,0 +1,116 @@
+"""Which model answers, and how: the options of the panels Model and Answering."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+from pgcli.checkpoints.find import DEMO
+from pgcli.cli.options import values
+from pgcli.cli.options.shared import Device, Dtype, Quantize, Revision, models, option
+
+if TYPE_CHECKING:
+    pass
+
+_model = partial(option, "Model")
+_answering = partial(option, "Answering")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Which model, and where and in which numbers it runs."""
+
+    model: Annotated[
+        str | None,
+        _model(
+            "--model",
+            metavar="NAME",
+            choices=models,
+            default=DEMO,
+            help="A folder, a name on the Hub, or demo, the built-in one.",
+        ),
+    ] = None
+    revision: Revision = None
+    adapter: Annotated[
+        str | None,
+        _model(
+            "--adapter",
+            metavar="NAME",
+            help="A LoRA to merge into the model: a folder or a name on the Hub.",
+        ),
+    ] = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    quantize: Quantize = "none"
+    batch_size: Annotated[
+        int | None,
+        _model(
+            "--batch-size",
+            metavar="N",
+            parser=values.batch_size,
+            default="auto",
+            help="Rows in one pass, or auto: as many as fit into memory.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """How answers come out of the model."""
+
+    max_new_tokens: Annotated[
+        int | None,
+        _answering(
+            "--max-new-tokens",
+            metavar="N",
+            parser=values.number(1),
+            default="caption 128, ask 64, detect 256, segment 512, ocr 512",
+            help="Longest answer, in tokens.",
+        ),
+    ] = None
+    temperature: Annotated[
+        float,
+        _answering(
+            "--temperature",
+            metavar="X",
+            parser=values.number(0.0),
+            help="Above 0: draw answers at random; 0: the likeliest token each time.",
+        ),
+    ] = 0.0
+    top_p: Annotated[
+        float,
+        _answering(
+            "--top-p",
+            metavar="X",
+            parser=values.number(0.0, 1.0, above=True),
+            help="Draw among the likeliest tokens that make up this share.",
+        ),
+    ] = 1.0
+    top_k: Annotated[
+        int,
+        _answering(
+            "--top-k",
+            metavar="N",
+            parser=values.number(0),
+            help="Draw among the N likeliest tokens; 0: among all.",
+        ),
+    ] = 0
+    seed: Annotated[
+        int,
+        _answering(
+            "--seed",
+            metavar="N",
+            parser=values.number(0),
+            help="Equal seeds draw equal answers, whatever the batches.",
+        ),
+    ] = 0
+    region: Annotated[
+        values.Region | None,
+        _answering(
+            "--region",
+            metavar="BOX",
+            parser=values.region,
+            help="Ask about xmin,ymin,xmax,ymax, in pixels of each upright picture.",
+        ),
+    ] = None

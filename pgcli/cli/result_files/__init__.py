@@ -1,0 +1,1 @@
+"""What the commands that read result files share: their rows, their images, their runs."""

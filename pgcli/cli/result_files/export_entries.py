@@ -1,0 +1,159 @@
+"""Rows of a result file gathered by picture, each with a name and a way to its bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path, PurePosixPath
+
+from pgcli.cli.job.draw.file_names import Names, apart
+from pgcli.cli.job.draw.originals import original
+from pgcli.cli.result_files.image_locator import Places, Search, picture_of, wanted
+from pgcli.cli.result_files.validate_rows import Survey, told
+from pgcli.errors import UsageError
+from pgcli.images import Limits, Size, Unreadable, file_header, header
+from pgcli.images.decoder_warnings import silence_decoders
+from pgcli.printable import encodable
+from pgcli.records import Fault, Item
+from pgcli.remote import Reach
+from pgcli.sources.paths import leads_inside, real, scheme
+from pgcli.sources.source_options import IMAGE_ENDINGS
+from pgcli.views.exports.entry import Entry, Format, Row, Wanted, untouched
+from pgcli.views.formats import ENDINGS
+
+CHANGED = Fault("missing", "The picture changed since it was answered.")
+
+
+class Gathering:
+    """The pictures of a result file's rows for one export, found as they are asked for."""
+
+    def __init__(self, results: Path, format: Format, given: Wanted, search: Search):
+        self._format, self._given, self._search = format, given, search
+        self._places = Places([results], search)
+        self._endings = frozenset[str]() if format.by_stem else IMAGE_ENDINGS
+        self._names = Names(self._endings, self._tidied)
+
+    def spare(self, target: Path) -> None:
+        """Raise UsageError where what the run read would be replaced by the target."""
+        root = os.path.realpath(target)
+        if read := next((path for path in self._places.read() if leads_inside(path, root)), None):
+            raise UsageError(
+                f"{read} was read by the run, and {target} is written", hint="name another with -o"
+            )
+
+    def entries(self, rows: Iterable[Row], prompt: str | None, root: str | None) -> Iterator[Entry]:
+        """The pictures of rows that were surveyed, one by one, each with a name of its own.
+
+        Raises UsageError for one that does not lie in the folder `root`.
+        """
+        silence_decoders()
+        good = told(rows, prompt, Survey())
+        for number, (_, same) in enumerate(groupby(good, key=picture_of), start=1):
+            group = tuple(same)
+            found = self._found(number, group[0])
+            names = self._named(number, group[0], found)
+            called = group[0]["image"] if root is None else self._within(root, group[0])
+            is_address = scheme(called) is not None
+            yield Entry(number, called, *names, found.path, found.read, group, is_address)
+
+    def _found(self, number: int, row: Row) -> Found:
+        """The picture, as far as the format asks for it: its bytes, or the file that it is."""
+        format, one = self._format, wanted(row)
+        if format.opens and self._given.pictures != "none":
+            item = self._places.item(number, one)
+        else:
+            is_asked = format.merged and not scheme(one.image)
+            path = self._places.file(one) if is_asked else None
+            item = Item(number, one.id, one.image, path)
+        # a text is put beside a picture whatever became of it
+        size = None if format.merged else (row["width"], row["height"])
+        return Found(item, size, self._search.reach)
+
+    def _tidied(self, part: str, is_folder: bool) -> str:
+        """A folder's or a file's name as it is to be within the export."""
+        pictures = frozenset[str]() if self._format.merged else IMAGE_ENDINGS
+        part = self._format.tidied(part, is_folder)
+        return apart(part, pictures | self._format.endings, is_folder=is_folder)
+
+    def _named(self, number: int, row: Row, found: Found) -> tuple[str, str, str]:
+        """What the picture is called within the export, where no other has the name: whole, without
+        its ending, and as it would be if nothing were in the way.
+        """
+        format, id_ = self._format, row["id"]
+        endings = (PurePosixPath(real(name)).suffix for name in (id_, row["image"]))
+        ending = next((one for one in endings if one.lower() in IMAGE_ENDINGS), "")
+        # a text lies beside a picture whatever its name's bytes; what an index names is UTF-8
+        asked = real(id_) if format.merged else encodable(real(id_))
+        asked = asked.removesuffix(ending) if format.by_stem else asked
+        own = Names(self._endings, untouched).claim(asked, number)
+        name = self._names.claim(asked, number)
+        if not ending and format.opens:
+            ending = found.ending
+        whole, wish = name.ended(format.called.get(ending.lower(), ending)), own.ended(ending)
+        if whole != wish and not format.merged and format.opens:
+            self._given.tally.rename(wish, whole)
+        return whole, name.stem, wish
+
+    def _within(self, root: str, row: Row) -> str:
+        """What the picture is called from the folder on. Raises UsageError where it is not."""
+        image, name = row["image"], ".."
+        if image and not scheme(image):
+            name = os.path.relpath(self._places.named(wanted(row)), root)
+        if name == ".." or name.startswith("../"):
+            raise UsageError(
+                f"{image} does not lie in {root}",
+                hint="--root names the folder that holds all pictures; leave it out for whole "
+                "paths",
+            )
+        return encodable(name)
+
+
+class Found:
+    """A row's picture: a file, bytes, or something at an address.
+
+    `size` is the width and height that it is to have; None where any will do.
+    """
+
+    def __init__(self, item: Item, size: tuple[int, int] | None, reach: Reach | None):
+        self._item, self._size, self._reach = item, size, reach
+
+    @cached_property
+    def path(self) -> str | None:
+        """The file, if it is one and holds the picture still; of any size, if it is called one.
+
+        A row from elsewhere may name any file of the user's.
+        """
+        path = self._item.path
+        if path is None or scheme(path) or not os.path.isfile(path):  # noqa: PTH113
+            return None
+        is_named = self._size is None and Path(path).suffix.lower() in IMAGE_ENDINGS
+        return path if is_named or self.ending else None
+
+    @cached_property
+    def ending(self) -> str:
+        """What files of the picture's format end in; nothing where it cannot be read."""
+        path = self._item.path
+        try:
+            if path is None or scheme(path):
+                return ENDINGS[self._opened[1]][0]
+            return ENDINGS[self._same(*file_header(path, Limits()))][0]
+        except Unreadable:
+            return ""
+
+    def read(self) -> bytes:
+        """The picture's bytes. Raises `Unreadable` where it is none, or another than it was."""
+        return self._opened[0]
+
+    @cached_property
+    def _opened(self) -> tuple[bytes, str]:
+        """The bytes, and their format."""
+        data = original(self._item, Limits(), self._reach)
+        return data, self._same(*header(data))
+
+    def _same(self, format: str, size: Size) -> str:
+        """The format, if the size is the row's, which late EXIF may turn. Raises `Unreadable`."""
+        if self._size is not None and sorted(size) != sorted(self._size):
+            raise Unreadable(CHANGED)
+        return format

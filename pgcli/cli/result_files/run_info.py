@@ -1,0 +1,81 @@
+"""What a page says of a result file: the settings of its run, and how far that is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pgcli.cli.commands.status import standing
+from pgcli.cli.result_files.reopen_input import told_in
+from pgcli.errors import UsageError
+from pgcli.printable import is_deep
+from pgcli.state.run_state import record_in
+from pgcli.state.state_folder import state_folder
+from pgcli.views.gallery.cards import ResultFile
+
+#: What a page that is passed on has no business to tell, and what only the program itself reads.
+UNTOLD = frozenset({"folder", "checkpoint", "columns"})
+
+
+def described(output: Path, called: str) -> ResultFile:
+    """The result file under the name it is called by, as far as anything is known of its run."""
+    record = record_in(state_folder(output)) or {}
+    settings = record.get("settings") or written_in(output)
+    told = dict(told_in(record))
+    facts = [*flattened({**settings, **told})]
+    if isinstance(record.get("begun"), str):
+        facts.append(("begun", record["begun"]))
+    objects = settings.get("objects")
+    asked = tuple(map(str, objects)) if isinstance(objects, list) else ()
+    sources = told.get("sources", settings.get("sources"))
+    pictures: Hashable = json.dumps([sources, settings.get("columns")], default=str)
+    return ResultFile(called, facts, asked, how_far(output), pictures if sources else ())
+
+
+def written_in(output: Path) -> Mapping[str, Any]:
+    """The settings that a Parquet file, or the first of a folder, carries; none elsewhere."""
+    import pyarrow
+    from pyarrow import parquet
+
+    from pgcli.sinks.chunk_store import SETTINGS
+
+    file = next(iter(sorted(output.glob("*.parquet"))), output) if output.is_dir() else output
+    if file.suffix.lower() != ".parquet" or not file.is_file():
+        return {}
+    try:
+        found = json.loads((parquet.read_schema(file).metadata or {}).get(SETTINGS, b"{}"))
+    except (OSError, ValueError, RecursionError, pyarrow.ArrowException):
+        return {}
+    return found if isinstance(found, dict) and not is_deep(found) else {}
+
+
+def flattened(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Names and values as words, those of inner ones with the outer name before; nothing empty."""
+    for name, value in settings.items():
+        if name in UNTOLD or value is None or value == [] or value == {} or value is False:
+            continue
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{above}{name} ")
+        else:
+            yield f"{above}{name}".replace("_", " "), words(value)
+
+
+def words(value: object) -> str:
+    """A setting as a person reads it."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(str, value))
+    return "yes" if value is True else str(value)
+
+
+def how_far(output: Path) -> str:
+    """A note on a run that is not complete; empty for one that is, and where no run is known."""
+    try:
+        told = standing(output)
+    except UsageError:
+        return ""
+    of = f" of {told.total:,}" if told.total is not None else ""
+    if told.state == "running":
+        return f"the run goes on: {told.rows:,}{of} rows so far"
+    return f"the run stopped at {told.rows:,}{of} rows" if told.state == "stopped" else ""

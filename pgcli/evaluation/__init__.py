@@ -1,0 +1,1 @@
+"""Answers against the truth."""

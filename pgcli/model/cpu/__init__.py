@@ -1,0 +1,1 @@
+"""Products of packed and int8 weights on processors."""

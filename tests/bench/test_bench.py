@@ -1,0 +1,633 @@
+"""`pgcli bench`: speeds of real runs on equal inputs, the limit, and what the command says."""
+
+import json
+import shutil
+import sys
+import time
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from pgcli import tasks
+from pgcli.bench import loading, machine, roofline, running
+from pgcli.bench.agreement import agreement, histogram
+from pgcli.bench.machine import Machine, Product
+from pgcli.bench.measure import in_turns, ratio, speed
+from pgcli.bench.ours import Ours
+from pgcli.bench.plan import Lengths, Plan
+from pgcli.bench.plot import svg
+from pgcli.bench.roofline import Roof, Stages, Workload, limit
+from pgcli.bench.theirs import Listener, Theirs
+from pgcli.bench.work import Run, Shelf, Work
+from pgcli.checkpoints import files, weights
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.cli.app import main
+from pgcli.cli.commands.bench import answered
+from pgcli.engine import loading as engines
+from pgcli.engine import preparing
+from pgcli.engine.trial import Trial
+from pgcli.errors import NoUsableDevice
+from pgcli.model.paligemma import PaliGemma
+from pgcli.model.siglip import normalise
+from pgcli.proof import theirs as peer
+from pgcli.proof.patterns import SIZES, drawings, patterns
+
+ROOT = Path(__file__).parents[2]
+PROMPTS = ("caption en", "ocr", "answer en which colour does the shape in the middle have?")
+SLEPT = 0.5  # seconds: far more than a run of the tiny model takes
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """A machine that is not measured, but where a test asks for it."""
+    told = Machine("a machine", 1, (Product("large", "float32", 1, 1, 1, 1e12),), 1e10, 1e10)
+    monkeypatch.setattr(machine, "measured", lambda *given: told)
+
+
+def measured(folder, **plan):
+    given = {"batch_sizes": (2,), "rounds": 2, "pictures": 3, "lengths": (Lengths(4, 4),)}
+    return running.bench(
+        Checkpoint("tiny", folder),
+        drawings(),
+        Plan(**(given | plan)),
+        device="cpu",
+        dtype="float32",
+        pipeline=answered,
+        waiting=lambda message: nullcontext(),
+    )
+
+
+@pytest.fixture
+def sides(tiny, tmp_path):
+    """Both programs on the tiny checkpoint, and what makes work for them."""
+    return make_sides(tiny, tmp_path)
+
+
+def make_sides(folder, tmp_path, *, static=False):
+    engine = engines.load(Checkpoint("tiny", folder), device="cpu", dtype="float32")
+    config = engine.model.config
+    with peer.silence():
+        model, sharing = loading.beside(engine, folder, 2)
+        assert not sharing
+        about = files.preprocessing(folder, config.vision.resolution)
+        size = engine.vocabulary.size
+        other = Theirs(model, folder, config, about, vocabulary=size, static=static)
+    shelf = Shelf(drawings(), engine.square, tmp_path)
+
+    def work(lengths, *, pictures=3, prompts=PROMPTS, batch=4):
+        looked, stored = shelf.first(pictures)
+        question = tasks.ask(prompts, max_new_tokens=lengths.most)
+        ids = [engine.vocabulary.prompt(prompt) for prompt in prompts]
+        return Work(looked, stored, question, ids, lengths.of(pictures * len(prompts)), batch)
+
+    return Ours(engine, answered), other, work
+
+
+class TestEqualInputs:
+    def test_both_are_given_the_same_pixels_and_the_same_ids(self, tiny, monkeypatch):
+        asked, given = [], []
+        ask, padded = engines.Engine.ask, Theirs._padded
+
+        def asking(engine, stream, question, **more):
+            stream = list(stream)
+            asked.append((engine, [picture for _, picture in stream], question))
+            return ask(engine, stream, question, **more)
+
+        def padding(side, prompts):
+            given.append(prompts)
+            return padded(side, prompts)
+
+        generated = []
+        load = peer.load
+
+        def loaded(*arguments):
+            model = load(*arguments)
+            generate = model.generate
+
+            def generating(**inputs):
+                generated.append(inputs)
+                return generate(**inputs)
+
+            model.generate = generating
+            return model
+
+        monkeypatch.setattr(engines.Engine, "ask", asking)
+        monkeypatch.setattr(Theirs, "_padded", padding)
+        monkeypatch.setattr(peer, "load", loaded)
+        measured(tiny, scopes=("arrays",), rounds=1)
+        engine, pictures, question = asked[-1]
+        about = files.preprocessing(tiny, 56)
+        squares = torch.stack([torch.from_numpy(one.pixels) for one in pictures])
+        mean, std = torch.tensor(about.mean), torch.tensor(about.std)
+        seen = torch.cat([inputs["pixel_values"] for inputs in generated[-2:]])
+        assert torch.equal(seen, normalise(squares, mean, std, torch.float32))
+        ids = engine.vocabulary.prompt(question.templates[0])
+        assert given[-1] == [ids]
+        tail = generated[-1]["input_ids"][0].tolist()
+        assert tail == [engine.model.config.image_token] * 16 + ids
+        assert not generated[-1]["token_type_ids"].any()
+
+    def test_no_two_drawn_pictures_are_alike(self):
+        drawn = drawings()
+        first = [next(drawn) for _ in range(40)]
+        assert len({item.data for item in first}) == len({item.id for item in first}) == 40
+        assert first[: len(SIZES)] == patterns()
+
+    def test_prompts_of_several_lengths_have_the_same_tokens_in_both(self, sides):
+        ours, theirs, work = sides
+        given = work(Lengths(3, 9))
+        mine, other = ours.arrays(given), theirs.arrays(given)
+        assert mine.tokens == other.tokens
+        assert [len(tokens) for tokens in mine.tokens] == list(given.lengths)
+        assert len(set(given.lengths)) > 2
+
+    def test_the_second_generation_too(self, tiny2, tmp_path):
+        ours, theirs, work = make_sides(tiny2, tmp_path)
+        given = work(Lengths(5, 5))
+        assert ours.arrays(given).tokens == theirs.arrays(given).tokens
+        assert theirs.attention["decoder"] == "eager"
+
+    def test_a_static_cache_changes_no_token(self, tiny, tmp_path):
+        ours, theirs, work = make_sides(tiny, tmp_path, static=True)
+        given = work(Lengths(2, 4), pictures=2)
+        assert theirs.name == "transformers, static cache"
+        assert ours.arrays(given).tokens == theirs.arrays(given).tokens
+
+    def test_tokens_that_are_never_generated_here_are_ruled_out_there(self, sides):
+        _, theirs, _ = sides
+        score_BV = torch.arange(8.0).repeat(2, 1)
+        with Listener(theirs.model, torch.device("cpu"), vocabulary=6, image_token=4) as listener:
+            listener.begin()
+            assert listener(torch.zeros(2, 1), score_BV).argmax(-1).tolist() == [5, 5]
+            score_BV[:, 5] = 0
+            assert listener(torch.zeros(2, 1), score_BV).argmax(-1).tolist() == [3, 3]
+
+    def test_natural_answers_end_by_themselves_in_both(self, sides):
+        ours, theirs, work = sides
+        config = ours._engine.model.config
+        given = work(Lengths(1, 12, natural=True))
+        common = max((t for row in ours.arrays(given).tokens for t in row), key=lambda t: t)
+        endings = replace(config, stop_tokens=(common,))
+        ours._engine.model.config = theirs._config = endings
+        mine, other = ours.arrays(given), theirs.arrays(given)
+        assert mine.tokens == other.tokens
+        ended = [row for row in mine.tokens if row[-1] == common]
+        assert ended
+        assert all(common not in row[:-1] for row in mine.tokens)
+
+    def test_both_write_a_row_for_every_file_and_prompt(self, sides, tmp_path):
+        ours, theirs, work = sides
+        given, written = work(Lengths(3, 3), prompts=PROMPTS[:1]), []
+        for side in (ours, theirs):
+            output = tmp_path / "rows.jsonl"
+            run = side.files(given, output)
+            assert len(run.tokens) == given.rows
+            written.append([json.loads(line) for line in output.read_text().splitlines()])
+        mine, other = written
+        assert [row["image"] for row in mine] == [row["image"] for row in other]
+        assert [row["answer"] for row in mine] == [row["answer"] for row in other]
+
+
+class TestSpeeds:
+    def test_a_side_that_is_slowed_shows(self, tiny, monkeypatch):
+        encode = PaliGemma.encode
+
+        def slow(*given):
+            time.sleep(SLEPT)
+            return encode(*given)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(PaliGemma, "encode", slow)
+            slowed = measured(tiny, scopes=("device", "arrays"), pictures=2)
+        answered = Theirs._answered
+
+        def slow_theirs(*given):
+            time.sleep(SLEPT)
+            return answered(*given)
+
+        monkeypatch.setattr(Theirs, "_answered", slow_theirs)
+        others = measured(tiny, scopes=("arrays",), pictures=2)
+        device, arrays = slowed.results
+        for result in (device, arrays):
+            assert min(result.speeds[0].seconds) >= SLEPT
+        assert device.splits[0].seconds.vision >= SLEPT > device.splits[0].seconds.decode
+        assert min(others.results[0].speeds[1].seconds) >= SLEPT
+        assert arrays.ratios[0].times < others.results[0].ratios[0].times
+
+    def test_runs_take_turns_there_and_back(self):
+        order = []
+
+        def act(name):
+            def run():
+                order.append(name)
+                return Run(float(len(order)), Stages(0, 0, 0), ())
+
+            return run
+
+        runs = in_turns([act("A"), act("B")], rounds=3)
+        assert "".join(order) == "ABBAAB"
+        assert [run.seconds for run in runs[1]] == [2, 3, 6]
+
+    def test_the_ratio_is_of_medians_and_its_range_of_rounds(self):
+        told = ratio("other", [1.0, 2.0, 4.0], [3.0, 3.0, 20.0])
+        assert (told.times, told.lowest, told.highest) == (1.5, 1.5, 5.0)
+        pace = speed("this", 8, [1.0, 2.0, 4.0])
+        assert (pace.rows_per_second, pace.slowest, pace.fastest) == (4.0, 2.0, 8.0)
+
+    def test_each_side_has_its_own_best_batch_size(self, tiny):
+        report = measured(tiny, batch_sizes=(1, 2), scopes=("device", "arrays"))
+        assert [one.batch_size for one in report.results] == [1, 1, 2, 2]
+        for top in report.best:
+            alike = [one for one in report.results if one.scope == top.scope]
+            for side in (0, 1):
+                speeds = {one.batch_size: one.speeds[side] for one in alike}
+                fastest = max(speeds.values(), key=lambda one: one.rows_per_second)
+                assert top.speeds[side] == fastest == speeds[top.batch_sizes[side]]
+            mine, other = (one.rows_per_second for one in top.speeds)
+            assert top.times == (mine / other,)
+
+    def test_more_time_makes_longer_runs(self, tiny, monkeypatch):
+        monkeypatch.setattr(running, "MOST_PICTURES", 8)  # reached soon, so that a busy machine may
+        short, long = (
+            measured(tiny, scopes=("arrays",), pictures=None, seconds=seconds, rounds=1)
+            for seconds in (0.0, 60.0)
+        )
+        assert short.results[0].rows == 2  # one batch at least
+        assert long.results[0].rows > 2
+
+
+class TestAgreement:
+    def test_it_is_whole_where_both_answer_alike_and_falls_with_a_changed_weight(
+        self, tiny, monkeypatch
+    ):
+        assert measured(tiny, scopes=("arrays",)).results[0].agreements[0].share == 1
+        whole = weights.load
+
+        def load(*arguments, **options):
+            model = whole(*arguments, **options)
+            model.decoder.layers[1].mlp.down_proj.weight.mul_(-1)
+            return model
+
+        monkeypatch.setattr(weights, "load", load)
+        told = measured(tiny, scopes=("device",)).results[0].agreements[0]
+        assert told.share < 1
+        assert told.same_rows < told.rows == 3
+
+    def test_what_comes_after_a_parting_counts_for_nothing(self):
+        told = agreement("other", [(1, 2, 3), (4, 5)], [(1, 9, 3), (4, 5)])
+        assert (told.same_rows, told.same_tokens, told.tokens, told.share) == (1, 3, 5, 0.6)
+        assert agreement("other", [(1,)], [(1, 2)]).share == 0.5
+        assert histogram([(1,), (1, 2), (3,)]) == {1: 2, 2: 1}
+
+
+class TestRoofline:
+    @pytest.mark.parametrize("generation", [1, 2])
+    def test_flop_are_those_that_pytorch_counts_in_both_programs(self, tiny, tiny2, generation):
+        folder = tiny if generation == 1 else tiny2
+        config = files.config(folder)
+        model = weights.load(folder, config, dtype=torch.float32)
+        with peer.silence():
+            other = peer.load(folder, torch.float32, torch.device("cpu"))
+        rows, prompt, size = 2, 5, config.vision.resolution
+        pixels, token_BT = torch.zeros(rows, 3, size, size), torch.ones(rows, prompt).long()
+        slots = config.image_tokens + prompt
+        seen = roofline.vision(config, rows, 4).flops
+        whole = roofline.prefill(config, rows, prompt, 4, trimmed=False).flops
+        trimmed = roofline.prefill(config, rows, prompt, 4, trimmed=True).flops
+        more = roofline.step(config, rows, slots + 1, 4).flops
+
+        patch_BPD = model.encode(pixels)
+        cache = model.cache(rows=rows, slots=slots + 1)
+        assert counted(lambda: model.encode(pixels)) == seen
+        read = counted(lambda: model.prefill(patch_BPD, token_BT, None, cache))
+        assert read in (whole, trimmed)
+        assert counted(lambda: model.step(token_BT[:, 0], cache)) == more
+
+        image_BP = torch.full((rows, config.image_tokens), config.image_token)
+        token_BS = torch.cat([image_BP, token_BT], dim=1)
+        types = torch.zeros_like(token_BS)
+
+        def passes(tokens):
+            settings = {"max_new_tokens": tokens, "do_sample": False, "eos_token_id": None}
+            other.generation_config = peer.imported().GenerationConfig(pad_token_id=0, **settings)
+            inputs = {"input_ids": token_BS, "pixel_values": pixels, "token_type_ids": types}
+            return counted(lambda: other.generate(**inputs, attention_mask=torch.ones_like(types)))
+
+        with peer.silence():
+            assert passes(1) == seen + whole
+            if config.decoder.window is None:  # transformers lets go of what a window hides
+                assert passes(2) == seen + whole + more
+
+    def test_bytes_are_those_of_the_weights_and_of_the_cache(self, tiny):
+        config = files.config(tiny)
+        model = weights.load(tiny, config, dtype=torch.float32)
+        names = [n for n, p in model.decoder.named_parameters() if p.ndim == 2]
+        matrices = sum(dict(model.decoder.named_parameters())[n].nbytes for n in names)
+        slots, rows = 30, 3
+        moved = (
+            model.cache(rows=rows, slots=slots + 1).nbytes + rows * 8 * config.decoder.vocab_size
+        )
+        assert roofline.step(config, rows, slots, 4).bytes == matrices + moved
+        eye = [*model.vision.parameters(), *model.projector.parameters()]
+        assert 0.8 < roofline.vision(config, 1, 4).bytes / sum(p.nbytes for p in eye) < 1
+
+    def test_a_3b_on_an_h200_has_the_limit_that_was_worked_out_by_hand(self):
+        config = files.read_config(
+            {
+                "model_type": "paligemma",
+                "image_token_index": 257152,
+                "text_config": {
+                    "model_type": "gemma",
+                    "hidden_size": 2048,
+                    "intermediate_size": 16384,
+                    "num_attention_heads": 8,
+                    "num_hidden_layers": 18,
+                    "num_key_value_heads": 1,
+                    "vocab_size": 257216,
+                },
+                "vision_config": {
+                    "hidden_size": 1152,
+                    "intermediate_size": 4304,
+                    "num_attention_heads": 16,
+                    "num_hidden_layers": 27,
+                    "patch_size": 14,
+                    "image_size": 224,
+                },
+            }
+        )
+        assert roofline.vision(config, 1, 2).flops == pytest.approx(0.220e12, rel=0.01)
+        read = roofline.prefill(config, 1, 16, 2, trimmed=False)
+        assert read.flops == pytest.approx(1.090e12, rel=0.001)
+        kept = roofline.prefill(config, 1, 16, 2, trimmed=True).flops / read.flops
+        assert kept == pytest.approx(1 - 0.055, abs=0.002)
+        work = Workload(256, 16, [32] * 256, 2, trimmed=False)
+        seconds = limit(config, work, Roof(790e12, 4.3e12)).total
+        assert 256 / seconds == pytest.approx(538, rel=0.01)
+
+    def test_a_row_that_ended_takes_nothing(self, tiny):
+        config, roof = files.config(tiny), Roof(1e9, 1e9)
+        equal = limit(config, Workload(4, 5, [8] * 4, 4), roof)
+        uneven = limit(config, Workload(4, 5, [2, 2, 2, 8], 4), roof)
+        assert uneven.vision == equal.vision
+        assert uneven.decode == pytest.approx(equal.decode * 10 / 28, rel=0.05)
+        assert limit(config, Workload(4, 5, [1] * 4, 4), roof).decode == 0
+
+    def test_this_machine_s_rates_are_measured_at_the_model_s_shapes(self, tiny, monkeypatch):
+        monkeypatch.undo()
+        monkeypatch.setattr(machine, "PRODUCT_SECONDS", 0.0)
+        monkeypatch.setattr(machine, "BUFFER_BYTES", 2**20)
+        monkeypatch.setattr(machine, "LARGE", ("large", 32, 64, 64))
+        config = files.config(tiny)
+        told = machine.measured(config, 2, torch.device("cpu"), torch.bfloat16)
+        names = [product.name for product in told.products]
+        assert names[0] == "large"
+        assert len(names) == 8
+        assert {product.dtype for product in told.products} == {"bfloat16"}
+        assert told.products[-1].inner == config.decoder.mlp_dim
+        assert told.roof.flops_per_second == max(p.flops_per_second for p in told.products)
+        assert told.roof.bytes_per_second > 1e6
+        slow = replace(
+            told,
+            products=tuple(replace(p, flops_per_second=1.0) for p in told.products),
+            read_bytes_per_second=1e18,
+        )
+        assert machine.best(slow, told).products == told.products
+        assert machine.best(told, slow).roof.bytes_per_second == 1e18
+
+
+def counted(act):
+    """FLOP of a call, with attention in operations that are counted."""
+    with (
+        FlopCounterMode(display=False) as counter,
+        sdpa_kernel(SDPBackend.MATH),
+        torch.inference_mode(),
+    ):
+        act()
+    return counter.get_total_flops()
+
+
+class TestTrial:
+    def test_rows_of_one_batch_end_at_lengths_of_their_own(self, sides):
+        ours, _, work = sides
+        given = work(Lengths(1, 1), pictures=4, prompts=PROMPTS[:1])
+        alone = [ours.arrays(replace(given, lengths=[9] * 4, batch=1)).tokens]
+        for lengths in ([9, 1, 4, 2], [1, 1, 1, 9], [3, 9, 9, 9]):
+            together = ours.arrays(replace(given, lengths=lengths)).tokens
+            assert together == tuple(
+                row[:length] for row, length in zip(alone[0], lengths, strict=True)
+            )
+
+    def test_the_model_has_no_say_in_a_forced_length(self, sides):
+        ours, _, work = sides
+        given = work(Lengths(6, 6), prompts=PROMPTS[:1])
+        natural = ours.arrays(given).tokens
+        config = ours._engine.model.config
+        ours._engine.model.config = replace(config, stop_tokens=tuple(range(1000)))
+        assert ours.arrays(given).tokens == natural
+
+    def test_without_one_no_tokens_are_kept(self, sides):
+        ours, _, work = sides
+        given = work(Lengths(4, 4), prompts=PROMPTS[:1])
+        stream = [
+            (n, replace(picture, item=replace(picture.item, prompts=PROMPTS[:1])))
+            for n, picture in enumerate(given.pictures)
+        ]
+        answers = list(ours._engine.ask(stream, given.question))
+        assert len(answers) == 3
+        assert Trial().tokens == {}
+
+
+def test_transformers_is_spared_a_copy_of_the_head_for_every_row(sides, monkeypatch):
+    """Of rows that do not lie one after another PyTorch multiplies each by a copy of its own."""
+    _, theirs, work = sides
+    seen = []
+    theirs.model.lm_head.register_forward_hook(
+        lambda _, given, out: seen.append(given[0].is_contiguous())
+    )
+    theirs.arrays(work(Lengths(2, 2)))
+    assert seen
+    assert all(seen)
+
+
+class TestRoom:
+    def test_where_two_copies_do_not_fit_both_run_on_one(self, tiny, monkeypatch):
+        # as on a GPU, where weights stay as they are stored
+        monkeypatch.setattr(preparing, "can_lay_out", lambda dtype: False)
+        engine = engines.load(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
+        size = sum(parameter.nbytes for parameter in engine.model.parameters())
+        monkeypatch.setattr(loading, "row_bytes", lambda config, itemsize: 1)
+        monkeypatch.setattr(loading, "free_bytes", lambda device: size)
+        with peer.silence():
+            model, sharing = loading.beside(engine, tiny, 8)
+            own = peer.load(tiny, torch.float32, torch.device("cpu"))
+        assert sharing
+        places = {p.untyped_storage().data_ptr() for p in engine.model.parameters()}
+        assert {p.untyped_storage().data_ptr() for p in model.parameters()} == places
+        assert all(map(torch.equal, model.parameters(), own.parameters()))
+        assert all(map(torch.equal, model.buffers(), own.buffers()))
+        told = measured(tiny, scopes=("arrays",))
+        assert told.sharing
+        assert told.results[0].agreements[0].share == 1
+
+    def test_weights_laid_out_for_a_processor_are_not_shared(self, tiny, monkeypatch, sides):
+        monkeypatch.setattr(loading, "SHARE_OF_FREE", 0.0)
+        with peer.silence(), pytest.raises(NoUsableDevice, match="for each program"):
+            loading.beside(sides[0]._engine, tiny, 2)
+
+    def test_weights_that_only_this_code_reads_are_not_shared(self, tiny):
+        model = weights.load(tiny, files.config(tiny), dtype=torch.float32)
+        model.decoder.layers[0].mlp.down_proj = torch.nn.Identity()
+        with peer.silence(), pytest.raises(NoUsableDevice, match="for each program"):
+            loading.shared(model, tiny)
+
+    def test_a_batch_without_memory_is_left_out_and_said(self, tiny, monkeypatch):
+        arrays = Ours.arrays
+
+        def exhausted(side, work):
+            if work.batch > 1:
+                raise NoUsableDevice("the device has no memory left")
+            return arrays(side, work)
+
+        monkeypatch.setattr(Ours, "arrays", exhausted)
+        report = measured(tiny, batch_sizes=(1, 2), scopes=("arrays",))
+        assert [one.batch_size for one in report.results] == [1]
+        assert report.left_out == ("batches of 2: the device has no memory left",)
+        with pytest.raises(NoUsableDevice, match="no memory left"):
+            measured(tiny, batch_sizes=(2, 4), scopes=("arrays",))
+
+
+#: What the JSON has at each level: scripts outside rely on the names.
+KEYS = {
+    "": "model path revision pgcli device dtype torch transformers attention sharing pictures "
+    "prompts rounds machine results best left_out",
+    "machine": "device threads products copied_bytes_per_second read_bytes_per_second",
+    "results": "scope lengths batch_size rows speeds ratios agreements seen splits limit",
+    "best": "scope lengths batch_sizes speeds times",
+}
+
+
+class TestCommand:
+    QUICK = ("--rounds", "1", "--seconds", "0", "--limit", "2")
+
+    def test_it_prints_tables_and_writes_json_and_a_plot(self, tiny, tmp_path, capsys):
+        output, plot = tmp_path / "bench.json", tmp_path / "bench.svg"
+        arguments = [str(tiny), "--batch-size", "2,1", "--new-tokens", "2-5", "--natural"]
+        written = ["-o", str(output), "--plot", str(plot)]
+        assert main(["bench", *arguments, *self.QUICK, *written]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        lines = [line.split("\t") for line in out.splitlines()]
+        assert lines[0] == [
+            *("scope", "tokens", "batch", "rows", "program"),
+            *("images/s", "range", "ratio", "agreement"),
+        ]
+        assert {line[0] for line in lines[1:25]} == {
+            *("device only", "arrays to tokens", "files to rows")
+        }
+        told = json.loads(output.read_text())
+        assert set(told) == set(KEYS[""].split())
+        assert set(told["machine"]) == set(KEYS["machine"].split())
+        for name in ("results", "best"):
+            assert all(set(one) == set(KEYS[name].split()) for one in told[name])
+        kinds = [(one["scope"], one["lengths"], one["batch_size"]) for one in told["results"]]
+        assert len(kinds) == len(set(kinds)) == 3 * 2 * 2
+        for one in told["results"]:
+            assert [speed["name"] for speed in one["speeds"]] == ["pgcli", "transformers"]
+            assert sum(one["seen"].values()) == one["rows"] == 2
+            assert (one["limit"] is not None) == (one["scope"] == "device") == bool(one["splits"])
+            assert 0 <= one["agreements"][0]["share"] <= 1
+        picture = ElementTree.fromstring(plot.read_text())
+        assert len(picture.findall(".//{http://www.w3.org/2000/svg}polyline")) == 2 * (3 + 2 + 2)
+
+    def test_a_terminal_gets_tables_that_line_up(self, tiny, capsys, monkeypatch):
+        from pgcli.cli.ui import stdout
+
+        monkeypatch.setattr(stdout, "is_terminal", lambda stream: True)
+        monkeypatch.setenv("COLUMNS", "160")
+        command = ["bench", str(tiny), "--scope", "device", "--batch-size", "2", *self.QUICK]
+        assert main(command) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].index("program") == lines[1].index("pgcli")
+        assert any(line.startswith("matrix products") for line in lines)
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "said"),
+        [
+            (["--batch-size", "1,x"], 2, "x"),
+            (["--batch-size", "0"], 2, "0"),
+            (["--batch-size", "auto,2"], 2, "auto"),
+            (["--new-tokens", "9-4"], 2, "9-4"),
+            (["--scope", "moon"], 2, "moon"),
+            (["--rounds", "0"], 2, "0"),
+            (["-o", "nowhere/bench.json"], 2, "nowhere"),
+            (["-o", "there.json"], 13, "exists"),
+            (["--plot", "there.json"], 13, "exists"),
+            (["--images", "empty"], 4, "no picture"),
+            (["--images", "broken"], 4, "no picture to measure with"),
+            (["--device", "cuda:7"], 17, "CUDA"),
+        ],
+    )
+    def test_what_cannot_be_measured_is_said_with_the_contracts_code(
+        self, tiny, tmp_path, monkeypatch, capsys, arguments, code, said
+    ):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "broken").mkdir()
+        (tmp_path / "broken" / "a.png").write_text("no picture")
+        (tmp_path / "there.json").write_text("{}")
+        assert main(["bench", str(tiny), *self.QUICK, *arguments]) == code
+        assert said in capsys.readouterr().err
+        assert (tmp_path / "there.json").read_text() == "{}"
+
+    def test_without_transformers_the_command_that_installs_it_is_told(
+        self, tiny, monkeypatch, capsys
+    ):
+        monkeypatch.setitem(sys.modules, "transformers", None)
+        assert main(["bench", str(tiny), *self.QUICK]) == 2
+        assert "pip install" in capsys.readouterr().err
+
+    def test_a_model_that_is_not_there_is_exit_10(self, capsys):
+        assert main(["bench", "./no-such-folder", *self.QUICK]) == 10
+
+
+def test_the_plot_is_as_safe_as_a_name_is_hostile(tiny):
+    report = measured(tiny, scopes=("device",))
+    picture = svg(report, "<script>\x1b[31m & co")
+    assert "<script>" not in picture
+    assert "\x1b" not in picture
+    words = [one.text for one in ElementTree.fromstring(picture).iter() if one.text]
+    assert "<script>\\x1b[31m & co" in words
+    assert {"pgcli", "transformers", "limit"} <= set(words)
+
+
+def test_no_code_of_a_checkpoint_is_run_to_measure_it(tiny, tmp_path, monkeypatch):
+    """Tokenizer and configuration may name code; transformers, left to itself, would ask."""
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    ran, asked = tmp_path / "ran", []
+    monkeypatch.setattr("builtins.input", lambda *told: asked.append(told) or "y")
+    (folder / "own.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass Own: pass\n")
+    for name, auto in (
+        ("tokenizer_config.json", {"AutoTokenizer": ["own.Own", None]}),
+        ("config.json", {"AutoConfig": "own.Own"}),
+    ):
+        values = json.loads((folder / name).read_text())
+        named = {"auto_map": auto, "model_type": "own"} if name == "config.json" else {}
+        named = named or {"auto_map": auto, "tokenizer_class": "Own"}
+        (folder / name).write_text(json.dumps(values | named))
+    config = files.config(tiny)
+    model = weights.load(tiny, config, dtype=torch.float32)
+    with suppress(ValueError, OSError):  # transformers may refuse it, and must not run it
+        loading.shared(model, folder)
+    preprocessing = files.preprocessing(tiny, config.vision.resolution)
+    reference = peer.load(tiny, torch.float32, torch.device("cpu"))
+    measured = Theirs(reference, folder, config, preprocessing, vocabulary=300)
+    with suppress(ValueError, OSError):
+        assert measured._tokenizer is not None
+    assert not ran.exists()
+    assert not asked

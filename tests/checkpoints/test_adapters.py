@@ -1,0 +1,478 @@
+"""LoRA folders as PEFT writes them: merged here, they answer as PEFT's model does."""
+
+import json
+import shutil
+import warnings
+
+import peft
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import PaliGemmaForConditionalGeneration
+
+from pgcli.checkpoints import adapters, files, weights
+from pgcli.checkpoints.adapter_config import read
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine import loading
+from pgcli.engine.preparing import prepare
+from pgcli.errors import InvalidCheckpoint
+from tests.support.tiny import PATCHES, RESOLUTION
+
+WEIGHTS = "adapter_model.safetensors"
+PROMPTS = torch.tensor([[2, 40, 41, 108], [2, 50, 60, 108], [2, 9, 12, 108]])
+DECODER = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+SOME = {"target_modules": ["q_proj", "v_proj"]}
+EXACT = {"rtol": 0, "atol": 1e-4}
+PREFIX = "base_model.model."
+QUERY = f"{PREFIX}model.language_model.layers.1.self_attn.q_proj"
+# PEFT's own words on adapting both ends of one matrix, and on settings that do nothing
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::FutureWarning", "ignore::RuntimeWarning:peft"
+)
+
+
+@pytest.fixture(params=[1, 2], ids=["gemma", "gemma2"])
+def base(request, tiny, tiny2):
+    """A checkpoint of either generation."""
+    return tiny if request.param == 1 else tiny2
+
+
+def reference(base, dtype=torch.float32):
+    model = PaliGemmaForConditionalGeneration.from_pretrained(base, dtype=dtype)
+    return model.eval().requires_grad_(False)
+
+
+def trained(base, folder, *, dtype=torch.float32, settings=None, **config):
+    """PEFT's model with random matrices and what else it trains, saved into the folder."""
+    torch.manual_seed(5)
+    lora = LoraConfig(init_lora_weights=False, **({"r": 4, "lora_alpha": 6} | config))
+    model = get_peft_model(reference(base, dtype), lora)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and ".lora_" not in name:
+                parameter.add_(torch.randn_like(parameter) * 0.05)
+            elif "magnitude" in name:
+                parameter.mul_(torch.rand_like(parameter) + 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.save_pretrained(folder)
+    return model.eval()
+
+
+def ours(base, folder, dtype=torch.float32):
+    model = weights.load(base, files.config(base), dtype=dtype)
+    if folder is not None:
+        adapters.merge(model, folder)
+    return model
+
+
+def pixels():
+    generator = torch.Generator().manual_seed(3)
+    return torch.rand(len(PROMPTS), 3, RESOLUTION, RESOLUTION, generator=generator) * 2 - 1
+
+
+@torch.no_grad()
+def our_logits(model):
+    pixels_BCRR = pixels().to(model.projector.weight.dtype)
+    cache = model.cache(rows=len(PROMPTS), slots=PATCHES + PROMPTS.shape[1])
+    return model.prefill(model.encode(pixels_BCRR), PROMPTS, None, cache)
+
+
+@torch.no_grad()
+def their_logits(model):
+    image = torch.full((len(PROMPTS), PATCHES), model.config.image_token_index)
+    token_BS = torch.cat([image, PROMPTS], dim=1)
+    return model(
+        input_ids=token_BS,
+        attention_mask=torch.ones_like(token_BS),
+        token_type_ids=torch.zeros_like(token_BS),
+        pixel_values=pixels(),
+    ).logits[:, -1]
+
+
+def assert_answers_as(theirs, model, base):
+    """The same logits, which are not those without the adapter."""
+    torch.testing.assert_close(our_logits(model), their_logits(theirs), **EXACT)
+    assert (our_logits(model) - our_logits(ours(base, None))).abs().max() > 0.02
+
+
+TARGETS = [
+    SOME,
+    {"target_modules": DECODER},
+    {"target_modules": "all-linear"},
+    {"target_modules": [*DECODER, "out_proj", "fc1", "fc2"]},
+    {"target_modules": ["linear", "o_proj"]},
+    {"target_modules": ["patch_embedding", "position_embedding"]},
+    {"target_modules": r".*language_model.*\.(q|k|v|o|gate|up|down)_proj"},
+    {"target_modules": ["q_proj"], "layers_to_transform": [1]},
+]
+
+
+@pytest.mark.parametrize("config", TARGETS, ids=str)
+def test_an_adapter_answers_as_merged_by_peft(base, tmp_path, config):
+    theirs = trained(base, tmp_path, **config)
+    model = ours(base, tmp_path)
+    assert_answers_as(theirs, model, base)
+    assert_answers_as(theirs.merge_and_unload(), model, base)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"r": 2, "lora_alpha": 3},
+        {"use_rslora": True, "r": 8},
+        {"rank_pattern": {"v_proj": 2, r"layers\.1\.self_attn\.q_proj": 7}},
+        {"alpha_pattern": {r"layers\.(0|2)\.self_attn\.(q|v)_proj": 30, "q_proj": 1}},
+        {"alpha_pattern": {"v_proj": 9}, "rank_pattern": {"q_proj": 3}, "use_rslora": True},
+        {"alpha_pattern": {"proj": 40, "q_": 50, "model.v_proj": 60, "q_proj": 7}},
+        {"use_dora": True},
+        {"use_dora": True, "target_modules": ["patch_embedding", "fc1", "gate_proj"]},
+        {"fan_in_fan_out": True},
+        {"bias": "all"},
+        {"bias": "lora_only", "target_modules": ["q_proj", "fc1", "linear"]},
+        {"lora_bias": True, "target_modules": ["fc1", "out_proj", "patch_embedding"]},
+        {"modules_to_save": ["multi_modal_projector"]},
+        {"modules_to_save": ["linear", "post_layernorm"]},
+        {"modules_to_save": ["vision_tower"], "target_modules": ["o_proj"]},
+    ],
+    ids=str,
+)
+def test_every_setting_answers_as_merged_by_peft(base, tmp_path, config):
+    theirs = trained(base, tmp_path, **(SOME | config))
+    model = ours(base, tmp_path)
+    assert_answers_as(theirs, model, base)
+    assert_answers_as(theirs.merge_and_unload(), model, base)
+
+
+@pytest.mark.parametrize(
+    ("config", "parts_ends"),
+    [
+        ({"target_modules": ["embed_tokens"]}, True),
+        ({"target_modules": ["lm_head", "q_proj"]}, True),
+        ({"target_modules": ["lm_head", "embed_tokens"]}, True),
+        ({"modules_to_save": ["lm_head"]}, True),
+        ({"modules_to_save": ["embed_tokens"]}, True),
+        ({"modules_to_save": ["embed_tokens", "lm_head"]}, True),
+        ({"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}, False),
+        ({"target_modules": ["embed_tokens"], "ensure_weight_tying": True}, True),
+    ],
+    ids=str,
+)
+def test_embedding_and_head_change_as_peft_runs_them(base, tmp_path, config, parts_ends):
+    """As one matrix or apart: held against PEFT's model unmerged, as its merge blurs the two."""
+    theirs = trained(base, tmp_path, **(SOME | config))
+    model = ours(base, tmp_path)
+    assert_answers_as(theirs, model, base)
+    assert model.config.tied is not parts_ends
+    assert (model.decoder.lm_head is not None) is parts_ends
+
+
+def test_an_embedding_saved_beside_the_adapter_stays_the_head(tiny, tmp_path):
+    theirs = trained(tiny, tmp_path, **SOME)
+    with torch.no_grad():
+        theirs.get_input_embeddings().weight.mul_(1.1)
+    theirs.save_pretrained(tmp_path, save_embedding_layers=True)
+    assert any("lm_head" in name for name in load_file(tmp_path / WEIGHTS))
+    model = ours(tiny, tmp_path)
+    assert_answers_as(theirs, model, tiny)
+    assert model.decoder.lm_head is None
+
+
+def renamed(folder, rename):
+    tensors = load_file(folder / WEIGHTS)
+    changed = {rename(name): tensor for name, tensor in tensors.items()}
+    assert changed.keys() != tensors.keys()
+    save_file(changed, folder / WEIGHTS)
+
+
+def older(name):
+    """The names of transformers before 4.52."""
+    name = name.replace("model.model.language_model.", "model.language_model.model.")
+    name = name.replace("model.model.vision_tower.", "model.vision_tower.vision_model.")
+    return name.replace("model.model.multi_modal", "model.multi_modal")
+
+
+def with_adapter_name(name):
+    for part in ("lora_A", "lora_B", "lora_magnitude_vector"):
+        name = name.replace(part, part + ".default")
+    return name.replace("projector.linear", "projector.modules_to_save.default.linear")
+
+
+@pytest.mark.parametrize(
+    "rename",
+    [older, with_adapter_name, lambda name: name.removeprefix(PREFIX)],
+    ids=["older", "adapter name", "bare"],
+)
+def test_every_way_to_spell_the_names_is_read_alike(base, tmp_path, rename):
+    modules = [*DECODER, "fc1", "patch_embedding"]
+    saved = ["multi_modal_projector"]
+    theirs = trained(base, tmp_path, target_modules=modules, modules_to_save=saved, use_dora=True)
+    renamed(tmp_path, rename)
+    assert_answers_as(theirs, ours(base, tmp_path), base)
+
+
+def test_in_bfloat16_every_weight_is_what_peft_merges(base, tmp_path):
+    trained(base, tmp_path, target_modules=DECODER).half().save_pretrained(tmp_path)
+    theirs = PeftModel.from_pretrained(reference(base, torch.bfloat16), tmp_path)
+    theirs.merge_and_unload().save_pretrained(tmp_path / "merged")
+    merged = weights.load(
+        tmp_path / "merged", files.config(tmp_path / "merged"), dtype=torch.bfloat16
+    )
+    model = ours(base, tmp_path, torch.bfloat16)
+    for (name, mine), (_, other) in zip(
+        model.named_parameters(), merged.named_parameters(), strict=True
+    ):
+        apart = mine != other  # a float32 sum in another order rounds to a neighbour now and then
+        assert apart.float().mean() < 1e-3, name
+        torch.testing.assert_close(mine, other, rtol=2**-7, atol=1e-6)
+
+
+def test_a_wide_weight_is_merged_piece_by_piece(tiny, tmp_path, monkeypatch):
+    trained(tiny, tmp_path, target_modules=DECODER, use_dora=True)
+    whole = our_logits(ours(tiny, tmp_path))
+    monkeypatch.setattr(adapters, "CHUNK", 100)
+    torch.testing.assert_close(our_logits(ours(tiny, tmp_path)), whole, rtol=0, atol=1e-5)
+
+
+def test_weights_are_merged_where_they_are(tiny, tmp_path, device):
+    trained(tiny, tmp_path, target_modules=[*DECODER, "fc1", "embed_tokens"])
+    model = weights.load(tiny, files.config(tiny), dtype=torch.float32, device=device)
+    adapters.merge(model, tmp_path)
+    assert {parameter.device.type for parameter in model.parameters()} == {device}
+    torch.testing.assert_close(our_logits(model.cpu()), our_logits(ours(tiny, tmp_path)), **EXACT)
+
+
+# From here on what is refused, and that its name is in the message.
+
+
+@pytest.fixture(scope="module")
+def written(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapter")
+    trained(tiny, folder, **SOME)
+    return folder
+
+
+@pytest.fixture
+def folder(written, tmp_path):
+    return shutil.copytree(written, tmp_path / "adapter")
+
+
+def test_an_engine_has_the_merged_weights_and_a_label_that_says_so(tiny, folder):
+    base = Checkpoint("m", tiny)
+    adapter = Checkpoint("org/a", folder, "12ab")
+    engine = loading.load(base, adapter=adapter, device="cpu", dtype="float32", batch_size=1)
+    assert engine.label == "m+org/a@12ab"
+    merged, plain = ours(tiny, folder), ours(tiny, None)
+    for model in (merged, plain):
+        prepare(model)
+    assert torch.equal(our_logits(engine.model), our_logits(merged))
+    assert not torch.equal(our_logits(engine.model), our_logits(plain))
+    assert loading.load(base, device="cpu", batch_size=1).label == "m"
+
+
+def configure(folder, **changes):
+    file = folder / "adapter_config.json"
+    values = {**json.loads(file.read_text()), **changes}
+    file.write_text(json.dumps({key: value for key, value in values.items() if value != "gone"}))
+
+
+def alter(folder, **changes):
+    """Change tensors by name; None takes one out, a function makes one of what is there."""
+    tensors = load_file(folder / WEIGHTS)
+    for name, change in changes.items():
+        value = change(tensors[name]) if callable(change) else change
+        tensors[name] = value
+    kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    save_file({name: tensor.contiguous() for name, tensor in kept.items()}, folder / WEIGHTS)
+
+
+def refused(base, folder):
+    model = weights.load(base, files.config(base), dtype=torch.float32)
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    with pytest.raises(InvalidCheckpoint) as caught:
+        adapters.merge(model, folder)
+    changed = [name for name, now in model.named_parameters() if not torch.equal(before[name], now)]
+    return caught.value, changed
+
+
+def test_the_untouched_copy_is_merged(tiny, folder):
+    ours(tiny, folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"peft_type": "LOHA"}, "LOHA"),
+        ({"peft_type": "IA3"}, "IA3"),
+        ({"peft_type": "PROMPT_TUNING"}, "PROMPT_TUNING"),
+        ({"peft_type": "gone"}, "peft_type"),
+        ({"trainable_token_indices": [1, 2]}, "trainable_token_indices"),
+        ({"alora_invocation_tokens": [3]}, "alora_invocation_tokens"),
+        ({"layer_replication": [[0, 2]]}, "layer_replication"),
+        ({"use_qalora": True}, "use_qalora"),
+        ({"target_parameters": ["x"]}, "target_parameters"),
+        ({"a_setting_of_next_year": 1.5}, "a_setting_of_next_year"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights"),
+        ({"init_lora_weights": "olora"}, "init_lora_weights"),
+        ({"bias": "some"}, "bias"),
+        ({"use_dora": "no"}, "use_dora"),
+        ({"r": 0}, "r = 0"),
+        ({"r": True}, "r = True"),
+        ({"r": 5}, "lora_A"),
+        ({"lora_alpha": "8"}, "lora_alpha"),
+        ({"lora_alpha": float("nan")}, "lora_alpha"),
+        ({"lora_alpha": float("inf")}, "lora_alpha"),
+        ({"rank_pattern": {"q_proj": 1.5}}, "q_proj"),
+        ({"rank_pattern": [1]}, "rank_pattern"),
+        ({"alpha_pattern": {"(": 1}}, "alpha_pattern"),
+        ({"alpha_pattern": {"(a|b)*c": 1}}, "alpha_pattern"),
+        ({"alpha_pattern": {".*.*.*.*c": 1}}, "alpha_pattern"),
+        ({"modules_to_save": "lm_head"}, "modules_to_save"),
+        ({"use_dora": True}, "lora_magnitude_vector"),
+        ({"lora_bias": True}, "lora_B.bias"),
+    ],
+    ids=str,
+)
+def test_a_setting_that_is_not_understood_is_named(tiny, folder, changes, named):
+    configure(folder, **changes)
+    error, changed = refused(tiny, folder)
+    assert named in str(error)
+    assert not changed
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"a_setting_of_next_year": None, "another": False, "third": {}, "fourth": []},
+        {"lora_dropout": 0.1, "task_type": "CAUSAL_LM", "auto_mapping": {"unsloth_fixed": True}},
+        {"init_lora_weights": "gaussian", "loftq_config": None, "qalora_group_size": 16},
+        {"rank_pattern": "gone", "alpha_pattern": None, "modules_to_save": []},
+    ],
+    ids=str,
+)
+def test_settings_of_training_change_nothing(tiny, folder, changes):
+    expected = our_logits(ours(tiny, folder))
+    configure(folder, **changes)
+    assert torch.equal(our_logits(ours(tiny, folder)), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        (f"{QUERY}.lora_A.weight", None),
+        (f"{QUERY}.lora_B.weight", None),
+        (f"{QUERY}.lora_A.weight", lambda a: a[:, :-1]),
+        (f"{QUERY}.lora_A.weight", lambda a: a[:-1]),
+        (f"{QUERY}.lora_A.weight", lambda a: a.T),
+        (f"{QUERY}.lora_B.weight", lambda b: b[:-1]),
+        (f"{QUERY}.lora_B.weight", lambda b: b.double()),
+        (f"{QUERY}.lora_B.weight", lambda b: b.to(torch.int8)),
+        (f"{QUERY}.lora_C.weight", torch.ones(2)),
+        (f"{QUERY}.lora_magnitude_vector", torch.ones(64)),
+        (f"{QUERY}.lora_B.bias", torch.ones(64)),
+        (f"{QUERY}.lora_A.second.weight", torch.ones(4, 48)),
+        (f"{QUERY}.lora_embedding_A", torch.ones(4, 64)),
+        (QUERY.replace(".1.", ".7.") + ".lora_A.weight", torch.ones(4, 48)),
+        (f"{PREFIX}model.language_model.norm.lora_A.weight", torch.ones(4, 48)),
+        (f"{PREFIX}model.language_model.norm.weight", torch.ones(47)),
+        (f"{PREFIX}score.weight", torch.ones(2, 48)),
+        (f"{PREFIX}model.multi_modal_projector.linear.bias", torch.ones(47)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_tensor_that_does_not_fit_is_named(tiny, folder, name, change):
+    alter(folder, **{name: change})
+    error, changed = refused(tiny, folder)
+    module = name.removeprefix(PREFIX).split(".lora_")[0]
+    assert module in str(error)
+    assert not changed
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_tensor_that_is_not_finite_is_named(tiny, folder, value):
+    def spoil(tensor):
+        tensor[1, 2] = value
+        return tensor
+
+    alter(folder, **{f"{QUERY}.lora_B.weight": spoil})
+    error, _ = refused(tiny, folder)
+    assert f"{QUERY}.lora_B.weight" in str(error)
+
+
+def test_weights_that_overflow_are_named(tiny, folder):
+    configure(folder, lora_alpha=60000)
+    alter(folder, **{f"{QUERY}.lora_B.weight": lambda b: torch.full_like(b, 3e38)})
+    error, _ = refused(tiny, folder)
+    assert QUERY.removeprefix(PREFIX) in str(error)
+
+
+def test_an_adapter_cut_short_by_a_layer_is_refused(tiny, folder):
+    alter(folder, **{f"{QUERY}.lora_{part}.weight": None for part in "AB"})
+    error, changed = refused(tiny, folder)
+    assert "layers.1.self_attn.q_proj" in str(error)
+    assert not changed
+
+
+def test_an_adapter_of_another_model_names_the_model_it_is_for(tiny2, folder):
+    configure(folder, base_model_name_or_path="google/paligemma-3b-pt-224")
+    error, changed = refused(tiny2, folder)  # fewer key-value heads
+    assert "v_proj" in str(error)
+    assert "google/paligemma-3b-pt-224" in error.hint
+    assert not changed
+
+
+def test_a_pickle_is_refused_with_the_way_to_convert_it(tiny, folder):
+    (folder / WEIGHTS).rename(folder / "adapter_model.bin")
+    error, _ = refused(tiny, folder)
+    assert "adapter_model.bin" in str(error)
+    assert "save_pretrained" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        (WEIGHTS, None),
+        (WEIGHTS, b""),
+        (WEIGHTS, b"\xff" * 100),
+        (WEIGHTS, (2**24).to_bytes(8, "little") + b" " * 2**24),
+        ("adapter_config.json", None),
+        ("adapter_config.json", b"{"),
+        ("adapter_config.json", b"[]"),
+    ],
+    ids=range(7),
+)
+def test_a_broken_file_is_named(tiny, folder, file, content):
+    (folder / file).unlink()
+    if content is not None:
+        (folder / file).write_bytes(content)
+    error, changed = refused(tiny, folder)
+    assert file in str(error)
+    assert not changed
+
+
+def test_a_whole_model_is_no_adapter(tiny):
+    error, _ = refused(tiny, tiny)
+    assert "--model" in error.hint
+
+
+def test_an_empty_adapter_is_refused(tiny, folder):
+    save_file({}, folder / WEIGHTS)
+    error, _ = refused(tiny, folder)
+    assert "no LoRA matrices" in str(error)
+
+
+def test_scales_are_those_that_peft_computes(base, tmp_path):
+    """Also where no logit would show it: each module's own number."""
+    patterns = {"rank_pattern": {"q_proj": 8}, "alpha_pattern": {r"layers\.1\..*": 5}}
+    theirs = trained(base, tmp_path, target_modules=DECODER, use_rslora=True, **patterns)
+    config = read(tmp_path)
+    layers = [
+        (name.removeprefix(PREFIX), module)
+        for name, module in theirs.named_modules()
+        if isinstance(module, peft.tuners.lora.LoraLayer)
+    ]
+    assert len(layers) > 20
+    for name, module in layers:
+        assert config.rank_of(name) == module.r["default"]
+        assert config.scale_of(name) == pytest.approx(module.scaling["default"])

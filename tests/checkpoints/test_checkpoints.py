@@ -1,0 +1,773 @@
+"""Checkpoint folders: every layout is read into the same weights, and what is wrong is named."""
+
+import json
+import math
+import os
+import pickle
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import pgcli
+from pgcli import tasks
+from pgcli.checkpoints import files, weights
+from pgcli.checkpoints.files import INDEX, Preprocessing
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.names import canonical, hub_name
+from pgcli.checkpoints.save import config_values, save
+from pgcli.checkpoints.stored import total_bytes
+from pgcli.checkpoints.weights import HEAD
+from pgcli.engine import loading
+from pgcli.errors import InvalidCheckpoint
+from pgcli.images import Limits, look
+from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig, read_config
+from pgcli.records import Item
+from tests.support.awkward import drawing, encoded
+
+NORM = "language_model.model.norm.weight"
+EMBEDDING = "language_model.model.embed_tokens.weight"
+LM_HEAD = "language_model.lm_head.weight"
+QUERY = "vision_tower.vision_model.encoder.layers.1.self_attn.q_proj.bias"
+
+
+@pytest.fixture(scope="module")
+def stored(tiny):
+    """The tiny checkpoint's tensors under the names that the Hub's checkpoints have."""
+    tensors = load_file(tiny / "model.safetensors")
+    return {hub_name(canonical(name)): tensor for name, tensor in tensors.items()}
+
+
+@pytest.fixture
+def folder(tiny, tmp_path):
+    """A copy of the tiny checkpoint without its weights."""
+    ignore = shutil.ignore_patterns("*.safetensors")
+    return Path(shutil.copytree(tiny, tmp_path / "model", ignore=ignore))
+
+
+@pytest.fixture
+def write(folder, stored):
+    """Write tensors (the stored ones, with some replaced, or None: left out) as one file."""
+
+    def write(tensors=None, **changes):
+        tensors = (stored if tensors is None else tensors) | changes
+        tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        save_file(tensors, folder / "model.safetensors")
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def configure(folder):
+    """Change the folder's configuration."""
+
+    def configure(name="config.json", **changes):
+        file = folder / name
+        values = json.loads(file.read_text()) if file.exists() else {}
+        file.write_text(json.dumps(values | changes))
+
+    return configure
+
+
+def loaded(folder, dtype=torch.float32):
+    return weights.load(folder, files.config(folder), dtype=dtype)
+
+
+def parameters(model):
+    return dict(model.named_parameters())
+
+
+def assert_same(model, other):
+    ours, theirs = parameters(model), parameters(other)
+    assert ours.keys() == theirs.keys()
+    for name, parameter in ours.items():
+        assert torch.equal(parameter, theirs[name]), name
+
+
+#: `google/...` as published, and what generations of transformers make of it.
+LAYOUTS = {
+    "hub": (),
+    "transformers 5": (("vision_tower.vision_model.", "vision_tower."),),
+    "transformers 5 as in memory": (
+        ("vision_tower.vision_model.", "model.vision_tower."),
+        ("multi_modal_projector.", "model.multi_modal_projector."),
+        ("language_model.model.", "model.language_model."),
+        ("language_model.lm_head.", "lm_head."),
+    ),
+    "transformers 4.52": (
+        ("vision_tower.", "model.vision_tower."),
+        ("multi_modal_projector.", "model.multi_modal_projector."),
+        ("language_model.model.", "model.language_model."),
+        ("language_model.lm_head.", "lm_head."),
+    ),
+}
+
+
+class TestNames:
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    @pytest.mark.parametrize("with_head", [False, True])
+    def test_every_generation_gives_the_same_weights(self, write, stored, tiny, layout, with_head):
+        tensors = {}
+        for name, tensor in (
+            stored | ({LM_HEAD: stored[EMBEDDING] * 2} if with_head else {})
+        ).items():
+            for theirs, others in LAYOUTS[layout]:
+                if name.startswith(theirs):
+                    name = others + name.removeprefix(theirs)
+                    break
+            tensors[name] = tensor
+        model = loaded(write(tensors))
+        if with_head:
+            assert torch.equal(parameters(model).pop(HEAD), stored[EMBEDDING] * 2)
+            model.decoder.lm_head = None
+        assert_same(model, loaded(tiny))
+
+    def test_a_name_goes_there_and_back(self, stored):
+        for name in [*stored, LM_HEAD]:
+            assert hub_name(canonical(name)) == name
+        with pytest.raises(ValueError, match="no part of the model"):
+            hub_name("vae.weight")
+
+    def test_fused_parameters_hold_their_parts_in_order(self, tiny, stored):
+        found = parameters(loaded(tiny))
+        for tower, trunk in (("vision", QUERY.rpartition("q_proj")[0]), ("decoder", "")):
+            ours = f"{tower}.layers.1.self_attn.qkv_proj."
+            trunk = trunk or "language_model.model.layers.1.self_attn."
+            for kind in ("weight", "bias") if tower == "vision" else ("weight",):
+                parts = [stored[f"{trunk}{x}_proj.{kind}"] for x in "qkv"]
+                assert torch.equal(found[ours + kind], torch.cat(parts))
+        mlp = "language_model.model.layers.2.mlp."
+        parts = [stored[mlp + "gate_proj.weight"], stored[mlp + "up_proj.weight"]]
+        assert torch.equal(found["decoder.layers.2.mlp.gate_up_proj.weight"], torch.cat(parts))
+
+
+class TestFiles:
+    def shards(self, folder, stored, count=3):
+        names = [f"model-{n + 1:05}-of-{count:05}.safetensors" for n in range(count)]
+        home = {tensor: names[n % count] for n, tensor in enumerate(sorted(stored))}
+        for file in names:
+            save_file({t: stored[t] for t in stored if home[t] == file}, folder / file)
+        return home
+
+    def index(self, folder, home, **more):
+        (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": home} | more))
+
+    @pytest.mark.parametrize("with_index", [True, False])
+    def test_shards_are_one_model(self, folder, stored, tiny, with_index):
+        home = self.shards(folder, stored)
+        if with_index:
+            self.index(folder, home)
+            (folder / "other.safetensors").write_bytes(b"not looked at")
+        assert_same(loaded(folder), loaded(tiny))
+        assert total_bytes(folder) == sum(
+            file.stat().st_size for file in folder.glob("model*.safetensors")
+        )
+
+    def test_links_are_followed_as_the_hub_s_cache_is_made_of_them(self, folder, tiny):
+        (folder / "model.safetensors").symlink_to(tiny / "model.safetensors")
+        assert_same(loaded(folder), loaded(tiny))
+
+    @pytest.mark.parametrize(
+        "file",
+        [
+            "../secret.safetensors",
+            "/etc/passwd",
+            "/tmp/x.safetensors",
+            "sub/model.safetensors",
+            "https://example.com/model.safetensors",
+            "s3://bucket/model.safetensors",
+            "..\\model.safetensors",
+            "model.bin",
+            "model.safetensors\n",
+            "model.safetensors\0",
+            "",
+            7,
+            None,
+            ["model.safetensors"],
+        ],
+    )
+    def test_an_index_cannot_point_out_of_the_folder(self, folder, stored, refusal, file):
+        home = self.shards(folder, stored)
+        save_file(stored, folder.parent / "secret.safetensors")
+        self.index(folder, home | {NORM: file})
+        assert f"sends {NORM} to" in refusal()
+
+    def test_an_index_must_tell_the_truth(self, folder, stored, refusal):
+        home = self.shards(folder, stored)
+        other = next(file for file in home.values() if file != home[NORM])
+        self.index(folder, home | {NORM: other})
+        assert f"{NORM} is in {other}; it is not" in refusal()
+        self.index(folder, home | {"language_model.model.made_up": other})
+        assert "language_model.model.made_up is in" in refusal()
+
+    def test_a_missing_shard_is_named(self, folder, stored, refusal):
+        home = self.shards(folder, stored)
+        self.index(folder, home)
+        (folder / home[NORM]).unlink()
+        assert f"{home[NORM]} is missing" in refusal()
+
+    @pytest.mark.parametrize(
+        "text", ["", "{", "[]", "{}", '{"weight_map": []}', "\xff", "[" * 9999]
+    )
+    def test_a_broken_index_is_named(self, folder, stored, refusal, text):
+        self.shards(folder, stored)
+        (folder / INDEX).write_text(text, encoding="latin-1")
+        assert INDEX in refusal()
+
+    def test_an_index_of_nothing_is_no_checkpoint(self, folder, refusal):
+        self.index(folder, {})
+        assert "has no weight_map" in refusal()
+
+    @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "last.ckpt"])
+    def test_pickles_are_refused_with_the_way_to_convert_them(self, folder, name):
+        (folder / name).write_bytes(pickle.dumps({}))
+        with pytest.raises(InvalidCheckpoint, match=f"{name} is a pickle") as refused:
+            loaded(folder)
+        assert "save_pretrained" in refused.value.hint
+
+    def test_no_weights_at_all(self, folder, refusal):
+        assert "has no safetensors file" in refusal()
+
+    def test_a_pickle_beside_the_weights_is_not_looked_at(self, write, tmp_path):
+        class Bomb:
+            def __reduce__(self):
+                return os.mkdir, (str(tmp_path / "exploded"),)
+
+        (write() / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
+        loaded(tmp_path / "model")
+        assert not (tmp_path / "exploded").exists()
+
+
+class OnlyShapes(TorchDispatchMode):
+    """Under it no tensor with memory can be made."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        assert not isinstance(made, torch.Tensor) or made.is_meta, "memory was taken"
+        return made
+
+
+@pytest.fixture
+def refusal(folder, monkeypatch):
+    """What loading the folder is refused with, before any weight is read or memory taken."""
+
+    def nothing(tensor):
+        raise AssertionError(f"{tensor.name} was read")
+
+    monkeypatch.setattr(weights, "read_into", nothing)
+
+    def refusal():
+        with OnlyShapes(), pytest.raises(InvalidCheckpoint) as refused:
+            loading.load(Checkpoint("model", folder), device="cpu", batch_size=1)
+        assert refused.value.exit_code == 16
+        return str(refused.value)
+
+    return refusal
+
+
+def test_the_watch_over_memory_would_notice_it(write):
+    with OnlyShapes(), pytest.raises(AssertionError, match="memory was taken"):
+        loaded(write())
+
+
+class TestStoredNumbers:
+    @pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16])
+    def test_they_are_read_from_and_into_any_dtype(self, write, stored, kept, wanted):
+        model = loaded(write({name: t.to(kept) for name, t in stored.items()}), dtype=wanted)
+        found = parameters(model)
+        assert {parameter.dtype for parameter in found.values()} == {wanted}
+        assert torch.equal(found["decoder.norm.weight"], stored[NORM].to(kept).to(wanted))
+
+    def test_a_file_may_mix_them(self, write, stored):
+        model = loaded(write(**{NORM: stored[NORM].bfloat16()}))
+        assert torch.equal(model.decoder.norm.weight, stored[NORM].bfloat16().float())
+
+    @pytest.mark.parametrize(
+        "dtype", [torch.int8, torch.int64, torch.bool, torch.float64, torch.float8_e4m3fn]
+    )
+    @pytest.mark.parametrize("name", [NORM, QUERY, EMBEDDING, LM_HEAD])
+    def test_no_other_is_taken_for_weights(self, write, stored, refusal, dtype, name):
+        tensor = stored[EMBEDDING] if name == LM_HEAD else stored[name]
+        write(**{name: tensor.to(dtype)})
+        assert f"{name} is stored as" in refusal()
+
+    def test_a_tensor_that_is_read_in_pieces_is_whole(self, write, stored, tiny, monkeypatch):
+        """Every real checkpoint's embedding is, where its dtype changes on the way."""
+        monkeypatch.setattr("pgcli.checkpoints.stored.PIECE_BYTES", 70)  # no row is a multiple
+        model = loaded(write({name: t.bfloat16() for name, t in stored.items()}))
+        assert_same(model, loaded(tiny, torch.bfloat16).float())
+
+    def test_no_more_than_a_piece_is_held_on_the_way_to_another_dtype(self, write, monkeypatch):
+        held, empty = [], torch.empty
+
+        def watched(*shape, **options):
+            if options.get("dtype") == torch.float32:
+                held.append(empty(*shape, **options).nbytes)
+            return empty(*shape, **options)
+
+        folder = write()
+        monkeypatch.setattr("pgcli.checkpoints.stored.PIECE_BYTES", 4000)
+        monkeypatch.setattr(torch, "empty", watched)
+        loaded(folder, torch.bfloat16)
+        assert max(held) == 4000
+
+    def test_nothing_is_trained(self, tiny):
+        model = loaded(tiny)
+        assert not model.training
+        assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+class TestHead:
+    def test_an_equal_one_is_shared(self, write, stored, tiny):
+        model = loaded(write(**{LM_HEAD: stored[EMBEDDING].clone()}))
+        assert model.config.tied
+        assert model.decoder.lm_head is None
+        assert_same(model, loaded(tiny))
+
+    @pytest.mark.parametrize("tied", [True, False])
+    def test_a_different_one_is_used_whatever_the_config_says(self, write, stored, configure, tied):
+        head = stored[EMBEDDING].clone()
+        head[7, 3] += 1
+        configure(tie_word_embeddings=tied)
+        model = loaded(write(**{LM_HEAD: head}))
+        assert not model.config.tied
+        assert torch.equal(model.decoder.lm_head.weight, head)
+        hidden = torch.ones(1, head.shape[1])
+        assert torch.equal(model.decoder.logits(hidden), hidden @ head.T)
+
+    def test_an_equal_one_of_an_untied_config_is_read(self, write, stored, configure):
+        configure(tie_word_embeddings=False)
+        model = loaded(write(**{LM_HEAD: stored[EMBEDDING].clone()}))
+        assert torch.equal(model.decoder.lm_head.weight, stored[EMBEDDING])
+
+    def test_one_that_differs_in_its_last_number_only_is_used(self, write, stored, monkeypatch):
+        head = stored[EMBEDDING].clone()
+        head[-1, -1] += 1
+        monkeypatch.setattr("pgcli.checkpoints.stored.PIECE_BYTES", 4096)
+        assert torch.equal(loaded(write(**{LM_HEAD: head})).decoder.lm_head.weight, head)
+
+    def test_one_of_the_same_bits_in_another_dtype_is_used(self, write, stored):
+        embedding = stored[EMBEDDING].bfloat16()
+        head = embedding.clone().view(torch.float16)
+        model = loaded(write(**{EMBEDDING: embedding, LM_HEAD: head}))
+        assert torch.equal(model.decoder.lm_head.weight, head.float())
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_one_in_another_dtype_is_used(self, write, stored, dtype):
+        model = loaded(write(**{LM_HEAD: stored[EMBEDDING].to(dtype)}))
+        assert torch.equal(model.decoder.lm_head.weight, stored[EMBEDDING].to(dtype).float())
+
+    def test_an_untied_config_needs_one(self, write, configure, refusal):
+        configure(tie_word_embeddings=False)
+        write()
+        assert f"{LM_HEAD} is missing" in refusal()
+
+    def test_of_another_shape_it_is_refused(self, write, stored, refusal):
+        write(**{LM_HEAD: stored[EMBEDDING][:-1].clone()})
+        assert f"{LM_HEAD} has the shape" in refusal()
+
+    def test_it_does_not_stand_for_the_embedding(self, write, stored, refusal):
+        write(**{LM_HEAD: stored[EMBEDDING].clone(), EMBEDDING: None})
+        assert f"{EMBEDDING} is missing" in refusal()
+
+
+def test_embeddings_that_no_token_has_are_never_said(tiny, write, stored, configure):
+    padding = torch.randn(64, stored[EMBEDDING].shape[1]) * 50  # the likeliest of all
+    folder = write(**{EMBEDDING: torch.cat([stored[EMBEDDING], padding])})
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    configure(text_config=text | {"vocab_size": text["vocab_size"] + 64})
+    shape = encoded(drawing(40, 30), "png")
+    (plain,), (padded,) = (
+        pgcli.load(one, device="cpu", batch_size=1).ocr(shape, max_new_tokens=6)
+        for one in (tiny, folder)
+    )
+    assert (padded.answer, padded.tokens) == (plain.answer, plain.tokens)
+    assert padded.logprob == pytest.approx(plain.logprob)
+
+
+def test_tokens_that_have_no_embedding_are_refused(write, stored, configure, refusal):
+    folder = write(**{EMBEDDING: stored[EMBEDDING][:-1].clone()})
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    configure(text_config=text | {"vocab_size": text["vocab_size"] - 1})
+    assert f"{text['vocab_size']} tokens, the model {text['vocab_size'] - 1}" in refusal()
+
+
+class TestTensors:
+    def test_each_missing_one_is_named(self, write, stored, refusal):
+        for name in stored:
+            if ".layers.0." in name or ".layers.2." in name:
+                continue
+            write(**{name: None})
+            assert f"{name} is missing" in refusal()
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "language_model.model.layers.3.input_layernorm.weight",
+            "language_model.model.layers.0.self_attn.q_proj.bias",
+            "vision_tower.vision_model.head.probe",
+            "language_model.model.layers.0.self_attn.qkv_proj.lora_A.weight",
+            "optimizer.state",
+            "",
+            "a\nb",
+        ],
+    )
+    def test_each_unknown_one_is_named(self, write, stored, refusal, name):
+        write(**{name: torch.zeros(16)})
+        assert f"{name} in model.safetensors has no place" in refusal()
+
+    def test_each_of_another_shape_is_named(self, write, stored, refusal):
+        for name in (NORM, QUERY, EMBEDDING, "multi_modal_projector.linear.weight"):
+            for shape in ((1,), (*stored[name].shape, 1), (stored[name].shape[0] + 1,), (), (0,)):
+                write(**{name: torch.zeros(shape)})
+                assert f"{name} has the shape {shape}" in refusal()
+
+    def test_a_transposed_one_is_named(self, write, stored, refusal):
+        name = "language_model.model.layers.0.mlp.up_proj.weight"
+        write(**{name: stored[name].T.contiguous()})
+        assert f"{name} has the shape (48, 96); config.json asks for (96, 48)" in refusal()
+
+    def test_one_that_is_stored_under_two_names_is_named(self, write, stored, refusal):
+        again = "model.language_model.norm.weight"
+        write(**{again: stored[NORM].clone()})
+        assert again in (message := refusal())
+        assert NORM in message
+
+    def test_one_that_is_stored_in_two_files_is_named(self, write, folder, stored, refusal):
+        write()
+        (folder / "model.safetensors").rename(folder / "first.safetensors")
+        save_file({NORM: stored[NORM]}, folder / "more.safetensors")
+        assert f"{NORM} is stored twice" in refusal()
+
+    def test_what_lies_beside_the_usual_file_is_not_read(self, write, folder, stored):
+        """An adapter, for one, or the weights in another precision."""
+        write()
+        size = total_bytes(folder)
+        save_file({NORM: stored[NORM] + 1}, folder / "adapter_model.safetensors")
+        assert total_bytes(folder) == size
+        assert torch.equal(loaded(folder).decoder.norm.weight, stored[NORM])
+
+    def test_thousands_of_strange_ones_cost_nothing(self, write, refusal):
+        write({f"tensor.{n}": torch.zeros(1) for n in range(5000)})
+        assert "has no place in the model" in refusal()
+
+    def test_a_million_of_them_are_refused_before_they_are_read(self, folder, refusal):
+        told = b",".join(b'"t%d":{}' % n for n in range(10**6))
+        (folder / "model.safetensors").write_bytes(safetensors_file(b"{" + told + b"}"))
+        began = time.monotonic()
+        assert "model.safetensors has a header of" in refusal()
+        assert time.monotonic() - began < 2
+
+    @pytest.mark.parametrize(
+        ("name", "shape"), [("x" * 10**6, (1,)), (NORM, (1,) * 10**5)], ids=["name", "shape"]
+    )
+    def test_one_that_would_fill_the_screen_is_named_briefly(self, folder, refusal, name, shape):
+        (folder / "model.safetensors").write_bytes(
+            safetensors_file({name: tensor(0, 4, shape=shape)}, b"\0" * 4)
+        )
+        assert "a tensor of no such model" in (message := refusal())
+        assert len(message) < 500
+
+    def test_weights_that_are_no_numbers_are_noticed_when_asked(self, write, stored):
+        folder = write(**{NORM: torch.full_like(stored[NORM], torch.nan)})
+        asked = loading.load(Checkpoint("model", folder), device="cpu", batch_size=1)
+        item = Item(0, "a", "a", data=encoded(drawing(), "PNG"), prompts=("ocr",))
+        picture = look(item, asked.square, Limits())
+        with pytest.raises(InvalidCheckpoint, match="NaN"):
+            list(asked.ask([(0, picture)], tasks.ocr()))
+
+
+def safetensors_file(header, data=b""):
+    header = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def tensor(start, end, shape=(1,), dtype="F32"):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+
+
+class TestBrokenFiles:
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"",
+            b"PK\x03",
+            b"<html><body>404</body></html>",
+            struct.pack("<Q", 2**63) + b"{}",
+            struct.pack("<Q", 10**6) + b"{}",
+            safetensors_file(b"not json"),
+            safetensors_file(b"\xff\xfe{}"),
+            safetensors_file([]),
+            safetensors_file(b'{"a":' * 5000),
+            safetensors_file({"a": tensor(0, 8)}, b"\0" * 8),
+            safetensors_file({"a": tensor(0, 4), "b": tensor(0, 4)}, b"\0" * 4),
+            safetensors_file({"a": tensor(0, 4), "b": tensor(8, 12)}, b"\0" * 12),
+            safetensors_file({"a": tensor(0, 4)}, b"\0" * 8),
+            safetensors_file({"a": tensor(0, 4)}, b"\0" * 3),
+            safetensors_file({"a": tensor(4, 0)}, b"\0" * 4),
+            safetensors_file({"a": tensor(0, 4, dtype="F77")}, b"\0" * 4),
+            safetensors_file({"a": tensor(0, 4, shape=(2**62, 2**62))}, b"\0" * 4),
+            safetensors_file({"a": tensor(0, 4, shape=(-1,))}, b"\0" * 4),
+        ],
+        ids=range(18),
+    )
+    def test_a_file_that_is_none_is_named(self, folder, refusal, data):
+        (folder / "model.safetensors").write_bytes(data)
+        assert "model.safetensors is no intact safetensors file" in refusal()
+
+    @pytest.mark.parametrize("keep", [-1, -1000, 2000, 9])
+    def test_a_truncated_file_is_named(self, write, refusal, keep):
+        file = write() / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:keep])
+        assert "model.safetensors is no intact safetensors file" in refusal()
+
+    def test_what_is_no_file_is_not_opened(self, folder, refusal):
+        os.mkfifo(folder / "model.safetensors")
+        assert "model.safetensors is missing" in refusal()
+
+    @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+    def test_a_missing_file_is_named(self, write, refusal, name):
+        (write() / name).unlink()
+        assert f"has no {name}" in refusal()
+
+    @pytest.mark.parametrize("text", ["", "{", "[1]", "null", '"x"', "\xff", "[" * 99_999, "{}"])
+    @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+    def test_a_broken_file_is_named(self, write, refusal, name, text):
+        (write() / name).write_text(text, encoding="latin-1")
+        assert name in refusal()
+
+    def test_a_pipe_for_a_configuration_does_not_hang(self, write, refusal):
+        (write() / "config.json").unlink()
+        os.mkfifo(write() / "config.json")
+        assert "has no config.json" in refusal()
+
+    def test_a_configuration_too_large_to_be_one_is_not_read(self, write, refusal):
+        with open(write() / "config.json", "wb") as file:
+            file.truncate(2**40)
+        assert "config.json is larger than" in refusal()
+
+    def test_a_tokenizer_that_is_not_paligemma_s_is_refused(self, write, refusal):
+        from tokenizers import Tokenizer, models
+
+        Tokenizer(models.BPE()).save(str(write() / "tokenizer.json"))
+        assert "it is not PaliGemma's" in refusal()
+
+    def test_a_setting_that_is_not_supported_is_refused(self, write, configure, refusal):
+        write()
+        configure(quantization_config={"load_in_8bit": True})
+        assert "config.json: quantization_config" in refusal()
+
+
+class TestPreprocessing:
+    def read(self, folder):
+        return files.preprocessing(folder, 56)
+
+    def test_the_usual_is_understood(self, tiny):
+        assert self.read(tiny) == Preprocessing(3, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+    def test_without_a_file_it_is_the_same(self, folder):
+        (folder / "preprocessor_config.json").unlink()
+        assert self.read(folder) == Preprocessing()
+        (folder / "processor_config.json").write_text('{"image_seq_length": 16}')
+        assert self.read(folder) == Preprocessing()
+
+    def test_what_it_says_is_done(self, folder, configure, write):
+        means, stds = [0.1, 0.2, 0.3], [1, 2, 3]
+        configure("preprocessor_config.json", resample=2, image_mean=means, image_std=stds)
+        assert self.read(folder) == Preprocessing(2, tuple(means), tuple(stds))
+        asked = loading.load(Checkpoint("model", write()), device="cpu", batch_size=1)
+        picture = look(Item(0, "a", "a", data=encoded(drawing(), "PNG")), asked.square, Limits())
+        wanted = drawing().resize((56, 56), Image.Resampling.BILINEAR)
+        assert Image.fromarray(picture.pixels).tobytes() == wanted.tobytes()
+
+    def test_what_transformers_5_writes_wins_over_an_older_file(self, folder, configure):
+        configure("processor_config.json", image_processor={"resample": 2})
+        assert self.read(folder).resample == 2
+
+    def test_nulls_and_what_pictures_never_need_are_passed_over(self, folder, configure):
+        configure(
+            "preprocessor_config.json",
+            resample=None,
+            do_convert_rgb=None,
+            do_center_crop=False,
+            crop_size={"height": 9, "width": 9},
+            size={"height": 56, "width": 56, "longest_edge": None},
+            image_mean=None,
+        )
+        assert self.read(folder) == Preprocessing()
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("do_resize", False),
+            ("do_rescale", False),
+            ("do_normalize", False),
+            ("do_normalize", "no"),
+            ("do_center_crop", True),
+            ("do_pad", True),
+            ("size", {"height": 224, "width": 224}),
+            ("size", {"height": 56, "width": 57}),
+            ("size", {"height": [56], "width": [56]}),
+            ("size", {"shortest_edge": 56}),
+            ("size", {"height": 56, "width": 56, "longest_edge": 56}),
+            ("size", 56),
+            ("size", "56"),
+            ("resample", 6),
+            ("resample", -1),
+            ("resample", "bicubic"),
+            ("resample", [3]),
+            ("resample", True),
+            ("rescale_factor", 1 / 127.5),
+            ("rescale_factor", "1/255"),
+            ("rescale_factor", 0),
+            ("image_mean", [0.5]),
+            ("image_mean", 0.5),
+            ("image_mean", [0.5, 0.5, float("nan")]),
+            ("image_mean", [0.5, 0.5, 10**400]),
+            ("image_mean", ["0.5"] * 3),
+            ("image_mean", "abc"),
+            ("image_std", [1, 1, 0]),
+            ("image_std", [1, 1, -1]),
+            ("image_std", {"a": 1, "b": 1, "c": 1}),
+        ],
+    )
+    def test_what_is_not_supported_is_refused_by_name(
+        self, folder, configure, write, refusal, key, value
+    ):
+        write()
+        configure("preprocessor_config.json", **{key: value})
+        assert f"preprocessor_config.json: {key} = " in refusal()
+
+    @pytest.mark.parametrize("value", [7, "x", []])
+    def test_a_section_that_describes_nothing_is_refused(self, write, configure, refusal, value):
+        write()
+        configure("processor_config.json", image_processor=value)
+        assert "processor_config.json does not describe" in refusal()
+
+
+def test_nothing_that_a_checkpoint_names_is_imported_or_called(write, configure, monkeypatch):
+    folder = write()
+    (folder / "evil.py").write_text("import os; os.mkdir(__file__ + '.ran')")
+    hostile = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
+    configure(
+        auto_map=hostile,
+        architectures=["evil.Model"],
+        _attn_implementation_internal="evil/kernel",
+        _name_or_path="evil/model",
+    )
+    configure("tokenizer_config.json", auto_map=hostile, tokenizer_class="evil.Tokenizer")
+    configure("preprocessor_config.json", auto_map=hostile, image_processor_type="evil.Processor")
+    monkeypatch.chdir(folder)
+
+    def unplugged(*args, **kwargs):
+        raise AssertionError("loading a folder reached for the network")
+
+    monkeypatch.setattr(socket, "socket", unplugged)
+    loading.load(Checkpoint("model", folder), device="cpu", batch_size=1)
+    assert "evil" not in sys.modules
+    assert not (folder / "evil.py.ran").exists()
+
+
+@pytest.mark.parametrize("head", [None, "another"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_is_saved_in_the_hub_s_layout_and_read_back(write, stored, tmp_path, head, dtype):
+    folder = write(**({LM_HEAD: stored[EMBEDDING] + 1} if head else {}))
+    model = loaded(folder)
+    save(model, tmp_path / "new" / "copy", dtype=dtype)
+    names = load_file(tmp_path / "new" / "copy" / "model.safetensors").keys()
+    assert names == {*stored, *([LM_HEAD] if head else [])}
+    again = loaded(tmp_path / "new" / "copy")
+    assert again.config == model.config
+    assert_same(again, model.to(dtype).to(torch.float32))
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_every_size_that_is_saved_is_read_back(generation):
+    """None of them at its default, which would come back even if it were not saved."""
+    vision = VisionConfig(32, 2, 64, 2, 14, 56, norm_eps=1e-5)
+    second = {
+        "query_scalar": 24,
+        "attention_cap": 5.0,
+        "final_cap": 7.0,
+        "window": 6,
+        "window_layers": (False, True, True),
+        "post_norms": True,
+    }
+    decoder = DecoderConfig(
+        48, 3, 96, 4, 2, 16, 300, norm_eps=1e-4, rope_theta=5e5, max_positions=99,
+        **(second if generation == 2 else {}),
+    )  # fmt: skip
+    config = PaliGemmaConfig(vision, decoder, image_token=299, stop_tokens=(3, 107), tied=False)
+    assert read_config(config_values(config, torch.float32)) == config
+    plain = replace(config, tied=True, stop_tokens=(3,))
+    assert read_config(config_values(plain, torch.bfloat16)) == plain
+    if generation == 2:
+        bare = replace(decoder, attention_cap=None, final_cap=None, window=None)
+        unbound = replace(config, decoder=bare)
+        assert read_config(config_values(unbound, torch.float32)) == unbound
+
+
+def test_what_is_saved_may_be_read_by_others(write, tmp_path):
+    save(loaded(write()), tmp_path / "copy", dtype=torch.float32)
+    mode = (tmp_path / "copy" / "model.safetensors").stat().st_mode
+    assert mode & 0o777 == 0o644
+
+
+MEASURE = """
+import re, sys
+from pathlib import Path
+import torch
+from pgcli.checkpoints import files, weights
+
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+folder = Path(sys.argv[1])
+config = files.config(folder)
+before = peak()
+model = weights.load(folder, config, dtype=torch.float32)
+assert "sympy" not in sys.modules, "which takes a second to import"
+print((peak() - before) / sum(parameter.nbytes for parameter in model.parameters()))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_loading_never_holds_a_second_copy(folder, configure, stored):
+    """Of 200 MB in one file, whose largest tensor is a fiftieth of it; the file is a hole."""
+    depth, mlp_dim = 20, 18_000
+    values = json.loads((folder / "config.json").read_text())
+    sizes = {"num_hidden_layers": depth, "intermediate_size": mlp_dim}
+    configure(text_config=values["text_config"] | sizes)
+    header, end = {}, 0
+    for name, shape in shapes(stored, depth, mlp_dim):
+        header[name] = tensor(end, end := end + 4 * math.prod(shape), shape)
+    file = folder / "model.safetensors"
+    file.write_bytes(safetensors_file(header))
+    os.truncate(file, file.stat().st_size + end)
+    assert total_bytes(folder) > 200e6
+    command = [sys.executable, "-c", MEASURE, str(folder)]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    assert 0.9 < float(told.stdout) < 1.15
+
+
+def shapes(stored, depth, mlp_dim):
+    """The tensors of a deeper and wider decoder: their names and shapes."""
+    for name, stands in stored.items():
+        shape = [mlp_dim if ".mlp." in name and side == 96 else side for side in stands.shape]
+        if name.startswith("language_model.model.layers.0."):
+            yield from ((name.replace(".0.", f".{n}."), shape) for n in range(depth))
+        elif not name.startswith("language_model.model.layers."):
+            yield name, shape

@@ -1,0 +1,824 @@
+"""A model on the Hub: downloaded whole, gone on with, verified, or refused with the remedy.
+
+The Hub is a server on this machine (tests/support/hub_server.py); nothing here leaves it.
+"""
+
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+from collections import namedtuple
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pytest
+from huggingface_hub import constants
+from rich.console import Console
+from safetensors.numpy import save
+
+from pgcli.checkpoints.find import find
+from pgcli.checkpoints.hub import blobs, intact
+from pgcli.checkpoints.hub.telling import Bar, Plan, Silent
+from pgcli.cli.ui import downloads
+from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.downloads import Downloads
+from pgcli.errors import InvalidCheckpoint, ModelUnavailable
+from tests.support.hub_server import Hub, digest
+
+NAME = "somebody/some-model"
+ROOT = Path(__file__).parents[2]
+TOKEN = "hf_SECRETsecretSECRET"
+WEIGHTS = "model.safetensors"
+SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+INDEX = "model.safetensors.index.json"
+
+
+def tensors(kilobytes, seed=0):
+    numbers = np.random.default_rng(seed).integers(0, 255, kilobytes * 1000, dtype=np.uint8)
+    return save({f"weight-{seed}": numbers})
+
+
+def index(*files):
+    return json.dumps(
+        {"weight_map": {f"weight-{n}": file for n, file in enumerate(files)}}
+    ).encode()
+
+
+SMALL = {
+    "config.json": b'{"model_type": "paligemma"}',
+    "tokenizer.json": b"{}" * 4000,
+    "preprocessor_config.json": b"{}",
+}
+MODEL = SMALL | {WEIGHTS: tensors(700)}
+SHARDED = SMALL | {SHARDS[0]: tensors(500), SHARDS[1]: tensors(300, 1), INDEX: index(*SHARDS)}
+NEVER_READ = {
+    "pytorch_model.bin": b"a pickle",
+    "modeling.py": b"raise SystemExit",
+    "flax_model.msgpack": b"x",
+    "README.md": b"# words",
+    ".gitattributes": b"",
+    "original/model.safetensors": b"not at the top",
+    "generation_config.json": b"{}",
+}
+
+
+@pytest.fixture
+def hub():
+    with Hub() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def machine(hub, monkeypatch, tmp_path):
+    """As a machine whose Hub is this server, with an empty cache and no token."""
+    huggingface_hub.close_session()
+    point_to(monkeypatch, hub.url)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(blobs, "PAUSES", (0, 0, 0))
+    monkeypatch.chdir(tmp_path)
+
+
+def point_to(monkeypatch, url):
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    template = url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+
+class Told(Silent):
+    """Remembers what it was told."""
+
+    def __init__(self):
+        self.remarks, self.plans, self.counts, self.ended = [], [], [], False
+
+    def remark(self, message):
+        self.remarks.append(message)
+
+    def start(self, plan):
+        self.plans.append(plan)
+
+    def count(self, arrived):
+        assert not self.ended
+        self.counts.append(arrived)
+
+    def __exit__(self, *problem):
+        self.ended = True
+
+
+def refusal(error=ModelUnavailable, name=NAME, revision=None, **more):
+    """Message and hint, a line each, with no token in them."""
+    with pytest.raises(error) as refused:
+        find(name, revision, **more)
+    message, hint = str(refused.value), refused.value.hint
+    assert "\n" not in message + hint
+    assert hint
+    assert "SECRET" not in message + hint
+    assert refused.value.exit_code == {ModelUnavailable: 10, InvalidCheckpoint: 16}[error]
+    return message, hint
+
+
+def contents(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def incomplete(tmp_path):
+    return sorted(tmp_path.rglob("*.incomplete"))
+
+
+def part_of(file):
+    """Where the bytes of a file of MODEL or SHARDED are kept until all are there."""
+    blobs = Path(constants.HF_HUB_CACHE, f"models--{NAME.replace('/', '--')}", "blobs")
+    return blobs / f"{digest(file, (MODEL | SHARDED)[file])}.incomplete"
+
+
+class TestADownload:
+    @pytest.mark.parametrize("files", [MODEL, SHARDED], ids=["one file", "shards"])
+    def test_brings_what_is_read_and_nothing_else(self, hub, files, tmp_path):
+        commit = hub.add(NAME, files | NEVER_READ)
+        told = Told()
+        found = find(NAME, tell=told)
+        assert (found.name, found.revision) == (NAME, commit)
+        assert found.label == f"{NAME}@{commit}"
+        assert contents(found.folder) == files
+        assert hub.fetched() == set(files)
+        assert hub.sent == {file: len(data) for file, data in files.items()}
+        assert incomplete(tmp_path) == []
+
+    def test_says_before_how_much_it_is_and_while_how_much_has_come(self, hub, tmp_path):
+        hub.add(NAME, MODEL | NEVER_READ)
+        told = Told()
+        find(NAME, tell=told)
+        (plan,) = told.plans
+        total = sum(map(len, MODEL.values()))
+        assert (plan.name, plan.total, plan.kept, plan.missing) == (NAME, total, 0, total)
+        assert plan.folder == tmp_path / "hub"
+        assert plan.free == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.2)
+        assert sum(told.counts) == total
+        assert len(told.counts) > 5
+        assert told.remarks == []
+        assert told.ended
+
+    def test_is_one_that_other_tools_find(self, hub, monkeypatch):
+        commit = hub.add(NAME, MODEL)
+        found = find(NAME)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        assert huggingface_hub.snapshot_download(NAME) == str(found.folder)
+        path = huggingface_hub.hf_hub_download(NAME, WEIGHTS)
+        assert path == str(found.folder / WEIGHTS)
+        assert Path(path).resolve().name == digest(WEIGHTS, MODEL[WEIGHTS])
+        assert huggingface_hub.hf_hub_download(NAME, WEIGHTS, revision=commit) == path
+
+    def test_takes_what_other_tools_have_brought(self, hub):
+        hub.add(NAME, MODEL)
+        path = huggingface_hub.hf_hub_download(NAME, WEIGHTS)
+        hub.sent.clear()
+        told = Told()
+        assert str(find(NAME, tell=told).folder / WEIGHTS) == path
+        assert WEIGHTS not in hub.sent
+        assert told.plans[0].kept == len(MODEL[WEIGHTS])
+
+    def test_happens_once_and_what_is_there_is_not_read_again(self, hub, monkeypatch):
+        hub.add(NAME, MODEL)
+        found = find(NAME)
+        hub.asked.clear()
+        monkeypatch.setattr(blobs, "hashlib", None)
+        monkeypatch.setattr(intact, "hashlib", None)
+        told = Told()
+        assert find(NAME, tell=told) == found
+        assert [path for _, path, _ in hub.asked] == [f"/api/models/{NAME}/revision/main"]
+        assert told.plans == told.remarks == []
+
+    def test_of_a_whole_commit_that_is_there_asks_nobody(self, hub):
+        commit = hub.add(NAME, MODEL)
+        found = find(NAME, commit)
+        hub.asked.clear()
+        assert find(NAME, commit) == found
+        assert hub.asked == []
+
+    @pytest.mark.parametrize("revision", ["bfloat16", "refs/pr/3", "v1.0"])
+    def test_of_another_revision(self, hub, monkeypatch, revision):
+        hub.add(NAME, MODEL)
+        other = MODEL | {WEIGHTS: tensors(100, 7)}
+        commit = hub.add(NAME, other, revisions=[revision])
+        found = find(NAME, revision)
+        assert found.revision == commit
+        assert contents(found.folder) == other
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        assert find(NAME, revision) == found
+        assert "HF_HUB_OFFLINE" in refusal()[0]
+
+    def test_of_a_model_that_has_changed_brings_what_is_new(self, hub):
+        hub.add(NAME, MODEL)
+        find(NAME)
+        hub.sent.clear()
+        commit = hub.add(NAME, MODEL | {"config.json": b'{"new": true}'})
+        assert find(NAME).revision == commit
+        assert set(hub.sent) == {"config.json"}
+
+    def test_leaves_the_token_behind_where_it_is_sent_elsewhere(self, hub, monkeypatch):
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        hub.gated, hub.members = True, (TOKEN,)
+        hub.add(NAME, MODEL)
+        with Hub() as elsewhere:
+            elsewhere.add(NAME, MODEL)
+            elsewhere.repositories[NAME]["revisions"] = hub.repositories[NAME]["revisions"]
+            hub.elsewhere = elsewhere
+            found = find(NAME)
+            assert elsewhere.sent[WEIGHTS] == len(MODEL[WEIGHTS])
+            assert all("authorization" not in headers for *_, headers in elsewhere.asked)
+        assert contents(found.folder) == MODEL
+        assert all(TOKEN in headers["authorization"] for *_, headers in hub.asked)
+
+    def test_by_two_at_once_is_one(self, hub):
+        hub.add(NAME, MODEL)
+        threads = [threading.Thread(target=find, args=(NAME,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert hub.sent == {file: len(data) for file, data in MODEL.items()}
+        assert contents(find(NAME).folder) == MODEL
+
+    def test_without_room_on_the_disk_does_not_begin(self, hub, monkeypatch, tmp_path):
+        hub.add(NAME, MODEL)
+        disk = namedtuple("disk", "total used free")
+        needed = sum(map(len, MODEL.values()))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: disk(10**9, 10**9, needed - 1))
+        message, hint = refusal()
+        assert message == f"{NAME} needs 0.7 MB more on disk, and {tmp_path}/hub has 0.7 MB free"
+        assert "HF_HOME" in hint
+        assert not hub.sent
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: disk(10**9, 10**9, needed))
+        find(NAME)
+
+    def test_into_a_folder_that_may_not_be_written(self, hub, monkeypatch, tmp_path):
+        hub.add(NAME, MODEL)
+        (tmp_path / "file").touch()
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file"))
+        message, hint = refusal()
+        assert "could not be stored in" in message
+        assert "HF_HOME" in hint
+
+
+class TestWhatIsRead:
+    def test_shards_are_those_that_the_index_names(self, hub):
+        hub.add(NAME, SHARDED | {WEIGHTS: b"the same, consolidated", "more.safetensors": b"x"})
+        assert contents(find(NAME).folder) == SHARDED
+
+    def test_a_shard_that_is_named_and_not_there(self, hub):
+        hub.add(NAME, {name: data for name, data in SHARDED.items() if name != SHARDS[1]})
+        message, hint = refusal(InvalidCheckpoint)
+        assert message == f"{NAME} has no {SHARDS[1]}, which its {INDEX} names"
+        assert "--revision" in hint
+
+    @pytest.mark.parametrize("shard", ["../../x.safetensors", "/x.safetensors", "x.bin", 7])
+    def test_an_index_cannot_lead_elsewhere(self, hub, shard):
+        hub.add(NAME, SMALL | {INDEX: index(shard), "x.bin": b""})
+        with pytest.raises(InvalidCheckpoint, match="not a file of the folder"):
+            find(NAME)
+
+    def test_a_tokenizer_of_several_files_only_where_there_is_no_single_one(self, hub):
+        words = "tokenizer.model added_tokens.json tokenizer_config.json special_tokens_map.json"
+        pieces = dict.fromkeys(words.split(), b"{}")
+        hub.add(NAME, MODEL | pieces)
+        assert contents(find(NAME).folder) == MODEL
+        without = {name: data for name, data in MODEL.items() if name != "tokenizer.json"}
+        hub.add(NAME, without | pieces)
+        assert contents(find(NAME).folder) == without | pieces
+
+    def test_pickles_are_refused_before_anything_is_downloaded(self, hub):
+        hub.add(NAME, SMALL | NEVER_READ)
+        message, hint = refusal(InvalidCheckpoint)
+        assert message == (
+            f"{NAME} has no {WEIGHTS}; pytorch_model.bin is a pickle, which can run code"
+        )
+        assert "save_pretrained" in hint
+        assert not hub.sent
+
+    def test_a_repository_that_is_no_checkpoint(self, hub):
+        hub.add(NAME, {"README.md": b"words"})
+        assert refusal(InvalidCheckpoint)[0] == f"{NAME} has no config.json"
+
+    def test_an_adapter_is_its_two_files(self, hub, monkeypatch):
+        files = {"adapter_config.json": b"{}", "adapter_model.safetensors": tensors(5)}
+        hub.add(NAME, files | NEVER_READ | SMALL)
+        found = find(NAME, kind="adapter")
+        assert contents(found.folder) == files
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        assert find(NAME, kind="adapter") == found
+
+    def test_an_adapter_where_a_model_is_wanted_is_told_apart(self, hub):
+        hub.add(NAME, {"adapter_config.json": b"{}", "adapter_model.safetensors": tensors(5)})
+        message, hint = refusal(InvalidCheckpoint)
+        assert message == f"{NAME} is an adapter, not a model"
+        assert "--adapter" in hint
+        hub.add(NAME, MODEL)
+        assert "adapter_config.json" in refusal(InvalidCheckpoint, kind="adapter")[0]
+
+
+class TestACutConnection:
+    def test_is_gone_on_with_in_the_same_run(self, hub):
+        hub.add(NAME, MODEL)
+        hub.cut[WEIGHTS] = [300_000, 0, 0, 200_000, 0, 0]
+        told = Told()
+        found = find(NAME, tell=told)
+        assert contents(found.folder) == MODEL
+        assert hub.ranges(WEIGHTS) == [None, *["bytes=300000-"] * 3, *["bytes=500000-"] * 3]
+        assert hub.sent[WEIGHTS] == len(MODEL[WEIGHTS])
+        assert sum(told.counts) == sum(map(len, MODEL.values()))
+        assert [remark.split(";")[0] for remark in told.remarks] == [
+            f"{WEIGHTS} broke off after {place} of {len(MODEL[WEIGHTS]):,} bytes"
+            for place in ["300,000"] * 3 + ["500,000"] * 3
+        ]
+
+    def test_is_gone_on_with_by_the_same_command(self, hub, tmp_path):
+        hub.add(NAME, SHARDED)
+        hub.cut[SHARDS[0]] = [123_456, 0, 0, 0]
+        message, hint = refusal()
+        assert hub.url in message
+        assert "the same command again" in hint
+        assert part_of(SHARDS[0]).stat().st_size == 123_456
+        told = Told()
+        assert contents(find(NAME, tell=told).folder) == SHARDED
+        assert hub.ranges(SHARDS[0]) == [None, *["bytes=123456-"] * 4]
+        assert hub.sent[SHARDS[0]] == len(SHARDED[SHARDS[0]])
+        assert told.plans[0].kept >= 123_456
+        assert told.plans[0].kept + sum(told.counts) == sum(map(len, SHARDED.values()))
+        assert incomplete(tmp_path) == []
+
+    @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
+    def test_by_a_signal_costs_nothing_that_had_arrived(self, hub, tmp_path, signum):
+        hub.add(NAME, MODEL)
+        hub.held[WEIGHTS] = 400_000
+        command = [sys.executable, "-m", "pgcli", "info", NAME]
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        run = subprocess.Popen(command, env=environment(hub, tmp_path), **streams)
+        assert hub.reached.wait(20)
+        wait_for(lambda: part_of(WEIGHTS).is_file() and part_of(WEIGHTS).stat().st_size > 300_000)
+        run.send_signal(signum)
+        said = run.communicate(timeout=20)[1].decode()
+        assert run.returncode == -signum
+        if signum == signal.SIGINT:
+            assert re.search(
+                r"stopped: [\d.]+ [kM]B of [\d.]+ [kM]B are kept; the same command goes on", said
+            )
+        kept = part_of(WEIGHTS).stat().st_size
+        hub.held.clear()
+        assert contents(find(NAME).folder) == MODEL
+        assert hub.ranges(WEIGHTS) == [None, f"bytes={kept}-"]
+
+    def test_by_an_answer_that_names_another_length(self, hub):
+        hub.add(NAME, MODEL)
+        hub.claimed[WEIGHTS] = 50_000
+        message, _ = refusal()
+        assert f"{WEIGHTS} ended after 50000 of {len(MODEL[WEIGHTS])} bytes" in message
+        hub.claimed.clear()
+        assert contents(find(NAME).folder) == MODEL
+
+    def test_at_a_server_that_knows_no_ranges_begins_anew(self, hub):
+        hub.add(NAME, MODEL)
+        hub.takes_ranges = False
+        hub.cut[WEIGHTS] = [300_000]
+        told = Told()
+        assert contents(find(NAME, tell=told).folder) == MODEL
+        assert sum(told.counts) == sum(map(len, MODEL.values()))
+
+    def test_with_more_of_it_than_there_should_be_begins_anew(self, hub):
+        hub.add(NAME, MODEL)
+        part_of(WEIGHTS).parent.mkdir(parents=True)
+        part_of(WEIGHTS).write_bytes(bytes(len(MODEL[WEIGHTS]) + 1))
+        assert contents(find(NAME).folder) == MODEL
+
+    def test_does_not_last_where_the_server_mends_itself(self, hub):
+        hub.add(NAME, MODEL)
+        hub.status[WEIGHTS] = [503, 429]
+        assert contents(find(NAME).folder) == MODEL
+
+
+class TestARefusal:
+    def test_401_gated_without_a_token(self, hub):
+        hub.add(NAME, SHARDED)
+        hub.gated = True
+        message, hint = refusal()
+        assert message == f"{NAME} needs its licence accepted, and no token is set on this machine"
+        assert hint.startswith(
+            f"open {hub.url}/{NAME} and accept the licence, then `hf auth login`"
+        )
+
+    def test_403_gated_with_a_token(self, hub, monkeypatch):
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        hub.add(NAME, MODEL)
+        hub.gated, hub.strangers = True, (TOKEN,)
+        message, hint = refusal()
+        assert "by the user whose token is set" in message
+        assert "`hf auth whoami`" in hint
+
+    def test_gated_with_the_token_of_a_member(self, hub, monkeypatch):
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        hub.add(NAME, MODEL)
+        hub.gated, hub.members = True, (TOKEN,)
+        assert contents(find(NAME).folder) == MODEL
+
+    def test_401_for_a_token_that_is_none(self, hub, monkeypatch):
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        hub.add(NAME, MODEL)
+        message, hint = refusal()
+        assert message == f"{NAME} could not be downloaded: 401 Unauthorized"
+        assert "`hf auth login`" in hint
+
+    @pytest.mark.parametrize("token", ["hf_SECRET\x01SECRET", "hf_SECRETé", "hf_SECRET\tx"])
+    def test_a_token_that_cannot_be_sent_is_not_shown(self, hub, monkeypatch, token):
+        hub.add(NAME, MODEL)
+        monkeypatch.setenv("HF_TOKEN", token)
+        message, hint = refusal()
+        assert "the token set on this machine" in message
+        assert "HF_TOKEN" in hint
+
+    def test_404_for_a_repository(self, hub):
+        message, hint = refusal(name="somebody/misspelt")
+        assert "the Hub has no model 'somebody/misspelt'" in message
+        assert "spelling" in hint
+
+    def test_404_for_a_revision(self, hub):
+        hub.add(NAME, MODEL)
+        find(NAME)
+        message, hint = refusal(revision="float99")
+        assert message == f"{NAME} has no revision 'float99'"
+        assert f"{hub.url}/{NAME}/commits/main" in hint
+
+    def test_404_for_a_revision_that_there_was(self, hub):
+        hub.add(NAME, MODEL, revisions=["main", "old"])
+        find(NAME, "old")
+        del hub.repositories[NAME]["revisions"]["old"]
+        assert refusal(revision="old")[0] == f"{NAME} has no revision 'old'"
+
+    @pytest.mark.parametrize("revision", ["", "../../x", "/etc/passwd", "a/../../b", "a\0b", "a b"])
+    def test_a_revision_that_is_no_name_of_one(self, hub, tmp_path, revision):
+        hub.add(NAME, MODEL, revisions=[revision])
+        assert refusal(revision=revision)[0] == f"{NAME} has no revision {revision!r}"
+        assert hub.asked == []
+
+    def test_404_for_a_file_that_is_listed(self, hub):
+        hub.add(NAME, MODEL)
+        hub.missing.add(WEIGHTS)
+        message, _ = refusal()
+        assert f"lists a file and does not have it, {WEIGHTS}" in message
+        assert len(hub.ranges(WEIGHTS)) == 1
+
+    @pytest.mark.parametrize("status", [410, 429, 500, 503])
+    def test_any_other_number_is_named(self, hub, status):
+        hub.add(NAME, MODEL)
+        hub.status[WEIGHTS] = status
+        message, _ = refusal()
+        assert message.startswith(f"{NAME} could not be downloaded: {status}")
+        hub.listing_status = status
+        assert refusal(name=NAME)[0].startswith(f"{NAME} could not be downloaded: {status}")
+
+    @pytest.mark.parametrize(
+        ("said", "change"),
+        [
+            ("which commit", {"sha": "../../x"}),
+            ("what config.json contains", {"siblings": [{"rfilename": "config.json"}]}),
+            (
+                "what config.json contains",
+                {"siblings": [{"rfilename": "config.json", "size": 3, "blobId": "../../../x"}]},
+            ),
+        ],
+    )
+    def test_a_listing_cannot_lead_elsewhere(self, hub, said, change):
+        hub.add(NAME, MODEL)
+        hub.listed = lambda listing: listing | change
+        assert f"{hub.url} does not say {said}" in refusal()[0]
+
+
+class TestNoNetwork:
+    def offline(self, monkeypatch):
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+    def test_by_wish_and_the_model_is_there(self, hub, monkeypatch):
+        commit = hub.add(NAME, SHARDED)
+        found = find(NAME)
+        hub.asked.clear()
+        self.offline(monkeypatch)
+        assert find(NAME) == find(NAME, commit) == found
+        assert hub.asked == []
+
+    def test_by_wish_and_it_is_not(self, hub, monkeypatch):
+        hub.add(NAME, MODEL)
+        self.offline(monkeypatch)
+        message, hint = refusal()
+        assert message.startswith(f"{NAME} is not in the cache as a whole")
+        assert "unset HF_HUB_OFFLINE" in hint
+        assert hub.asked == []
+
+    @pytest.mark.parametrize("lost", [SHARDS[1], "config.json", "tokenizer.json"])
+    def test_by_wish_and_a_part_of_it_is(self, hub, monkeypatch, lost):
+        hub.add(NAME, SHARDED)
+        (find(NAME).folder / lost).resolve().unlink()
+        self.offline(monkeypatch)
+        assert "not in the cache as a whole" in refusal()[0]
+
+    def test_by_wish_and_a_download_broke_off(self, hub, monkeypatch):
+        hub.add(NAME, SHARDED)
+        hub.cut[SHARDS[0]] = [1000, 0, 0, 0]
+        refusal()
+        self.offline(monkeypatch)
+        assert "not in the cache as a whole" in refusal()[0]
+
+    @pytest.mark.parametrize("trouble", ["gone", "503", "token"])
+    def test_by_accident_and_the_model_is_there(self, hub, monkeypatch, trouble):
+        hub.add(NAME, MODEL)
+        found = find(NAME)
+        if trouble == "gone":
+            point_to(monkeypatch, "http://127.0.0.1:9")
+        elif trouble == "503":
+            hub.listing_status = 503
+        else:
+            monkeypatch.setenv("HF_TOKEN", "hf_expired")
+        told = Told()
+        assert find(NAME, tell=told) == found
+        (remark,) = told.remarks
+        assert f"does not serve {NAME} now" in remark
+        assert found.revision[:12] in remark
+
+    @pytest.mark.parametrize(
+        ("url", "said"),
+        [
+            ("http://127.0.0.1:9", "refused"),
+            ("http://no-such-host.invalid", ""),
+            ("https://{}", "SSL"),
+            ("127.0.0.1:9", ""),
+        ],
+        ids=["refused", "no such host", "no TLS", "no address"],
+    )
+    def test_by_accident_and_it_is_not(self, hub, monkeypatch, url, said):
+        url = url.format(hub.url.removeprefix("http://"))
+        point_to(monkeypatch, url)
+        message, hint = refusal()
+        assert message.startswith(
+            f"{NAME} is not in the cache as a whole, and {url} does not serve"
+        )
+        assert said in message
+        assert ("HF_ENDPOINT" if url == "127.0.0.1:9" else "network") in hint
+
+    def test_a_certificate_that_nobody_knows(self, hub, monkeypatch, tmp_path):
+        names = ["-subj", "/CN=127.0.0.1", "-keyout", "key", "-out", "certificate"]
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names]
+        if shutil.which("openssl") is None:
+            pytest.skip("no openssl to make a certificate with")
+        subprocess.run(command, check=True, capture_output=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain("certificate", "key")
+        hub.server.socket = context.wrap_socket(hub.server.socket, server_side=True)
+        point_to(monkeypatch, hub.url.replace("http:", "https:"))
+        message, hint = refusal()
+        assert "CERTIFICATE_VERIFY_FAILED" in message
+        assert "SSL_CERT_FILE" in hint
+
+    def test_a_server_that_says_nothing_more(self, hub, monkeypatch):
+        hub.add(NAME, MODEL)
+        hub.held[WEIGHTS] = 0
+        monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.05)
+        message, hint = refusal()
+        assert "timed out" in message
+        assert "the same command again" in hint
+
+
+class TestDamage:
+    @pytest.mark.parametrize("file", [WEIGHTS, "tokenizer.json", "config.json"])
+    def test_on_the_way_is_found_and_nothing_of_it_kept(self, hub, file):
+        hub.add(NAME, MODEL)
+        hub.flipped[file] = len(MODEL[file]) // 2
+        message, hint = refusal(InvalidCheckpoint)
+        assert message.startswith(f"{file} arrived damaged")
+        assert "the same command again" in hint
+        assert not part_of(file).exists()
+        hub.flipped.clear()
+        hub.sent.clear()
+        assert contents(find(NAME).folder) == MODEL
+        assert hub.sent[file] == len(MODEL[file])
+
+    def test_in_the_part_that_had_arrived_is_found(self, hub):
+        hub.add(NAME, MODEL)
+        hub.cut[WEIGHTS] = [300_000, 0, 0, 0]
+        refusal()
+        part_of(WEIGHTS).write_bytes(bytes(300_000))
+        assert refusal(InvalidCheckpoint)[0].startswith(f"{WEIGHTS} arrived damaged")
+        assert contents(find(NAME).folder) == MODEL
+
+    def test_by_too_many_bytes_is_found(self, hub):
+        hub.add(NAME, MODEL)
+        hub.claimed[WEIGHTS] = len(MODEL[WEIGHTS]) + 5
+        assert refusal(InvalidCheckpoint)[0].startswith(f"{WEIGHTS} arrived damaged")
+        assert not part_of(WEIGHTS).exists()
+
+    def mended(self, hint):
+        """Do what the hint says."""
+        Path(re.fullmatch(r"delete (\S+) and run the same command again.*", hint)[1]).unlink()
+        return find(NAME)
+
+    @pytest.mark.parametrize("file", [WEIGHTS, "tokenizer.json", "config.json"])
+    def test_in_the_cache_that_shows_in_the_length(self, hub, file):
+        hub.add(NAME, MODEL)
+        place = find(NAME).folder / file
+        os.truncate(place.resolve(), 20)
+        message, hint = refusal(InvalidCheckpoint)
+        assert message == (
+            f"{place} is damaged: it has 20 bytes, and {len(MODEL[file]):,} on the Hub"
+        )
+        assert contents(self.mended(hint).folder) == MODEL
+
+    def test_in_the_cache_before_it_is_a_model(self, hub):
+        hub.add(NAME, MODEL)
+        blob = part_of(WEIGHTS).with_suffix("")
+        blob.parent.mkdir(parents=True)
+        blob.write_bytes(b"short")
+        message, hint = refusal(InvalidCheckpoint)
+        assert message.startswith(f"{blob} is damaged: it has 5 bytes")
+        assert contents(self.mended(hint).folder) == MODEL
+
+    def test_in_the_cache_that_shows_in_the_header(self, hub, monkeypatch):
+        hub.add(NAME, MODEL)
+        place = find(NAME).folder / WEIGHTS
+        place.resolve().write_bytes(bytes(len(MODEL[WEIGHTS])))
+        message, hint = refusal(InvalidCheckpoint)
+        assert message.startswith(f"{place} is no intact safetensors file: ")
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        assert refusal(InvalidCheckpoint) == (message, hint)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        assert contents(self.mended(hint).folder) == MODEL
+
+    def test_offline_a_file_shorter_than_its_header_says(self, hub, monkeypatch):
+        hub.add(NAME, SHARDED)
+        place = find(NAME).folder / SHARDS[1]
+        os.truncate(place.resolve(), 200_000)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        message, hint = refusal(InvalidCheckpoint)
+        assert str(place) in message
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        assert contents(self.mended(hint).folder) == SHARDED
+
+    @pytest.mark.parametrize("weights", [b"", b"words", MODEL[WEIGHTS][:-9], bytes(500)])
+    def test_that_is_the_hub_s_own_is_not_to_be_mended_here(self, hub, weights):
+        hub.add(NAME, MODEL | {WEIGHTS: weights})
+        message, hint = refusal(InvalidCheckpoint)
+        assert f"{WEIGHTS} is no intact safetensors file" in message
+        assert "--revision" in hint
+        assert "delete" not in hint
+
+
+def environment(hub, tmp_path, **more):
+    """A shell's, in which this server is the Hub."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("HF_") and name not in ("NO_COLOR", "FORCE_COLOR")
+    }
+    ours = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    return kept | ours | {"OMP_NUM_THREADS": "1"} | more
+
+
+def wait_for(claim):
+    for _ in range(500):
+        if found := claim():
+            return found
+        threading.Event().wait(0.02)
+    raise AssertionError("waited in vain")
+
+
+def pgcli(hub, tmp_path, *arguments, **more):
+    return subprocess.run(
+        [sys.executable, "-m", "pgcli", *map(str, arguments)],
+        env=environment(hub, tmp_path, **more),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+class TestTheCommandLine:
+    def test_answers_with_a_checkpoint_of_the_hub(self, hub, tmp_path, tiny):
+        files = {file.name: file.read_bytes() for file in tiny.iterdir()}
+        commit = hub.add(NAME, files)
+        hub.gated, hub.members = True, (TOKEN,)
+        picture = ROOT / "examples" / "images" / "one.png"
+        asked = ("caption", picture, "--model", NAME, "--device", "cpu", "--max-new-tokens", 2)
+        run = pgcli(hub, tmp_path, *asked, HF_TOKEN=TOKEN)
+        assert run.returncode == 0, run.stderr
+        assert json.loads(run.stdout)["model"] == f"{NAME}@{commit}"
+        assert TOKEN not in run.stderr
+        assert list((tmp_path / "hub").rglob(WEIGHTS))  # where HF_HOME says
+        assert set(hub.sent) <= {*SMALL, "processor_config.json", WEIGHTS}
+
+    @pytest.mark.parametrize(
+        ("gated", "flipped", "offline", "code", "said"),
+        [
+            (True, {}, "0", 10, "licence"),
+            (False, {WEIGHTS: 9}, "0", 16, WEIGHTS),
+            (False, {}, "1", 10, "HF_HUB_OFFLINE"),
+        ],
+        ids=["gated", "damaged", "offline"],
+    )
+    def test_ends_with_the_number_of_the_problem(
+        self, hub, tmp_path, gated, flipped, offline, code, said
+    ):
+        hub.add(NAME, MODEL)
+        hub.gated, hub.flipped, hub.strangers = gated, flipped, (TOKEN,)
+        more = {"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": offline}
+        run = pgcli(hub, tmp_path, "info", NAME, "--debug", **more)
+        assert run.returncode == code, run.stderr
+        assert said in run.stderr.splitlines()[-2]
+        assert run.stderr.splitlines()[-1].startswith("hint: ")
+        assert TOKEN not in run.stdout + run.stderr
+
+
+PLAN = Plan("org/\x1b[31mmodel", Path("/cache"), 6_000_000_000, 1_000_000_000, 70_000_000_000)
+
+
+class TestWhatAPersonSees:
+    def screen(self, *, terminal=False, quiet=False, width=100):
+        screen = Screen(quiet=quiet)
+        screen.is_terminal = screen.redraws = terminal
+        screen.console = Console(
+            file=io.StringIO(), width=width, force_terminal=terminal, color_system=None
+        )
+        return screen, screen.console.file
+
+    def test_in_a_log_are_lines_before_while_and_after(self, monkeypatch):
+        monkeypatch.setattr(downloads, "LOG_SECONDS", 0)
+        screen, shown = self.screen()
+        with Downloads(screen) as tell:
+            tell.start(PLAN)
+            tell.count(2_000_000_000)
+            tell.count(3_000_000_000)
+        first, second, third, last = shown.getvalue().splitlines()
+        assert first == (
+            "pgcli: downloading org/\\x1b[31mmodel: 5.0 GB, 1.0 GB is there already; "
+            "into /cache, which has 70.0 GB free"
+        )
+        assert re.search(r"downloading +50%.*3\.00G/6\.00G .*B/s", second)
+        assert "6.00G/6.00G" in third
+        assert re.search(r"downloaded 5\.0 GB in \d+ s; the checksums are right", last)
+
+    def test_in_a_log_there_is_no_line_for_each_piece(self):
+        screen, shown = self.screen()
+        with Downloads(screen) as tell:
+            tell.start(PLAN)
+            for _ in range(1000):
+                tell.count(5_000_000)
+        assert len(shown.getvalue().splitlines()) == 2
+
+    @pytest.mark.parametrize("width", [40, 100])
+    def test_on_a_terminal_is_one_bar_that_goes_away(self, width):
+        screen, shown = self.screen(terminal=True, width=width)
+        with Downloads(screen) as tell:
+            tell.start(PLAN)
+            tell.count(2_000_000_000)
+        text = shown.getvalue()
+        assert "3.0/6.0 GB" in text
+        assert "━" in text
+        assert "\x1b[31m" not in text
+        assert " ".join(text.split()).endswith("the checksums are right")
+
+    def test_a_download_that_fails_does_not_say_that_it_is_done(self):
+        screen, shown = self.screen()
+        tell = Downloads(screen)
+        tell.start(PLAN)
+        tell.__exit__(ModelUnavailable, ModelUnavailable("no"), None)
+        assert "downloaded" not in shown.getvalue()
+
+    @pytest.mark.parametrize("terminal", [True, False])
+    def test_quiet_is_quiet(self, terminal):
+        screen, shown = self.screen(terminal=terminal, quiet=True)
+        with Downloads(screen) as tell:
+            tell.remark("something")
+            tell.start(PLAN)
+            tell.count(5)
+        assert shown.getvalue() == ""
+
+    def test_from_python_it_is_a_bar_on_a_terminal(self, monkeypatch):
+        class Terminal(io.StringIO):
+            def isatty(self):
+                return True
+
+        shown = Terminal()
+        monkeypatch.setattr(sys, "stderr", shown)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", False)
+        monkeypatch.setattr(
+            "huggingface_hub.utils.are_progress_bars_disabled", lambda: False, raising=False
+        )
+        with Bar() as tell:
+            tell.start(PLAN)
+            tell.count(5_000_000_000)
+            tell.remark("look")
+        assert "6.00G/6.00G" in shown.getvalue()
+        assert "look\n" in shown.getvalue()

@@ -1,0 +1,287 @@
+"""Checkpoints whose tokenizer is a SentencePiece model: read as their tokenizer.json would be."""
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+
+import pytest
+import sentencepiece
+from tokenizers import Tokenizer
+
+from pgcli.checkpoints import tokenizer as tokenizers_here
+from pgcli.checkpoints.tokenizer import open_tokenizer
+from pgcli.engine.tokens import Vocabulary
+from pgcli.errors import InvalidCheckpoint
+from pgcli.training.tokenizer import BYTES, CONTROL, NEWLINES
+from tests.support.tiny import tokenizer_into
+
+NORMAL, UNKNOWN, CONTROL_PIECE, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+UNIGRAM, BPE = 1, 2
+TEXTS = [
+    "caption en",
+    "detect red circle ; blue square",
+    "answer en what is left of the big green triangle?",
+    "how many shapes are there in this picture?\n",
+    "<loc0001><loc0100><loc0003><loc1023> red circle ; <loc0000><loc0000>",
+    "<seg000><seg127> x <image><bos><eos><pad><unk><mask>",
+    "a  b   c\n\n\nd \n ",
+    "   in front, behind   ",
+    "\t tabs\t\tand\r\nreturns",
+    "é ﬁ ½ 🟥👩‍👩‍👧 日本語 עברית \u200b\ufeff\u00a0\x00\x7f",
+    "<0x41><0x", "<unused3>c[@BOS@]<start_of_turn>", "<loc1024><loc01> <LOC0001> loc0001>",
+    "▁under▁score", "A" * 300, "",
+]  # fmt: skip
+
+
+def varint(number):
+    low, rest = number & 127, number >> 7
+    return bytes([low | 128]) + varint(rest) if rest else bytes([low])
+
+
+def inner(number, content):
+    """A field of SentencePiece's protocol that holds a string or a message."""
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def whole(number, value):
+    return varint(number << 3) + varint(value)
+
+
+def piece(text, kind, score):
+    number = varint(2 << 3 | 5) + struct.pack("<f", score)
+    return inner(1, inner(1, text.encode()) + number + whole(3, kind))
+
+
+def kind_of(name):
+    if name in CONTROL[:3]:
+        return CONTROL_PIECE
+    if name == "<unk>":
+        return UNKNOWN
+    if name in CONTROL or name in NEWLINES:
+        return USER_DEFINED
+    return BYTE if name in BYTES else NORMAL
+
+
+def sentencepiece_model(names, *, kind=BPE, byte_fallback=True, charsmap=b""):
+    """The bytes of a tokenizer.model with these pieces in this order, in Gemma's form."""
+    pieces = [
+        piece(name, kind_of(name), -float(place) if kind_of(name) == NORMAL else 0.0)
+        for place, name in enumerate(names)
+    ]
+    ids = (whole(40, 3), whole(41, 2), whole(42, 1), whole(43, 0))  # unk, bos, eos, pad
+    trainer = whole(3, kind) + whole(35, int(byte_fallback)) + b"".join(ids)
+    normalizer = inner(1, b"identity") + inner(2, charsmap) + whole(3, 0) + whole(4, 0)
+    return b"".join(pieces) + inner(2, trainer) + inner(3, normalizer)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """The tokenizer.json that the SentencePiece folders stand for."""
+    folder = tmp_path_factory.mktemp("json")
+    tokenizer_into(folder)
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def names(expected):
+    """The pieces of the model, in order; then those that PaliGemma adds."""
+    vocabulary = expected.get_vocab()
+    ordered = sorted(vocabulary, key=vocabulary.get)
+    added = [name for name in ordered if name.startswith(("<loc", "<seg", "<image"))]
+    return ordered[: -len(added)], added
+
+
+@pytest.fixture
+def folder(tmp_path, names):
+    """A checkpoint's folder as transformers 4 wrote it: a model, and what was added to it."""
+    text, added = names
+    (tmp_path / "tokenizer.model").write_bytes(sentencepiece_model(text))
+    places = {name: len(text) + place for place, name in enumerate(added)}
+    write(tmp_path, "added_tokens", places)
+    write(tmp_path, "special_tokens_map", {"additional_special_tokens": ["<image>"]})
+    return tmp_path
+
+
+def write(folder, name, values):
+    (folder / f"{name}.json").write_text(json.dumps(values))
+
+
+def described(names):
+    """The same as the settings of newer versions say it, control tokens and all."""
+    text, added = names
+    places = {text.index(name): name for name in CONTROL}
+    places |= {len(text) + place: name for place, name in enumerate(added)}
+    special = {"<image>", *CONTROL}
+    return {
+        str(place): {"content": name, "special": name in special, "normalized": False}
+        for place, name in places.items()
+    }
+
+
+def assert_alike(tokenizer, expected):
+    assert tokenizer.get_vocab() == expected.get_vocab()
+    for text in TEXTS:
+        ids = expected.encode(text, add_special_tokens=False).ids
+        assert tokenizer.encode(text, add_special_tokens=False).ids == ids, text
+        whole = expected.decode(ids, skip_special_tokens=False)
+        assert tokenizer.decode(ids, skip_special_tokens=False) == whole, text
+
+
+@pytest.mark.parametrize("layout", ["older", "newer", "both"])
+def test_every_text_has_the_tokens_of_the_tokenizer_json(folder, names, expected, layout):
+    if layout != "older":
+        write(folder, "tokenizer_config", {"added_tokens_decoder": described(names)})
+    if layout == "newer":
+        (folder / "added_tokens.json").unlink()
+    assert_alike(open_tokenizer(folder), expected)
+
+
+def test_the_older_files_say_which_added_tokens_are_never_text(folder):
+    tokenizer = open_tokenizer(folder)
+    ids = [tokenizer.token_to_id(name) for name in ("<image>", "<loc0001>")]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "<loc0001>"
+
+
+def test_every_text_has_the_tokens_that_sentencepiece_itself_gives(folder):
+    model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
+    tokenizer = open_tokenizer(folder)
+    for text in TEXTS:
+        if not any(special in text for special in ("<loc", "<seg", "\x00", "<0x", "<bos>")):
+            ids = tokenizer.encode(text, add_special_tokens=False).ids
+            assert ids == model.encode(text), text
+
+
+def test_prompts_and_answers_are_built_from_it(folder, names, expected):
+    write(folder, "tokenizer_config", {"added_tokens_decoder": described(names)})
+    converted, stated = Vocabulary(open_tokenizer(folder)), Vocabulary(expected)
+    assert (converted.bos, converted.newline, converted.size) == (2, 108, stated.size)
+    assert converted.locations == stated.locations
+    assert converted.mask_codes == stated.mask_codes
+    for text in TEXTS:
+        assert converted.prompt(text) == stated.prompt(text)
+        ids = stated.answer(text)
+        assert converted.pieces(ids, [1.0] * len(ids)) == stated.pieces(ids, [1.0] * len(ids))
+
+
+def test_a_tokenizer_json_wins_over_a_model(folder, expected):
+    expected.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer.model").write_bytes(b"broken")
+    assert_alike(open_tokenizer(folder), expected)
+
+
+def test_a_checkpoint_with_a_tokenizer_json_needs_no_other_package(folder, expected):
+    expected.save(str(folder / "tokenizer.json"))
+    code = (
+        "import sys; from pathlib import Path; from pgcli.checkpoints.tokenizer import *; "
+        "open_tokenizer(Path(sys.argv[1])); "
+        "assert not {'transformers', 'sentencepiece', 'google.protobuf'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
+
+
+@pytest.mark.parametrize("name", ["sentencepiece", "google.protobuf"])
+def test_a_package_that_is_missing_is_named_with_its_installation(folder, monkeypatch, name):
+    monkeypatch.setattr(tokenizers_here, "_is_installed", lambda asked: asked != name)
+    with pytest.raises(InvalidCheckpoint, match=name) as caught:
+        open_tokenizer(folder)
+    assert caught.value.hint == "pip install sentencepiece protobuf"
+
+
+def test_a_package_inside_a_missing_package_is_missing():
+    assert not tokenizers_here._is_installed("no_such_package.inside")
+    assert tokenizers_here._is_installed("json.decoder")
+
+
+def test_no_tokenizer_at_all_is_said(tmp_path):
+    with pytest.raises(InvalidCheckpoint, match=r"no tokenizer\.json, and no tokenizer\.model"):
+        open_tokenizer(tmp_path)
+
+
+# From here on broken and hostile files.
+
+
+def refused(folder):
+    with pytest.raises(InvalidCheckpoint) as caught:
+        open_tokenizer(folder)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff" * 400, b"{}", b"bWFu 0\nY2F0 1\n", b"\x0a\xff\xff\xff\xff\x7f"]
+)
+def test_what_is_no_model_is_refused(folder, content):
+    (folder / "tokenizer.model").write_bytes(content)
+    assert "tokenizer.model" in refused(folder)
+
+
+def test_a_model_cut_anywhere_is_refused(folder, names):
+    model = sentencepiece_model(names[0])
+    for end in [1, 2, 20, *range(100, len(model), len(model) // 7), len(model) - 30]:
+        (folder / "tokenizer.model").write_bytes(model[:end])
+        assert "tokenizer.model" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"kind": UNIGRAM}, "byte-pair"),
+        ({"byte_fallback": False}, "byte fallback"),
+        ({"charsmap": b"\x00\x01"}, "rewrites"),
+    ],
+    ids=str,
+)
+def test_a_model_that_a_gemma_tokenizer_would_read_otherwise_is_refused(
+    folder, names, options, reason
+):
+    (folder / "tokenizer.model").write_bytes(sentencepiece_model(names[0], **options))
+    assert reason in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [(["x" * 10**6], "too long"), (["red", "red"], "twice")],
+    ids=["long", "twice"],
+)
+def test_pieces_that_cannot_be_are_refused(folder, names, more, reason):
+    (folder / "tokenizer.model").write_bytes(sentencepiece_model([*names[0], *more]))
+    assert reason in refused(folder)
+
+
+def test_a_huge_file_is_refused_unread(folder):
+    with (folder / "tokenizer.model").open("r+b") as file:
+        file.truncate(2**40)
+    assert "larger" in refused(folder)
+
+
+@pytest.mark.parametrize("change", [{"<loc0001>": 5}, {"<new>": 10**6}, {"": 3}, {"<new>": -1}])
+def test_an_added_token_out_of_its_place_is_refused(folder, change):
+    places = json.loads((folder / "added_tokens.json").read_text())
+    write(folder, "added_tokens", places | change)
+    assert "is said to be" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    "decoder", [{"x": {"content": "a"}}, {"3": 4}, {"9" * 5000: {"content": "a"}}]
+)
+def test_settings_that_make_no_sense_are_refused(folder, decoder):
+    write(folder, "tokenizer_config", {"added_tokens_decoder": decoder})
+    assert "added_tokens_decoder" in refused(folder)
+
+
+def test_no_setting_of_the_checkpoint_reaches_transformers(folder, expected, tmp_path_factory):
+    trap = tmp_path_factory.mktemp("trap")
+    (trap / "code.py").write_text(f"open({str(trap / 'ran')!r}, 'w')")
+    shutil.copy(trap / "code.py", folder / "tokenization_own.py")
+    settings = {
+        "auto_map": {"AutoTokenizer": ["tokenization_own.T", None]},
+        "tokenizer_class": "T",
+        "tokenizer_file": "/etc/passwd",
+        "vocab_file": "/etc/passwd",
+        "unk_token": "other",
+        "chat_template": "{{ 1 / 0 }}",
+    }
+    write(folder, "tokenizer_config", settings)
+    assert_alike(open_tokenizer(folder), expected)
+    assert not (trap / "ran").exists()

@@ -1,0 +1,1121 @@
+"""The command line: exit codes, what goes to which stream, where options come from."""
+
+import io
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+
+from pgcli import __version__
+from pgcli.checkpoints.find import BUILTIN
+from pgcli.cli.app import main
+from pgcli.cli.job import plan
+from pgcli.cli.job import run as ask
+from pgcli.errors import ManifestError, PgcliError
+from tests.support import pretend
+from tests.support.awkward import drawing
+from tests.system.test_signals import heed_signals
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "images"
+PRETEND = [sys.executable, str(ROOT / "tests" / "support" / "pretend.py")]
+PGCLI = [sys.executable, "-m", "pgcli"]
+ANSWERING = ["caption", "ask", "detect", "segment", "ocr"]
+
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """A model that needs no loading, for calls in this process."""
+    monkeypatch.setattr(ask, "open_engine", pretend.open_engine)
+
+
+@pytest.fixture
+def noting(monkeypatch):
+    """The same, noting what it is asked, how, and about which items."""
+    engine = Noting()
+    monkeypatch.setattr(ask, "open_engine", lambda *_, **__: engine)
+    return engine
+
+
+class Noting(pretend.Engine):
+    def __init__(self):
+        self.items = []
+
+    def ask(self, stream, question, sampling, stopped):
+        self.question, self.sampling = question, sampling
+        for place, picture in stream:
+            self.items.append(picture.item)
+            yield from super().ask([(place, picture)], question, sampling)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder of three pictures, the middle one broken."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for name, size in (("a.png", (40, 30)), ("c.png", (20, 60))):
+        Image.new("RGB", size, "red").save(folder / name)
+    (folder / "b.jpg").write_text("not a picture")
+    (folder / "notes.txt").write_text("left out")
+    return folder
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Writes the user's configuration file."""
+
+    def write(text):
+        file = tmp_path / "config" / "pgcli" / "config.toml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    return write
+
+
+def call(capsys, *arguments):
+    """Exit code, standard output and stderr of a command line run in this process."""
+    code = main([str(argument) for argument in arguments])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def spawn(*arguments, program=PRETEND, **more):
+    return subprocess.run(
+        [*program, *map(str, arguments)], capture_output=True, cwd=ROOT, check=False, **more
+    )
+
+
+def rows(lines):
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+# exit codes
+
+
+def test_0_when_every_row_is_answered(capsys, pretended):
+    code, out, err = call(capsys, "caption", EXAMPLES, "--model", "demo")
+    assert code == 0
+    assert len(rows(out)) == len(list(EXAMPLES.iterdir()))
+    assert "all answered" in err
+
+
+def test_1_with_a_traceback_when_it_is_our_fault(capsys, monkeypatch):
+    def fail(*_, **__):
+        raise LookupError("odd \x1b[31mthing")
+
+    monkeypatch.setattr(ask, "open_engine", fail)
+    code, out, err = call(capsys, "caption", EXAMPLES)
+    assert (code, out) == (1, "")
+    assert "Traceback" in err
+    assert r"unexpected LookupError: odd \x1b[31mthing" in err
+    assert "\x1b" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("caption", "for example: pgcli caption photo.jpg"),
+        ("caption nowhere", "nowhere does not exist"),
+        ("captoin x", "did you mean pgcli caption?"),
+        ("examples/images", "pgcli caption examples/images"),
+        ("caption x -o", "see pgcli caption --help"),
+        ("caption x --modle demo", "did you mean --model"),
+        ("caption x --device gpu", "--device: 'gpu' is not auto, cpu, cuda, cuda:N or mps"),
+        ("caption x --dtype float16", "--dtype: float16 cannot hold Gemma's activations"),
+        ("caption x --dtype int4", "'int4' is not auto, bfloat16 or float32"),
+        ("caption x --batch-size 0", "--batch-size: '0' is neither auto nor a whole number"),
+        ("caption x --limit 0", "--limit: '0' is not a whole number of 1 or more"),
+        ("caption x --limit some", "--limit: 'some' is not a whole number"),
+        ("caption x --temperature -1", "--temperature: '-1' is not a number of 0 or more"),
+        ("caption x --temperature nan", "--temperature: 'nan' is not a number of 0 or more"),
+        ("caption x --temperature inf", "--temperature: 'inf' is not a number of 0 or more"),
+        ("caption x --top-p 0", "--top-p: '0' is not a number above 0 to 1"),
+        ("caption x --top-p 1.5", "--top-p: '1.5' is not a number above 0 to 1"),
+        ("caption x --top-k -1", "--top-k: '-1' is not a whole number of 0 or more"),
+        ("caption x --region 1,2,3", "'1,2,3' is not four numbers of pixels: xmin,ymin,xmax,ymax"),
+        ("caption x --region 5,0,5,9", "'5,0,5,9' is empty: xmin must be below xmax"),
+        ("caption x --region 0,5,9,5", "'0,5,9,5' is empty"),
+        ("caption x --keep a,,b", "'a,,b' is not a list of columns"),
+        ("caption x --format xml", "--format: 'xml' is not one of 'auto', 'jsonl', 'text'"),
+        ("caption x --on-error skip", "--on-error: 'skip' is not one of 'record', 'stop'"),
+        ("caption x --lang e/n", "not a language tag"),
+        ("caption - -", "`-`) is named twice"),
+        ("caption examples/images -o rows.txt", "no format goes with the name 'rows.txt'"),
+        ("caption examples/images -o rows/ --format jsonl", "the name of a folder"),
+        ("caption examples/images -o rows.jsonl --shard 0/2", "--shard needs a folder"),
+        ("caption examples/images -o rows/ --shard 2/2", "neither auto nor I/N"),
+        ("caption examples/images --retry-errors", "--retry-errors goes through all"),
+        ("caption examples/images --max-errors x%", "not a number"),
+        ("caption examples/images --revision main", "demo has no revisions to choose from"),
+        ("caption examples/images --keep label", "no columns, so there is no 'label'"),
+        ("ask examples/images", "give one: --prompt"),
+        ("ask examples/images --prompt a --prompt a", "given twice"),
+        ("ask examples/images --prompt {what}", "no columns, so there is no 'what'"),
+        ("detect examples/images", "for example: pgcli detect examples/images --object cat"),
+        ("detect examples/images --object a;b", "not the name of one object"),
+        ("info demo --dtype float16", "overflow"),
+    ],
+)
+def test_2_says_what_is_wrong_and_what_to_do(capsys, monkeypatch, arguments, said):
+    monkeypatch.chdir(ROOT)
+    code, out, err = call(capsys, *arguments.split())
+    assert (code, out) == (2, "")
+    assert said in err
+    assert [line.split(":")[0] for line in err.splitlines()] == ["pgcli", "hint"]
+
+
+def test_2_when_the_manifest_asks_and_the_prompt_asks_too(capsys, tmp_path, pretended):
+    manifest = tmp_path / "rows.csv"
+    manifest.write_text(f"image,prompt\n{EXAMPLES / 'one.png'},what is it?\n")
+    code, _, err = call(capsys, "ask", manifest, "--prompt", "how many?", "--allow-outside-root")
+    assert code == 2
+    assert "--prompt is given, and the manifest has prompts" in err
+    code, out, _ = call(capsys, "ask", manifest, "--allow-outside-root")
+    assert code == 0
+    assert rows(out)[0]["prompt"] == "what is it?"
+
+
+def test_3_when_a_row_has_an_error_and_its_neighbours_have_answers(capsys, pictures, pretended):
+    code, out, err = call(capsys, "caption", pictures)
+    assert code == 3
+    assert [row["error"] for row in rows(out)] == [None, "not_an_image", None]
+    assert [row["answer"] for row in rows(out)] == [
+        "a picture of 40 x 30",
+        None,
+        "a picture of 20 x 60",
+    ]
+    assert "3, of which 1 with errors: not_an_image 1" in err
+    assert "left out: 1 .txt" in err
+
+
+class Meddling(pretend.Engine):
+    """An engine during whose first row something happens."""
+
+    def __init__(self, meddle):
+        self.meddle = meddle
+
+    def ask(self, stream, question, sampling, stopped):
+        for place, picture in stream:
+            if place == 0:
+                self.meddle()
+            yield from super().ask([(place, picture)], question, sampling)
+
+
+def test_files_that_change_while_a_run_goes_on_cost_their_own_rows_till_they_are_mended(
+    capsys, monkeypatch, tmp_path
+):
+    folder, output = tmp_path / "pictures", tmp_path / "rows.jsonl"
+    folder.mkdir()
+    names = ("0 first", "1 gone", "2 cut", "3 emptied", "4 piped", "5 replaced", "6 last")
+    first, gone, cut, emptied, piped, replaced, last = (folder / f"{name}.png" for name in names)
+
+    def meddle():
+        gone.unlink()
+        cut.write_bytes(whole[: len(whole) // 2])
+        emptied.write_bytes(b"")
+        piped.unlink()
+        os.mkfifo(piped)
+        drawing(20, 10).save(beside := tmp_path / "beside.png")
+        beside.replace(replaced)
+
+    drawing().save(first)
+    whole = first.read_bytes()
+    for file in (gone, cut, emptied, piped, replaced, last):
+        file.write_bytes(whole)
+    monkeypatch.setattr(ask, "open_engine", lambda *_, **__: Meddling(meddle))
+    assert call(capsys, "caption", folder, "-o", output, "--model", "demo")[0] == 3
+    assert [(row["error"], row["width"]) for row in rows(output.read_text())] == [
+        *((None, 40), ("missing", None), ("truncated", 40), ("not_an_image", None)),
+        *(("not_a_regular_file", None), (None, 20), (None, 40)),
+    ]
+    piped.unlink()
+    for file in (gone, cut, emptied, piped):
+        file.write_bytes(whole)
+    monkeypatch.setattr(ask, "open_engine", pretend.open_engine)
+    again = ("caption", folder, "-o", output, "--model", "demo", "--retry-errors")
+    assert call(capsys, *again)[0] == 0
+    assert [row["width"] for row in rows(output.read_text())] == [40, 40, 40, 40, 40, 20, 40]
+
+
+def test_nothing_is_told_of_what_a_link_leads_to(capsys, pictures, tmp_path, pretended):
+    (tmp_path / "passwords").write_text("hush\n")
+    (tmp_path / "odd").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\4hushhush" + bytes(99))
+    (pictures / "d.jpg").symlink_to(tmp_path / "passwords")
+    (pictures / "e.jpg").symlink_to(tmp_path / "odd")
+    (pictures / "f.jpg").symlink_to("/dev/zero")
+    for options, codes in {
+        (): ["path_not_allowed"] * 3,
+        ("--allow-outside-root",): ["not_an_image", "decode_failed", "not_a_regular_file"],
+    }.items():
+        code, out, err = call(capsys, "caption", pictures, *options)
+        assert code == 3
+        assert [row["error"] for row in rows(out)] == [None, "not_an_image", None, *codes]
+        assert "hush" not in out + err
+
+
+def test_names_that_look_like_options_are_names(capsys, monkeypatch, tmp_path, pretended):
+    monkeypatch.chdir(tmp_path)
+    names = ["--help.png", "-rf.png", "{path}.png", "[red].png", "%s.png", " blanks .png"]
+    for name in names:
+        drawing().save(tmp_path / name)
+    for arguments in (["--", *names], [f"./{name}" for name in names], ["."], ["-"]):
+        typed = io.TextIOWrapper(io.BytesIO("\n".join(names).encode()))
+        monkeypatch.setattr(sys, "stdin", typed)
+        code, out, _ = call(capsys, "caption", *arguments)
+        assert code == 0
+        given = sorted(row["id"].removeprefix("./") for row in rows(out))
+        assert given == sorted(names)
+
+
+def test_4_when_there_is_no_picture(capsys, tmp_path):
+    (tmp_path / "scan.heic").touch()
+    code, _, err = call(capsys, "caption", tmp_path)
+    assert code == 4
+    assert "1 .heic" in err
+
+
+@pytest.mark.parametrize("model", ["no-such-folder", "a/b/c"])
+def test_10_when_the_model_is_not_to_be_had(capsys, model):
+    code, _, err = call(capsys, "caption", EXAMPLES, "--model", model)
+    assert code == 10
+    assert repr(model) in err
+
+
+def test_13_when_the_output_exists_and_overwrite_replaces_it(capsys, tmp_path, pretended):
+    output = tmp_path / "rows.jsonl"
+    output.write_text("mine\n")
+    command = ["caption", EXAMPLES / "one.png", "-o", output, "--model", "demo"]
+    code, _, err = call(capsys, *command)
+    assert code == 13
+    assert "--overwrite" in err
+    assert output.read_text() == "mine\n"
+    assert call(capsys, *command, "--overwrite")[0] == 0
+    assert len(rows(output.read_text())) == 1
+
+
+def test_14_when_the_output_cannot_be_written():
+    with open("/dev/full", "wb") as full:
+        run = subprocess.run(
+            [*PRETEND, "caption", str(EXAMPLES)], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert run.returncode == 14
+    assert b"No space left on device" in run.stderr
+    assert b"Exception ignored" not in run.stderr
+
+
+def test_15_when_told_to_stop_at_the_first_error(capsys, pictures, pretended):
+    code, out, err = call(capsys, "caption", pictures, "--on-error", "stop")
+    assert code == 15
+    assert [row["error"] for row in rows(out)] == [None, "not_an_image"]
+    assert "b.jpg" in err
+
+
+def test_16_when_the_model_files_are_not_understood(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    run = spawn("caption", EXAMPLES, "--model", tmp_path, program=PGCLI, text=True)
+    assert run.returncode == 16
+    assert run.stderr.startswith("pgcli: ")
+    assert "Traceback" not in run.stderr
+
+
+def test_17_when_the_device_is_missing():
+    device = "mps" if sys.platform == "linux" else "cuda"
+    run = spawn("info", "--device", device, program=PGCLI, text=True)
+    assert run.returncode == 17
+    assert "Traceback" not in run.stderr
+
+
+def test_every_known_problem_has_the_code_of_its_class(capsys, monkeypatch):
+    def kinds(kind):
+        return [kind, *(below for child in kind.__subclasses__() for below in kinds(child))]
+
+    for kind in kinds(PgcliError):
+
+        def fail(*_, kind=kind, **__):
+            raise kind("it is so", hint="do this")
+
+        monkeypatch.setattr(ask, "open_engine", fail)
+        code, _, err = call(capsys, "caption", EXAMPLES, "-q")
+        assert (code, err) == (kind.exit_code, "pgcli: it is so\nhint: do this\n")
+
+
+def test_debug_shows_where_a_known_problem_comes_from(capsys):
+    assert "Traceback" not in call(capsys, "caption", "nowhere")[2]
+    assert "Traceback" in call(capsys, "caption", "nowhere", "--debug")[2]
+    assert "Traceback" in call(capsys, "caption", "--debug", "x", "--limit", "no")[2]
+
+
+# where options come from
+
+
+def model_named(capsys, *arguments):
+    """The model in the plan that a dry run shows."""
+    code, _, err = call(capsys, "caption", EXAMPLES, "--dry-run", *arguments)
+    assert code == 0
+    return next(line for line in err.splitlines() if "model: " in line).split("model: ")[1]
+
+
+def test_a_flag_goes_before_the_environment_before_the_file(capsys, config, monkeypatch):
+    assert model_named(capsys) == "demo, the built-in one"
+    config('model = "from/the-top"')
+    assert model_named(capsys) == "from/the-top"
+    config('model = "from/the-top"\n[caption]\nmodel = "from/the-table"')
+    assert model_named(capsys) == "from/the-table"
+    monkeypatch.setenv("PGCLI_MODEL", "from/the-environment")
+    assert model_named(capsys) == "from/the-environment"
+    assert model_named(capsys, "--model", "from/the-flag") == "from/the-flag"
+    monkeypatch.setenv("PGCLI_QUIET", "1")
+    assert call(capsys, "caption", EXAMPLES, "--dry-run") == (0, "", "")
+
+
+def test_the_file_sets_numbers_and_flags_and_only_the_commands_that_have_them(
+    capsys, config, pretended
+):
+    config('limit = 2\nquiet = true\njson = true\n[ask]\nlimit = 1\n[caption]\nlang = "de"')
+    code, out, err = call(capsys, "caption", EXAMPLES)
+    assert (code, err) == (0, "")
+    assert [row["prompt"] for row in rows(out)] == ["caption de"] * 2
+    assert len(rows(call(capsys, "ask", EXAMPLES, "--prompt", "what?")[1])) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("modle = 'demo'", "no option is called 'modle'"),
+        ("[caption]\nlimits = 3", "no option is called 'caption.limits'"),
+        ("[captions]\nlimit = 3", "no option is called 'captions'"),
+        ("prompt = 'what?'", "no option is called 'prompt'"),
+        ("limit = [1]", "limit must be one text or number, not [1]"),
+        ("model = true", "model must be one text or number, not True"),
+        ("quiet = 'yes'", "quiet must be true or false, not 'yes'"),
+        ("limit = ", "cannot be read"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_with_the_file(capsys, config, text, said):
+    file = config(text)
+    code, _, err = call(capsys, "caption", EXAMPLES, "--dry-run")
+    assert code == 2
+    assert err.startswith(f"pgcli: {file}")
+    assert said in err
+
+
+def test_a_bad_value_is_named_with_where_it_was_set(capsys, config, monkeypatch):
+    file = config("limit = 0")
+    assert f"limit in {file}: '0' is not" in call(capsys, "caption", EXAMPLES)[2]
+    monkeypatch.setenv("PGCLI_LIMIT", "few")
+    assert "PGCLI_LIMIT: 'few' is not" in call(capsys, "caption", EXAMPLES)[2]
+    assert "--limit: 'x' is not" in call(capsys, "caption", EXAMPLES, "--limit", "x")[2]
+
+
+def test_info_takes_its_model_from_the_environment_too(capsys, monkeypatch):
+    monkeypatch.setenv("PGCLI_MODEL", "no-such-folder")
+    assert call(capsys, "info")[0] == 10
+
+
+# what goes where
+
+
+def test_a_pipe_gets_json_lines_and_nothing_else(pictures):
+    run = spawn("caption", pictures)
+    assert run.returncode == 3
+    assert [row["id"] for row in rows(run.stdout)] == ["a.png", "b.jpg", "c.png"]
+    assert b"\x1b" not in run.stderr
+
+
+def test_quiet_says_nothing_but_problems(capsys, pictures, pretended):
+    code, out, err = call(capsys, "caption", pictures, "--quiet")
+    assert (code, err) == (3, "")
+    assert len(rows(out)) == 3
+    assert "does not exist" in call(capsys, "caption", "nowhere", "--quiet")[2]
+
+
+def test_a_dry_run_says_what_would_be_done_and_touches_nothing(capsys, pictures, tmp_path):
+    output = tmp_path / "rows.parquet"
+    code, out, err = call(
+        capsys,
+        *("ask", pictures, "--prompt", "a", "--prompt", "b", "--limit", "5"),
+        *("-o", output, "--dry-run"),
+    )
+    assert (code, out) == (0, "")
+    plan = dict(line.removeprefix("pgcli: ").split(": ", 1) for line in err.splitlines())
+    assert plan == {
+        "pictures": "3",
+        "kinds": "2 .png, 1 .jpg",
+        "left out": "1 .txt",
+        "rows": "5, 2 for each picture",
+        "prompt": "b",
+        "model": "demo, the built-in one",
+        "output": str(output),
+    }
+    assert not list(tmp_path.glob("rows*"))
+
+
+def test_a_dry_run_over_many_pictures_foretells_time_and_disk(capsys, pretended, tmp_path):
+    output = tmp_path / "rows.jsonl"
+    many = [EXAMPLES] * 20
+    code, out, err = call(capsys, "caption", *many, "-o", output, "--model", "demo", "--dry-run")
+    assert (code, out) == (0, "")
+    rows = 20 * len(list(Path(EXAMPLES).iterdir()))
+    assert re.search(r"^pgcli: time: about .* s; [\d.,]+ rows/s, by 16 pictures$", err, re.M)
+    assert re.search(r"^pgcli: disk: about [\d.]+ kB as JSON lines, .* free$", err, re.M)
+    assert not list(tmp_path.iterdir())
+    call(capsys, "caption", *many, "-o", output, "--model", "demo")
+    told = float(re.search(r"about ([\d.]+) kB", err)[1]) * 1000
+    assert told == pytest.approx(output.stat().st_size, rel=0.15)
+    assert len(output.read_text().splitlines()) == rows
+
+
+def test_a_dry_run_downloads_no_model_to_foretell_anything(capsys):
+    asked = ("--model", "nobody/knows-this", "--dry-run")
+    code, _, err = call(capsys, "caption", *[EXAMPLES] * 20, *asked)
+    assert code == 0
+    assert "time: unknown before the model is on this machine" in err
+
+
+def test_a_sample_is_spread_over_all_pictures_and_keeps_their_places(capsys, pretended, tmp_path):
+    output = tmp_path / "rows.jsonl"
+    asked = ("caption", EXAMPLES, EXAMPLES, "-o", output, "--sample", "5")
+    assert call(capsys, *asked)[0] == 0
+    made = [json.loads(line) for line in output.read_text().splitlines()]
+    count = 2 * len(list(Path(EXAMPLES).iterdir()))
+    assert [row["index"] for row in made] == [k * count // 5 for k in range(5)]
+    assert call(capsys, *asked)[0] == 0
+    assert call(capsys, "check", output)[:2] == (0, "5 rows are those of the input, in order\n")
+    assert call(capsys, *asked[:-1], "6")[0] == 13
+    assert call(capsys, *asked[:-1], "1000", "--overwrite")[0] == 0
+    assert len(output.read_text().splitlines()) == count
+
+
+@pytest.mark.parametrize("arguments", [["-"], [EXAMPLES, "--shard", "0/2", "-o", "rows/"]])
+def test_a_sample_of_nobody_knows_how_many_is_refused(capsys, arguments):
+    code, _, err = call(capsys, "caption", *arguments, "--sample", "2")
+    assert code == 2
+    assert "--sample chooses among all pictures" in err
+
+
+def test_prompts_come_from_a_file_behind_those_of_the_command(capsys, pretended, tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_bytes(b"\xef\xbb\xbfwhat?\r\n\n  how many?  \n# a hash is a prompt\n")
+    asked = ("ask", EXAMPLES, "--prompt", "who?", "--prompts-file", file, "--limit", "4")
+    code, out, _ = call(capsys, *asked)
+    assert code == 0
+    prompts = ["who?", "what?", "how many?", "# a hash is a prompt"]
+    assert [row["prompt"] for row in rows(out)] == prompts
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [(b"", "has no prompts"), (b"\xff", "not UTF-8"), (None, "No such file"), (b"a\na\n", "twice")],
+)
+def test_a_file_of_prompts_that_is_none_is_refused(capsys, tmp_path, data, said):
+    file = tmp_path / "prompts.txt"
+    if data is not None:
+        file.write_bytes(data)
+    code, _, err = call(capsys, "ask", EXAMPLES, "--prompts-file", file)
+    assert code == 2
+    assert said in err
+
+
+@pytest.mark.parametrize("output", ["-", "rows.jsonl", "rows.parquet", "rows/"])
+def test_a_page_at_the_end_has_prompts_beside_each_other(capsys, pretended, tmp_path, output):
+    page = tmp_path / "page.html"
+    asked = ["ask", EXAMPLES, "--prompt", "what?", "--prompt", "what!", "--sample", "3"]
+    to = output if output == "-" else f"{tmp_path}/{output}"
+    code, out, err = call(capsys, *asked, "-o", to, "--view", page)
+    assert code == 0
+    assert len(rows(out)) == (6 if output == "-" else 0)
+    text = page.read_text()
+    assert '"name":"what?"' in text
+    assert '"name":"what!"' in text
+    assert f"{page}: 6 rows, 3 pictures" in err
+    code, _, err = call(capsys, *asked, "-o", "-", "--view", page)
+    assert code == 13
+    assert page.read_text() == text
+
+
+def test_a_page_of_one_prompt_is_that_of_its_output(capsys, pretended, tmp_path):
+    page, output = tmp_path / "page.html", tmp_path / "rows.jsonl"
+    assert call(capsys, "caption", EXAMPLES, "-o", output, "--view", page)[0] == 0
+    assert '"rows.jsonl"' in page.read_text()
+
+
+def test_a_dry_run_leaves_standard_input_alone():
+    run = spawn("caption", "-", "--dry-run", input=b"a.png\n", text=False)
+    assert run.returncode == 0
+    assert b"as many as come on standard input" in run.stderr
+
+
+def test_paths_come_from_standard_input(pictures):
+    names = "".join(f"{pictures / name}\0" for name in ("c.png", "a.png"))
+    run = spawn("caption", "-", "-0", input=names.encode())
+    assert [row["width"] for row in rows(run.stdout)] == [20, 40]
+
+
+def test_columns_are_kept_and_fill_prompts(capsys, pictures, pretended):
+    (pictures / "rows.jsonl").write_text('{"image": "a.png", "thing": "cat", "n": 1}\n')
+    code, out, _ = call(
+        capsys, "ask", pictures / "rows.jsonl", "--prompt", "is it a {thing}?", "--keep", "n,thing"
+    )
+    assert code == 0
+    assert rows(out)[0]["prompt"] == "is it a cat?"
+    assert list(rows(out)[0].items())[-2:] == [("n", 1), ("thing", "cat")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        ("caption --lang de", {"templates": ("caption de",), "max_new_tokens": 128}),
+        ("caption --max-new-tokens 9", {"templates": ("caption en",), "max_new_tokens": 9}),
+        ("caption --region 1,2,3.5,4", {"region": (1, 2, 3.5, 4)}),
+        (
+            "ask --prompt x --choice yes --choice no --max-new-tokens 9",
+            {"choices": ("yes", "no"), "max_new_tokens": 9, "region": None},
+        ),
+        ("detect --object a", {"objects": ("a",), "strict": False}),
+        (
+            "detect --object a --object b --strict --max-new-tokens 9 --region 1,2,3,4",
+            {"objects": ("a", "b"), "strict": True, "max_new_tokens": 9, "region": (1, 2, 3, 4)},
+        ),
+        (
+            "segment --object a --max-new-tokens 9 --region 1,2,3,4",
+            {"objects": ("a",), "max_new_tokens": 9, "region": (1, 2, 3, 4)},
+        ),
+        ("ocr --max-new-tokens 9", {"templates": ("ocr",), "max_new_tokens": 9}),
+    ],
+)
+def test_the_model_is_asked_what_the_options_say(capsys, noting, arguments, asked):
+    command, *options = arguments.split()
+    assert call(capsys, command, EXAMPLES / "one.png", *options)[0] == 0
+    assert {name: getattr(noting.question, name) for name in asked} == asked
+    assert all(item.region == noting.question.region for item in noting.items)
+
+
+def test_a_picture_of_more_pixels_than_allowed_is_an_error_row(capsys, pictures, pretended):
+    for most, code, error in ((1200, 0, None), (1199, 3, "too_many_pixels")):
+        done, out, _ = call(capsys, "caption", pictures / "a.png", "--max-pixels", most)
+        assert (done, rows(out)[0]["error"]) == (code, error)
+
+
+def test_answers_are_drawn_as_the_options_say(capsys, noting):
+    drawn = {"temperature": 0.5, "top_p": 0.25, "top_k": 3, "seed": 7}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in drawn.items()]
+    assert call(capsys, "caption", EXAMPLES / "one.png", *options)[0] == 0
+    sampling = noting.sampling
+    assert {name: getattr(sampling, name) for name in drawn} == drawn
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_each_row_may_bring_its_own_choices_and_region(
+    capsys, pictures, noting, monkeypatch, piped
+):
+    given = [
+        {"image": str(pictures / "a.png"), "options": "cat|dog", "region": [1, 2, 3, 4]},
+        {"image": str(pictures / "c.png"), "options": ["red", "blue", "none"]},
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in given)
+    (pictures / "rows.jsonl").write_text(text)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    source = "-" if piped else pictures / "rows.jsonl"
+    more = [] if piped else ["--allow-outside-root"]
+    code, out, _ = call(
+        capsys, "ask", source, "--prompt", "which?", "--choices-column", "options", *more
+    )
+    assert code == 0
+    assert noting.question.choices_column == "options"
+    assert [item.choices for item in noting.items] == [("cat", "dog"), ("red", "blue", "none")]
+    assert [item.region for item in noting.items] == [(1, 2, 3, 4), None]
+    assert all("choices" in row for row in rows(out))
+
+
+@pytest.mark.parametrize(
+    ("line", "exit_code", "said"),
+    [
+        ("one.png", 2, "a path alone has no columns"),
+        ('{"image": "x"}', ManifestError.exit_code, "there is no 'options'"),
+    ],
+)
+def test_on_standard_input_choices_have_to_come(capsys, noting, monkeypatch, line, exit_code, said):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line.encode())))
+    code, out, err = call(capsys, "ask", "-", "--prompt", "x", "--choices-column", "options")
+    assert (code, out) == (exit_code, "")
+    assert said in err
+
+
+def test_a_region_for_all_and_a_row_s_own_exclude_each_other(capsys, pictures, noting):
+    (pictures / "rows.jsonl").write_text('{"image": "a.png", "region": "1,2,3,4"}\n')
+    code, _, err = call(capsys, "caption", pictures / "rows.jsonl", "--region", "0,0,9,9")
+    assert code == ManifestError.exit_code
+    assert "one is given for all" in err
+    assert not noting.items
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        ("segment --object a", {"masks"}),
+        ("detect --object a --strict", set()),
+        ("ask --prompt x --choice a --choice b", {"choices"}),
+        ("ask --prompt x", set()),
+    ],
+)
+def test_rows_have_masks_and_choices_where_these_are_asked_for(capsys, pretended, arguments, extra):
+    command, *options = arguments.split()
+    _, out, err = call(capsys, command, EXAMPLES / "one.png", *options)
+    assert rows(out)[0].keys() & {"masks", "choices"} == extra
+    assert ("masks stay codes" in err) == (command == "segment")
+
+
+def test_all_that_is_said_of_the_model_is_heard(capsys, monkeypatch, tmp_path):
+    found, loaded = [], {}
+    masks = tmp_path / "vae.npz"
+    masks.touch()
+
+    def find(name, revision=None, **more):
+        found.append((name, revision, more.get("kind", "model")))
+        return SimpleNamespace(name=name, label=name, folder=BUILTIN)
+
+    def load(checkpoint, **options):
+        loaded.update(options, model=checkpoint.label, adapter=options["adapter"].label)
+        return pretend.Engine()
+
+    monkeypatch.setattr(ask, "find", find)
+    monkeypatch.setattr("pgcli.engine.loading.load", load)
+    options = f"--object a --model m/m --revision r --adapter b/b --mask-decoder {masks}"
+    options += " --device cuda:1 --dtype float32 --batch-size 7 --quantize int8"
+    code, _, err = call(capsys, "segment", EXAMPLES / "one.png", *options.split())
+    assert code == 0
+    assert found == [("m/m", "r", "model"), ("b/b", None, "adapter")]
+    assert loaded == {
+        "model": "m/m",
+        "adapter": "b/b",
+        "masks": masks,
+        "device": "cuda:1",
+        "dtype": "float32",
+        "batch_size": 7,
+        "quantize": "int8",
+    }
+    assert "masks stay codes" not in err
+
+
+def test_parquet_knows_how_it_was_made(capsys, tmp_path, pretended):
+    from pyarrow import parquet
+
+    output = tmp_path / "rows.parquet"
+    command = ["ask", EXAMPLES, "--prompt", "what?", "--seed", "3", "-o", output]
+    assert call(capsys, *command)[0] == 0
+    settings = json.loads(parquet.read_schema(output).metadata[b"pgcli"])
+    assert settings["command"] == "ask"
+    assert settings["prompts"] == ["what?"]
+    assert settings["sources"] == [str(EXAMPLES)]
+    assert (settings["model"], settings["seed"]) == ("pretended@1", 3)
+    assert settings["versions"]["pgcli"] == __version__
+    assert {"torch", "pillow", "tokenizers"} <= settings["versions"].keys()
+    assert settings["fast_decode"] is False
+    assert call(capsys, *command, "--overwrite", "--fast-decode")[0] == 0
+    settings = json.loads(parquet.read_schema(output).metadata[b"pgcli"])
+    assert settings["fast_decode"] is True
+
+
+def test_fast_decoding_reaches_the_pictures(capsys, tmp_path, monkeypatch):
+    drawing(480, 360).save(tmp_path / "large.jpg")
+    seen = []
+
+    class Looking(pretend.Engine):
+        def ask(self, stream, question, sampling, stopped):
+            pictures = list(stream)
+            seen.append(pictures[0][1].pixels)
+            return super().ask(pictures, question, sampling)
+
+    monkeypatch.setattr(ask, "open_engine", lambda *_, **__: Looking())
+    for options in ([], ["--fast-decode"]):
+        code, out, _ = call(capsys, "caption", tmp_path / "large.jpg", "--quiet", *options)
+        assert (code, rows(out)[0]["width"]) == (0, 480)
+    assert (seen[0] != seen[1]).any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        (
+            "detect --object a --object b --strict --region 1,2,3,4",
+            {"objects": ["a", "b"], "strict": True, "region": [1, 2, 3, 4]},
+        ),
+        ("ask --prompt x --choice a --choice b", {"choices": ["a", "b"], "strict": False}),
+    ],
+)
+def test_parquet_knows_what_was_asked(capsys, tmp_path, pretended, arguments, known):
+    from pyarrow import parquet
+
+    output = tmp_path / "rows.parquet"
+    command, *options = arguments.split()
+    assert call(capsys, command, EXAMPLES / "one.png", *options, "-o", output)[0] == 0
+    settings = json.loads(parquet.read_schema(output).metadata[b"pgcli"])
+    assert {name: settings[name] for name in known} == known
+
+
+def test_parquet_knows_the_column_of_choices(capsys, tmp_path, pictures, pretended):
+    from pyarrow import parquet
+
+    (pictures / "rows.jsonl").write_text('{"image": "a.png", "options": "a|b"}\n')
+    output = tmp_path / "rows.parquet"
+    command = ["ask", pictures / "rows.jsonl", "--prompt", "x", "--choices-column", "options"]
+    assert call(capsys, *command, "-o", output)[0] == 0
+    settings = json.loads(parquet.read_schema(output).metadata[b"pgcli"])
+    assert settings["choices_column"] == "options"
+
+
+def test_without_timing_two_runs_write_the_same_bytes(capsys, tmp_path, pretended):
+    outputs = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    for output in outputs:
+        assert call(capsys, "caption", EXAMPLES, "--no-timing", "-o", output)[0] == 0
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
+
+
+def test_control_characters_of_a_name_never_reach_a_stream_raw(tmp_path, capsys, pretended):
+    folder = tmp_path / "clear\x1b[2Jscreen"
+    folder.mkdir()
+    (folder / "title\x1b]0;x\x07.png").write_text("nope")
+    for arguments in (
+        ["caption", folder],
+        ["caption", folder, "--format", "text"],
+        ["caption", folder, "--on-error", "stop"],
+        ["caption", folder, "--dry-run"],
+        ["caption", folder / "none\x1b[31m.png"],
+        ["caption", folder, "--model", "m\x9b31m"],
+        ["caption", folder, "--modle\x1b[31m"],
+        ["cap\x1b[31mtion", folder],
+        ["ask", folder, "--prompt", "a\x1b[31m\u202eb", "--dry-run"],
+        ["caption", folder, "--limit", "\x1b[31m"],
+    ):
+        _, out, err = call(capsys, *arguments)
+        assert not set(out + err) & set("\x1b\x07\x9b\u202e"), arguments
+
+
+# the built-in model
+
+
+def test_the_built_in_model_says_so_unless_it_was_named(capsys, pretended):
+    picture = EXAMPLES / "one.png"
+    assert "knows only drawings" in call(capsys, "caption", picture)[2]
+    assert "knows only drawings" not in call(capsys, "caption", picture, "--model", "demo")[2]
+
+
+def test_the_built_in_model_takes_a_hundred_pictures_unless_it_was_named(
+    capsys, tmp_path, pretended
+):
+    assert plan.DEMO_PICTURES == 100
+    for number in range(101):
+        (tmp_path / f"{number:03}.ppm").write_bytes(b"P6 1 1 255 abc")
+    code, out, err = call(capsys, "caption", tmp_path)
+    assert (code, out) == (2, "")
+    assert "--model demo" in err
+    assert call(capsys, "caption", tmp_path, "--model", "demo", "-q")[0] == 0
+    assert call(capsys, "caption", tmp_path, "--limit", "100", "-q")[0] == 0
+
+
+def test_the_built_in_model_stops_when_standard_input_brings_more(tmp_path):
+    (tmp_path / "a.ppm").write_bytes(b"P6 1 1 255 abc")
+    names = f"{tmp_path / 'a.ppm'}\n" * 150
+    run = spawn("caption", "-", "-q", input=names, text=True)
+    assert run.returncode == 2
+    assert len(rows(run.stdout)) == 100
+    assert "more than 100 pictures" in run.stderr
+
+
+# ends from outside
+
+
+def started(*arguments, seconds="0.05", **more):
+    """A slow run that has saved its first rows."""
+    return subprocess.Popen(
+        [*PRETEND, *map(str, arguments)],
+        env=os.environ | {"PRETEND_SECONDS": seconds},
+        stderr=subprocess.PIPE,
+        **{"preexec_fn": heed_signals} | more,
+    )
+
+
+def wait_until(claim):
+    deadline = time.monotonic() + 60
+    while not claim():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_run_says_what_is_saved_and_is_passed_on(tmp_path, signum):
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", *[EXAMPLES] * 20, "--model", "demo", "-o", output)
+    wait_until(lambda: output.exists() and output.stat().st_size)
+    run.send_signal(signum)
+    said = run.communicate(timeout=60)[1].decode()
+    assert run.returncode == -signum
+    saved = len(rows(output.read_text()))
+    assert f"stopped after {saved} row{'s' * (saved > 1)}, saved in {output}" in said
+    assert "Traceback" not in said
+
+
+def test_a_parquet_file_cut_short_is_said_to_wait_beside_its_name(tmp_path):
+    output = tmp_path / "rows.parquet"
+    run = started("caption", *[EXAMPLES] * 20, "--model", "demo", "-o", output)
+    wait_until(lambda: list(tmp_path.glob("rows.parquet.pgcli/chunks/*")))
+    run.send_signal(signal.SIGINT)
+    said = run.communicate(timeout=60)[1].decode()
+    assert run.returncode == -signal.SIGINT
+    assert f"saved beside {output}, which is there when it is complete" in said
+    assert not output.exists()
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
+    output = tmp_path / "rows.jsonl"
+    run = started(
+        *("caption", EXAMPLES, "-o", output),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    wait_until(lambda: output.exists() and output.stat().st_size)
+    run.send_signal(signal.SIGHUP)
+    run.communicate(timeout=60)
+    assert run.returncode == 0
+
+
+def test_head_ends_the_run_quietly():
+    run = started("caption", *[EXAMPLES] * 50, "--model", "demo", stdout=subprocess.PIPE)
+    assert json.loads(run.stdout.readline())["index"] == 0
+    run.stdout.close()
+    said = run.stderr.read()
+    assert run.wait(timeout=60) == -signal.SIGPIPE
+    assert said == b""
+
+
+def test_streams_may_be_closed_from_the_start(tmp_path):
+    output = tmp_path / "rows.jsonl"
+    command = shlex.join([*PRETEND, "caption", str(EXAMPLES), "-o", str(output)])
+    run = subprocess.run(["bash", "-c", f"{command} <&- >&- 2>&-"], check=False)
+    assert run.returncode == 0
+    assert len(rows(output.read_text())) == len(list(EXAMPLES.iterdir()))
+    command = shlex.join([*PRETEND, "caption", str(EXAMPLES)])
+    run = subprocess.run(["bash", "-c", f"{command} >&-"], check=False, stderr=subprocess.PIPE)
+    assert run.returncode == 14
+    assert b"standard output is closed" in run.stderr
+
+
+# odd surroundings
+
+
+def in_shell(line, **environment):
+    """What a line of a shell, in which $PRETEND and $PGCLI stand for the program, ends with."""
+    named = {"PRETEND": shlex.join(PRETEND), "PGCLI": shlex.join(PGCLI), "IMAGES": str(EXAMPLES)}
+    return subprocess.run(
+        ["bash", "-c", line],
+        env=os.environ | named | environment,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "line",
+    ["$PGCLI --help", "$PGCLI --version", "$PGCLI ask --help", "$PRETEND caption $IMAGES -q"],
+)
+def test_a_full_standard_output_is_said_in_one_line(line, unbuffered):
+    run = in_shell(f"{line} > /dev/full", PYTHONUNBUFFERED=unbuffered)
+    assert run.returncode == 14
+    said = run.stderr.decode().splitlines()
+    assert [line[:6] for line in said] in (["pgcli:", "hint: "], ["pgcli:", "pgcli:", "hint: "])
+    assert "standard output: No space left on device" in said[-2]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_log_on_a_full_disk_costs_no_rows(unbuffered):
+    run = in_shell("$PRETEND caption $IMAGES 2> /dev/full", PYTHONUNBUFFERED=unbuffered)
+    assert run.returncode == 0
+    assert len(rows(run.stdout)) == len(list(EXAMPLES.iterdir()))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "env -u HOME -u XDG_CONFIG_HOME $PRETEND caption $IMAGES",
+        "env -u XDG_CONFIG_HOME HOME=/nonexistent $PRETEND caption $IMAGES",
+        "TERM=dumb $PRETEND caption $IMAGES",
+        "TERM= $PRETEND caption $IMAGES --format text",
+        "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 $PRETEND ask $IMAGES --prompt 猫",
+        "PYTHONIOENCODING=ascii $PRETEND ask $IMAGES --prompt 猫",
+        "TMPDIR=/nonexistent $PRETEND caption $IMAGES",
+        "ulimit -n 64; $PRETEND caption $IMAGES $IMAGES $IMAGES $IMAGES --workers 4 --model demo",
+        "$PRETEND caption $IMAGES <&- 2>&-",
+        "COLUMNS=1 $PRETEND caption $IMAGES",
+    ],
+)
+def test_a_run_does_without(line):
+    run = in_shell(line)
+    assert run.returncode == 0, run.stderr.decode()
+    assert len(run.stdout.splitlines()) >= len(list(EXAMPLES.iterdir()))
+
+
+def test_no_settings_are_read_from_the_current_folder(tmp_path):
+    """A relative XDG_CONFIG_HOME is to be ignored: whoever made the folder would decide."""
+    (tmp_path / "pgcli").mkdir()
+    (tmp_path / "pgcli" / "config.toml").write_text("nonsense =")
+    for home in ("", "."):
+        line = f"cd {shlex.quote(str(tmp_path))} && $PRETEND caption $IMAGES -q"
+        assert in_shell(line, XDG_CONFIG_HOME=home, HOME=str(tmp_path)).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("cd $(mktemp -d) && rmdir $PWD && $PRETEND caption $IMAGES", 2, "cd into one that exists"),
+        ("cd $(mktemp -d) && rmdir $PWD && $PRETEND caption .", 2, "the current folder"),
+        (
+            "env -u XDG_CONFIG_HOME HOME=/etc/passwd $PRETEND caption $IMAGES",
+            2,
+            "config.toml cannot",
+        ),
+        ("$PRETEND caption - <&-", 2, "standard input is closed"),
+        ("$PRETEND caption $IMAGES -o $(printf %0260d 1).jsonl", 14, "File name too long"),
+        ("$PRETEND caption $(printf %0260d 1).jsonl", 2, "does not exist"),
+        ("$PRETEND caption $IMAGES -o /dev/full --format jsonl", 2, "is no regular file"),
+        ("$PRETEND caption $IMAGES -o /dev/stdout --format jsonl", 2, "is no regular file"),
+    ],
+)
+def test_a_run_that_cannot_be_says_why(line, code, said):
+    run = in_shell(line)
+    assert run.returncode == code
+    assert said in run.stderr.decode()
+    assert "Traceback" not in run.stderr.decode()
+
+
+def test_an_output_among_the_pictures_is_never_taken_for_input(pictures):
+    for source in (str(pictures), f"{pictures}/*", f"{pictures}/**"):
+        output = pictures / "rows.jsonl"
+        for ending in ("rows are there", "nothing is left to do"):
+            run = spawn(
+                "caption", source, "-o", output, "--overwrite" if "rows" in ending else "-q"
+            )
+            assert run.returncode == 3, ending
+            assert [row["id"][-5:] for row in rows(output.read_text())] == [
+                "a.png",
+                "b.jpg",
+                "c.png",
+            ]
+
+
+@pytest.mark.parametrize("option", ["-q", "--overwrite"])
+def test_a_manifest_is_not_written_over_by_its_own_rows(pictures, option):
+    manifest, link = pictures / "m.jsonl", pictures / "link.jsonl"
+    manifest.write_text('{"image": "a.png"}\n')
+    link.symlink_to("m.jsonl")
+    for output in (manifest, link):
+        run = spawn("caption", manifest, "-o", output, option)
+        assert run.returncode == 2
+        assert b"is an input and would be overwritten" in run.stderr
+    assert manifest.read_text() == '{"image": "a.png"}\n'
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"\xff\0", b"[]", b"{}", b'{"run": 5, "files": "f"}', b'{"settings": [], "run": "x"}'],
+)
+def test_what_lies_beside_an_output_and_is_no_record_is_not_gone_on_with(pictures, record):
+    output = pictures / "rows.jsonl"
+    output.write_bytes(b"\x80 some other tool's\n")
+    (pictures / "rows.jsonl.pgcli").mkdir()
+    (pictures / "rows.jsonl.pgcli" / "run.json").write_bytes(record)
+    for command, code in (("caption", 13), ("status", 2), ("check", 2)):
+        arguments = (pictures, "-o", output) if command == "caption" else (output,)
+        run = spawn(command, *arguments)
+        assert run.returncode == code, run.stderr
+        assert b"Traceback" not in run.stderr
+    assert output.read_bytes() == b"\x80 some other tool's\n"
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_is_left_alone(pictures, tmp_path):
+    precious, output = tmp_path / "precious.txt", tmp_path / "rows.jsonl"
+    precious.write_text("precious")
+    output.symlink_to(precious)
+    assert spawn("caption", pictures, "-o", output).returncode == 13
+    assert spawn("caption", pictures, "-o", output, "--overwrite").returncode == 3
+    assert (precious.read_text(), output.is_symlink()) == ("precious", False)
+
+
+# the real model
+
+
+def test_the_built_in_model_answers_a_pipe():
+    run = spawn("detect", EXAMPLES / "one.png", "--object", "circle", "-q", program=PGCLI)
+    assert run.returncode == 0
+    assert run.stderr == b""
+    assert rows(run.stdout)[0]["prompt"] == "detect circle"
+
+
+def test_info_prints_one_object_with_what_scripts_rely_on():
+    run = spawn("info", "demo", "--json", program=PGCLI)
+    assert run.returncode == 0
+    known = json.loads(run.stdout)
+    assert {"path", "revision", "parameters", "resolution", "image_tokens"} <= known.keys()
+    assert known["image_tokens"] == 64
+
+
+def test_info_is_readable():
+    lines = spawn("info", program=PGCLI, text=True).stdout.splitlines()
+    shown = dict(line.split("\t") for line in lines)
+    assert shown["resolution"] == "112"
+    assert shown["batch of 8"].endswith(" MB")
+    assert "model.safetensors" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ("--model ./nope", 10, "no model folder './nope'"),
+        ("--adapter /nope", 10, "no adapter folder '/nope'"),
+        ("--mask-decoder /nope", 10, "there is no file /nope"),
+        ("--mask-decoder gs://a/b.npz", 2, "gs://a/b.npz is an address"),
+        ("--model demo --max-new-tokens 100000", 2, "leave this model no room"),
+    ],
+)
+def test_a_dry_run_finds_what_is_wrong_with_the_model_s_files(capsys, options, code, said):
+    found, _, err = call(
+        capsys, "segment", EXAMPLES, "--object", "a", "--dry-run", *options.split()
+    )
+    assert found == code
+    assert said in err
+
+
+def test_a_dry_run_tells_the_whole_question(capsys, tmp_path):
+    asked = ("--prompt", "star?", "--choice", "yes", "--choice", "no", "--region=-1,0,9.5,9")
+    _, _, err = call(capsys, "ask", EXAMPLES, *asked, "--dry-run", "--draw", tmp_path / "drawn")
+    assert "choices: yes, no" in err
+    assert "region: -1,0,9.5,9" in err
+    assert f"drawn in: {tmp_path / 'drawn'}" in err
+    _, _, err = call(capsys, "detect", EXAMPLES, "--object", "a", "--strict", "--dry-run")
+    assert "whole boxes around these objects only" in err
+
+
+def test_what_says_nothing_beside_choices_is_told(capsys, pretended):
+    asked = ("--prompt", "star?", "--choice", "yes", "--choice", "no", "--temperature", "1")
+    _, _, err = call(capsys, "ask", EXAMPLES, *asked)
+    assert "change nothing where answers are picked" in err
+
+
+def test_a_flag_that_the_environment_spells_wrong_is_named(capsys, monkeypatch):
+    monkeypatch.setenv("PGCLI_STRICT", "maybe")
+    code, _, err = call(capsys, "detect", EXAMPLES, "--object", "a")
+    assert code == 2
+    assert "PGCLI_STRICT: neither true nor false" in err

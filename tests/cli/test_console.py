@@ -1,0 +1,353 @@
+"""What a person sees: a bar and a table on a terminal, plain lines in a log."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from pgcli.cli.job.oom_notice import Shrinking
+from pgcli.cli.options import Output
+from pgcli.cli.ui import progress, summary
+from pgcli.cli.ui.console import Screen, grid
+from pgcli.pipeline import Tally
+from pgcli.state.run_state import State
+from tests.support import pretend
+
+ROOT = Path(__file__).parents[2]
+PRETEND = [sys.executable, str(ROOT / "tests" / "support" / "pretend.py")]
+COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7][0-9;]*m")
+STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    for number in range(12):
+        Image.new("RGB", (40, 30), "red").save(tmp_path / f"picture-{number:02}.png")
+    (tmp_path / "broken.png").write_text("no")
+    return tmp_path
+
+
+def on_terminal(*arguments, columns=80, stdout=None, program=PRETEND, **environment):
+    """All that a run writes to a terminal of so many columns."""
+    terminal, other_end = pty.openpty()
+    fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TERM")
+    }
+    environment = {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **environment}
+    run = subprocess.Popen(
+        [*program, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=other_end if stdout is None else stdout,
+        stderr=other_end,
+        env=kept | environment,
+    )
+    os.close(other_end)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(terminal, 65536)
+        except OSError:  # Linux's way to say that nobody has the other end any more
+            chunk = b""
+        if not chunk:
+            break
+        shown += chunk
+    os.close(terminal)
+    run.wait(timeout=60)
+    return shown.decode()
+
+
+def lines(shown):
+    """What stands on the terminal's lines, as if nothing had ever been drawn over."""
+    return [line.strip() for line in re.split(r"[\r\n]+", STEERING.sub("", shown))]
+
+
+def test_a_terminal_shows_a_bar_then_a_table(pictures, tmp_path):
+    shown = on_terminal(
+        *("caption", pictures, "--model", "demo", "-o", tmp_path / "rows.jsonl"),
+        PRETEND_SECONDS="0.1",
+    )
+    assert "━" in shown
+    plain = STEERING.sub("", shown)
+    assert re.search(r"\d of 13  \d+\.\d/s  1 error  00:0\d left", plain)
+    table = [line for line in lines(shown) if "  " in line and "━" not in line]
+    assert table[-1].endswith(f"--model demo -o {tmp_path / 'rows.jsonl'}")
+    assert "pgcli caption --retry-errors " in table[-1]
+    names = [line.split("  ")[0] for line in table]
+    assert names == [
+        *("rows", "speed", "time", "model busy", "model waited", "model", "output"),
+        *("look at it", "errors", "ask again"),
+    ]
+    assert table[0].endswith("13, of which 1 with errors: not_an_image 1")
+
+
+@pytest.mark.parametrize("columns", [20, 30, 40, 80, 200])
+def test_no_line_of_bar_or_table_is_wider_than_the_terminal(pictures, tmp_path, columns):
+    shown = on_terminal(
+        *("caption", pictures, "--model", "demo", "-o", tmp_path / "r.jsonl"), columns=columns
+    )
+    steps = ("look at it", "errors  ", "ask again")  # the terminal breaks these: a copy is whole
+    assert max(len(line) for line in lines(shown) if not line.startswith(steps)) <= columns
+    assert f"look at it  pgcli view {tmp_path / 'r.jsonl'}" in lines(shown)
+
+
+def test_rows_and_bar_on_one_terminal_do_not_garble_each_other(pictures):
+    shown = on_terminal("caption", pictures, "--model", "demo", PRETEND_SECONDS="0.1")
+    rows = [line for line in lines(shown) if line.startswith("picture-")]
+    assert rows == [f"picture-{number:02}.png: a picture of 40 x 30" for number in range(12)]
+    assert "━" in shown
+
+
+def test_rows_that_go_elsewhere_leave_the_bar_alone(pictures, tmp_path):
+    with open(tmp_path / "rows.jsonl", "wb") as rows:
+        shown = on_terminal("caption", pictures, "--model", "demo", stdout=rows)
+    assert "picture-" not in shown
+    assert "━" in shown
+    assert (tmp_path / "rows.jsonl").read_bytes().count(b"\n") == 13
+
+
+def test_json_on_a_terminal_is_ascii(pictures):
+    (pictures / "picture-00.png").rename(pictures / "caf\u00e9\u009b.png")
+    shown = on_terminal("caption", pictures, "--format", "jsonl", "-q")
+    assert r"caf\u00e9\u009b.png" in shown
+    assert shown.isascii()
+
+
+def test_no_color_takes_the_colours_and_leaves_the_bar(pictures):
+    arguments = ("caption", pictures, "--model", "demo")
+    assert COLOUR.search(on_terminal(*arguments))
+    without = on_terminal(*arguments, NO_COLOR="1")
+    assert not COLOUR.search(without)
+    assert "━" in without
+
+
+def test_a_dumb_terminal_gets_plain_lines(pictures):
+    shown = on_terminal("caption", pictures, TERM="dumb")
+    assert "\x1b" not in shown
+    assert "━" not in shown
+    assert "model busy" in shown
+
+
+def test_quiet_shows_rows_only(pictures):
+    shown = on_terminal("caption", pictures, "-q")
+    assert "\x1b" not in shown
+    assert len(shown.splitlines()) == 13
+
+
+def test_a_log_has_no_bar_and_no_colours_unless_forced(pictures):
+    command = [*PRETEND, "caption", str(pictures)]
+    environment = {n: v for n, v in os.environ.items() if n not in ("NO_COLOR", "FORCE_COLOR")}
+    environment["PYTHONPATH"] = str(ROOT)
+
+    def log(**more):
+        run = subprocess.run(command, capture_output=True, env=environment | more, check=False)
+        assert b"\x1b" not in run.stdout
+        return run.stderr.decode()
+
+    assert "\x1b" not in log()
+    assert all(line.startswith("pgcli: ") for line in log().splitlines())
+    assert "\x1b[1m" in log(FORCE_COLOR="1")
+    assert "━" not in log(FORCE_COLOR="1")
+
+
+def test_a_log_of_a_long_run_has_a_line_now_and_then(monkeypatch):
+    said = []
+    log = progress.Log(said.append, "caption", 100)
+    log.count(None, Tally(rows=1))
+    assert said == []
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
+    tally = Tally(rows=25, seconds=1.0)
+    tally.errors["missing"] += 2
+    log.count(None, tally)
+    assert re.fullmatch(r"caption:  ?25% 25/100 \[.*rows/s, 2 errors\]", said[0])
+
+
+def test_a_log_without_a_known_total_counts(monkeypatch):
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
+    said = []
+    progress.Log(said.append, "ask", None).count(None, Tally(rows=7))
+    assert said[0].startswith("ask: 7 rows")
+
+
+def test_the_bar_costs_a_row_next_to_nothing(tmp_path):
+    """It is told of a row by one assignment; drawing goes on at its own pace."""
+    from time import process_time
+
+    with open(os.devnull, "w") as nowhere:
+        console = Console(file=nowhere, force_terminal=True, width=80)
+        tally = Tally(rows=1, seconds=1.0)
+        with progress.Bar(console, "caption", 100_000, None) as bar:
+            began = process_time()
+            for _ in range(100_000):
+                bar.count(None, tally)
+            assert process_time() - began < 1.0
+
+
+def test_rows_held_for_the_bar_are_all_printed_in_order():
+    with open(os.devnull, "w") as nowhere:
+        console = Console(file=nowhere, force_terminal=True, record=True, width=40)
+        rows = progress.Rows(console)
+        with progress.Bar(console, "caption", None, rows) as bar:
+            for number in range(1000):
+                rows.write(f"row {number}\n".encode())
+                bar.count(None, Tally(rows=number))
+    shown = re.findall(r"row (\d+)", console.export_text())
+    assert list(map(int, shown)) == list(range(1000))
+
+
+def test_foreign_text_is_shown_as_it_is_spelled(capsys):
+    hostile = "[bold]a[/bold] :smile: \x1b[31m\u202e"
+    screen = Screen()
+    screen.say(hostile, hint=hostile)
+    screen.problem(hostile)
+    screen.table([(hostile, hostile)])
+    screen.trace([hostile])
+    shown = capsys.readouterr().err
+    assert shown.count(r"[bold]a[/bold] :smile: \x1b[31m\u202e") == 6
+    console = Console(width=200, file=open(os.devnull, "w"), record=True)  # noqa: SIM115
+    console.print(grid([("name", hostile)]))
+    assert r"[bold]a[/bold] :smile: \x1b[31m\u202e" in console.export_text()
+
+
+def test_a_name_of_megabytes_does_not_fill_the_screen(capsys):
+    Screen().problem(f"begun {'x' * 10**6} ended", hint="y" * 10**6)
+    said = capsys.readouterr().err
+    assert len(said) < 10_000
+    assert "begun xxx" in said
+    assert "xxx ended" in said
+    assert "more characters" in said
+
+
+def test_the_summary_tells_of_pictures_reused_and_batches_that_shrank():
+    engine = pretend.Engine()
+    assert list(summary.thrift(engine)) == []
+    engine.reuse = SimpleNamespace(is_possible=True, spared=800, prompts=1000)
+    engine.headroom = SimpleNamespace(told=lambda: "12 rows at once instead of 64")
+    assert list(summary.thrift(engine)) == [
+        ("pictures reused", "800 of 1,000 prompts"),
+        ("memory ran out", "12 rows at once instead of 64"),
+    ]
+
+
+def test_batches_that_shrink_are_remarked_on_once_while_the_run_goes_on():
+    engine, said = pretend.Engine(), []
+    shrinking = Shrinking(engine, said.append)
+    for told in ("", "", "12 rows at once instead of 64", "6 rows at once instead of 64"):
+        engine.headroom = SimpleNamespace(told=lambda told=told: told)
+        shrinking.remark()
+    assert said == ["memory ran out: 12 rows at once instead of 64; no row is lost"]
+
+
+def test_what_was_learnt_of_a_devices_memory_is_there_for_the_run_that_goes_on(tmp_path):
+    engine = pretend.Engine()
+    learnt, recalled = {"at_once": {"now": 4}}, []
+    engine.headroom = SimpleNamespace(
+        told=lambda: "4 rows at once instead of 8", known=lambda: learnt, recall=recalled.append
+    )
+    with State(tmp_path / "rows.jsonl") as state:
+        state.insist({})
+        shrinking = Shrinking(engine, str, state)
+        state.begin()
+        shrinking.remark()
+        state.tell()
+    with State(tmp_path / "rows.jsonl") as state:
+        Shrinking(engine, str, state)
+    assert recalled == [{}, learnt]
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(0.0, "0.00 s"), (9.994, "9.99 s"), (12.34, "12.3 s"), (61, "1 min 1 s"), (7384, "2 h 3 min")],
+)
+def test_durations_in_words(count, words):
+    assert summary.seconds(count) == words
+
+
+def test_the_commands_that_look_at_an_output_survive_its_name(tmp_path):
+    name = str(tmp_path / 'it\'s "mine".parquet')
+    tally = Tally(rows=3)
+    tally.errors["missing"] += 1
+    [(_, look), (_, command), _] = summary.steps(Output(name), tally, [])
+    words = subprocess.run(
+        ["bash", "-c", look.replace("pgcli view", "printf %s")], capture_output=True, check=True
+    ).stdout.decode()
+    assert words == name
+    query = subprocess.run(
+        ["bash", "-c", command.replace("duckdb -c", "printf %s")], capture_output=True, check=True
+    ).stdout.decode()
+    literal = "'" + name.replace("'", "''") + "'"
+    assert query == f"select id, error_message from {literal} where error is not null"
+
+
+def test_the_jq_commands_run(pictures, tmp_path):
+    import shutil
+
+    if not shutil.which("jq"):
+        pytest.skip("jq is not installed")
+    output = tmp_path / "it's mine.jsonl"
+    subprocess.run(
+        [*PRETEND, "caption", str(pictures), "-q", "-o", str(output)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    tally = Tally(rows=13)
+    tally.errors["not_an_image"] += 1
+    commands = dict(summary.steps(Output(str(output)), tally, []))
+    shown = subprocess.run(["bash", "-c", commands["errors"]], capture_output=True, check=True)
+    assert shown.stdout.startswith(b"broken.png: ")
+    view = commands["look at it"].replace("pgcli", f"{sys.executable} -m pgcli")
+    subprocess.run(["bash", "-c", view], cwd=ROOT, check=True, capture_output=True)
+    assert output.with_suffix(".html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["caption", "it's", "-o", "a.jsonl"], "caption --retry-errors 'it'\"'\"'s' -o a.jsonl"),
+        (["ask", "a", "--overwrite", "-o", "b"], "ask --retry-errors a -o b"),
+        (["caption", "-o", "a", "--", "-x"], "caption --retry-errors -o a -- -x"),
+    ],
+)
+def test_the_command_that_asks_errors_again_is_the_one_that_was_typed(words, command):
+    assert summary.retry(words) == f"pgcli {command}"
+
+
+def test_a_long_command_or_one_with_a_password_is_not_shown_again():
+    said = "the same command with --retry-errors"
+    assert summary.retry(["caption", *map(str, range(1000))]) == said
+    assert summary.retry(["caption", "https://me:secret@host/a.jpg"]) == said
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+@pytest.mark.parametrize("look", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_one_picture_is_answered_in_a_line_and_told_of_in_a_sentence(pictures, columns, look):
+    picture = pictures / "picture-00.png"
+    shown = on_terminal("caption", picture, "--model", "demo", columns=columns, **look)
+    answer, *after = lines(shown.partition(f"{picture}: ")[2])
+    assert answer == "a picture of 40 x 30"
+    told = " ".join(line for line in after if line and "━" not in line)
+    assert re.search(r"pgcli: .* to load the model; .* pretended@1 on cpu in float32$", told)
+    assert "model busy" not in shown
+
+
+def test_verbose_tells_all_of_one_picture_too(pictures):
+    shown = on_terminal("caption", pictures / "picture-00.png", "--model", "demo", "--verbose")
+    assert "model busy" in shown
+
+
+def test_rows_that_are_on_the_terminal_only_come_with_the_way_to_keep_them(pictures, tmp_path):
+    assert "keep them" in on_terminal("caption", pictures, "--model", "demo")
+    with open(tmp_path / "rows.jsonl", "wb") as rows:
+        assert "keep them" not in on_terminal("caption", pictures, "--model", "demo", stdout=rows)

@@ -1,0 +1,512 @@
+"""export: what it refuses, what it tells, and what it leaves alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgcli.views.exports import FORMATS
+from tests.sinks.test_sinks import answer
+from tests.support.exporting import box, captioned, detected, exported, of, pictures, row, saved
+from tests.support.saving import saving
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return pictures(tmp_path / "pictures")
+
+
+@pytest.fixture
+def boxes(folder: Path, tmp_path: Path) -> Path:
+    return saved(tmp_path / "boxes.jsonl", detected(folder))
+
+
+@pytest.fixture
+def captions(folder: Path, tmp_path: Path) -> Path:
+    return saved(tmp_path / "captions.jsonl", captioned(folder, "one", "two", "three"))
+
+
+def files(folder: Path) -> dict[str, str]:
+    found = [file for file in folder.rglob("*") if file.suffix in (".txt", ".caption")]
+    return {str(file.relative_to(folder)): file.read_text() for file in found}
+
+
+# --- texts
+
+
+def test_texts_lie_beside_their_pictures(capsys: Capture, captions: Path, folder: Path) -> None:
+    code, err = exported(capsys, captions, "caption", None, "--prepend", "photo, ", "--append", "!")
+    assert code == 0
+    assert "exported 3 pictures as caption to beside the pictures" in err
+    told = {name: f"photo, {text}!\n" for name, text in zip("ab", ("one", "two"), strict=True)}
+    assert files(folder) == {
+        "a.caption": told["a"],
+        "b.caption": told["b"],
+        "sub/c.caption": "photo, three!\n",
+    }
+
+
+def test_texts_go_to_a_folder_under_the_pictures_names(
+    capsys: Capture, captions: Path, folder: Path, tmp_path: Path
+) -> None:
+    assert exported(capsys, captions, "txt", tmp_path / "texts")[0] == 0
+    told = {"a.txt": "one\n", "b.txt": "two\n", "sub/c.txt": "three\n"}
+    assert files(tmp_path / "texts") == told
+    assert files(folder) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ((), "mine\n"),
+        (("--existing", "skip"), "mine\n"),
+        (("--existing", "overwrite"), "one\n"),
+        (("--overwrite",), "one\n"),
+        (("--existing", "append"), "mine one\n"),
+        (("--existing", "append", "--prepend", ", "), "mine, one\n"),
+    ],
+)
+def test_a_text_that_is_there_is_treated_as_asked(
+    capsys: Capture, captions: Path, folder: Path, options: tuple[str, ...], text: str
+) -> None:
+    (folder / "a.txt").write_text("mine\n")
+    code, err = exported(capsys, captions, "txt", None, *options)
+    assert code == 0
+    assert files(folder)["a.txt"] == text
+    assert ("1 texts that were there stay" in err) == (text == "mine\n")
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_is_not_touched(
+    capsys: Capture, captions: Path, folder: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("not to be touched")
+    (folder / "a.txt").symlink_to(elsewhere)
+    exported(capsys, captions, "txt", None, "--existing", "append")
+    assert (folder / "a.txt").is_symlink()
+    exported(capsys, captions, "txt", None, "--existing", "overwrite")
+    assert files(folder)["a.txt"] == "one\n"
+    assert not (folder / "a.txt").is_symlink()
+    assert elsewhere.read_text() == "not to be touched"
+
+
+def test_pictures_that_share_a_text_s_name_are_kept_apart_and_told(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "a.jpg").write_bytes((folder / "b.jpg").read_bytes())
+    twin = of(1, folder, id="a.jpg", image=str(folder / "a.jpg"), answer="other")
+    rows = saved(tmp_path / "r.jsonl", [*captioned(folder, "one"), twin])
+    code, err = exported(capsys, rows, "txt", None)
+    assert code == 0
+    assert files(folder) == {"a.txt": "one\n", "a.jpg.txt": "other\n"}
+    assert "names that were taken or would be misread: " in err
+
+
+def test_no_text_is_put_beside_what_is_not_there(
+    capsys: Capture, captions: Path, folder: Path
+) -> None:
+    (folder / "b.jpg").unlink()
+    code, err = exported(capsys, captions, "txt", None)
+    assert code == 3
+    assert "1 pictures left out" in err
+    assert files(folder).keys() == {"a.txt", "sub/c.txt"}
+
+
+def test_texts_of_names_that_lead_elsewhere_stay_in_the_folder(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    ids = ["../../up.png", "/etc/passwd", "a/../../b.png", "C:\\x.png"]
+    rows = [row(index, id=id_, image=id_) for index, id_ in enumerate(ids)]
+    (tmp_path / "in").mkdir()
+    output = tmp_path / "in" / "texts"
+    assert exported(capsys, saved(tmp_path / "r.jsonl", rows), "txt", output)[0] == 0
+    assert len(files(output)) == 4
+    assert len(files(tmp_path)) == 4
+
+
+def test_no_text_and_no_link_comes_of_a_file_that_is_no_picture(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "secret").write_text("of the user's")
+    (folder / "picture").write_bytes((folder / "b.jpg").read_bytes())  # as a hash names it
+    rows = [
+        of(1, folder, id=name, image=str(folder / name), task="detect")
+        for name in ("secret", "picture")
+    ]
+    file = saved(tmp_path / "r.jsonl", rows)
+    assert exported(capsys, file, "txt", None)[0] == 3
+    assert files(folder).keys() == {"picture.txt"}
+    assert exported(capsys, file, "yolo", tmp_path / "yolo")[0] == 3
+    assert [link.name for link in (tmp_path / "yolo" / "images").iterdir()] == ["picture.jpg"]
+
+
+ODD = ["a\0b.png", "", "/", ".", "..", "file:%FF%00.png", "http://x/y.png", "x" * 5000 + ".png"]
+ODD += ["shard.tar/a.jpg", "\ud800.png", "a/\n.png", "c:\\x.jpg", "file:///etc/hostname"]
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_whatever_rows_name_is_no_bug(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = row(0, task="detect", boxes=(box("cat", 1.0, 2.0, 30.0, 40.0),))
+    rows = [plain | {"index": i, "id": name, "image": name} for i, name in enumerate(ODD)]
+    file = saved(tmp_path / "r.jsonl", rows)
+    assert exported(capsys, file, to, tmp_path / "out")[0] in (0, 3)
+    if to in ("txt", "caption"):
+        assert exported(capsys, file, to, None)[0] == 3
+    if to in ("coco", "labelstudio"):
+        assert exported(capsys, file, to, tmp_path / "again", "--root", "/")[0] == 2
+    assert not Path("/etc/hostname.txt").exists()
+
+
+# --- rows
+
+
+@pytest.mark.parametrize("place", ["rows.jsonl", "rows.parquet", "rows"])
+def test_any_result_file_is_taken(capsys: Capture, tmp_path: Path, place: str) -> None:
+    found = (box("cat", 12.25, 30.5, 200.0, 180.0), box("dog", 1.0, 2.0, 3.0, 4.0))
+    name = str(tmp_path / place) + ("" if "." in place else "/")
+    with saving(name) as sink:
+        for index in range(3):
+            sink.save(answer(index, task="detect", boxes=found[:index]))
+    code, err = exported(capsys, tmp_path / place, "coco", tmp_path / "o.json")
+    assert code == 0
+    assert "exported 3 pictures with 3 boxes" in err
+    assert len(json.loads((tmp_path / "o.json").read_text())["annotations"]) == 3
+
+
+def test_rows_with_errors_are_left_out_and_counted(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    rows = [*detected(folder), row(3, error="truncated", task="segment")]
+    file = saved(tmp_path / "r.jsonl", rows)
+    code, err = exported(capsys, file, "coco", tmp_path / "o.json")
+    assert code == 0
+    assert "exported 3 pictures with 3 boxes as coco" in err
+    assert "1 rows with errors left out" in err
+    assert len(json.loads((tmp_path / "o.json").read_text())["images"]) == 3
+    code, err = exported(capsys, saved(tmp_path / "e.jsonl", rows[3:]), "coco", tmp_path / "x")
+    assert code == 4
+    assert "1 rows have errors" in err
+
+
+def test_one_of_several_prompts_is_picked_and_none_is_picked_silently(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    prompts = ("what?", "how many?")
+    rows = [of(i, folder, prompt=one, answer=one[:3]) for i in range(2) for one in prompts]
+    file = saved(tmp_path / "r.jsonl", rows)
+    for to in ("txt", "caption", "webdataset", "imagefolder"):
+        code, err = exported(capsys, file, to, tmp_path / to)
+        assert code == 2
+        assert "holds one answer for a picture" in err
+        assert "--prompt TEXT: 'what?', 'how many?'" in err
+        assert not (tmp_path / to).exists()
+    code, err = exported(capsys, file, "txt", None, "--prompt", "how many?")
+    assert code == 0
+    assert "2 rows of other prompts left out" in err
+    assert files(folder) == {"a.txt": "how\n", "b.txt": "how\n"}
+    code, err = exported(capsys, file, "txt", None, "--prompt", "who?")
+    assert code == 4
+    assert "there are 'what?', 'how many?'" in err
+
+
+def test_pictures_are_found_from_where_the_run_was_begun(
+    capsys: Capture, captions: Path, folder: Path, tmp_path: Path
+) -> None:
+    rows = [json.loads(line) for line in captions.read_text().splitlines()]
+    saved(captions, [one | {"image": f"pictures/{one['id']}"} for one in rows])
+    state = Path(f"{captions}.pgcli")
+    state.mkdir()
+    (state / "run.json").write_text(json.dumps({"told": {"folder": str(tmp_path)}}))
+    assert exported(capsys, captions, "txt", None)[0] == 0
+    assert files(folder).keys() == {"a.txt", "b.txt", "sub/c.txt"}
+    exported(capsys, captions, "labelstudio", tmp_path / "tasks.json", "--root", folder)
+    tasks = json.loads((tmp_path / "tasks.json").read_text())
+    assert [task["data"]["image"] for task in tasks] == ["a.png", "b.jpg", "sub/c.png"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"boxes": [{"label": "cat"}]},
+        {"boxes": [{"label": 1, "xmin": 0, "ymin": 0, "xmax": 1, "ymax": 1}]},
+        {"boxes": [{"label": "a", "xmin": float("nan"), "ymin": 0, "xmax": 1, "ymax": 1}]},
+        {"boxes": None},
+        {"boxes": [{"label": "a", "xmin": 10**400, "ymin": 0, "xmax": 1, "ymax": 1}]},
+        {"boxes": [{"label": "a", "xmin": -1e308, "ymin": 0, "xmax": 1e308, "ymax": 1}]},
+        {"boxes": [{"label": "a", "xmin": 0, "ymin": False, "xmax": 1, "ymax": True}]},
+        {"width": 10**400},
+        {"height": True},
+        {"width": 0},
+        {"height": None},
+        {"answer": 7},
+        {"id": None},
+        {"masks": [{"codes": [], "rle": {"size": [64, 48], "counts": "PP3"}}]},
+        {"masks": [{"codes": [], "rle": {"size": [10**6, 10**6], "counts": "0"}}]},
+        {"masks": [{"codes": [], "rle": {"size": [48, 64], "counts": "nonsense"}}]},
+        {"masks": ["x"]},
+    ],
+)
+def test_a_damaged_row_is_named_and_nothing_is_written(
+    capsys: Capture, folder: Path, tmp_path: Path, damage: dict[str, Any]
+) -> None:
+    rows = detected(folder)
+    file = saved(tmp_path / "r.jsonl", [rows[1], rows[0] | damage])
+    code, err = exported(capsys, file, "coco", tmp_path / "o.json")
+    assert code == 2
+    assert "row 2 is no row of an answer" in err
+    assert not (tmp_path / "o.json").exists()
+
+
+@pytest.mark.parametrize("content", ["nonsense\n", "{}\n", '{"index": 1}\n'])
+def test_what_holds_no_rows_is_refused(capsys: Capture, tmp_path: Path, content: str) -> None:
+    (tmp_path / "r.jsonl").write_text(content)
+    assert exported(capsys, tmp_path / "r.jsonl", "csv", tmp_path / "o.csv")[0] == 2
+    assert exported(capsys, tmp_path / "none.jsonl", "csv", tmp_path / "o.csv")[0] == 2
+
+
+# --- labels
+
+
+def test_labels_are_sorted_or_as_given(capsys: Capture, boxes: Path, tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("dog\nbird\ncat\n")
+    for number, given in enumerate((None, "dog, bird,cat", tmp_path / "labels.txt")):
+        output = tmp_path / f"{number}.json"
+        options = [] if given is None else ["--labels", given]
+        assert exported(capsys, boxes, "coco", output, *options)[0] == 0
+        known = {c["id"]: c["name"] for c in json.loads(output.read_text())["categories"]}
+        wanted = ["cat", "dog"] if given is None else ["dog", "bird", "cat"]
+        assert known == dict(enumerate(wanted, start=1))
+
+
+def test_a_file_of_labels_may_have_blanks_and_blank_lines(
+    capsys: Capture, boxes: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "labels.txt").write_text("\n dog \r\nbird\t\n\ncat\n\n \n")
+    output = tmp_path / "o.json"
+    assert exported(capsys, boxes, "coco", output, "--labels", tmp_path / "labels.txt")[0] == 0
+    known = {c["id"]: c["name"] for c in json.loads(output.read_text())["categories"]}
+    assert known == {1: "dog", 2: "bird", 3: "cat"}
+
+
+def test_labels_have_the_same_numbers_in_every_process(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    labels = "pear fig date plum kiwi lime bean corn".split()  # sets have an order by chance
+    found = tuple(box(label, 0.0, 0.0, 9.0, 9.0) for label in labels)
+    rows = saved(tmp_path / "r.jsonl", [of(0, folder, task="detect", boxes=found)])
+    exported(capsys, rows, "coco", tmp_path / "o.json")
+    known = json.loads((tmp_path / "o.json").read_text())
+    assert [one["name"] for one in known["categories"]] == sorted(labels)
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [("cat", "labels that --labels has not: dog"), ("cat,cat", "twice"), ("cat,,dog", "empty one")],
+)
+def test_labels_that_do_not_fit_are_refused(
+    capsys: Capture, boxes: Path, tmp_path: Path, labels: str, told: str
+) -> None:
+    code, err = exported(capsys, boxes, "yolo", tmp_path / "yolo", "--labels", labels)
+    assert code == 2
+    assert told in err
+    assert "hint:" in err
+    assert not (tmp_path / "yolo").exists()
+
+
+# --- places
+
+
+@pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("txt", "caption")])
+def test_an_export_has_any_name_that_the_file_system_takes(
+    capsys: Capture, boxes: Path, tmp_path: Path, to: str
+) -> None:
+    for name in ("\u00e9" * 127, "x" * 255, "\U0001f600" * 63):
+        assert exported(capsys, boxes, to, tmp_path / name)[0] == 0
+        assert exported(capsys, boxes, to, tmp_path / name, "--overwrite")[0] == 0
+        assert (tmp_path / name).exists()
+    assert not [file for file in tmp_path.iterdir() if file.name.endswith((".part", ".old"))]
+
+
+@pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("txt", "caption")])
+def test_what_is_there_is_not_written_over_unless_it_may_be(
+    capsys: Capture, boxes: Path, tmp_path: Path, to: str
+) -> None:
+    output = tmp_path / "out"
+    assert exported(capsys, boxes, to, output)[0] == 0
+    stamp = output.stat().st_mtime_ns
+    code, err = exported(capsys, boxes, to, output)
+    assert code == 13
+    assert "--overwrite replaces it" in err
+    assert output.stat().st_mtime_ns == stamp
+    assert exported(capsys, boxes, to, output, "--overwrite")[0] == 0
+    assert output.stat().st_mtime_ns != stamp
+
+
+@pytest.mark.parametrize("to", ["yolo", "imagefolder", "fiftyone"])
+def test_a_folder_that_no_export_made_is_never_replaced(
+    capsys: Capture, boxes: Path, folder: Path, to: str, tmp_path: Path
+) -> None:
+    before = sorted(folder.rglob("*"))
+    code, err = exported(capsys, boxes, to, folder, "--overwrite")
+    assert code == 13
+    assert "no export made" in err
+    assert sorted(folder.rglob("*")) == before
+    (tmp_path / "empty").mkdir()
+    assert exported(capsys, boxes, to, tmp_path / "empty")[0] == 0
+
+
+def test_an_export_is_not_replaced_by_one_of_its_own_pictures(
+    capsys: Capture, boxes: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "yolo"
+    exported(capsys, boxes, "yolo", output, "--pictures", "copy")
+    inner = output / "images"
+    rows = saved(tmp_path / "again.jsonl", [of(0, inner, task="detect")])
+    code, err = exported(capsys, rows, "yolo", output, "--overwrite")
+    assert code == 2
+    assert "lies in" in err
+    assert (inner / "a.png").exists()
+    inside = saved(output / "rows.jsonl", detected(inner))
+    assert exported(capsys, inside, "yolo", output, "--overwrite")[0] == 2
+    assert inside.exists()
+
+
+@pytest.mark.parametrize("to", ["yolo", "imagefolder", "fiftyone", "webdataset"])
+def test_a_picture_that_is_gone_costs_itself_and_is_told(
+    capsys: Capture, captions: Path, boxes: Path, folder: Path, tmp_path: Path, to: str
+) -> None:
+    (folder / "a.png").unlink()
+    os.mkfifo(folder / "a.png")  # nothing may wait for it
+    rows = captions if to == "webdataset" else boxes
+    code, err = exported(capsys, rows, to, tmp_path / "out")
+    assert code == 3
+    assert "exported 2 pictures" in err
+    assert "1 pictures left out, as they cannot be read" in err
+
+
+def test_no_file_that_is_no_picture_is_copied(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "a.png").write_text("a secret")
+    rows = saved(tmp_path / "r.jsonl", captioned(folder, "one"))
+    for to, options in (("webdataset", ()), ("imagefolder", ("--pictures", "copy"))):
+        output = tmp_path / to
+        assert exported(capsys, rows, to, output, *options)[0] == 3
+        made = [output] if output.is_file() else [f for f in output.rglob("*") if f.is_file()]
+        assert not any(b"a secret" in file.read_bytes() for file in made)
+
+
+def test_a_killed_export_leaves_nothing_under_the_output_s_name(
+    boxes: Path, tmp_path: Path
+) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from pgcli.views.exports import coco\n"
+        "coco.annotation = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "from pgcli.cli.app import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    command = ["export", str(boxes), "--to", "coco", "-o", str(tmp_path / "o.json")]
+    run = subprocess.run([sys.executable, "-c", code, *command], check=False)
+    assert run.returncode == -15
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["boxes.jsonl", "pictures"]
+
+
+@pytest.mark.parametrize(
+    ("to", "options", "told"),
+    [
+        ("voc", ("-o", "x"), "--to takes coco, yolo"),
+        ("coco", (), "name the file with -o"),
+        ("yolo", ("-o", "-"), "name the folder with -o"),
+        ("coco", ("-o", "no/such/folder.json"), "no folder no/such"),
+        ("coco", ("-o", "x.json", "--csv-raw"), "--csv-raw means nothing to coco"),
+        ("csv", ("-o", "x.csv", "--existing", "skip"), "--existing means nothing to csv"),
+        ("txt", ("-o", "x", "--labels", "a"), "--labels means nothing to txt"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_a_hint(
+    capsys: Capture, boxes: Path, to: str, options: tuple[str, ...], told: str
+) -> None:
+    code, err = exported(capsys, boxes, to, None, *options)
+    assert code == 2
+    assert told in err
+    assert "hint:" in err
+
+
+def test_captions_are_no_boxes(capsys: Capture, captions: Path, tmp_path: Path) -> None:
+    for to in ("yolo", "fiftyone"):
+        code, err = exported(capsys, captions, to, tmp_path / to)
+        assert code == 2
+        assert "coco, csv, txt and imagefolder take answers" in err
+
+
+def test_quiet_says_nothing(capsys: Capture, boxes: Path, tmp_path: Path) -> None:
+    assert exported(capsys, boxes, "csv", tmp_path / "o.csv", "--quiet") == (0, "")
+
+
+def test_sixty_thousand_rows_take_hardly_more_memory_than_a_thousand(tmp_path: Path) -> None:
+    found = tuple(box(label, 1.0, 2.0, 30.0, 40.0) for label in ("cat", "dog"))
+    line = json.dumps(row(0, task="detect", boxes=found))
+    code = (
+        "import resource, sys\n"
+        "from pgcli.cli.app import main\n"
+        "assert main(sys.argv[1:]) == 0\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    peaks = []
+    for count in (1_000, 60_000):
+        rows = tmp_path / f"{count}.jsonl"
+        with open(rows, "w") as file:
+            for index in range(count):
+                file.write(line.replace('"index": 0', f'"index": {index}') + "\n")
+        command = ["export", str(rows), "--to", "coco", "-o", str(tmp_path / f"{count}.json"), "-q"]
+        run = [sys.executable, "-c", code, *command]
+        peaks.append(int(subprocess.check_output(run).split()[-1]))
+    # the names that are taken: some hundred bytes each
+    assert peaks[1] - peaks[0] < 30_000
+
+
+def test_a_csv_of_hostile_names_is_valid_and_the_terminal_is_left_alone(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    name = "\x1b]0;x\x07\u202egnp.png"
+    rows = [row(0, id=name, image=name, task="detect", prompt="\x1b[2J")]
+    file = saved(tmp_path / "r.jsonl", rows)
+    exported(capsys, file, "csv", tmp_path / "o.csv")
+    with open(tmp_path / "o.csv", encoding="utf-8", newline="") as opened:
+        assert next(csv.DictReader(opened))["id"] == name
+    for to, options in (("yolo", ()), ("txt", ("--prompt", "x")), ("coco", ("--root", "/none"))):
+        err = exported(capsys, file, to, tmp_path / to, *options)[1]
+        assert "\x1b" not in err
+        assert "\u202e" not in err
+
+
+def test_the_format_that_contributing_shows_is_a_file_and_a_line(
+    capsys: Capture, boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pgcli.views import exports
+
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r'```python\n("""A line of JSON for each box.*?)```', page, re.DOTALL)
+    (name, home) = re.findall(r'`"(\w+)": "([\w.]+)"`', page)[0]
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "boxes.py").write_text(source, encoding="utf-8")
+    monkeypatch.setattr(exports, "__path__", [*exports.__path__, str(tmp_path / "more")])
+    monkeypatch.setitem(exports.FORMATS, name, home)  # type: ignore[arg-type]
+    assert exported(capsys, boxes, name, tmp_path / "o.jsonl")[0] == 0
+    lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert [line["label"] for line in lines] == ["dog", "cat", "cat"]
+    assert lines[0]["box"] == [8, 4, 20, 10]

@@ -1,0 +1,244 @@
+"""What help tells before anything else is known, and what a shell completes."""
+
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pgcli import __version__
+from pgcli.cli.app import app, main
+from pgcli.errors import PgcliError
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "images"
+PRETEND = [sys.executable, str(ROOT / "tests" / "support" / "pretend.py")]
+ANSWERING = ["caption", "ask", "detect", "segment", "ocr"]
+
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+def call(capsys, *arguments):
+    code = main([str(argument) for argument in arguments])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def command_line():
+    """The whole of the command line, as a tree."""
+    return typer.main.get_command(app)
+
+
+PAGES = [[], *([name] for name in command_line().commands)]
+
+
+def help_page(command, columns=80):
+    return CliRunner().invoke(app, [*command, "-h"], env={"COLUMNS": str(columns)}).output
+
+
+def examples(command):
+    """The examples on a page, which stand before the options and are whole lines."""
+    page = help_page(command)
+    before, panel, _ = page.partition("╭")
+    assert panel
+    return [line.strip()[2:] for line in before.splitlines() if line.strip().startswith("$ ")]
+
+
+@pytest.mark.parametrize("command", PAGES, ids=lambda words: "-".join(words) or "pgcli")
+def test_examples_come_first_in_the_help_and_all_run(command, tmp_path):
+    """With pictures, results and weights of the names that they have."""
+    for name in ("photos/one.png", "photos/two.png", "scans/one.png", "photo.jpg", "scan.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(EXAMPLES / "one.png", tmp_path / name)
+    (tmp_path / "vae-oid.npz").touch()
+    for name, task in (("captions.jsonl", ["caption"]), ("boxes.jsonl", ["detect", "--object=a"])):
+        run = [*PRETEND, *task, "photos", "-o", name, "--model", "demo"]
+        subprocess.run(run, cwd=tmp_path, capture_output=True, check=True)
+    found = examples(command)
+    assert found
+    for example in found:
+        if any(name in command for name in ANSWERING) or "caption" in example.split()[1:2]:
+            example += " --dry-run"
+        elif "google/" in example or command in (["bench"], ["verify"]):  # which take their time
+            example += " --help"
+        run = subprocess.run(
+            ["bash", "-c", example],
+            cwd=tmp_path,
+            env=os.environ | callable_in(tmp_path),
+            capture_output=True,
+            check=False,
+        )
+        assert run.returncode == 0, (example, run.stderr)
+
+
+@pytest.mark.parametrize("command", PAGES, ids=lambda words: "-".join(words) or "pgcli")
+def test_every_option_has_a_help_and_no_line_is_wider_than_the_terminal(command):
+    for columns in (80, 120):
+        assert max(map(len, help_page(command, columns).splitlines())) <= columns
+    tree = command_line()
+    params = tree.commands[command[0]].params if command else tree.params
+    assert [p.name for p in params if not getattr(p, "hidden", False) and not p.help] == []
+    usage = next(line for line in help_page(command).splitlines() if "Usage:" in line)
+    assert not set("{}") & set(usage)
+    assert "[[" not in usage
+
+
+def test_the_exit_codes_are_in_the_help():
+    page = " ".join(help_page([]).split())
+    told = page.partition("Exit codes: ")[2]
+    codes = {problem.exit_code for problem in PgcliError.__subclasses__()} | {0, 3}
+    for code in codes:
+        assert re.search(rf"\b{code} [a-z]", told), code
+
+
+def test_no_command_shows_the_help(capsys):
+    assert call(capsys) == call(capsys, "-h") == call(capsys, "--help")
+    assert call(capsys)[0] == 0
+
+
+def test_version(capsys):
+    assert call(capsys, "--version") == (0, f"pgcli {__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", ANSWERING)
+def test_each_answering_command_has_the_contracts_options(command):
+    wanted = """--model --revision --device --dtype --batch-size --max-new-tokens --temperature
+    --top-p --top-k --seed --region --image-column --id-column --prompt-column --keep --limit -0
+    --sample --workers --max-pixels --fast-decode --allow-outside-root --output -o --format --inline
+    --no-timing --overwrite --on-error --dry-run --quiet -q --verbose -v --debug --help -h"""
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
+    words = set(shown.replace(",", " ").split())
+    assert set(wanted.split()) <= words
+    for panel in ("Input", "Output", "Model", "Answering", "Running"):
+        assert f" {panel} " in shown
+
+
+def test_help_tells_the_defaults_that_hold():
+    from pgcli.images import Limits
+    from pgcli.tasks import MAX_NEW_TOKENS
+    from pgcli.workers import DEFAULT_WORKERS
+
+    shown = CliRunner().invoke(app, ["ocr", "--help"], env={"COLUMNS": "250"}).output
+    assert f"[default: {Limits().max_pixels:,}]" in shown
+    assert f"[default: up to {DEFAULT_WORKERS}]" in shown
+    longest = ", ".join(f"{task} {most}" for task, most in MAX_NEW_TOKENS.items())
+    assert f"[default: {longest}]" in shown
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    """A folder with pictures, a cache with two models, and a program that is called pgcli."""
+    for name, kind in (("me/mine", "paligemma"), ("me/other", "llama")):
+        snapshot = tmp_path / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / "1"
+        snapshot.mkdir(parents=True)
+        (snapshot / "config.json").write_text(json.dumps({"model_type": kind}))
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "one.png").touch()
+    callable_in(tmp_path)
+    return tmp_path
+
+
+def callable_in(folder):
+    """Let the folder have a program pgcli; the variables with which it is found."""
+    (folder / "pgcli").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pgcli "$@"\n')
+    (folder / "pgcli").chmod(0o755)
+    return {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "HF_HUB_CACHE": str(folder / "hub"),
+    }
+
+
+class Bash:
+    """A shell on a terminal, into which is typed."""
+
+    def __init__(self, folder):
+        self.shown = ""
+        self.process, self.terminal = pty.fork()
+        if self.process == 0:
+            os.chdir(folder)
+            variables = callable_in(folder) | {"PS1": "$ ", "TERM": "dumb"}
+            os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], os.environ | variables)
+
+    def close(self):
+        os.close(self.terminal)
+        os.kill(self.process, signal.SIGKILL)
+        os.waitpid(self.process, 0)
+
+    def type(self, keys, *, until):
+        """Type, and wait until something that matches is shown after it; None where it never is."""
+        os.write(self.terminal, keys.encode())
+        self.shown, end = "", time.monotonic() + 20
+        while time.monotonic() < end:
+            if select.select([self.terminal], [], [], 0.1)[0]:
+                self.shown += os.read(self.terminal, 65536).decode(errors="replace")
+            if found := re.search(until, self.shown):
+                return found
+        return None
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="drives bash")
+def test_the_tab_key_completes_commands_models_formats_and_files(shelf):
+    bash = Bash(shelf)
+    try:
+        bash.type(
+            'eval "$(_PGCLI_COMPLETE=source_bash pgcli)"; echo rea""dy\n', until="ready\r\n.*[$] "
+        )
+        for typed, completed in (
+            ("pgcli cap", "pgcli caption "),
+            ("pgcli caption pho", "pgcli caption photos/"),
+            ("pgcli caption photos/o", "pgcli caption photos/one.png "),
+            ("pgcli caption photos --model m", "--model me/mine "),
+            ("pgcli info m", "pgcli info me/mine "),
+            ("pgcli caption photos --form", "--format "),
+            ("pgcli caption photos --format t", "--format text "),
+            ("pgcli caption photos --dtype b", "--dtype bfloat16 "),
+            ("pgcli export photos --to co", "--to coco "),
+            ("pgcli view pho", "pgcli view photos/"),
+        ):
+            assert bash.type(f"{typed}\t", until=re.escape(completed)), (typed, bash.shown)
+            bash.type("\x15\n", until="[$] $")
+    finally:
+        bash.close()
+
+
+def completions(shelf, **asked):
+    """What the program answers a shell that asks for completions."""
+    run = subprocess.run(
+        ["pgcli"],
+        env=os.environ | callable_in(shelf) | asked,
+        cwd=shelf,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return run.returncode, run.stdout.strip()
+
+
+def test_zsh_and_fish_are_answered_too_and_complete_files_by_themselves(shelf):
+    def zsh(line):
+        return completions(shelf, _PGCLI_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=line)[1]
+
+    def fish(line, action="get-args"):
+        asked = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": action}
+        return completions(shelf, _PGCLI_COMPLETE="complete_fish", **asked)
+
+    assert '"caption"' in zsh("pgcli cap")
+    assert '"me/mine"' in zsh("pgcli info m")
+    assert zsh("pgcli caption photos/o") == "_files"
+    assert fish("pgcli cap")[1].startswith("caption\t")
+    assert fish("pgcli caption photos --model m")[1] == "me/mine"
+    assert fish("pgcli caption photos/o", "is-args")[0] == 1  # fish then offers files
+    for shell, word in (("zsh", "compdef"), ("fish", "complete --command pgcli")):
+        assert word in completions(shelf, _PGCLI_COMPLETE=f"source_{shell}")[1]

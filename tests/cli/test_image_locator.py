@@ -1,0 +1,532 @@
+"""export and view: the pictures of rows, wherever the run found them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+import yaml
+from PIL import Image
+from pyarrow import parquet
+
+from pgcli.cli.app import main
+from pgcli.cli.job import run as ask
+from pgcli.sources.readers import tar as tars
+from tests.support import pretend
+from tests.support.awkward import chunk, encoded, make
+from tests.support.misbehaving import Server
+from tests.support.stores import S3, served
+from tests.system.test_signals import MANY, ROWS, finished, started, wait_until
+from tests.views.test_gallery import content, copy
+
+Capture = pytest.CaptureFixture[str]
+
+#: Pictures of which no two are as wide, in several formats.
+FORMATS = {"a.png": "PNG", "b.jpg": "JPEG", "sub/c.webp": "WEBP"}
+PICTURES = {
+    name: encoded(Image.new("RGB", (20 + number, 30), (9, 99, 60 * number)), format_)
+    for number, (name, format_) in enumerate(FORMATS.items())
+}
+FOUND = json.dumps(["cat", "dog", "cat"])
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the test's own, and a model that answers at once."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ask, "open_engine", pretend.open_engine)
+    monkeypatch.setenv("PGCLI_MODEL", "demo")
+    monkeypatch.setenv("PRETEND_ANSWERS", FOUND)
+    return tmp_path
+
+
+def done(*arguments: object) -> int:
+    return main([str(one) for one in arguments])
+
+
+def said(capsys: Capture, *arguments: object) -> tuple[int, str]:
+    """The exit code, and what was said."""
+    capsys.readouterr()
+    return done(*arguments), capsys.readouterr().err
+
+
+def archived(files: dict[str, bytes], kind: str = "") -> bytes:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode=f"w:{kind}") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return held.getvalue()
+
+
+def table(file: Any, images: list[Any], **more: list[Any]) -> None:
+    parquet.write_table(pyarrow.table({"image": images, **more}), file)
+
+
+def members(file: str | Path) -> dict[str, bytes]:
+    """The pictures in a tar."""
+    with tarfile.open(file) as archive:
+        found = {m.name: archive.extractfile(m).read() for m in archive}  # type: ignore[union-attr]
+    return {name: data for name, data in found.items() if not name.endswith((".txt", ".json"))}
+
+
+def files(folder: str | Path) -> dict[str, bytes]:
+    """The pictures in a folder."""
+    found = [one for one in Path(folder).rglob("*") if one.is_file()]
+    return {
+        str(one.relative_to(folder)): one.read_bytes()
+        for one in found
+        if one.suffix in (".png", ".jpg", ".webp", ".bmp")
+    }
+
+
+# --- archives
+
+
+@pytest.mark.parametrize("kind", ["", "gz"])
+def test_a_webdataset_comes_out_with_the_bytes_that_went_in(kind: str) -> None:
+    name = "shard.tar.gz" if kind else "shard.tar"
+    Path(name).write_bytes(archived(PICTURES, kind))
+    assert done("caption", name, "-o", "rows.jsonl") == 0
+    assert done("export", "rows.jsonl", "--to", "webdataset", "-o", "out.tar") == 0
+    made = members("out.tar")
+    assert list(made) == ["000000001.png", "000000002.jpg", "000000003.webp"]
+    assert list(made.values()) == list(PICTURES.values())
+    assert done("caption", "out.tar", "-o", "again.jsonl") == 0  # and it is one again
+    assert len(Path("again.jsonl").read_text().splitlines()) == 3
+
+
+def test_no_link_leads_into_an_archive_so_its_pictures_are_copied_and_that_is_told(
+    capsys: Capture,
+) -> None:
+    Path("photos").mkdir()
+    Path("photos/plain.png").write_bytes(PICTURES["a.png"])
+    Path("shard.tar").write_bytes(archived(PICTURES))
+    assert done("detect", "photos", "shard.tar", "--object", "cat", "-o", "rows.jsonl") == 0
+    code, err = said(capsys, "export", "rows.jsonl", "--to", "yolo", "-o", "yolo")
+    assert code == 0
+    assert "exported 4 pictures with 3 boxes as yolo" in err
+    assert "3 pictures copied, as they are no files that could be linked to" in err
+    images = Path("yolo/images")
+    assert (images / "photos/plain.png").is_symlink()
+    assert {name: (images / "shard.tar" / name).read_bytes() for name in PICTURES} == PICTURES
+    assert not any((images / "shard.tar" / name).is_symlink() for name in PICTURES)
+
+
+def test_an_archive_is_read_once_and_a_picture_at_a_time(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("shard.tar").write_bytes(archived(PICTURES))
+    done("caption", "shard.tar", "-o", "rows.jsonl")
+    read: list[str] = []
+    stored = tars.content
+
+    def noting(archive: Any, member: Any, most: int) -> bytes:
+        read.append(member.name)
+        return stored(archive, member, most)
+
+    monkeypatch.setattr(tars, "content", noting)
+    assert done("export", "rows.jsonl", "--to", "webdataset", "-o", "out.tar") == 0
+    # the first is looked at when the archive is opened, as by every run
+    assert read == ["a.png", *PICTURES]
+
+
+def test_pictures_of_a_large_archive_are_not_in_memory_together(here: Path) -> None:
+    picture = encoded(Image.frombytes("RGB", (700, 700), os.urandom(700 * 700 * 3)), "BMP")
+    code = (
+        "import sys\n"
+        "from pgcli.cli.app import main\n"
+        "assert main(sys.argv[1:]) == 0\n"
+        "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
+    )
+    peaks = []
+    for count in (3, 60):
+        Path("shard.tar").write_bytes(archived({f"{n:03}.bmp": picture for n in range(count)}))
+        done("caption", "shard.tar", "-o", f"{count}.jsonl")
+        command = ["export", f"{count}.jsonl", "--to", "webdataset", "-o", f"{count}.tar", "-q"]
+        run = [sys.executable, "-c", code, *command]
+        peaks.append(int(subprocess.check_output(run).split()[-1]))
+    assert peaks[1] - peaks[0] < 20_000  # KB, of 84 MB of pictures
+
+
+# --- tables
+
+
+def test_a_data_set_of_parquet_files_comes_out_as_folders_of_pictures(here: Path) -> None:
+    Path("set").mkdir()
+    first, *rest = PICTURES.values()
+    table("set/0.parquet", [{"bytes": first, "path": None}])
+    table("set/1.parquet", [{"bytes": data, "path": None} for data in rest])
+    assert done("detect", "set", "--object", "cat", "-o", "rows.jsonl") == 0
+    assert done("export", "rows.jsonl", "--to", "imagefolder", "-o", "folder") == 0
+    named = [json.loads(line) for line in Path("folder/metadata.jsonl").read_text().splitlines()]
+    assert [one["file_name"] for one in named] == ["0.png", "1.jpg", "2.webp"]
+    assert [one["objects"]["labels"] for one in named] == [["cat"], ["dog"], ["cat"]]
+    assert [files("folder")[one["file_name"]] for one in named] == list(PICTURES.values())
+    assert done("export", "rows.jsonl", "--to", "yolo", "-o", "yolo", "--pictures", "copy") == 0
+    assert files("yolo/images") == files("folder")
+    assert yaml.safe_load(Path("yolo/data.yaml").read_text())["names"] == {0: "cat", 1: "dog"}
+    assert {file.name for file in Path("yolo/labels").iterdir()} == {"0.txt", "1.txt", "2.txt"}
+
+
+def test_a_file_that_is_called_as_bytes_in_a_table_is_not_taken_for_them(here: Path) -> None:
+    other = encoded(Image.new("RGB", (20, 30), "red"), "PNG")
+    Path("a.png").write_bytes(other)
+    table("shop.parquet", [{"bytes": PICTURES["a.png"], "path": "a.png"}])
+    assert done("detect", "shop.parquet", "--object", "cat", "-o", "rows.jsonl") == 0
+    assert done("export", "rows.jsonl", "--to", "imagefolder", "-o", "folder") == 0
+    assert files("folder") == {"a.png": PICTURES["a.png"]}
+    assert done("view", "rows.jsonl", "-o", "g.html", "--draw", "drawn") == 0
+    assert copy(content(here / "g.html"), 0).convert("RGB").getpixel((15, 15))[0] < 60  # type: ignore[index]
+    with Image.open("drawn/a.png") as drawn:
+        assert drawn.convert("RGB").getpixel((15, 25))[0] < 60  # type: ignore[index]
+
+
+def test_a_table_of_paths_is_exported_with_the_files_that_it_names(
+    capsys: Capture, here: Path
+) -> None:
+    Path("set").mkdir()
+    (here / "set" / "a.png").write_bytes(PICTURES["a.png"])
+    table("set/shop.parquet", ["a.png"])
+    assert done("caption", "set/shop.parquet", "-o", "rows.jsonl") == 0
+    assert done("export", "rows.jsonl", "--to", "imagefolder", "-o", "folder") == 0
+    (link,) = Path("folder").rglob("*.png")
+    assert link.is_symlink()
+    Path("set/shop.parquet").unlink()  # the files are there, so that nobody misses it
+    code, err = said(capsys, "export", "rows.jsonl", "--to", "imagefolder", "-o", "later")
+    assert (code, "cannot be opened" in err) == (0, False)
+    assert link.read_bytes() == PICTURES["a.png"]
+
+
+def test_rows_in_another_order_never_have_each_other_s_pictures(here: Path) -> None:
+    other = encoded(Image.new("RGB", (20, 30), "red"), "PNG")
+    table("one.parquet", [PICTURES["a.png"]], id=["x"])
+    table("two.parquet", [other], id=["x"])
+    done("caption", "one.parquet", "two.parquet", "-o", "rows.jsonl")
+    rows = Path("rows.jsonl").read_text().splitlines()
+    Path("rows.jsonl").write_text("\n".join([*rows[::-1], ""]))
+    assert done("export", "rows.jsonl", "--to", "webdataset", "-o", "out.tar") == 3
+    assert list(members("out.tar").values()) == [other]
+
+
+# --- what is not, or not any more
+
+
+def test_an_input_that_cannot_be_opened_again_costs_its_pictures_and_says_why(
+    capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("shard.tar").write_bytes(archived(PICTURES))
+    done("caption", "shard.tar", "-o", "rows.jsonl")
+    to = ("--to", "webdataset", "-o")
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    code, err = said(capsys, "export", "../rows.jsonl", *to, "out.tar")
+    assert code == 3
+    assert "cannot be opened again: the run was begun in" in err
+    assert f"cd {here} first" in err
+    assert "3 pictures left out, as they cannot be read" in err
+    assert "the first that is left out: shard.tar/a.png: The picture lies in what" in err
+    monkeypatch.chdir(here)
+    Path("shard.tar").rename("moved.tar")
+    code, err = said(capsys, "export", "rows.jsonl", *to, "out.tar", "--overwrite")
+    assert code == 3
+    assert "cannot be opened again: shard.tar does not exist" in err
+    Path("rows.jsonl").rename("alone.jsonl")
+    code, err = said(capsys, "export", "alone.jsonl", *to, "out2.tar")
+    assert code == 3
+    assert "lies within an archive or a table, and no run of these rows is known" in err
+
+
+def test_pictures_of_standard_input_that_are_gone_are_told_of(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("a.png").write_bytes(PICTURES["a.png"])
+    names = io.TextIOWrapper(io.BytesIO(b"a.png\n"))
+    with monkeypatch.context() as piped:
+        piped.setattr("sys.stdin", names)
+        assert done("caption", "-", "-o", "rows.jsonl") == 0
+    assert done("export", "rows.jsonl", "--to", "webdataset", "-o", "one.tar") == 0
+    Path("a.png").unlink()
+    code, err = said(capsys, "export", "rows.jsonl", "--to", "webdataset", "-o", "two.tar")
+    assert code == 3
+    assert "it came on standard input, which is there once" in err
+
+
+def test_a_picture_that_changed_since_is_left_out(capsys: Capture) -> None:
+    table("shop.parquet", list(PICTURES.values()))
+    done("detect", "shop.parquet", "--object", "cat", "-o", "rows.jsonl")
+    table("shop.parquet", list(PICTURES.values())[::-1])
+    code, err = said(capsys, "export", "rows.jsonl", "--to", "yolo", "-o", "yolo")
+    assert code == 3
+    assert "exported 1 pictures" in err
+    assert "The picture changed since it was answered." in err
+
+
+def test_only_pictures_come_out_whatever_rows_and_tables_say(capsys: Capture, here: Path) -> None:
+    Path("odd").mkdir()
+    make(here / "odd")
+    bomb = Path("odd/text bomb.png").read_bytes()
+    images = [PICTURES["a.png"], b"a secret", b"\x89PNG\r\n\x1a\n a secret", bomb]
+    table("shop.parquet", images, id=["../../up.png", "/etc/hostile", "bad", "bomb"])
+    done("detect", "shop.parquet", "--object", "cat", "-o", "rows.jsonl")
+    rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
+    assert [row["error"] is None for row in rows] == [True, False, False, False]
+    good = rows[0] | {"answer": "x"}
+    lies = [good | {name: row[name] for name in ("index", "id", "image")} for row in rows]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lies))
+    Path("in").mkdir()
+    for to in ("yolo", "imagefolder", "webdataset"):
+        code, err = said(capsys, "export", "rows.jsonl", "--to", to, "-o", f"in/{to}")
+        assert code == 3
+        assert "3 pictures left out" in err
+    made = [one for one in Path("in").rglob("*") if one.is_file()]
+    assert not any(b"a secret" in one.read_bytes() for one in made)
+    assert not list(Path("..").glob("up.*"))
+    assert list(members("in/webdataset").values()) == [PICTURES["a.png"]]
+
+
+def test_every_awkward_picture_that_was_answered_comes_out_as_it_is(here: Path) -> None:
+    Path("odd").mkdir()
+    make(here / "odd")
+    lying = Image.Exif()
+    lying[0x0112] = 6
+    end = chunk(b"eXIf", lying.tobytes().removeprefix(b"Exif\0\0"))  # told behind the pixels
+    late = PICTURES["a.png"][:-12] + end + PICTURES["a.png"][-12:]
+    (here / "odd" / "late.png").write_bytes(late)
+    assert done("caption", "odd", "-o", "rows.jsonl", "--workers", "2") == 3
+    rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
+    good = sum(row["error"] is None for row in rows)
+    assert next(row["width"] for row in rows if row["id"] == "late.png") == 30
+    to = ("--to", "imagefolder", "--pictures", "copy", "-o", "folder")
+    assert done("export", "rows.jsonl", *to) == 0
+    assert len(Path("folder/metadata.jsonl").read_text().splitlines()) == good > 20
+
+
+def test_what_the_run_read_is_not_replaced_by_an_export(capsys: Capture) -> None:
+    data = archived(PICTURES)
+    Path("shard.tar").write_bytes(data)
+    for number, source in enumerate(("shard.tar", "*.tar")):
+        rows = f"{number}.jsonl"
+        done("caption", source, "-o", rows)
+        to = ("--to", "webdataset", "-o", "./shard.tar", "--overwrite")
+        code, err = said(capsys, "export", rows, *to)
+        assert code == 2
+        assert "was read by the run" in err
+    assert Path("shard.tar").read_bytes() == data
+
+
+# --- pages at a run's end
+
+
+@pytest.mark.parametrize("output", ["-", "rows.jsonl"])
+def test_prompts_side_by_side_have_the_pictures_of_an_archive(here: Path, output: str) -> None:
+    Path("shard.tar").write_bytes(archived(PICTURES))
+    asked = ("--prompt", "what?", "--prompt", "what!")
+    assert done("ask", "shard.tar", *asked, "-o", output, "--view", "page.html") == 0
+    shown = content(here / "page.html")
+    assert [copy(shown, number).size for number in range(3)] == [(20, 30), (21, 30), (22, 30)]
+    told = shown.named("data")
+    assert [file["name"] for file in told["files"]] == ["what?", "what!"]
+    assert told["cards"] == [[0, 3], [1, 4], [2, 5]]
+
+
+# --- addresses
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(PICTURES["a.png"]) as one:
+        one.files = {f"/{name}": data for name, data in PICTURES.items()}
+        yield one
+
+
+HERE = ("--allow-urls", "--allow-private-hosts")
+
+
+def answered(server: Server) -> None:
+    """Rows about the server's pictures, one of them gone since."""
+    names = [*PICTURES, "good"]
+    lines = [json.dumps({"image": f"{server.url}/{name}"}) for name in names]
+    Path("shop.jsonl").write_text("\n".join(lines))
+    assert done("detect", "shop.jsonl", "--object", "cat", "-o", "rows.jsonl", *HERE) == 0
+    del server.files["/b.jpg"]
+    server.asked.clear()
+
+
+def test_pictures_at_addresses_are_exported_where_that_is_allowed(
+    capsys: Capture, server: Server
+) -> None:
+    answered(server)
+    to = ("export", "rows.jsonl", "--to", "yolo", "-o")
+    code, err = said(capsys, *to, "none")
+    assert code == 3
+    assert "4 pictures left out" in err
+    assert "hint: --allow-urls fetches those at addresses" in err
+    assert not server.asked
+    code, err = said(capsys, *to, "inwards", "--allow-urls")
+    assert code == 3
+    assert "--allow-private-hosts allows that" in err
+    assert "hint:" not in err
+    assert not server.asked
+    code, err = said(capsys, *to, "all", *HERE)
+    assert code == 3
+    assert "exported 3 pictures with 2 boxes" in err
+    assert "3 pictures copied" in err
+    assert f"{server.url}/b.jpg: There is nothing at the address." in err
+    made = sorted(files("all/images").values())
+    assert made == sorted([PICTURES["a.png"], PICTURES["a.png"], PICTURES["sub/c.webp"]])
+    assert len({path for path, _ in server.asked}) == 4
+
+
+def test_pictures_at_addresses_are_on_pages_and_drawn_where_that_is_allowed(
+    capsys: Capture, server: Server, here: Path
+) -> None:
+    answered(server)
+    to = ("view", "rows.jsonl", "--overwrite", "-o", "g.html")
+    code, err = said(capsys, *to)
+    assert code == 0
+    assert "4 pictures are not shown" in err
+    assert "hint: --allow-urls fetches those at addresses" in err
+    assert "--images" not in err
+    assert not server.asked
+    code, err = said(capsys, *to, *HERE, "--draw", "drawn")
+    assert code == 0
+    assert "1 picture is not shown" in err
+    shown = content(here / "g.html")
+    assert [copy(shown, number).size[0] for number in (0, 2, 3)] == [20, 22, 20]
+    assert len(files("drawn")) == 3
+
+
+def test_what_a_run_was_allowed_is_not_allowed_to_who_looks_at_it(
+    capsys: Capture, server: Server
+) -> None:
+    held = io.BytesIO()
+    table(held, [{"bytes": data, "path": name} for name, data in PICTURES.items()])
+    server.files |= {"/shard.tar": archived(PICTURES), "/shop.parquet": held.getvalue()}
+    for name in ("shard.tar", "shop.parquet"):
+        done("caption", f"{server.url}/{name}", "-o", "rows.jsonl", "--overwrite", *HERE)
+        server.asked.clear()
+        to = ("--to", "webdataset", "--overwrite", "-o")
+        code, err = said(capsys, "export", "rows.jsonl", *to, "out.tar")
+        assert code == 3
+        assert "hint: --allow-urls" in err
+        assert done("view", "rows.jsonl", "-o", "g.html", "--overwrite") == 0
+        assert not server.asked
+        assert done("export", "rows.jsonl", *to, "out.tar", *HERE) == 0
+        assert list(members("out.tar").values()) == list(PICTURES.values())
+
+
+def test_pictures_of_a_store_come_out_as_those_of_a_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = io.BytesIO()
+    table(held, [{"bytes": data, "path": None} for data in PICTURES.values()])
+    stored = {f"box/photos/{name}": data for name, data in PICTURES.items()}
+    stored |= {"box/shop.parquet": held.getvalue(), "box/shard.tar": archived(PICTURES)}
+    keys = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "a")
+    keys |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
+    with served(S3, stored) as endpoint:
+        for name, value in {**keys, "AWS_ENDPOINT_URL": endpoint}.items():
+            monkeypatch.setenv(name, value)
+        for number, source in enumerate(("photos", "shop.parquet", "shard.tar")):
+            rows = f"{number}.jsonl"
+            assert done("caption", f"s3://box/{source}", "-o", rows, "--allow-urls") == 0
+            to = ("--to", "webdataset", "-o", f"{number}.tar")
+            assert done("export", rows, *to, "--allow-urls") == 0
+            assert list(members(f"{number}.tar").values()) == list(PICTURES.values())
+
+
+def test_a_changed_file_is_not_linked_to_either(capsys: Capture) -> None:
+    Path("in").mkdir()
+    for name in ("a.png", "b.png", "c.png"):
+        Path("in", name).write_bytes(PICTURES["a.png"])
+    done("detect", "in", "--object", "cat", "-o", "rows.jsonl")
+    Path("in/b.png").write_bytes(PICTURES["b.jpg"])  # of another size
+    Path("in/c.png").unlink()
+    Path("secret").write_text("no picture")
+    Path("in/c.png").symlink_to(Path("secret").resolve())
+    for to in ("yolo", "imagefolder"):
+        code, err = said(capsys, "export", "rows.jsonl", "--to", to, "-o", to)
+        assert code == 3
+        assert "exported 1 pictures" in err
+        assert "in/b.png: The picture changed since it was answered." in err
+        assert list(files(to).values()) == [PICTURES["a.png"]]
+
+
+def test_a_text_goes_beside_a_picture_whatever_became_of_it() -> None:
+    Path("a.png").write_bytes(PICTURES["a.png"])
+    done("caption", "a.png", "-o", "rows.jsonl")
+    Path("a.png").write_bytes(PICTURES["b.jpg"])
+    assert done("export", "rows.jsonl", "--to", "txt") == 0
+    assert Path("a.txt").read_text().strip() == json.loads(Path("rows.jsonl").read_text())["answer"]
+
+
+@pytest.mark.parametrize("command", ["export", "view"])
+def test_another_folder_s_picture_of_the_same_name_is_not_taken(
+    capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for folder in ("one", "two"):
+        Path(folder, "in").mkdir(parents=True)
+        Path(folder, "in", "a.png").write_bytes(PICTURES["a.png"])
+    monkeypatch.chdir(here / "one")
+    done("caption", "in", "-o", "rows.jsonl")
+    Path("in/a.png").unlink()
+    monkeypatch.chdir(here / "two")
+    if command == "export":
+        code, err = said(capsys, "export", "../one/rows.jsonl", "--to", "imagefolder", "-o", "made")
+        assert code == 3
+    else:
+        code, err = said(capsys, "view", "../one/rows.jsonl", "-o", "made.html")
+        assert "--images DIR finds those that were moved" in err
+    assert "in/a.png: There is no such picture any more." in err
+
+
+def test_a_hint_to_moved_pictures_is_for_pictures_that_moved(
+    capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("shard.tar").write_bytes(archived(PICTURES))
+    done("caption", "shard.tar", "-o", "rows.jsonl")
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    _, err = said(capsys, "view", "../rows.jsonl")
+    assert "3 pictures are not shown" in err
+    assert "cd " in err
+    assert "--images" not in err
+
+
+def test_an_export_of_a_run_that_was_killed_says_where_it_ends(capsys: Capture, here: Path) -> None:
+    output = here / "rows.jsonl"
+    run = started("caption", *MANY, "-o", output, seconds=0.05)
+    wait_until(lambda: output.exists() and output.read_bytes().count(b"\n") > 3)
+    code, err = said(capsys, "export", output, "--to", "csv", "-o", "live.csv")
+    run.kill()
+    run.communicate()
+    assert code == 0
+    assert re.search(rf"the run goes on: \d+ of {ROWS} rows so far; the export ends there", err)
+    code, err = said(capsys, "export", output, "--to", "csv", "-o", "some.csv")
+    assert code == 0
+    assert re.search(rf"the run stopped at \d+ of {ROWS} rows; the export ends there", err)
+    assert finished("caption", *MANY, "-o", output).returncode == 0
+    assert "ends there" not in said(capsys, "export", output, "--to", "csv", "-o", "all.csv")[1]
+
+
+def test_pictures_in_a_table_that_change_their_places_are_another_input(capsys: Capture) -> None:
+    same = [encoded(Image.new("RGB", (9, 9), colour), "PNG") for colour in ("red", "blue")]
+    table("shop.parquet", same)
+    assert done("caption", "shop.parquet", "-o", "rows.jsonl") == 0
+    assert done("caption", "shop.parquet", "-o", "rows.jsonl") == 0
+    table("shop.parquet", same[::-1])
+    code, err = said(capsys, "caption", "shop.parquet", "-o", "rows.jsonl")
+    assert code == 13
+    assert "the input is not what rows.jsonl was made of" in err

@@ -1,0 +1,103 @@
+"""What `pgcli info` tells of a checkpoint, without loading it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from pgcli.checkpoints import files, weights
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.cli.app import main
+from pgcli.cli.commands.info import worded
+from pgcli.engine import facts as facts_module
+from pgcli.engine.facts import BATCH_SIZES, facts
+from pgcli.engine.memory import needed_bytes, row_bytes
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory):
+    """A random checkpoint of the second generation."""
+    from tests.support.tiny import checkpoint_into
+
+    return checkpoint_into(tmp_path_factory.mktemp("second"), generation=2)
+
+
+def test_the_facts_are_those_of_the_loaded_model(tiny, second):
+    for folder in (tiny, second):
+        told = facts(Checkpoint("tiny", folder, "r1"), device="cpu", dtype="bfloat16")
+        model = weights.load(folder, files.config(folder), dtype=torch.bfloat16)
+        assert told["parameters"] == sum(p.numel() for p in model.parameters())
+        assert told["weights_bytes"] == sum(p.nbytes for p in model.parameters())
+        assert (told["name"], told["path"], told["revision"]) == ("tiny", str(folder), "r1")
+        assert (told["resolution"], told["patch_size"], told["image_tokens"]) == (56, 14, 16)
+        assert told["vocabulary"] == model.decoder.embed_tokens.num_embeddings
+        assert (told["device"], told["dtype"]) == ("cpu", "bfloat16")
+        cache = model.cache(rows=1, slots=10)
+        assert told["cache_bytes_per_token"] == cache.nbytes // 10
+        assert json.loads(json.dumps(told))["architecture"]["decoder"]["width"] == 48
+
+
+def test_the_architecture_tells_the_generations_apart(tiny, second):
+    first, later = (
+        facts(Checkpoint("x", folder), device="cpu")["architecture"] for folder in (tiny, second)
+    )
+    assert (first["generation"], later["generation"]) == (1, 2)
+    assert later["decoder"]["attention_cap"] == 0.5
+    assert (first["vision"]["depth"], first["vision"]["num_heads"]) == (2, 2)
+    shown = dict(worded(facts(Checkpoint("x", second), device="cpu")))
+    assert shown["generation"] == "PaliGemma 2 (Gemma 2)"
+    assert shown["sliding window"] == "6 tokens in 2 layers"
+    assert shown["soft caps"] == "attention 0.5, logits 0.3"
+    assert shown["decoder"].startswith("width 48, 3 layers, mlp 96, 4 heads, 2 key/value heads")
+
+
+def test_memory_is_told_for_batches_of_1_to_512_and_what_fits(tiny, monkeypatch):
+    config = files.config(tiny)
+    free = needed_bytes(config, 4, 37) + 1
+    monkeypatch.setattr(facts_module, "free_bytes", lambda device: free)
+    told = facts(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
+    assert list(told["memory"]) == [str(n) for n in BATCH_SIZES]
+    assert (BATCH_SIZES[0], BATCH_SIZES[-1]) == (1, 512)
+    row = row_bytes(config, 4)
+    assert told["memory"]["8"] == told["weights_bytes"] + 8 * row
+    assert (told["free_memory"], told["largest_batch"]) == (free, 37)
+    assert 1 <= told["batch_size"] < 37
+    monkeypatch.setattr(facts_module, "free_bytes", lambda device: 1000)
+    told = facts(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
+    assert (told["largest_batch"], told["batch_size"]) == (0, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_stored_dtype_is_the_files(tiny, tmp_path, dtype):
+    from safetensors.torch import load_file, save_file
+
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    file = folder / "model.safetensors"
+    tensors = {name: tensor.to(dtype) for name, tensor in load_file(file).items()}
+    save_file(tensors, file)
+    assert facts(Checkpoint("x", folder), device="cpu")["stored_dtype"] == str(dtype)[6:]
+    tensors[next(iter(tensors))] = next(iter(tensors.values())).double()
+    save_file(tensors, file)
+    assert facts(Checkpoint("x", folder), device="cpu")["stored_dtype"] is None
+
+
+def test_files_are_listed_and_folders_are_not(tiny, tmp_path):
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    (folder / "folder").mkdir()
+    (folder / "nowhere").symlink_to("gone")
+    told = facts(Checkpoint("model", folder), device="cpu")
+    assert list(told["files"]) == sorted(file.name for file in tiny.iterdir())
+    assert told["files"]["config.json"] == (tiny / "config.json").stat().st_size
+
+
+def test_a_person_reads_units_and_a_script_one_object(tiny, capsys):
+    assert main(["info", str(tiny), "--device", "cpu"]) == 0
+    shown = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert shown["image tokens"] == "16"
+    assert shown["batch of 512"].endswith("B")
+    assert shown["cache per token"].endswith(("bytes", "kB"))
+    assert main(["info", str(tiny), "--device", "cpu", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {"path", "revision", "parameters", "resolution", "image_tokens"} <= told.keys()

@@ -1,0 +1,429 @@
+"""What is said where something is in the way: one table of it, each situation brought about.
+
+The table is that of the error texts (cause, then the next command) which the project set itself.
+"""
+
+import ast
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub
+import pytest
+import torch
+from huggingface_hub import constants
+
+from pgcli.checkpoints.find import BUILTIN
+from pgcli.cli.app import main
+from pgcli.cli.job import run as ask
+from pgcli.engine import driver, holders, loading, room
+from pgcli.errors import PgcliError
+from pgcli.state import lock
+from pgcli.state.lock import only_run
+from tests.support import pretend
+from tests.support.hub_server import Hub
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "images"
+PRETEND = [sys.executable, str(ROOT / "tests" / "support" / "pretend.py")]
+MODEL = "somebody/some-model"
+FILES = {file.name: file.read_bytes() for file in BUILTIN.iterdir() if file.is_file()}
+ENDINGS = (
+    "pictures end in .avif, .bmp, .gif, .jfif, .jpe, .jpeg, .jpg, .pbm, .pgm, .png, .pnm, .ppm, "
+    ".tif, .tiff, .webp; folders are searched with all below them"
+)
+WHOEVER = "as the user that `hf auth whoami` names; or name a local folder: --model DIR"
+
+
+class Stage:
+    """A machine with a picture, an empty cache, no token, and a Hub of its own."""
+
+    def __init__(self, folder, monkeypatch, capsys, hub):
+        self.folder, self.patch, self.capsys, self.hub = folder, monkeypatch, capsys, hub
+
+    def run(self, *words):
+        """The exit code and what is said, without what changes from time to time."""
+        self.capsys.readouterr()
+        code = main([str(word) for word in words])
+        return code, self.capsys.readouterr().err
+
+    def gated(self, **tokens):
+        """Ask for a model behind a licence, with these tokens in the environment and stored."""
+        self.hub.add(MODEL, FILES)
+        self.hub.gated, self.hub.members, self.hub.strangers = True, ("hf_member",), ("hf_other",)
+        if "stored" in tokens:
+            Path(constants.HF_TOKEN_PATH).write_text(tokens.pop("stored"))
+        for name, value in tokens.items():
+            self.patch.setenv(name, value)
+        return self.run("caption", "one.png", "--model", MODEL)
+
+    def offline(self):
+        self.patch.setattr(constants, "HF_HUB_OFFLINE", True)
+        return self.run("caption", "one.png", "--model", MODEL)
+
+    def gpu_idle(self, version, built, *words):
+        """Run on a machine with a GPU that PyTorch cannot use."""
+        self.patch.setattr(torch.cuda, "is_available", lambda: False)
+        self.patch.setattr(torch.version, "cuda", built)
+        self.patch.setattr(driver, "nvidia_driver", lambda: version)
+        return self.run("caption", "one.png", "--model", "demo", *words)
+
+    def little_memory(self, *words):
+        self.patch.setattr(loading, "parameters", lambda config: 2_923_466_480)
+        self.patch.setattr(room, "free_bytes", lambda device: 6 * 10**9)
+        held = holders.Holder(70_100_000_000, 4711, "python")
+        self.patch.setattr(holders, "_in_memory", lambda: iter([held]))
+        return self.run("caption", "one.png", "--model", "demo", "--device", "cpu", *words)
+
+    def no_picture(self, *names):
+        for name in names:
+            (self.folder / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / "photos" / name).touch()
+        return self.run("caption", "photos")
+
+    def other_settings(self):
+        self.patch.setattr(ask, "open_engine", pretend.open_engine)
+        assert self.run("caption", "one.png", "-o", "rows.jsonl", "--model", "demo")[0] == 0
+        return self.run("ask", "one.png", "--prompt", "why?", "-o", "rows.jsonl")
+
+    def locked(self):
+        self.patch.setattr(lock, "datetime", SimpleNamespace(now=lambda: Noon()))
+        Path("it's.jsonl.pgcli").mkdir()
+        with only_run(Path("it's.jsonl.pgcli")):
+            return self.run("caption", "one.png", "-o", "it's.jsonl")
+
+    def full_disk(self):
+        """With files of 8 KB at most, in a process of its own: the limit stays for good."""
+        limited = ["bash", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "bash"]
+        shutil.copytree(EXAMPLES, "many")
+        for number in range(20):
+            shutil.copy("one.png", f"many/{number}.png")
+        run = subprocess.run(
+            [*limited, *PRETEND, "caption", "many", "-o", "rows.jsonl", "--model", "demo"],
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+        return run.returncode, run.stderr
+
+    def model_of(self, **files):
+        Path("mine").mkdir()
+        for name, data in files.items():
+            Path("mine", name.replace("__", ".")).write_bytes(data)
+        return self.run("caption", "one.png", "--model", "mine")
+
+    def pickled(self):
+        files = {name.replace(".", "__"): FILES[name] for name in ("config.json", "tokenizer.json")}
+        return self.model_of(**files, pytorch_model__bin=b"")
+
+
+class Noon:
+    def astimezone(self):
+        return self
+
+    def isoformat(self, timespec):
+        return "2024-06-01T12:00:00+00:00"
+
+
+@dataclass
+class Situation:
+    """Something in the way: how it comes about, and what is said of it.
+
+    In the texts `{hub}` is the Hub's address, `{pid}` and `{host}` are this process's.
+    """
+
+    name: str
+    comes_about: Callable[[Stage], tuple[int, str]]
+    code: int
+    message: str
+    hint: str
+
+
+SITUATIONS = [
+    Situation(
+        "the licence is not accepted, and there is no token",
+        lambda stage: stage.gated(),
+        10,
+        f"{MODEL} needs its licence accepted, and no token is set on this machine",
+        f"open {{hub}}/{MODEL} and accept the licence, then `hf auth login`; or name a local "
+        "folder: --model DIR",
+    ),
+    Situation(
+        "the licence is not accepted by the user of the token",
+        lambda stage: stage.gated(stored="hf_other"),
+        10,
+        f"{MODEL} needs its licence accepted by the user whose token is set on this machine (that "
+        "of `hf auth login`)",
+        f"open {{hub}}/{MODEL} and accept it {WHOEVER}",
+    ),
+    Situation(
+        "a token in the environment hides that of a user who has accepted the licence",
+        lambda stage: stage.gated(stored="hf_member", HF_TOKEN="hf_other"),
+        10,
+        f"{MODEL} needs its licence accepted by the user whose token is in HF_TOKEN, which hides "
+        "that of `hf auth login`",
+        "`unset HF_TOKEN` if the other user has accepted it; else open "
+        f"{{hub}}/{MODEL} and accept it {WHOEVER}",
+    ),
+    Situation(
+        "a token in the environment is not valid and hides one that is",
+        lambda stage: stage.gated(stored="hf_member", HF_TOKEN="hf_old"),
+        10,
+        f"{MODEL} could not be downloaded: 401 Unauthorized",
+        "the token in HF_TOKEN is not valid, and hides that of `hf auth login`: `unset HF_TOKEN`",
+    ),
+    Situation(
+        "offline, and the model is not in the cache",
+        Stage.offline,
+        10,
+        f"{MODEL} is not in the cache as a whole, and HF_HUB_OFFLINE forbids downloading it",
+        f"`unset HF_HUB_OFFLINE`; or where there is a network `hf download {MODEL} --local-dir "
+        "some-model`, bring that folder here, and name it: --model some-model",
+    ),
+    Situation(
+        "a GPU, and a PyTorch for the CPU",
+        lambda stage: stage.gpu_idle("550.54.14", None, "--device", "cuda"),
+        17,
+        "no CUDA device can be used: an NVIDIA driver (550.54.14), and a PyTorch built for the CPU "
+        "only",
+        f"{sys.executable} -m pip install --force-reinstall torch --index-url "
+        "https://download.pytorch.org/whl/cu126; or --device cpu",
+    ),
+    Situation(
+        "a GPU whose driver is too old for PyTorch's CUDA",
+        lambda stage: stage.gpu_idle("550.54.14", "13.0", "--device", "cuda"),
+        17,
+        "no CUDA device can be used: driver 550.54.14 is too old for CUDA 13.0, which needs 580",
+        f"{sys.executable} -m pip install --force-reinstall torch --index-url "
+        "https://download.pytorch.org/whl/cu126; or install a newer driver; or --device cpu",
+    ),
+    Situation(
+        "no GPU at all",
+        lambda stage: stage.gpu_idle(None, "13.0", "--device", "cuda"),
+        17,
+        "no CUDA device can be used: there is no NVIDIA driver on this machine, and this PyTorch "
+        "is built for CUDA 13.0",
+        "--device cpu; or --device auto, which takes what there is",
+    ),
+    Situation(
+        "too little memory",
+        lambda stage: stage.little_memory("--dtype", "float32"),
+        17,
+        "the weights take 11.7 GB in float32, and cpu has 6.0 GB free; process 4711 (python) holds "
+        "70.1 GB",
+        "--dtype bfloat16 takes 5.8 GB; end the process that holds it; name a smaller model: "
+        "`pgcli info MODEL` tells what one needs",
+    ),
+    Situation(
+        "no picture in an empty folder",
+        lambda stage: stage.no_picture("deeper/.hidden"),
+        4,
+        "no picture in photos",
+        ENDINGS,
+    ),
+    Situation(
+        "no picture among other files",
+        lambda stage: stage.no_picture("a.txt", "b/c.HEIC", "b/d.heic", "README"),
+        4,
+        "no picture in photos",
+        f"{ENDINGS}; left out: 2 .heic, 1 without an ending, 1 .txt; HEIC has to become JPEG "
+        "first: magick mogrify -format jpg *.heic",
+    ),
+    Situation(
+        "the output is of other settings",
+        Stage.other_settings,
+        13,
+        "rows.jsonl belongs to a run with other settings: command: caption -> ask; prompts: "
+        '["caption en"] -> ["why?"]; max_new_tokens: 128 -> 64',
+        "the command that made it goes on with it; another -o leaves it alone; --overwrite "
+        "replaces it",
+    ),
+    Situation(
+        "another run writes the output",
+        Stage.locked,
+        12,
+        "it's.jsonl is in use by process {pid} on {host} since 2024-06-01T12:00:00+00:00",
+        "wait for it (pgcli status 'it'\"'\"'s.jsonl'), end it, or choose another -o",
+    ),
+    Situation(
+        "the disk is full",
+        Stage.full_disk,
+        14,
+        "cannot write rows.jsonl: File too large",
+        "make room or mend the place, then the same command again; or choose another -o",
+    ),
+    Situation(
+        "the model is a pickle",
+        Stage.pickled,
+        16,
+        "mine has no safetensors file; pytorch_model.bin is a pickle, which can run code",
+        "convert it: python -c 'from transformers import PaliGemmaForConditionalGeneration as P; "
+        'P.from_pretrained("mine", dtype="auto").save_pretrained("mine")\'',
+    ),
+    Situation(
+        "the model is of another architecture",
+        lambda stage: stage.model_of(config__json=b'{"model_type": "llava"}'),
+        16,
+        "mine/config.json: model_type is 'llava', not 'paligemma'",
+        "PaliGemma and PaliGemma 2 are read: name such a model, for example "
+        "google/paligemma-3b-mix-224",
+    ),
+    Situation(
+        "a file is named for a model",
+        lambda stage: stage.run("caption", "one.png", "--model", "one.png"),
+        10,
+        "one.png is a file, and a model is a folder with config.json and safetensors files",
+        "PaliGemma checkpoints in the Hugging Face layout are read, such as "
+        "google/paligemma-3b-mix-224, which has the weights of big_vision's .npz files",
+    ),
+    Situation(
+        "detect without an object",
+        lambda stage: stage.run("detect", "my photos"),
+        2,
+        "missing option '--object'",
+        "for example: pgcli detect 'my photos' --object cat; see pgcli detect --help",
+    ),
+    Situation(
+        "ask without a prompt",
+        lambda stage: stage.run("ask", "one.png"),
+        2,
+        "one.png brings no prompts",
+        'give one: --prompt "what is in the picture?"; a manifest may bring them',
+    ),
+    Situation(
+        "two objects in one name",
+        lambda stage: stage.run("detect", "one.png", "--object", "cat;dog"),
+        2,
+        "not the name of one object: 'cat;dog'",
+        "repeat the option for several: --object cat --object dog",
+    ),
+]
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch, capsys):
+    for name in os.environ:
+        if name.startswith("PGCLI_") or name in ("FORCE_COLOR", "HF_TOKEN"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(EXAMPLES / "one.png", "one.png")
+    with Hub() as hub:
+        huggingface_hub.close_session()
+        template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        for name, value in {
+            "ENDPOINT": hub.url,
+            "HUGGINGFACE_CO_URL_TEMPLATE": template,
+            "HF_HUB_OFFLINE": False,
+            "HF_HUB_CACHE": str(tmp_path / "hub"),
+            "HF_TOKEN_PATH": str(tmp_path / "token"),
+        }.items():
+            monkeypatch.setattr(constants, name, value)
+        yield Stage(tmp_path, monkeypatch, capsys, hub)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
+def test_each_situation_is_told_with_its_cause_and_the_next_command(stage, situation):
+    code, told = situation.comes_about(stage)
+    values = {"hub": stage.hub.url, "pid": os.getpid(), "host": os.uname().nodename}
+    assert code == situation.code, told
+    assert "Traceback" not in told
+    expected = f"pgcli: {situation.message}\nhint: {situation.hint}"
+    for name, value in values.items():
+        expected = expected.replace(f"{{{name}}}", str(value))
+    assert "\n".join(told.splitlines()[-2:]) == expected
+    assert "hf_o" not in told
+
+
+def test_a_full_disk_is_told_with_the_rows_that_are_saved(stage):
+    _, told = stage.full_disk()
+    saved = len(Path("rows.jsonl").read_text().splitlines())
+    assert saved > 0
+    assert f"stopped after {saved} rows, saved in rows.jsonl; the same command goes on" in told
+
+
+def test_a_gpu_that_stays_idle_is_told_before_the_cpu_takes_its_time(stage):
+    code, told = stage.gpu_idle("550.54.14", None)
+    assert code == 0
+    assert "pgcli: the CPU answers, not the GPU: an NVIDIA driver (550.54.14)" in told
+    assert "hint: " in told
+    assert "the CPU answers" not in stage.gpu_idle("550.54.14", None, "--device", "cpu")[1]
+    stage.patch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert "the CPU answers" not in stage.gpu_idle("580.65.06", "13.0")[1]
+
+
+def test_the_command_that_converts_a_pickle_does(stage):
+    from safetensors.torch import load_file
+
+    Path("it's mine").mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        Path("it's mine", name).write_bytes(FILES[name])
+    weights = load_file(BUILTIN / "model.safetensors")
+    torch.save(weights, "it's mine/pytorch_model.bin")
+    code, told = stage.run("caption", "one.png", "--model", "it's mine", "-q")
+    assert code == 16
+    command = told.partition("convert it: ")[2].strip()
+    python = command.replace("python ", f"{shlex.quote(sys.executable)} ", 1)
+    subprocess.run(["bash", "-c", python], check=True, capture_output=True)
+    assert load_file("it's mine/model.safetensors").keys() == weights.keys()
+    assert stage.run("caption", "one.png", "--model", "it's mine", "-q")[0] == 0
+
+
+def test_what_is_refused_for_its_input_does_not_promise_to_go_on(stage):
+    stage.patch.setattr(ask, "open_engine", pretend.open_engine)
+    shutil.copytree(EXAMPLES, "photos")
+    lines = [json.dumps({"image": f"photos/{file.name}"}) for file in Path("photos").iterdir()]
+    Path("rows.csv").write_text("image\n" + "\n".join(json.loads(x)["image"] for x in lines[:3]))
+    command = ["caption", "rows.csv", "-o", "out.jsonl", "--model", "demo"]
+    assert stage.run(*command)[0] == 0
+    Path("rows.csv").write_text("image\n" + "\n".join(json.loads(x)["image"] for x in lines[1:5]))
+    code, told = stage.run(*command)
+    assert code == 13
+    assert "the input is not what out.jsonl was made of" in told
+    assert "goes on from there" not in told
+
+
+def problems():
+    """Every place in the program where a known problem is made: file, line, and its arguments."""
+    kinds = {kind.__name__ for kind in kinds_of(PgcliError)}
+    for file in sorted((ROOT / "pgcli").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in kinds:
+                yield file.name, node.lineno, node
+
+
+def kinds_of(kind):
+    return [kind, *(below for child in kind.__subclasses__() for below in kinds_of(child))]
+
+
+def test_no_known_problem_is_without_a_hint():
+    """The classes whose hint has a default are those of files from elsewhere."""
+    own = {"InvalidCheckpoint", "ManifestError"}
+    found = list(problems())
+    assert len(found) > 150
+    without = [
+        (file, line)
+        for file, line, call in found
+        if call.func.id not in own and "hint" not in {word.arg for word in call.keywords}
+    ]
+    assert without == []
+
+
+def test_messages_are_lower_case_and_end_without_a_dot():
+    for file, line, call in problems():
+        for text in [*call.args[:1], *(w.value for w in call.keywords if w.arg == "hint")]:
+            parts = getattr(text, "values", [text])
+            first, last = (getattr(part, "value", None) for part in (parts[0], parts[-1]))
+            if isinstance(last, str):
+                assert not last.endswith((".", "!")), (file, line)
+            if isinstance(first, str) and (word := re.match(r"[A-Z][a-z]+ ", first)):
+                assert word[0] in ("PaliGemma ",), (file, line)

@@ -1,0 +1,330 @@
+"""status and check: what they say of runs that go on, were cut, or were tampered with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgcli.checkpoints import identity as identities
+from pgcli.checkpoints.identity import identity
+from pgcli.cli.app import main
+from pgcli.errors import UsageError
+from pgcli.state import run_log as diaries
+from pgcli.state.shard import Shard, shard
+from tests.system.test_signals import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
+
+LINES = 12
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main([str(one) for one in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def status(capsys: pytest.CaptureFixture[str], output: Path) -> dict[str, Any]:
+    code, out, _ = said(capsys, "status", output, "--json")
+    assert code == 0
+    told: dict[str, Any] = json.loads(out)
+    return told
+
+
+@pytest.fixture(params=["rows.jsonl", "rows.parquet", "rows"])
+def output(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return tmp_path / request.param
+
+
+def named(output: Path) -> str:
+    return str(output) if output.suffix else f"{output}/"
+
+
+def test_a_run_that_goes_on_says_so_and_who_it_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", *MANY, "-o", output, seconds=0.05)
+    wait_until(lambda: len(saved(output)) > 3)
+    told = status(capsys, output)
+    assert told["state"] == "running"
+    assert told["runs"][0]["pid"] == run.pid
+    assert told["rows"] >= 4
+    run.send_signal(signal.SIGTERM)
+    run.communicate(timeout=60)
+    told = status(capsys, output)
+    assert (told["state"], told["total"], told["runs"]) == ("stopped", ROWS, [])
+    assert told["rows"] == len(saved(output))
+    run = started("caption", *MANY, "-o", output, seconds=0.05)
+    rows = len(saved(output))
+    wait_until(lambda: len(saved(output)) > rows)
+    run.kill()
+    run.communicate()
+    told = status(capsys, output)
+    assert (told["state"], told["runs"]) == ("stopped", [])
+    assert told["rows"] == len(saved(output))
+
+
+def test_a_whole_run_is_complete_and_its_rows_are_those_of_its_input(
+    capsys: pytest.CaptureFixture[str], output: Path
+) -> None:
+    assert finished("caption", EXAMPLES, "-o", named(output)).returncode == 0
+    told = status(capsys, output)
+    assert (told["state"], told["rows"], told["total"]) == ("complete", LINES, LINES)
+    assert told["errors"] == {}
+    assert said(capsys, "check", output)[:2] == (0, "12 rows are those of the input, in order\n")
+    code, out, _ = said(capsys, "status", output)
+    assert code == 0
+    assert "complete" in out
+
+
+def test_errors_are_counted_by_their_codes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder, output = tmp_path / "pictures", tmp_path / "rows.jsonl"
+    folder.mkdir()
+    for name in ("a.png", "b.png"):
+        (folder / name).write_text("not a picture")
+    assert finished("caption", folder, "-o", output).returncode == 3
+    assert status(capsys, output)["errors"] == {"not_an_image": 2}
+    assert "2 of them with errors" in said(capsys, "check", output)[1]
+
+
+def test_rows_that_are_not_there_yet_are_missing(
+    capsys: pytest.CaptureFixture[str], output: Path
+) -> None:
+    assert finished("caption", EXAMPLES, "-o", named(output), "--limit", 5).returncode == 0
+    assert said(capsys, "check", output)[0] == 0
+    run = started("caption", *MANY, "-o", f"{named(output)}", "--overwrite")
+    state = Path(f"{output}.pgcli")
+    wait_until(
+        lambda: any(f.stat().st_size for f in state.rglob("0*.jsonl")) or saved_lines(output)
+    )
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+    code, out, err = said(capsys, "check", output)
+    assert code == 5
+    assert "is missing" in out
+    assert "differences" in err
+
+
+def saved_lines(output: Path) -> bool:
+    return output.suffix == ".jsonl" and len(saved(output)) > 5
+
+
+@pytest.mark.parametrize(
+    ("tamper", "told"),
+    [
+        (lambda rows: rows[:3] + rows[4:], "row 4 is of"),
+        (lambda rows: [*rows[:3], *rows[2:]], "row 4 is of"),
+        (lambda rows: rows[:-1], "row 12 is missing"),
+        (lambda rows: [*rows, rows[0]], "row 13 is of nothing in the input"),
+        (lambda rows: [rows[1], rows[0], *rows[2:]], "out of order"),
+        (lambda rows: [*rows[:5], b"{\n", *rows[6:]], "row 6 is cut or damaged"),
+        (lambda rows: [*rows[:-1], rows[-1][:-9]], "row 12 is cut or damaged"),
+    ],
+)
+def test_what_was_tampered_with_is_found(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tamper: Any, told: str
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    assert finished("caption", EXAMPLES, "-o", output).returncode == 0
+    output.write_bytes(b"".join(tamper(output.read_bytes().splitlines(keepends=True))))
+    code, out, err = said(capsys, "check", output)
+    assert code == 5
+    assert told in out
+    assert ("the same command makes" in err) == (told == "row 12 is missing")
+
+
+def test_an_input_that_became_shorter_is_told_from_rows_that_are_missing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output, manifest = tmp_path / "rows.jsonl", tmp_path / "pictures.jsonl"
+    images = [json.dumps({"image": str(file)}) for file in sorted(EXAMPLES.iterdir())]
+    manifest.write_text("\n".join(images[:3]))
+    assert finished("caption", manifest, "-o", output, "--allow-outside-root").returncode == 0
+    manifest.write_text("\n".join(images[:2]))
+    code, _, err = said(capsys, "check", output)
+    assert code == 5
+    assert "1 difference between" in err
+    assert "bring back what it had" in err
+    assert "the same command" not in err
+
+
+@pytest.mark.parametrize("command", ["status", "check"])
+def test_an_output_without_a_run_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    code, _, err = said(capsys, command, tmp_path / "rows.jsonl")
+    assert code == 2
+    assert "no run is known" in err
+
+
+# --- shards
+
+
+def test_every_row_is_exactly_one_shard_s() -> None:
+    for total in (0, 1, 9, 10, 11, 95):
+        for of in (1, 2, 3, 7):
+            shards = [Shard(number, of) for number in range(of)]
+            assert sum(one.rows(total, 10) for one in shards) == total
+            for chunk in range(12):
+                assert sum(one.has(chunk) for one in shards) == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "4"}, Shard(3, 4)),
+        (
+            {
+                "SLURM_ARRAY_TASK_ID": "7",
+                "SLURM_ARRAY_TASK_MIN": "5",
+                "SLURM_ARRAY_TASK_COUNT": "3",
+                "SLURM_ARRAY_TASK_STEP": "1",
+                "RANK": "0",
+                "WORLD_SIZE": "9",
+            },
+            Shard(2, 3),
+        ),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, Shard(1, 2)),
+    ],
+)
+def test_auto_reads_what_a_cluster_says(environment: dict[str, str], found: Shard) -> None:
+    assert shard("auto", environment) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "environment"),
+    [
+        ("auto", {}),
+        ("auto", {"SLURM_ARRAY_TASK_ID": "3"}),
+        ("auto", {"SLURM_ARRAY_TASK_ID": "4", "SLURM_ARRAY_TASK_COUNT": "4"}),
+        (
+            "auto",
+            {
+                "SLURM_ARRAY_TASK_ID": "2",
+                "SLURM_ARRAY_TASK_COUNT": "2",
+                "SLURM_ARRAY_TASK_STEP": "2",
+            },
+        ),
+        ("auto", {"RANK": "x", "WORLD_SIZE": "2"}),
+        ("2/2", {}),
+        ("-1/2", {}),
+        ("1", {}),
+        ("a/b", {}),
+        ("1/0", {}),
+    ],
+)
+def test_a_shard_that_cannot_be_meant_is_refused(text: str, environment: dict[str, str]) -> None:
+    with pytest.raises(UsageError) as refused:
+        shard(text, environment)
+    assert refused.value.hint
+
+
+# --- which model
+
+
+def test_any_byte_of_a_checkpoint_changes_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("model.safetensors", "config.json", "notes.md"):
+        (folder / name).write_text(name)
+    first = identity(folder)
+    (folder / "notes.md").write_text("other notes")
+    assert identity(folder) == first
+    (folder / "config.json").write_text("config.jsoN")
+    assert identity(folder) != first
+    moved = folder.rename(tmp_path / "moved")
+    (moved / "config.json").write_text("config.json")
+    assert identity(moved) == first
+
+
+def test_a_file_is_hashed_again_only_when_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder, hashed = tmp_path / "model", []
+    folder.mkdir()
+    (folder / "model.safetensors").write_text("weights")
+    real = identities.sha256
+    monkeypatch.setattr(identities, "sha256", lambda file: hashed.append(file) or real(file))
+    first = identity(folder)
+    assert identity(folder) == first
+    assert len(hashed) == 1
+    identities.store().write_text("{ not json")
+    assert identity(folder) == first
+    assert len(hashed) == 2
+    os.utime(folder / "model.safetensors", ns=(1, 1))
+    assert identity(folder) == first
+    assert len(hashed) == 3
+
+
+def test_what_was_said_is_written_down_beside_the_output(tmp_path: Path) -> None:
+    """Of runs that were quiet too, with their arguments, and how they ended."""
+    output, log = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.pgcli" / "log.txt"
+    address = "https://me:secret@example.com/x.png"
+    asked = ("caption", *MANY[:2], address, "-o", output, "--allow-urls", "--quiet")
+    run = started(*asked, seconds=0.05)
+    wait_until(lambda: len(saved(output)) > 3)
+    run.send_signal(signal.SIGTERM)
+    run.communicate(timeout=60)
+    lines = log.read_text().splitlines()
+    assert all(line.split(" ", 2)[1] == str(run.pid) for line in lines)
+    said = [line.split(" ", 2)[2] for line in lines]
+    assert said[0].startswith(f"pgcli caption {EXAMPLES}")
+    assert said[-1] == f"ended by Stopped: {int(signal.SIGTERM)}"
+    assert any(line.startswith("stopped after") for line in said)
+    assert "secret" not in log.read_text()
+    assert finished("caption", *MANY[:2], "-o", tmp_path / "b.jsonl").returncode == 0
+    text = (tmp_path / "b.jsonl.pgcli" / "log.txt").read_text()
+    assert "ended\n" in text
+    assert "rows: 24, all answered" in text
+
+
+def test_a_log_that_cannot_be_written_or_is_full_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diaries, "MOST_BYTES", 2000)
+    diary = diaries.Diary(tmp_path / "log.txt")
+    diary.note("held")
+    assert not list(tmp_path.iterdir())
+    diary.begin()
+    for number in range(100):
+        diary.note(f"line {number}\x1b")
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["log.1.txt", "log.txt"]
+    assert all(file.stat().st_size <= 2000 for file in files)
+    assert files[1].read_text().endswith("line 99\\x1b\n")
+    gone = diaries.Diary(tmp_path / "gone" / "log.txt")
+    gone.begin()
+    gone.note("nowhere")
+
+
+@pytest.mark.parametrize("command", ["status", "check"])
+@pytest.mark.parametrize("name", [".", "/", "", "./"])
+def test_what_is_no_output_is_refused_in_words(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    name: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = said(capsys, command, name)
+    assert code == 2
+    assert "no run is known" in err
+
+
+def test_the_folder_one_is_in_may_be_the_output(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert finished("caption", EXAMPLES, "-o", f"{tmp_path}/rows/").returncode == 0
+    monkeypatch.chdir(tmp_path / "rows")
+    assert status(capsys, Path())["state"] == "complete"

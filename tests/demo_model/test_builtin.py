@@ -1,0 +1,131 @@
+"""The built-in model: right on unseen drawings, the same in transformers and at any batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+from transformers import AutoProcessor, PaliGemmaForConditionalGeneration
+
+import pgcli
+from pgcli.checkpoints.find import BUILTIN, DEMO, find
+from pgcli.engine.loading import load
+from pgcli.evaluation.metrics import exact_match
+from pgcli.images import Square
+from pgcli.images.pixels import TURNS
+from pgcli.records import Answer, Item, Picture
+from pgcli.tasks import Question
+from pgcli.training.drawing import render
+from pgcli.training.lessons import exam
+from pgcli.training.scenes import EXAM_SEEDS, Scene
+
+SCENES = 200
+NEW_TOKENS = 40
+ONE = Path(__file__).parents[2] / "examples" / "images" / "one.png"
+Drawn = tuple[Image.Image, str, str]
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[Drawn]:
+    """Drawings that no training saw, each with one prompt and its true answer, kind by kind."""
+    asked = []
+    for seed in EXAM_SEEDS[:SCENES]:
+        scene = Scene.from_seed(seed)
+        lessons = exam(scene)
+        lesson = lessons[seed % len(lessons)]
+        asked.append((render(scene), lesson.prefix, lesson.suffix))
+    return asked
+
+
+def pictures(drawn: list[Drawn], square: Square) -> Iterator[tuple[int, Picture]]:
+    side = (square.resolution, square.resolution)
+    for place, (image, prompt, _) in enumerate(drawn):
+        item = Item(place, str(place), f"{place}.png", prompts=(prompt,))
+        pixels = numpy.array(image.resize(side, Image.Resampling(square.resample)))
+        yield place, Picture(item, *image.size, pixels, 0.0)
+
+
+def answered(drawn: list[Drawn], batch_size: int) -> list[Answer]:
+    engine = load(find(DEMO), device="cpu", dtype="float32", batch_size=batch_size)
+    answers = dict(engine.ask(pictures(drawn, engine.square), Question("ask", None, NEW_TOKENS)))
+    return [answers[place] for place in range(len(drawn))]
+
+
+@pytest.fixture(scope="module")
+def ours(drawn: list[Drawn]) -> list[Answer]:
+    return answered(drawn, 64)
+
+
+@pytest.mark.parametrize(("batch_size", "rows"), [(1, 50), (7, SCENES)])
+def test_the_batch_size_changes_no_answer(
+    drawn: list[Drawn], ours: list[Answer], batch_size: int, rows: int
+) -> None:
+    again = answered(drawn[:rows], batch_size)
+    assert [row.answer for row in again] == [row.answer for row in ours[:rows]]
+    assert [row.tokens for row in again] == [row.tokens for row in ours[:rows]]
+    for one, other in zip(again, ours, strict=False):
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+
+
+@torch.inference_mode()
+def test_transformers_gives_the_same_answers(drawn: list[Drawn], ours: list[Answer]) -> None:
+    processor = AutoProcessor.from_pretrained(BUILTIN, backend="pil")
+    model = PaliGemmaForConditionalGeneration.from_pretrained(BUILTIN, dtype=torch.float32).eval()
+    for start in range(0, len(drawn), 50):
+        some = drawn[start : start + 50]
+        inputs = processor(
+            text=["<image>" + prompt for _, prompt, _ in some],
+            images=[image for image, _, _ in some],
+            padding=True,
+            return_tensors="pt",
+        )
+        inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
+        ids = model.generate(**inputs, max_new_tokens=NEW_TOKENS, do_sample=False)
+        new = ids[:, inputs["input_ids"].shape[1] :]
+        texts = processor.batch_decode(new, skip_special_tokens=True)
+        for text, row in zip(texts, ours[start : start + 50], strict=True):
+            assert row.answer == text.strip()
+
+
+def test_the_answers_are_right(drawn: list[Drawn], ours: list[Answer]) -> None:
+    """A floor far under what benchmarks/demo_quality.py measures, so that damage shows."""
+    pairs = [(row.answer or "", truth) for row, (_, _, truth) in zip(ours, drawn, strict=True)]
+    words = [(answer, truth) for answer, truth in pairs if "<loc" not in truth]
+    assert exact_match(*map(list, zip(*words, strict=True))) > 0.85
+
+
+def test_the_checkpoint_is_small_and_in_bfloat16() -> None:
+    assert sum(file.stat().st_size for file in BUILTIN.iterdir()) < 20 * 2**20
+    with safe_open(BUILTIN / "model.safetensors", framework="pt") as stored:
+        assert {stored.get_slice(name).get_dtype() for name in stored.keys()} == {"BF16"}  # noqa: SIM118
+
+
+def test_boxes_lie_on_the_picture_as_it_is_seen_however_it_is_stored(tmp_path: Path) -> None:
+    """A PNG turned by its EXIF, each of the eight ways, is the same picture with the same boxes."""
+    back = {6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
+    undone = TURNS | back
+    with Image.open(ONE) as opened:
+        upright = opened.convert("RGB")
+    names = []
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        stored = upright.transpose(undone[orientation]) if orientation > 1 else upright
+        names.append(tmp_path / f"{orientation}.png")
+        stored.save(names[-1], exif=exif)
+    engine = pgcli.load(DEMO, device="cpu", dtype="float32")
+    rows = list(engine.detect(list(map(str, names)), ["circle", "square", "triangle", "star"]))
+    assert {(row.width, row.height) for row in rows} == {upright.size}
+    first = rows[0].boxes
+    assert first
+    for row in rows[1:]:
+        assert [box.label for box in row.boxes] == [box.label for box in first]
+        for box, same in zip(row.boxes, first, strict=True):
+            assert (box.xmin, box.ymin, box.xmax, box.ymax) == (
+                *(same.xmin, same.ymin, same.xmax, same.ymax),
+            )

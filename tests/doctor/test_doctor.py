@@ -1,0 +1,350 @@
+"""`pgcli doctor`: each trouble is found, with the command that mends it, whatever is broken."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from pgcli import doctor
+from pgcli.cli.app import main
+from pgcli.cli.commands import doctor as shown
+from pgcli.doctor import accelerator, hub, machine, packages
+from pgcli.doctor.finding import bad, ok, warn
+from pgcli.engine import driver
+
+ROOT = Path(__file__).parents[2]
+SECRET = "hf_nobody_may_see_this"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    """No variable of the Hub's but a home of the test's own."""
+    for name in os.environ:
+        if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+
+
+def doctor_run(*arguments, code="", **environment):
+    """A process of its own, after `code`: its exit code, output and errors."""
+    command = f"import sys; {code}\nfrom pgcli.cli.app import main\nsys.exit(main(sys.argv[1:]))"
+    return subprocess.run(
+        [sys.executable, "-c", command, "doctor", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | environment,
+        check=False,
+    )
+
+
+class TestCommand:
+    def test_every_trouble_comes_with_what_mends_it(self):
+        run = doctor_run("--json")
+        assert (run.returncode, run.stderr) == (0, "")
+        told = json.loads(run.stdout)
+        names = [check["name"] for check in told["checks"]]
+        assert len(set(names)) == len(names)
+        assert {"python", "torch", "pytorch", "gpu", "memory", "cache", "login"} <= set(names)
+        for check in told["checks"]:
+            assert (check["state"] == "ok") == (not check["remedy"])
+        assert told["state"] in ("ok", "warn", "bad")
+
+    def test_without_pytorch_it_still_tells_the_rest_and_ends_with_17(self):
+        run = doctor_run(code="sys.modules['torch'] = None")
+        assert run.returncode == 17
+        lines = [line.split("\t") for line in run.stdout.splitlines()]
+        states = {name: state for state, name, *_ in lines}
+        assert states["pytorch"] == "bad"
+        assert {"memory", "cache", "built-in model"} <= states.keys()
+        assert "PyTorch" in run.stderr
+        assert "pip install" in run.stderr
+        assert "Traceback" not in run.stderr
+
+    @pytest.mark.parametrize("error", ["OSError('libcudart.so.13')", "AttributeError('x')"])
+    def test_a_broken_pytorch_is_a_finding(self, tmp_path, error):
+        (tmp_path / "torch").mkdir()
+        (tmp_path / "torch" / "__init__.py").write_text(f"raise {error}")
+        run = doctor_run(code=f"sys.path.insert(0, {str(tmp_path)!r})")
+        assert run.returncode == 17
+        assert "is broken" in run.stderr
+
+    def test_warnings_end_with_0_and_no_token_is_shown(self, capsys, monkeypatch):
+        monkeypatch.setenv("HF_TOKEN", SECRET)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        assert main(["doctor"]) == 0
+        told = "".join(capsys.readouterr())
+        assert SECRET not in told
+        assert "a token from the environment (HF_TOKEN)" in told
+        assert "unset HF_HUB_OFFLINE" in told
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="calls script(1) as Linux has it")
+    def test_a_terminal_shows_a_table_in_which_utf_8_is_utf_8(self):
+        command = f"{sys.executable} -m pgcli doctor"
+        told = subprocess.run(
+            ["script", "-qec", command, "/dev/null"],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONUTF8": "1", "TERM": "xterm", "NO_COLOR": "1"},
+            check=True,
+        ).stdout
+        assert "UTF-8" in told
+        assert "→ hf auth login" in told
+
+    def test_the_worst_state_is_the_whole_s(self):
+        fine, so_so, broken = ok("a", ""), warn("b", "", "x"), bad("c", "", "y")
+        assert shown.worst([fine]) == "ok"
+        assert shown.worst([so_so, fine]) == "warn"
+        assert shown.worst([fine, broken, so_so]) == "bad"
+
+    def test_control_characters_do_not_reach_the_terminal(self):
+        finding = bad("x", "\x1b[31mred", "rm \x07")
+        console = Console(record=True, force_terminal=False, width=80)
+        with console.capture() as printed:
+            console.print(shown.table([finding]))
+        assert not {"\x1b", "\x07"} & set(printed.get())
+
+    def test_a_settings_file_that_cannot_be_meant_is_named(self, tmp_path):
+        file = tmp_path / "config.toml"
+        assert shown.settings_file({}, file).state == "ok"
+        file.write_text("nonsense = ")
+        found = shown.settings_file({}, file)
+        assert (found.state, str(file) in found.found) == ("bad", True)
+
+
+def pretended(*, cuda="13.0", available=False, bf16=True, fails=None, amx=True):
+    """A PyTorch built for a CUDA, on a machine where it finds a GPU or none."""
+
+    def ones(*_, **__):
+        if fails:
+            raise RuntimeError(fails)
+        return SimpleNamespace(sum=lambda: SimpleNamespace(item=lambda: 8))
+
+    return SimpleNamespace(
+        ones=ones,
+        version=SimpleNamespace(cuda=cuda),
+        cuda=SimpleNamespace(
+            is_available=lambda: available,
+            device_count=lambda: 2,
+            get_device_properties=lambda _: SimpleNamespace(name="GPU", total_memory=80 * 10**9),
+            mem_get_info=lambda _: (70 * 10**9, 80 * 10**9),
+            is_bf16_supported=lambda including_emulation: bf16,
+        ),
+        backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: False)),
+        cpu=SimpleNamespace(
+            _is_amx_tile_supported=lambda: amx, _is_avx512_bf16_supported=lambda: False
+        ),
+    )
+
+
+class TestAccelerator:
+    def test_the_driver_s_version_is_read_where_the_kernel_tells_it(self, monkeypatch, tmp_path):
+        file = tmp_path / "version"
+        file.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\n")
+        monkeypatch.setattr(driver, "DRIVER_FILE", file)
+        assert driver.nvidia_driver() == "535.129.03"
+
+    def test_a_driver_and_a_wheel_for_the_cpu_only_do_not_fit(self):
+        for version, index in (("580.65.06", "cu130"), ("535.1", "cu126"), ("470.1", "cu118")):
+            found = accelerator.gpu(pretended(cuda=None), version)
+            assert found.state == "bad"
+            assert "CPU only" in found.found
+            assert found.remedy.endswith(index)
+
+    def test_a_driver_too_old_for_the_wheel_is_told_with_a_wheel_that_fits(self):
+        found = accelerator.gpu(pretended(cuda="13.0"), "550.54.14")
+        assert (found.state, "too old" in found.found) == ("bad", True)
+        assert "cu126" in found.remedy
+
+    def test_a_hidden_gpu(self, monkeypatch):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        found = accelerator.gpu(pretended(), "580.65.06")
+        assert found.remedy == "unset CUDA_VISIBLE_DEVICES"
+
+    def test_a_gpu_that_the_wheel_has_no_kernels_for(self):
+        found = accelerator.gpu(pretended(available=True, fails="no kernel image"), "580.65.06")
+        assert (found.state, "no kernel image" in found.found) == ("bad", True)
+
+    def test_what_serves_is_told_with_its_memory(self):
+        found = accelerator.gpu(pretended(available=True), "580.65.06")
+        assert (found.state, found.found) == ("ok", "2 x GPU, 80 GB, 70 GB free")
+        assert accelerator.gpu(pretended(), None).state == "ok"
+
+    @pytest.mark.parametrize(
+        ("has", "state"),
+        [
+            ({"available": True, "bf16": True}, "ok"),
+            ({"available": True, "bf16": False}, "warn"),
+            ({"amx": True}, "ok"),
+            ({"amx": False}, "warn"),
+        ],
+    )
+    def test_hardware_without_bfloat16_is_told(self, has, state):
+        assert accelerator.dtypes(pretended(**has)).state == state
+
+
+class TestPackages:
+    def test_versions_below_the_range_and_missing_ones_are_told(self, monkeypatch):
+        asked = ["torch>=2.6", "pillow>=12.1", "numpy", 'pytest>=8; extra == "dev"', "rich (>=13)"]
+        there = {"torch": "2.5.1+cu124", "pillow": "12.10", "rich": "13.0.0"}
+
+        def version(name):
+            if name not in there:
+                raise metadata.PackageNotFoundError(name)
+            return there[name]
+
+        monkeypatch.setattr(metadata, "requires", lambda name: asked)
+        monkeypatch.setattr(metadata, "version", version)
+        states = {f.name: (f.state, f.remedy) for f in packages.others()}
+        assert set(states) == {"torch", "pillow", "numpy", "rich"}
+        assert states["torch"][0] == states["numpy"][0] == "bad"
+        assert states["torch"][1].endswith("-m pip install 'torch>=2.6'")
+        assert states["pillow"][0] == states["rich"][0] == "ok"
+
+    def test_the_postgresql_client_of_the_same_name_is_told(self, monkeypatch):
+        assert packages.namesake().state == "ok"
+        monkeypatch.setattr(metadata, "version", lambda name: "4.1.0")
+        assert packages.namesake().state == "bad"
+        assert "uninstall -y pgcli" in packages.namesake().remedy
+
+    def test_another_program_on_the_path(self, monkeypatch, tmp_path):
+        own, other = tmp_path / "own", tmp_path / "other"
+        for folder in (own, other):
+            folder.mkdir()
+            (folder / "pgcli").write_text("#!/bin/sh\n")
+            (folder / "pgcli").chmod(0o755)
+        monkeypatch.setattr(packages.sysconfig, "get_path", lambda name: str(own))
+        monkeypatch.setenv("PATH", f"{other}:{own}")
+        assert packages.command().state == "warn"
+        monkeypatch.setenv("PATH", f"{own}:{other}")
+        assert packages.command().state == "ok"
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert "no pgcli on PATH" in packages.command().found
+
+
+class TestMachine:
+    def test_the_built_in_model_is_intact_and_a_cut_one_is_not(self, monkeypatch, tmp_path):
+        assert machine.builtin_model().state == "ok"
+        for name in ("config.json", "tokenizer.json"):
+            (tmp_path / name).write_bytes((machine.BUILTIN / name).read_bytes())
+        monkeypatch.setattr(machine, "BUILTIN", machine.BUILTIN)
+        whole = (machine.BUILTIN / machine.WEIGHTS).read_bytes()
+        monkeypatch.setattr(machine, "BUILTIN", tmp_path)
+        assert "missing" in machine.builtin_model().found
+        for cut in (whole[:-1], whole[:100], b""):
+            (tmp_path / machine.WEIGHTS).write_bytes(cut)
+            assert machine.builtin_model().state == "bad"
+        (tmp_path / machine.WEIGHTS).write_bytes(whole)
+        assert machine.builtin_model().state == "ok"
+
+    @pytest.mark.parametrize(
+        ("granted", "threads", "remedy"),
+        [
+            (2.0, "", "export OMP_NUM_THREADS=2"),
+            (2.0, "16", "export OMP_NUM_THREADS=2"),
+            (16, "1", "unset OMP_NUM_THREADS"),
+            (2.0, "2", ""),
+            (16, "", ""),
+        ],
+    )
+    def test_threads_fit_what_the_container_grants(self, monkeypatch, granted, threads, remedy):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        monkeypatch.setattr(machine.container, "processors", lambda: granted)
+        monkeypatch.setattr(os, "cpu_count", lambda: 16)
+        monkeypatch.setattr(machine, "_bound", lambda: 16)
+        assert machine.processor().remedy == remedy
+
+    def test_little_memory_is_told_with_whose_limit_it_is(self, monkeypatch):
+        monkeypatch.setattr(machine.container, "memory_left", lambda: 2 * 10**9)
+        found = machine.memory()
+        assert (found.state, "2.0 GB free" in found.found) == ("warn", True)
+        assert "the container's limit" in found.found
+
+    def test_a_folder_for_temporary_files_that_cannot_be_written(self, monkeypatch):
+        def full():
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(machine.tempfile, "TemporaryFile", full)
+        assert machine.temporary().state == "bad"
+
+    def test_a_terminal_that_is_not_utf_8(self, monkeypatch):
+        monkeypatch.setattr(sys, "__stdout__", SimpleNamespace(encoding="ascii"))
+        assert machine.text().remedy == "export PYTHONUTF8=1"
+
+
+class TestHub:
+    def test_the_cache_is_measured_where_the_hub_s_client_keeps_it(self, monkeypatch, tmp_path):
+        folder = tmp_path / "home" / "hub" / "models--x" / "blobs"
+        folder.mkdir(parents=True)
+        with (folder / "weights").open("wb") as stream:
+            stream.truncate(2 * 10**9)
+        assert f"{tmp_path / 'home' / 'hub'} holds 2.0 GB" in hub.cache().found
+        assert hub._size(tmp_path / "nowhere") == (0, True)
+        free = SimpleNamespace(free=10**9)
+        monkeypatch.setattr(hub.shutil, "disk_usage", lambda path: free)
+        assert hub.cache().state == "warn"
+        monkeypatch.setattr(os, "access", lambda *_: False)
+        assert hub.cache().state == "bad"
+
+    def test_a_token_is_found_in_its_file_and_never_shown(self, tmp_path, monkeypatch):
+        assert hub.login().remedy == "hf auth login"
+        file = tmp_path / "home" / "token"
+        file.parent.mkdir()
+        file.write_text(SECRET + "\n")
+        assert hub.login() == ok("login", f"a token from {file}")
+        monkeypatch.setenv("HF_TOKEN", f"{SECRET}_of_somebody_else")
+        assert hub.login().remedy == "unset HF_TOKEN"
+        assert SECRET not in hub.login().found
+        monkeypatch.delenv("HF_TOKEN")
+        file.write_text("password")
+        assert hub.login().state == "warn"
+        assert "password" not in hub.login().found
+
+    def test_the_same_places_as_the_hub_s_client(self, tmp_path):
+        code = "from huggingface_hub import constants as c; print(c.HF_HUB_CACHE, c.HF_TOKEN_PATH)"
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert run.stdout.split() == [str(hub.home() / "hub"), str(hub.home() / "token")]
+
+    def test_it_reaches_out_only_when_asked(self, monkeypatch):
+        def urlopen(*_, **__):
+            raise AssertionError("nothing may reach out")
+
+        monkeypatch.setattr(hub.urllib.request, "urlopen", urlopen)
+        names = [finding.name for finding in doctor.examine()]
+        assert "hub" not in names
+
+    def test_a_hub_that_is_not_there_is_said_and_soon(self, monkeypatch):
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+        found = hub.reachable()
+        assert (found.state, found.name) == ("bad", "hub")
+        monkeypatch.setenv("HF_ENDPOINT", "no address")
+        assert hub.reachable().state == "bad"
+
+    @pytest.mark.parametrize(
+        ("code", "said", "state"),
+        [
+            (None, "knows the token", "ok"),
+            (401, "does not know the token", "bad"),
+            (503, "503", "warn"),
+        ],
+    )
+    def test_what_the_hub_says_of_the_token(self, monkeypatch, code, said, state):
+        def urlopen(request, timeout):
+            assert request.headers["Authorization"] == f"Bearer {SECRET}"
+            assert timeout <= 5
+            if code:
+                raise hub.urllib.error.HTTPError("", code, "", {}, None)
+            return open(os.devnull)
+
+        monkeypatch.setenv("HF_TOKEN", SECRET)
+        monkeypatch.setattr(hub.urllib.request, "urlopen", urlopen)
+        found = hub.reachable()
+        assert (found.state, said in found.found) == (state, True)
+        assert SECRET not in found.found

@@ -1,0 +1,335 @@
+"""Candidates scored: as transformers would score each alone, whatever stands beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PaliGemmaForConditionalGeneration
+
+import pgcli
+from pgcli.checkpoints import files, weights
+from pgcli.checkpoints.find import BUILTIN
+from pgcli.engine import choices as engine
+from pgcli.engine.admission import Admission
+from pgcli.engine.choices import Candidate, Scored, candidates, score
+from pgcli.engine.generate import generate
+from pgcli.engine.growing import Limits
+from pgcli.engine.sampling import GREEDY
+from pgcli.engine.tokens import Vocabulary
+from pgcli.errors import InvalidCheckpoint, UsageError
+from pgcli.model.config import read_config
+from pgcli.model.paligemma import PaliGemma
+from pgcli.records import Item, Picture
+from pgcli.training.lessons import exam
+from pgcli.training.scenes import EXAM_SEEDS, Scene
+from tests.engine.test_generate import Clock
+from tests.support.awkward import drawing, encoded
+from tests.support.drawn import seen
+from tests.support.random_weights import normal
+from tests.support.tiny import PATCHES, RESOLUTION
+
+STOP = 1
+PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 304, 305, 108], [2, 108], [2, 9, 108]]
+
+
+def spelled(*ids: int) -> Candidate:
+    return Candidate(" ".join(map(str, ids)), ids)
+
+
+#: Of any number and length, several with a beginning in common; one is as long as the window.
+CHOICES = [
+    [spelled(400), spelled(401)],
+    [spelled(400, 402), spelled(400), spelled(400, 402, 403), spelled(500, 501, 502, 503, 504)],
+    [spelled(310, 311, 312, 313, 314, 315, 316, 317, 318)],
+    [spelled(n, n + 1) for n in range(350, 360)],
+]
+
+
+def limits_of(model: PaliGemma) -> Limits:
+    config = model.config
+    stops = frozenset(config.stop_tokens)
+    return Limits(1, stops, config.decoder.vocab_size - 2, config.image_token - 3)
+
+
+def sums_of(rows: Sequence[Scored]) -> list[list[float]]:
+    return [row.sums for row in rows]
+
+
+def scored(model: PaliGemma, patch_BPD: Tensor, order: Sequence[int] = range(4)) -> list[Scored]:
+    """The rows of these numbers, in this order."""
+    prompts, some = [PROMPTS[n] for n in order], [CHOICES[n] for n in order]
+    return score(model, patch_BPD[list(order)], prompts, some, limits_of(model))
+
+
+@pytest.fixture(params=["tiny", "tiny2"])
+def folder(request: pytest.FixtureRequest) -> Path:
+    """A checkpoint of either generation; the second's window is shorter than any prefix."""
+    return Path(request.getfixturevalue(request.param))
+
+
+@pytest.fixture
+def model(folder: Path) -> PaliGemma:
+    return weights.load(folder, files.config(folder), dtype=torch.float64)
+
+
+@pytest.fixture
+def patch_BPD(model: PaliGemma) -> Tensor:
+    return normal(4, PATCHES, model.config.decoder.width)
+
+
+# --- right
+
+
+def their_sum(
+    theirs: PaliGemmaForConditionalGeneration,
+    pixels_CRR: Tensor,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    limits: Limits,
+) -> float:
+    """transformers' log-likelihood of one answer alone, taught token by token."""
+    ids = [*[theirs.config.image_token_index] * PATCHES, *prompt, *answer]
+    prefix = len(ids) - len(answer)
+    types = [0] * prefix + [1] * len(answer)
+    logits = theirs(
+        input_ids=torch.tensor([ids]),
+        token_type_ids=torch.tensor([types]),
+        attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+        pixel_values=pixels_CRR[None],
+    ).logits[0, prefix - 1 : -1, : limits.vocabulary]
+    logits[:, limits.image_token] = -torch.inf
+    own = logits.float().log_softmax(-1)
+    return float(own[range(len(answer)), list(answer)].sum())
+
+
+@torch.inference_mode()
+def test_each_candidate_scores_as_transformers_scores_it_alone(folder: Path) -> None:
+    ours = weights.load(folder, files.config(folder), dtype=torch.float32)
+    theirs = PaliGemmaForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    pixels_BCRR = normal(4, 3, RESOLUTION, RESOLUTION, dtype=torch.float32).clamp(-1, 1)
+    limits = limits_of(ours)
+    rows = score(ours, ours.encode(pixels_BCRR), PROMPTS, CHOICES, limits)
+    for row, pixels_CRR, prompt, some in zip(rows, pixels_BCRR, PROMPTS, CHOICES, strict=True):
+        expected = [their_sum(theirs, pixels_CRR, prompt, [*one.ids, STOP], limits) for one in some]
+        assert row.sums == pytest.approx(expected, abs=1e-4, rel=0)
+
+
+# --- alone or together
+
+
+def test_a_rows_scores_do_not_depend_on_its_batch(model: PaliGemma, patch_BPD: Tensor) -> None:
+    """Nor on the padding that its neighbours' prompts and candidates bring."""
+    together = sums_of(scored(model, patch_BPD))
+    for n in range(4):
+        assert sums_of(scored(model, patch_BPD, [n]))[0] == pytest.approx(together[n], abs=1e-5)
+    for order in ([3, 2, 1, 0], [1, 3], [2, 0]):
+        other = sums_of(scored(model, patch_BPD, order))
+        for n, sums in zip(order, other, strict=True):
+            assert sums == pytest.approx(together[n], abs=1e-5)
+
+
+def test_a_candidates_score_does_not_depend_on_the_others(
+    model: PaliGemma, patch_BPD: Tensor
+) -> None:
+    some = CHOICES[1]
+    expected = dict(zip(some, sums_of(scored(model, patch_BPD, [1]))[0], strict=True))
+    for group in ([some[3]], some[::-1], [some[2], some[0]]):
+        (row,) = score(model, patch_BPD[1:2], [PROMPTS[1]], [group], limits_of(model))
+        assert row.sums == pytest.approx([expected[one] for one in group], abs=1e-5)
+        assert [choice.text for choice in row.choices] == [one.text for one in group]
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 5, 11])
+def test_candidates_too_many_for_one_pass_score_the_same(
+    model: PaliGemma, patch_BPD: Tensor, monkeypatch: pytest.MonkeyPatch, tokens: int
+) -> None:
+    """However few tokens a pass holds, and however few rows of logits there are at once."""
+    expected = sums_of(scored(model, patch_BPD))
+    monkeypatch.setattr(engine, "TOKENS_PER_PASS", tokens)
+    monkeypatch.setattr(engine, "LOGITS_AT_ONCE", tokens)
+    for sums, known in zip(sums_of(scored(model, patch_BPD)), expected, strict=True):
+        assert sums == pytest.approx(known, abs=1e-5)
+
+
+def test_hundreds_of_candidates_are_read_in_a_few_passes_behind_one_prefix(
+    model: PaliGemma, patch_BPD: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes: list[tuple[int, ...]] = []
+    plain, read = model.continuations, model.prefill
+
+    def watched(token_BL: Tensor, branch_BL: Tensor, cache: Any) -> Tensor:
+        passes.append(tuple(token_BL.shape))
+        return plain(token_BL, branch_BL, cache)
+
+    def watched_prefill(*given: Any) -> Tensor:
+        passes.append(())
+        return read(*given)
+
+    monkeypatch.setattr(model, "continuations", watched)
+    monkeypatch.setattr(model, "prefill", watched_prefill)
+    many = [spelled(300 + n, 900 - n) for n in range(400)]
+    few = many[123:125]
+    rows = score(model, patch_BPD[:2], PROMPTS[:2], [many, few], limits_of(model))
+    assert passes[0] == ()
+    assert passes[1:] == [(2, 256)] * 3 + [(2, 32)]
+    (alone,) = score(model, patch_BPD[:1], PROMPTS[:1], [few], limits_of(model))
+    assert rows[0].sums[123:125] == pytest.approx(alone.sums, abs=1e-5)
+    assert len(set(rows[0].sums)) == 400
+    assert sum(choice.probability for choice in rows[0].choices) == pytest.approx(1)
+
+
+# --- the choice
+
+
+def test_probabilities_are_a_softmax_of_the_sums() -> None:
+    some = [spelled(3), spelled(4, 5), spelled(6), spelled(7)]
+    row = Scored(some, [math.log(0.02), math.log(0.06), -1e5, math.log(0.12)])
+    assert [choice.probability for choice in row.choices] == pytest.approx([0.1, 0.3, 0, 0.6])
+    assert [choice.logprob for choice in row.choices] == row.sums
+    assert row.best == 3
+
+
+def test_probabilities_sum_to_1_however_unlikely_all_are() -> None:
+    row = Scored([spelled(n) for n in range(3)], [-9000.0, -9000.5, -12000.0])
+    assert sum(choice.probability for choice in row.choices) == pytest.approx(1)
+
+
+def test_of_equals_the_first_is_chosen() -> None:
+    row = Scored([spelled(n) for n in range(4)], [-3.0, -2.0, -2.0, -2.0])
+    assert row.best == 1
+
+
+def test_logprob_is_the_mean_over_the_best_ones_tokens_and_its_stop_token() -> None:
+    row = Scored([spelled(3), spelled(4, 5, 6)], [-9.0, -8.0])
+    assert row.logprob == -2
+
+
+# --- the words
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return Vocabulary.from_folder(BUILTIN)
+
+
+def test_candidates_are_text_whatever_they_spell(vocabulary: Vocabulary) -> None:
+    texts = ["  yes ", "<loc0001>", "<eos>", "two words"]
+    found = candidates(texts, vocabulary)
+    assert [one.text for one in found] == ["yes", "<loc0001>", "<eos>", "two words"]
+    special = {*vocabulary.locations, vocabulary.id("<eos>")}
+    assert not any(special & set(one.ids) for one in found)
+    assert found[0].ids == tuple(vocabulary.answer("yes"))
+
+
+@torch.inference_mode()
+def test_the_built_in_model_chooses_what_it_would_have_said(vocabulary: Vocabulary) -> None:
+    """Its own answer gets the score it had when it was generated, and no other a better one."""
+    demo = weights.load(BUILTIN, files.config(BUILTIN), dtype=torch.float32)
+    size, image = vocabulary.size, demo.config.image_token
+    limits = Limits(9, frozenset(demo.config.stop_tokens), size, image)
+    both = candidates(["yes", "no", "red circle"], vocabulary)
+    said = set()
+    for seed in EXAM_SEEDS[:15]:
+        scene = Scene.from_seed(seed)
+        patch_BPD = seen(demo, scene)
+        asked = [one.prefix for one in exam(scene) if one.suffix in ("yes", "no")]
+        prompts = [vocabulary.prompt(prefix) for prefix in asked]
+        patch_BPD = patch_BPD.expand(len(asked), -1, -1)
+        free = generate(demo, patch_BPD, prompts, asked, limits, GREEDY)
+        picked = score(demo, patch_BPD, prompts, [both] * len(asked), limits)
+        for row, chosen in zip(free, picked, strict=True):
+            assert chosen.candidates[chosen.best].ids == tuple(row.tokens[:-1])
+            assert chosen.sums[chosen.best] == pytest.approx(sum(row.logprobs), abs=1e-4)
+            said.add(chosen.choices[chosen.best].text)
+    assert said == {"yes", "no"}
+
+
+# --- the rest
+
+
+def test_scores_that_are_no_numbers_are_refused_with_the_remedy(tiny: Path) -> None:
+    damaged = weights.load(tiny, files.config(tiny), dtype=torch.float32)
+    damaged.decoder.norm.weight[3] = torch.nan
+    with pytest.raises(InvalidCheckpoint, match="NaN") as caught:
+        scored(damaged, torch.zeros(4, PATCHES, damaged.config.decoder.width))
+    assert "float32" in caught.value.hint
+
+
+def test_a_passs_time_is_divided_over_the_rows_with_candidates_in_it(
+    model: PaliGemma, patch_BPD: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One long row needs three passes, the others one; a pass takes ten milliseconds."""
+    monkeypatch.setattr(engine, "Stopwatch", Clock)
+    monkeypatch.setattr(engine, "TOKENS_PER_PASS", 9)
+    rows = scored(model, patch_BPD)
+    assert [row.prefill_ms for row in rows] == [2.5] * 4
+    assert [row.decode_ms for row in rows] == [2.5, 2.5 + 5, 2.5, 2.5 + 5 + 10]
+
+
+def test_scores_are_the_same_on_every_device(folder: Path, device: str) -> None:
+    config = files.config(folder)
+    here = weights.load(folder, config, dtype=torch.float64)
+    there = weights.load(folder, config, dtype=torch.float64, device=device)
+    patch_BPD = normal(4, PATCHES, config.decoder.width)
+    expected = sums_of(scored(here, patch_BPD))
+    for sums, known in zip(sums_of(scored(there, patch_BPD.to(device))), expected, strict=True):
+        assert sums == pytest.approx(known, abs=1e-5)
+
+
+def test_a_row_with_choices_has_scores_and_no_generated_token(tiny: Path) -> None:
+    engine = pgcli.load(tiny, device="cpu", batch_size=2)
+    given = ["a red circle", "no", "two"]
+    shape = encoded(drawing(40, 30), "png")
+    # candidates say how long an answer is, so that the limit for generated ones does not count
+    (row,) = engine.ask(shape, "what?", choices=given, max_new_tokens=100_000)
+    assert row.choices is not None
+    assert [choice.text for choice in row.choices] == given
+    best = max(row.choices, key=lambda choice: choice.logprob)
+    assert (row.answer, row.tokens, row.finish) == (best.text, None, None)
+    assert row.logprob is not None
+    assert best.logprob < row.logprob < 0  # a mean over its tokens
+    assert row.prefill_ms is not None
+    assert row.decode_ms is not None
+    (turned,) = engine.ask(shape, "what?", choices=given[::-1])
+    assert turned.answer == best.text
+    with pytest.raises(UsageError, match="100000 tokens leave this model no room"):
+        list(engine.ask(shape, "what?", max_new_tokens=100_000))
+
+
+def test_there_is_room_for_the_longest_candidate_and_its_stop_token(vocabulary: Vocabulary) -> None:
+    config = read_config(json.loads((BUILTIN / "config.json").read_text()))
+    item = Item(0, "a", "a", prompts=("what is this?", "what?"), choices=("no", "a red circle"))
+    picture = Picture(item, 9, 9, None, 0.0)
+    needed = config.image_tokens + len(vocabulary.prompt("what is this?"))
+    needed += len(vocabulary.answer("a red circle")) + 1
+    for positions, refusals in ((needed, 0), (needed - 1, 1)):
+        decoder = replace(config.decoder, max_positions=positions)
+        admission = Admission(
+            vocabulary,
+            replace(config, decoder=decoder),
+            task="ask",
+            max_new_tokens=64,
+            model="m",
+        )
+        requests, refused = admission.admit(5, picture)
+        assert [place for place, _ in refused] == [5][:refusals]
+        assert [(one.place, one.shares) for one in requests] == (
+            [(6, 1)] if refusals else [(5, 2), (6, 2)]
+        )
+
+
+def test_each_picture_has_its_own_candidates(vocabulary: Vocabulary) -> None:
+    config = read_config(json.loads((BUILTIN / "config.json").read_text()))
+    admission = Admission(vocabulary, config, task="ask", max_new_tokens=4, model="m")
+    for choices in (("yes", "no"), ("yes", "no"), ("cat", "dog", "cow")):
+        item = Item(0, "a", "a", prompts=("which?",), choices=choices)
+        ((request,), _) = admission.admit(0, Picture(item, 9, 9, None, 0.0))
+        assert tuple(one.text for one in request.candidates) == choices

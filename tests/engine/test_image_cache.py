@@ -1,0 +1,172 @@
+"""The eye's memory: each picture looked at once for all its prompts, as far as there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine import engine as engines
+from pgcli.engine import features as module
+from pgcli.engine.batches import Request
+from pgcli.engine.engine import Engine
+from pgcli.engine.features import Features, Reuse
+from pgcli.engine.loading import load
+from pgcli.records import Answer, Item, Picture
+from pgcli.tasks import Question
+from tests.support.tiny import PATCHES, RESOLUTION
+
+PROMPTS = ("a", "is it red?", "how many red circles are there?")
+BYTES = PATCHES * 48 * 4  # of a picture as the tiny decoder reads it
+QUESTION = Question("ask", None, 4)
+
+
+@pytest.fixture
+def engine(tiny: Path) -> Engine:
+    return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=4)
+
+
+def pictures(count: int) -> list[Picture]:
+    noise = np.random.default_rng(7).integers(0, 256, (count, RESOLUTION, RESOLUTION, 3), np.uint8)
+    return [
+        Picture(Item(n, str(n), str(n), prompts=PROMPTS), RESOLUTION, RESOLUTION, square, 0.0)
+        for n, square in enumerate(noise)
+    ]
+
+
+def asked(engine: Engine, count: int = 6) -> list[tuple[int, Answer]]:
+    stream = ((3 * n, picture) for n, picture in enumerate(pictures(count)))
+    return sorted(engine.ask(stream, QUESTION))
+
+
+class Watched(Features):
+    """Notes the most that it keeps, and itself."""
+
+    def __init__(self, *given: object, **more: object):
+        super().__init__(*given, **more)  # type: ignore[arg-type]
+        self.most = 0
+        Watched.last = self
+
+    def _keep(self, *given: object) -> None:
+        super()._keep(*given)  # type: ignore[arg-type]
+        self.most = max(self.most, sum(patch_PD.nbytes for patch_PD in self._kept.values()))
+
+
+@pytest.mark.parametrize("room", [0, 1, 2])
+def test_beyond_its_bound_a_picture_is_looked_at_again_and_answered_the_same(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr(engines, "Features", Watched)
+    plain = asked(engine)
+    assert (engine.reuse.prompts, engine.reuse.looks, engine.reuse.spared) == (18, 6, 12)
+    assert Watched.last.most > room * BYTES
+    monkeypatch.setattr(
+        engines, "Features", lambda *given: Watched(*given, most_bytes=(room + 1) * BYTES - 1)
+    )
+    engine.reuse = Reuse()
+    found = asked(engine)
+    assert [(row.answer, row.tokens) for _, row in found] == [
+        (row.answer, row.tokens) for _, row in plain
+    ]
+    assert Watched.last.most == room * BYTES
+    assert 6 < engine.reuse.looks <= 18
+    assert engine.reuse.prompts == 18
+
+
+def test_nothing_is_kept_once_all_is_read(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    for most_bytes in (10**9, BYTES):
+        monkeypatch.setattr(
+            engines, "Features", lambda *given, most=most_bytes: Watched(*given, most_bytes=most)
+        )
+        asked(engine)
+        assert not Watched.last._kept
+        assert not Watched.last._unread
+
+
+def request(number: int, picture: Picture, shares: int) -> Request:
+    return Request(number, picture, "a", (2, 108), picture.item.index, shares)
+
+
+@pytest.fixture
+def features(engine: Engine) -> Features:
+    return Features(engine.model, engine._preprocessing, Reuse(), most_bytes=2 * BYTES)
+
+
+def look(features: Features, group: Sequence[Request]) -> int:
+    """How many pictures the eye looked at for a group that is then read."""
+    before = features._reuse.looks
+    with torch.inference_mode():
+        features.of(group)
+    features.read(group)
+    return features._reuse.looks - before
+
+
+def test_the_one_used_longest_ago_is_let_go(features: Features) -> None:
+    first, second, third = (request(n, picture, 9) for n, picture in enumerate(pictures(3)))
+    assert [look(features, [one]) for one in (first, second, first, third)] == [1, 1, 0, 1]
+    assert [look(features, [one]) for one in (first, third, second)] == [0, 0, 1]
+
+
+def test_a_picture_with_one_prompt_takes_no_room(features: Features) -> None:
+    shared, *alone = (request(n, p, 1 if n else 2) for n, p in enumerate(pictures(6)))
+    assert look(features, [shared]) == 1
+    assert look(features, alone) == 5
+    assert look(features, [shared]) == 0
+
+
+def test_what_was_not_read_can_be_asked_for_again(features: Features) -> None:
+    """A picture's only prompt and its last one too: memory may have run out after the eye."""
+    alone, twice = (request(n, picture, n + 1) for n, picture in enumerate(pictures(2)))
+    group = [alone, twice, twice]
+    with torch.inference_mode():
+        first, _ = features.of(group)
+        again, _ = features.of(group)
+    assert torch.equal(first, again)
+    features.read(group)
+    assert not features._unread
+    features.read_again([twice])
+    assert look(features, [twice]) == 1
+    assert not features._unread
+    assert not features._kept
+
+
+def test_the_eyes_time_is_that_of_all_its_looks_wherever_rows_start_over(
+    features: Features, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock:
+        def __init__(self, device: torch.device):
+            self.now = 0.0
+
+        def mark(self) -> float:
+            self.now += 10
+            return self.now
+
+        def between(self, first: float, second: float) -> float:
+            return second - first
+
+    monkeypatch.setattr(module, "Stopwatch", Clock)
+    first, second, third = (request(n, picture, 3) for n, picture in enumerate(pictures(3)))
+    shares = []
+    with torch.inference_mode():
+        features.of([first, second])  # for nothing
+        for group in ([first, second], [third], [first, first], [second, third], [second, third]):
+            shares += features.of(group)[1]
+            features.read(group)
+        features.read_again([second])
+        shares += features.of([second])[1]
+        features.read([second])
+    assert features._reuse.looks > 3
+    # a pass takes 10 ms however many pictures are in it
+    passes = {3: 2, 4: 3, 5: 4, 6: 5, 7: 6}
+    assert sum(shares) == pytest.approx(10 * passes.get(features._reuse.looks, 0))
+
+
+def test_a_view_does_not_keep_the_whole_batch(features: Features) -> None:
+    group = [request(n, picture, 2) for n, picture in enumerate(pictures(2))]
+    look(features, group)
+    kept = [patch_PD.untyped_storage().nbytes() for patch_PD in features._kept.values()]
+    assert kept == [BYTES, BYTES]

@@ -1,0 +1,86 @@
+"""Right or wrong, and by how much."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgcli.evaluation.metrics import detection, exact_match, iou
+from pgcli.records import Box
+
+
+def box(xmin, ymin, xmax, ymax, label="cat", score=1.0):
+    return Box(label, xmin, ymin, xmax, ymax, score)
+
+
+def test_exact_match_counts_answers_that_are_the_truth_to_the_letter():
+    assert exact_match(["yes", " no\n", "Red", ""], ["yes", "no", "red", ""]) == 0.75
+
+
+def test_exact_match_refuses_lists_that_do_not_pair_and_lists_of_nothing():
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        exact_match(["yes"], ["yes", "no"])
+    with pytest.raises(ValueError, match="no answers"):
+        exact_match([], [])
+
+
+def test_iou_is_the_shared_area_over_the_covered():
+    assert iou(box(0, 0, 2, 2), box(1, 1, 3, 3)) == pytest.approx(1 / 7)
+    assert iou(box(0, 0, 2, 2), box(0, 0, 2, 2)) == 1.0
+    assert iou(box(0, 0, 2, 2), box(2, 0, 4, 2)) == 0.0
+    assert iou(box(1, 1, 1, 1), box(1, 1, 1, 1)) == 0.0
+
+
+sides = st.tuples(st.floats(0, 100), st.floats(1, 100)).map(lambda at: (at[0], at[0] + at[1]))
+some_box = st.builds(lambda x, y: box(x[0], y[0], x[1], y[1]), sides, sides)
+
+
+@given(some_box, some_box)
+def test_iou_is_the_same_from_both_sides_and_between_none_and_all(one, other):
+    assert iou(one, other) == iou(other, one)
+    assert 0.0 <= iou(one, other) <= 1.0 + 1e-9
+
+
+def test_detection_counts_over_the_whole_set():
+    near, far = box(0, 0, 10, 10), box(50, 50, 60, 60)
+    score = detection([[near], [near, far], []], [[near], [near], [far]])
+    assert (score.right, score.found, score.true) == (2, 3, 3)
+    assert score.precision == score.recall == score.f1 == pytest.approx(2 / 3)
+
+
+def test_a_box_of_another_label_is_not_found():
+    assert detection([[box(0, 0, 1, 1, "dog")]], [[box(0, 0, 1, 1, "cat")]]).right == 0
+
+
+def test_one_true_box_is_found_once():
+    score = detection([[box(0, 0, 10, 10), box(0, 0, 10, 9)]], [[box(0, 0, 10, 10)]])
+    assert (score.precision, score.recall) == (0.5, 1.0)
+
+
+def test_two_equal_true_boxes_are_found_twice():
+    twice = [box(0, 0, 10, 10), box(0, 0, 10, 10)]
+    assert detection([twice], [twice]).right == 2
+    assert detection([twice[:1]], [twice]).right == 1
+
+
+def test_the_surest_claim_chooses_first():
+    truth = [box(0, 0, 10, 10), box(4, 0, 14, 10)]
+    unsure = box(1.9, 0, 11.9, 10, score=0.1)  # on both, more on the first
+    sure = box(0, 0, 6, 10, score=0.9)  # on the first alone
+    assert detection([[unsure, sure]], [truth]).right == 2
+
+
+@pytest.mark.parametrize(("threshold", "right"), [(0.5, 1), (0.51, 0)])
+def test_a_box_counts_from_the_threshold_on(threshold, right):
+    score = detection([[box(0, 0, 10, 5)]], [[box(0, 0, 10, 10)]], threshold=threshold)
+    assert score.right == right
+
+
+def test_nothing_found_where_nothing_is_is_perfect_and_elsewhere_is_a_miss():
+    assert detection([[]], [[]]).f1 == 1.0
+    missed = detection([[]], [[box(0, 0, 1, 1)]])
+    assert (missed.precision, missed.recall, missed.f1) == (1.0, 0.0, 0.0)
+
+
+def test_pictures_that_do_not_pair_are_refused():
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        detection([[]], [[], []])

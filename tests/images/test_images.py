@@ -1,0 +1,725 @@
+"""Pictures arrive upright, in RGB, in the model's square; a broken file costs its own row."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import struct
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import EpsImagePlugin, Image, ImageCms
+from PIL.JpegImagePlugin import JpegImageFile
+
+from pgcli.images import FORMATS, Limits, Square, file_header, files, header, look, upright
+from pgcli.records import Fault, Item, Picture
+from pgcli.sources import open_sources
+from tests.support import awkward
+from tests.support.awkward import drawing, encoded, png
+
+LIMITS = Limits()
+SQUARE = Square(28)
+FAST = Square(28, fast_decode=True)
+
+
+def seen(source: str | Path | bytes, square: Square = SQUARE, limits: Limits = LIMITS) -> Picture:
+    if isinstance(source, bytes):
+        return look(Item(0, "0", "bytes", data=source), square, limits)
+    return look(Item(0, "0", str(source), str(source)), square, limits)
+
+
+def code(source: str | Path | bytes, limits: Limits = LIMITS) -> str | None:
+    fault = seen(source, limits=limits).fault
+    return fault.code if fault else None
+
+
+def pixels_of(data: bytes) -> np.ndarray:
+    return np.asarray(upright(data, LIMITS))
+
+
+@pytest.mark.parametrize("square", [SQUARE, FAST], ids=["exact", "fast"])
+def test_every_awkward_file_has_its_fate(square: Square, tmp_path: Path) -> None:
+    fates = awkward.make(tmp_path)
+    assert len(fates) >= 40
+    found = {}
+    for item in open_sources([str(tmp_path)]):
+        picture = look(item, square, LIMITS)
+        name = os.path.relpath(item.path, tmp_path)
+        found[name] = picture.fault.code if picture.fault else None
+        assert (picture.pixels is None) == (picture.fault is not None)
+        assert item.id.encode()
+        if picture.fault:
+            assert picture.fault.message.endswith(".")
+            assert picture.fault.message.isprintable()
+    assert found == fates
+
+
+def test_the_square_is_what_pillow_resizes_to_byte_for_byte() -> None:
+    image = drawing(123, 77)
+    for resample in (2, 3):
+        expected = np.asarray(image.convert("RGB").resize((28, 28), resample))
+        pixels = seen(encoded(image, "PNG"), Square(28, resample)).pixels
+        assert pixels is not None
+        assert pixels.dtype == np.uint8
+        assert pixels.flags.c_contiguous
+        assert pixels.tobytes() == expected.tobytes()
+
+
+def display_p3() -> bytes:
+    """The colour profile that telephones write, wider than sRGB: that one with other primaries."""
+    primaries = {
+        b"rXYZ": (0.5151, 0.2412, -0.0011),
+        b"gXYZ": (0.2919, 0.6922, 0.0419),
+        b"bXYZ": (0.1572, 0.0666, 0.7841),
+    }
+    profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    for name, values in primaries.items():
+        (start,) = struct.unpack_from(">I", profile, profile.index(name) + 4)
+        struct.pack_into(">3i", profile, start + 8, *(round(value * 65536) for value in values))
+    return bytes(profile)
+
+
+def test_the_colour_profile_of_these_tests_is_one() -> None:
+    opened = ImageCms.ImageCmsProfile(io.BytesIO(display_p3()))
+    there = ImageCms.buildTransform(opened, ImageCms.createProfile("sRGB"), "RGB", "RGB")
+    changed = ImageCms.applyTransform(Image.new("RGB", (1, 1), (200, 100, 50)), there)
+    assert changed.getpixel((0, 0)) != (200, 100, 50)
+
+
+MODES = {
+    "JPEG": ("RGB", "L", "CMYK"),
+    "PNG": ("RGB", "L", "1", "P", "RGBA", "LA", "I;16"),
+    "WEBP": ("RGB", "RGBA"),
+    "GIF": ("L", "P"),
+    "BMP": ("RGB", "L", "1", "P"),
+    "TIFF": ("RGB", "L", "1", "P", "RGBA", "CMYK", "I;16", "F"),
+    "AVIF": ("RGB", "RGBA"),
+    "PPM": ("RGB", "L", "1"),
+}
+assert MODES.keys() == set(FORMATS)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.sampled_from([(format_, mode) for format_, modes in MODES.items() for mode in modes]),
+    st.tuples(st.integers(1, 120), st.integers(1, 120)),
+    st.integers(1, 8),
+    st.integers(0, 2**32 - 1),
+)
+def test_the_square_is_the_upright_rgb_picture_resized(
+    kind: tuple[str, str], size: tuple[int, int], orientation: int, seed: int
+) -> None:
+    format_, mode = kind
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"exif": exif} if format_ in ("JPEG", "PNG", "WEBP", "TIFF", "AVIF") else {}
+    data = encoded(noise(*size, seed, mode), format_, **options)
+    whole = upright(data, LIMITS)
+    assert whole.mode == "RGB"
+    picture = seen(data)
+    assert picture.pixels is not None
+    assert (picture.width, picture.height) == whole.size
+    expected = np.asarray(whole.resize((28, 28), Image.Resampling.BICUBIC))
+    assert np.array_equal(picture.pixels, expected)
+
+
+def noise(width: int, height: int, seed: int, mode: str = "RGB") -> Image.Image:
+    random = np.random.default_rng(seed)
+    if mode in ("I;16", "F"):
+        values = random.integers(0, 65536, (height, width), dtype=np.uint16)
+        return Image.fromarray(values if mode == "I;16" else values.astype(np.float32))
+    image = Image.fromarray(random.integers(0, 256, (height, width, 4), dtype=np.uint8))
+    return image if mode == "RGBA" else image.convert("RGB").convert(mode)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("size", [(57, 480), (400, 301), (225, 451)])
+def test_fast_decoding_shows_nearly_the_same(
+    mode: str, orientation: int, size: tuple[int, int]
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    smooth = noise(6, 6, seed=1).resize(size, Image.Resampling.BICUBIC)
+    data = encoded(smooth.convert(mode), "JPEG", exif=exif, quality=95)
+    exact, fast = seen(data), seen(data, FAST)
+    assert exact.pixels is not None
+    assert fast.pixels is not None
+    assert (fast.width, fast.height) == (exact.width, exact.height)
+    assert fast.pixels.dtype == np.uint8
+    assert fast.pixels.shape == (28, 28, 3)
+    apart = np.abs(fast.pixels.astype(int) - exact.pixels)
+    assert 0 < apart.max() <= 6
+    assert apart.mean() < 1
+
+
+def test_fast_decoding_decodes_no_more_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = set()
+    load = JpegImageFile.load
+
+    def note(image: JpegImageFile) -> object:
+        decoded.add(image.size)
+        return load(image)
+
+    monkeypatch.setattr(JpegImageFile, "load", note)
+    for height, size in {224: (30, 28), 223: (58, 56), 56: (33, 28), 55: (64, 55)}.items():
+        decoded.clear()
+        seen(encoded(drawing(height + 9, height), "JPEG"), FAST)
+        assert decoded == {size}
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_fast_decoding_leaves_alone_what_is_no_large_jpeg(format_: str) -> None:
+    data = encoded(noise(55, 55, seed=3), format_)
+    exact, fast = seen(data).pixels, seen(data, FAST).pixels
+    assert exact is not None
+    assert fast is not None
+    assert np.array_equal(exact, fast)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "RGBA", "LA", "PA", "CMYK"])
+def test_the_square_is_what_transformers_makes_with_pillow(mode: str) -> None:
+    siglip = pytest.importorskip("transformers.models.siglip.image_processing_pil_siglip")
+    rgba = drawing(61, 47).convert("RGBA")
+    rgba.putalpha(Image.linear_gradient("L").resize(rgba.size))
+    image = rgba.convert(mode) if mode != "P" else rgba.convert("RGB").quantize(32)
+    format_ = "TIFF" if mode in ("CMYK", "PA") else "PNG"
+    data = encoded(image if mode != "PA" else rgba, format_)
+    processor = siglip.SiglipImageProcessorPil(size={"height": 28, "width": 28})
+    expected = processor(Image.open(io.BytesIO(data)), do_rescale=False, do_normalize=False)
+    pixels = seen(data).pixels
+    assert pixels is not None
+    assert np.array_equal(pixels.transpose(2, 0, 1), expected["pixel_values"][0])
+
+
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_is_turned_as_its_exif_says(format_: str, orientation: int) -> None:
+    corners = Image.new("RGB", (48, 32), "white")
+    corners.paste("red", (0, 0, 24, 16))
+    corners.paste("blue", (24, 16, 48, 32))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"lossless": True} if format_ == "WEBP" else {"quality": 95}
+    data = encoded(corners, format_, exif=exif, **options)
+    red, blue = {
+        1: (0, 3),
+        2: (1, 2),
+        3: (3, 0),
+        4: (2, 1),
+        5: (0, 3),
+        6: (1, 2),
+        7: (3, 0),
+        8: (2, 1),
+    }[orientation]
+    picture, turned = seen(data), upright(data, LIMITS)
+    assert (picture.width, picture.height) == turned.size
+    assert turned.size == ((48, 32) if orientation <= 4 else (32, 48))
+    width, height = turned.size
+    places = [(x * width // 4, y * height // 4) for y in (1, 3) for x in (1, 3)]
+    quarters = [turned.getpixel(place) for place in places]
+    assert quarters[red][0] > 200 > 100 > quarters[red][2]
+    assert quarters[blue][2] > 200 > 100 > quarters[blue][0]
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 99, 65535])
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP"])
+def test_an_orientation_that_does_not_exist_changes_nothing(format_: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    odd, plain = (seen(encoded(drawing(), format_, exif=of)).pixels for of in (exif, b""))
+    assert odd is not None
+    assert np.array_equal(odd, plain)
+
+
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("profile", [display_p3(), display_p3()[:200], b"nonsense"])
+def test_a_colour_profile_right_or_wrong_leaves_the_pixels_as_they_are_stored(
+    format_: str, profile: bytes
+) -> None:
+    tagged = encoded(drawing(), format_, icc_profile=profile)
+    assert profile in tagged or format_ == "PNG"  # which packs it
+    assert np.array_equal(pixels_of(tagged), pixels_of(encoded(drawing(), format_)))
+
+
+def test_the_cyan_magenta_yellow_of_a_jpeg_may_be_stored_as_brightness_and_colour() -> None:
+    # Pillow writes no YCCK: its CMYK with the marker that says what the first three channels are
+    stored = Image.merge("CMYK", [Image.new("L", (16, 16), of) for of in (76, 85, 255, 0)])
+    plain = encoded(stored, "JPEG", quality=100)
+    marker = plain.index(b"Adobe") + 11
+    assert plain[marker] == 0
+    ycck = plain[:marker] + b"\2" + plain[marker + 1 :]
+    assert pixels_of(plain)[8, 8].tolist() == [179, 170, 0]
+    assert pixels_of(ycck)[8, 8].tolist() == [255, 0, 2]
+
+
+def test_the_size_is_upright_even_where_decoding_fails() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    whole = encoded(drawing(400, 300), "JPEG", exif=exif)
+    picture = seen(whole[: len(whole) * 3 // 4])
+    assert picture.fault is not None
+    assert (picture.fault.code, picture.width, picture.height) == ("truncated", 300, 400)
+
+
+def test_transparent_pixels_are_white() -> None:
+    clear = Image.new("RGBA", (8, 8), (255, 0, 0, 0))
+    half = Image.new("LA", (8, 8), (0, 128))
+    keyed = Image.new("RGB", (8, 8), "red")
+    assert (pixels_of(encoded(clear, "PNG")) == 255).all()
+    assert (pixels_of(encoded(half, "PNG")) == 127).all()
+    assert (pixels_of(encoded(keyed, "PNG", transparency=(255, 0, 0))) == 255).all()
+    assert (pixels_of(encoded(keyed.convert("P"), "GIF", transparency=0)) == 255).any()
+
+
+@pytest.mark.parametrize("format_", ["PNG", "TIFF", "PPM"])
+def test_sixteen_bit_grey_is_scaled_and_not_clipped(format_: str) -> None:
+    values = np.linspace(0, 65535, 64 * 64).astype(np.uint16).reshape(64, 64)
+    grey = pixels_of(encoded(Image.fromarray(values), format_))[..., 0]
+    assert np.array_equal(grey, np.rint(values / 257).astype(np.uint8))
+
+
+def test_big_endian_sixteen_bit_grey_is_scaled() -> None:
+    image = Image.frombytes("I;16B", (2, 1), b"\x9c\x40\xff\xff")
+    assert pixels_of(encoded(image, "TIFF"))[0, :, 0].tolist() == [156, 255]
+
+
+def test_a_transparent_grey_of_sixteen_bits_is_white() -> None:
+    image = Image.fromarray(np.array([[0, 300, 65535]], np.uint16))
+    data = encoded(image, "PNG", transparency=300)
+    assert pixels_of(data)[0, :, 0].tolist() == [0, 255, 255]
+
+
+def test_integers_beyond_sixteen_bits_span_the_greys() -> None:
+    image = Image.fromarray(np.array([[-100_000, 0, 100_000]], np.int32))
+    assert pixels_of(encoded(image, "TIFF"))[0, :, 0].tolist() == [0, 128, 255]
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("values", "greys"),
+    [
+        ([0.0, 0.5, 1.0], [0, 128, 255]),
+        ([0.0, 2.0, 200.0], [0, 2, 200]),
+        ([-5.0, 0.0, 5.0], [0, 128, 255]),
+        ([NAN, 0.5, 1.0], [0, 128, 255]),
+        ([NAN, 300.0, 500.0], [0, 0, 255]),
+        ([-INF, 1.0, INF], [0, 255, 255]),
+        ([NAN, NAN, INF], [0, 0, 255]),
+        ([700.0, 700.0, 700.0], [0, 0, 0]),
+        ([-3e38, 0.0, 3e38], [0, 128, 255]),
+    ],
+)
+def test_float_pictures_are_scaled_by_their_range(values: list[float], greys: list[int]) -> None:
+    data = encoded(Image.fromarray(np.array([values], np.float32)), "TIFF")
+    assert pixels_of(data)[0, :, 0].tolist() == greys
+
+
+def test_only_the_first_frame_is_shown() -> None:
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue", "green")]
+    for format_ in ("GIF", "WEBP", "PNG", "TIFF"):
+        data = encoded(frames[0], format_, save_all=True, append_images=frames[1:])
+        assert pixels_of(data)[0, 0, 0] > 200, format_
+
+
+def many_frames(format_: str, count: int) -> bytes:
+    """A film whose first frame is red; frames of 8 x 8 that are put together by hand."""
+    two = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    options = {"lossless": True} if format_ == "WEBP" else {}
+    film = encoded(two[0], format_, save_all=True, append_images=two[1:], **options)
+    if format_ == "GIF":
+        start = film.rindex(b"!\xf9")
+        return film[:start] + film[start:-1] * (count - 1) + b";"
+    if format_ == "WEBP":
+        start = film.index(b"ANMF", film.index(b"ANMF") + 1)
+        film = film[:start] + film[start:] * (count - 1)
+        return film[:4] + struct.pack("<I", len(film) - 8) + film[8:]
+    chunks = list(png_chunks(film))
+    body, number = [], 0
+    for kind, data in [*chunks[:-1], *chunks[-3:-1] * (count - 2), chunks[-1]]:
+        if kind == b"acTL":
+            data = struct.pack(">II", count, 0)
+        elif kind in (b"fcTL", b"fdAT"):
+            data, number = struct.pack(">I", number) + data[4:], number + 1
+        body.append(awkward.chunk(kind, data))
+    return film[:8] + b"".join(body)
+
+
+def png_chunks(file: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = 8
+    while at < len(file):
+        (length,) = struct.unpack_from(">I", file, at)
+        yield file[at + 4 : at + 8], file[at + 8 : at + 8 + length]
+        at += 12 + length
+
+
+@pytest.mark.parametrize("format_", ["GIF", "WEBP", "PNG"])
+def test_ten_thousand_frames_take_no_longer_than_the_first(format_: str) -> None:
+    film = many_frames(format_, 10_000)
+    with Image.open(io.BytesIO(film)) as opened:
+        assert opened.n_frames == 10_000
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        picture = seen(film)
+        seconds.append(time.perf_counter() - started)
+        assert picture.pixels is not None
+        assert picture.pixels[0, 0].tolist() == [255, 0, 0]
+    assert min(seconds) < 0.1
+
+
+@pytest.mark.parametrize("format_", [format_ for format_ in FORMATS if format_ != "AVIF"])
+@pytest.mark.parametrize("size", [(1, 1), (1, 16_383), (16_383, 1)])
+def test_a_picture_as_thin_as_a_line_is_a_picture(format_: str, size: tuple[int, int]) -> None:
+    data = encoded(Image.new("RGB", size, "red"), format_)
+    for square in (SQUARE, FAST):
+        picture = seen(data, square)
+        assert picture.fault is None
+        assert (picture.width, picture.height) == size
+        assert picture.pixels is not None
+        assert picture.pixels.min() >= 0
+        assert picture.pixels[..., 0].min() > 250
+
+
+def strange_tiffs() -> dict[str, tuple[bytes, str | None]]:
+    """TIFFs whose pages and tags lead astray, and whose pixels are rubbish, with their fates."""
+    grey, rubbish = bytes(100), np.random.default_rng(0).bytes(100)
+    plain = awkward.tiff(10, 10, data=grey, next_=222)
+    assert len(plain) == 222
+    pages = np.zeros(10**6, [("count", "<u2"), ("tag", "<u2,<u2,<u4,<u4"), ("next", "<u4")])
+    pages["count"], pages["tag"] = 1, (256, 4, 1, 10)
+    pages["next"] = 222 + pages.itemsize * np.arange(1, 10**6 + 1)
+    endless = tuple((1000 + n, 4, 2**30, 8) for n in range(2000))
+    whole = tuple((1000 + n, 2, 2**20, 8) for n in range(2000))
+    kinds = {"lzw": 5, "deflate": 8, "jpeg": 7}
+    return {
+        "million pages": (plain + pages.tobytes(), None),
+        "ring": (awkward.tiff(10, 10, data=grey, next_=8), None),
+        "tags longer than the file": (awkward.tiff(10, 10, more=endless, data=grey), None),
+        "tags upon tags": (awkward.tiff(10, 10, more=whole, data=bytes(2**20)), None),
+        "no pixels": (awkward.tiff(9000, 9000, data=grey), "truncated"),
+        "many channels": (
+            awkward.tiff(10, 10, more=((277, 3, 1, 65535),), data=grey),
+            "decode_failed",
+        ),
+    } | {
+        name: (awkward.tiff(10, 10, more=((259, 3, 1, kind),), data=rubbish), "decode_failed")
+        for name, kind in kinds.items()
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Tag data larger")
+@pytest.mark.parametrize("name", strange_tiffs())
+def test_a_tiff_that_leads_astray_has_its_fate_soon(name: str) -> None:
+    data, fate = strange_tiffs()[name]
+    started = time.perf_counter()
+    assert code(data) == fate
+    assert time.perf_counter() - started < 2
+
+
+def test_a_tiff_that_leads_astray_leaves_the_terminal_clean(tmp_path: Path) -> None:
+    files = []
+    for name, (data, _) in strange_tiffs().items():
+        files.append(tmp_path / name)
+        files[-1].write_bytes(data)
+    fates = [fate for _, fate in strange_tiffs().values()]
+    bare, quiet = (LOOK_AT_FILES.replace("BARE", str(bare)) for bare in (True, False))
+    assert looked_at_by_a_program(bare, *files)[1], "files that make no noise prove nothing"
+    assert looked_at_by_a_program(quiet, *files) == [" ".join(map(str, fates)) + "\n", ""]
+
+
+def test_no_picture_starts_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ghostscript = tmp_path / "gs"
+    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path}/called\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+    boxed = b"\xc5\xd0\xd3\xc6" + struct.pack("<II", 30, len(eps)) + bytes(18) + eps
+    for data in (eps, boxed, eps.replace(b" EPSF-3.0", b"")):
+        assert code(data) == "unsupported_format"
+        assert not (tmp_path / "called").exists()
+    with pytest.raises(OSError), Image.open(io.BytesIO(eps)) as opened:  # noqa: PT011
+        opened.load()
+    assert (tmp_path / "called").exists(), "a program that nothing would start proves nothing"
+
+
+def test_a_jpeg_with_a_broken_index_of_frames_is_still_a_jpeg() -> None:
+    whole = encoded(drawing(), "JPEG")
+    index = b"MPF\0II*\0\x08\0\0\0\xff\xff" + b"\xff" * 40
+    segment = b"\xff\xe2" + struct.pack(">H", len(index) + 2) + index
+    assert code(whole[:2] + segment + whole[2:]) is None
+
+
+def test_the_pixel_limit_is_the_users_and_not_pillows() -> None:
+    few = Limits(max_pixels=40 * 30 - 1)
+    picture = seen(encoded(drawing(40, 30), "PNG"), limits=few)
+    assert picture.fault is not None
+    assert (picture.fault.code, picture.width, picture.height) == ("too_many_pixels", 40, 30)
+    assert "--max-pixels" in picture.fault.message
+    wide = png(14_000, 14_000, idat=zlib.compress(b"\0" * (14_000 * 1751), 1))
+    assert code(wide) == "too_many_pixels"
+    assert code(wide, Limits(max_pixels=10**9)) is None
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        png(50_000, 50_000),
+        png(13_000, 13_000),
+        awkward.gif(65535, 65535),
+        awkward.gif(10, 10, frame=(65535, 65535)),
+        awkward.bmp(2**31 - 1, 2**31 - 1),
+        awkward.tiff(2**16 - 1, 2**16 - 1),
+        b"P6 65535 65535 255 ",
+    ],
+    ids=["png", "warned", "gif", "frame", "bmp", "tiff", "ppm"],
+)
+def test_a_bomb_is_refused_from_its_header_at_once(bomb: bytes) -> None:
+    seconds = []
+    for _ in range(3):  # the quickest of them, as the machine has other things to do
+        started = time.perf_counter()
+        assert code(bomb) == "too_many_pixels"
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 0.05
+
+
+@pytest.mark.parametrize("kind", ["iCCP", "iTXt", "zTXt"])
+def test_what_unpacks_to_hundreds_of_megabytes_is_not_unpacked(kind: str) -> None:
+    between = {"iCCP": b"\0\0", "iTXt": b"\0\1\0\0\0", "zTXt": b"\0\0"}[kind]
+    packed = zlib.compress(bytes(200 * 2**20), 1)
+    whole = encoded(drawing(), "PNG")
+    bomb = whole[:33] + awkward.chunk(kind.encode(), b"x" + between + packed) + whole[33:]
+    tracemalloc.start()
+    try:
+        assert code(bomb) == "decode_failed"
+        assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_pipe_does_not_make_it_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.jpg")
+    os.mknod(tmp_path / "socket.jpg", stat.S_IFSOCK | 0o600)
+    started = time.perf_counter()
+    assert code(tmp_path / "x.jpg") == "not_a_regular_file"
+    assert code(tmp_path / "socket.jpg") == "not_a_regular_file"
+    assert code("/dev/zero") == code("/dev/null") == "not_a_regular_file"
+    assert code(tmp_path) == "not_a_regular_file"
+    assert time.perf_counter() - started < 1
+
+
+def test_a_file_that_becomes_a_pipe_in_between_does_not_make_it_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "x.jpg")
+    (tmp_path / "before.jpg").write_bytes(b"x")
+    before = (tmp_path / "before.jpg").stat()
+    monkeypatch.setattr(Path, "stat", lambda _: before)
+    found: list[str | None] = []
+    reading = threading.Thread(target=lambda: found.append(code(tmp_path / "x.jpg")), daemon=True)
+    reading.start()
+    reading.join(5)
+    assert found == ["not_a_regular_file"]
+
+
+def test_a_file_that_grows_past_the_limit_is_not_read_on(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(encoded(drawing(), "PNG"))
+    assert code(tmp_path / "a.png", Limits(max_bytes=100)) == "too_large"
+    assert code(encoded(drawing(), "PNG"), Limits(max_bytes=100)) == "too_large"
+
+
+def test_a_small_file_takes_little_memory_however_large_one_may_be(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(encoded(drawing(), "PNG"))
+    tracemalloc.start()
+    try:
+        assert files.read(str(tmp_path / "a.png"), LIMITS) == encoded(drawing(), "PNG")
+        assert tracemalloc.get_traced_memory()[1] < 2**20 < LIMITS.max_bytes
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_grew_since_it_was_opened_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = encoded(drawing(), "PNG")
+    (tmp_path / "a.png").write_bytes(whole[:9])
+    before = (tmp_path / "a.png").stat()
+    monkeypatch.setattr(os, "fstat", lambda _: before)
+    (tmp_path / "a.png").write_bytes(whole)
+    assert files.read(str(tmp_path / "a.png"), LIMITS) == whole
+    assert code(tmp_path / "a.png", Limits(max_bytes=100)) == "too_large"
+
+
+def test_paths_that_no_file_can_have_are_missing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    for path in ("gone.jpg", "a\0b.jpg", "\ud800.jpg", tmp_path / "file" / "x.jpg"):
+        assert code(path) == "missing", path
+
+
+def test_a_file_that_may_not_be_read_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # what is above may be the tester's alone
+    tmp_path.chmod(0o755)
+    for name, mode in {"open.png": 0o644, "locked.png": 0}.items():
+        Path(name).write_bytes(encoded(drawing(), "PNG"))
+        Path(name).chmod(mode)
+    with awkward.unprivileged():
+        assert [code("open.png"), code("locked.png")] == [None, "permission_denied"]
+
+
+def test_a_disk_that_fails_is_an_error_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.png").write_bytes(encoded(drawing(), "PNG"))
+
+    def fail(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "open", fail)
+    assert code(tmp_path / "a.png") == "io_error"
+
+
+def test_too_little_memory_is_an_error_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> Image.Image:
+        raise MemoryError
+
+    monkeypatch.setattr(Image.Image, "resize", fail)
+    picture = seen(encoded(drawing(), "PNG"))
+    assert picture.fault is not None
+    assert (picture.fault.code, picture.width) == ("decode_failed", 40)
+
+
+def noisy() -> dict[str, bytes]:
+    """Files over which libtiff, Pillow's log and Pillow's warnings each have something to say."""
+    samples = struct.pack("<HHII", 277, 3, 1, 3)
+    tiff, lzw = encoded(drawing(), "TIFF"), encoded(drawing(), "TIFF", compression="tiff_lzw")
+    return {
+        "libtiff": lzw[:8] + b"\xff" * 400 + lzw[408:],
+        "log": tiff.replace(samples, struct.pack("<HHII", 277, 3, 1, 26_627)),
+        "warning": encoded(drawing(), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\0\0"),
+    }
+
+
+LOOK_AT_FILES = """
+import functools, sys, warnings
+from pgcli.images import Limits, Square, look
+from pgcli.records import Item
+from pgcli.workers import look_ahead
+items = [Item(n, name, name, name) for n, name in enumerate(sys.argv[1:])]
+look = functools.partial(look, square=Square(8), limits=Limits())
+few = list(map(look, items)) if BARE else look_ahead(items, look, workers=None, total=3)
+print(*[picture.fault and picture.fault.code for picture in few])
+"""
+
+
+def looked_at_by_a_program(source: str, *names: Path, options: tuple[str, ...] = ()) -> list[str]:
+    """What a program that looks at the files writes: to stdout, to stderr."""
+    command = [sys.executable, *options, "-c", source, *map(str, names)]
+    root = Path(__file__).parents[2]
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=True)
+    return [run.stdout, run.stderr]
+
+
+@pytest.mark.parametrize("voice", ["libtiff", "log", "warning"])
+def test_what_a_decoder_says_does_not_reach_the_terminal(voice: str, tmp_path: Path) -> None:
+    file = tmp_path / "noisy"
+    file.write_bytes(noisy()[voice])
+    bare, quiet = (LOOK_AT_FILES.replace("BARE", str(bare)) for bare in (True, False))
+    fate, noise = looked_at_by_a_program(bare, file)
+    assert noise, "a file that makes no noise proves nothing"
+    assert looked_at_by_a_program(quiet, file) == [fate, ""]
+
+
+def test_the_programs_own_warnings_stay(tmp_path: Path) -> None:
+    (tmp_path / "noisy").write_bytes(noisy()["warning"])
+    quiet = LOOK_AT_FILES.replace("BARE", "False") + "warnings.warn('mine')"
+    fate, said = looked_at_by_a_program(quiet, tmp_path / "noisy")
+    assert fate == "None\n"
+    assert "UserWarning: mine" in said
+
+
+def test_who_makes_errors_of_warnings_has_the_same_pictures(tmp_path: Path) -> None:
+    (tmp_path / "noisy").write_bytes(noisy()["warning"])
+    quiet = LOOK_AT_FILES.replace("BARE", "False")
+    options = ("-W", "error::UserWarning")
+    assert looked_at_by_a_program(quiet, tmp_path / "noisy", options=options) == ["None\n", ""]
+
+
+def test_an_item_at_fault_is_not_opened(tmp_path: Path) -> None:
+    fault = Fault("path_not_allowed", "No.")
+    picture = look(Item(0, "0", "x", str(tmp_path / "gone"), fault=fault), SQUARE, LIMITS)
+    assert (picture.fault, picture.pixels, picture.width) == (fault, None, None)
+
+
+def test_every_format_of_the_contract_is_read() -> None:
+    for format_ in FORMATS:
+        assert upright(encoded(drawing(), format_), LIMITS).size == (40, 30)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.sampled_from(FORMATS), st.data())
+def test_no_damage_raises_anything(format_: str, data: st.DataObject) -> None:
+    damaged = bytearray(encoded(drawing(), format_))
+    for _ in range(data.draw(st.integers(1, 8))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
+    fates = ("not_an_image", "truncated", "decode_failed", "too_many_pixels", "unsupported_format")
+    assert code(cut, Limits(max_pixels=10**6)) in (None, *fates)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_damage_has_the_same_fate_however_it_is_decoded(data: st.DataObject) -> None:
+    damaged = bytearray(encoded(drawing(120, 70), "JPEG"))
+    for _ in range(data.draw(st.integers(0, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
+    few = Limits(max_pixels=10**6)
+    exact, fast = seen(cut, limits=few), seen(cut, FAST, few)
+    assert fast.fault == exact.fault
+    assert (fast.width, fast.height) == (exact.width, exact.height)
+
+
+def test_a_file_s_header_is_the_same_where_only_its_beginning_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    awkward.make(tmp_path)
+    read_bytes, real = [], files.read
+
+    def counted(path: str, limits: Limits, most: int | None = None) -> bytes:
+        read_bytes.append(most)
+        return real(path, limits, most)
+
+    monkeypatch.setattr("pgcli.images.read", counted)
+    far = Image.Exif()
+    far[0x0112] = 6
+    noise = Image.effect_noise((400, 300), 90)
+    for name in ("noise.jpg", "noise.png", "noise.tiff", "noise.webp", "noise.gif", "noise.avif"):
+        noise.save(tmp_path / name, exif=far, icc_profile=bytes(70_000)[: 70_000 * ("j" in name)])
+    seen_formats = set()
+    for path in sorted(one for one in tmp_path.rglob("*") if one.is_file()):
+        try:
+            whole = header(real(str(path), LIMITS))
+        except files.Unreadable:
+            with pytest.raises(files.Unreadable):
+                file_header(str(path), LIMITS)
+            continue
+        assert file_header(str(path), LIMITS) == whole, path
+        seen_formats.add(whole[0])
+    assert seen_formats >= {"JPEG", "PNG", "TIFF", "WEBP", "GIF", "AVIF", "BMP"}
+    read_bytes.clear()
+    file_header(str(tmp_path / "noise.png"), LIMITS)
+    assert read_bytes == [64 * 2**10]

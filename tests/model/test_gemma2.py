@@ -1,0 +1,401 @@
+"""Gemma 2 as PaliGemma 2 has it: its configurations, its window, its soft bounds."""
+
+import json
+import shutil
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
+
+from pgcli.checkpoints import files, weights
+from pgcli.model import attention
+from pgcli.model.attention import (
+    bounded_attention,
+    by_blocks,
+    compiled,
+    compiles,
+    compiles_for,
+    grouped_attention,
+    soft_bound,
+)
+from pgcli.model.cache import Cache
+from pgcli.model.config import read_config
+from pgcli.model.gemma import Gemma
+from pgcli.model.paligemma import prefix_sight
+from tests.support.random_weights import normal, randomised
+
+VISION = {
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "model_type": "siglip_vision_model",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 27,
+    "patch_size": 14,
+    "vision_use_head": False,
+}
+# name -> text_config as published, and width, depth, MLP, heads, kv heads, head size, parameters
+SIZES = {
+    "3b": (
+        {"hidden_size": 2304, "intermediate_size": 9216, "num_attention_heads": 8,
+             "num_hidden_layers": 26, "num_key_value_heads": 4},
+        (2304, 26, 9216, 8, 4, 256),
+        3_032_094_960,
+    ),
+    "10b": (
+        {"hidden_size": 3584, "intermediate_size": 14336, "num_attention_heads": 16,
+             "num_hidden_layers": 42, "num_key_value_heads": 8},
+        (3584, 42, 14336, 16, 8, 256),
+        9_662_409_456,
+    ),
+    "28b": (
+        {"hidden_size": 4608, "intermediate_size": 36864, "num_attention_heads": 32,
+             "num_hidden_layers": 46, "num_key_value_heads": 16, "head_dim": 128,
+             "query_pre_attn_scalar": 144},
+        (4608, 46, 36864, 32, 16, 128),
+        27_650_192_112,
+    ),
+}  # fmt: skip
+
+
+def published(size="3b", **changes):
+    text, *_ = SIZES[size]
+    text = {"model_type": "gemma2", "vocab_size": 257216, "eos_token_id": [1, 107], **text}
+    return {
+        "model_type": "paligemma",
+        "hidden_size": 2048,  # as the Hub's files say, whatever the decoder's width
+        "projection_dim": text["hidden_size"],
+        "eos_token_id": 1,
+        "image_token_index": 257152,
+        "text_config": text | changes,
+        "vision_config": VISION,
+    }
+
+
+def refusal(**changes):
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 - the callers look at the message
+        read_config(published(**changes))
+    return str(refused.value)
+
+
+class TestConfigurations:
+    @pytest.mark.parametrize("size", SIZES)
+    def test_every_published_size_is_read(self, size):
+        config = read_config(published(size))
+        decoder = config.decoder
+        found = (
+            decoder.width,
+            decoder.depth,
+            decoder.mlp_dim,
+            decoder.num_heads,
+            decoder.num_kv_heads,
+            decoder.head_dim,
+        )
+        assert found == SIZES[size][1]
+        assert config.stop_tokens == (1, 107)
+        scalar = 144 if size == "28b" else 256
+        assert decoder.query_scale == scalar**-0.5
+
+    @pytest.mark.parametrize("size", SIZES)
+    def test_every_published_size_has_its_published_number_of_weights(self, size):
+        config = read_config(published(size))
+        # the published counts leave out the 64 padded rows of the embedding
+        padding = (257216 - 257152) * config.decoder.width
+        model = weights.blank(config)
+        counted = sum(parameter.numel() for parameter in model.parameters()) - padding
+        assert counted == SIZES[size][2]
+
+    def test_what_is_left_out_is_as_in_transformers(self):
+        values = published()
+        values["text_config"] = {"model_type": "gemma2"}
+        decoder, default = read_config(values).decoder, transformers.Gemma2Config()
+        assert decoder.width == default.hidden_size
+        assert decoder.depth == default.num_hidden_layers
+        assert decoder.mlp_dim == default.intermediate_size
+        assert decoder.num_heads == default.num_attention_heads
+        assert decoder.num_kv_heads == default.num_key_value_heads
+        assert decoder.head_dim == default.head_dim
+        assert decoder.query_scalar == default.query_pre_attn_scalar
+        assert decoder.attention_cap == default.attn_logit_softcapping
+        assert decoder.final_cap == default.final_logit_softcapping
+        assert decoder.window == default.sliding_window
+        sliding = tuple(kind == "sliding_attention" for kind in default.layer_types)
+        assert decoder.window_layers == sliding
+        assert sliding[:2] == (True, False)
+
+    def test_a_null_bound_or_window_is_none(self):
+        decoder = read_config(
+            published(
+                attn_logit_softcapping=None, final_logit_softcapping=None, sliding_window=None
+            )
+        ).decoder
+        assert (decoder.attention_cap, decoder.final_cap, decoder.window) == (None, None, None)
+        assert not any(decoder.is_windowed(layer) for layer in range(decoder.depth))
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("attn_logit_softcapping", 0),
+            ("attn_logit_softcapping", "50"),
+            ("final_logit_softcapping", -1.0),
+            ("sliding_window", 0),
+            ("sliding_window", 0.5),
+            ("query_pre_attn_scalar", 0),
+            ("query_pre_attn_scalar", 1 << 40),
+            ("layer_types", ["full_attention"]),
+            ("layer_types", ["full_attention"] * 27),
+            ("layer_types", ["chunked_attention"] * 26),
+            ("layer_types", "sliding_attention"),
+            ("attention_bias", True),
+            ("use_bidirectional_attention", False),
+            ("made_up", 1),
+        ],
+    )
+    def test_what_is_out_of_range_is_refused_by_name(self, key, value):
+        assert f"text_config.{key}" in refusal(**{key: value})
+
+    @pytest.mark.parametrize("key", ["attn_logit_softcapping", "sliding_window", "layer_types"])
+    def test_the_first_generation_has_none_of_it(self, key):
+        """It would be passed over in silence, and transformers' Gemma knows no such thing."""
+        assert f"text_config.{key}" in refusal(model_type="gemma", **{key: 50})
+
+
+class TestTheWindow:
+    def test_each_bound_and_the_window_bite_in_the_checkpoint_that_tests_use(self, tiny2):
+        """Else parity with transformers would prove nothing of them."""
+        config = files.config(tiny2)
+        model = weights.load(tiny2, config, dtype=torch.float32)
+        plain = stepped(model)
+        for changes in (
+            {"attention_cap": None},
+            {"final_cap": None},
+            {"query_scalar": None},
+            {"window": None},
+            {"window": 7},
+            {"window_layers": (False, True, False)},
+        ):
+            other = weights.load(
+                tiny2,
+                replace(config, decoder=replace(config.decoder, **changes)),
+                dtype=torch.float32,
+            )
+            assert (stepped(other) - plain).abs().max() > 1e-3, changes
+
+    def test_it_does_not_touch_the_prefix(self, tiny2):
+        config = files.config(tiny2)
+        model = weights.load(tiny2, config, dtype=torch.float32)
+        wide = weights.load(
+            tiny2,
+            replace(config, decoder=replace(config.decoder, window=4096)),
+            dtype=torch.float32,
+        )
+        prefix = torch.full((1, 9), 300)
+        patch = normal(1, 16, 48, dtype=torch.float32)
+        first = [
+            one.prefill(patch, prefix, None, one.cache(rows=1, slots=30)) for one in (model, wide)
+        ]
+        assert torch.equal(*first)
+
+    def test_a_generated_token_sees_the_last_positions_itself_counted(self):
+        cache = cache_of(window=3)
+        is_real = torch.tensor([[True, True, False, True], [True, True, True, True]])
+        cache.claim(is_real, 4)
+        _, sight = cache.claim(None, 1)
+        assert sight.near[:, 0, 0].tolist() == [
+            [False, True, False, True, True],  # positions 1 2 . 3 4: padding is no position
+            [False, False, True, True, True],
+        ]
+        assert sight.whole[:, 0, 0].tolist() == [[True, True, False, True, True], [True] * 5]
+
+    def test_before_the_window_is_full_nothing_is_hidden(self):
+        cache = cache_of(window=5)
+        assert cache.claim(None, 4)[1] == (None, None)
+        assert cache.claim(None, 1)[1] == (None, None)
+        assert cache.claim(None, 1)[1].near.tolist() == [[[[False] + [True] * 5]]] * 2
+
+    def test_a_pass_without_a_cache_hides_the_same(self):
+        is_real = torch.ones(1, 5, dtype=torch.bool)
+        is_prefix = torch.tensor([[True, True, True, False, False]])
+        sight = prefix_sight(is_real, is_prefix, is_real.cumsum(1), 2)
+        assert sight.near[0, 0].int().tolist() == [
+            [1, 1, 1, 0, 0],
+            [1, 1, 1, 0, 0],
+            [1, 1, 1, 0, 0],
+            [0, 0, 1, 1, 0],
+            [0, 0, 0, 1, 1],
+        ]
+
+
+class TestForks:
+    def test_continuations_side_by_side_are_what_each_is_alone(self, tiny, tiny2):
+        for folder in (tiny, tiny2):
+            model = weights.load(folder, files.config(folder), dtype=torch.float64)
+            patch, token_BT = normal(2, 16, 48), torch.randint(260, 400, (2, 5))
+            is_real = torch.tensor([[False, False, True, True, True], [True] * 5])
+            cache = model.cache(rows=2, slots=16 + 5 + 6)
+            model.prefill(patch, token_BT, is_real, cache)
+            told = torch.randint(260, 400, (2, 6))
+            branch = torch.tensor([[0, 0, 0, 1, 1, 2], [3, 3, 0, 0, 0, -1]])
+            together = model.continuations(told, branch, cache)
+            assert cache.length == 21
+            for row in range(2):
+                for number in set(branch[row].tolist()) - {-1}:
+                    own = branch[row] == number
+                    alone = model.cache(rows=1, slots=16 + 5 + 6)
+                    model.prefill(patch[[row]], token_BT[[row]], is_real[[row]], alone)
+                    logits = [model.step(token[None], alone) for token in told[row][own]]
+                    found = model.decoder.logits(together[row][own])
+                    torch.testing.assert_close(found, torch.cat(logits), rtol=0, atol=1e-10)
+
+
+class TestAttention:
+    @pytest.mark.parametrize("masked", [None, "keys", "pairs"])
+    def test_blocks_are_the_formula(self, masked, monkeypatch):
+        """softmax(cap tanh(q k scale / cap)) v, whatever the size of a block."""
+        query, key, value = (
+            normal(2, 7, 6, 8),
+            normal(2, 3, 9, 8, seed=2),
+            normal(2, 3, 9, 8, seed=3),
+        )
+        mask = None
+        if masked:
+            mask = torch.rand(2, 1, 7 if masked == "pairs" else 1, 9) > 0.4
+            mask[..., 0] = True
+        score = torch.einsum("blkgh,bksh->bkgls", query.unflatten(2, (3, 2)), key) * 0.7
+        score = 1.5 * torch.tanh(score / 1.5)
+        if mask is not None:
+            score = score.masked_fill(~mask[:, None], -torch.inf)
+        expected = torch.einsum("bkgls,bksh->blkgh", score.softmax(-1), value).flatten(2)
+        for scores in (2**23, 2 * 3 * 9 * 4, 1):
+            monkeypatch.setattr(attention, "SCORES", scores)
+            found = grouped_attention(query, key, value, mask, scale=0.7, cap=1.5)
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+    def test_the_scores_of_all_queries_are_never_in_memory_together(self, monkeypatch):
+        sizes = []
+
+        def watched(score, cap):
+            sizes.append(score.numel())
+            return soft_bound(score, cap)
+
+        monkeypatch.setattr(attention, "soft_bound", watched)
+        monkeypatch.setattr(attention, "SCORES", 2 * 3 * 9 * 4)
+        key = normal(2, 3, 9, 8)
+        by_blocks(normal(2, 3, 14, 8), key, key, None, 0.7, 1.5)
+        assert max(sizes) == attention.SCORES
+        assert sum(sizes) == 2 * 3 * 9 * 14
+
+    def test_scores_are_bounded_in_float32(self):
+        score = torch.tensor([100.0, 101.0]).bfloat16()
+        assert soft_bound(score, 50.0).dtype == torch.float32
+        assert soft_bound(score.double(), 50.0).dtype == torch.float64
+
+    @pytest.mark.skipif(shutil.which("g++") is None, reason="nothing to compile with")
+    def test_the_compiled_kernel_computes_the_same(self, monkeypatch):
+        """With padding and in views of a cache; for one shape at a time, as PyTorch 2.13 writes C++
+        for lengths that vary, and for a mask of each query, that does not compile.
+        """
+        static = torch.compile(flex_attention, dynamic=False)
+        monkeypatch.setattr(attention, "flex", lambda: static)
+        query = normal(2, 2, 130, 32, dtype=torch.float32)
+        key, value = normal(2, 2, 2, 150, 32, seed=2, dtype=torch.float32)[..., :141, :]
+        mask = torch.rand(2, 1, 1, 141) > 0.3
+        with torch.inference_mode():
+            found = compiled(query, key, value, mask, 0.2, 2.0)
+            expected = by_blocks(query, key, value, mask, 0.2, 2.0)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+    def test_a_kernel_that_fails_after_all_gives_way_to_the_plain_one(self, monkeypatch):
+        def broken(*args):
+            raise RuntimeError("no valid triton configs")
+
+        def exhausted(*args):
+            raise torch.OutOfMemoryError
+
+        query, key = normal(1, 2, 5, 16), normal(1, 2, 7, 16)
+        monkeypatch.setattr(attention, "compiles_for", lambda query: True)
+        monkeypatch.setattr(attention, "compiled", broken)
+        monkeypatch.setattr(attention, "GIVEN_UP", set())
+        plain = by_blocks(query, key, key, None, 0.5, 2.0)
+        assert torch.equal(bounded_attention(query, key, key, None, 0.5, 2.0), plain)
+        monkeypatch.setattr(attention, "compiled", exhausted)
+        assert torch.equal(bounded_attention(query, key, key, None, 0.5, 2.0), plain)
+        monkeypatch.setattr(attention, "GIVEN_UP", set())
+        with pytest.raises(torch.OutOfMemoryError):
+            bounded_attention(query, key, key, None, 0.5, 2.0)
+
+    @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+    @pytest.mark.parametrize("masked", [1, 5])
+    def test_what_is_compiled_gives_each_query_its_own_mask(self, masked, monkeypatch):
+        monkeypatch.setattr(attention, "flex", lambda: flex_attention)
+        query, key, value = normal(2, 3, 5, 16), normal(2, 3, 7, 16), normal(2, 3, 7, 16, seed=2)
+        mask = torch.rand(2, 1, masked, 7) > 0.5
+        mask[..., 0] = True
+        found = compiled(query, key, value, mask, 0.5, 2.0)
+        expected = by_blocks(query, key, value, mask, 0.5, 2.0)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+    def test_the_kernel_is_for_many_queries_on_a_gpu_that_it_compiles_for(self, monkeypatch):
+        usual = {"is_cuda": True, "shape": (2, 4, 128, 256), "dtype": torch.bfloat16}
+        for can, changes, serves in (
+            (True, {}, True),
+            (True, {"dtype": torch.float32}, True),
+            (True, {"shape": (2, 4, 127, 256)}, False),
+            (True, {"shape": (2, 4, 128, 8)}, False),
+            (True, {"dtype": torch.float64}, False),
+            (True, {"is_cuda": False}, False),
+            (False, {}, False),
+        ):
+            monkeypatch.setattr(attention, "compiles", lambda *asked, can=can: can)
+            query = SimpleNamespace(device="cuda", **(usual | changes))
+            assert compiles_for(query) == serves, changes
+
+    def test_without_a_compiler_the_plain_way_serves(self, monkeypatch):
+        def broken(*args):
+            raise RuntimeError("no compiler")
+
+        monkeypatch.setattr(attention, "compiled", broken)
+        assert not compiles.__wrapped__(torch.device("cpu"), torch.float32, 32)
+
+    def test_gradients_flow_through_blocks(self):
+        query = normal(1, 3, 2, 4).requires_grad_()
+        out = grouped_attention(query, normal(1, 1, 3, 4), normal(1, 1, 3, 4), None, cap=2.0)
+        out.sum().backward()
+        assert query.grad is not None
+        assert query.grad.abs().sum() > 0
+
+
+def test_logits_are_bounded_softly_and_in_float32():
+    decoder = replace(read_config(published()).decoder, width=8, depth=0, vocab_size=5, mlp_dim=1)
+    model = randomised(Gemma(decoder), dtype=torch.bfloat16)
+    x = normal(3, 8, dtype=torch.bfloat16) * 50
+    logits = model.logits(x)
+    assert logits.dtype == torch.float32
+    assert logits.abs().max() < 30
+    raw = (x @ model.embed_tokens.weight.T).float()
+    torch.testing.assert_close(logits, 30 * torch.tanh(raw / 30))
+    assert (raw.abs() > 30).any()
+
+
+def test_a_checkpoint_of_the_second_generation_is_told_by_its_config(tiny2):
+    values = json.loads((tiny2 / "config.json").read_text())
+    assert values["text_config"]["model_type"] == "gemma2"
+    assert files.config(tiny2).decoder.post_norms
+
+
+def stepped(model) -> Tensor:
+    """The logits before a second and a third generated token."""
+    cache = model.cache(rows=1, slots=30)
+    model.prefill(normal(1, 16, 48, dtype=torch.float32), torch.full((1, 9), 300), None, cache)
+    model.step(torch.tensor([310]), cache)
+    return model.step(torch.tensor([320]), cache)
+
+
+def cache_of(window) -> Cache:
+    return Cache(
+        rows=2, slots=9, depth=1, num_kv_heads=1, head_dim=2, dtype=torch.float32, device="cpu",
+        window=window,
+    )  # fmt: skip

@@ -1,0 +1,245 @@
+"""Eight bits: how products are rounded, how far answers move, and where it is refused."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+from torch.nn import functional as F
+
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.cli.app import main
+from pgcli.engine import preparing
+from pgcli.engine.loading import load
+from pgcli.errors import NoUsableDevice, UsageError
+from pgcli.model.cpu import int8 as quantize
+from pgcli.model.cpu.int8 import CHANNELS_AT_ONCE, Int8, Int8Steps, can_quantize, levels
+from pgcli.model.cpu.packed_linear import LaidOut
+from pgcli.training.drawing import render
+from pgcli.training.scenes import EXAM_SEEDS, Scene
+
+pytestmark = pytest.mark.skipif(
+    not can_quantize(torch.float32), reason="this PyTorch multiplies no eight-bit numbers"
+)
+
+
+@pytest.fixture
+def anew():
+    can_quantize.cache_clear()
+    yield
+    can_quantize.cache_clear()
+
+
+def drawn(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def whole_numbers(rows, width, *, seed=0):
+    """Numbers that eight bits hold exactly: each row reaches 126, or 127 for weights."""
+    generator = torch.Generator().manual_seed(seed)
+    found = torch.randint(-126, 127, (rows, width), generator=generator).float()
+    found[:, 0] = 126
+    return found
+
+
+@pytest.mark.parametrize("rows", [1, 3, 64, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_product_is_within_the_rounding_of_eight_bits(rows, dtype):
+    weight, x = drawn(96, 192, dtype=dtype), drawn(rows, 192, dtype=dtype, seed=1)
+    made, wanted = Int8(weight), F.linear(x.float(), weight.float())
+    found = made(x)
+    assert found.dtype == dtype
+    assert (found.float() - wanted).norm() < 0.015 * wanted.norm()
+    other = drawn(rows, 96, dtype=dtype, seed=2)
+    torch.testing.assert_close(made.times(x, other), found * other, rtol=0, atol=0)
+    gelu = F.gelu(found, approximate="tanh")
+    torch.testing.assert_close(made.gelu(x), gelu, rtol=0, atol=0)
+    exact = made.exactly(x)
+    assert exact.dtype == torch.float32
+    assert (exact - wanted).norm() < 0.015 * wanted.norm()
+
+
+def test_sums_are_exact():
+    """Of numbers that eight bits hold nothing is lost, however many are added."""
+    x, weight = whole_numbers(5, 20_000), whole_numbers(40, 20_000, seed=1)
+    weight[:, 0] = 127
+    found = Int8(weight)(x)
+    torch.testing.assert_close(
+        found.double(), F.linear(x.double(), weight.double()), rtol=1e-6, atol=0
+    )
+
+
+def test_each_channel_has_its_own_scale():
+    """A large channel costs a small one nothing, nor does a large token the others."""
+    weight, x = drawn(64, 96), drawn(9, 96, seed=1)
+    weight[7] *= 1e4
+    x[3] *= 1e4
+    wanted, found = F.linear(x, weight), Int8(weight)(x)
+    error = (found - wanted).abs() / (x.norm(dim=1)[:, None] * weight.norm(dim=1))
+    assert error.max() < 0.01
+
+
+def test_a_token_is_what_it_is_alone():
+    weight, x = drawn(64, 96), drawn(40, 96, seed=1)
+    made = Int8(weight)
+    alone = torch.cat([made(row[None]) for row in x])
+    torch.testing.assert_close(made(x), alone, rtol=0, atol=0)
+
+
+def test_the_weights_themselves_are_left_as_they_are():
+    weight = drawn(8, 16)
+    Int8(weight)
+    assert torch.equal(weight, drawn(8, 16))
+
+
+def test_zeros_are_zeros():
+    weight, x = drawn(8, 16), drawn(3, 16)
+    weight[2], x[1] = 0, 0
+    found = Int8(weight)(x)
+    assert not found[1].any()
+    assert not found[:, 2].any()
+    assert found.isfinite().all()
+
+
+def test_a_bias_is_added():
+    weight, x, bias = drawn(8, 16), drawn(3, 16), drawn(8, seed=4)
+    torch.testing.assert_close(Int8(weight, bias)(x), Int8(weight)(x) + bias)
+
+
+def test_a_head_of_many_channels_is_rounded_piece_by_piece():
+    weight, x = drawn(CHANNELS_AT_ONCE + 5, 16), drawn(3, 16)
+    whole = Int8(weight)(x)
+    for part in (slice(0, 9), slice(CHANNELS_AT_ONCE - 2, CHANNELS_AT_ONCE + 5)):
+        torch.testing.assert_close(whole[:, part], Int8(weight[part])(x), rtol=0, atol=0)
+
+
+@given(
+    st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=40),
+    st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_no_number_passes_its_scale(numbers, dtype):
+    x = torch.tensor([numbers], dtype=torch.float32).to(dtype)
+    level, scale = levels(x)
+    assert scale.dtype == dtype
+    largest = int(x.float().abs().argmax())
+    assert abs(int(level[0, largest])) <= 127
+    assert torch.sign(level.float()).mul(torch.sign(x.float())).ge(0).all(), "none turned its sign"
+    restored = level.float() * scale.float()
+    assert (restored - x.float()).abs().max() <= 0.51 * scale.float().item()
+
+
+def test_steps_are_rounded_and_prompts_are_not():
+    weight, other = drawn(64, 96), drawn(5, 7, 64, seed=3)
+    both, rounded, wide = Int8Steps(weight), Int8(weight), LaidOut(weight)
+    x = drawn(5, 7, 96, seed=1)
+    step = x[:, :1]
+    for way in ("__call__", "gelu"):
+        assert torch.equal(getattr(both, way)(x), getattr(wide, way)(x))
+        assert torch.equal(getattr(both, way)(step), getattr(rounded, way)(step))
+    assert torch.equal(both.times(x, other), wide.times(x, other))
+    assert torch.equal(both.times(step, other[:, :1]), rounded.times(step, other[:, :1]))
+    assert not torch.equal(both(step), wide(step))
+
+
+@pytest.mark.parametrize("has_tiles", [True, False])
+def test_a_processor_with_tiles_reads_prompts_as_they_were(monkeypatch, tiny, has_tiles):
+    """With bfloat16; its steps are in eight bits, and its weights need room for both."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
+    found = []
+    for quantization in ("none", "int8"):
+        engine = load(Checkpoint("t", tiny), device="cpu", dtype="bfloat16", quantize=quantization)
+        x = drawn(2, 6, engine.model.config.decoder.width, dtype=torch.bfloat16)
+        mlp = engine.model.decoder.layers[0].mlp
+        found.append((mlp(x), mlp(x[:, :1])))
+    (prompts, steps), (rounded_prompts, rounded_steps) = found
+    assert torch.equal(prompts, rounded_prompts) == has_tiles
+    assert not torch.equal(steps, rounded_steps)
+    assert preparing.prepared_bytes(100, torch.bfloat16, "int8") == (150 if has_tiles else 100)
+    assert preparing.prepared_bytes(100, torch.float32, "int8") == 100
+    assert preparing.prepared_bytes(100, torch.bfloat16, "none") == 100
+
+
+def test_a_model_rounds_the_decoder_alone_and_its_head(tiny):
+    exact = load(Checkpoint("tiny", tiny), device="cpu").model
+    rounded = load(Checkpoint("tiny", tiny), device="cpu", quantize="int8").model
+    pixels_BCRR = torch.rand(2, 3, 56, 56) * 2 - 1
+    torch.testing.assert_close(
+        exact.encode(pixels_BCRR), rounded.encode(pixels_BCRR), rtol=0, atol=0
+    )
+    x = drawn(2, exact.config.decoder.width)
+    wanted, found = exact.decoder.logits(x), rounded.decoder.logits(x)
+    assert not torch.equal(found, wanted)
+    assert (found - wanted).norm() < 0.015 * wanted.norm()
+
+
+def test_bounded_scores_stay_bounded(tiny2):
+    rounded = load(Checkpoint("tiny2", tiny2), device="cpu", quantize="int8").model
+    cap = rounded.config.decoder.final_cap
+    assert cap is not None
+    logits = rounded.decoder.logits(drawn(2, rounded.config.decoder.width) * 100)
+    assert logits.abs().max() <= cap
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_built_in_model_says_nearly_the_same(tmp_path, dtype):
+    for number, seed in enumerate(EXAM_SEEDS[:64]):
+        render(Scene.from_seed(seed)).save(tmp_path / f"{number:03}.png")
+    told = []
+    for kind in ("none", "int8"):
+        rows = tmp_path / f"{kind}.jsonl"
+        arguments = ["caption", str(tmp_path), "--model", "demo", "-o", str(rows), "-q"]
+        assert main([*arguments, "--quantize", kind, "--dtype", dtype]) == 0
+        told.append([json.loads(line)["answer"] for line in rows.read_text().splitlines()])
+    same = sum(map(str.__eq__, *told))
+    assert same >= 56
+    assert same < 64 or dtype == "bfloat16" or told[0] == told[1]
+
+
+def test_what_cannot_be_is_refused(monkeypatch, anew, tiny):
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
+    with pytest.raises(UsageError, match="no quantization is called 'int4'"):
+        load(Checkpoint("tiny", tiny), device="cpu", quantize="int4")
+    with pytest.raises(NoUsableDevice, match="is for processors"):
+        preparing.insist_on_quantization("int8", cuda, torch.float32)
+    preparing.insist_on_quantization("none", cuda, torch.float32)
+    preparing.insist_on_quantization("int8", cpu, torch.float32)
+
+    def missing(*_):
+        raise AttributeError("no such operation")
+
+    can_quantize.cache_clear()
+    monkeypatch.setattr(quantize.Int8, "_sums", missing)
+    with pytest.raises(NoUsableDevice, match="does not multiply eight-bit numbers"):
+        load(Checkpoint("tiny", tiny), device="cpu", quantize="int8")
+
+
+def test_wrong_products_are_noticed(monkeypatch, anew):
+    right = quantize.Int8._sums
+    monkeypatch.setattr(quantize.Int8, "_sums", lambda *given: 2 * right(*given))
+    assert not can_quantize(torch.float32)
+
+
+def test_the_settings_and_the_plan_say_so(tmp_path, capsys):
+    render(Scene.from_seed(1)).save(tmp_path / "one.png")
+    arguments = ["caption", str(tmp_path), "--model", "demo", "--quantize", "int8"]
+    assert main([*arguments, "--dry-run"]) == 0
+    assert "quantized: int8" in capsys.readouterr().err
+    output = tmp_path / "rows.parquet"
+    assert main([*arguments, "-o", str(output), "-q"]) == 0
+    settings = json.loads(parquet.read_schema(output).metadata[b"pgcli"])
+    assert settings["quantize"] == "int8"
+
+
+def test_a_measurement_holds_it_against_the_unrounded_model(tmp_path, capsys):
+    output = tmp_path / "bench.json"
+    arguments = ["bench", "demo", "--quantize", "int8", "--scope", "device", "--batch-size", "4"]
+    arguments += ["--rounds", "1", "--seconds", "1", "--limit", "4", "-o", str(output)]
+    assert main(arguments) == 0
+    result = json.loads(output.read_text())["results"][0]
+    names = [speed["name"] for speed in result["speeds"]]
+    assert names == ["pgcli, int8", "pgcli, float32", "transformers"]
+    shares = {one["against"]: one["share"] for one in result["agreements"]}
+    assert shares.keys() == {"pgcli, float32", "transformers"}
+    assert shares["pgcli, float32"] > 0.5

@@ -1,0 +1,506 @@
+"""Masks: codes through the decoder, into their boxes, onto the picture."""
+
+import io
+import itertools
+import pickle
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from pycocotools import mask as coco
+from safetensors.torch import save_file
+
+import pgcli
+from pgcli import parsing, rle
+from pgcli.checkpoints import mask_decoder
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine import loading, masks
+from pgcli.engine.generate import Running
+from pgcli.engine.masks import decoded, in_box, masks_of, masks_of_rows
+from pgcli.errors import InvalidCheckpoint, ModelUnavailable
+from pgcli.records import Box, Mask, Piece, Rle
+
+CODE_WIDTH = 24
+CODEBOOK = "_vq_vae._embedding"
+
+
+# ---- the network, as big_vision describes it, in plain NumPy ----
+
+
+def convolved(x_yxi, weights, name):
+    """One output pixel at a time, nothing around the picture."""
+    kernel_oiyx, bias_o = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    size = kernel_oiyx.shape[2]
+    edge = size // 2
+    wide = np.pad(x_yxi, ((edge, edge), (edge, edge), (0, 0)))
+    out = np.zeros((*x_yxi.shape[:2], len(bias_o)))
+    for y, x in np.ndindex(*x_yxi.shape[:2]):
+        seen = wide[y : y + size, x : x + size]
+        out[y, x] = np.einsum("yxi,oiyx->o", seen, kernel_oiyx) + bias_o
+    return out
+
+
+def doubled(x_yxi, weights, name):
+    """Each pixel leaves its 4 x 4 stamp around its place on a picture twice as large."""
+    kernel_ioyx, bias_o = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    height, width = x_yxi.shape[:2]
+    out = np.zeros((2 * height + 2, 2 * width + 2, len(bias_o)))  # a pixel of margin, cut below
+    for y, x in np.ndindex(height, width):
+        stamp = np.einsum("i,ioyx->yxo", x_yxi[y, x], kernel_ioyx)
+        out[2 * y : 2 * y + 4, 2 * x : 2 * x + 4] += stamp
+    return out[1:-1, 1:-1] + bias_o
+
+
+def by_numpy(codes, weights):
+    x = np.stack([weights[CODEBOOK][code] for code in codes]).reshape(4, 4, -1)  # row by row
+    x = np.maximum(convolved(x, weights, "decoder.0"), 0)
+    for name in ("decoder.2.net", "decoder.3.net"):
+        y = np.maximum(convolved(x, weights, f"{name}.0"), 0)
+        y = np.maximum(convolved(y, weights, f"{name}.2"), 0)
+        x = x + convolved(y, weights, f"{name}.4")
+    for name in ("decoder.4", "decoder.6", "decoder.8", "decoder.10"):
+        x = np.maximum(doubled(x, weights, name), 0)
+    return convolved(x, weights, "decoder.12")[..., 0]
+
+
+# ---- files ----
+
+
+def published_shapes(code_width=CODE_WIDTH):
+    """The names and shapes of the published file, its unread half included."""
+    shapes = {CODEBOOK: (128, code_width), "decoder.0.weight": (128, code_width, 1, 1)}
+    shapes["decoder.0.bias"] = (128,)
+    for block, (layer, size) in itertools.product((2, 3), ((0, 3), (2, 3), (4, 1))):
+        shapes[f"decoder.{block}.net.{layer}.weight"] = (128, 128, size, size)
+        shapes[f"decoder.{block}.net.{layer}.bias"] = (128,)
+    for layer, wide, narrow in ((4, 128, 128), (6, 128, 64), (8, 64, 32), (10, 32, 16)):
+        shapes[f"decoder.{layer}.weight"] = (wide, narrow, 4, 4)
+        shapes[f"decoder.{layer}.bias"] = (narrow,)
+    shapes |= {"decoder.12.weight": (1, 16, 1, 1), "decoder.12.bias": (1,)}
+    return shapes | {"encoder.0.weight": (16, 1, 4, 4), "_vq_vae._ema_w": (128, code_width)}
+
+
+def random_weights(seed=0, dtype=np.float32):
+    draw = np.random.default_rng(seed)
+    weights = {}
+    for name, shape in published_shapes().items():
+        inputs = shape[0] if name in {f"decoder.{n}.weight" for n in (4, 6, 8, 10)} else 1
+        inputs *= 4 if inputs > 1 else np.prod(shape[1:])
+        scale = 1 if name == CODEBOOK else 0.1 if name.endswith("bias") else (2 / inputs) ** 0.5
+        weights[name] = (draw.standard_normal(shape) * scale).astype(dtype)
+    return weights
+
+
+WEIGHTS = random_weights()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("masks") / "vae-oid.npz"
+    np.savez(path, **WEIGHTS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def decoder(file):
+    return mask_decoder.load(file)
+
+
+def some_codes(count, seed=0):
+    draw = np.random.default_rng(seed)
+    return [tuple(map(int, draw.integers(0, 128, 16))) for _ in range(count)]
+
+
+def test_the_decoder_computes_what_big_vision_describes(decoder):
+    codes = some_codes(3)
+    found = decoder(torch.tensor(codes)).numpy()
+    assert found.shape == (3, 64, 64)
+    assert found.dtype == np.float32
+    for grid, row in zip(found, codes, strict=True):
+        wanted = by_numpy(row, WEIGHTS)
+        assert np.abs(wanted).max() > 0.1
+        np.testing.assert_allclose(grid, wanted, atol=1e-6)
+
+
+def test_a_mask_is_the_same_to_the_last_bit_in_any_company(decoder):
+    codes = some_codes(40)
+    together = list(decoded(codes, decoder))
+    for row in (0, 7, 39):
+        (alone,) = decoded([codes[row]], decoder)
+        assert (alone == together[row]).all()
+
+
+def test_the_names_that_are_read_are_the_published_ones(decoder):
+    own = {"codebook" if name == CODEBOOK else name for name in published_shapes()}
+    unread = {"encoder.0.weight", "_vq_vae._ema_w"}
+    assert set(decoder.state_dict()) == own - unread
+    assert not decoder.training
+    assert not any(weight.requires_grad for weight in decoder.parameters())
+
+
+def test_safetensors_and_packed_npz_hold_the_same_decoder(tmp_path, decoder):
+    tensors = {name: torch.from_numpy(array) for name, array in WEIGHTS.items()}
+    save_file(tensors, tmp_path / "a.safetensors")
+    np.savez_compressed(tmp_path / "b.npz", **WEIGHTS)
+    np.savez(tmp_path / "c.npz", **{name: np.asfortranarray(x) for name, x in WEIGHTS.items()})
+    (tmp_path / "a.safetensors").rename(tmp_path / "a.npz")  # the ending decides nothing
+    for name in ("a.npz", "b.npz", "c.npz"):
+        found = mask_decoder.load(tmp_path / name).state_dict()
+        assert all(torch.equal(tensor, found[key]) for key, tensor in decoder.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", ">f4"])
+def test_any_float_is_read(tmp_path, dtype, decoder):
+    np.savez(tmp_path / "a.npz", **{name: x.astype(dtype) for name, x in WEIGHTS.items()})
+    found = mask_decoder.load(tmp_path / "a.npz").state_dict()
+    for name, tensor in decoder.state_dict().items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-3)
+
+
+def test_loading_draws_no_random_number(file):
+    before = torch.get_rng_state()
+    mask_decoder.load(file)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_file_that_is_not_there_says_where_to_get_it(tmp_path):
+    for path in (tmp_path / "none.npz", tmp_path):
+        with pytest.raises(ModelUnavailable, match="no mask decoder file") as error:
+            mask_decoder.load(path)
+        assert "gs://big_vision/paligemma/vae-oid.npz" in error.value.hint
+
+
+class Trap:
+    """Whoever unpickles it leaves a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def changed(**changes):
+    weights = WEIGHTS | {name.replace("__", "."): value for name, value in changes.items()}
+    return {name: value for name, value in weights.items() if value is not None}
+
+
+BROKEN = {
+    "missing": (changed(decoder__8__bias=None), "has no tensor decoder.8.bias"),
+    "no codebook": (changed(_vq_vae___embedding=None), f"has no tensor {CODEBOOK}"),
+    "unknown": (changed(decoder__14__bias=np.ones(3)), "holds 'decoder.14.bias', which has no"),
+    "turned": (
+        changed(decoder__10__weight=WEIGHTS["decoder.10.weight"].transpose(1, 0, 2, 3)),
+        r"holds decoder.10.weight in the shape \(16, 32, 4, 4\), not \(32, 16, 4, 4\)",
+    ),
+    "codes": (
+        changed(_vq_vae___embedding=np.ones((64, CODE_WIDTH), np.float32)),
+        r"holds _vq_vae._embedding in the shape \(64, 24\), not \(128, at most 4096\)",
+    ),
+    "wide": (
+        changed(_vq_vae___embedding=np.ones((128, 5000), np.float16)),
+        r"holds _vq_vae._embedding in the shape \(128, 5000\), not \(128, at most 4096\)",
+    ),
+    "flat": (changed(_vq_vae___embedding=np.ones(128)), r"_vq_vae._embedding in the shape \(128,"),
+    "integers": (
+        changed(decoder__8__bias=np.ones(32, np.int64)),
+        "holds decoder.8.bias as int64",
+    ),
+    "not finite": (
+        changed(decoder__8__bias=np.full(32, np.nan, np.float32)),
+        "holds numbers in decoder.8.bias that are not finite",
+    ),
+    "too large": (
+        changed(decoder__8__bias=np.full(32, 1e300)),
+        "holds numbers in decoder.8.bias that are not finite",
+    ),
+    "huge": (
+        changed(decoder__8__bias=np.zeros(2**21 + 1, np.float32)),
+        "holds 'decoder.8.bias' encrypted or in 8388740 bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize(("weights", "message"), BROKEN.values(), ids=BROKEN)
+def test_a_tensor_that_does_not_fit_is_named(tmp_path, weights, message):
+    np.savez_compressed(tmp_path / "a.npz", **weights)
+    with pytest.raises(InvalidCheckpoint, match=message) as error:
+        mask_decoder.load(tmp_path / "a.npz")
+    assert str(tmp_path / "a.npz") in str(error.value)
+    assert "vae-oid.npz" in error.value.hint
+
+
+def test_a_pickle_is_never_unpickled(tmp_path):
+    sprung = tmp_path / "sprung"
+    trap = np.empty(32, dtype=object)
+    trap[:] = [Trap(sprung)] * 32
+    np.savez(tmp_path / "a.npz", **changed(decoder__8__bias=trap))
+    (tmp_path / "b.npz").write_bytes(pickle.dumps(Trap(sprung)))
+    torch.save({"decoder.8.bias": torch.ones(32)}, tmp_path / "c.npz")
+    for name, message in (("a", "decoder.8.bias as object"), ("b", "neither"), ("c", "no array")):
+        with pytest.raises(InvalidCheckpoint, match=message):
+            mask_decoder.load(tmp_path / f"{name}.npz")
+    assert not sprung.exists()
+
+
+def npz(members):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return packed.getvalue()
+
+
+def npy_claiming(shape):
+    """A header that promises more than follows."""
+    made = io.BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(made, header)
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ([("decoder.8.bias.npy", npy_claiming((10**15,)))], "has no tensor"),
+        ([(f"decoder.{n}.bias.npy", npy_claiming((1,))) for n in range(1001)], "1001 arrays"),
+        ([("a.txt", b"")], "holds 'a.txt', no array"),
+        ([("decoder.8.bias.npy", b"no array")], "'decoder.8.bias', which is no array"),
+        ([("decoder.8.bias.npy", b"\x93NUMPY\x01\x00\xff\x00" + b"(" * 255)], "is no array"),
+        ([("decoder.8.bias.npy", b"\x93NUMPY\x09\x00\xff\x00" + b"(" * 255)], "is no array"),
+        ([(f"{'x' * 60_000}.txt", b"")], "holds 'xxxxxxxxxxxx.*no array"),
+    ],
+)
+def test_a_made_up_archive_is_refused_before_anything_large_is_held(tmp_path, members, message):
+    path = tmp_path / "a.npz"
+    path.write_bytes(npz(members))
+    tracemalloc.start()
+    with pytest.raises(InvalidCheckpoint, match=message) as error:
+        mask_decoder.load(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**23
+    assert len(str(error.value)) < 1000
+
+
+def test_an_archive_with_a_name_that_is_no_text_is_refused(tmp_path):
+    packed = npz([("decoder.8.bias.npyé", b"")]).replace("é".encode(), b"\xff\xff")
+    (tmp_path / "a.npz").write_bytes(packed)
+    with pytest.raises(InvalidCheckpoint, match=r"no intact \.npz"):
+        mask_decoder.load(tmp_path / "a.npz")
+
+
+def test_a_tensor_with_the_right_header_and_too_few_numbers_is_named(tmp_path):
+    members = []
+    for name, array in WEIGHTS.items():
+        made = io.BytesIO()
+        np.save(made, array)
+        short = npy_claiming((32,)) if name == "decoder.8.bias" else made.getvalue()
+        members.append((f"{name}.npy", short))
+    (tmp_path / "a.npz").write_bytes(npz(members))
+    with pytest.raises(InvalidCheckpoint, match=r"decoder\.8\.bias.* cut short or damaged"):
+        mask_decoder.load(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("ending", ["npz", "safetensors"])
+def test_a_damaged_file_is_refused_or_read_right(tmp_path, decoder, ending):
+    path = tmp_path / "a"
+    if ending == "npz":
+        np.savez_compressed(path.with_suffix(".npz"), **WEIGHTS)
+        path.with_suffix(".npz").rename(path)
+    else:
+        save_file({name: torch.from_numpy(array) for name, array in WEIGHTS.items()}, path)
+    whole = path.read_bytes()
+    draw = np.random.default_rng(0)
+    for cut in (0, 1, 2, 7, 50, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(InvalidCheckpoint):
+            mask_decoder.load(path)
+    refused = 0
+    for _ in range(30):
+        at, bit = int(draw.integers(len(whole) - 3000, len(whole))), 1 << int(draw.integers(8))
+        if ending == "safetensors":
+            at = int(draw.integers(0, 1500))  # the header: weights have no checksum
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
+        try:
+            found = mask_decoder.load(path).state_dict()
+        except InvalidCheckpoint:
+            refused += 1
+        else:
+            assert found.keys() == decoder.state_dict().keys()
+    assert refused > 5
+
+
+# ---- onto the picture ----
+
+
+def answer(*objects):
+    """Pieces of an answer: each object's four places, its mask codes (or None), its label."""
+    pieces = []
+    for places, codes, label in objects:
+        pieces += [Piece("location", f"<loc{place:04}>", place) for place in places]
+        pieces += [Piece("mask", f"<seg{code:03}>", code) for code in codes or ()]
+        pieces.append(Piece("text", f" {label} ; "))
+    return pieces
+
+
+def by_pillow(grid, box, width, height):
+    """The evaluator's way, with the whole picture in memory."""
+    left, top, right, bottom = map(int, (box.xmin, box.ymin, box.xmax, box.ymax))
+    picture = np.zeros((height, width), bool)
+    if left < right and top < bottom:
+        stretched = Image.fromarray(grid).resize((right - left, bottom - top), Image.BILINEAR)
+        picture[top:bottom, left:right] = np.asarray(stretched) > 0
+    return picture
+
+
+def smooth(seed=0):
+    draw = np.random.default_rng(seed).standard_normal((6, 6)).astype(np.float32)
+    return np.asarray(Image.fromarray(draw).resize((64, 64), Image.BICUBIC))
+
+
+sides = st.integers(1, 300)
+spans = st.lists(st.integers(0, 1023), min_size=2, max_size=2).map(sorted)
+
+
+@given(sides, sides, spans, spans, st.integers(0, 9))
+def test_a_mask_lies_where_pillow_would_paste_it(width, height, xs, ys, seed):
+    (xmin, xmax), (ymin, ymax) = xs, ys
+    box = Box("", xmin / 1023 * width, ymin / 1023 * height, xmax / 1023 * width, 0, 1)
+    box = Box("", box.xmin, box.ymin, box.xmax, ymax / 1023 * height, 1)
+    found = in_box(smooth(seed), box, (width, height))
+    assert found.size == (height, width)
+    wanted = by_pillow(smooth(seed), box, width, height)
+    assert (rle.decode(found) == wanted).all()
+
+
+def test_a_mask_is_the_same_whatever_is_held_at_once(monkeypatch):
+    box, size = Box("", 3.9, 5.2, 260.7, 190.1, 1.0), (270, 200)
+    whole = in_box(smooth(), box, size)
+    for side, pixels in ((7, 20), (1, 1), (50, 5000)):
+        monkeypatch.setattr(masks, "TILE_SIDE", side)
+        monkeypatch.setattr(masks, "TILE_PIXELS", pixels)
+        assert in_box(smooth(), box, size) == whole
+
+
+def test_an_answer_has_one_mask_for_each_box_in_their_order(decoder):
+    first, second, lost, last = some_codes(4)
+    pieces = answer(
+        ((100, 200, 900, 1000), first, "cat"),
+        ((0, 0, 1023, 1023), None, "no mask"),
+        ((5, 6, 700, 800), second, "dog"),
+        ((500, 500, 400, 600), lost, "corners out of order"),
+        ((5, 6, 7, 8), last[:15], "a code too few"),
+        ((1, 2, 1023, 4), (*last, 1), "a code too many"),
+        ((300, 20, 400, 900), last, "cat"),
+    )
+    boxes = parsing.boxes(pieces, width=300, height=200)
+    found = masks_of(pieces, (300, 200), decoder)
+    assert len(boxes) == len(found) == 6
+    assert [mask and mask.codes for mask in found] == [first, None, second, None, None, last]
+    for box, mask in zip(boxes, found, strict=True):
+        if mask is not None:
+            grid = decoder(torch.tensor([mask.codes]))[0].numpy()
+            assert (rle.decode(mask.rle) == by_pillow(grid, box, 300, 200)).all()
+            assert rle.decode(mask.rle).any()
+
+
+def test_the_whole_way_from_a_decoder_s_file_to_the_rows(tiny, file, monkeypatch):
+    """With a stand-in for what random weights would hardly say."""
+    (codes,) = some_codes(1)
+    corners = "<loc0100><loc0200><loc0900><loc1000>"
+    spelled = corners + "".join(f"<seg{code:03d}>" for code in codes) + " cat"
+    loaded = loading.load(Checkpoint("m", tiny), masks=file, device="cpu", batch_size=2)
+    tokens = loaded.vocabulary.answer(spelled)
+
+    def said(running, patch, prompts, rows):
+        for row in rows:
+            row.tokens, row.logprobs = [*tokens], [0.0] * len(tokens)
+        return rows
+
+    monkeypatch.setattr(Running, "join", said)
+    picture = io.BytesIO()
+    Image.new("RGB", (60, 40), "red").save(picture, "png")
+    engine = pgcli.Engine(loaded)
+    (row,) = engine.segment(picture.getvalue(), "cat")
+    ((mask,), (box,)) = row.masks, row.boxes
+    assert (mask.codes, box.label) == (codes, "cat")
+    assert rle.decode(mask.rle).shape == (40, 60)
+    assert rle.decode(mask.rle).any()
+    (row,) = engine.detect(picture.getvalue(), "cat")
+    assert (len(row.boxes), row.masks) == (1, None)
+
+
+def test_without_a_decoder_the_codes_are_kept():
+    (codes,) = some_codes(1)
+    pieces = answer(((1, 2, 3, 4), codes, "cat"), ((1, 2, 3, 4), None, "dog"))
+    assert masks_of(pieces, (30, 20), None) == (Mask(codes, None), None)
+
+
+def test_an_answer_without_boxes_or_masks_has_none(decoder):
+    assert masks_of([], (30, 20), decoder) == ()
+    assert masks_of(answer(((1, 2, 3, 4), None, "cat")), (30, 20), decoder) == (None,)
+    assert masks_of_rows([], decoder) == []
+
+
+def test_rows_together_have_the_masks_they_have_alone(decoder, monkeypatch):
+    monkeypatch.setattr(masks, "MASKS_AT_ONCE", 4)
+    rows = []
+    for row, count in enumerate((3, 0, 1, 6)):
+        objects = [((9, 20, 1000, 900), codes, "cat") for codes in some_codes(count, seed=row)]
+        rows.append((answer(*objects), (80 + row, 60)))
+    together = masks_of_rows(rows, decoder)
+    assert [len(found) for found in together] == [3, 0, 1, 6]
+    assert together == [masks_of(pieces, size, decoder) for pieces, size in rows]
+
+
+def test_all_masks_of_several_rows_are_one_pass(decoder):
+    seen = []
+    watch = decoder.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    rows = [(answer(*[((1, 2, 300, 400), codes, "a")] * 2), (8, 8)) for codes in some_codes(3)]
+    masks_of_rows(rows, decoder)
+    watch.remove()
+    assert seen == [6]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 500), (500, 1), (3, 2)])
+def test_a_box_thinner_than_a_pixel_has_an_empty_mask(decoder, size):
+    (codes,) = some_codes(1)
+    (mask,) = masks_of(answer(((700, 700, 701, 701), codes, "dot")), size, decoder)
+    assert not rle.decode(mask.rle).any()
+    assert mask.rle.size == size[::-1]
+
+
+def test_the_whole_of_a_picture_of_100_megapixels_takes_little_memory():
+    grid, box = smooth(seed=1), Box("", 0, 0, 12_500, 8_000, 1.0)
+    tracemalloc.start()
+    found = in_box(grid, box, (12_500, 8_000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 * 2**20
+    stored = {"size": list(found.size), "counts": found.counts}
+    assert coco.area(stored) / 10**8 == pytest.approx((grid > 0).mean(), abs=0.01)
+
+
+@pytest.mark.gpu
+def test_a_gpu_draws_the_same_masks(decoder, file):
+    if not torch.cuda.is_available():
+        pytest.skip("this machine has no CUDA device")
+    codes = some_codes(20)
+    for here, there in zip(
+        decoded(codes, decoder), decoded(codes, mask_decoder.load(file, device="cuda")), strict=True
+    ):
+        np.testing.assert_allclose(there, here, atol=1e-6)
+
+
+def test_a_mask_may_be_written_as_coco_wants_it(decoder):
+    (codes,) = some_codes(1)
+    (mask,) = masks_of(answer(((0, 0, 1023, 1023), codes, "cat")), (50, 40), decoder)
+    assert isinstance(mask.rle, Rle)
+    stored = {"size": list(mask.rle.size), "counts": mask.rle.counts}
+    assert (coco.decode(stored) == rle.decode(mask.rle)).all()

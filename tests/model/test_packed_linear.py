@@ -1,0 +1,258 @@
+"""Weights laid out for the processor give the same numbers; where they cannot, nothing is lost."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from pgcli.checkpoints import files, weights
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.save import save
+from pgcli.engine import preparing
+from pgcli.engine.device import cpu_has_bfloat16
+from pgcli.engine.loading import load
+from pgcli.model.cpu import packed_linear
+from pgcli.model.cpu.packed_linear import LaidOut, Ready, can_lay_out, in_blocks
+from pgcli.model.gemma import MLP as GatedMLP
+from pgcli.model.siglip import MLP
+
+ROOT = Path(__file__).parents[2]
+NOISE = {torch.float32: 1e-5, torch.bfloat16: 0.02}  # of the numbers' own size
+
+pytestmark = pytest.mark.skipif(
+    not can_lay_out(torch.float32), reason="this PyTorch lays out no weights"
+)
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
+def dtype(request):
+    return request.param
+
+
+@pytest.fixture
+def anew():
+    """The trial forgotten, before and after."""
+    can_lay_out.cache_clear()
+    yield
+    can_lay_out.cache_clear()
+
+
+def assert_like(found, wanted, dtype=None):
+    assert found.shape == wanted.shape
+    assert found.dtype == wanted.dtype
+    apart = (found.float() - wanted.float()).norm()
+    assert apart <= NOISE[dtype or wanted.dtype] * wanted.float().norm()
+
+
+def drawn(*shape, dtype, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(dtype) / shape[-1] ** 0.5
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 64, 257, 700])
+@pytest.mark.parametrize(("inner", "outer"), [(16, 48), (33, 7), (192, 640)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_product_is_the_stored_weights_product_and_what_follows_it(
+    rows, inner, outer, biased, dtype
+):
+    weight, x = drawn(outer, inner, dtype=dtype), drawn(rows, inner, dtype=dtype, seed=1)
+    bias = drawn(outer, dtype=dtype, seed=2) if biased else None
+    made = LaidOut(weight, bias)
+    product = F.linear(x, weight, bias)
+    assert_like(made(x), product)
+    gelu = F.gelu(product, approximate="tanh")
+    assert_like(made.gelu(x), gelu)
+    other = drawn(rows, outer, dtype=dtype, seed=3)
+    assert_like(made.times(x, other), product * other)
+
+
+def test_the_stored_weights_may_be_a_part_of_others(dtype):
+    whole, x = drawn(48, 16, dtype=dtype), drawn(5, 16, dtype=dtype, seed=1)
+    for part in (whole[10:30], whole.T[:, :16].T):
+        assert_like(LaidOut(part)(x), F.linear(x, part))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 100])
+def test_blocks_of_rows_are_together_what_all_rows_are(monkeypatch, rows):
+    monkeypatch.setattr(packed_linear, "BLOCK_BYTES", 8 * 10 * 4)  # eight rows of ten inner values
+    sizes = []
+
+    def act(block_MD):
+        sizes.append(len(block_MD))
+        return block_MD[:, :3] * 2
+
+    x = drawn(rows, 2, 5, dtype=torch.float32)
+    torch.testing.assert_close(in_blocks(act, x, 10), x[..., :3] * 2, rtol=0, atol=0)
+    assert sum(sizes) == 2 * rows
+    assert max(sizes) <= 8
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("kind", ["eye", "decoder"])
+def test_an_mlp_in_blocks_is_the_stored_one(monkeypatch, tiny, dtype, kind):
+    model = weights.load(tiny, files.config(tiny), dtype=dtype)
+    if kind == "eye":
+        mlp, make, width = (
+            model.vision.layers[0].mlp,
+            packed_linear.ReadyMLP,
+            model.config.vision.width,
+        )
+        assert isinstance(mlp, MLP)
+    else:
+        mlp, make = model.decoder.layers[0].mlp, packed_linear.ReadyGatedMLP
+        width = model.config.decoder.width
+        assert isinstance(mlp, GatedMLP)
+    x = drawn(3, 40, width, dtype=dtype)
+    whole = mlp(x)
+    assert_like(make(mlp, LaidOut)(x), whole)
+    monkeypatch.setattr(packed_linear, "BLOCK_BYTES", 1024)
+    assert_like(make(mlp, LaidOut)(x), whole)
+
+
+def test_no_weight_is_kept_twice(tiny):
+    model = load(Checkpoint("tiny", tiny), device="cpu").model
+    layers = [*model.vision.layers, *model.decoder.layers]
+    matrices = [name for layer in layers for name, p in layer.named_parameters() if p.ndim == 2]
+    assert not matrices
+    assert any(isinstance(module, Ready) for module in model.modules())
+
+
+def test_weights_that_nobody_else_holds_are_let_go_one_by_one(tiny):
+    model = weights.load(tiny, files.config(tiny), dtype=torch.float32)
+    names = {id(p): name for name, p in model.named_parameters() if p.ndim == 2}
+    freed = []
+
+    def make(weight, bias):
+        here = {id(p) for p in model.parameters()}
+        freed.append(sum(key not in here for key in names))
+        return LaidOut(weight, bias)
+
+    packed_linear.lay_out(model, make, make)
+    assert freed == sorted(freed)
+    assert freed[-1] > len(freed) / 2
+
+
+KEEPING = """
+import resource, sys, torch
+from pgcli.engine.preparing import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+def faults():
+    for _ in range(5):
+        torch.ones(40 * 2**20, dtype=torch.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+first = faults()
+print(faults() - first)
+"""
+
+
+def faults(how, **environment):
+    run = subprocess.run(
+        [sys.executable, "-c", KEEPING, how],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=os.environ | environment,
+    )
+    return int(run.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
+def test_memory_that_a_pass_frees_is_there_for_the_next():
+    """Else the system clears it anew: 4 kB at a time, or 2 MB."""
+    asked = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
+    assert not asked
+    assert faults("keep") < 10
+    assert faults("as it is") > 50
+    assert faults("keep", MALLOC_MMAP_THRESHOLD_="131072") > 50, "what the user has set is obeyed"
+
+
+def test_what_is_laid_out_is_not_saved_by_half(tiny, tmp_path):
+    model = load(Checkpoint("tiny", tiny), device="cpu").model
+    with pytest.raises(ValueError, match=r"weight is not there any more"):
+        save(model, tmp_path / "out", dtype=torch.float32)
+    assert not (tmp_path / "out").exists()
+
+
+class Broken(LaidOut):
+    def __init__(self, *weights):
+        raise RuntimeError("no such operation")
+
+
+class Wrong(LaidOut):
+    def times(self, x_MD, other_MN):
+        return super().times(x_MD, -other_MN)
+
+
+@pytest.mark.parametrize("made", [Broken, Wrong])
+def test_where_the_operations_are_missing_or_wrong_the_stored_weights_serve(
+    monkeypatch, tiny, anew, made
+):
+    monkeypatch.setattr(packed_linear, "LaidOut", made)
+    model = load(Checkpoint("tiny", tiny), device="cpu").model
+    assert not any(isinstance(module, Ready) for module in model.modules())
+    pixels_BCRR = torch.zeros(1, 3, 56, 56)
+    other = weights.load(tiny, files.config(tiny), dtype=torch.float32)
+    torch.testing.assert_close(model.encode(pixels_BCRR), other.encode(pixels_BCRR), rtol=0, atol=0)
+
+
+def test_without_onednn_nothing_is_tried(monkeypatch, anew):
+    monkeypatch.setattr(packed_linear, "LaidOut", Broken)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert not can_lay_out(torch.float32)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny2"])
+def test_a_laid_out_model_computes_what_the_stored_one_does(request, name, dtype):
+    folder = request.getfixturevalue(name)
+    stored, laid_out = (weights.load(folder, files.config(folder), dtype=dtype) for _ in range(2))
+    preparing.prepare(laid_out)
+    generator = torch.Generator().manual_seed(5)
+    pixels_BCRR = (torch.rand(3, 3, 56, 56, generator=generator) * 2 - 1).to(dtype)
+    token_BT = torch.tensor([[2, 30, 40, 50], [2, 31, 41, 51], [2, 32, 42, 52]])
+    found = []
+    for model in (stored, laid_out):
+        cache = model.cache(rows=3, slots=30)
+        patch_BPD = model.encode(pixels_BCRR)
+        logits_BV = model.prefill(patch_BPD, token_BT, None, cache)
+        found.append((patch_BPD, logits_BV, model.step(torch.tensor([7, 8, 9]), cache)))
+    for one, other in zip(*found, strict=True):
+        assert_like(one, other, dtype)
+
+
+PRODUCTS = """
+import sys, torch
+from pgcli.model.cpu.packed_linear import LaidOut
+from pgcli.model.cpu.int8 import Int8
+made = {"laid out": LaidOut, "int8": Int8}[sys.argv[1]](torch.randn(128, 256).to(torch.bfloat16))
+print("now", flush=True)
+for _ in range(3):
+    made(torch.randn(64, 256).to(torch.bfloat16))
+"""
+
+
+@pytest.mark.skipif(not cpu_has_bfloat16(), reason="this processor multiplies no bfloat16")
+@pytest.mark.parametrize(("kind", "number"), [("laid out", "bf16"), ("int8", "s8")])
+def test_products_run_in_their_own_numbers_and_weights_are_not_put_in_order_again(kind, number):
+    """oneDNN says itself which kernels it runs."""
+    told = subprocess.run(
+        [sys.executable, "-c", PRODUCTS, kind],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=os.environ | {"ONEDNN_VERBOSE": "1", "OMP_NUM_THREADS": "1"},
+    ).stdout.partition("now\n")[2]
+    runs = [line.split(",") for line in told.splitlines() if ",exec,cpu," in line]
+    kinds = [run[5] for run in runs]
+    assert len(kinds) == 3
+    assert set(kinds) <= {"inner_product", "matmul"}, "nothing was reordered"
+    for run in runs:
+        assert "ref" not in run[6], "a kernel of vector instructions"
+        assert f"wei:a:{number}" in run[8] or f"wei_{number}" in run[8] or f"wei:{number}" in run[8]

@@ -1,0 +1,330 @@
+"""What explanations of Gemma claim of its blocks: norms, rotation, shared heads, embeddings."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pgcli.engine.memory import parameters
+from pgcli.model.attention import grouped_attention
+from pgcli.model.config import DecoderConfig, read_config
+from pgcli.model.gemma import MLP, Attention, Gemma, Layer, RMSNorm, Rotation
+from pgcli.model.paligemma import PaliGemma
+from tests.support.random_weights import normal, randomised
+
+CONFIG = DecoderConfig(
+    width=24, depth=2, mlp_dim=40, num_heads=6, num_kv_heads=2, head_dim=8, vocab_size=50
+)
+EXACT = {"rtol": 0, "atol": 1e-12}
+FIRST_GENERATION = {
+    "model_type": "paligemma",
+    "image_token_index": 257152,
+    "text_config": {
+        "model_type": "gemma",
+        "hidden_size": 2048,
+        "intermediate_size": 16384,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 18,
+        "num_key_value_heads": 1,
+        "vocab_size": 257216,
+    },
+    "vision_config": {
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 27,
+        "patch_size": 14,
+    },
+}
+
+
+def weights_of(query_BLNH: Tensor, key_BKSH: Tensor, mask: Tensor | None = None) -> Tensor:
+    """How much each query looks at each key, (B, L, N, S): attention over the unit vectors.
+
+    There must be as many keys as a head is wide.
+    """
+    slots = key_BKSH.shape[2]
+    unit = torch.eye(slots, dtype=key_BKSH.dtype).expand_as(key_BKSH)
+    out = grouped_attention(query_BLNH, key_BKSH, unit, mask)
+    return out.unflatten(-1, (query_BLNH.shape[2], slots))
+
+
+def rotation(position_BL: Tensor, dtype: torch.dtype = torch.float64, size: int = 8) -> Rotation:
+    return Rotation(position_BL, DecoderConfig(1, 1, 1, 1, 1, size, 1), dtype)
+
+
+def whole(attention: Attention, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The attention of a prefix on its own, without a cache."""
+    position_BL = torch.arange(1, x.shape[1] + 1).expand(x.shape[:2])
+    return attention(x, rotation(position_BL, x.dtype), mask, None)
+
+
+# --- attention weights
+
+
+def test_weights_are_shares() -> None:
+    weight = weights_of(normal(2, 3, 6, 8), normal(2, 2, 8, 8, seed=2))
+    torch.testing.assert_close(weight.sum(-1), torch.ones(2, 3, 6).double(), **EXACT)
+    assert weight.min() > 0
+    assert weight.max() < 1
+
+
+def test_the_scale_keeps_the_scores_spread_at_one_whatever_the_head_size() -> None:
+    """Read off the weights' logarithms. Undivided scores would spread by the root of the size."""
+    for size in (16, 64, 256):
+        query, key = normal(1, 64, 4, size), normal(1, 4, size, size, seed=2)
+        spread = weights_of(query, key).log().std(-1).mean()
+        assert 0.95 < spread < 1.05, size
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_hidden_key_weighs_exactly_nothing(length: int) -> None:
+    """Neither in one mask for all queries nor in one per query, and its neighbours share it all."""
+    query, key = 5 * normal(2, length, 6, 8), 5 * normal(2, 2, 8, 8, seed=2)
+    hidden = torch.tensor([[1, 0, 0, 1, 1, 0, 1, 1], [0, 1, 1, 1, 1, 1, 1, 0]]) == 0
+    for rows in {1, length}:
+        mask = ~hidden[:, None, None, :].expand(2, 1, rows, 8)
+        weight = weights_of(query, key, mask)
+        per_row = hidden[:, None, None, :].expand_as(weight)
+        assert (weight[per_row] == 0).all()
+        assert (weight[~per_row] > 0).all()
+        torch.testing.assert_close(weight.sum(-1), torch.ones(2, length, 6).double(), **EXACT)
+
+
+def test_hiding_keys_is_leaving_them_out() -> None:
+    query, key, value = normal(1, 3, 6, 8), normal(1, 2, 9, 8, seed=2), normal(1, 2, 9, 8, seed=3)
+    seen = torch.tensor([1, 3, 4, 8])
+    mask = torch.zeros(1, 1, 1, 9, dtype=torch.bool)
+    mask[..., seen] = True
+    without = grouped_attention(query, key[:, :, seen], value[:, :, seen], None)
+    torch.testing.assert_close(grouped_attention(query, key, value, mask), without, **EXACT)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_scores_in_bfloat16_are_summed_and_weighed_in_float32(masked: bool) -> None:
+    """Scores past 64 lie half apart in bfloat16; rounded so, weights would be off by a quarter."""
+    query, key = normal(1, 4, 2, 64).bfloat16(), normal(1, 1, 96, 64, seed=2).bfloat16()
+    query[..., 0], key[..., 0] = 64, 8
+    value = normal(1, 1, 96, 64, seed=3).bfloat16()
+    mask = torch.ones(1, 1, 1, 96, dtype=torch.bool) if masked else None
+    found = grouped_attention(query, key, value, mask).double()
+    true = grouped_attention(query.double(), key.double(), value.double(), mask)
+    error = (found - true).abs().max()
+    assert error < 2**-7 * value.abs().max()
+
+    rounded = (query.transpose(1, 2) @ key.transpose(-1, -2)) / 8
+    careless = (rounded.softmax(-1) @ value).transpose(1, 2).flatten(2)
+    assert error < (careless - true).abs().max() / 5
+
+
+# --- shared heads
+
+
+def test_query_heads_share_keys_in_runs_and_not_in_turn() -> None:
+    """Of six heads over two, the first three read the first: repeat_interleave, no tiling."""
+    query, key, value = normal(2, 5, 6, 8), normal(2, 2, 7, 8, seed=2), normal(2, 2, 7, 8, seed=3)
+    found = grouped_attention(query, key, value, None)
+
+    def copied(how: str) -> Tensor:
+        keys, values = (
+            x.repeat_interleave(3, dim=1) if how == "runs" else x.repeat(1, 3, 1, 1)
+            for x in (key, value)
+        )
+        out = F.scaled_dot_product_attention(query.transpose(1, 2), keys, values)
+        return out.transpose(1, 2).flatten(2)
+
+    torch.testing.assert_close(found, copied("runs"), **EXACT)
+    assert (found - copied("turns")).abs().max() > 0.1
+
+
+def test_with_a_key_head_for_each_query_head_it_is_ordinary_attention() -> None:
+    query, key, value = normal(2, 5, 6, 8), normal(2, 6, 5, 8, seed=2), normal(2, 6, 5, 8, seed=3)
+    mask = torch.ones(5, 5, dtype=torch.bool).tril().expand(2, 1, 5, 5)
+    for seen in (None, mask):
+        plain = F.scaled_dot_product_attention(query.transpose(1, 2), key, value, seen)
+        expected = plain.transpose(1, 2).flatten(2)
+        torch.testing.assert_close(grouped_attention(query, key, value, seen), expected, **EXACT)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 3, 6])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_decoders_attention_is_a_loop_over_heads(kv_heads: int, causal: bool) -> None:
+    config = DecoderConfig(24, 1, 1, 6, kv_heads, 8, 1)
+    attention, x, size = randomised(Attention(config)), normal(2, 5, 24), 8
+    mask = torch.ones(5, 5, dtype=torch.bool)
+    mask = mask.tril() if causal else mask
+    queries, keys, values = (
+        (x @ rows.T).unflatten(-1, (-1, size))
+        for rows in attention.qkv_proj.weight.split([6 * size, kv_heads * size, kv_heads * size])
+    )
+    turn = rotation(torch.arange(1, 6).expand(2, 5))
+    queries, keys = turn(queries), turn(keys)
+    heads = []
+    for head in range(6):
+        shared = head // (6 // kv_heads)
+        scores = queries[:, :, head] @ keys[:, :, shared].transpose(1, 2) / size**0.5
+        heads.append(scores.masked_fill(~mask, -torch.inf).softmax(-1) @ values[:, :, shared])
+    expected = attention.o_proj(torch.cat(heads, dim=-1))
+    seen = mask.expand(2, 1, 5, 5) if causal else None
+    torch.testing.assert_close(whole(attention, x, seen), expected, **EXACT)
+
+
+# --- rotation
+
+
+@pytest.mark.parametrize("shift", [1, 777])
+def test_scores_depend_on_the_distance_alone(shift: int) -> None:
+    query, key = normal(1, 6, 2, 8), normal(1, 6, 2, 8, seed=2)
+    place = torch.tensor([[1, 2, 5, 9, 10, 40]])
+
+    def scores(query_place: Tensor, key_place: Tensor) -> Tensor:
+        turned, other = rotation(query_place)(query), rotation(key_place)(key)
+        return torch.einsum("blnh,bsnh->bnls", turned, other)
+
+    torch.testing.assert_close(
+        scores(place + shift, place + shift), scores(place, place), rtol=0, atol=1e-9
+    )
+    assert (scores(place + shift, place) - scores(place, place)).abs().max() > 0.1
+
+
+def test_turning_keeps_lengths_and_position_0_is_the_identity() -> None:
+    x = normal(1, 4, 3, 8)
+    turned = rotation(torch.tensor([[0, 1, 500, 8000]]))(x)
+    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1), **EXACT)
+    assert torch.equal(turned[:, 0], x[:, 0])
+    assert (turned[:, 1:] - x[:, 1:]).abs().amax(-1).min() > 0.1
+
+
+def test_two_dimensions_turn_by_one_angle_half_a_head_apart() -> None:
+    """Unit n and unit n + H/2 turn together, by the position times 10000^(-2n/H)."""
+    x, position = normal(1, 1, 1, 8), 5
+    turned = rotation(torch.tensor([[position]]))(x)[0, 0, 0]
+    for n in range(4):
+        angle = torch.tensor(position * 10_000 ** (-2 * n / 8), dtype=torch.float64)
+        first, second = x[0, 0, 0, n], x[0, 0, 0, n + 4]
+        expected = first * angle.cos() - second * angle.sin()
+        torch.testing.assert_close(turned[n], expected, **EXACT)
+        expected = second * angle.cos() + first * angle.sin()
+        torch.testing.assert_close(turned[n + 4], expected, **EXACT)
+
+
+def test_halves_are_the_interleaved_layout_in_another_order() -> None:
+    x, place = normal(1, 6, 2, 8), torch.arange(6)[None]
+    frequency = 10_000 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
+    angle = (place[0, :, None] * frequency)[:, None]
+    pair = torch.view_as_complex(x.unflatten(-1, (4, 2)))
+    interleaved = torch.view_as_real(pair * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
+    order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
+    found = rotation(place)(x[..., order])
+    torch.testing.assert_close(found, interleaved[..., order], **EXACT)
+    assert (rotation(place)(x) - interleaved).abs().max() > 0.1
+
+
+def test_angles_stay_float32_under_bfloat16() -> None:
+    """In bfloat16 itself the positions 4096 to 4111 would all be 4096."""
+    place = torch.arange(4096, 4112)[None]
+    assert len(place.bfloat16().unique()) == 1
+    narrow, wide = rotation(place, torch.bfloat16), rotation(place, torch.float64)
+    assert narrow.cos.dtype == narrow.sin.dtype == torch.bfloat16
+    for found, true in ((narrow.cos, wide.cos), (narrow.sin, wide.sin)):
+        assert (found - true).abs().max() < 2**-8 + 1e-3
+
+
+def test_scores_fall_with_distance_as_a_trend_and_not_at_every_step() -> None:
+    """Only their upper bound decays: for two vectors of ones 256, then about 173, 117 and 16."""
+    ones = torch.ones(1, 2001, 1, 256, dtype=torch.float64)
+    turned = rotation(torch.arange(2001)[None], size=256)(ones)[0, :, 0]
+    score = turned @ turned[0]
+    assert score[[0, 10, 100, 1999]].round().tolist() == [256, 173, 117, 16]
+    assert (score.diff() > 0).any()
+
+
+# --- norms
+
+
+def test_rms_norm_divides_by_the_root_mean_square_and_scales_by_one_plus_the_weight() -> None:
+    norm, x = randomised(RMSNorm(24, 1e-6)), normal(2, 5, 24)
+    expected = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * (1 + norm.weight)
+    torch.testing.assert_close(norm(x), expected, **EXACT)
+    fresh = RMSNorm(24, 1e-6)
+    assert fresh(x).abs().mean() > 0.5, "a weight of zero scales by one"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rms_norm_is_transformers_to_the_last_bit(dtype: torch.dtype) -> None:
+    from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+
+    ours, theirs = randomised(RMSNorm(24, 1e-6), dtype=dtype), GemmaRMSNorm(24, 1e-6).to(dtype)
+    theirs.load_state_dict(ours.state_dict())
+    x = 30 * normal(4, 9, 24, dtype=dtype)
+    assert torch.equal(ours(x), theirs(x))
+
+
+def test_rms_norm_forgets_scale_and_keeps_shift() -> None:
+    norm, x = RMSNorm(24, 1e-6).double(), normal(2, 5, 24)
+    torch.testing.assert_close(norm(1000 * x), norm(x), rtol=1e-5, atol=0)
+    assert (norm(x + 3) - norm(x)).abs().max() > 0.5
+    near_500 = norm(500 + x)
+    torch.testing.assert_close(near_500, torch.ones_like(x), rtol=0, atol=0.02)  # not centred
+
+
+def test_rms_norm_of_zeros_is_zeros() -> None:
+    assert torch.equal(randomised(RMSNorm(24, 1e-6))(torch.zeros(3, 24)), torch.zeros(3, 24))
+
+
+# --- blocks
+
+
+def test_a_block_whose_last_products_are_zero_is_the_identity() -> None:
+    layer, x = randomised(Layer(CONFIG)), normal(2, 5, 24)
+    turn = rotation(torch.arange(1, 6).expand(2, 5))
+    for last in (layer.self_attn.o_proj, layer.mlp.down_proj):
+        changed = layer(x, turn, None, None)
+        assert changed.shape == x.shape
+        assert not torch.equal(changed, x)
+        last.weight.zero_()
+    assert torch.equal(layer(x, turn, None, None), x)
+
+
+def test_the_mlp_is_gated_by_the_tanh_gelu_of_its_first_half() -> None:
+    mlp, x = randomised(MLP(CONFIG)), normal(2, 5, 24)
+    gate, up = mlp.gate_up_proj.weight.chunk(2)
+    expected = (F.gelu(x @ gate.T, approximate="tanh") * (x @ up.T)) @ mlp.down_proj.weight.T
+    torch.testing.assert_close(mlp(x), expected, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "factor"),
+    [(2048, torch.bfloat16, 45.25), (2048, torch.float32, 45.2548), (64, torch.float32, 8.0)],
+)
+def test_text_is_scaled_by_the_root_of_the_width(
+    width: int, dtype: torch.dtype, factor: float
+) -> None:
+    decoder = Gemma(DecoderConfig(width, 0, 1, 1, 1, 2, vocab_size=4)).to(dtype)
+    with torch.no_grad():
+        decoder.embed_tokens.weight.fill_(1)
+    found = decoder.embed(torch.tensor([[3]]))
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), torch.full((1, 1, width), factor), rtol=0, atol=5e-5)
+
+
+def test_a_tied_head_is_the_embedding_itself() -> None:
+    decoder = randomised(Gemma(CONFIG))
+    assert not any("lm_head" in name for name in decoder.state_dict())
+    hidden = normal(3, 24)
+    expected = hidden @ decoder.embed_tokens.weight.T
+    torch.testing.assert_close(decoder.logits(hidden), expected, **EXACT)
+    own = randomised(Gemma(CONFIG, tied=False))
+    torch.testing.assert_close(own.logits(hidden), hidden @ own.lm_head.weight.T, **EXACT)
+
+
+def test_the_first_generation_has_its_number_of_weights() -> None:
+    """The published 2,923,335,408 and 64 rows of the embedding that the Hub's files add."""
+    config = read_config(FIRST_GENERATION)
+    with torch.device("meta"):
+        model = PaliGemma(config)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert count == 2_923_335_408 + 64 * 2048
+    assert parameters(config) == count

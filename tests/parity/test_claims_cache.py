@@ -1,0 +1,291 @@
+"""What explanations of PaliGemma claim of prefix and answer: who sees whom, and what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from pgcli.checkpoints import files, weights
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine.engine import Engine
+from pgcli.engine.generate import generate
+from pgcli.engine.growing import Limits
+from pgcli.engine.loading import load
+from pgcli.engine.sampling import GREEDY
+from pgcli.engine.tokens import left_pad
+from pgcli.model.cache import Cache
+from pgcli.model.paligemma import PaliGemma, prefix_sight
+from pgcli.records import Item, Picture
+from pgcli.tasks import Question
+from tests.support.random_weights import normal
+from tests.support.tiny import PATCHES, RESOLUTION
+
+PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 304, 108], [2, 108]]
+EXACT = {"rtol": 0, "atol": 1e-10}
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Path) -> PaliGemma:
+    return weights.load(tiny, files.config(tiny), dtype=torch.float64)
+
+
+@pytest.fixture
+def patch_BPD(model: PaliGemma) -> Tensor:
+    return model.encode(normal(len(PROMPTS), 3, RESOLUTION, RESOLUTION).clamp(-1, 1))
+
+
+@pytest.fixture
+def hidden(model: PaliGemma) -> Iterator[list[Tensor]]:
+    """What the decoder's first layer makes of every slot in each pass, as they come."""
+    seen: list[Tensor] = []
+    watching = model.decoder.layers[0].register_forward_hook(lambda *told: seen.append(told[-1]))
+    yield seen
+    watching.remove()
+
+
+def prefill(model: PaliGemma, patch_BPD: Tensor, prompts: list[list[int]]) -> tuple[Tensor, Cache]:
+    token_BT, is_real_BT = left_pad(prompts)
+    cache = model.cache(rows=len(prompts), slots=PATCHES + token_BT.shape[1] + 8)
+    return model.prefill(patch_BPD, token_BT, is_real_BT, cache), cache
+
+
+# --- who sees whom
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS, [[2, 300, 108]] * 3], ids=["ragged", "equal"])
+def test_the_picture_reads_the_prompt_to_its_last_token(
+    model: PaliGemma, patch_BPD: Tensor, hidden: list[Tensor], prompts: list[list[int]]
+) -> None:
+    """The prefix sees itself whole, so that the prompt tells every patch what to look for."""
+    prefill(model, patch_BPD, prompts)
+    prefill(model, patch_BPD, [prompts[0], [*prompts[1][:-1], 400], prompts[2]])
+    changed = (hidden[0] != hidden[1]).any(-1)
+    assert changed[1, :PATCHES].all()
+    assert not changed[[0, 2]].any(), "another row's prompt is nobody's business"
+
+
+def test_the_prompt_reads_every_patch_and_so_does_every_later_token(
+    model: PaliGemma, patch_BPD: Tensor
+) -> None:
+    def logits(patch_BPD: Tensor) -> Tensor:
+        first, cache = prefill(model, patch_BPD, PROMPTS[1:2])
+        steps = [model.step(torch.tensor([token]), cache) for token in (400, 401)]
+        return torch.stack([first, *steps])[..., 1:]  # the padding's own embedding is zero
+
+    before = logits(patch_BPD[:1])
+    for patch in range(PATCHES):
+        other = patch_BPD[:1].clone()
+        other[0, patch] += 1
+        assert (logits(other) != before).all(-1).all(), patch
+
+
+@pytest.mark.parametrize("place", [0, 2, 4])
+def test_an_answer_reads_only_what_came_before(
+    model: PaliGemma, patch_BPD: Tensor, place: int
+) -> None:
+    """Under training's mask, changing one token of the answer changes nothing before it."""
+    answer_BT = torch.randint(300, 700, (3, 5), generator=torch.Generator().manual_seed(0))
+    other_BT = answer_BT.clone()
+    other_BT[:, place] += 1
+    before, after = (teacher_forced(model, patch_BPD, x) for x in (answer_BT, other_BT))
+    changed = (before != after).any(-1)
+    assert not changed[:, : -5 + place].any()
+    assert changed[:, -5 + place :].all()
+
+
+def teacher_forced(model: PaliGemma, patch_BPD: Tensor, answer_BT: Tensor) -> Tensor:
+    """Hidden states of prompts and a given answer, (B, T, D), in one pass without a cache."""
+    token_BT, is_real_BT = left_pad(PROMPTS)
+    assert is_real_BT is not None
+    image_BP = is_real_BT.new_ones(patch_BPD.shape[:2])
+    answered_BT = torch.ones_like(answer_BT, dtype=torch.bool)
+    is_real_BS = torch.cat([image_BP, is_real_BT, answered_BT], dim=1)
+    is_prefix_BS = torch.cat([image_BP, is_real_BT, ~answered_BT], dim=1)
+    sight = prefix_sight(is_real_BS, is_prefix_BS, is_real_BS.cumsum(1), None)
+    everything_BT = torch.cat([token_BT, answer_BT], dim=1)
+    return model(patch_BPD, everything_BT, is_real_BS.cumsum(1), sight)
+
+
+def test_a_prompt_read_token_by_token_is_another_prompt(
+    model: PaliGemma, patch_BPD: Tensor
+) -> None:
+    """As it must be where the prefix sees itself whole; under a causal mask both ways agree."""
+    prompt = PROMPTS[1]
+    at_once, _ = prefill(model, patch_BPD[:1], [prompt])
+    by_token, cache = prefill(model, patch_BPD[:1], [prompt[:1]])
+    for token in prompt[1:]:
+        by_token = model.step(torch.tensor([token]), cache)
+    assert (at_once - by_token).abs().max() > 1e-3
+
+    token_BT = torch.tensor([prompt])
+    x_BSD = torch.cat([patch_BPD[:1], model.decoder.embed(token_BT)], dim=1)
+    cache = model.cache(rows=1, slots=x_BSD.shape[1])
+    for slot_BD in x_BSD.unbind(1):
+        last = model.decoder(slot_BD[:, None], *cache.claim(None, 1), cache)
+    is_real_BS = torch.ones(x_BSD.shape[:2], dtype=torch.bool)
+    causal = prefix_sight(is_real_BS, ~is_real_BS, is_real_BS.cumsum(1), None)
+    whole = model(patch_BPD[:1], token_BT, is_real_BS.cumsum(1), causal)
+    torch.testing.assert_close(last[:, 0], whole[:, -1], **EXACT)
+
+
+def test_what_padding_holds_changes_not_one_bit_and_no_row_is_nan(
+    model: PaliGemma, patch_BPD: Tensor, hidden: list[Tensor]
+) -> None:
+    """Its weights are exactly zero; queries on padding see the real slots, so none is empty."""
+    token_BT, is_real_BT = left_pad([[2] + [300] * 30 + [108], [108], [2, 108]])
+    assert is_real_BT is not None
+    found = []
+    for junk in (0, 1, 700):
+        cache = model.cache(rows=3, slots=PATCHES + 32)
+        filled_BT = torch.where(is_real_BT, token_BT, junk)
+        found.append(model.prefill(patch_BPD, filled_BT, is_real_BT, cache))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert all(bool(x.isfinite().all()) for x in hidden)
+
+
+# --- positions and slots
+
+
+@pytest.mark.parametrize("padding", [0, 1, 5])
+def test_positions_count_real_slots_whatever_the_padding(padding: int) -> None:
+    """From 1, each row on its own; a step takes the next number of its row."""
+    cache = unit_cache(rows=3, slots=20)
+    is_real_BL = torch.ones(3, 6 + padding, dtype=torch.bool)
+    for row, gone in enumerate([0, 2, 4]):
+        is_real_BL[row, 2 : 2 + padding + gone] = False
+    position_BL, _ = cache.claim(is_real_BL, 6 + padding)
+    assert [position_BL[n][is_real_BL[n]].tolist() for n in range(3)] == [
+        *([1, 2, 3, 4, 5, 6], [1, 2, 3, 4], [1, 2]),
+    ]
+    assert cache.claim(None, 1)[0].tolist() == [[7], [5], [3]]
+
+
+def test_the_mask_shows_real_slots_only_and_is_left_out_where_all_are_real() -> None:
+    cache = unit_cache(rows=2, slots=8)
+    assert cache.claim(None, 2)[1] == (None, None)
+    is_real_BL = torch.tensor([[True, True], [False, True]])
+    _, (mask, _) = cache.claim(is_real_BL, 2)
+    assert mask.tolist() == [[[[True] * 4]], [[[True, True, False, True]]]]
+    _, (mask, _) = cache.claim(None, 1)
+    assert mask.tolist() == [[[[True] * 5]], [[[True, True, False, True, True]]]]
+
+
+def unit_cache(*, rows: int, slots: int) -> Cache:
+    return Cache(
+        rows=rows,
+        slots=slots,
+        depth=3,
+        num_kv_heads=2,
+        head_dim=4,
+        dtype=torch.float32,
+        device="cpu",
+    )
+
+
+def test_every_layer_keeps_its_own_and_all_grow_alike() -> None:
+    cache = unit_cache(rows=2, slots=8)
+    assert cache.length == 0
+    written = []
+    for new in (3, 1, 1):
+        cache.claim(None, new)
+        written.append([torch.randn(2, 2, 2, new, 4) for _ in range(3)])
+        for layer, (key, value) in enumerate(written[-1]):
+            kept = cache.write(layer, key, value)
+            for number, found in enumerate(kept):
+                assert found.shape == (2, 2, cache.length, 4)
+                before = [one_pass[layer][number] for one_pass in written]
+                assert torch.equal(found, torch.cat(before, dim=2))
+    assert cache.length == 5
+
+
+def test_keys_and_values_are_read_where_they_lie() -> None:
+    cache = unit_cache(rows=2, slots=8)
+    cache.claim(None, 2)
+    first, _ = cache.write(1, torch.ones(2, 2, 2, 4), torch.ones(2, 2, 2, 4))
+    cache.claim(None, 1)
+    again, _ = cache.write(1, torch.ones(2, 2, 1, 4), torch.ones(2, 2, 1, 4))
+    assert first.data_ptr() == again.data_ptr()
+
+
+def test_more_slots_than_there_are_cannot_be_claimed() -> None:
+    cache = unit_cache(rows=1, slots=4)
+    cache.claim(None, 3)
+    with pytest.raises(ValueError, match="4 slots; 5"):
+        cache.claim(None, 2)
+
+
+@pytest.mark.parametrize(
+    ("depth", "kv_heads", "head_dim", "kib"),
+    [(18, 1, 256, 18), (18, 8, 256, 144), (26, 4, 256, 104), (42, 8, 256, 336), (46, 16, 128, 368)],
+)
+def test_a_slot_costs_two_numbers_per_layer_key_head_and_dimension(
+    depth: int, kv_heads: int, head_dim: int, kib: int
+) -> None:
+    """In bfloat16: 18 KiB for the first generation, an eighth of what eight heads would take."""
+    sizes = {"depth": depth, "num_kv_heads": kv_heads, "head_dim": head_dim}
+    cache = Cache(rows=4, slots=100, dtype=torch.bfloat16, device="meta", **sizes)
+    assert cache.nbytes == 4 * 100 * kib * 1024
+    assert cache.nbytes == 2 * depth * kv_heads * head_dim * 2 * 4 * 100
+
+
+# --- how much work
+
+
+def test_a_step_reads_one_token_and_scores_one_place(
+    model: PaliGemma, patch_BPD: Tensor, hidden: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the prefill scores its last place only: a row of logits is a mebibyte."""
+    scored, logits = [], model.decoder.logits
+    monkeypatch.setattr(model.decoder, "logits", lambda x: scored.append(x.shape[:-1]) or logits(x))
+    endless = Limits(4, frozenset(), model.config.decoder.vocab_size, model.config.image_token)
+    generate(model, patch_BPD, PROMPTS, list("abc"), endless, GREEDY)
+    assert [tuple(x.shape[:2]) for x in hidden] == [(3, PATCHES + 6), (3, 1), (3, 1), (3, 1)]
+    assert scored == [(3,)] * 4
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 64])
+def test_the_eye_looks_once_at_each_picture_however_often_it_is_asked(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    engine = load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=batch_size)
+    looked, look = [], engine.model.vision.forward
+
+    def watched(pixels_BCRR: Tensor) -> Tensor:
+        looked.extend(pixels_BCRR[:, 0, 0, 0].tolist())
+        return look(pixels_BCRR)
+
+    monkeypatch.setattr(engine.model.vision, "forward", watched)
+    prompts = [("caption en", "is it red?", "how many?"), ("ocr",), ("a", "b", "c", "d e f")]
+    answers = sorted(engine.ask(stream(prompts), Question("ask", None, 6)))
+    assert [place for place, _ in answers] == list(range(8))
+    assert [answer.prompt for _, answer in answers] == [p for several in prompts for p in several]
+    shades = sorted(2 * n * 50 / 255 - 1 for n in range(3))
+    assert sorted(looked) == pytest.approx(shades, abs=1e-6)
+
+
+def stream(prompts: list[tuple[str, ...]]) -> list[tuple[int, Picture]]:
+    """Grey pictures, each a shade lighter, at the places of their first rows."""
+    found, place = [], 0
+    for number, several in enumerate(prompts):
+        item = Item(number, str(number), str(number), prompts=several)
+        square = torch.full((RESOLUTION, RESOLUTION, 3), number * 50, dtype=torch.uint8).numpy()
+        found.append((place, Picture(item, RESOLUTION, RESOLUTION, square, load_ms=0.0)))
+        place += len(several)
+    return found
+
+
+def test_an_answer_is_the_same_whether_its_picture_is_shared_or_not(tiny: Path) -> None:
+    engine = load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=2)
+    prompts = ("caption en", "is it red?", "how many?")
+    shared = texts(engine, stream([prompts]))
+    alone = [texts(engine, stream([(prompt,)]))[0] for prompt in prompts]
+    assert shared == alone
+
+
+def texts(engine: Engine, pictures: list[tuple[int, Picture]]) -> list[str | None]:
+    return [answer.answer for _, answer in sorted(engine.ask(pictures, Question("ask", None, 6)))]

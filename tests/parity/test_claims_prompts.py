@@ -1,0 +1,294 @@
+"""What explanations of PaliGemma claim of its input: pixels, prompt ids, and how the two join."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tokenizers import AddedToken, Tokenizer
+from torch import Tensor
+
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine.engine import Engine
+from pgcli.engine.loading import load
+from pgcli.engine.tokens import Vocabulary, left_pad
+from pgcli.images import Limits, Square, look
+from pgcli.model.siglip import normalise
+from pgcli.records import Item, Picture
+from pgcli.tasks import Question
+from tests.support.tiny import PATCHES, RESOLUTION
+
+BOS, EOS, NEWLINE = 2, 1, 108
+HALF = torch.full((3,), 0.5)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tiny: Path) -> Vocabulary:
+    return Vocabulary.from_folder(tiny)
+
+
+@pytest.fixture(scope="module")
+def engine(tiny: Path) -> Engine:
+    return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=4)
+
+
+def stored(mode: str, colour: Any, size: tuple[int, int] = (40, 30)) -> bytes:
+    """A PNG of one colour."""
+    data = BytesIO()
+    Image.new(mode, size, colour).save(data, "PNG")
+    return data.getvalue()
+
+
+def picture(data: bytes, index: int = 0, prompts: tuple[str, ...] = ()) -> Picture:
+    item = Item(index, str(index), str(index), data=data, prompts=prompts)
+    seen = look(item, Square(RESOLUTION), Limits())
+    assert seen.fault is None
+    return seen
+
+
+def channels(mode: str, colour: Any) -> Tensor:
+    """What the eye is given of a picture of one colour: a number per channel."""
+    pixels = picture(stored(mode, colour)).pixels
+    pixels_BCRR = normalise(torch.from_numpy(pixels)[None], HALF, HALF, torch.float32)
+    assert pixels_BCRR.shape == (1, 3, RESOLUTION, RESOLUTION)
+    assert (pixels_BCRR.amax((0, 2, 3)) == pixels_BCRR.amin((0, 2, 3))).all()
+    return pixels_BCRR[0, :, 0, 0]
+
+
+# --- pixels
+
+
+def test_black_is_minus_one_and_white_is_one_and_the_middle_is_nothing() -> None:
+    assert channels("L", 0).tolist() == [-1, -1, -1]
+    assert channels("L", 255).tolist() == [1, 1, 1]
+    grey = channels("L", 127) + channels("L", 128)
+    torch.testing.assert_close(grey, torch.zeros(3), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("colour", "expected"),
+    [("red", [1, -1, -1]), ("lime", [-1, 1, -1]), ("blue", [-1, -1, 1]), ("yellow", [1, 1, -1])],
+)
+def test_the_channels_come_first_in_the_order_red_green_blue(
+    colour: str, expected: list[int]
+) -> None:
+    assert channels("RGB", colour).tolist() == expected
+
+
+def test_rows_of_pixels_stay_rows() -> None:
+    pixels = np.zeros((4, 4, 3), np.uint8)
+    pixels[1, 3, 2] = 255
+    found = normalise(torch.from_numpy(pixels)[None], HALF, HALF, torch.float32)
+    assert (found > 0).nonzero().tolist() == [[0, 2, 1, 3]]
+
+
+def test_pictures_of_any_size_and_mode_are_stacked_in_their_order(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    encode = engine.model.encode
+    monkeypatch.setattr(engine.model, "encode", lambda x: seen.append(x) or encode(x))
+    colours = [("RGB", "red", (9, 50)), ("L", 255, (80, 8)), ("1", 0, (3, 3)), ("P", 0, (64, 64))]
+    files = [stored(*colour) for colour in colours]
+    stream = [(n, picture(data, n, ("caption en",))) for n, data in enumerate(files)]
+    assert len(list(engine.ask(stream, Question("ask", None, 1)))) == 4
+    (pixels_BCRR,) = seen
+    assert pixels_BCRR.shape == (4, 3, RESOLUTION, RESOLUTION)
+    expected = [[1, -1, -1], [1, 1, 1], [-1, -1, -1], [-1, -1, -1]]
+    assert pixels_BCRR.amax((2, 3)).tolist() == pixels_BCRR.amin((2, 3)).tolist() == expected
+
+
+# --- prompt ids
+
+PROMPTS = [
+    *("caption en", "answer en how many red circles?", "detect red circle ; star", "a"),
+    *("a\n\nb", "what?!", "two  blanks", "Straße №5", "🟥", "👩‍👩‍👧", "is it 🇨🇭"),
+]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_a_prompt_is_bos_the_text_and_the_newline_as_transformers_has_it(
+    vocabulary: Vocabulary, processor: Any, prompt: str
+) -> None:
+    image = Image.new("RGB", (8, 8))
+    theirs = processor(images=image, text="<image>" + prompt)["input_ids"][0]
+    placeholder = vocabulary.id("<image>")
+    assert [placeholder] * PATCHES + vocabulary.prompt(prompt) == [int(token) for token in theirs]
+
+
+@pytest.fixture(scope="module")
+def processor(tiny: Path) -> Any:
+    from transformers import PaliGemmaProcessor
+
+    return PaliGemmaProcessor.from_pretrained(tiny)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "",
+        " ",
+        "\n",
+        "\n\n",
+        "a",
+        "a ",
+        "a\n",
+        "a\n\n\n",
+        "a.",
+        "a \t\n ",
+        "🟥",
+        "👩‍👩‍👧",
+        "a\u3000",
+        "▁",
+    ],
+)
+def test_the_newline_comes_last_and_alone(vocabulary: Vocabulary, prompt: str) -> None:
+    ids = vocabulary.prompt(prompt)
+    assert ids[-1] == NEWLINE
+    assert ids == [BOS, *vocabulary.text(prompt.strip()), NEWLINE]
+    assert ids.count(BOS) == 1
+    assert EOS not in ids
+    assert len(ids) == 2 or ids[-2] not in range(NEWLINE, NEWLINE + 31)
+
+
+def test_the_newline_stays_alone_where_the_tokenizer_would_join_it(tiny: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(tiny / "tokenizer.json"))
+    tokenizer.add_tokens([AddedToken("!\n", normalized=False, special=False)])
+    vocabulary = Vocabulary(tokenizer)
+    assert vocabulary.answer("yes!\n")[-1] == tokenizer.token_to_id("!\n")
+    assert vocabulary.prompt("yes!") == [BOS, *vocabulary.text("yes!"), NEWLINE]
+
+
+def test_an_empty_prompt_is_bos_and_the_newline(vocabulary: Vocabulary) -> None:
+    assert vocabulary.prompt("") == vocabulary.prompt(" \n\t ") == [BOS, NEWLINE]
+
+
+def test_there_are_1024_places_and_128_mask_codes_in_two_unbroken_runs(
+    vocabulary: Vocabulary,
+) -> None:
+    assert (len(vocabulary.locations), len(vocabulary.mask_codes)) == (1024, 128)
+    assert vocabulary.mask_codes.start == vocabulary.locations.stop
+    assert vocabulary.mask_codes.stop <= vocabulary.size
+    spelled = [f"<loc{n:04d}>" for n in range(1024)] + [f"<seg{n:03d}>" for n in range(128)]
+    assert vocabulary.answer("".join(spelled)) == [*vocabulary.locations, *vocabulary.mask_codes]
+    pieces = vocabulary.pieces([*vocabulary.locations, *vocabulary.mask_codes], [1.0] * 1152)
+    assert [piece.text for piece in pieces] == spelled
+
+
+# --- typed special tokens
+
+TYPED = [
+    *("<image>", "<bos>", "<eos>", "<pad>", "<unk>", "<mask>", "<start_of_turn>", "<unused7>"),
+    *("<loc0000>", "<loc1023>", "<seg000>", "<seg127>", "[@BOS@]", "<|user|>"),
+]
+
+
+@pytest.fixture(scope="module", params=["as built", "everything special"])
+def strict(request: pytest.FixtureRequest, tiny: Path) -> tuple[Vocabulary, Tokenizer]:
+    """A tokenizer with plain and special added tokens, and one where places are special too."""
+    tokenizer = Tokenizer.from_file(str(tiny / "tokenizer.json"))
+    tokenizer.add_special_tokens([AddedToken("<|user|>", normalized=False)])
+    tokenizer.add_tokens([AddedToken("<table>", normalized=False, special=False)])
+    if request.param == "everything special":
+        places = [f"<loc{n:04d}>" for n in range(1024)] + [f"<seg{n:03d}>" for n in range(128)]
+        tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in places])
+    return Vocabulary(tokenizer), tokenizer
+
+
+@pytest.mark.parametrize("typed", TYPED)
+@pytest.mark.parametrize("around", ["{}", "is {} a word?", "{}{}", "<{}>", "a{}\n\nb", "🟥{} "])
+def test_typed_control_tokens_stay_text(
+    strict: tuple[Vocabulary, Tokenizer], typed: str, around: str
+) -> None:
+    vocabulary, tokenizer = strict
+    text = around.replace("{}", typed)
+    ids = vocabulary.text(text)
+    assert tokenizer.token_to_id(typed) is not None
+    assert tokenizer.token_to_id(typed) not in ids
+    assert tokenizer.decode(ids, skip_special_tokens=False) == text
+    assert ids != vocabulary.answer(text), "the tokenizer alone would have made it a token"
+
+
+def test_every_place_and_mask_code_stays_text_when_typed(
+    strict: tuple[Vocabulary, Tokenizer],
+) -> None:
+    vocabulary, tokenizer = strict
+    every = [f"<loc{n:04d}>" for n in range(1024)] + [f"<seg{n:03d}>" for n in range(128)]
+    ids = vocabulary.text("".join(every))
+    assert not {*vocabulary.locations, *vocabulary.mask_codes} & set(ids)
+    assert tokenizer.decode(ids, skip_special_tokens=False) == "".join(every)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 31])
+def test_runs_of_newlines_and_other_plain_added_tokens_go_on_matching(
+    strict: tuple[Vocabulary, Tokenizer], length: int
+) -> None:
+    vocabulary, tokenizer = strict
+    run, newlines = NEWLINE + length - 1, "\n" * length
+    assert tokenizer.id_to_token(run) == newlines
+    text = f"a{newlines}<eos>{newlines}b <table>"
+    ids = vocabulary.text(text)
+    assert ids.count(run) == 2
+    assert ids[-1] == tokenizer.token_to_id("<table>")
+    assert EOS not in ids
+
+
+@pytest.mark.parametrize("text", ["<loc", "<loc12>", "<loc99999>", "<>", "< image>", "<Image>"])
+def test_what_only_resembles_a_control_token_is_encoded_whole(
+    vocabulary: Vocabulary, text: str
+) -> None:
+    assert vocabulary.text(text) == vocabulary.answer(text)
+
+
+# --- image and text joined
+
+
+@torch.inference_mode()
+def test_each_rows_own_picture_comes_first_unscaled_and_then_its_scaled_prompt(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, seen = engine.model, []
+    decode = model.decoder.forward
+
+    def watched(x_BSD: Tensor, position_BS: Tensor, *rest: Any, **how: Any) -> Tensor:
+        seen.append((x_BSD, position_BS))
+        return decode(x_BSD, position_BS, *rest, **how)
+
+    monkeypatch.setattr(model.decoder, "forward", watched)
+    patch_BPD = torch.randn(3, PATCHES, model.config.decoder.width)
+    token_BT, is_real_BT = left_pad([[2, 108], [2, 300, 301, 108], [2, 302, 108]])
+    model.prefill(patch_BPD, token_BT, is_real_BT, model.cache(rows=3, slots=PATCHES + 4))
+    ((x_BSD, position_BS),) = seen
+    assert torch.equal(x_BSD[:, :PATCHES], patch_BPD)
+    embedding = model.decoder.embed_tokens.weight
+    scaled = embedding[token_BT] * torch.tensor(model.config.decoder.width).sqrt()
+    assert is_real_BT is not None
+    torch.testing.assert_close(x_BSD[:, PATCHES:][is_real_BT], scaled[is_real_BT])
+    first = PATCHES + 1
+    assert position_BS[:, :PATCHES].tolist() == [list(range(1, first))] * 3
+    assert position_BS[:, PATCHES:][is_real_BT].tolist() == [
+        *(first, first + 1),
+        *(first, first + 1, first + 2, first + 3),
+        *(first, first + 1, first + 2),
+    ]
+
+
+@torch.inference_mode()
+def test_nothing_is_read_from_the_placeholders_embedding(tiny: Path) -> None:
+    """Its row scores the placeholder itself through the tied head, and touches no other logit."""
+    model = load(Checkpoint("tiny", tiny), device="cpu", dtype="float32").model
+    patch_BPD = torch.randn(1, PATCHES, model.config.decoder.width)
+    token_BT, image = torch.tensor([[2, 300, 108]]), model.config.image_token
+
+    def logits() -> Tensor:
+        return model.prefill(patch_BPD, token_BT, None, model.cache(rows=1, slots=PATCHES + 3))[0]
+
+    before = logits()
+    model.decoder.embed_tokens.weight[image] = 100 * torch.randn(model.config.decoder.width)
+    changed = logits() != before
+    assert changed.nonzero().flatten().tolist() == [image]

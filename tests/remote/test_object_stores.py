@@ -1,0 +1,322 @@
+"""Pictures in stores of the cloud are what the same ones in a folder are."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgcli.errors import NoInputError, PgcliError, UsageError
+from pgcli.records import Item
+from pgcli.remote import Reach, Unreachable
+from pgcli.sources import Reading, open_sources
+from pgcli.sources.patterns import matches
+from pgcli.sources.remote_files import fits
+from tests.support.awkward import drawing, encoded
+from tests.support.stores import S3, Files, Google, Hub, served
+
+ROOT = Path(__file__).parents[2]
+PNG, JPEG = encoded(drawing(), "PNG"), encoded(drawing(), "JPEG")
+#: Names that sort otherwise where folders are sorted apart, and that an address must escape.
+PICTURES = {
+    "a/b c.png": PNG,
+    "a-b.jpg": JPEG,
+    "a/é#?%41.png": PNG,
+    "z.jpg": JPEG,
+    "broken.png": b"x",
+}
+HIDDEN = {".h/x.png": PNG, "a/.x.png": PNG, "notes.txt": b"no picture"}
+
+
+def rows_of_tar() -> bytes:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as archive:
+        for name, data in (("0.png", PNG), ("0.json", b'{"n": 1}'), ("1.jpg", JPEG)):
+            header = tarfile.TarInfo(name)
+            header.size = len(data)
+            archive.addfile(header, io.BytesIO(data))
+    return held.getvalue()
+
+
+def parquet(count: int) -> bytes:
+    held = io.BytesIO()
+    images = [{"bytes": PNG, "path": f"{n}.png"} for n in range(count)]
+    pq.write_table(pa.table({"image": images, "label": list(range(count))}), held)
+    return held.getvalue()
+
+
+LINES = "".join(json.dumps({"image": name}) + "\n" for name in ("z.jpg", "a/é#?%41.png", "no.png"))
+FILES = {
+    **{f"photos/{name}": data for name, data in (PICTURES | HIDDEN).items()},
+    "photos/rows.jsonl": LINES.encode(),
+    "sets/x.tar": rows_of_tar(),
+    "sets/y.tar.gz": gzip.compress(rows_of_tar()),
+    "sets/z.txt": b"no rows",
+    "parts/0.parquet": parquet(2),
+    "parts/deep/1.parquet": parquet(1),
+}
+
+
+@contextmanager
+def in_moto(files: Files) -> Iterator[str]:
+    """The address of moto's S3 with these files."""
+    server_of = pytest.importorskip("moto.server", reason="moto[server] is not installed")
+    boto3 = pytest.importorskip("boto3", reason="boto3 is not installed")
+    server = server_of.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    endpoint = "http://{}:{}".format(*server.get_host_and_port())
+    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
+    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
+    client.create_bucket(Bucket="pictures")
+    for name, data in files.items():
+        client.put_object(Bucket="pictures", Key=name.removeprefix("pictures/"), Body=data)
+    try:
+        yield endpoint
+    finally:
+        server.stop()
+
+
+class Place(NamedTuple):
+    """Where files are in a store, and the environment that leads there."""
+
+    base: str
+    environment: dict[str, str]
+
+
+def place(kind: str, endpoint: str) -> Place:
+    bases = {"gs": "gs://anonymous@pictures", "hf": "hf://datasets/somebody/pictures"}
+    environment = {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "STORAGE_EMULATOR_HOST": endpoint,
+        "HF_ENDPOINT": endpoint,
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_TOKEN": "secret",
+    }
+    return Place(bases.get(kind, "s3://pictures"), environment)
+
+
+@pytest.fixture(scope="module", params=["moto", "s3", "gs", "hf"])
+def store(request: pytest.FixtureRequest) -> Iterator[Place]:
+    files = {f"pictures/{name}": data for name, data in FILES.items()}
+    kinds = {"s3": S3, "gs": Google, "hf": Hub}
+    kind = request.param
+    with in_moto(files) if kind == "moto" else served(kinds[kind], files) as endpoint:
+        yield place(kind, endpoint)
+
+
+MANY = """
+import json, sys
+from tests import pretend
+for arguments in json.loads(sys.argv[1]):
+    sys.argv[1:] = arguments
+    print(pretend.main())
+"""
+
+
+def ran(commands: list[list[str]], environment: dict[str, str], cwd: Path) -> list[str]:
+    """The exit codes of several commands in one process, which takes a second to start."""
+    run = subprocess.run(
+        [sys.executable, "-c", MANY, json.dumps(commands)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PGCLI_QUIET": "1"} | environment,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.split()
+
+
+def command(source: str, output: str, *more: str) -> list[str]:
+    options = ["--allow-urls", "--no-timing", "--model", "demo"]
+    return ["caption", source, "-o", output, *options, *more]
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def local(tmp_path: Path) -> Path:
+    root = tmp_path / "local"
+    for name, data in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+SOURCES = ["photos", "photos/**/*.png", "photos/*.jpg", "photos/rows.jsonl"]
+SOURCES += ["sets/x.tar", "sets", "parts"]
+
+
+def test_rows_are_those_of_the_same_pictures_in_a_folder(store: Place, tmp_path: Path) -> None:
+    base = local(tmp_path)
+    commands = []
+    for number, source in enumerate(SOURCES):
+        keep = ["--keep", "n"] if source.startswith("sets") else []
+        keep += ["--workers", "0" if number else "1"]
+        commands.append(command(f"{base}/{source}", f"here{number}.jsonl", *keep))
+        commands.append(command(f"{store.base}/{source}", f"there{number}.jsonl", *keep))
+    codes = ran(commands, store.environment, tmp_path)
+    assert codes[::2] == codes[1::2]
+    for number, source in enumerate(SOURCES):
+        here, there = (
+            rows(tmp_path / f"here{number}.jsonl"),
+            rows(tmp_path / f"there{number}.jsonl"),
+        )
+        assert len(there) >= 2, source
+        for row in here:
+            row["image"] = row["image"].replace(str(base), store.base)
+            row["id"] = row["id"].replace(str(base), store.base)
+        for row in (*here, *there):
+            del row["error_message"]  # of a file and of an address it says the same otherwise
+        assert there == here, source
+    written = [file.read_bytes() for file in tmp_path.rglob("there*/**/*") if file.is_file()]
+    assert written
+    assert not any(b"secret" in data for data in written)
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
+    """The files of a store that is this process's."""
+    files = {f"pictures/{name}": data for name, data in FILES.items()}
+    with served(S3, files) as endpoint:
+        for name, value in place("s3", endpoint).environment.items():
+            monkeypatch.setenv(name, value)
+        yield files
+
+
+def opened(*names: str, **options: Any) -> Any:
+    return open_sources(names, Reading(reach=Reach(), **options))
+
+
+def test_pictures_that_come_later_come_behind_those_that_were_there(
+    s3: Files, tmp_path: Path
+) -> None:
+    for name in ("s3://pictures/photos", "s3://pictures/photos/*.jpg"):
+        lists = tmp_path / f"lists{len(name)}"
+        lists.mkdir()
+        source = opened(name)
+        source.go_by(lambda number, lists=lists: lists / str(number))
+        before = [item.path for item in source]
+        s3["pictures/photos/0.jpg"] = JPEG
+        gone_on = opened(name)
+        gone_on.go_by(lambda number, lists=lists: lists / str(number))
+        assert [item.path for item in gone_on] == [*before, "s3://pictures/photos/0.jpg"]
+        assert gone_on.total == len(before) + 1
+        del s3["pictures/photos/0.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "told"),
+    [
+        ("s3://pictures/none", UsageError, "nothing at s3://pictures/none"),
+        ("s3://nobucket/*.png", UsageError, "nothing at the address"),
+        ("s3://pictures/photos/*.gif", NoInputError, "nothing matches"),
+        ("s3://pictures/photos/notes.txt", UsageError, "neither a picture nor a manifest"),
+        ("abfs://box/x.png", UsageError, "abfs addresses are not read"),
+        ("data:image/png;base64,AAAA", UsageError, "data"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(
+    s3: Files, name: str, code: type[PgcliError], told: str
+) -> None:
+    with pytest.raises(code) as problem:
+        opened(name)
+    assert told in str(problem.value)
+    assert problem.value.hint
+
+
+def test_nothing_is_asked_where_addresses_are_not_allowed(monkeypatch: Any) -> None:
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: pytest.fail("a name was resolved"))
+    for name in ("s3://pictures/photos", "hf://datasets/a/b", "https://user:secret@host/x.png"):
+        with pytest.raises(UsageError) as problem:
+            open_sources([name], Reading())
+        assert "--allow-urls" in problem.value.hint
+        assert "secret" not in str(problem.value)
+
+
+def test_a_manifest_s_paths_stay_in_its_address_s_folder(s3: Files) -> None:
+    names = ["z.jpg", "a/../z.jpg", "./z.jpg", "../x.png", "a/../../x.png", "/etc/passwd"]
+    names += ["file:///etc/passwd", "..", "a\0b", "ftp://host/x.png", "s3://pictures/photos/z.jpg"]
+    lines = "".join(json.dumps({"image": name}) + "\n" for name in names)
+    s3["pictures/photos/odd.jsonl"] = lines.replace("\\u0000", "%00").encode()
+    found = list(opened("s3://pictures/photos/odd.jsonl"))
+    codes = [item.fault.code if item.fault else None for item in found]
+    out = "path_not_allowed"
+    assert codes == [None] * 3 + [out] * 5 + [None, "url_blocked", None]
+    good = {item.path for item in found if item.fault is None and "%00" not in item.id}
+    assert good == {"s3://pictures/photos/z.jpg"}
+    assert all(item.path is None for item in found if item.fault)
+
+
+def test_a_store_that_cannot_be_reached_is_an_error_row(monkeypatch: Any) -> None:
+    for name, value in place("s3", "http://127.0.0.1:9").environment.items():
+        monkeypatch.setenv(name, value)
+    reach = Reach()
+    with reach.brought(Item(0, "x", "x", "s3://pictures/x.png")) as item:
+        assert item.fault is not None
+        assert item.fault.code == "io_error"
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+def test_what_a_store_refuses_is_told_by_its_code(monkeypatch: Any, status: int) -> None:
+    class Refusing(S3):
+        def answered(self, path: str, query: Any) -> None:
+            self.send(status)
+
+    with served(Refusing, {}) as endpoint:
+        for name, value in place("s3", endpoint).environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(Unreachable) as problem:
+            Reach().read("s3://pictures/x.png")
+    assert problem.value.fault.code == ("io_error" if status == 500 else "permission_denied")
+
+
+def test_a_file_of_a_store_larger_than_a_picture_may_be_is_not_read(s3: Files) -> None:
+    s3["pictures/large.png"] = bytes(5 * 2**20)
+    with pytest.raises(Unreachable) as problem:
+        Reach().read("s3://pictures/large.png", most=2**20)
+    assert problem.value.fault.code == "too_large"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "is_meant"),
+    [
+        ("*.png", "x.png", True),
+        ("*.png", "a/x.png", False),
+        ("**", "a/b/x.png", True),
+        ("**/*.png", "x.png", True),
+        ("**/*.png", "a/b/x.png", True),
+        ("**/*.png", ".h/x.png", False),
+        ("*.png", ".x.png", False),
+        (".*.png", ".x.png", True),
+        ("a/**/x.png", "a/x.png", True),
+        ("a/*/x.png", "a/b/c/x.png", False),
+        ("[ab]?.png", "b1.png", True),
+    ],
+)
+def test_a_pattern_means_what_it_means_in_a_folder(
+    pattern: str, path: str, is_meant: bool, tmp_path: Path, monkeypatch: Any
+) -> None:
+    assert fits(path.split("/"), pattern.split("/")) == is_meant
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).touch()
+    assert (path in matches(pattern)) == is_meant

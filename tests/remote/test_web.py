@@ -1,0 +1,432 @@
+"""Addresses of the web: whatever a server does, a picture costs its own row, and no more of it."""
+
+from __future__ import annotations
+
+import io
+import ipaddress
+import json
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgcli.errors import ManifestError, UsageError
+from pgcli.images import Limits, Square, look
+from pgcli.records import Item
+from pgcli.remote import Reach, Unreachable, connection, hosts, remote_file, web
+from pgcli.remote.addresses import folder_of, joined, path_of, without_user
+from pgcli.remote.hosts import is_public, peers
+from pgcli.sources import Reading, open_sources
+from pgcli.workers import look_ahead
+from tests.support.awkward import drawing, encoded
+from tests.support.misbehaving import Server
+
+ROOT = Path(__file__).parents[2]
+PNG = encoded(drawing(), "PNG")
+CERTIFICATE = ROOT / "tests" / "support" / "localhost.pem"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(PNG) as one:
+        yield one
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits of tenths of a second in place of seconds."""
+    monkeypatch.setattr(web, "WAITS_SECONDS", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(web, "TOTAL_SECONDS", 1.0)
+    monkeypatch.setattr(remote_file, "TOTAL_SECONDS", 1.0)
+    monkeypatch.setattr(connection, "READ_SECONDS", 0.3)
+
+
+@pytest.fixture
+def public(monkeypatch: pytest.MonkeyPatch) -> None:
+    """127.0.0.1 as if it were anybody's, and no other machine of one's own."""
+    asked = hosts.is_public
+    monkeypatch.setattr(hosts, "is_public", lambda text: text == "127.0.0.1" or asked(text))
+
+
+def looked(address: str, reach: Reach | None = None) -> str:
+    """What the picture's row says: `good`, or the code of its fault."""
+    reach = reach or Reach(allow_private_hosts=True)
+    with reach.brought(Item(0, "x", "x", address)) as item:
+        picture = look(item, Square(28), Limits())
+    return picture.fault.code if picture.fault else "good"
+
+
+@pytest.mark.parametrize(
+    ("path", "fate", "tries"),
+    [
+        ("good.png", "good", 1),
+        ("moved.png", "good", 1),
+        ("unknown.png", "missing", 1),
+        ("gone.png", "missing", 1),
+        ("forbidden.png", "permission_denied", 1),
+        ("teapot.png", "io_error", 1),
+        ("broken.png", "io_error", 4),
+        ("busy.png", "good", 2),
+        ("once.png", "good", 2),
+        ("html.png", "not_an_image", 1),
+        ("packed.png", "io_error", 1),
+        ("short.png", "io_error", 4),
+        ("less.png", "truncated", 1),
+        ("negative.png", "good", 1),
+        ("huge.png", "too_large", 1),
+        ("nonsense.png", "io_error", 1),
+        ("dropped.png", "io_error", 4),
+        ("headers_without_end.png", "io_error", 1),
+        ("ring.png", "io_error", 6),
+        ("local_file.png", "url_blocked", 1),
+    ],
+)
+def test_each_answer_of_a_server_has_its_fate(
+    server: Server, hurried: None, path: str, fate: str, tries: int
+) -> None:
+    assert looked(f"{server.url}/{path}") == fate
+    assert server.counts[f"/{path}"] == tries
+
+
+@pytest.mark.parametrize("path", ["loris.png", "drip.png", "silent.png", "more.png"])
+def test_a_server_that_takes_its_time_is_given_up(server: Server, hurried: None, path: str) -> None:
+    began = time.monotonic()
+    assert looked(f"{server.url}/{path}") == "timeout"
+    assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("path", ["endless.png", "chunks.png"])
+def test_a_body_without_end_is_read_to_the_limit(server: Server, path: str) -> None:
+    with pytest.raises(Unreachable) as problem:
+        Reach(allow_private_hosts=True).read(f"{server.url}/{path}", most=2**22)
+    assert problem.value.fault.code == "too_large"
+
+
+def test_a_server_that_names_a_time_is_asked_again_then(server: Server) -> None:
+    assert looked(f"{server.url}/often.png") == "good"
+    assert server.times[1] - server.times[0] >= 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2", 2), (" 7 ", 7), ("", None), ("soon", None), ("-1", None), ("9" * 99, 999_999_999)],
+)
+def test_a_time_to_come_back_is_understood_or_passed_over(text: str, seconds: float | None) -> None:
+    assert web.after_seconds(text) == seconds
+    assert web.after_seconds("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+
+
+@pytest.mark.parametrize("path", ["loopback.png", "metadata.png", "decimal.png"])
+def test_no_server_leads_to_a_machine_that_is_not_public(
+    server: Server, public: None, hurried: None, path: str
+) -> None:
+    assert looked(f"{server.url}/{path}", Reach()) == "url_blocked"
+    assert [asked for asked, _ in server.asked] == [f"/{path}"]
+    assert looked(f"{server.url}/moved.png", Reach()) == "good"
+
+
+def test_an_address_of_one_s_own_machine_is_not_asked_unless_allowed(server: Server) -> None:
+    for host in ("127.0.0.1", "localhost", "0", "2130706433", "0x7f.1", "[::ffff:127.0.0.1]"):
+        assert looked(f"http://{host}:{server.port}/good.png", Reach()) == "url_blocked", host
+    assert not server.asked
+
+
+def test_what_is_dialled_is_the_address_that_was_looked_at(
+    server: Server, public: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that means another machine each time it is asked for gains nothing by that."""
+    answers = iter(["127.0.0.1", "10.0.0.1", "127.0.0.1"])
+    asked: list[str] = []
+
+    def changing(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", changing)
+    dialled = []
+    connect = connection.Line._dialled
+    monkeypatch.setattr(
+        connection.Line,
+        "_dialled",
+        lambda line, known: (dialled.extend(known), connect(line, known))[1],
+    )
+    reach = Reach()
+    assert looked(f"http://pictures.test:{server.port}/good.png", reach) == "good"
+    assert asked == ["pictures.test"]
+    assert [peer.place[0] for peer in dialled] == ["127.0.0.1"]
+    assert server.asked[0][1]["host"] == f"pictures.test:{server.port}"
+    assert looked(f"http://pictures.test:{server.port}/good.png", reach) == "url_blocked"
+    assert len(dialled) == 1
+
+
+def test_a_name_with_a_single_private_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [(socket.AF_INET, 1, 6, "", (one, 80)) for one in ("93.184.216.34", "192.168.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+    with pytest.raises(Unreachable):
+        peers("pictures.test", 80, allow_private=False)
+    assert len(peers("pictures.test", 80, allow_private=True)) == 2
+
+
+PRIVATE = ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"]
+PRIVATE += ["100.64.0.0/10", "0.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4"]
+
+
+@st.composite
+def inward(draw: st.DrawFn) -> ipaddress.IPv4Address:
+    network = ipaddress.ip_network(draw(st.sampled_from(PRIVATE)))
+    offset = draw(st.integers(0, network.num_addresses - 1))
+    return ipaddress.IPv4Address(int(network[0]) + offset)
+
+
+def spellings(address: ipaddress.IPv4Address) -> list[str]:
+    """An address as the system's resolver understands it, in every way."""
+    number = int(address)
+    a, b, c, d = address.packed
+    rest = number & 0xFFFFFF
+    return [
+        str(address), str(number), hex(number), f"0{number:o}", f"{a}.{rest}", f"0x{a:x}.{rest:#x}",
+        f"{a}.{b}.{c << 8 | d}", f"0{a:o}.0{b:o}.0{c:o}.0{d:o}", f"0x{a:x}.{b}.0{c:o}.{d}",
+    ]  # fmt: skip
+
+
+@given(inward())
+def test_no_spelling_of_a_private_address_passes(address: ipaddress.IPv4Address) -> None:
+    for host in spellings(address):
+        with pytest.raises(Unreachable):
+            peers(host, 80, allow_private=False)
+
+
+@given(inward())
+def test_no_private_address_passes_inside_another(address: ipaddress.IPv4Address) -> None:
+    number = int(address)
+    for outer in (0xFFFF << 32, 0, 0x64FF9B << 96, 0x2002 << 112):
+        inner = number << 80 if outer == 0x2002 << 112 else number
+        assert not is_public(str(ipaddress.IPv6Address(outer | inner))), hex(outer)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_meant"),
+    [
+        ("93.184.216.34", True),
+        ("2606:2800:220:1:248:1893:25c8:1946", True),
+        ("::ffff:93.184.216.34", True),
+        ("64:ff9b::5db8:d822", True),
+        ("::1", False),
+        ("::", False),
+        ("fe80::1%eth0", False),
+        ("fc00::1", False),
+        ("fec0::1", False),
+        ("ff02::1", False),
+        ("64:ff9b:1::7f00:1", False),
+        ("2001:0:7f00:1::", False),
+        ("fd00:ec2::254", False),
+        ("168.63.129.16", False),
+        ("224.0.1.1", False),
+        ("nothing", False),
+    ],
+)
+def test_an_address_is_public_or_not(text: str, is_meant: bool) -> None:
+    assert is_public(text) == is_meant
+
+
+def test_a_password_goes_to_its_own_server_alone_and_is_never_shown(server: Server) -> None:
+    with Server(PNG) as other:
+        server.leads["/away.png"] = f"{other.url}/good.png"
+        server.leads["/here.png"] = "/good.png"
+        host = f"user:p%40ss@127.0.0.1:{server.port}"
+        assert looked(f"http://{host}/away.png") == "good"
+        assert looked(f"http://{host}/here.png") == "good"
+        assert [headers.get("authorization") for _, headers in server.asked] == [
+            "Basic dXNlcjpwQHNz"
+        ] * 3
+        assert "authorization" not in other.asked[0][1]
+    source = open_sources([f"http://{host}/good.png"], Reading(reach=Reach()))
+    (item,) = source
+    assert (item.id, item.image) == (f"http://127.0.0.1:{server.port}/good.png",) * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://u:p@h/x", "https://h/x"),
+        ("--x=https://u:p@q@h/x@y", "--x=https://h/x@y"),
+        ("s3://anonymous@b/k", "s3://anonymous@b/k"),
+        ("s3://key:secret@b/k@2x.png", "s3://b/k@2x.png"),
+        ("hf://datasets/a/b@main/x.png", "hf://datasets/a/b@main/x.png"),
+        ("https://h/?to=a@b.c", "https://h/?to=a@b.c"),
+        ("me@h", "me@h"),
+    ],
+)
+def test_an_address_is_shown_without_its_user(text: str, shown: str) -> None:
+    assert without_user(text) == shown
+
+
+def test_addresses_are_taken_apart_and_joined() -> None:
+    assert path_of("https://h/a%20b.PNG?x=1.gif#y.jpg") == "/a b.PNG"
+    assert folder_of("https://h/a/m.jsonl?key=a/b") == "https://h/a"
+    assert folder_of("https://h") == "https://h/"
+    assert folder_of("s3://b/m.jsonl") == "s3://b/"
+    assert joined("https://h/a", "b c?.png") == "https://h/a/b%20c%3F.png"
+    assert joined("s3://b/a", "b c?.png") == "s3://b/a/b c?.png"
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch, hurried: None
+) -> None:
+    with Server(PNG, CERTIFICATE) as server:
+        connection._trust.cache_clear()
+        assert looked(f"{server.url}/good.png") == "io_error"
+        assert not server.asked
+        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+        connection._trust.cache_clear()
+        assert looked(f"https://localhost:{server.port}/good.png") == "good"
+        assert looked(f"{server.url}/good.png") == "io_error"  # it vouches for the name alone
+        server.leads["/down.png"] = f"http://localhost:{server.port}/good.png"
+        assert looked(f"https://localhost:{server.port}/down.png") == "url_blocked"
+    connection._trust.cache_clear()
+
+
+def held(server: Server) -> Reading:
+    """A manifest, an archive and a data set on the server."""
+    lines = [{"image": name} for name in ("good.png", f"{server.url}/gone.png", "../x.png")]
+    server.files["/rows.jsonl"] = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for n in range(40):
+            header = tarfile.TarInfo(f"{n}.png")
+            header.size = len(PNG)
+            tar.addfile(header, io.BytesIO(PNG))
+    server.files["/x.tar"] = archive.getvalue()
+    table = io.BytesIO()
+    images = [{"bytes": PNG, "path": f"{n}.png"} for n in range(40)]
+    pq.write_table(pa.table({"image": images}), table, row_group_size=7)
+    server.files["/x.parquet"] = table.getvalue()
+    return Reading(reach=Reach(allow_private_hosts=True))
+
+
+@pytest.mark.parametrize("takes_ranges", [True, False])
+def test_manifests_archives_and_data_sets_are_read_from_a_server(
+    server: Server, hurried: None, takes_ranges: bool
+) -> None:
+    reading = held(server)
+    server.takes_ranges = takes_ranges
+    first, second, third = open_sources([f"{server.url}/rows.jsonl"], reading)
+    assert (first.id, first.image) == ("good.png", f"{server.url}/good.png")
+    assert (second.path, second.fault) == (f"{server.url}/gone.png", None)
+    assert third.fault is not None
+    assert third.fault.code == "path_not_allowed"
+    for name in ("x.tar", "x.parquet"):
+        items = list(open_sources([f"{server.url}/{name}"], reading))
+        assert [item.data for item in items] == [PNG] * 40, name
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "x.tar", "x.parquet"])
+def test_a_file_whose_connection_breaks_off_is_read_on(
+    server: Server, hurried: None, name: str
+) -> None:
+    reading = held(server)
+    whole = [item.data for item in open_sources([f"{server.url}/{name}"], reading)]
+    server.cut_at = [50, 700, 1, 30, 2000]
+    assert [item.data for item in open_sources([f"{server.url}/{name}"], reading)] == whole
+    assert not server.cut_at
+
+
+def test_a_file_that_changes_under_the_reader_is_noticed(server: Server, hurried: None) -> None:
+    reading = held(server)
+    server.cut_at = [700]
+    file = reading.reach.opened(f"{server.url}/x.tar", 512)
+    file.read(512)
+    server.files["/x.tar"] = server.files["/x.tar"][:-1] + b"\1"
+    with pytest.raises(Unreachable, match="changed"):
+        file.read()
+
+
+def test_a_server_that_lists_nothing_and_files_that_are_not_there_are_said(
+    server: Server, hurried: None
+) -> None:
+    reading = Reading(reach=Reach(allow_private_hosts=True))
+    for name in ("", "folder/", "*.png", "gone.jsonl", "unknown.tar", "page.html"):
+        with pytest.raises(UsageError) as problem:
+            open_sources([f"{server.url}/{name}"], reading)
+        assert problem.value.hint
+    server.files["/x.jsonl"] = b"{\n"
+    with pytest.raises(ManifestError, match="line 1"):
+        open_sources([f"{server.url}/x.jsonl"], reading)
+
+
+def test_pictures_are_fetched_many_at_once_and_come_in_order(server: Server) -> None:
+    server.pause_seconds = 0.2
+    items = [Item(n, str(n), "x", f"{server.url}/good.png?{n}") for n in range(32)]
+    began = time.monotonic()
+    found = list(
+        look_ahead(items, Looking(), workers=1, total=None, fetcher=Reach(allow_private_hosts=True))
+    )
+    assert [picture.item.index for picture in found] == list(range(32))
+    assert all(picture.fault is None and picture.item.data is None for picture in found)
+    assert all(picture.load_ms > 200 for picture in found)
+    assert time.monotonic() - began < 3.2  # half of what one after the other would take
+
+
+class Looking:
+    """A look that goes to another process."""
+
+    def __call__(self, item: Item) -> Any:
+        return look(item, Square(28), Limits())
+
+
+def test_a_run_that_ends_waits_for_no_server(server: Server) -> None:
+    items = [Item(n, str(n), "x", f"{server.url}/{name}.png") for n, name in
+             enumerate(["good", *["silent"] * 20])]  # fmt: skip
+    reach = Reach(allow_private_hosts=True)
+    pictures = look_ahead(items, Looking(), workers=1, total=None, fetcher=reach)
+    next(pictures)
+    began = time.monotonic()
+    pictures.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - began < 2
+
+
+def test_the_command_line_reads_addresses_only_where_it_is_told_to(
+    server: Server, tmp_path: Path
+) -> None:
+    host = f"http://me:secret@127.0.0.1:{server.port}"
+    names = [f"{host}/good.png", f"{host}/gone.png", "ftp://me:secret@host/x.png"]
+
+    def ran(*options: str) -> tuple[int, list[Any], str]:
+        run = subprocess.run(
+            [sys.executable, ROOT / "tests" / "support" / "pretend.py", "caption", *options],
+            input="".join(f"{name}\n" for name in names),
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        file = tmp_path / "out.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        rows = [json.loads(line)["error"] for line in lines]
+        return run.returncode, rows, run.stdout + run.stderr
+
+    output = ["-o", "out.jsonl", "--model", "demo", "--overwrite"]
+    code, errors, said = ran("-", *output)
+    assert (code, errors) == (3, ["url_blocked"] * 3)
+    code, errors, said = ran("-", *output, "--allow-urls")
+    assert (code, errors) == (3, ["url_blocked"] * 3)
+    assert not server.asked
+    code, errors, said = ran("-", *output, "--allow-urls", "--allow-private-hosts")
+    assert (code, errors) == (3, [None, "missing", "url_blocked"])
+    code, errors, said = ran(names[0], *output, "--allow-urls", "--allow-private-hosts", "-v")
+    assert (code, errors) == (0, [None]), said
+    refused, _, said_too = ran(names[0], *output)
+    assert refused == 2
+    assert "--allow-urls" in said_too
+    written = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    assert b"secret" not in written
+    assert "secret" not in said + said_too

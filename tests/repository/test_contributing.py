@@ -1,0 +1,58 @@
+"""The worked examples of CONTRIBUTING.md work: a file, a line in its table, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pgcli.cli.app import main
+from pgcli.sources import Reading, open_sources, readers
+from pgcli.views import exports
+from tests.support.exporting import detected, pictures, saved
+
+PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+
+
+def installed(heading: str, room: ModuleType, known: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the example's module where its text says, and its line into the table."""
+    part = PAGE.split(f"### {heading}\n")[1].split("\n### ")[0]
+    code = re.findall(r"^```python\n(.*?)^```$", part, re.M | re.S)[0]
+    line = re.findall(r"`__init__.py` `(.*?)`", part)[0]
+    ((key, target),) = json.loads("{" + line + "}").items()
+    name = f"{room.__name__}.{target.partition('.')[0]}"
+    module = ModuleType(name)
+    exec(compile(code, name, "exec"), module.__dict__)
+    monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(known, key, target)
+
+
+def test_a_kind_of_manifest_is_a_file_and_a_line(tmp_path, monkeypatch):
+    installed("One more kind of manifest", readers, readers.READERS, monkeypatch)
+    pictures(tmp_path)
+    (tmp_path / "few.lst").write_text("a.png\n\nsub/c.png\n../b.jpg\n")
+    for name in ("few.lst", "*.lst"):
+        source = open_sources([str(tmp_path / name)], Reading())
+        items = list(source)
+        assert source.total == 3
+        paths = [str(tmp_path / "a.png"), str(tmp_path / "sub" / "c.png"), None]
+        assert [item.path for item in items] == paths
+        assert items[2].fault is not None
+        assert items[2].fault.code == "path_not_allowed"
+
+
+def test_a_format_to_export_to_is_a_file_and_a_line(tmp_path, monkeypatch):
+    installed("One more format to export to", exports, exports.FORMATS, monkeypatch)
+    rows = saved(tmp_path / "rows.jsonl", detected(pictures(tmp_path)))
+    made = tmp_path / "made.jsonl"
+    assert main(["export", str(rows), "--to", "boxes", "-o", str(made)]) == 0
+    lines = [json.loads(line) for line in made.read_text().splitlines()]
+    assert [line["label"] for line in lines] == [
+        box["label"] for row in map(json.loads, rows.open()) for box in row["boxes"]
+    ]
+    assert all(len(line["box"]) == 4 for line in lines)

@@ -1,0 +1,159 @@
+"""docs/: the schema holds every row, the commands run, and what the pages say is so."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgcli.printable import printable
+from pgcli.records import COLUMNS, EXTRA_COLUMNS, Choice, Mask, Rle
+from pgcli.rows import Layout
+from pgcli.views.exports import FORMATS
+from tests.sinks.test_sinks import BOX, answer, refused
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+SCHEMA = json.loads((DOCS / "row.schema.json").read_text(encoding="utf-8"))
+MASKS = (Mask(tuple(range(16)), Rle((480, 640), "PPYg0")), Mask((0,) * 16), None)
+#: A row of every task, of an error, and without timing.
+ROWS = {
+    "caption": Layout().row(answer(task="caption")),
+    "ask": Layout(timing=False).row(answer(kept={"sku": 1, "more": [1]})),
+    "kept": Layout(keep=("sku",)).row(answer(kept={"sku": {"a": [1]}})),
+    "choices": Layout(extras=("choices",)).row(
+        answer(choices=(Choice("yes", -0.5, 1.0),), tokens=None, finish=None, logprob=None)
+    ),
+    "detect": Layout().row(answer(task="detect", boxes=(BOX, BOX))),
+    "segment": Layout(extras=("masks",)).row(answer(task="segment", boxes=(BOX,) * 3, masks=MASKS)),
+    "ocr": Layout().row(answer(task="ocr", answer="")),
+    "error": Layout().row(refused(prefill_ms=None, decode_ms=None)),
+    "oom": Layout().row(refused(code="oom", prefill_ms=None, decode_ms=None, width=None)),
+}
+
+
+def wrong(row: Any) -> list[str]:
+    jsonschema = pytest.importorskip("jsonschema", reason="a development dependency")
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    return [found.message for found in jsonschema.Draft202012Validator(SCHEMA).iter_errors(row)]
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_the_schema_holds_rows_of_every_task(kind: str) -> None:
+    assert wrong(json.loads(json.dumps(ROWS[kind]))) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("caption", {"answer": None}),
+        ("caption", {"task": "describe"}),
+        ("caption", {"width": "640"}),
+        ("caption", {"error": "broken"}),
+        ("detect", {"boxes": None}),
+        ("detect", {"boxes": [{"label": "cat"}]}),
+        ("error", {"answer": "a cat"}),
+        ("error", {"error_message": None}),
+        ("error", {"boxes": [ROWS["detect"]["boxes"][0]]}),
+        ("segment", {"masks": [{"codes": [1], "rle": None}]}),
+        ("choices", {"choices": [{"text": "yes"}]}),
+    ],
+)
+def test_the_schema_refuses_what_is_no_row(kind: str, changes: dict[str, Any]) -> None:
+    assert wrong(ROWS[kind] | changes)
+
+
+def test_the_schema_refuses_a_row_that_lacks_a_column() -> None:
+    for name in COLUMNS:
+        assert wrong({key: value for key, value in ROWS["ask"].items() if key != name})
+
+
+def test_schema_and_page_name_the_columns_there_are() -> None:
+    assert SCHEMA["required"] == list(COLUMNS)
+    assert list(SCHEMA["properties"]) == [*COLUMNS, *EXTRA_COLUMNS]
+    table = (DOCS / "rows.md").read_text(encoding="utf-8")
+    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert [name for cell in first for name in re.findall(r"`(\w+)`", cell)] == [
+        *COLUMNS,
+        *EXTRA_COLUMNS,
+    ]
+
+
+def test_the_schema_has_the_codes_that_the_program_has() -> None:
+    """Every code that the code names, and none of another shape."""
+    codes = set(SCHEMA["properties"]["error"]["enum"]) - {None}
+    named = set()
+    for file in (ROOT / "pgcli").rglob("*.py"):
+        named |= set(re.findall(r'Fault\(\s*"(\w+)"', file.read_text(encoding="utf-8")))
+    assert {"missing", "io_error"} <= named <= codes
+
+
+def test_the_page_of_exports_names_every_format() -> None:
+    page = (DOCS / "outputs.md").read_text(encoding="utf-8")
+    first = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert [name for cell in first for name in re.findall(r"`(\w+)`", cell)] == list(FORMATS)
+
+
+def test_every_file_that_the_pages_link_to_is_there() -> None:
+    for page in DOCS.glob("*.md"):
+        links = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
+        assert [name for name in links if "://" not in name and not (DOCS / name).exists()] == []
+
+
+# --- the commands, in their order
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+def run(folder: Path, *command: str) -> str:
+    environment = os.environ | {
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    }
+    environment |= {"HF_HOME": str(folder / "cache")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, printable(done.stderr)
+    return done.stdout
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    """A folder with the examples where the pages name them."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "runs").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("page", "made"),
+    [
+        ("rows.md", ["boxes.jsonl", "answers.parquet"]),
+        (
+            "outputs.md",
+            "boxes.jsonl coco.json yolo tasks.json imagefolder fiftyone boxes.csv captions.json "
+            "captions.tar captions/one.caption captioned.tar".split(),
+        ),
+    ],
+)
+def test_the_commands_and_scripts_of_a_page_run(page: str, made: list[str], beside: Path) -> None:
+    commands = "".join(blocks(page, "sh"))
+    shell = f'set -e; pgcli() {{ "{sys.executable}" -m pgcli "$@"; }}\n{commands}'
+    run(beside, "sh", "-c", shell)
+    assert [name for name in made if not (beside / "runs" / name).exists()] == []
+    rows = (beside / "runs" / "boxes.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [problem for line in rows for problem in wrong(json.loads(line))] == []
+    for script in blocks(page, "python"):
+        if script.startswith("boxes ="):  # of an answer at hand: tests/test_results.py runs it
+            continue
+        for name in ("datasets", "webdataset"):
+            if re.search(rf"^(from|import) {name}", script, flags=re.MULTILINE):
+                pytest.importorskip(name, reason="a development dependency")
+        assert run(beside, sys.executable, "-c", script)

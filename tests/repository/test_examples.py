@@ -1,0 +1,62 @@
+"""Every example in examples/ does what its first lines say."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def run(*command: str) -> str:
+    scripts = str(Path(sys.executable).parent)
+    environment = os.environ | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_six_lines_of_python_caption_and_detect() -> None:
+    lines = run(sys.executable, str(EXAMPLES / "six_lines.py")).splitlines()
+    assert lines[0].startswith("examples/images/one.png ")
+    assert lines[1].startswith("examples/images/turned.jpg ")
+    assert "Box(label='star'" in lines[2]
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed on this machine")
+def test_the_shell_pipeline_asks_two_questions_of_every_png() -> None:
+    lines = run("sh", str(EXAMPLES / "pipeline.sh")).splitlines()
+    pictures = sorted(f"examples/images/{file.name}" for file in EXAMPLES.glob("images/*.png"))
+    assert [line.split("\t")[0] for line in lines] == [p for p in pictures for _ in range(2)]
+    assert all(len(line.split("\t")) == 3 for line in lines)
+
+
+def test_the_parquet_round_trip_brings_kept_columns_back(tmp_path: Path) -> None:
+    table = run(sys.executable, str(EXAMPLES / "parquet_roundtrip.py"), str(tmp_path))
+    assert "split" in table
+    assert "train" in table
+
+
+def test_boxes_are_drawn_where_the_rows_say(tmp_path: Path) -> None:
+    rows, drawn = tmp_path / "boxes.jsonl", tmp_path / "drawn"
+    image = "examples/images/one.png"
+    command = ["detect", image, "--object", "star", "--model", "demo", "-o", str(rows)]
+    run(sys.executable, "-m", "pgcli", *command)
+    run(sys.executable, str(EXAMPLES / "draw_boxes.py"), str(rows), str(drawn))
+    (picture,) = drawn.iterdir()
+    with Image.open(picture) as after, Image.open(ROOT / image) as before:
+        assert after.size == before.size
+        assert after.convert("RGB").tobytes() != before.convert("RGB").tobytes()
+
+
+def test_the_example_images_can_be_made_again(tmp_path: Path) -> None:
+    run(sys.executable, str(EXAMPLES / "make_images.py"), str(tmp_path))
+    made = sorted(file.name for file in tmp_path.iterdir())
+    assert made == sorted(file.name for file in (EXAMPLES / "images").iterdir())

@@ -1,0 +1,157 @@
+"""Who may import whom: the plan of the house (CONTRIBUTING.md), held against the files."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).parents[2] / "pgcli"
+EVERYTHING = None
+
+#: What each room may import from pgcli, besides its own files and what is FREE.
+ROOMS = {
+    "records": "",
+    "errors": "",
+    "printable": "",
+    "model.keys": "",
+    "model.config": "model.keys",
+    "rle": "records",
+    "rows": "records errors",
+    "regions": "records",
+    "remote": "records errors",
+    "sources": "regions remote records errors",
+    "images": "records errors",
+    "tasks": "regions records errors",
+    "parse": "records errors",
+    "sinks": "records errors rows state",
+    "state": "records errors rows",
+    "views": "records errors images rle rows",
+    "results": "records errors rows sources sinks views",
+    "metrics": "records errors",
+    "workers": "images records errors",
+    "model": "model.config",
+    "checkpoints": "model model.config errors",
+    "engine": "model model.config checkpoints images tasks parse rle records errors",
+    "run": "records errors state",
+    "proof": "model model.config checkpoints engine images tasks records errors",
+    "bench": "model model.config checkpoints engine images tasks proof records errors",
+    "doctor": "model model.config checkpoints engine images tasks records errors",
+    "training": "model model.config checkpoints engine images records errors",
+    "cluster": "run engine sources sinks records errors",
+    "api": "run engine checkpoints remote sources workers images tasks records errors",
+    "house": "api records results",
+    "__main__": "cli",
+    "cli": EVERYTHING,
+    "builtin": "",
+}
+FREE = {"printable"}  # one function on text, which every room that shows or stores text needs
+
+FILES = sorted(HOUSE.rglob("*.py"))
+
+
+def module_of(file):
+    """The dotted name within pgcli; "" for the package itself."""
+    parts = file.relative_to(HOUSE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module):
+    if module in ROOMS:
+        return module
+    return module.partition(".")[0] or "house"
+
+
+def exists(module):
+    return (HOUSE / Path(*module.split("."))).with_suffix(".py").is_file() or (
+        HOUSE / Path(*module.split(".")) / "__init__.py"
+    ).is_file()
+
+
+def imports(source, *, package=()):
+    """The modules of pgcli that a source imports, wherever in the file it does."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            kept = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join(filter(None, (*kept, node.module)))
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            top, _, module = name.partition(".")
+            if top == "pgcli":
+                while module and not exists(module):  # a name in a module, not a module
+                    module = module.rpartition(".")[0]
+                yield module
+
+
+def trespasses(file):
+    """The imports of a file that its room is not allowed."""
+    module = module_of(file)
+    room = room_of(module)
+    if ROOMS[room] is EVERYTHING:
+        return []
+    allowed = {room, *ROOMS[room].split(), *FREE}
+    package = ("pgcli", *file.relative_to(HOUSE).parent.parts)
+    seen = set(imports(file.read_text(encoding="utf-8"), package=package))
+    return sorted(other for other in seen if room_of(other) not in allowed)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: module_of(file) or "pgcli")
+def test_every_file_has_a_room_and_imports_only_what_the_room_may(file):
+    assert room_of(module_of(file)) in ROOMS, "draw the new room on the plan first"
+    assert trespasses(file) == []
+
+
+def test_no_room_is_a_lumber_room():
+    lumber = {"utils", "util", "common", "base", "helper", "helpers", "manager", "misc"}
+    assert not lumber & {part for file in FILES for part in module_of(file).split(".")}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import pgcli.records", ["records"]),
+        ("import torch, pgcli.model.gemma as gemma", ["model.gemma"]),
+        ("from pgcli.records import Answer", ["records"]),
+        ("from pgcli import records, errors", ["records", "errors"]),
+        ("from pgcli import __version__", [""]),
+        ("from pgcli.model import gemma", ["model.gemma"]),
+        ("from .kept import text", ["sinks.kept"]),
+        ("from . import kept", ["sinks.kept"]),
+        ("from ..model.config import Config", ["model.config"]),
+        ("def f():\n    from pgcli.pipeline import run", ["run"]),
+        ("if TYPE_CHECKING:\n    from pgcli.engine import Engine", ["engine"]),
+        ("import pgclix, torch\nfrom os import path", []),
+    ],
+)
+def test_an_import_is_seen_however_it_is_written(source, found):
+    assert list(imports(source, package=("pgcli", "sinks"))) == found
+
+
+def test_a_trespass_is_found(tmp_path, monkeypatch):
+    monkeypatch.setitem(ROOMS, "run", "records errors")
+    monkeypatch.setitem(ROOMS, "sinks", "records")
+    assert trespasses(HOUSE / "sinks" / "text.py") == []
+    assert trespasses(HOUSE / "sinks" / "lines.py") == ["state.writing"]
+
+
+LIGHT = "run state rows remote results sources images workers sinks tasks parse".split()
+LIGHT += ["metrics", "printable"]
+
+
+@pytest.mark.parametrize("room", LIGHT)
+def test_decoding_and_writing_never_load_torch(room):
+    code = f"import sys, pgcli.{room}; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "transformers"} & set(run.stdout.split())
+
+
+@pytest.mark.parametrize("room", ["run", "remote", "sources", "sinks", "tasks", "parse", "errors"])
+def test_what_the_help_page_needs_loads_no_pyarrow(room):
+    code = f"import sys, pgcli.{room}; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"pyarrow", "numpy", "PIL", "ssl", "fsspec"} & set(run.stdout.split())

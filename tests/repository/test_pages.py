@@ -1,0 +1,82 @@
+"""The pages name tests and commands that exist."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+NAMED = re.compile(r"(?:tests/(?:\w+/)*)?(test_\w+\.py)((?:::\w+)*)")
+
+
+@cache
+def file_named(name: str) -> Path:
+    """The file of that name, in whichever folder of tests/ it lies."""
+    (found,) = (ROOT / "tests").rglob(name)
+    return found
+
+
+@cache
+def known_in(name: str) -> set[tuple[str, ...]]:
+    """The tests in a file, by their classes and names."""
+    found: set[tuple[str, ...]] = set()
+    for one in ast.parse(file_named(name).read_text()).body:
+        if isinstance(one, ast.FunctionDef):
+            found.add((one.name,))
+        elif isinstance(one, ast.ClassDef):
+            found.add((one.name,))
+            found |= {(one.name, f.name) for f in one.body if isinstance(f, ast.FunctionDef)}
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_that_a_page_names_is_there(page: Path) -> None:
+    for name, within in NAMED.findall(page.read_text()):
+        assert file_named(name).is_file(), name
+        if within:
+            assert tuple(within.removeprefix("::").split("::")) in known_in(name), within
+
+
+def test_the_page_of_promises_names_the_tests_that_hold_them() -> None:
+    names = NAMED.findall((ROOT / "docs" / "reliability.md").read_text())
+    assert sum(bool(within) for _, within in names) > 30
+
+
+def blocks(page: str) -> list[str]:
+    """The commands of a page, block by block."""
+    return re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.M | re.S)
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed on this machine")
+@pytest.mark.parametrize("page", ["inputs.md", "recipes.md"])
+def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for name in ("one.png", "few.jpg", "blue.png"):
+        shutil.copy(ROOT / "examples" / "images" / name, tmp_path / "photos")
+    scripts = str(Path(sys.executable).parent)
+    environment = os.environ | {
+        "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
+        "PGCLI_MODEL": "demo",
+        "PYTHONPATH": str(ROOT),
+    }
+    found = blocks(page)
+    assert len(found) >= 4
+    for block in found:
+        run = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert run.returncode == 0, f"{block}\n{run.stdout}\n{run.stderr}"

@@ -1,0 +1,688 @@
+"""Whatever the user names becomes a stream of items with the right ids, paths and faults."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pgcli.errors import ManifestError, NoInputError, UsageError
+from pgcli.records import Item
+from pgcli.sources import Reading, open_sources
+from tests.support.awkward import unprivileged
+
+ADDRESSES = ["http://x/a.jpg", "s3://b/k", "HTTPS://x", "data:image/png,x"]
+ADDRESSES += ["http://169.254.169.254/latest/meta-data/", "gs://b/k", "hf://datasets/x", "ftp://x"]
+OUTSIDE = Reading(allow_outside_root=True)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def touch(*names: str) -> None:
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(b"x")
+
+
+def items(*sources: str, reading: Reading | None = None) -> list[Item]:
+    source = open_sources(sources, reading or Reading())
+    found = list(source)
+    assert [item.index for item in found] == list(range(len(found)))
+    if "-" not in sources:
+        assert list(source) == found
+        assert source.total == len(found)
+    return found
+
+
+def ids(*sources: str, reading: Reading | None = None) -> list[str]:
+    return [item.id for item in items(*sources, reading=reading)]
+
+
+def faults(*sources: str, reading: Reading | None = None) -> list[str | None]:
+    found = items(*sources, reading=reading)
+    return [item.fault.code if item.fault else None for item in found]
+
+
+def json_lines(*rows: dict[str, Any], name: str = "m.jsonl") -> str:
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return name
+
+
+def parquet(name: str = "m.parquet", **columns: Any) -> str:
+    pq.write_table(pa.table(columns), name)
+    return name
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    def pipe(data: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    return pipe
+
+
+class TestFolders:
+    def test_pictures_come_in_code_point_order_of_their_relative_paths(self) -> None:
+        names = ["b.jpg", "a/z.png", "a.x/q.gif", "a/b/c.JPEG", "B.tif", "é.webp", "a-.bmp"]
+        touch(*(f"imgs/{name}" for name in names))
+        assert ids("imgs") == sorted(names)
+        assert [item.image for item in items("imgs/")] == [f"imgs/{name}" for name in sorted(names)]
+        assert ids(".") == sorted(f"imgs/{name}" for name in names)
+
+    def test_hidden_files_and_folders_are_left_out_and_others_counted(self) -> None:
+        touch("i/a.jpg", "i/.b.jpg", "i/.git/c.jpg", "i/notes.txt", "i/x.TXT", "i/none")
+        source = open_sources(["i"])
+        assert [item.id for item in source] == ["a.jpg"]
+        assert source.ignored == {".txt": 2, "(none)": 1}
+
+    def test_every_ending_of_the_contract_is_a_picture(self) -> None:
+        endings = "jpg jpeg jpe jfif png webp gif bmp tif tiff avif ppm pgm pbm pnm".split()
+        touch(*(f"i/a.{ending}" for ending in endings), *(f"i/b.{e.upper()}" for e in endings))
+        assert len(ids("i")) == 30
+
+    def test_several_sources_name_themselves_in_the_ids(self) -> None:
+        touch("one/a.jpg", "two/sub/a.jpg", "c.png")
+        assert ids("one/", "./two", "c.png") == ["one/a.jpg", "./two/sub/a.jpg", "c.png"]
+
+    def test_links_in_a_ring_and_upwards_are_survived(self) -> None:
+        touch("i/sub/a.jpg")
+        Path("i/sub/up").symlink_to("..")
+        Path("i/self").symlink_to(".")
+        Path("i/x.jpg").symlink_to("y.jpg")
+        Path("i/y.jpg").symlink_to("x.jpg")
+        for reading in (Reading(), OUTSIDE):
+            assert ids("i", reading=reading) == ["sub/a.jpg", "x.jpg", "y.jpg"]
+
+    def test_a_link_that_leads_outside_is_not_opened_unless_allowed(self) -> None:
+        touch("out/a.jpg", "i/b.jpg")
+        Path("i/in.jpg").symlink_to("b.jpg")
+        Path("i/out.jpg").symlink_to("../out/a.jpg")
+        assert faults("i") == [None, None, "path_not_allowed"]
+        assert "--allow-outside-root" in items("i")[2].fault.message
+        assert faults("i", reading=OUTSIDE) == [None, None, None]
+
+    def test_a_folder_outside_is_entered_once_and_only_if_allowed(self) -> None:
+        touch("out/sub/a.jpg", "i/b.jpg")
+        Path("i/l1").symlink_to("../out")
+        Path("i/l2").symlink_to("../out")
+        Path("out/back").symlink_to(".")
+        Path("out/in").symlink_to("../i")
+        assert ids("i") == ["b.jpg"]
+        assert ids("i", reading=OUTSIDE) == ["b.jpg", "l1/sub/a.jpg"]
+
+    def test_names_that_are_not_utf8_are_written_as_uris_and_read_back(self) -> None:
+        name = os.fsdecode(b"a %\xff.jpg")
+        touch(f"i/{name}", "file:odd.jpg")
+        (item,) = items("i")
+        assert (item.id, item.image) == ("file:a%20%25%FF.jpg", "file:i/a%20%25%FF.jpg")
+        assert item.path == f"i/{name}"
+        (again,) = items(item.image)
+        assert (again.id, again.image, again.path) == (item.image, item.image, item.path)
+        (absolute,) = items(str(Path("i").resolve()))
+        assert absolute.image.startswith("file:///")
+        assert items(absolute.image)[0].path == absolute.path
+        assert [item.image for item in items("*.jpg")] == ["file:file%3Aodd.jpg"]
+
+    def test_a_folder_deeper_than_python_recurses_is_read(self) -> None:
+        Path("i").mkdir()
+        start = Path.cwd()
+        os.chdir("i")
+        for _ in range(1100):
+            Path("d").mkdir()
+            os.chdir("d")
+        touch("a.jpg")
+        os.chdir(start)
+        found = ids("i")
+        subprocess.run(["rm", "-rf", "i"], check=True)  # pytest's own clean-up would recurse
+        assert found == ["d/" * 1100 + "a.jpg"]
+
+    def test_a_folder_without_pictures_says_what_was_left_out(self) -> None:
+        touch("i/rows.jsonl", "i/notes.txt")
+        with pytest.raises(NoInputError) as caught:
+            open_sources(["i"])
+        assert "1 .jsonl" in caught.value.hint
+        assert "name the file itself" in caught.value.hint
+
+    def test_a_folder_that_may_not_be_read_is_an_error_row(self, here: Path) -> None:
+        touch("i/a.jpg", "i/locked/b.jpg")
+        here.chmod(0o755)
+        Path("i/locked").chmod(0)
+        with unprivileged():
+            assert faults("i") == [None, "permission_denied"]
+        Path("i/locked").chmod(0o700)
+
+
+class TestFilesAndGlobs:
+    def test_a_file_is_named_as_given(self) -> None:
+        touch("sub/a.jpg")
+        assert [(i.id, i.image, i.path) for i in items("./sub/a.jpg")] == [("./sub/a.jpg",) * 3]
+
+    def test_a_glob_finds_pictures_and_manifests_sorted(self) -> None:
+        touch("i/b.jpg", "i/sub/a.png", "i/sub/.h.png", "i/n.txt")
+        json_lines({"image": "b.jpg", "id": "mine"}, name="i/m.jsonl")
+        assert ids("i/**/*.png") == ["i/sub/a.png"]
+        source = open_sources(["i/*"])
+        assert [item.id for item in source] == ["i/b.jpg", "mine"]
+        assert source.ignored == {".txt": 1, "(none)": 1}
+
+    def test_a_glob_passes_over_what_runs_wrote(self) -> None:
+        touch("d/a.jpg", "d/rows.jsonl", "d/rows.jsonl.pgcli/waiting.jsonl", "d/run/p.parquet")
+        touch("d/run.pgcli/run.json")
+        json_lines({"image": "b.jpg"}, name="d/m.jsonl")
+        assert ids("d/*") == ids("d/**") == ids("d/**/*") == ["d/a.jpg", "b.jpg"]
+
+    def test_two_stars_do_not_follow_links_round_and_round(self) -> None:
+        touch("i/sub/a.jpg")
+        Path("i/sub/up").symlink_to("..")
+        Path("i/sub/too").symlink_to("..")
+        assert ids("i/**/*.jpg") == ["i/sub/a.jpg"]
+        assert ids("i/**") == ids("**/*.jpg") == ids("**/**/a.*") == ["i/sub/a.jpg"]
+
+    def test_a_file_whose_name_looks_like_a_glob_is_a_file(self) -> None:
+        touch("a[1].jpg")
+        assert ids("a[1].jpg") == ["a[1].jpg"]
+
+    def test_a_glob_without_a_match_is_no_input(self) -> None:
+        with pytest.raises(NoInputError):
+            open_sources(["*.jpg"])
+
+    @pytest.mark.parametrize(
+        ("name", "word"),
+        [
+            ("gone.jpg", "does not exist"),
+            ("a.txt", "neither"),
+            ("a.tar", "tar"),
+            ("a.tar.gz", "tar"),
+            ("s3://bucket/x", "s3"),
+            ("gs://bucket/x", "gs"),
+            ("hf://datasets/x", "hf"),
+            ("https://x.y/a.jpg", "https"),
+        ],
+    )
+    def test_what_cannot_be_read_is_refused_by_name(self, name: str, word: str) -> None:
+        touch("a.txt", "a.tar", "a.tar.gz")
+        with pytest.raises(UsageError, match=word) as caught:
+            open_sources([name])
+        assert caught.value.hint
+
+    def test_columns_of_a_folder_are_refused(self) -> None:
+        touch("i/a.jpg")
+        for reading in (Reading(keep=("x",)), Reading(fields=("x",)), Reading(wants_prompts=True)):
+            with pytest.raises(UsageError):
+                open_sources(["i"], reading)
+
+
+class TestManifests:
+    def test_paths_are_relative_to_the_manifests_folder(self) -> None:
+        json_lines({"image": "x/a.jpg"}, {"image": "./b.jpg", "id": 7}, name="d/m.jsonl")
+        first, second = items("./d/m.jsonl")
+        assert (first.id, first.image, first.path) == ("x/a.jpg", "./d/x/a.jpg", "./d/x/a.jpg")
+        assert (second.id, second.image) == ("7", "./d/./b.jpg")
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "../a.jpg",
+            "/etc/passwd",
+            "x/../../a.jpg",
+            "C:\\a.jpg",
+            "\\\\srv\\a.jpg",
+            "a\0.jpg",
+            "out/a.jpg",
+            "file:///etc/passwd",
+            "file:%2e%2e/a.jpg",
+            "..",
+        ],
+    )
+    def test_a_path_that_leads_outside_is_not_opened(self, path: str) -> None:
+        touch("elsewhere/a.jpg", "d/in.jpg")
+        Path("d/out").symlink_to("../elsewhere")
+        name = json_lines({"image": path}, {"image": "in.jpg"}, name="d/m.jsonl")
+        assert faults(name) == ["path_not_allowed", None]
+        assert items(name)[0].path is None
+        if "\0" not in path:
+            assert faults(name, reading=OUTSIDE) == [None, None]
+
+    def test_an_absolute_path_inside_is_allowed(self) -> None:
+        path = str(Path("d/in.jpg").resolve())
+        assert faults(json_lines({"image": path}, name="d/m.jsonl")) == [None]
+
+    @pytest.mark.parametrize("url", ADDRESSES)
+    def test_addresses_in_rows_are_not_fetched(self, url: str) -> None:
+        assert faults(json_lines({"image": url}), reading=OUTSIDE) == ["url_blocked"]
+
+    def test_a_row_without_a_picture_is_an_error_row(self) -> None:
+        name = json_lines({"image": None}, {"image": ""}, {"id": "n"}, {"image": "a.jpg"})
+        assert faults(name) == ["missing", "missing", "missing", None]
+        assert ids(name) == ["0", "1", "n", "a.jpg"]
+
+    @pytest.mark.parametrize("type_", [pa.binary(), pa.large_binary(), pa.binary_view()])
+    def test_bytes_are_handed_on(self, type_: pa.DataType) -> None:
+        name = parquet(image=pa.array([b"abc", None, b""], type_))
+        first, second, third = items(name)
+        assert (first.data, first.id, first.image, first.path) == (b"abc", "0", name, None)
+        assert second.fault == third.fault is not None
+
+    @pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.string_view()])
+    def test_every_kind_of_text_column_holds_paths(self, type_: pa.DataType) -> None:
+        assert ids(parquet(image=pa.array(["a.jpg", "b.jpg"], type_))) == ["a.jpg", "b.jpg"]
+
+    def test_the_datasets_librarys_pictures_are_read(self) -> None:
+        rows = [
+            {"bytes": b"x", "path": "../label.png"},
+            {"bytes": None, "path": "a.png"},
+            {"bytes": b"y", "path": None},
+            None,
+        ]
+        found = items(parquet(image=rows))
+        assert [item.id for item in found] == ["../label.png", "a.png", "2", "3"]
+        assert [item.image for item in found] == ["../label.png", "a.png", *["m.parquet"] * 2]
+        assert [item.data for item in found] == [b"x", None, b"y", None]
+        assert [item.path for item in found] == [None, "a.png", None, None]
+
+    def test_columns_are_renamed_kept_and_offered_to_prompts(self) -> None:
+        row = {"file": "a.jpg", "key": "k1", "q": "what?", "n": {"x": [1, None]}, "f": 2.5}
+        reading = Reading(
+            image_column="file",
+            id_column="key",
+            prompt_column="q",
+            keep=("n", "f"),
+            fields=("f",),
+            wants_prompts=True,
+        )
+        for name in (json_lines(row), parquet(**{key: [value] for key, value in row.items()})):
+            source = open_sources([name], reading)
+            assert source.has_prompts
+            (item,) = source
+            assert (item.id, item.image, item.prompts) == ("k1", "a.jpg", ("what?",))
+            assert (item.kept, item.fields) == ({"n": {"x": [1, None]}, "f": 2.5}, {"f": 2.5})
+
+    def test_prompts_wait_until_they_are_wanted(self) -> None:
+        name = json_lines({"image": "a.jpg", "prompt": "x"}, {"image": "b.jpg"})
+        assert open_sources([name]).has_prompts
+        assert items(name)[0].prompts == ()
+        with pytest.raises(ManifestError, match="line 2"):
+            open_sources([name], Reading(wants_prompts=True))
+
+    def test_kept_values_can_be_written(self) -> None:
+        values = [float("nan"), float("inf")]
+        name = parquet(image=["a.jpg"], a=[values], b=[b"\xff"], c=[pa.scalar(5, pa.date32())])
+        (item,) = items(name, reading=Reading(keep=("a", "b", "c")))
+        assert json.dumps(item.kept, allow_nan=False)
+        assert pa.Table.from_pylist([item.kept])
+
+    @pytest.mark.parametrize(
+        "reading",
+        [
+            Reading(keep=("nope",)),
+            Reading(fields=("nope",)),
+            Reading(image_column="nope"),
+            Reading(id_column="nope"),
+            Reading(wants_prompts=True, prompt_column="nope"),
+        ],
+    )
+    def test_an_unknown_column_is_refused_with_those_that_exist(self, reading: Reading) -> None:
+        Path("m.csv").write_text("image,size\na.jpg,3\n")
+        names = [parquet(image=["a.jpg"], size=[3]), "m.csv"]
+        if not reading.wants_prompts:
+            names.append(json_lines({"image": "a.jpg", "size": 3}))
+        for name in names:
+            with pytest.raises(UsageError, match="nope") as caught:
+                open_sources([name], reading)
+            assert "image, size" in caught.value.hint
+
+    def test_an_id_given_twice_is_refused_with_both_rows(self) -> None:
+        rows = [{"image": "a.jpg", "id": n} for n in (1, 2, "3", 4, 3)]
+        with pytest.raises(ManifestError, match=r"'3' twice: line 3 and line 5"):
+            open_sources([json_lines(*rows)])
+        with pytest.raises(ManifestError, match=r"'x' twice: row 1 and row 3"):
+            open_sources([parquet(image=["a"] * 3, id=["x", "y", "x"])])
+
+    def test_equal_hashes_of_different_ids_are_no_duplicates(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("pgcli.sources.manifest.digest", lambda text: len(text))
+        rows = [{"image": "a.jpg", "id": str(n)} for n in range(100)]
+        assert len(items(json_lines(*rows))) == 100
+        with pytest.raises(ManifestError, match="'7' twice"):
+            open_sources([json_lines(*rows, {"image": "a.jpg", "id": 7})])
+
+    def test_a_path_given_twice_is_fine(self) -> None:
+        assert ids(json_lines({"image": "a.jpg"}, {"image": "a.jpg"})) == ["a.jpg", "a.jpg"]
+
+    @pytest.mark.parametrize(
+        ("text", "word"),
+        [
+            (b'{"image": "a.jpg"}\n{"image":\n', "line 2"),
+            (b'{"image": "a.jpg"}\n\n["a.jpg"]\n', "line 3"),
+            (b'{"image": "a\0.jpg"}\n', "NUL"),
+            (b'{"image": "a.jpg", "n": NaN}\n', "NaN"),
+            (b'{"image": "a.jpg", "image": "b.jpg"}\n', "twice"),
+            (b'{"image": "\\ud800.jpg"}\n', "surrogate"),
+            (b'{"image": 5}\n', "line 1"),
+            (b'{"image": "a.jpg", "id": null}\n', "line 1"),
+            (b'{"image": "a.jpg", "id": true}\n', "line 1"),
+            (b'{"image": "a\xff.jpg"}\n', "UTF-8"),
+            ('{"image": "a.jpg"}\n'.encode("utf-16"), "UTF-16"),
+            ('{"image": "a.jpg"}\n'.encode("utf-16-le"), "NUL"),
+            ('{"image": "a.jpg"}\n'.encode("utf-32"), "UTF-16"),
+            (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "line 1"),
+            (b'{"image": "a.jpg", "a": ' + b"[" * 64 + b"]" * 64 + b"}\n", "line 1.*deeply"),
+            (b'{"image": "a.jpg", "a": ' + b'{"b":' * 900 + b"1" + b"}" * 901, "line 1.*deeply"),
+            (b'{"image": ' + b"9" * 5000 + b"}\n", "line 1"),
+        ],
+    )
+    def test_a_broken_line_is_named(self, text: bytes, word: str) -> None:
+        Path("m.jsonl").write_bytes(text)
+        with pytest.raises(ManifestError, match=word):
+            open_sources(["m.jsonl"])
+
+    def test_a_byte_order_mark_is_no_part_of_the_first_line(self) -> None:
+        Path("m.jsonl").write_bytes(b'\xef\xbb\xbf{"image": "a.jpg"}\n')
+        assert ids("m.jsonl") == ["a.jpg"]
+
+    def test_a_kept_value_as_deep_as_is_allowed_can_be_written(self) -> None:
+        deep = json.loads("[" * 63 + "]" * 63)
+        (item,) = items(json_lines({"image": "a.jpg", "a": deep}), reading=Reading(keep=("a",)))
+        assert item.kept == {"a": deep}
+        assert pa.Table.from_pylist([{"a": item.kept["a"]}]).num_rows == 1
+
+    def test_a_row_of_endless_lines_is_not_read_to_its_end(self) -> None:
+        with open("m.csv", "wb") as file:
+            file.write(b'image\n"')
+            for _ in range(40):
+                file.write(b'x","\n' * 2**17)
+        with pytest.raises(ManifestError, match="the row is longer than 16 MiB"):
+            open_sources(["m.csv"])
+
+    def test_a_million_columns_are_counted(self) -> None:
+        header = ",".join(["image", *map(str, range(10**6))])
+        Path("m.csv").write_text(f"{header}\na.jpg\n")
+        with pytest.raises(ManifestError, match=r"line 2: it has 1 columns, and .* 1000001"):
+            open_sources(["m.csv"])
+
+    def test_a_line_without_end_is_not_read_to_its_end(self) -> None:
+        with open("m.jsonl", "wb") as file:
+            file.truncate(2**33)
+        with pytest.raises(ManifestError, match=r"line 1.*16 MiB"):
+            open_sources(["m.jsonl"])
+
+    @pytest.mark.parametrize(
+        ("text", "word"),
+        [
+            (b"", "empty"),
+            (b"image,id\na.jpg,1\nb.jpg\n", "line 3"),
+            (b"image,image\na.jpg,b.jpg\n", "twice"),
+            (b'image\n"a.jpg\n', "line"),
+            (b"image\na\0.jpg\n", "NUL"),
+            (b"image\na\xff.jpg\n", "UTF-8"),
+            ("image\na.jpg\n".encode("utf-16"), "UTF-16"),
+        ],
+    )
+    def test_a_broken_table_is_named_by_its_line(self, text: bytes, word: str) -> None:
+        Path("m.csv").write_bytes(text)
+        with pytest.raises(ManifestError, match=word):
+            open_sources(["m.csv"])
+
+    def test_a_table_with_a_mark_quotes_and_line_breaks_is_read(self) -> None:
+        Path("m.csv").write_bytes('\ufeffimage,note\r\n"a,b.jpg","two\r\nlines"\r\n'.encode())
+        (item,) = items("m.csv", reading=Reading(keep=("note",)))
+        assert (item.id, item.kept) == ("a,b.jpg", {"note": "two\r\nlines"})
+        Path("m.tsv").write_text("image\tid\na.jpg\t1\n\n")
+        assert ids("m.tsv") == ["1"]
+
+    def test_a_parquet_file_that_is_cut_is_refused(self) -> None:
+        whole = Path(parquet(image=["a.jpg"] * 1000)).read_bytes()
+        Path("m.parquet").write_bytes(whole[:-20])
+        with pytest.raises(ManifestError):
+            open_sources(["m.parquet"])
+
+    @pytest.mark.parametrize("kind", ["text", "bytes", "struct"])
+    def test_a_dictionary_does_not_fill_the_memory(self, kind: str) -> None:
+        """A file of two kilobytes spells 64 MiB for each of its rows."""
+        word = pa.array([b"x" * 2**26] if kind != "text" else ["x" * 2**26])
+        rows = pa.DictionaryArray.from_arrays(pa.array([0] * 24, pa.int32()), word)
+        if kind == "struct":
+            rows = pa.StructArray.from_arrays([rows], names=["bytes"])
+        pq.write_table(pa.table({"image": rows}), "m.parquet", compression="zstd")
+        assert Path("m.parquet").stat().st_size < 10_000
+        program = """
+from pathlib import Path
+from pgcli.sources import open_sources
+source = open_sources(["m.parquet"])
+for item in source:
+    if item.index == 2:
+        break
+# not ru_maxrss: that of a process that was spawned begins with its parent's
+print(source.total, *[
+    line.split()[1] for line in Path("/proc/self/status").open() if "VmHWM" in line
+])
+"""
+        told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+        total, kibibytes = map(int, told.stdout.split())
+        assert total == 24
+        assert kibibytes < 2**20
+
+    def test_more_rows_than_anybody_asks_about_are_refused(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        name = parquet(image=["a.jpg"] * 4)
+        monkeypatch.setattr("pgcli.sources.readers.parquet.MOST_ROWS", 3)
+        with pytest.raises(ManifestError, match="says that it has 4 rows"):
+            open_sources([name])
+
+    def test_a_column_named_twice_is_refused(self) -> None:
+        table = pa.table([pa.array(["a.jpg"]), pa.array(["b.jpg"])], names=["image", "image"])
+        pq.write_table(table, "m.parquet")
+        with pytest.raises(ManifestError, match="'image' twice"):
+            open_sources(["m.parquet"])
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            pa.array([2**31 - 1], pa.date32()),
+            pa.array([2**60], pa.date64()),
+            pa.array([2**62], pa.duration("s")),
+            pa.array([0], pa.timestamp("s", tz="Nowhere/Atlantis")),
+        ],
+        ids=lambda values: str(values.type),
+    )
+    def test_a_value_that_python_cannot_hold_is_told_with_its_row(self, values: pa.Array) -> None:
+        name = parquet(image=["a.jpg"], kept=values)
+        with pytest.raises(ManifestError, match=r"m\.parquet, after row 0"):
+            open_sources([name], Reading(keep=("kept",)))
+
+    @pytest.mark.parametrize(
+        ("name", "is_read"),
+        [
+            ("arrow.py_extension_type", True),
+            ("evil.unknown", True),
+            ("arrow.uuid", False),
+            ("arrow.fixed_shape_tensor", False),
+        ],
+    )
+    def test_what_a_column_says_of_its_type_runs_nothing(self, name: str, is_read: bool) -> None:
+        pickled = b"\x80\x04cos\nmkdir\n(S'exploded'\ntR."
+        told = {"ARROW:extension:name": name, "ARROW:extension:metadata": pickled}
+        schema = pa.schema([pa.field("image", pa.string(), metadata=told)])
+        pq.write_table(pa.table([pa.array(["a.jpg"])], schema=schema), "m.parquet")
+        if is_read:
+            assert ids("m.parquet") == ["a.jpg"]
+        else:
+            with pytest.raises(ManifestError, match="no readable Parquet"):
+                open_sources(["m.parquet"])
+        assert not Path("exploded").exists()
+
+    def test_a_path_longer_than_any_file_s_costs_no_time(self) -> None:
+        name = json_lines({"image": "../" * 10**6}, {"image": "a/" * 10**6}, {"image": "a.jpg"})
+        began = time.monotonic()
+        assert faults(name) == ["missing", "missing", None]
+        assert time.monotonic() - began < 10
+
+    def test_an_image_column_of_numbers_is_refused(self) -> None:
+        with pytest.raises(ManifestError, match="neither a path nor bytes"):
+            open_sources([parquet(image=[1, 2])])
+
+    def test_an_empty_manifest_is_no_input(self) -> None:
+        Path("m.csv").write_text("image\n")
+        Path("m.jsonl").write_text("\n")
+        for name in ("m.csv", "m.jsonl", parquet(image=pa.array([], pa.string()))):
+            with pytest.raises(NoInputError):
+                open_sources([name])
+
+    def test_a_manifest_in_a_pipe_is_refused_with_the_way_out(self) -> None:
+        os.mkfifo("m.jsonl")
+        with pytest.raises(UsageError) as caught:
+            open_sources(["m.jsonl"])
+        assert "`-`" in caught.value.hint
+
+    @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+    def test_many_rows_take_no_more_memory_than_few(self, kind: str) -> None:
+        count = 200_000
+        if kind == "jsonl":
+            with open("m.jsonl", "w") as file:
+                for n in range(count):
+                    file.write(f'{{"image": "{n}.jpg", "id": {n}}}\n')
+        else:
+            numbers = range(count)
+            parquet(image=[f"{n}.jpg" for n in numbers], id=[f"row {n}" for n in numbers])
+        resident = psutil.Process().memory_info
+        before = resident().rss
+        source = open_sources([f"m.{kind}"], OUTSIDE)
+        grown = [resident().rss - before for item in source if item.index % 10_000 == 0]
+        assert source.total == count
+        assert len(grown) == 20
+        assert max(grown) < 32 * 2**20
+
+
+SAFE = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+NAMES = st.text(SAFE, min_size=1).filter(lambda text: ":" not in text)
+ROWS = st.lists(st.tuples(NAMES, st.text(SAFE)), min_size=1, unique_by=lambda row: row[1])
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ROWS)
+def test_every_manifest_gives_the_same_ids_and_paths(rows: list[tuple[str, str]]) -> None:
+    records = [{"image": image, "id": id_} for image, id_ in rows]
+    with open("m.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, ["image", "id"], quoting=csv.QUOTE_ALL)
+        writer.writeheader()
+        writer.writerows(records)
+    columns = {"image": [image for image, _ in rows], "id": [id_ for _, id_ in rows]}
+    for name in (json_lines(*records), "m.csv", parquet(**columns)):
+        found = items(name, reading=OUTSIDE)
+        assert [(item.path, item.id) for item in found] == rows
+        assert [item.image for item in found] == [image for image, _ in rows]
+
+
+@given(st.binary(min_size=1).filter(lambda raw: b"\0" not in raw))
+def test_every_path_is_written_as_utf8_and_read_back(raw: bytes) -> None:
+    from pgcli.sources.paths import real, shown
+
+    path = os.fsdecode(raw)
+    written = shown(path)
+    assert written.encode()
+    assert real(written) == path
+
+
+class TestStandardInput:
+    def test_a_line_is_a_path_as_given(self, typed: Callable[[bytes], None]) -> None:
+        typed(b"a.jpg\r\n\n  \n/b c/d.png\n../e.gif")
+        found = items("-")
+        assert [item.id for item in found] == ["a.jpg", "/b c/d.png", "../e.gif"]
+        assert [item.path for item in found] == [item.image for item in found]
+
+    def test_nul_separated_names_are_never_json(self, typed: Callable[[bytes], None]) -> None:
+        typed(b'a\nb.jpg\0{"image": "x"}\0\0c.jpg')
+        assert ids("-", reading=Reading(nul=True)) == ["a\nb.jpg", '{"image": "x"}', "c.jpg"]
+
+    def test_a_json_object_is_a_row(self, typed: Callable[[bytes], None]) -> None:
+        typed(b'{"image": "/x/a.jpg", "id": 5, "prompt": "why?", "n": 1}\n')
+        source = open_sources(["-"], Reading(keep=("n",), fields=("n",), wants_prompts=True))
+        assert source.total is None
+        (item,) = source
+        assert (item.id, item.path, item.prompts) == ("5", "/x/a.jpg", ("why?",))
+        assert (item.kept, item.fields, item.fault) == ({"n": 1}, {"n": 1}, None)
+
+    def test_a_path_that_begins_with_a_brace_is_a_path_if_it_exists(
+        self, typed: Callable[[bytes], None]
+    ) -> None:
+        touch("{a}.jpg")
+        typed(b"{a}.jpg\n{b}.jpg\n")
+        found = iter(open_sources(["-"]))
+        assert next(found).path == "{a}.jpg"
+        with pytest.raises(ManifestError, match="line 2"):
+            next(found)
+
+    def test_undecodable_paths_and_uris_are_read(self, typed: Callable[[bytes], None]) -> None:
+        typed(b"\xff.jpg\nfile:%FE.jpg\nhttp://x/a.jpg\n")
+        first, second, third = items("-")
+        assert (first.image, first.path) == ("file:%FF.jpg", "\udcff.jpg")
+        assert (second.image, second.path) == ("file:%FE.jpg", "\udcfe.jpg")
+        assert third.fault is not None
+        assert third.fault.code == "url_blocked"
+
+    @pytest.mark.parametrize(
+        ("line", "reading"),
+        [
+            (b'{"image": "a.jpg"}', Reading(keep=("n",))),
+            (b'{"image": "a.jpg"}', Reading(fields=("n",))),
+            (b'{"image": "a.jpg"}', Reading(wants_prompts=True)),
+            (b'{"picture": "a.jpg"}', Reading()),
+            (b"a.jpg", Reading(wants_prompts=True)),
+            (b"a.jpg", Reading(keep=("n",))),
+        ],
+    )
+    def test_a_line_that_lacks_what_is_wanted_is_named(
+        self, typed: Callable[[bytes], None], line: bytes, reading: Reading
+    ) -> None:
+        typed(b"\n" + line)
+        with pytest.raises(UsageError, match="line 2"):
+            list(open_sources(["-"], reading))
+
+    def test_it_can_be_named_once(self, typed: Callable[[bytes], None]) -> None:
+        typed(b"a.jpg\n")
+        with pytest.raises(UsageError):
+            open_sources(["-", "-"])
+
+    def test_its_items_are_numbered_after_those_before(
+        self, typed: Callable[[bytes], None]
+    ) -> None:
+        touch("x.jpg", "i/y.jpg")
+        typed(b"a.jpg\n")
+        assert ids("x.jpg", "-", "i") == ["x.jpg", "a.jpg", "i/y.jpg"]
+
+    def test_a_line_counts_before_the_next_one_came(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        out, into = os.pipe()
+        with os.fdopen(out) as reader, os.fdopen(into, "wb", 0) as writer:
+            monkeypatch.setattr(sys, "stdin", reader)
+            found = iter(open_sources(["-"]))
+            writer.write(b"a.jpg\nb.j")
+            assert next(found).id == "a.jpg"
+            threading.Timer(0.1, writer.write, [b"pg\n"]).start()
+            assert next(found).id == "b.jpg"
+
+    def test_closed_standard_input_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdin", None)
+        with pytest.raises(UsageError, match="closed"):
+            open_sources(["-"])

@@ -1,0 +1,444 @@
+"""Archives and data sets as sources: their samples are rows, and what is hostile costs itself."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgcli.cli.app import main
+from pgcli.errors import ManifestError, NoInputError, UsageError
+from pgcli.images import Limits, Square, look
+from pgcli.sources import Reading, open_sources
+from pgcli.sources.readers.reader import Manifest
+from pgcli.sources.readers.tar import TAR
+from tests.sources.test_sources import faults, ids, items
+from tests.support.awkward import drawing, encoded
+
+JPEG, PNG = encoded(drawing(), "JPEG"), encoded(drawing(), "PNG")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def tar(*members: tuple[str, bytes], name: str = "x.tar", mode: str = "w") -> str:
+    with tarfile.open(name, mode) as archive:  # type: ignore[call-overload]
+        for member, data in members:
+            header = tarfile.TarInfo(member)
+            header.size = len(data)
+            archive.addfile(header, io.BytesIO(data))
+    return name
+
+
+def special(change: Callable[[tarfile.TarInfo], None], name: str = "odd.jpg") -> str:
+    """An archive of one member whose header is changed, between two that are sound."""
+    with tarfile.open("x.tar", "w") as archive:
+        for member in ("a.jpg", name, "z.jpg"):
+            header = tarfile.TarInfo(member)
+            header.size = len(JPEG)
+            data: io.BytesIO | None = io.BytesIO(JPEG)
+            if member == name:
+                change(header)
+                data = data if header.size == len(JPEG) and header.isreg() else None
+            archive.addfile(header, data)
+    return "x.tar"
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [("x.tar", "w"), ("x.tar.gz", "w:gz"), ("X.TGZ", "w:gz")]
+)
+def test_samples_are_rows_with_their_texts_as_columns(name: str, mode: str) -> None:
+    tar(
+        ("a/01.jpg", JPEG),
+        ("a/01.json", b'{"prompt": "what?", "place": "Rome"}'),
+        ("a/01.txt", "gr\u00fcn".encode()),
+        ("a/02.png", PNG),
+        ("a/02.json", b'{"prompt": "who?", "place": "Oslo"}'),
+        ("a/02.txt", b"red"),
+        name=name,
+        mode=mode,
+    )
+    reading = Reading(wants_prompts=True, keep=("place", "txt"))
+    first, second = items(name, reading=reading)
+    assert first.id == first.image == f"{name}/a/01.jpg"
+    assert (first.data, second.data) == (JPEG, PNG)
+    assert (first.prompts, second.prompts) == (("what?",), ("who?",))
+    assert first.kept == {"place": "Rome", "txt": "gr\u00fcn"}
+    assert second.kept == {"place": "Oslo", "txt": "red"}
+    picture = look(first, Square(28), Limits())
+    assert (picture.width, picture.height) == (40, 30)
+
+
+def test_an_id_of_its_own_names_a_sample_and_may_be_given_once() -> None:
+    tar(("1.jpg", JPEG), ("1.json", b'{"id": "x"}'), ("2.json", b'{"id": "y"}'), ("2.jpg", JPEG))
+    assert ids("x.tar") == ["x", "y"]
+
+
+def test_an_id_that_another_sample_gave_before_is_not_taken_again() -> None:
+    three = [((f"{n}.jpg", JPEG), (f"{n}.json", b'{"id": "x", "no": "y"}')) for n in range(3)]
+    tar(*three[0], *three[1], ("own.jpg", JPEG), ("own.json", b'{"id": "z"}'), *three[2])
+    source = open_sources(["x.tar"])
+    expected = ["x", "x.tar/1.jpg", "z", "x.tar/2.jpg"]
+    assert [[item.id for item in source] for _ in range(2)] == [expected] * 2
+    with pytest.raises(ManifestError, match="gives the id 'y' twice"):
+        open_sources(["x.tar"], Reading(id_column="no"))
+
+
+@pytest.mark.parametrize("bad", ["null", "{}", "[1]", "true", "NaN"])
+def test_an_id_that_is_none_is_refused_only_where_its_column_was_named(bad: str) -> None:
+    tar(("1.jpg", JPEG), ("1.json", f'{{"id": {bad}, "no": {bad}}}'.encode()))
+    assert ids("x.tar") == ["x.tar/1.jpg"]
+    with pytest.raises(ManifestError, match="neither text nor a number"):
+        open_sources(["x.tar"], Reading(id_column="no"))
+
+
+def test_members_that_make_no_sample_are_passed_over() -> None:
+    tar(
+        ("README.md", b"# hi"),
+        ("._1.jpg", b"rubbish of a mac"),
+        ("1.jpg", JPEG),
+        ("1.seg.png", PNG),
+        ("1.pickle", b"\x80\x04cos\nsystem\n"),
+        ("1.pyd", b"\x80\x04"),
+        ("2.txt", b"no picture"),
+        (".hidden/3.jpg", JPEG),
+        ("deep/nested.tar", b"\0" * 1024),
+        ("4.JPEG", JPEG),
+    )
+    assert ids("x.tar") == ["x.tar/1.jpg", "x.tar/4.JPEG"]
+
+
+def test_several_archives_have_ids_of_their_own_and_a_pattern_finds_them() -> None:
+    for number in range(3):
+        tar(("0.jpg", JPEG), ("1.jpg", JPEG), name=f"shard-{number}.tar")
+    named = [f"shard-{n}.tar/{k}.jpg" for n in range(3) for k in range(2)]
+    assert ids("shard-*.tar") == named
+    Path("folder").mkdir()
+    for number in range(3):
+        Path(f"shard-{number}.tar").rename(f"folder/shard-{number}.tar")
+    assert ids("folder") == [f"folder/{name}" for name in named]
+
+
+def test_a_folder_of_archives_has_them_all_and_tells_what_is_left_out() -> None:
+    Path("set/deep.tar/more").mkdir(parents=True)
+    for name, mode in (
+        ("a.tar", "w"),
+        ("deep.tar/b.tar.gz", "w:gz"),
+        ("deep.tar/more/C.TGZ", "w:gz"),
+    ):
+        tar(("0.jpg", JPEG), name=f"set/{name}", mode=mode)
+    Path("set/README.md").write_text("hi")
+    Path("set/rows.csv").write_text("image\n")
+    Path("set/notes.gz").write_bytes(b"")
+    source = open_sources(["set"])
+    named = ["set/a.tar", "set/deep.tar/b.tar.gz", "set/deep.tar/more/C.TGZ"]
+    assert [item.id for item in source] == [f"{name}/0.jpg" for name in named]
+    assert source.ignored == {".md": 1, ".csv": 1, ".gz": 1}
+
+
+def test_a_data_set_of_parquet_files_tells_of_the_archives_beside_them() -> None:
+    shard("set/a.parquet", ("a.png", PNG))
+    tar(("0.jpg", JPEG), name="set/b.tgz", mode="w:gz")
+    source = open_sources(["set"])
+    assert [item.id for item in source] == ["a.png"]
+    assert source.ignored == {".tgz": 1}
+
+
+def test_a_pattern_of_archives_keeps_its_rows_beside_lists_of_files(tmp_path: Path) -> None:
+    tar(("0.jpg", JPEG), name="shard-0.tar")
+    source = open_sources(["shard-*.tar"])
+    source.go_by(lambda number: tmp_path / f"files-{number}")
+    assert [item.id for item in source] == ["shard-0.tar/0.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda header: setattr(header, "name", "/etc/odd.jpg"), "path_not_allowed"),
+        (lambda header: setattr(header, "name", "../odd.jpg"), "path_not_allowed"),
+        (lambda header: setattr(header, "type", tarfile.SYMTYPE), "not_a_regular_file"),
+        (lambda header: setattr(header, "type", tarfile.LNKTYPE), "not_a_regular_file"),
+        (lambda header: setattr(header, "type", tarfile.CHRTYPE), "not_a_regular_file"),
+        (lambda header: setattr(header, "type", tarfile.FIFOTYPE), "not_a_regular_file"),
+        (lambda header: setattr(header, "size", 0), "not_an_image"),
+    ],
+)
+def test_a_hostile_member_costs_itself(
+    change: Callable[[tarfile.TarInfo], None], code: str
+) -> None:
+    def changed(header: tarfile.TarInfo) -> None:
+        change(header)
+        if header.type != tarfile.REGTYPE:
+            header.size, header.linkname = 0, "/etc/passwd"
+
+    assert faults(special(changed)) == [None, code, None]
+
+
+def test_a_member_larger_than_a_picture_may_be_is_not_read() -> None:
+    with Path("x.tar").open("wb") as file:
+        header = tarfile.TarInfo("big.jpg")
+        header.size = 300 * 2**20
+        file.write(header.tobuf())
+        file.seek(header.size, os.SEEK_CUR)
+        header = tarfile.TarInfo("small.jpg")
+        header.size = len(JPEG)
+        file.write(header.tobuf() + JPEG.ljust(-(-len(JPEG) // 512) * 512, b"\0") + bytes(1024))
+    before = psutil.Process().memory_info().rss
+    assert faults("x.tar") == ["too_large", None]
+    assert psutil.Process().memory_info().rss - before < 100 * 2**20
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
+    with gzip.open("x.tar.gz", "wb", compresslevel=9) as file:
+        header = tarfile.TarInfo("bomb.jpg")
+        header.size = 4 * 2**30
+        file.write(header.tobuf())
+        zeros = bytes(2**20)
+        for _ in range(300):
+            file.write(zeros)
+    began = time.perf_counter()
+    with pytest.raises(ManifestError, match="200 times its size"):
+        open_sources(["x.tar.gz"])
+    assert time.perf_counter() - began < 5
+
+
+def test_a_header_that_names_gigabytes_is_not_believed() -> None:
+    header = tarfile.TarInfo("././@LongLink")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 2**32
+    with Path("x.tar").open("wb") as file:
+        file.write(header.tobuf())
+        file.truncate(2**32 + 4096)
+    with pytest.raises(ManifestError, match="a header of"):
+        open_sources(["x.tar"])
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_an_archive_that_is_cut_is_refused_and_none_of_it_lost_in_silence(
+    name: str, share: float
+) -> None:
+    noise = os.urandom(5000)
+    tar(
+        *((f"{n}.jpg", noise) for n in range(20)),
+        name=name,
+        mode="w:gz" if name.endswith("gz") else "w",
+    )
+    size = Path(name).stat().st_size
+    with open(name, "r+b") as file:
+        file.truncate(int(size * share))
+    with pytest.raises(ManifestError, match=name):
+        open_sources([name])
+
+
+def test_a_header_damaged_amid_an_archive_is_noticed() -> None:
+    tar(*((f"{n}.jpg", JPEG) for n in range(5)))
+    data = bytearray(Path("x.tar").read_bytes())
+    at = data.index(b"3.jpg")
+    data[at : at + 5] = b"\xff\xfe\xfd\xfc\xfb"
+    Path("x.tar").write_bytes(data)
+    with pytest.raises(ManifestError, match="behind member 3: the archive is damaged"):
+        open_sources(["x.tar"])
+
+
+@pytest.mark.parametrize("data", [b"", b"no archive at all", b"\x1f\x8b rubbish", b"PK\3\4" * 300])
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
+def test_what_is_no_archive_is_refused_by_name(name: str, data: bytes) -> None:
+    Path(name).write_bytes(data)
+    with pytest.raises((ManifestError, NoInputError), match=name):
+        open_sources([name])
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"{", "The sample's .json is not valid JSON (Expecting property name"),
+        (b"\xff", "The sample's .json is not UTF-8."),
+        (b"[" * 5000, "The sample's .json is nested too deeply."),
+        (b'{"a": 1, "a": 2}', "The sample's .json gives a key twice."),
+        (b'{"a": "\\ud800"}', "The sample's .json escapes half of a surrogate pair."),
+        (b'{"a": ' + b"9" * 5000 + b"}", "The sample's .json cannot be read: Exceeds the limit"),
+        (b" " * (2**24 + 1), "The sample's .json is longer than 16 MiB."),
+    ],
+)
+def test_a_broken_text_costs_its_own_sample(data: bytes, said: str) -> None:
+    tar(("1.jpg", JPEG), ("1.json", data), ("2.jpg", JPEG))
+    first, second = items("x.tar")
+    assert first.fault is not None
+    assert first.fault.message.startswith(said)
+    assert first.fault.code in ("decode_failed", "too_large")
+    assert (first.id, first.data, second.fault) == ("x.tar/1.jpg", None, None)
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"similarity": NaN, "far": -Infinity}', b"[1, 2]", b'"a text"', b"null", b"NaN"]
+)
+def test_json_as_python_writes_it_and_json_that_has_no_columns_cost_nothing(data: bytes) -> None:
+    tar(("1.jpg", JPEG), ("1.json", data), ("2.jpg", JPEG), ("2.json", b'{"similarity": 0.5}'))
+    first, second = items("x.tar", reading=Reading(keep=("similarity",)))
+    assert (first.fault, first.data, first.kept) == (None, JPEG, {"similarity": None})
+    assert second.kept == {"similarity": 0.5}
+
+
+def test_a_text_in_another_encoding_costs_its_sample_only_where_it_is_wanted() -> None:
+    tar(("1.jpg", JPEG), ("1.txt", "gr\u00fcn".encode("latin-1")), ("2.jpg", JPEG), ("2.txt", b"a"))
+    assert faults("x.tar") == [None, None]
+    first, second = items("x.tar", reading=Reading(keep=("txt",)))
+    assert first.fault is not None
+    assert first.fault.message == "The sample's .txt is not UTF-8."
+    assert (second.fault, second.kept) == (None, {"txt": "a"})
+
+
+def test_json_is_not_looked_at_where_no_column_of_it_is_wanted() -> None:
+    tar(("1.jpg", JPEG), ("1.json", b"{"), ("1.txt", b"a"))
+    manifest = Manifest("x.tar", "x.tar", "image")
+    (row,) = TAR.rows(manifest, {"image", "txt"})
+    assert (row.fault, row.values["txt"]) == (None, "a")
+
+
+@pytest.mark.parametrize(
+    ("region", "expected"), [("[1, 2, 3, 4]", (1, 2, 3, 4)), ('"1,2,3,4"', (1, 2, 3, 4))]
+)
+def test_a_sample_may_say_its_region(region: str, expected: tuple[int, ...]) -> None:
+    tar(("1.jpg", JPEG), ("1.json", f'{{"region": {region}}}'.encode()))
+    (item,) = items("x.tar")
+    assert item.region == expected
+    with pytest.raises(ManifestError, match="brings a region, and one is given for all"):
+        open_sources(["x.tar"], Reading(refuses_regions=True))
+
+
+def test_a_region_that_is_a_place_in_the_world_means_nothing() -> None:
+    tar(("1.jpg", JPEG), ("1.json", b'{"region": "Europe, South"}'))
+    for reading in (Reading(), Reading(refuses_regions=True)):
+        (item,) = items("x.tar", reading=reading)
+        assert (item.region, item.fault) == (None, None)
+
+
+@pytest.mark.parametrize("region", ['"1,2,3"', "[1, 2, 3]", "[4, 3, 2, 1]", "7", "[1, 2, 3, NaN]"])
+def test_numbers_that_are_no_region_cost_their_sample(region: str) -> None:
+    tar(("1.jpg", JPEG), ("1.json", f'{{"region": {region}}}'.encode()), ("2.jpg", JPEG))
+    first, second = items("x.tar")
+    assert first.fault is not None
+    assert first.fault.message.startswith("The 'region' is ")
+    assert first.fault.message.endswith(".")
+    assert second.fault is None
+
+
+def test_a_sample_that_does_not_say_what_is_asked_costs_itself() -> None:
+    good = b'{"prompt": "what?", "pick": "yes|no", "thing": "star"}'
+    for bad in (
+        b'{"pick": "a|b", "thing": "b"}',
+        b'{"prompt": 7, "pick": "a|b", "thing": "b"}',
+        b'{"prompt": "a", "pick": "a|a", "thing": "b"}',
+        b'{"prompt": "a", "thing": "b"}',
+        b'{"prompt": "a", "pick": "a|b", "thing": ["b"]}',
+    ):
+        tar(("1.jpg", JPEG), ("1.json", good), ("2.jpg", JPEG), ("2.json", bad))
+        reading = Reading(wants_prompts=True, choices_column="pick", fields=("thing",))
+        first, second = items("x.tar", reading=reading)
+        assert (first.fault, first.prompts, first.choices) == (None, ("what?",), ("yes", "no"))
+        assert second.fault is not None
+        assert second.fault.code == "decode_failed"
+        assert len(second.prompts) == 1
+
+
+def test_an_odd_sample_costs_one_row_of_a_run_which_is_gone_on_with() -> None:
+    odd = ("b.jpg", JPEG), ("b.json", b"{"), ("c.jpg", JPEG), ("c.json", b'{"id": "a"}')
+    tar(("a.jpg", JPEG), ("a.json", b'{"id": "a"}'), *odd)
+    command = ["caption", "x.tar", "--model", "demo", "-o", "o.jsonl", "--max-new-tokens", "2"]
+    assert main([*command, "--quiet"]) == 3
+    first = Path("o.jsonl").read_bytes()
+    rows = [json.loads(line) for line in first.splitlines()]
+    assert [row["id"] for row in rows] == ["a", "x.tar/b.jpg", "x.tar/c.jpg"]
+    assert [row["error"] for row in rows] == [None, "decode_failed", None]
+    Path("o.jsonl").write_bytes(b"".join(first.splitlines(keepends=True)[:1]))
+    assert main([*command, "--quiet"]) == 3
+    again = [json.loads(line) for line in Path("o.jsonl").read_bytes().splitlines()]
+    assert [(row["id"], row["answer"]) for row in again] == [
+        (row["id"], row["answer"]) for row in rows
+    ]
+    assert main(["check", "o.jsonl"]) == 0
+
+
+def test_a_damaged_archive_is_told_with_what_can_be_done_about_an_archive() -> None:
+    Path("x.tar").write_bytes(b"no archive at all")
+    with pytest.raises(ManifestError) as refused:
+        open_sources(["x.tar"])
+    assert "tar -tf" in refused.value.hint
+    assert "manifest" not in refused.value.hint
+
+
+def test_a_column_that_no_sample_has_is_refused_with_those_that_there_are() -> None:
+    tar(("1.jpg", JPEG), ("1.json", b'{"place": "Rome"}'))
+    with pytest.raises(UsageError, match="no column 'town'") as refused:
+        open_sources(["x.tar"], Reading(keep=("town",)))
+    assert "place" in refused.value.hint
+
+
+def test_many_members_take_no_more_memory_than_few() -> None:
+    with Path("x.tar").open("wb") as file:
+        for number in range(50_000):
+            header = tarfile.TarInfo(f"{number:06}.jpg")
+            header.size = 1
+            file.write(header.tobuf() + b"x".ljust(512, b"\0"))
+        file.write(bytes(1024))
+    source = open_sources(["x.tar"])
+    before = psutil.Process().memory_info().rss
+    assert sum(1 for _ in source) == source.total == 50_000
+    assert psutil.Process().memory_info().rss - before < 30 * 2**20
+
+
+# --- data sets
+
+
+def shard(name: str, *pictures: tuple[str | None, bytes], **columns: list[object]) -> None:
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    struct = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    image = pa.array([{"bytes": data, "path": path} for path, data in pictures], struct)
+    pq.write_table(pa.table({"image": image, **columns}), name)
+
+
+def test_a_folder_of_parquet_files_is_a_data_set() -> None:
+    shard("set/data/train-00000-of-00002.parquet", ("a.png", PNG), ("b.jpg", JPEG), label=[1, 2])
+    shard("set/data/train-00001-of-00002.parquet", (None, PNG), label=[3])
+    Path("set/README.md").write_text("---\nlicense: mit\n---\n")
+    found = items("set", reading=Reading(keep=("label",)))
+    assert [item.id for item in found] == ["a.png", "b.jpg", "2"]
+    assert [item.kept["label"] for item in found] == [1, 2, 3]
+    assert [item.data for item in found] == [PNG, JPEG, PNG]
+
+
+def test_a_folder_with_pictures_is_one_of_pictures() -> None:
+    shard("set/rows.parquet", ("a.png", PNG))
+    Path("set/b.png").write_bytes(PNG)
+    assert ids("set") == ["b.png"]
+
+
+def test_a_folder_whose_name_is_a_pattern_is_a_folder() -> None:
+    shard("set [1]*/data/a.parquet", ("a.png", PNG))
+    assert ids("set [1]*") == ["a.png"]
+
+
+def test_json_of_a_sample_may_name_an_image_and_the_member_counts() -> None:
+    tar(("1.jpg", JPEG), ("1.json", json.dumps({"image": "/etc/passwd"}).encode()))
+    (item,) = items("x.tar")
+    assert (item.data, item.path) == (JPEG, None)
+
+
+def test_what_runs_wrote_into_a_data_set_is_not_part_of_it() -> None:
+    shard("set/data/a.parquet", ("a.png", PNG))
+    shard("set/out/part-000000.parquet", ("a.png", PNG))
+    Path("set/out.pgcli").mkdir()
+    assert ids("set") == ["a.png"]

@@ -1,0 +1,121 @@
+"""Result files made of rows, and `pgcli export` run on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from PIL import Image
+
+from pgcli.cli.app import main
+from pgcli.records import Mask
+from pgcli.rle import encode
+from pgcli.rows import Layout
+from tests.sinks.test_sinks import BOX, answer, refused
+
+#: Two things in the first picture, nothing in the second, one in the third; no other is as wide.
+SIZES = {"a.png": (64, 48), "b.jpg": (40, 40), "sub/c.png": (30, 60)}
+
+
+def row(index: int, **changes: Any) -> dict[str, Any]:
+    """A row as it is written."""
+    extras = tuple(name for name in ("masks", "choices") if name in changes)
+    layout = Layout(extras=extras, keep=tuple(changes.get("kept", {})))
+    if "error" in changes:
+        return layout.row(refused(index, changes.pop("error"), **changes))
+    return layout.row(answer(index, **changes))
+
+
+def saved(file: Path, rows: Iterable[dict[str, Any]]) -> Path:
+    """A file of such rows."""
+    file.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+    return file
+
+
+def pictures(folder: Path) -> Path:
+    """A folder with the pictures of SIZES."""
+    for name, size in SIZES.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size, (200, 30, 30)).save(file)
+    return folder
+
+
+def of(index: int, folder: Path, **changes: Any) -> dict[str, Any]:
+    """A row about one of these pictures."""
+    name, (width, height) = list(SIZES.items())[index]
+    known = {"id": name, "image": str(folder / name), "width": width, "height": height}
+    return row(index, **known | changes)
+
+
+def box(label: str, *corners: float, score: float = 0.5) -> Any:
+    return type(BOX)(label, *corners, score)
+
+
+def plain(folder: Path) -> list[dict[str, Any]]:
+    """Rows of a detection in these pictures."""
+    rows = detected(folder)
+    return [{key: one[key] for key in one if key != "masks"} | {"task": "detect"} for one in rows]
+
+
+def detected(folder: Path) -> list[dict[str, Any]]:
+    """Rows of a segmentation of these pictures, the first box with a mask."""
+    inner = numpy.ones((10, 20), bool)
+    inner[0, 0] = False
+    mask = Mask(tuple(range(16)), encode(inner, left=8, top=4, size=(48, 64)))
+    boxes = (box("dog", 8.0, 4.0, 28.0, 14.0, score=0.25), box("cat", 0.0, 0.0, 64.0, 48.0))
+    look = {"task": "segment", "prompt": "segment cat ; dog"}
+    return [
+        of(0, folder, boxes=boxes, masks=(mask, None), **look),
+        of(1, folder, boxes=(), masks=(), **look),
+        of(2, folder, boxes=(box("cat", 3.0, 6.0, 15.0, 36.0),), masks=(None,), **look),
+    ]
+
+
+def shape(height: int, width: int) -> numpy.ndarray:
+    """A mask of two parts that fills the picture's middle, one of them a ring."""
+    y, x = numpy.mgrid[:height, :width]
+    far = ((x + 0.5) / width - 0.4) ** 2 / 0.35**2 + ((y + 0.5) / height - 0.5) ** 2 / 0.4**2
+    bar = (x > 0.8 * width) & (x < 0.95 * width) & (y > 0.2 * height) & (y < 0.6 * height)
+    made: numpy.ndarray = ((far < 1) & (far > 0.15)) | bar
+    return made
+
+
+def segmented(folder: Path) -> list[dict[str, Any]]:
+    """Rows with a mask of `shape` in every picture, and in the first another without."""
+    rows = []
+    for index, (width, height) in enumerate(SIZES.values()):
+        mask = shape(height, width)
+        (top, bottom), (left, right) = (
+            (int(places[0]), int(places[-1]) + 1)
+            for places in (numpy.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+        )
+        boxes = (box("dog", float(left), float(top), float(right), float(bottom)),)
+        masks: tuple[Mask | None, ...] = (Mask(tuple(range(16)), encode(mask)),)
+        if index == 0:
+            boxes, masks = (*boxes, box("cat", 8.0, 4.0, 28.0, 14.0)), (*masks, None)
+        look = {"task": "segment", "prompt": "segment dog ; cat"}
+        rows.append(of(index, folder, boxes=boxes, masks=masks, **look))
+    return rows
+
+
+def captioned(folder: Path, *texts: str) -> list[dict[str, Any]]:
+    """Rows of captions of the first pictures."""
+    told = {"task": "caption", "prompt": "caption en"}
+    return [of(index, folder, answer=text, **told) for index, text in enumerate(texts)]
+
+
+def exported(
+    capsys: pytest.CaptureFixture[str], rows: Path, to: str, output: Path | None, *more: object
+) -> tuple[int, str]:
+    """The exit code, and what was said."""
+    place = [] if output is None else ["-o", str(output)]
+    capsys.readouterr()  # what loaders said
+    code = main(["export", str(rows), "--to", to, *place, *map(str, more)])
+    out, err = capsys.readouterr()
+    assert out == ""
+    return code, err

@@ -1,0 +1,324 @@
+"""Fuzz targets: functions of bytes; `python -m tests.support.fuzzing TARGET --seconds 3600`.
+
+A target raises on anything but what is documented: a result, a PgcliError of a known code, a Fault
+of the contract. Hypothesis runs each on damaged seeds in `test_fuzz.py`; run by name they go on
+under atheris, which follows what the code does with its input (`pip install atheris`), or without
+it on random damage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import logging
+import random
+import resource
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet as pq
+
+from pgcli.checkpoints import adapter_config, files, stored
+from pgcli.checkpoints.adapter_file import open_tensors
+from pgcli.checkpoints.find import BUILTIN
+from pgcli.checkpoints.tokenizer import open_tokenizer
+from pgcli.errors import PgcliError
+from pgcli.images import Limits, Square, look
+from pgcli.parsing import segments
+from pgcli.records import COLUMNS, Answer, Box, Item, Mask, Piece
+from pgcli.rows import Layout
+from pgcli.sinks.reader import placed_rows
+from pgcli.sources import Reading, open_sources
+from tests.support.awkward import _broken, _odd_but_fine, drawing, encoded
+from tests.support.saving import saving
+
+Target = Callable[[bytes], None]
+
+CODES = {"not_an_image", "truncated", "decode_failed", "too_many_pixels", "unsupported_format"}
+PLACES = {"path_not_allowed", "url_blocked", "missing", None}
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
+ENDINGS = (".jsonl", ".csv", ".tsv", ".parquet")
+FILES = ("config.json", "model.safetensors.index.json", "model.safetensors", "tokenizer.json")
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+SLOWEST_SECONDS = 10.0
+MOST_BYTES = 2 * 2**30
+
+
+def pictures(data: bytes) -> None:
+    """Bytes as a picture: pixels of the square, or a fault that a decoder may give."""
+    picture = look(Item(0, "0", "bytes", data=data), Square(28), Limits(max_pixels=10**6))
+    assert (picture.pixels is None) == (picture.fault is not None)
+    assert picture.fault is None or picture.fault.code in CODES | {"missing"}, picture.fault
+
+
+def manifests(data: bytes) -> None:
+    """The first byte says which kind of manifest the others are: items, or a refusal."""
+    with folder() as here:
+        name = f"m{ENDINGS[(data[0] if data else 0) % len(ENDINGS)]}"
+        (here / name).write_bytes(data[1:])
+        for reading in (Reading(), Reading(wants_prompts=True), Reading(keep=("kept",))):
+            with expected(2, 4):
+                for item in open_sources([str(here / name)], reading):
+                    assert (item.fault.code if item.fault else None) in PLACES
+                    assert item.fault is None or item.path is None
+                    json.dumps([item.id, item.image, dict(item.kept)], allow_nan=False).encode()
+                    f"{item.id}{item.image}".encode()
+
+
+def checkpoints(data: bytes) -> None:
+    """The first byte says which file of a checkpoint, or an adapter, the others are."""
+    which = (data[0] if data else 0) % (len(FILES) + len(ADAPTER))
+    with folder() as here, expected(16):
+        (here / (FILES + ADAPTER)[which]).write_bytes(data[1:])
+        match which:
+            case 0:
+                assert files.config(here).most_new_tokens < 2**25
+            case 1 | 2:
+                for file in stored.weight_files(here):
+                    for one in stored.headers(file):
+                        assert 0 <= one.offset <= one.offset + one.nbytes <= len(data)
+            case 3:
+                open_tokenizer(here)
+            case 4:
+                adapter_config.read(here).scale_of("a.b.q_proj")
+            case _:
+                opened = open_tensors(here / ADAPTER[1])
+                for name in sorted(opened.keys()):
+                    assert opened.get_slice(name).get_dtype()
+
+
+def answers(data: bytes) -> None:
+    """Bytes as what a model said: boxes within the picture, and rows that are read back equal."""
+    text = data.decode("utf-16-le", "surrogatepass" if len(data) % 2 == 0 else "replace")
+    said = list(pieces(text, data))
+    found = segments(said, width=64, height=48)
+    for one in found:
+        box = one.box
+        assert 0 <= box.xmin < box.xmax <= 64
+        assert 0 <= box.ymin < box.ymax <= 48
+    boxes = (*(one.box for one in found), Box(text, 0, 0, 1, 1, 0.5))
+    masks = (None, *(Mask(one.codes) for one in found if one.codes))
+    row = answer(text, boxes=boxes, masks=masks, kept={"kept": text})
+    layout = Layout(extras=("masks",), keep=("kept",))
+    plain = layout.row(row)
+    assert plain["answer"] == text.encode("utf-16-le", "surrogatepass").decode(
+        "utf-16-le", "replace"
+    )
+    with folder() as here:
+        for name in ("rows.jsonl", "rows.parquet"):
+            with saving(here / name, extras=("masks",), keep=("kept",)) as sink:
+                sink.save(row)
+            ((place, read),) = placed_rows(here / name)
+            assert (place, read) == (0, plain), name
+
+
+TARGETS: dict[str, Target] = {
+    "pictures": pictures,
+    "manifests": manifests,
+    "checkpoints": checkpoints,
+    "answers": answers,
+}
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    """The bytes with a few of them changed, left out, repeated or put elsewhere."""
+    changed = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 4, 16))):
+        at = rng.randrange(len(changed) + 1)
+        end = min(len(changed), at + rng.choice((1, 1, 2, 8, 64)))
+        match rng.randrange(6):
+            case 0:
+                changed[at:end] = rng.randbytes(end - at)
+            case 1:
+                del changed[at:end]
+            case 2:
+                changed[at:at] = changed[at:end] * rng.choice((1, 2, 50))
+            case 3:
+                changed[at:end] = rng.choice(TROUBLE)
+            case 4:
+                changed[at:at] = rng.choice(TROUBLE)
+            case _:
+                del changed[rng.randrange(len(changed) + 1) :]
+    return bytes(changed)
+
+
+TROUBLE = (
+    *(b"\0", b"\xff\xff\xff\xff", b"\xff" * 8, b"\x7f\xff\xff\xff", b"\x80", b"\xed\xa0\x80"),
+    *(b"-1", b"NaN", b"1e999", b"9" * 40, b"null", b"{}", b"[]", b'""', b"true", b"\\ud800"),
+    *(b"[" * 100, b'{"a":' * 100, b"../", b"file:///", b'"', b",", b"\n", b"\r", b"\xef\xbb\xbf"),
+    *(b"\x28\x20", b"\x00\xd8", b"\x00\xdc", b"\x2e\x20"),
+)
+
+
+def watched(target: str, data: bytes) -> None:
+    """One run of a target, in bounded time; memory is bounded by the process's own limit."""
+    began = time.monotonic()
+    TARGETS[target](data)
+    took = time.monotonic() - began
+    assert took < SLOWEST_SECONDS, f"it took {took:.1f} s"
+
+
+@contextmanager
+def expected(*codes: int) -> Iterator[None]:
+    """A block that may end in a PgcliError of one of these exit codes, with a message."""
+    try:
+        yield
+    except PgcliError as problem:
+        if problem.exit_code not in codes or not str(problem):
+            raise AssertionError(f"exit code {problem.exit_code}: {problem}") from problem
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """An empty folder that is gone after the block; in memory, where the system has such."""
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
+        yield Path(name)
+
+
+def pieces(text: str, data: bytes) -> Iterator[Piece]:
+    """Tokens in an order that the bytes say: text, locations, mask codes."""
+    for number, byte in enumerate(data[:200]):
+        if byte % 3 == 0:
+            yield Piece("text", text[number : number + byte % 7])
+        elif byte % 3 == 1:
+            yield Piece("location", "", byte * 4, byte / 255)
+        else:
+            yield Piece("mask", "", byte % 128)
+
+
+def answer(text: str, **changes: Any) -> Answer:
+    """A row whose every text is this one."""
+    known: dict[str, Any] = dict.fromkeys(COLUMNS)
+    known |= {"index": 0, "task": "segment", "answer": text, "prompt": text, "model": text}
+    return Answer(**known | {"id": text, "image": text, "error_message": text} | changes)
+
+
+def some_pictures() -> Iterator[bytes]:
+    for format_ in FORMATS:
+        yield encoded(drawing(), format_)
+    for data, _ in (_broken() | _odd_but_fine()).values():
+        if len(data) < 20_000:
+            yield data
+
+
+def some_manifests() -> Iterator[bytes]:
+    line = {
+        "image": "a.jpg",
+        "id": "x",
+        "prompt": "what?",
+        "kept": [1, {"a": None}],
+        "region": None,
+    }
+    yield b"\0" + json.dumps(line).encode() + b'\n\n{"image": "../b", "id": 2, "prompt": ""}\n'
+    yield b'\0\xef\xbb\xbf{"image": "file:///etc", "region": [1, 2, 3, 4], "kept": 1e9}\r\n'
+    table = 'image,id,prompt,kept\n"a,b",1,"two\nlines",é\nhttp://x/y,2,,\n'
+    yield b"\1" + table.encode()
+    yield b"\2" + table.replace(",", "\t").encode()
+    for kind in (["a.jpg", "b.jpg"], [b"x", None], [{"bytes": b"x", "path": "p"}, None]):
+        file = io.BytesIO()
+        columns = {"image": kind, "prompt": ["a", "b"], "kept": [1.5, None]}
+        pq.write_table(pa.table(columns), file, compression="none")
+        yield b"\3" + file.getvalue()
+
+
+def some_checkpoints() -> Iterator[bytes]:
+    yield b"\0" + (BUILTIN / "config.json").read_bytes()
+    yield b"\1" + json.dumps({"weight_map": {"a": "model.safetensors", "b": "x"}}).encode()
+    tensors = {
+        name: {"dtype": "F32", "shape": [1, 2], "data_offsets": [8 * n, 8 * n + 8]}
+        for n, name in enumerate(("a", "lora_A.weight"))
+    }
+    header = json.dumps(tensors | {"__metadata__": {"format": "pt"}}).encode()
+    for which in (2, 5):
+        yield bytes([which]) + struct.pack("<Q", len(header)) + header + bytes(16)
+    steps = {"normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}}
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
+    yield (
+        b"\3" + json.dumps({"version": "1.0", "added_tokens": [], "model": model} | steps).encode()
+    )
+    lora = {"peft_type": "LORA", "r": 4, "target_modules": ["q_proj"], "rank_pattern": {"q": 2}}
+    yield b"\4" + json.dumps(lora | {"alpha_pattern": {r"layers\.1\..*": 5}}).encode()
+
+
+def some_answers() -> Iterator[bytes]:
+    for text in ("a cat", "\0\x1b[2J\u2028\u202e\u0085", "\U0010ffff猫", "<loc0001> cat ; dog", ""):
+        yield text.encode("utf-16-le")
+    yield "\ud800 and \udfff".encode("utf-16-le", "surrogatepass")
+    yield bytes([1, 4, 103, 103, 0, 0, 0, 1, 4, 103, 103, *range(2, 50, 3), 0, 0])
+
+
+SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
+    "pictures": some_pictures,
+    "manifests": some_manifests,
+    "checkpoints": some_checkpoints,
+    "answers": some_answers,
+}
+
+
+def mutate(target: str, seconds: float, seed: int) -> int:
+    """Damage seeds at random for so long, and return how often."""
+    rng, known, runs = random.Random(seed), list(SEEDS[target]()), 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        data = damaged(rng.choice(known), rng)
+        try:
+            watched(target, data)
+        except BaseException:
+            found = Path(f"crash-{target}-{seed}-{runs}")
+            found.write_bytes(data)
+            sys.stderr.write(f"{target}: the input that failed is in {found}\n")
+            raise
+        runs += 1
+    return runs
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.support.fuzzing", description=__doc__)
+    parser.add_argument("target", choices=TARGETS)
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--without-atheris", action="store_true", help="damage seeds at random")
+    chosen = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+    logging.disable()
+    if not chosen.without_atheris and find_spec("atheris") is not None:
+        return follow(chosen.target, chosen.seconds, chosen.seed)
+    if not chosen.without_atheris:
+        sys.stderr.write("atheris is not installed (pip install atheris): damage is random\n")
+    runs = mutate(chosen.target, chosen.seconds, chosen.seed)
+    sys.stderr.write(f"{chosen.target}: {runs} runs in {chosen.seconds} s, nothing found\n")
+    return 0
+
+
+def follow(target: str, seconds: int, seed: int) -> int:
+    """Have atheris look for inputs that reach new code, beginning with the seeds."""
+    import atheris
+
+    for name in [name for name in sys.modules if name.startswith("pgcli.")]:
+        for function in vars(sys.modules[name]).values():
+            if isinstance(function, FunctionType) and function.__module__ == name:
+                atheris.instrument_func(function)
+    with tempfile.TemporaryDirectory() as corpus:
+        for number, known in enumerate(SEEDS[target]()):
+            (Path(corpus) / str(number)).write_bytes(known)
+        limits = [f"-max_total_time={seconds}", f"-seed={seed + 1}", "-rss_limit_mb=2048"]
+        limits += [f"-timeout={SLOWEST_SECONDS:.0f}", "-max_len=65536", "-print_final_stats=1"]
+        atheris.Setup([sys.argv[0], *limits, corpus], partial(watched, target))
+        atheris.Fuzz()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""Runs killed at random instants: `python -m tests.support.killing --kills 2000`.
+
+The model is a function. A run is a fork of this process, which has imported all that it needs, so
+that it may be killed after some thousandths of a second; a folder is read by others meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import duckdb
+import pandas
+import polars
+import pyarrow.dataset
+import pytest
+
+from pgcli.state.shard import Shard
+from tests.support.making import chunks_of, key_of, made, many, places, row_texts
+
+ITEMS = many(120)
+CHUNK_ROWS = 16
+SECONDS_PER_ROW = 0.0005
+LONGEST_SECONDS = 0.08  # that a run has before it is killed
+READERS: Sequence[Callable[[Path], int]] = (
+    lambda folder: int(pyarrow.dataset.dataset(folder).count_rows()),
+    lambda folder: len(pandas.read_parquet(folder)),
+    lambda folder: len(polars.read_parquet(folder)),
+    lambda folder: len(duckdb.sql(f"select id from '{folder}/**/*.parquet'").fetchall()),
+)
+#: An output's name, and the parts of it that processes make at the same time.
+KINDS: dict[str, tuple[str, Sequence[Shard | None]]] = {
+    "JSON lines": ("rows.jsonl", [None]),
+    "one Parquet file": ("rows.parquet", [None]),
+    "a folder": ("rows", [None]),
+    "a folder, three shards": ("rows", [Shard(n, 3) for n in range(3)]),
+    "a folder, each chunk by two": ("rows", [Shard(0, 1), Shard(0, 2), Shard(1, 2)]),
+}
+
+
+@dataclass
+class Tally:
+    """What became of an output's rows: missing, there twice, and asked again after a kill."""
+
+    output: str
+    kills: int = 0
+    runs: int = 0
+    lost: int = 0
+    twice: int = 0
+    asked_again: int = 0
+    most_after_a_kill: int = 0
+    looks: int = 0
+
+
+class Runs:
+    """The processes that make one output, each killed now and then, till all come to their end."""
+
+    def __init__(self, output: Path, shards: Sequence[Shard | None], rng: random.Random):
+        self.output, self._rng = output, rng
+        self.asked: dict[Shard | None, list[set[int]]] = {shard: [] for shard in shards}
+        self.running: dict[int, Shard | None] = {}
+        for shard in shards:
+            self._begin(shard)
+
+    def kill_one(self) -> bool:
+        """Kill one of the processes, and begin it anew; False where it had ended."""
+        process = self._rng.choice(list(self.running))
+        os.kill(process, signal.SIGKILL)
+        return self._wait(process)
+
+    def end(self) -> None:
+        """Let all come to their end."""
+        while self.running:
+            self._wait(next(iter(self.running)))
+
+    def _wait(self, process: int) -> bool:
+        _, status = os.waitpid(process, 0)
+        shard = self.running.pop(process)
+        text = self._notes(shard).read_text()
+        self.asked[shard].append({int(line) for line in text.splitlines()})
+        if os.WIFSIGNALED(status):
+            self._begin(shard)
+            return True
+        assert os.waitstatus_to_exitcode(status) == 0, "a run failed"
+        return False
+
+    def _begin(self, shard: Shard | None) -> None:
+        notes, seed = self._notes(shard), self._rng.random()
+        notes.write_bytes(b"")
+        process = os.fork()
+        if process:
+            self.running[process] = shard
+            return
+        code = 1
+        try:
+            descriptor = os.open(notes, os.O_WRONLY)
+            note = partial(noted, descriptor)
+            made(self.output, ITEMS, seed=int(seed * 2**32), shard=shard, asked=note)
+            code = 0
+        finally:
+            os._exit(code)
+
+    def _notes(self, shard: Shard | None) -> Path:
+        return self.output.parent / f"asked{shard.part if shard else ''}"
+
+
+def noted(descriptor: int, place: int) -> None:
+    time.sleep(SECONDS_PER_ROW)
+    os.write(descriptor, b"%d\n" % place)
+
+
+def killed(folder: Path, kind: str, kills: int, rng: random.Random) -> Tally:
+    """Have runs make outputs, killed so many times in all, and count what is lost."""
+    name, shards = KINDS[kind]
+    tally = Tally(kind)
+    made(folder / "whole" / name, ITEMS)
+    whole = row_texts(folder / "whole" / name)
+    while tally.kills < kills:
+        tally.runs += 1
+        output = folder / str(tally.runs) / name
+        output.parent.mkdir()
+        runs = Runs(output, shards, rng)
+        while runs.running and tally.kills < kills:
+            tally.looks += looked_at(output, rng)
+            time.sleep(rng.uniform(0, LONGEST_SECONDS))
+            tally.kills += runs.kill_one()
+        runs.end()
+        rows = row_texts(output)
+        tally.lost += (Counter(whole) - Counter(rows)).total()
+        tally.twice += (Counter(rows) - Counter(whole)).total()
+        assert places(output) == key_of(ITEMS), "rows are out of order"
+        for asked in runs.asked.values():
+            again(tally, asked)
+    return tally
+
+
+def looked_at(output: Path, rng: random.Random) -> int:
+    """Read the folder as others do, while it is written; what stands there is complete."""
+    if output.suffix or not any(output.glob("*.parquet")):
+        return 0
+    count = rng.choice(READERS)(output)
+    assert count % CHUNK_ROWS in (0, len(key_of(ITEMS)) % CHUNK_ROWS), "a part is not whole"
+    return 1
+
+
+def again(tally: Tally, asked: Sequence[set[int]]) -> None:
+    """Count the rows that one run after the other asked about though one before it had."""
+    before: set[int] = set()
+    for these in asked:
+        tally.asked_again += len(these & before)
+        tally.most_after_a_kill = max(tally.most_after_a_kill, len(these & before))
+        before |= these
+
+
+def main() -> None:
+    """Kill runs of each kind of output, and print what became of their rows."""
+    given = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    given.add_argument("--kills", type=int, default=2000, help="of all kinds together")
+    given.add_argument("--seed", type=int, default=0)
+    options = given.parse_args()
+    rng = random.Random(options.seed)
+    with pytest.MonkeyPatch.context() as patch:
+        chunks_of(CHUNK_ROWS, patch)
+        for kind in KINDS:
+            with tempfile.TemporaryDirectory() as folder:
+                kills = -(-options.kills // len(KINDS))
+                told = json.dumps(asdict(killed(Path(folder), kind, kills, rng)))
+                sys.stdout.write(f"{told}\n")
+                sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

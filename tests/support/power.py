@@ -1,0 +1,143 @@
+"""A power cut, pretended: of what was written since it was last synced, anything may be there."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.making import Killed
+
+#: The calls before each of which the power may go.
+CALLS = (
+    "pwrite",
+    "fsync",
+    "ftruncate",
+    "truncate",
+    "link",
+    "replace",
+    "rename",
+    "unlink",
+    "mkdir",
+    "rmdir",
+)
+
+
+@dataclass
+class Tree:
+    """What is under a folder: of each folder its names, by inode, and of each file its bytes."""
+
+    root: int
+    names: dict[int, dict[str, int]] = field(default_factory=dict)
+    bytes: dict[int, bytes] = field(default_factory=dict)
+
+
+class Disk:
+    """A folder on a disk that keeps for sure what was synced, and of the rest what it likes.
+
+    The power goes before the `number`-th call that changes something.
+    """
+
+    def __init__(self, root: Path, number: int):
+        self.root, self.number = root, number
+        self.calls = 0
+        self.wreck: Tree | None = None
+        self._synced = tree(root)  # what is there from the start is there for sure
+        self._held: list[int] = []  # open, so that no inode's number is given away again
+
+    @contextmanager
+    def on(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
+        """A block in which the folder is written."""
+        with patch.context() as within:
+            for name in CALLS:
+                within.setattr(os, name, self._over(name, getattr(os, name)))
+            try:
+                yield
+            finally:
+                for descriptor in self._held:
+                    os.close(descriptor)
+
+    def left(self, rng: random.Random, page: int) -> None:
+        """Have the folder hold what the disk may hold after the power cut."""
+        assert self.wreck is not None
+        for found in self.root.iterdir():
+            shutil.rmtree(found) if found.is_dir() else found.unlink()
+        self._fill(self.root, self.wreck.root, rng, page)
+
+    def _over(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **more: Any) -> Any:
+            if self.wreck is not None:
+                return real(*given, **more)  # what a process does when it is gone
+            self.calls += 1
+            if self.calls == self.number:
+                self.wreck = tree(self.root)
+                raise Killed
+            if name == "fsync":
+                self._note(given[0])
+            elif name in ("unlink", "replace"):
+                self._hold(*given)
+            return real(*given, **more)
+
+        return call
+
+    def _note(self, descriptor: int) -> None:
+        """Remember what is synced."""
+        inode = os.fstat(descriptor).st_ino
+        self._held.append(os.dup(descriptor))
+        for folder, _, _ in os.walk(self.root):
+            if Path(folder).stat().st_ino == inode:
+                self._synced.names[inode] = names(Path(folder))
+                return
+        self._synced.bytes[inode] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+
+    def _hold(self, *paths: Any) -> None:
+        for path in paths:
+            if Path(path).is_file():
+                self._held.append(os.open(path, os.O_RDONLY))
+
+    def _fill(self, folder: Path, inode: int, rng: random.Random, page: int) -> None:
+        assert self.wreck is not None
+        before, now = self._synced.names.get(inode, {}), self.wreck.names[inode]
+        for name in sorted(before.keys() | now.keys()):
+            there = before.get(name) if rng.random() < 0.5 else now.get(name)
+            if there is None:
+                continue
+            if there in self.wreck.names:
+                (folder / name).mkdir()
+                self._fill(folder / name, there, rng, page)
+            elif there in self.wreck.bytes or there in self._synced.bytes:
+                (folder / name).write_bytes(self._bytes(there, rng, page))
+
+    def _bytes(self, inode: int, rng: random.Random, page: int) -> bytes:
+        """Pages as they were synced or as they were written last, or nothing."""
+        before = self._synced.bytes.get(inode, b"")
+        now = self.wreck.bytes.get(inode, before) if self.wreck else before
+        length = rng.choice((len(before), len(now), rng.randint(*sorted((len(before), len(now))))))
+        held = bytearray()
+        for start in range(0, length, page):
+            part = (before if rng.random() < 0.5 else now)[start : start + page]
+            held += part.ljust(page, b"\0")
+        return bytes(held[:length])
+
+
+def tree(root: Path) -> Tree:
+    """What is under the folder now."""
+    found = Tree(root.stat().st_ino)
+    for folder, _, files in os.walk(root):
+        inode = Path(folder).stat().st_ino
+        found.names[inode] = names(Path(folder))
+        for name in files:
+            file = Path(folder) / name
+            found.bytes[file.stat().st_ino] = file.read_bytes()
+    return found
+
+
+def names(folder: Path) -> dict[str, int]:
+    return {found.name: found.lstat().st_ino for found in folder.iterdir()}

@@ -1,0 +1,101 @@
+"""The command line with a pretended model and no torch: `python tests/support/pretend.py ...`.
+
+It takes PRETEND_SECONDS for a row and answers `a picture of W x H`. Where PRETEND_ANSWERS, a JSON
+list, has a text for the picture's index, it answers that, with a box of that label.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
+
+from pgcli import images
+from pgcli.cli.job import run
+from pgcli.images import Limits, Square, look
+from pgcli.records import Answer, Box, Item, Picture
+from pgcli.tasks import Question
+
+
+class Engine:
+    """Answers by size, one row after the other."""
+
+    label = "pretended@1"
+    square = Square(28)
+    device = "cpu"
+    dtype = "float32"
+    batch_size = 1
+    reuse = SimpleNamespace(is_possible=False)
+    headroom = SimpleNamespace(told=str, known=dict, recall=lambda known: None)
+
+    def ask(
+        self,
+        stream: Iterable[tuple[int, Picture]],
+        question: Question,
+        sampling: object,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Iterator[tuple[int, Answer]]:
+        for place, picture in stream:
+            for number, prompt in enumerate(picture.item.prompts, start=place):
+                if stopped():
+                    return
+                time.sleep(float(os.environ.get("PRETEND_SECONDS", "0")))
+                yield number, answer(picture, prompt, question.task)
+
+
+def answer(picture: Picture, prompt: str, task: str) -> Answer:
+    item = picture.item
+    told = json.loads(os.environ.get("PRETEND_ANSWERS", "[]"))[item.index : item.index + 1]
+    return Answer(
+        index=item.index,
+        id=item.id,
+        image=item.image,
+        width=picture.width,
+        height=picture.height,
+        task=task,
+        prompt=prompt,
+        answer=told[0] if told else f"a picture of {picture.width} x {picture.height}",
+        boxes=tuple(Box(label, 0.0, 0.0, 9.0, 9.0, 0.5) for label in told),
+        tokens=6,
+        finish="stop",
+        logprob=-0.5,
+        load_ms=picture.load_ms,
+        vision_ms=1.0,
+        prefill_ms=2.0,
+        decode_ms=3.0,
+        batch=1,
+        model=Engine.label,
+        error=None,
+        error_message=None,
+        kept=item.kept,
+    )
+
+
+def poisoned(item: Item, square: Square, limits: Limits) -> Picture:
+    """A look that dies of one picture, as a decoder with a flaw may."""
+    if item.id == os.environ["PRETEND_POISON"]:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return look(item, square, limits)
+
+
+def open_engine(*_: object, **__: object) -> Engine:
+    return Engine()
+
+
+def main() -> int:
+    """The command line, pretending."""
+    from pgcli.cli.app import main
+
+    sys.modules["pgcli.engine.sampling"] = SimpleNamespace(Sampling=dict)  # the real one has torch
+    run.open_engine = open_engine
+    if "PRETEND_POISON" in os.environ:
+        images.look = poisoned
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

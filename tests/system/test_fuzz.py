@@ -1,0 +1,61 @@
+"""Damaged input of every kind has a documented outcome; `fuzzing.py` goes on for hours."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pgcli.records import Fault
+from tests.support import fuzzing
+
+EXAMPLES = {"pictures": 150, "manifests": 150, "checkpoints": 150, "answers": 100}
+
+
+@pytest.mark.parametrize("target", fuzzing.TARGETS)
+def test_every_seed_has_a_documented_outcome(target: str) -> None:
+    for data in (b"", b"\0", *fuzzing.SEEDS[target]()):
+        fuzzing.watched(target, data)
+
+
+@pytest.mark.parametrize("target", fuzzing.TARGETS)
+def test_no_damage_has_any_other_outcome(target: str) -> None:
+    known = list(fuzzing.SEEDS[target]())
+
+    @settings(max_examples=EXAMPLES[target], suppress_health_check=list(HealthCheck), database=None)
+    @given(st.sampled_from(range(len(known))), st.integers(0, 2**32 - 1), st.binary(max_size=40))
+    def run(which: int, seed: int, more: bytes) -> None:
+        fuzzing.watched(target, fuzzing.damaged(known[which], random.Random(seed)) + more)
+
+    run()
+
+
+@given(st.text())
+@settings(max_examples=100)
+def test_any_text_that_a_model_says_is_read_back_equal(text: str) -> None:
+    fuzzing.watched("answers", text.encode("utf-16-le", "surrogatepass"))
+
+
+def test_an_undocumented_outcome_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up = lambda *_: (_ for _ in ()).throw(KeyError("made up"))  # noqa: E731
+    monkeypatch.setattr(fuzzing, "open_sources", made_up)
+    with pytest.raises(KeyError):
+        fuzzing.watched("manifests", b"\0{}")
+    known = fuzzing.look
+    strange = lambda *all_: type(known(*all_))(  # noqa: E731
+        fuzzing.Item(0, "0", "0"), None, None, None, 0.0, Fault("made_up", "No.")
+    )
+    monkeypatch.setattr(fuzzing, "look", strange)
+    with pytest.raises(AssertionError):
+        fuzzing.watched("pictures", b"")
+
+
+def test_it_goes_on_by_name_for_as_long_as_told() -> None:
+    command = [sys.executable, "-m", "tests.support.fuzzing", "answers", "--seconds", "1"]
+    told = subprocess.run([*command, "--without-atheris"], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    assert "runs in 1 s, nothing found" in told.stderr

@@ -1,0 +1,233 @@
+"""Result files, and records of runs beside them, that somebody else wrote or damaged."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+import pgcli
+from pgcli.cli.app import main
+from pgcli.cli.job import run as ask
+from pgcli.errors import PgcliError
+from pgcli.views.exports import FORMATS
+from tests.support import pretend
+from tests.support.awkward import drawing, encoded
+from tests.support.exporting import detected, pictures, saved
+
+Capture = pytest.CaptureFixture[str]
+
+#: Spelled by `spelled` as so many lists in each other, which json would not write.
+DEEP = {f"deep {levels}": "[" * levels + "]" * levels for levels in (100, 900, 5000)}
+HOSTILE: list[Any] = [None, True, 5, -1, 0, 10**400, -(10**400), 2**63, 1e308, -1e308]
+HOSTILE += [
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "-",
+    "\0",
+    "../x",
+    "/dev/null",
+    "\ud800",
+    "x" * 999,
+]
+HOSTILE += [[], {}, [5], ["x"], [None], {"a": 1}, {"a": {"b": [1]}}, [[]], [{}], *DEEP]
+COMMANDS = ["view", "draw", "status", "check", "read", "go on", *FORMATS]
+SEGMENT = [
+    "segment",
+    "photos.tar",
+    "rest.jsonl",
+    "--object",
+    "cat",
+    "--keep",
+    "n",
+    "-o",
+    "rows.jsonl",
+]
+#: Done, a refusal, pictures that are missing, nothing to do, a difference, an output of others.
+DOCUMENTED = {0, 2, 3, 4, 5, 13}
+
+
+def spelled(value: Any) -> str:
+    text = json.dumps(value)
+    for name, deep in DEEP.items():
+        text = text.replace(f'"{name}"', deep)
+    return text
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a run of two sources, complete; `sound` beside it is the same."""
+    here = tmp_path / "run"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("PGCLI_MODEL", "demo")
+    monkeypatch.setattr(ask, "open_engine", pretend.open_engine)
+    monkeypatch.setenv("PRETEND_ANSWERS", json.dumps(["cat"]))
+    picture = encoded(drawing(), "PNG")
+    (here / "c.png").write_bytes(picture)
+    members = {"a.png": picture, "a.json": b'{"n": 1}', "b.png": picture}
+    archive(here / "photos.tar", members)
+    (here / "rest.jsonl").write_text('{"image": "c.png", "n": [1]}\n')
+    assert main([*SEGMENT, "--quiet"]) == 0
+    shutil.copytree(here, tmp_path / "sound")
+    return here
+
+
+def archive(file: Path, members: Mapping[str, bytes]) -> None:
+    with tarfile.open(file, "w") as made:
+        for name, data in members.items():
+            header = tarfile.TarInfo(name)
+            header.size = len(data)
+            made.addfile(header, io.BytesIO(data))
+
+
+def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The ways to every value within."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in pairs:
+        yield (*above, key)
+        if isinstance(inner, dict | list):
+            yield from places(inner, (*above, key))
+
+
+def put(value: Any, place: tuple[Any, ...], new: Any) -> None:
+    for key in place[:-1]:
+        value = value[key]
+    value[place[-1]] = new
+
+
+def run(command: str, number: int) -> int:
+    """The exit code of a command about the result file."""
+    if command == "read":
+        try:
+            results = pgcli.read("rows.jsonl")
+            assert len(results) == len(list(results))
+            repr(results)
+            list(results.errors)
+        except PgcliError as problem:
+            return problem.exit_code
+        return 0
+    if command == "go on":
+        return main([*SEGMENT, "--quiet"])
+    if command in ("view", "draw"):
+        draw = ["--draw", f"drawn{number}"] if command == "draw" else []
+        return main(["view", "rows.jsonl", "-o", f"{number}.html", "--quiet", *draw])
+    if command in ("status", "check"):
+        return main([command, "rows.jsonl"])
+    return main(["export", "rows.jsonl", "--to", command, "-o", f"export{number}"])
+
+
+def test_no_change_to_rows_or_records_has_an_undocumented_outcome(here: Path) -> None:
+    sound = here.parent / "sound"
+    originals = {
+        name: json.loads((sound / name).read_text().splitlines(keepends=True)[0])
+        if name == "rows.jsonl"
+        else json.loads((sound / name).read_text())
+        for name in ("rows.jsonl", "rows.jsonl.pgcli/run.json", "rows.jsonl.pgcli/progress.json")
+    }
+    rest = (sound / "rows.jsonl").read_text().splitlines(keepends=True)[1:]
+    everywhere = [(name, place) for name, known in originals.items() for place in places(known)]
+    numbers = iter(range(10**6))
+
+    @settings(
+        max_examples=250,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+        derandomize=True,
+    )
+    @given(st.sampled_from(everywhere), st.sampled_from(HOSTILE), st.sampled_from(COMMANDS))
+    def change(where: tuple[str, tuple[Any, ...]], value: Any, command: str) -> None:
+        shutil.copytree(sound, here, dirs_exist_ok=True)
+        name, place = where
+        known = json.loads(json.dumps(originals[name]))
+        put(known, place, value)
+        lines = [spelled(known) + "\n", *(rest if name == "rows.jsonl" else ())]
+        Path(name).write_text("".join(lines), encoding="utf-8", errors="surrogatepass")
+        code = run(command, next(numbers))
+        assert code in DOCUMENTED, (name, place, value, command, code)
+
+    change()
+
+
+@pytest.mark.parametrize("levels", [900, 5000])
+@pytest.mark.parametrize("last", [True, False])
+def test_a_row_that_is_nested_too_deeply_is_named(
+    capsys: Capture, tmp_path: Path, levels: int, last: bool
+) -> None:
+    rows = [spelled(row) for row in detected(pictures(tmp_path / "pictures"))]
+    at = 2 if last else 1
+    rows[at] = spelled({**json.loads(rows[at]), "more": f"deep {levels}"})
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(rows) + "\n")
+    for number, command in enumerate((["view"], ["view", "--draw", str(tmp_path / "d")])):
+        assert main([*command, str(file), "-o", str(tmp_path / f"{number}.html")]) == 2
+        assert f"row {at + 1}: it is nested too deeply" in capsys.readouterr().err
+    for to in FORMATS:
+        assert main(["export", str(file), "--to", to, "-o", str(tmp_path / to)]) == 2
+        assert f"row {at + 1}: it is nested too deeply" in capsys.readouterr().err
+    with pytest.raises(PgcliError, match=f"row {at + 1}: it is nested too deeply"):
+        pgcli.read(file)
+
+
+def test_settings_in_a_parquet_file_that_nest_too_deeply_are_no_settings(tmp_path: Path) -> None:
+    rows = detected(pictures(tmp_path / "pictures"))
+    table = pyarrow.Table.from_pylist(rows)
+    file = tmp_path / "rows.parquet"
+    for levels in (900, 100_000):
+        value = b'{"a": ' + b"[" * levels + b"]" * levels + b"}"
+        parquet.write_table(table.replace_schema_metadata({b"pgcli": value}), file)
+        assert main(["view", str(file), "-o", str(tmp_path / f"{levels}.html"), "--quiet"]) == 0
+
+
+def test_what_is_no_record_of_a_run_is_told_as_such(capsys: Capture, here: Path) -> None:
+    file = Path("rows.jsonl.pgcli/run.json")
+    known = json.loads(file.read_text())
+    file.write_text(json.dumps(known | {"told": known["told"] | {"sources": 5}}))
+    assert main(["check", "rows.jsonl"]) == 2
+    assert "run.json is no record of a run: 'sources' in 'told'" in capsys.readouterr().err
+    file.write_text(json.dumps(known | {"told": [1]}))
+    for command in ("status", "check"):
+        assert main([command, "rows.jsonl"]) == 2
+        assert "run.json is no record of a run" in capsys.readouterr().err
+    assert main([*SEGMENT]) == 13
+    assert "run.json is no record of a run" in capsys.readouterr().err
+
+
+def test_rows_that_another_tool_reduced_are_read_as_they_are_shown(tmp_path: Path) -> None:
+    kept = ("index", "id", "image", "task", "prompt", "answer", "boxes", "error", "width", "height")
+    rows = [{name: row[name] for name in kept} for row in detected(pictures(tmp_path / "pictures"))]
+    file = saved(tmp_path / "rows.jsonl", rows)
+    first = pgcli.read(file)[0]
+    assert (first.id, first.tokens, first.model, len(first.boxes)) == ("a.png", None, None, 2)
+    page, drawn = tmp_path / "page.html", tmp_path / "drawn"
+    assert main(["view", str(file), "-o", str(page), "--draw", str(drawn), "--quiet"]) == 0
+    assert (drawn / "a.png").is_file()
+    del rows[1]["boxes"], rows[1]["error"]
+    with pytest.raises(
+        PgcliError, match="row 2 is no row of an answer: it has no 'boxes', 'error'"
+    ):
+        pgcli.read(saved(file, rows))
+
+
+def test_members_that_changed_places_since_the_run_are_not_said_to_be_gone(
+    capsys: Capture, here: Path
+) -> None:
+    picture = Path("c.png").read_bytes()
+    archive(here / "photos.tar", {"b.png": picture, "a.png": picture, "a.json": b'{"n": 1}'})
+    assert main(["view", "rows.jsonl"]) == 0
+    said = capsys.readouterr().err
+    assert "The run's input changed: another picture is in this one's place now." in said
+    assert "no such picture any more" not in said

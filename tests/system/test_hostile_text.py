@@ -1,0 +1,188 @@
+"""Names and captions made to harm: every picture is answered, and nothing raw meets a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import unicodedata
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from pgcli.sources import open_sources
+from tests.cli.test_console import PRETEND, ROOT, on_terminal
+from tests.support.awkward import AWKWARD_NAMES, drawing
+
+CAPTIONS = (
+    "two\nlines",
+    "a\ttab",
+    "\x1b]0;title\x07",
+    "\x1b[2J",
+    "\x1b[31mred",
+    "\x1b]52;c;cm0gLXJm\x07",
+    "\x1b]8;;http://x\x1b\\here\x1b]8;;\x1b\\",
+    "\x9b2J\x7f\r",
+    "gpj.\u202eexe\u2066\u2028",
+    "[/bold]",
+    "[red]x",
+    ":smiley:",
+    "{path}{0}",
+    "%s",
+    "-rf",
+    "--help",
+    "=1+1",
+    "<script>alert(1)</script>",
+    '";',
+    " blanks ",
+    "n" * 255,
+    "e\u0301 \u00e9",
+    "\udcff",
+    "\0",
+    "",
+)
+#: What the program itself sends to a terminal to draw its bar.
+OWN = re.compile(r"\x1b\[(?:\?25[hl]|\d*A|2K|[0-9;]*m)|\r\n?")
+DIRECTIONS = set(
+    "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+)
+
+
+def steering(shown: str) -> set[str]:
+    """The characters in the text that a terminal would obey, line ends apart."""
+    controls = {char for char in shown if unicodedata.category(char) == "Cc"}
+    return (controls | set(shown) & DIRECTIONS) - {"\n"}
+
+
+def readable(text: str) -> str:
+    """The text as a row has it: what no UTF-8 holds is replaced."""
+    return text.replace("\udcff", "\ufffd")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A picture of every awkward name, more of them than there are captions."""
+    folder = tmp_path_factory.mktemp("names")
+    names = [f"{name}.png" for name in AWKWARD_NAMES]
+    for name in (*names, *(f"again/{name}" for name in names)):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        drawing().save(folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ids(folder: Path) -> list[str]:
+    found = [item.id for item in open_sources([str(folder)])]
+    assert len(found) == 2 * len(AWKWARD_NAMES) >= len(CAPTIONS)
+    return found
+
+
+@pytest.fixture(scope="module")
+def captions(ids: list[str]) -> list[str]:
+    return list(islice(cycle(CAPTIONS), len(ids)))
+
+
+@pytest.fixture(scope="module")
+def said(captions: list[str]) -> dict[str, str]:
+    """What has the pretended model say the captions."""
+    return {"PRETEND_ANSWERS": json.dumps(captions)}
+
+
+def captioned(folder: Path, said: dict[str, str], *options: object) -> bytes:
+    """What a run in a pipe writes to standard output; all is well."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | said
+    run = subprocess.run(
+        [*PRETEND, "caption", str(folder), "--model", "demo", *map(str, options)],
+        env=environment,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert not steering(run.stderr.decode())
+    return run.stdout
+
+
+def rows_in(written: bytes) -> list[dict[str, Any]]:
+    """The rows of JSON lines, which other characters than a newline may not break."""
+    return [json.loads(line) for line in written.decode().removesuffix("\n").split("\n")]
+
+
+def assert_answered(rows: list[dict[str, Any]], ids: list[str], captions: list[str]) -> None:
+    assert [row["error"] for row in rows] == [None] * len(ids)
+    assert [row["id"] for row in rows] == ids
+    assert [row["answer"] for row in rows] == list(map(readable, captions))
+    assert [row["boxes"][0]["label"] for row in rows] == list(map(readable, captions))
+
+
+def test_a_pipe_has_a_line_of_utf8_for_every_name(
+    folder: Path, ids: list[str], captions: list[str], said: dict[str, str]
+) -> None:
+    assert_answered(rows_in(captioned(folder, said)), ids, captions)
+
+
+def test_text_in_a_pipe_has_two_lines_for_every_name(
+    folder: Path, ids: list[str], said: dict[str, str]
+) -> None:
+    shown = captioned(folder, said, "--format", "text").decode()
+    assert not steering(shown)
+    assert shown.count("\n") == 2 * len(ids)
+
+
+def test_a_terminal_is_steered_by_no_name_and_no_caption(
+    folder: Path, ids: list[str], said: dict[str, str]
+) -> None:
+    shown = on_terminal("caption", folder, "--model", "demo", "-q", **said)
+    assert not steering(shown.replace("\r\n", "\n"))
+    assert shown.count("\n") == 2 * len(ids)
+    for spelled in (r"\x1b[2J", r"\x1b]52;c;", r"\u202e", r"\x9b2J", "[red]x", "%s", "{path}{0}"):
+        assert spelled in shown
+
+
+def test_json_on_a_terminal_with_a_bar_is_ascii_and_the_same_rows(
+    folder: Path, ids: list[str], captions: list[str], said: dict[str, str]
+) -> None:
+    shown = OWN.sub(
+        "\n", on_terminal("caption", folder, "--format", "jsonl", "--model", "demo", **said)
+    )
+    assert not steering(shown)
+    lines = [line for line in shown.split("\n") if line.startswith("{")]
+    assert all(line.isascii() for line in lines)
+    assert_answered([json.loads(line) for line in lines], ids, captions)
+
+
+def test_files_have_every_name_and_caption_and_their_terminal_has_none_raw(
+    folder: Path, ids: list[str], captions: list[str], said: dict[str, str], tmp_path: Path
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    shown = on_terminal(
+        *("caption", folder, "--model", "demo", "-o", output, "--sidecar", ".txt"), **said
+    )
+    assert "━" in shown
+    assert not steering(OWN.sub("", shown))
+    assert_answered(rows_in(output.read_bytes()), ids, captions)
+    texts = [file for file in folder.rglob("*") if file.suffix == ".txt"]
+    written = sorted(file.read_bytes().decode() for file in texts)
+    assert written == sorted(readable(caption) + "\n" for caption in captions)
+
+
+def test_a_parquet_file_has_every_name_and_caption(
+    folder: Path, ids: list[str], captions: list[str], said: dict[str, str], tmp_path: Path
+) -> None:
+    captioned(folder, said, "-o", tmp_path / "rows.parquet")
+    assert_answered(pq.read_table(tmp_path / "rows.parquet").to_pylist(), ids, captions)
+
+
+def test_every_row_leads_back_to_its_picture(
+    folder: Path, ids: list[str], said: dict[str, str], tmp_path: Path
+) -> None:
+    rows = rows_in(captioned(folder, said))
+    manifest = tmp_path / "again.jsonl"
+    manifest.write_text("".join(json.dumps({"image": row["image"]}) + "\n" for row in rows))
+    again = rows_in(captioned(manifest, said, "--allow-outside-root"))
+    assert [row["error"] for row in again] == [None] * len(ids)
+    assert [row["image"] for row in again] == [row["image"] for row in rows]

@@ -1,0 +1,276 @@
+"""Runs under a terminal as people have them: Ctrl-C, Ctrl-Z, a window closed, slow readers."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.system.test_signals import (
+    EXAMPLES,
+    MANY,
+    PRETEND,
+    ROOT,
+    ROWS,
+    heed_signals,
+    saved,
+    started,
+    wait_until,
+)
+
+#: A run that gives what is under way less time than ten seconds, after a signal.
+IMPATIENT = "import sys; import pgcli.cli.job.shutdown as s; s.GRACE_SECONDS = 1.0; "
+IMPATIENT += "from tests.support.pretend import main; sys.exit(main())"
+
+
+class Terminal:
+    """A pseudo-terminal with a process that it controls; what is shown is read all the time."""
+
+    def __init__(self, command: list[str], **environment: str):
+        self.end, other = pty.openpty()
+        self.shown, self._closed = b"", False
+        self.run = subprocess.Popen(
+            command,
+            stdin=other,
+            stdout=other,
+            stderr=other,
+            cwd=ROOT,
+            env=os.environ | {"TERM": "xterm", "PYTHONPATH": str(ROOT)} | environment,
+            start_new_session=True,
+            preexec_fn=lambda: control(0),
+        )
+        os.close(other)
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        with suppress(OSError):  # nobody has the other end any more
+            while not self._closed:  # none is amid reading what is to be closed
+                if select.select([self.end], [], [], 0.05)[0]:
+                    self.shown += os.read(self.end, 65536)
+
+    def type(self, keys: str) -> None:
+        os.write(self.end, keys.encode())
+
+    def wait_for(self, words: str) -> None:
+        wait_until(lambda: words.encode() in self.shown)
+
+    def close(self) -> None:
+        """Close the window."""
+        self._closed = True
+        self._reading.join(timeout=10)
+        os.close(self.end)
+
+    def said(self) -> str:
+        """All that was shown, once the process has ended."""
+        self.run.wait(timeout=60)
+        self._reading.join(timeout=10)
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.shown.decode())
+
+
+def control(descriptor: int) -> None:
+    """Have the terminal be this process's, so that its keys are signals and its end is one too."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_DFL)
+    fcntl.ioctl(descriptor, termios.TIOCSCTTY, 0)
+
+
+def shell(**environment: str) -> Terminal:
+    """A shell with job control that a person types into."""
+    quiet = {"PS1": "$ ", "HISTFILE": "/dev/null", **environment}
+    terminal = Terminal(["bash", "--norc", "--noprofile", "-i"], **quiet)
+    terminal.wait_for("$ ")
+    return terminal
+
+
+def typed(*arguments: object) -> str:
+    return shlex.join([*PRETEND, *map(str, arguments), "--model", "demo"])
+
+
+def test_ctrl_c_ends_the_run_its_workers_and_the_loop_around_it(tmp_path: Path) -> None:
+    output = tmp_path / "1.jsonl"
+    terminal = shell(PRETEND_SECONDS="0.05")
+    asked = typed("caption", *MANY, "--workers", 2)
+    terminal.type(f"for n in 1 2 3; do {asked} -o {tmp_path}/$n.jsonl; done\n")
+    wait_until(lambda: len(saved(output)) > 3)
+    terminal.type("\x03")
+    terminal.wait_for("goes on from there")
+    terminal.type("echo it was $?\n")
+    terminal.wait_for("it was 130")
+    terminal.type("exit\n")
+    told = terminal.said()
+    assert told.count("finishing what is under way") == 1
+    assert "Traceback" not in told
+    assert not (tmp_path / "2.jsonl").exists()
+    assert 3 < len(saved(output)) < ROWS
+
+
+def test_a_worker_heeds_no_ctrl_c(tmp_path: Path) -> None:
+    """The keys reach all processes of the terminal, and only the run decides what comes of it."""
+    output = tmp_path / "rows.jsonl"
+    picture = f"{EXAMPLES / 'one.png'}\n".encode()
+    run = started("caption", "-", "-o", output, "--workers", 2, stdin=subprocess.PIPE)
+    assert run.stdin is not None
+    run.stdin.write(picture)
+    run.stdin.flush()
+    wait_until(lambda: saved(output))
+    workers = psutil.Process(run.pid).children(recursive=True)
+    for worker in workers:
+        worker.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert len(workers) == 2
+    assert psutil.STATUS_ZOMBIE not in [worker.status() for worker in workers]
+    run.communicate(picture, timeout=60)
+    assert run.returncode == 0
+    assert saved(output) == [0, 1]
+
+
+def test_ctrl_z_stops_it_fg_goes_on_and_the_pause_is_no_time_of_the_run(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    terminal = shell(PRETEND_SECONDS="0.03")
+    terminal.type(f"{typed('caption', *MANY[:5], '--workers', 1, '-o', output)}\n")
+    wait_until(lambda: len(saved(output)) > 3)
+    terminal.type("\x1a")
+    terminal.wait_for("Stopped")
+    time.sleep(0.2)
+    before = saved(output)
+    time.sleep(2)
+    assert saved(output) == before
+    terminal.type("fg\n")
+    terminal.wait_for("look at it")
+    terminal.type("exit\n")
+    told = terminal.said()
+    assert saved(output) == list(range(ROWS // 4))
+    speed, whole = re.search(r"speed +([\d.]+) images/s[^$]*time +([\d.]+) s", told).groups()
+    assert float(whole) - ROWS / 4 / float(speed) > 2
+    progress = json.loads((tmp_path / "rows.jsonl.pgcli" / "progress.json").read_text())
+    assert float(whole) - progress["seconds"] > 2
+
+
+def test_a_window_that_is_closed_ends_the_run_tidily(tmp_path: Path) -> None:
+    """All that is said then goes nowhere: the terminal answers with errors."""
+    output = tmp_path / "rows.jsonl"
+    command = [*PRETEND, "caption", *MANY, "--model", "demo", "-o", str(output)]
+    terminal = Terminal(command, PRETEND_SECONDS="0.05")
+    wait_until(lambda: len(saved(output)) > 3)
+    terminal.close()
+    assert terminal.run.wait(timeout=30) == -signal.SIGHUP
+    rows = saved(output)
+    assert rows == list(range(len(rows)))
+    assert 3 < len(rows) < ROWS
+
+
+def test_a_run_that_heeds_no_hangup_goes_on_without_its_window(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    asked = typed("caption", *MANY[:5], "-o", output)
+    command = ["bash", "-c", f"trap '' HUP; exec {asked}"]
+    terminal = Terminal(command, PRETEND_SECONDS="0.03")
+    wait_until(lambda: len(saved(output)) > 3)
+    terminal.close()
+    assert terminal.run.wait(timeout=60) == 0
+    assert saved(output) == list(range(ROWS // 4))
+
+
+def test_nohup_outlives_the_window(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    terminal = shell(PRETEND_SECONDS="0.05")
+    asked = typed("caption", *MANY[:5], "-o", output)
+    terminal.type(f"cd {tmp_path}; nohup {asked} >out 2>err & echo pid $! said\n")
+    terminal.wait_for(" said\r\n")
+    wait_until(lambda: len(saved(output)) > 3)
+    terminal.close()
+    assert terminal.run.wait(timeout=30) == -signal.SIGHUP
+    wait_until(lambda: len(saved(output)) == ROWS // 4)
+
+
+def test_what_is_under_way_gets_no_longer_than_the_grace(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = impatient("caption", *MANY, "-o", output, seconds=30)
+    wait_until((tmp_path / "rows.jsonl.pgcli").exists)
+    time.sleep(1)  # the first row is asked for
+    began = time.monotonic()
+    run.send_signal(signal.SIGTERM)
+    said = run.communicate(timeout=30)[1]
+    assert run.returncode == -signal.SIGTERM
+    assert 0.8 < time.monotonic() - began < 5
+    assert b"stopped before the first row" in said
+    assert b"Traceback" not in said
+
+
+def test_a_reader_that_does_not_read_cannot_hold_a_run_that_is_to_end() -> None:
+    run = impatient("caption", *MANY * 5, seconds=0, stdout=subprocess.PIPE)
+    assert run.stdout is not None
+    wait_until(lambda: is_full(run.stdout))
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(timeout=30) == -signal.SIGTERM
+    lines = run.stdout.read().split(b"\n")
+    assert [json.loads(line)["index"] for line in lines[:-1]] == list(range(len(lines) - 1))
+    assert run.stderr is not None
+    assert b"Traceback" not in run.stderr.read()
+
+
+def test_a_slow_reader_gets_every_row() -> None:
+    run = started("caption", *MANY * 5, seconds=0, stdout=subprocess.PIPE)
+    assert run.stdout is not None
+    wait_until(lambda: is_full(run.stdout))
+    rows = []
+    while line := run.stdout.readline():
+        rows.append(json.loads(line)["index"])
+        time.sleep(0.0005)
+    run.communicate(timeout=60)
+    assert run.returncode == 0
+    assert rows == list(range(5 * ROWS))
+
+
+def test_a_signal_while_the_model_is_loaded_ends_it_at_once(tmp_path: Path) -> None:
+    code = "import sys, time; from tests import pretend; "
+    code += "pretend.open_engine = lambda *_: time.sleep(60); sys.exit(pretend.main())"
+    run = program(code, "caption", *MANY, "-o", tmp_path / "rows.jsonl")
+    wait_until((tmp_path / "rows.jsonl.pgcli").exists)
+    time.sleep(0.3)
+    run.send_signal(signal.SIGINT)
+    said = run.communicate(timeout=10)[1]
+    assert run.returncode == -signal.SIGINT
+    assert b"Traceback" not in said
+    assert not list(tmp_path.iterdir())  # nothing was begun, and nothing is left
+
+
+def impatient(*arguments: object, **more: Any) -> subprocess.Popen[bytes]:
+    return program(IMPATIENT, *arguments, **more)
+
+
+def program(code: str, *arguments: object, seconds: float = 0, **more: Any) -> Any:
+    """A run by other code than the pretended command line's own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments), "--model", "demo"],
+        cwd=ROOT,
+        env=os.environ | {"PRETEND_SECONDS": str(seconds), "PYTHONPATH": str(ROOT)},
+        **{"stderr": subprocess.PIPE, "preexec_fn": heed_signals} | more,
+    )
+
+
+def is_full(pipe: Any) -> bool:
+    """Whether nothing more fits into the pipe, as far as a moment tells."""
+
+    def held() -> int:
+        return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]
+
+    before = held()
+    time.sleep(0.2)
+    return before > 60_000 and held() == before

@@ -1,0 +1,646 @@
+"""Runs that are ended from outside, or by what is in their way: tidy, told, gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from pgcli.sinks.reader import placed_rows
+
+ROOT = Path(__file__).parents[2]
+PRETEND = [sys.executable, str(ROOT / "tests" / "support" / "pretend.py")]
+EXAMPLES = ROOT / "examples" / "images"
+MANY = [str(EXAMPLES)] * 20
+ROWS = 20 * len(list(EXAMPLES.iterdir()))
+
+
+def started(*arguments: object, seconds: float = 0.02, **more: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*PRETEND, *map(str, arguments), "--model", "demo"],
+        env=os.environ | {"PRETEND_SECONDS": str(seconds)},
+        **{"stderr": subprocess.PIPE, "preexec_fn": heed_signals} | more,
+    )
+
+
+def heed_signals() -> None:
+    """Undo what the tests' own parent ignores, as a shell does for what runs in its background."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_DFL)
+
+
+def finished(*arguments: object, **more: Any) -> subprocess.CompletedProcess[bytes]:
+    run = started(*arguments, seconds=0, **more)
+    out, err = run.communicate(timeout=120)
+    return subprocess.CompletedProcess(run.args, run.returncode, out, err)
+
+
+def wait_until(claim: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not claim():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def saved(output: Path) -> list[int]:
+    if not output.exists():
+        return []
+    return [json.loads(line)["index"] for line in output.read_bytes().splitlines()]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_saves_says_how_to_go_on_and_is_passed_on(
+    tmp_path: Path, signum: int
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", *MANY, "-o", output)
+    wait_until(lambda: len(saved(output)) > 3)
+    run.send_signal(signum)
+    said = run.communicate(timeout=60)[1].decode()
+    assert run.returncode == -signum
+    rows = len(saved(output))
+    assert 3 < rows < ROWS
+    assert f"stopped after {rows} rows, saved in {output}; the same command goes on" in said
+    assert "Traceback" not in said
+    assert finished("caption", *MANY, "-o", output).returncode == 0
+    assert saved(output) == list(range(ROWS))
+
+
+def test_the_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", *MANY, "-o", output, seconds=5)
+    wait_until(lambda: (tmp_path / "rows.jsonl.pgcli").exists())
+    time.sleep(1)
+    began = time.monotonic()
+    run.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+    assert run.returncode == -signal.SIGINT
+    assert time.monotonic() - began < 4
+
+
+def test_a_loop_of_a_shell_ends_with_the_run(tmp_path: Path) -> None:
+    script = f"for n in 1 2 3; do echo began $n; {PRETEND[0]} {PRETEND[1]} caption {EXAMPLES} "
+    script += f"-o {tmp_path}/$n.jsonl --model demo; done"
+    run = subprocess.Popen(
+        ["bash", "-c", script],
+        env=os.environ | {"PRETEND_SECONDS": "0.2"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=heed_signals,
+        text=True,
+    )
+    wait_until(lambda: saved(tmp_path / "1.jsonl"))
+    os.killpg(run.pid, signal.SIGINT)
+    out, _ = run.communicate(timeout=60)
+    assert out == "began 1\n"
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows/"])
+def test_the_rows_of_a_killed_run_are_gone_on_with_exactly(tmp_path: Path, name: str) -> None:
+    """SIGKILL at any moment, again and again: no row lost, none twice, the same answers."""
+    whole = tmp_path / "whole.jsonl"
+    assert finished("caption", *MANY[:5], "-o", whole, "--no-timing").returncode == 0
+    output, kills = tmp_path / name, 0
+    while True:
+        run = started(
+            "caption", *MANY[:5], "-o", f"{tmp_path}/{name}", "--no-timing", seconds=0.004
+        )
+        before = written(tmp_path)
+        while run.poll() is None and written(tmp_path) == before:
+            time.sleep(0.01)
+        time.sleep(0.05 + 0.03 * (kills % 5))  # some rows further on
+        run.kill()
+        run.communicate()
+        if run.returncode == 0:
+            break
+        kills += 1
+        assert kills < 60
+    assert kills > 1
+    lines = whole.read_bytes()
+    if output.suffix == ".jsonl":
+        assert output.read_bytes() == lines
+    else:
+        rows = pq.read_table(output).to_pylist()
+        assert rows == [json.loads(line) for line in lines.splitlines()]
+
+
+def written(folder: Path) -> int:
+    """The bytes of all rows so far, wherever they are."""
+    return sum(file.stat().st_size for file in folder.rglob("*.jsonl"))
+
+
+def test_a_reader_that_has_had_enough_ends_the_model_soon(tmp_path: Path) -> None:
+    run = started("caption", *MANY, seconds=0.2, stdout=subprocess.PIPE)
+    assert run.stdout is not None
+    assert json.loads(run.stdout.readline())["index"] == 0
+    run.stdout.close()
+    began = time.monotonic()
+    assert run.stderr is not None
+    assert run.stderr.read() == b""
+    assert run.wait(timeout=10) == -signal.SIGPIPE
+    assert time.monotonic() - began < 3
+
+
+def test_usr1_says_how_far_it_is(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", *MANY, "-o", output)
+    wait_until(lambda: len(saved(output)) > 3)
+    run.send_signal(signal.SIGUSR1)
+    time.sleep(0.3)
+    run.send_signal(signal.SIGTERM)
+    said = run.communicate(timeout=60)[1].decode()
+    assert f" of {ROWS} rows, " in said
+    assert "rows/s" in said
+
+
+def test_a_slow_pipe_is_not_waited_for_after_a_signal(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", "-", "-o", output, stdin=subprocess.PIPE)
+    assert run.stdin is not None
+    run.stdin.write(f"{EXAMPLES / 'one.png'}\n".encode())
+    run.stdin.flush()
+    wait_until(lambda: saved(output))
+    began = time.monotonic()
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(timeout=30) == -signal.SIGTERM
+    assert time.monotonic() - began < 5
+    run.stdin.close()
+    assert run.stderr is not None
+    assert b"stopped after 1 row, saved" in run.stderr.read()
+
+
+def test_no_worker_outlives_a_killed_run(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", *MANY, "-o", output, "--workers", 2)
+    wait_until(lambda: saved(output))
+    workers = psutil.Process(run.pid).children(recursive=True)
+    assert len(workers) == 2
+    run.kill()
+    run.communicate()
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert not alive
+
+
+def test_a_disk_that_is_full_costs_no_row_that_was_saved(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    limited = ["bash", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "bash"]
+    run = subprocess.run(
+        [*limited, *PRETEND, "caption", *MANY, "-o", output, "--model", "demo"],
+        capture_output=True,
+        check=False,
+    )
+    said = run.stderr.decode()
+    assert run.returncode == 14, said
+    rows = len(saved(output))
+    assert rows > 5
+    assert f"stopped after {rows} rows, saved in {output}; the same command goes on" in said
+    assert "File too large" in said
+    assert finished("caption", *MANY, "-o", output).returncode == 0
+    assert saved(output) == list(range(ROWS))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 256 KiB."""
+    mount, place = shutil.which("mount"), tmp_path / "disk"
+    place.mkdir()
+    command = [str(mount), "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
+    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("only who may mount a file system has one so small")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows/"])
+def test_a_real_disk_that_is_full_costs_no_row_that_was_saved(disk: Path, name: str) -> None:
+    output, filler = f"{disk}/{name}", disk / "filler"
+    filler.write_bytes(b"x" * 100 * 1024)
+    run = finished("caption", *MANY, "-o", output)
+    said = run.stderr.decode()
+    assert run.returncode == 14, said
+    assert "No space left on device" in said
+    count = re.search(r"stopped after (\d+) rows?, saved ", said)
+    assert count is not None, said
+    assert 0 < int(count[1]) < ROWS
+    assert len(list(placed_rows(Path(output)))) == int(count[1])
+    filler.unlink()
+    subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
+    assert finished("caption", *MANY, "-o", output).returncode == 0
+    assert [row["index"] for _, row in placed_rows(Path(output)) if row] == list(range(ROWS))
+
+
+def test_a_disk_that_may_only_be_read_is_said_before_a_model_is_loaded(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    run = finished("caption", *MANY, "-o", disk / "rows.jsonl")
+    assert run.returncode == 14
+    assert b"rows.jsonl may not be written" in run.stderr
+    assert b"Traceback" not in run.stderr
+
+
+def test_a_folder_that_vanishes_under_the_run_is_noticed_in_seconds(tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    run = started("caption", *MANY, "-o", folder / "rows.jsonl", seconds=0.1)
+    wait_until(lambda: saved(folder / "rows.jsonl"))
+    folder.rename(tmp_path / "elsewhere")
+    began = time.monotonic()
+    said = run.communicate(timeout=60)[1].decode()
+    assert run.returncode == 14, said
+    assert time.monotonic() - began < 10
+    assert "Traceback" not in said
+    (tmp_path / "elsewhere").rename(folder)
+    assert finished("caption", *MANY, "-o", folder / "rows.jsonl").returncode == 0
+    assert saved(folder / "rows.jsonl") == list(range(ROWS))
+
+
+def test_errors_are_asked_again_and_the_others_stay(tmp_path: Path) -> None:
+    folder, output = tmp_path / "pictures", tmp_path / "rows.jsonl"
+    folder.mkdir()
+    for name in ("a.png", "c.png"):
+        (folder / name).write_bytes((EXAMPLES / "one.png").read_bytes())
+    (folder / "b.png").write_text("not a picture")
+    assert finished("caption", folder, "-o", output).returncode == 3
+    again = finished("caption", folder, "-o", output)
+    assert again.returncode == 3
+    assert b"--retry-errors" in again.stderr
+    before = output.read_bytes().splitlines()
+    (folder / "b.png").write_bytes((EXAMPLES / "tall.jpg").read_bytes())
+    assert finished("caption", folder, "-o", output, "--retry-errors").returncode == 0
+    after = output.read_bytes().splitlines()
+    assert [after[0], after[2]] == [before[0], before[2]]
+    assert json.loads(after[1])["answer"].startswith("a picture of")
+
+
+def test_fifty_errors_in_a_row_stop_the_run_and_it_can_be_gone_on_with(tmp_path: Path) -> None:
+    folder, output = tmp_path / "pictures", tmp_path / "rows.jsonl"
+    folder.mkdir()
+    for number in range(70):
+        (folder / f"{number:02}.png").write_text("not a picture")
+    run = finished("caption", folder, "-o", output)
+    assert run.returncode == 15
+    assert b"50 errors in a row" in run.stderr
+    assert saved(output) == list(range(50))
+    assert finished("caption", folder, "-o", output).returncode == 3
+    assert saved(output) == list(range(70))
+
+
+def test_shards_killed_and_gone_on_with_make_one_folder(tmp_path: Path) -> None:
+    code = "import sys; from pgcli.state import shard; import pgcli.sinks.chunked_sink as c\n"
+    code += "c.CHUNK_ROWS = shard.CHUNK_ROWS = 7\n"
+    code += "import pgcli.cli.job.plan as p; p.CHUNK_ROWS = 7\n"
+    code += "from tests.support.pretend import main; sys.exit(main())"
+    output = f"{tmp_path}/rows/"
+
+    def begun(number: int) -> subprocess.Popen[bytes]:
+        arguments = ["caption", *MANY, "-o", output, "--model", "demo", "--no-timing"]
+        command = [sys.executable, "-c", code, *arguments, "--shard", f"{number}/3"]
+        environment = os.environ | {"PRETEND_SECONDS": "0.01"}
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
+
+    running = [begun(number) for number in range(3)]
+    time.sleep(1.2)
+    running[1].kill()
+    running[1].communicate()
+    said = [one.communicate(timeout=120)[1] for n, one in enumerate(running) if n != 1]
+    assert [one.returncode for n, one in enumerate(running) if n != 1] == [0, 0], said
+    again = begun(1)
+    assert again.wait(timeout=120) == 0
+    again.communicate()
+    rows = pq.read_table(output).to_pylist()
+    assert [row["index"] for row in rows] == list(range(ROWS))
+
+
+# --- a folder that changes between runs
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Path:
+    folder = tmp_path / "pictures"
+    (folder / "m").mkdir(parents=True)
+    for name in ("b.png", "d.png", "m/x.png"):
+        (folder / name).write_bytes((EXAMPLES / "one.png").read_bytes())
+    return folder
+
+
+def ids(output: Path) -> list[str]:
+    return [json.loads(line)["id"] for line in output.read_bytes().splitlines()]
+
+
+def test_new_files_of_a_folder_come_behind_the_old_and_vanished_ones_keep_their_rows(
+    tmp_path: Path, growing: Path
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    assert finished("caption", growing, "-o", output, "--limit", 2).returncode == 0
+    for name in ("a.png", "m/a.png", "c\udcff\n.png"):
+        (growing / name).write_bytes((EXAMPLES / "one.png").read_bytes())
+    (growing / "b.png").unlink()
+    (growing / "m" / "x.png").unlink()
+    assert finished("caption", growing, "-o", output).returncode == 3
+    assert ids(output)[:5] == ["b.png", "d.png", "m/x.png", "a.png", "file:c%FF%0A.png"]
+    errors = [json.loads(line)["error"] for line in output.read_bytes().splitlines()]
+    assert errors == [None, None, "missing", None, None, None]
+    assert saved(output) == list(range(6))
+    before = output.read_bytes()
+    assert finished("caption", growing, "-o", output).returncode == 3
+    assert output.read_bytes() == before
+    (growing / "z.png").write_bytes((EXAMPLES / "one.png").read_bytes())
+    assert finished("caption", growing, "-o", output).returncode == 3
+    assert output.read_bytes().startswith(before)
+    assert ids(output)[-1] == "z.png"
+
+
+def test_what_is_new_in_several_folders_and_a_pattern_comes_behind_all_that_was_there(
+    tmp_path: Path, growing: Path
+) -> None:
+    output, other = tmp_path / "rows.jsonl", tmp_path / "other"
+    manifest = tmp_path / "more.jsonl"
+    manifest.write_text("".join(manifest_lines(2)))
+    other.mkdir()
+
+    def add(*names: str) -> None:
+        for name in names:
+            (tmp_path / name).write_bytes((EXAMPLES / "one.png").read_bytes())
+
+    add("other/1.png", "x2.jpg", "x4.jpg")
+    sources = ("pictures", "x*.jpg", "more.jsonl", "other")
+    asked = ("caption", *sources, "-o", output, "--allow-outside-root")
+    assert finished(*asked, cwd=tmp_path).returncode == 0
+    first = ids(output)
+    assert first[3:] == ["x2.jpg", "x4.jpg", "0", "1", "other/1.png"]
+    add("pictures/a.png", "x3.jpg", "other/0.png")
+    assert finished(*asked, cwd=tmp_path).returncode == 0
+    second = [*first, "pictures/a.png", "x3.jpg", "other/0.png"]
+    assert ids(output) == second
+    add("x1.jpg", "x5.jpg")
+    (tmp_path / "x4.jpg").unlink()
+    assert finished(*asked, cwd=tmp_path).returncode == 0
+    assert ids(output) == [*second, "x1.jpg", "x5.jpg"]
+    assert saved(output) == list(range(len(second) + 2))
+    before = output.read_bytes()
+    assert finished(*asked, cwd=tmp_path).returncode == 0
+    assert output.read_bytes() == before
+    check = [sys.executable, "-m", "pgcli", "check", str(output)]
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True, check=False).returncode == 0
+    add("other/zz.png")
+    run = subprocess.run(check, cwd=tmp_path, capture_output=True, check=False)
+    assert run.returncode == 5
+    assert run.stdout == b"row 14 is missing: 'other/zz.png'\n"
+
+
+def test_a_list_that_was_cut_is_made_whole(tmp_path: Path, growing: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    assert finished("caption", growing, "-o", output, "--limit", 1).returncode == 0
+    listed = tmp_path / "rows.jsonl.pgcli" / "files-0.0"
+    listed.write_bytes(listed.read_bytes()[:-3])
+    assert finished("caption", growing, "-o", output).returncode == 0
+    assert ids(output) == ["b.png", "d.png", "m/x.png"]
+
+
+def test_a_folder_that_is_replaced_by_another_is_refused(tmp_path: Path, growing: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    assert finished("caption", growing, "-o", output).returncode == 0
+    other = tmp_path / "other"
+    growing.rename(other)
+    assert finished("caption", other, "-o", output).returncode == 13
+
+
+def test_pictures_are_drawn_by_the_same_names_after_a_kill(tmp_path: Path) -> None:
+    folder, once, twice = tmp_path / "pictures", tmp_path / "once", tmp_path / "twice"
+    folder.mkdir()
+    rows = [{"image": str(EXAMPLES / "one.png"), "id": one} for one in ("a", "A", "a/b", "B", "b")]
+    manifest = tmp_path / "rows.jsonl"
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = ["detect", manifest, "--object", "x", "--allow-outside-root"]
+    assert finished(*asked, "-o", tmp_path / "1.jsonl", "--draw", once).returncode == 0
+    for limit in ("2", "4", "9"):
+        options = ["-o", tmp_path / "2.jsonl", "--draw", twice, "--limit", limit]
+        assert finished(*asked, *options).returncode == 0
+    assert len(list(once.rglob("*.png"))) == 5
+    names = {str(file.relative_to(once)) for file in once.rglob("*")}
+    assert {str(file.relative_to(twice)) for file in twice.rglob("*")} == names
+
+
+def test_an_overwrite_that_fails_before_it_begins_leaves_the_old_run_as_it_was(
+    tmp_path: Path, growing: Path
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    assert finished("caption", growing, "-o", output).returncode == 0
+    (growing / "a.png").write_bytes((EXAMPLES / "one.png").read_bytes())
+    state, before = tmp_path / "rows.jsonl.pgcli", output.read_bytes()
+    run = started("caption", growing, "-o", output, "--overwrite", seconds=30)
+    wait_until(lambda: len(list(state.glob("files-*"))) == 2)
+    run.kill()
+    run.communicate()
+    assert output.read_bytes() == before
+    assert finished("caption", growing, "-o", output).returncode == 0
+    assert ids(output) == ["b.png", "d.png", "m/x.png", "a.png"]
+    assert finished("caption", growing, "-o", output, "--overwrite").returncode == 0
+    assert ids(output) == ["a.png", "b.png", "d.png", "m/x.png"]
+    assert len(list(state.glob("files-*"))) == 1
+    (growing / "A.png").write_bytes((EXAMPLES / "one.png").read_bytes())
+    assert finished("caption", growing, "-o", output).returncode == 0
+    assert ids(output)[-1] == "A.png"
+
+
+def manifest_lines(rows: int) -> list[str]:
+    image = str(EXAMPLES / "one.png")
+    return [json.dumps({"image": image, "id": str(number)}) + "\n" for number in range(rows)]
+
+
+def test_an_input_that_became_shorter_is_refused(tmp_path: Path) -> None:
+    manifest, output = tmp_path / "m.jsonl", tmp_path / "rows.jsonl"
+    lines = [
+        json.dumps({"image": str(EXAMPLES / "one.png"), "id": str(k)}) + "\n" for k in range(5)
+    ]
+    manifest.write_text("".join(lines))
+    asked = ("caption", manifest, "-o", output, "--allow-outside-root")
+    assert finished(*asked).returncode == 0
+    manifest.write_text("".join(lines[:3]))
+    run = finished(*asked)
+    assert run.returncode == 13
+    assert b"has 5 rows, and the input only makes 3" in run.stderr
+    assert finished(*asked, "--limit", 2).returncode == 0
+    assert len(saved(output)) == 5
+
+
+def test_usr1_before_the_first_row_ends_nothing(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", "-", "-o", output, stdin=subprocess.PIPE)
+    wait_until(lambda: (tmp_path / "rows.jsonl.pgcli").exists())
+    run.send_signal(signal.SIGUSR1)
+    run.communicate(f"{EXAMPLES / 'one.png'}\n".encode(), timeout=60)
+    assert run.returncode == 0
+
+
+def test_what_came_to_a_complete_file_before_a_kill_is_kept(tmp_path: Path) -> None:
+    manifest, output = tmp_path / "m.jsonl", tmp_path / "rows.parquet"
+    lines = [
+        json.dumps({"image": str(EXAMPLES / "one.png"), "id": str(k)}) + "\n" for k in range(90)
+    ]
+    asked = ("caption", manifest, "-o", output, "--allow-outside-root")
+    manifest.write_text("".join(lines[:5]))
+    assert finished(*asked).returncode == 0
+    manifest.write_text("".join(lines))
+    run = started(*asked)
+    chunk = tmp_path / "rows.parquet.pgcli" / "chunks" / "000000.jsonl"
+    wait_until(lambda: len(saved(chunk)) > 20)
+    run.kill()
+    run.communicate()
+    kept = len(saved(chunk))
+    assert f"{kept} rows are there".encode() in finished(*asked).stderr
+    assert pq.read_table(output).column("id").to_pylist() == [str(k) for k in range(90)]
+
+
+def test_a_picture_that_kills_the_run_is_found_by_the_next(tmp_path: Path, growing: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    code = "import sys; from tests.support.pretend import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "caption", growing, "-o", output, "--model", "demo"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PRETEND_POISON": "d.png"}
+    first = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert first.returncode == -signal.SIGSEGV
+    assert ids(output) == ["b.png"]
+    second = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert second.returncode == 3, second.stderr
+    assert ids(output) == ["b.png", "d.png", "m/x.png"]
+    errors = [json.loads(line)["error"] for line in output.read_bytes().splitlines()]
+    assert errors == [None, "worker_crashed", None]
+
+
+def test_a_shard_without_rows_leaves_the_others_to_begin(tmp_path: Path) -> None:
+    output = f"{tmp_path}/rows/"
+    run = finished("caption", EXAMPLES, "-o", output, "--shard", "1/2")
+    assert run.returncode == 0
+    assert b"no row of the input is this shard's" in run.stderr
+    assert finished("caption", EXAMPLES, "-o", output, "--shard", "0/2").returncode == 0
+    assert pq.read_table(output).num_rows == 12
+    assert finished("caption", EXAMPLES, "-o", output, "--shard", "1/2").returncode == 0
+
+
+def test_standard_input_that_comes_again_is_compared_and_gone_on_with(tmp_path: Path) -> None:
+    output, files = tmp_path / "rows.jsonl", sorted(EXAMPLES.iterdir())
+    lines = "".join(f"{file}\n" for file in files).encode()
+
+    def piped(data: bytes) -> subprocess.CompletedProcess[bytes]:
+        run = started("caption", "-", "-o", output, stdin=subprocess.PIPE, seconds=0)
+        _, err = run.communicate(data, timeout=60)
+        return subprocess.CompletedProcess(run.args, run.returncode, b"", err)
+
+    run = started("caption", "-", "-o", output, stdin=subprocess.PIPE)
+    assert run.stdin is not None
+    run.stdin.write(b"".join(lines.splitlines(keepends=True)[:5]))
+    run.stdin.flush()
+    wait_until(lambda: len(saved(output)) == 5)
+    run.kill()
+    run.communicate()
+    before = output.read_bytes()
+    other = piped(b"".join(reversed(lines.splitlines(keepends=True))))
+    assert other.returncode == 13
+    assert b"the input is not what" in other.stderr
+    assert output.read_bytes() == before
+    assert piped(lines).returncode == 0
+    assert output.read_bytes().startswith(before)
+    assert ids(output) == [str(file) for file in files]
+    assert piped(lines).returncode == 0
+    assert saved(output) == list(range(len(files)))
+
+
+def test_the_built_in_model_says_the_same_however_often_it_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pgcli", "detect", *MANY[:6], "--object", "circle"]
+    command += ["--model", "demo", "--batch-size", "8", "--quiet"]
+    whole, output = tmp_path / "whole.jsonl", tmp_path / "rows.jsonl"
+    subprocess.run([*command, "-o", whole], cwd=ROOT, check=True)
+    for more in (3, 20):
+        run = subprocess.Popen([*command, "-o", output], cwd=ROOT)
+        rows = len(saved(output))
+        wait_until(lambda enough=rows + more: len(saved(output)) >= enough)  # type: ignore[misc]
+        run.kill()
+        assert run.wait() == -signal.SIGKILL
+    subprocess.run([*command, "-o", output], cwd=ROOT, check=True)
+    expected, found = (
+        [json.loads(line) for line in file.read_bytes().splitlines()] for file in (whole, output)
+    )
+    said = ("index", "id", "answer", "tokens", "finish")
+    assert [[row[name] for name in said] for row in found] == [
+        [row[name] for name in said] for row in expected
+    ]
+    assert any(row["boxes"] for row in found)
+    for one, other in zip(found, expected, strict=True):
+        assert one["logprob"] == pytest.approx(other["logprob"], abs=1e-4)
+        for mine, theirs in zip(one["boxes"], other["boxes"], strict=True):
+            assert mine == {**theirs, "score": pytest.approx(theirs["score"], abs=1e-4)}
+
+
+def test_who_is_refused_leaves_the_output_to_the_run_that_has_it(tmp_path: Path) -> None:
+    """Refused again and again, also before the first row is saved; and the folder grows after."""
+    folder, output = tmp_path / "pictures", tmp_path / "rows.jsonl"
+    folder.mkdir()
+    for number in range(6):
+        (folder / f"{number}.png").write_bytes((EXAMPLES / "one.png").read_bytes())
+    run = started("caption", folder, "-o", output, seconds=1)
+    wait_until(lambda: list((tmp_path / "rows.jsonl.pgcli").glob("owner*")))
+    for _ in range(3):
+        again = finished("caption", folder, "-o", output)
+        assert again.returncode == 12, again.stderr
+    command = [sys.executable, "-m", "pgcli", "status", str(output)]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    assert b"running" in told.stdout
+    wait_until(lambda: saved(output))
+    assert finished("caption", folder, "-o", output).returncode == 12
+    run.communicate(timeout=60)
+    assert run.returncode == 0
+    assert saved(output) == list(range(6))
+    (folder / "0 first.png").write_bytes((EXAMPLES / "one.png").read_bytes())
+    assert finished("caption", folder, "-o", output).returncode == 0
+    assert ids(output)[-1] == "0 first.png"
+
+
+def test_standard_input_that_became_shorter_is_refused(tmp_path: Path) -> None:
+    output, names = tmp_path / "rows.jsonl", [f"{file}\n" for file in sorted(EXAMPLES.iterdir())]
+
+    def piped(lines: list[str], *more: str) -> int:
+        run = started("caption", "-", "-o", output, *more, stdin=subprocess.PIPE, seconds=0)
+        run.communicate("".join(lines).encode(), timeout=60)
+        return run.returncode
+
+    assert piped(names) == 0
+    before = output.read_bytes()
+    assert piped(names[:3]) == 13
+    assert piped(names[:3], "--limit", "3") == 0
+    assert output.read_bytes() == before
+
+
+def test_a_page_does_not_keep_its_run_from_going_on(tmp_path: Path) -> None:
+    output, page = tmp_path / "rows.jsonl", tmp_path / "page.html"
+    asked = ("caption", *MANY[:3], "-o", output, "--view", page)
+    run = started(*asked)
+    wait_until(lambda: len(saved(output)) > 3)
+    run.kill()
+    run.communicate()
+    assert not page.exists()
+    assert finished(*asked).returncode == 0
+    assert page.exists()
+    page.unlink()
+    assert finished(*asked).returncode == 0, "all rows are there, and the page is made"
+    assert page.exists()
+    assert finished(*asked).returncode == 0
+    other = finished("caption", *MANY[:3], "-o", tmp_path / "other.jsonl", "--view", page)
+    assert other.returncode == 13
+    assert b"another --view" in other.stderr
+    same = tmp_path / "same.jsonl"
+    assert finished("caption", *MANY[:3], "-o", same, "--view", same).returncode == 2
+    assert not same.exists()

@@ -1,0 +1,104 @@
+"""The command line answers at once: what it imports, and when."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"torch", "pyarrow", "transformers", "numpy", "PIL", "tokenizers", "huggingface_hub"}
+
+
+def python(code, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PGCLI_MODEL": "demo", "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+
+
+def imported(*arguments):
+    """What a command line has imported when it is done."""
+    code = (
+        "import sys; from pgcli.cli.app import main; main(sys.argv[1:]); "
+        "print('modules', *sys.modules)"
+    )
+    run = python(code, *map(str, arguments))
+    return set(run.stdout.rpartition("modules ")[2].split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--help"],
+        ["--version"],
+        *([name, "-h"] for name in "caption ask detect segment ocr view export".split()),
+        *([name, "-h"] for name in "info verify bench doctor".split()),
+    ],
+    ids=" ".join,
+)
+def test_help_loads_nothing_heavy(arguments):
+    modules = imported(*arguments)
+    assert "typer" in modules
+    assert not HEAVY & modules
+
+
+def test_help_is_there_in_under_0_3_seconds():
+    """Of processor time, at its best of five: this machine may be busy with something else."""
+
+    def seconds():
+        def used():
+            spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+            return spent.ru_utime + spent.ru_stime
+
+        before = used()
+        command = [sys.executable, "-m", "pgcli", "--help"]
+        subprocess.run(command, stdout=subprocess.DEVNULL, cwd=ROOT, check=True)
+        return used() - before
+
+    assert min(seconds() for _ in range(5)) < 0.3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["nowhere"],
+        ["examples/images", "--dtype", "float16"],
+        ["examples/images", "-o", "no/such/folder.jsonl"],
+        ["examples/images", "-o", "README.txt"],
+        ["examples/images", "--dry-run"],
+    ],
+    ids=" ".join,
+)
+def test_torch_is_not_loaded_before_all_that_can_be_checked_is_checked(wrong):
+    assert not {"torch", "tokenizers", "huggingface_hub"} & imported("caption", *wrong)
+
+
+def test_a_whole_run_loads_no_transformers_and_json_lines_no_pyarrow(tmp_path):
+    output = tmp_path / "rows.jsonl"
+    modules = imported("caption", "examples/images/one.png", "-o", output)
+    assert output.stat().st_size
+    assert "torch" in modules
+    assert not {"transformers", "pyarrow"} & modules
+
+
+def test_an_engine_is_not_needed_to_import_the_package():
+    run = python("import sys, pgcli; print(*sys.modules)")
+    assert not HEAVY & set(run.stdout.split())
+
+
+def test_the_program_starts_and_ends_without_looking_for_garbage():
+    run = python(
+        "import gc, sys\n"
+        "from pgcli.__main__ import main\n"
+        "sys.argv[1:] = ['--version']\n"
+        "print('code', main(), gc.get_threshold()[0], gc.get_freeze_count() > 1000)"
+    )
+    assert run.stdout.split()[-4:] == ["code", "0", "200000", "True"]

@@ -1,0 +1,195 @@
+"""export: pictures under names that the tools read rightly, whatever the rows' ids are."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.support.exporting import box, exported, row, saved
+from tests.views.test_exports import loaded
+
+Capture = pytest.CaptureFixture[str]
+
+SPLITS = ["test.png", "train/a.jpg", "test/a.png", "val/b.png", "COCO_val2014_000000000042.jpg"]
+SPLITS += ["my test/1.png", "eval.d/x-train-1.png", "data/x-00000-of-00001.png", "dev", "a/valid"]
+ODD = ['it\'s "so".png', "a::b/c.png", "#1?&.png", "[ab]*{x}.png", "~/~x.png", "100%20.png"]
+ODD += [".hidden.png", ".dot/a.png", "__pycache__/a.png", "é\u2028ü.png", "metadata.jsonl/x.png"]
+ODD += [".pgcli-export/b.png", "a.png/b.png", "a.png", "README.md", "x.eval", "task.toml/y.png"]
+PLAIN = ["attest.png", "latest/trained.png", "Test.png", "sub/c.png"]  # nothing is made of these
+
+
+def answered(folder: Path, ids: Sequence[str], **changes: Any) -> list[dict[str, Any]]:
+    """Rows about pictures of these ids, each with its number as text and as its red."""
+    folder.mkdir()
+    rows = []
+    for index, id_ in enumerate(ids):
+        file = folder / f"{index}.png"
+        Image.new("RGB", (100, 80), (index, 0, 0)).save(file)
+        known = {"id": id_, "image": str(file), "width": 100, "height": 80}
+        rows.append(row(index, **known | changes | {"answer": str(index)}))
+    return rows
+
+
+def detected(folder: Path, ids: Sequence[str]) -> list[dict[str, Any]]:
+    """The same with a box in each, as wide as its number and one."""
+    rows = answered(folder, ids, task="detect", boxes=(box("cat", 0.0, 0.0, 1.0, 1.0),))
+    for index, one in enumerate(rows):
+        one["boxes"][0]["xmax"] = index + 1.0
+    return rows
+
+
+def made(folder: Path) -> list[str]:
+    """The files below a folder."""
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if not file.is_dir())
+
+
+# --- datasets
+
+
+@pytest.mark.parametrize("ids", [SPLITS, ODD, SPLITS + ODD + PLAIN, ["data/x-00000-of-00001.png"]])
+@pytest.mark.parametrize("how", ["link", "copy"])
+def test_datasets_loads_every_picture_with_its_text_whatever_it_is_called(
+    capsys: Capture, tmp_path: Path, how: str, ids: list[str]
+) -> None:
+    datasets = pytest.importorskip("datasets", reason="a development dependency")
+    rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "pictures", ids))
+    output = tmp_path / "test"
+    assert exported(capsys, rows, "imagefolder", output, "--pictures", how)[0] == 0
+    wanted = {str(index): (index, 0, 0) for index in range(len(ids))}
+    for number, name in enumerate([("imagefolder", str(output)), (str(output), None)]):
+        known = datasets.load_dataset(*name[:1], data_dir=name[1], cache_dir=tmp_path / f"{number}")
+        assert list(known) == ["train"]
+        assert {one["text"]: one["image"].getpixel((0, 0)) for one in known["train"]} == wanted
+
+
+def test_datasets_loads_every_picture_with_its_boxes_whatever_it_is_called(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    rows = saved(tmp_path / "r.jsonl", detected(tmp_path / "pictures", SPLITS))
+    exported(capsys, rows, "imagefolder", tmp_path / "out")
+    known = loaded(tmp_path / "out", tmp_path / "cache")
+    widths = {one["image"].getpixel((0, 0))[0]: one["objects"]["bbox"][0][2] for one in known}
+    assert widths == {index: index + 1 for index in range(len(SPLITS))}
+
+
+def test_no_name_of_an_imagefolder_says_a_split_to_any_version_of_datasets(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    """Earlier ones look for what is known of a picture in the split that it is in."""
+    data_files = pytest.importorskip("datasets.data_files", reason="a development dependency")
+    rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "pictures", SPLITS + ODD + PLAIN))
+    exported(capsys, rows, "imagefolder", tmp_path / "out")
+    patterns = data_files.get_data_patterns(str(tmp_path / "out"))
+    found = data_files.DataFilesDict.from_patterns(patterns, base_path=str(tmp_path / "out"))
+    lines = (tmp_path / "out" / "metadata.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    named = [json.loads(line)["file_name"] for line in lines]
+    assert list(found) == ["train"]
+    relative = {os.path.relpath(file, tmp_path / "out") for file in found["train"]}
+    assert relative == {*named, "metadata.jsonl"}
+
+
+def test_pictures_stay_recognisable_and_other_names_than_their_own_are_told(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    ids = ["test.png", "val2/COCO_val2014_1.jpg", *PLAIN]
+    rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "pictures", ids))
+    err = exported(capsys, rows, "imagefolder", tmp_path / "out")[1]
+    others = ["test~.png", "val~2/COCO_val~2014_1.jpg"]
+    assert set(made(tmp_path / "out")) == {".pgcli-export", "metadata.jsonl", *others, *PLAIN}
+    told = ", ".join(f"{id_} is {name}" for id_, name in zip(ids, others, strict=False))
+    assert f"names that were taken or would be misread: {told}\n" in err
+
+
+# --- YOLO
+
+FOLDERS = ["images/a.png", "x/images/y/b.png", "images/images/c.png", "images.png"]
+FOLDERS += [".hidden/d.png", ".e.png", "labels/f.png"]
+
+
+def test_no_folder_of_yolo_s_images_is_called_images_or_hidden_and_that_is_told(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    rows = saved(tmp_path / "r.jsonl", detected(tmp_path / "pictures", FOLDERS))
+    code, err = exported(capsys, rows, "yolo", tmp_path / "out")
+    assert code == 0
+    images = made(tmp_path / "out" / "images")
+    assert set(images) == {
+        "images_/a.png",
+        "x/images_/y/b.png",
+        "images_/images_/c.png",
+        "images.png",
+        "_.hidden/d.png",
+        "_.e.png",
+        "labels/f.png",
+    }
+    assert made(tmp_path / "out" / "labels") == [f"{name[:-4]}.txt" for name in images]
+    assert "images/a.png is images_/a.png, x/images/y/b.png is x/images_/y/b.png" in err
+
+
+def test_pictures_in_yolo_have_endings_that_ultralytics_knows_or_are_told(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    ids = ["a.jfif", "b.JPE", "c.JPEG", "d.gif", "e.ppm"]
+    rows = detected(tmp_path / "pictures", ids)
+    for one in rows:
+        with Image.open(one["image"]) as picture:
+            one["image"] = str(Path(one["image"]).with_name(one["id"]))
+            picture.save(one["image"], "JPEG" if one["id"] < "d" else None)
+    for how in ("link", "copy"):
+        file = saved(tmp_path / "r.jsonl", rows)
+        err = exported(capsys, file, "yolo", tmp_path / how, "--pictures", how)[1]
+        assert made(tmp_path / how / "images") == ["a.jpg", "b.jpg", "c.JPEG", "d.gif", "e.ppm"]
+        assert "a.jfif is a.jpg, b.JPE is b.jpg\n" in err
+        assert "; 2 pictures that Ultralytics passes over: GIF and PPM" in err
+
+
+def test_pictures_without_endings_have_labels_of_their_own_in_yolo(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    ids = ["p/v1.2", "p/v1.3", "p/v1"]
+    rows = detected(tmp_path / "pictures", ids)
+    rows = [one | {"image": one["id"]} for one in rows]
+    file = saved(tmp_path / "r.jsonl", rows)
+    assert exported(capsys, file, "yolo", tmp_path / "out", "--pictures", "none")[0] == 0
+    assert made(tmp_path / "out" / "labels") == ["p/v1.2.txt", "p/v1.3.txt", "p/v1.txt"]
+    texts = {(tmp_path / "out" / "labels" / f"{id_}.txt").read_text() for id_ in ids}
+    assert len(texts) == 3
+
+
+# --- folders in the way of files
+
+
+@pytest.mark.parametrize("to", ["yolo", "imagefolder", "fiftyone", "txt", "caption"])
+def test_no_folder_is_in_the_way_of_a_file(capsys: Capture, tmp_path: Path, to: str) -> None:
+    ids = ["a.png", "a.png/b.png", "a.txt/b.png", "a.caption/b.png", "a.txt/a.txt/c"]
+    ids += ["metadata.jsonl/x.png", ".pgcli-export/b.png", "c", "c.png/d.png", "labels.json/x.png"]
+    for number, order in enumerate((ids, ids[::-1])):
+        rows = saved(tmp_path / f"{number}.jsonl", detected(tmp_path / f"p{number}", order))
+        code, err = exported(capsys, rows, to, tmp_path / f"out{number}")
+        assert code == 0
+        ending = f".{to}" if to in ("txt", "caption") else ".png"
+        assert f"a{ending}/b{ending} is " in err
+        names = made(tmp_path / f"out{number}")
+        assert sum(name.endswith(ending) for name in names) == len(ids)
+
+
+# --- texts
+
+
+def test_every_text_with_another_name_than_its_picture_s_is_told(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    ids = ["hh/ONE.PNG", "hh/one.jpg", "hh/one.png", "hh/two.png"]
+    rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "pictures", ids))
+    output = tmp_path / "out"
+    err = exported(capsys, rows, "txt", output)[1]
+    assert made(output) == ["hh/ONE.txt", "hh/one-2.txt", "hh/one.jpg.txt", "hh/two.txt"]
+    for name in ("one-2.txt", "one.jpg.txt"):
+        assert f"{output}/hh/one.txt is {output}/hh/{name}" in err
+    assert err.count(" is ") == 2

@@ -1,0 +1,453 @@
+"""view in a real browser: opened from a disk, searched, filtered, gone through by keys."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pgcli.cli.app import main
+from pgcli.cli.commands import view as viewing
+from pgcli.cli.ui.console import Screen
+from pgcli.rle import encode
+from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row, saved
+
+playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+MANY = 10_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip("there is no Chromium: apt-get install chromium-headless-shell")
+    with playwright.sync_playwright() as running:
+        # the sandbox refuses root, as containers run tests
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        opened = running.chromium.launch(executable_path=found, args=options)
+        yield opened
+        opened.close()
+
+
+class Seen:
+    """A page open in the browser, and all that went wrong or out of it."""
+
+    def __init__(self, browser: Any, file: Path, **settings: Any):
+        self.context = browser.new_context(**({"viewport": WIDE} | settings))
+        self.page = self.context.new_page()
+        self.problems: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("pageerror", lambda problem: self.problems.append(str(problem)))
+        self.page.on("console", lambda said: self.problems.append(said.text))
+        self.page.on("dialog", lambda dialog: self.problems.append(dialog.message))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(file.as_uri())
+        playwright.expect(self.all(".card").first).to_be_visible()
+
+    def all(self, selector: str) -> Any:
+        return self.page.locator(selector)
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def says(self, text: str) -> None:
+        playwright.expect(self.all("#standing")).to_have_text(text)
+
+    def shows(self, *ids: str) -> None:
+        playwright.expect(self.all(".card .id")).to_have_text(list(ids))
+
+    def ids(self) -> list[str]:
+        """The ids of the cards in the document, in their places."""
+        cards = self.all(".card").evaluate_all(
+            "all => all.map(c => [+c.dataset.place, c.querySelector('.id').textContent])"
+        )
+        return [name for _, name in sorted(cards)]
+
+
+WIDE = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 800}
+
+
+@pytest.fixture
+def seen(browser: Any) -> Iterator[Any]:
+    """Opens pages, and holds all of them to be quiet and to ask for nothing."""
+    opened: list[Seen] = []
+
+    def show(file: Path, **settings: Any) -> Seen:
+        opened.append(Seen(browser, file, **settings))
+        return opened[-1]
+
+    yield show
+    for one in opened:
+        assert one.problems == []
+        assert [url for url in one.asked if not url.startswith(("file:", "data:", "blob:"))] == []
+        one.context.close()
+
+
+def gallery(folder: Path, rows: list[dict[str, Any]], *options: str) -> Path:
+    file = saved(folder / "rows.jsonl", rows)
+    page = folder / "gallery.html"
+    arguments = ["view", str(file), "-o", str(page), "--images", str(folder), *options]
+    assert main([*arguments, "--quiet", "--overwrite"]) == 0
+    return page
+
+
+def some() -> list[dict[str, Any]]:
+    ring = np.hypot(*np.ogrid[-10:10, -10:10]) < 9
+    ring[:10, 10:] = False
+    mask = encode(ring, left=5, top=5, size=(30, 40))
+    masks = [{"codes": [0] * 16, "rle": {"size": [30, 40], "counts": mask.counts}}]
+    return [
+        row(0, answer="a red cat", logprob=-0.5, decode_ms=1.0),
+        row(1, answer="a blue dog", logprob=-0.1, decode_ms=9.0),
+        row(2, answer="<loc0001>", boxes=[box("cat"), box("dog")], prompt="detect", logprob=-0.9),
+        row(3, answer="", boxes=[box("cat", 5, 5, 25, 25)], masks=masks, logprob=-0.7),
+        failed(4),
+        failed(5, "missing", "There is no such file."),
+    ]
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    drawn(tmp_path, 5)
+    return gallery(tmp_path, some())
+
+
+def test_it_opens_from_a_disk_with_its_pictures(seen: Any, page: Path) -> None:
+    shown = seen(page)
+    assert shown.ids() == ["00000.png", "00001.png", "00002.png", "00003.png"]
+    shown.says("4 answers")
+    playwright.expect(shown.all(".card img:not(.coming)")).to_have_count(4)
+    sizes = shown.all(".card img").evaluate_all("all => all.map(i => i.naturalWidth)")
+    assert sizes == [40] * 4
+    assert shown.all(".card img").nth(2).get_attribute("alt") == "00002.png: 1 cat, 1 dog"
+    assert shown.asked[0].startswith("file:")
+
+
+def test_boxes_and_masks_lie_where_they_are_in_the_picture(seen: Any, page: Path) -> None:
+    shown = seen(page)
+    drawing = shown.all(".card").nth(2).locator("svg.marks")
+    assert drawing.get_attribute("viewBox") == "0 0 40 30"
+    frame = drawing.locator("rect[fill=none]").last
+    assert [frame.get_attribute(name) for name in ("x", "y", "width", "height")] == [
+        "4",
+        "3",
+        "16",
+        "12",
+    ]
+    assert drawing.locator("text").all_text_contents() == ["cat", "dog"]
+    # the browser itself says where the mask is: a circle around 15, 15 without its upper right
+    inside = shown.all(".card path").evaluate(
+        "p => [[15, 17], [12, 12], [18, 18], [11, 18], [18, 11], [7, 7], [23, 23], [30, 15]]"
+        ".map(([x, y]) => p.isPointInFill(new DOMPoint(x, y)))"
+    )
+    assert inside == [True, True, True, True, False, False, False, False]
+    shown.press("b")
+    playwright.expect(drawing).to_be_hidden()
+
+
+def test_a_search_looks_at_names_answers_prompts_and_labels(seen: Any, page: Path) -> None:
+    shown = seen(page)
+    for words, found in [
+        ("blue", ["00001.png"]),
+        ("RED cat", ["00000.png"]),
+        ("cat", ["00000.png", "00002.png", "00003.png"]),
+        ("00003", ["00003.png"]),
+        ("caption 00001", ["00001.png"]),
+    ]:
+        shown.press("/")
+        shown.page.keyboard.type(words)
+        shown.shows(*found)
+        shown.says(f"{len(found)} answer{'s' * (len(found) > 1)} of 4")
+        shown.press("Escape")
+    shown.press("/")
+    shown.page.keyboard.type("nowhere")
+    playwright.expect(shown.all("#nothing")).to_be_visible()
+    shown.all("#reset").click()
+    shown.says("4 answers")
+
+
+def test_labels_prompts_and_errors_filter(seen: Any, page: Path) -> None:
+    shown = seen(page)
+    shown.all(
+        ".chip",
+    ).filter(has_text="dog").click()
+    assert shown.ids() == ["00002.png"]
+    shown.all(".chip").filter(has_text="dog").click()
+    shown.page.select_option("#prompt", label="detect")
+    assert shown.ids() == ["00002.png"]
+    shown.page.select_option("#prompt", "")
+    shown.press("e")
+    shown.says("2 errors")
+    assert shown.ids() == ["00004.png", "00005.png"]
+    assert "It ends early." in shown.all(".card").nth(0).inner_text()
+    shown.page.select_option("#code", "missing")
+    assert shown.ids() == ["00005.png"]
+    assert shown.all(".card").inner_text().startswith("missing")
+
+
+def test_cards_are_sorted_by_what_one_asks_for(seen: Any, page: Path) -> None:
+    shown = seen(page)
+    for sort, order in [("logprob", "2301"), ("time", "1230"), ("score", "2301")]:
+        shown.page.select_option("#sort", sort)
+        assert "".join(name[4] for name in shown.ids()) == order
+    shown.all("#direction").click()
+    assert [name[4] for name in shown.ids()][2:] == ["0", "1"]  # without a score: last, always
+
+
+def test_keys_go_through_cards_and_pictures(seen: Any, page: Path) -> None:
+    shown = seen(page)
+    shown.press("j", "j", "k", "ArrowRight")
+    playwright.expect(shown.all(".card.chosen .id")).to_have_text("00001.png")
+    focused = shown.page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert focused == "Open 00001.png"
+    shown.press("Enter")
+    playwright.expect(shown.all("#zoom")).to_be_visible()
+    playwright.expect(shown.all("#where")).to_have_text("2 of 4")
+    assert "a blue dog" in shown.all("#details").inner_text()
+    shown.press("ArrowRight")
+    playwright.expect(shown.all("#details h2")).to_have_text("00002.png")
+    playwright.expect(shown.all("#stage svg.marks text").first).to_have_text("cat 0.5")
+    shown.press("Escape")
+    playwright.expect(shown.all("#zoom")).to_be_hidden()
+    playwright.expect(shown.all(".card.chosen .id")).to_have_text("00002.png")
+    shown.press("z")
+    playwright.expect(shown.all("#zoom")).to_be_visible()
+    shown.press("z")
+    shown.press("?")
+    playwright.expect(shown.all("#panel")).to_contain_text("search")
+    shown.press("Escape")
+    shown.all("#about").click()
+    playwright.expect(shown.all(".plot")).to_be_visible()
+    assert "vision 8 ms" in shown.all(".legend").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_it_can_be_read_in_any_light_and_at_any_width(
+    seen: Any, page: Path, scheme: str, size: dict[str, int]
+) -> None:
+    shown = seen(page, color_scheme=scheme, viewport=size)
+    look = "e => [getComputedStyle(e).color, getComputedStyle(document.body).backgroundColor]"
+    words = shown.all(".card .answer").first
+    ink, ground = (brightness(colour) for colour in words.evaluate(look))
+    assert (ink < 80 and ground > 200) if scheme == "light" else (ink > 200 and ground < 80)
+    assert shown.page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    cards = shown.all(".card").evaluate_all("all => all.map(c => c.getBoundingClientRect().right)")
+    assert max(cards) <= size["width"]
+    shown.press("j", "z")
+    side = shown.all("#zoom .side").bounding_box()
+    assert side["x"] + side["width"] <= size["width"]
+    assert side["y"] + side["height"] <= size["height"]
+
+
+def brightness(colour: str) -> float:
+    return sum(float(part) for part in re.findall(r"[\d.]+", colour)[:3]) / 3
+
+
+def test_hostile_rows_are_text_and_run_nothing(seen: Any, tmp_path: Path) -> None:
+    shown = seen(gallery(tmp_path, hostile()))
+    for errors in (False, True):
+        shown.press("j", "z", *["ArrowRight"] * len(HOSTILE), "Escape")
+        shown.press("e") if not errors else None
+    shown.all("#about").click()
+    shown.press("Escape", "e")
+    assert shown.page.evaluate("window.canary") is None
+    text = shown.all("#cards").inner_text()
+    for foreign in HOSTILE[:8]:
+        assert foreign in text
+    assert r"name\u202egnp.exe" in text
+    assert shown.all("#cards :is(script, a, iframe, object, [onerror], [onload])").count() == 0
+    assert shown.all("script:not([type])").count() == 1
+    shown.press("/")
+    shown.page.keyboard.type(f"<img src=x onerror={CANARY}>")
+    shown.says("1 answer of 14")
+
+
+def test_the_policy_holds_even_if_the_script_did_not(browser: Any, page: Path) -> None:
+    shown = Seen(browser, page)
+    shown.page.evaluate(
+        "document.body.insertAdjacentHTML('beforeend', "
+        '\'<img src=x onerror="window.canary=1"><img src="http://127.0.0.1:9/a.png">\')'
+    )
+    shown.page.wait_for_timeout(200)
+    assert shown.page.evaluate("window.canary") is None
+    assert any("Content Security Policy" in problem for problem in shown.problems)
+    shown.context.close()
+
+
+def test_several_files_stand_side_by_side(seen: Any, tmp_path: Path) -> None:
+    drawn(tmp_path, 3)
+    one = saved(tmp_path / "one.jsonl", [row(n, answer="same") for n in range(3)])
+    other = saved(
+        tmp_path / "other.jsonl", [row(0, answer="same"), row(1, answer="else"), failed(2)]
+    )
+    page = tmp_path / "both.html"
+    assert main(["view", str(one), str(other), "-o", str(page), "--images", str(tmp_path)]) == 0
+    shown = seen(page)
+    shown.says("3 pictures")
+    assert shown.all(".card").nth(1).locator(".answer").all_text_contents() == ["same", "else"]
+    shown.all("#differ").click()
+    assert shown.ids() == ["00001.png", "00002.png"]
+    shown.all("#differ").click()
+    shown.page.select_option("#file", label="other.jsonl")
+    assert shown.all(".card .answer").all_text_contents() == ["same", "else"]
+    shown.press("j", "z")
+    playwright.expect(shown.all("#stage .figure")).to_have_count(1)
+
+
+LONG = "what colour is the background of this picture, and is there anything else to know?"
+PROMPTS = ("is there a star anywhere in it?", "how many shapes are there?", LONG)
+
+
+def by_prompt(folder: Path, rows: list[dict[str, Any]], prompts: Sequence[str] = PROMPTS) -> Path:
+    """The page that a run of several prompts makes at its end."""
+    file, page = saved(folder / "rows.jsonl", rows), folder / "prompts.html"
+    parts = [viewing.Part(file, prompt, prompt) for prompt in prompts]
+    viewing.show(parts, viewing.Asked(str(page), images=str(folder)), Screen(quiet=True))
+    return page
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_prompts_about_a_picture_are_named_once_each_beneath_it(
+    seen: Any, tmp_path: Path, size: dict[str, int]
+) -> None:
+    drawn(tmp_path, 3)
+    rows = [
+        row(n, task="ask", prompt=prompt, answer=f"{n}: {prompt.split()[0]}")
+        for n in range(3)
+        for prompt in PROMPTS
+    ]
+    shown = seen(by_prompt(tmp_path, rows), viewport=size)
+    shown.says("3 pictures")
+    card = shown.all(".card").first
+    playwright.expect(card.locator("img")).to_have_count(1)
+    assert card.inner_text().split("\n") == [
+        *(one for prompt in PROMPTS for one in (prompt, f"0: {prompt.split()[0]}")),
+        "00000.png",
+    ]
+    # nothing that a card says is below its edge
+    room = shown.all(".card").evaluate_all(
+        "all => all.map(c => c.getBoundingClientRect().bottom"
+        " - c.querySelector('.foot').getBoundingClientRect().bottom)"
+    )
+    assert min(room) > 0
+    shown.press("j", "z")
+    playwright.expect(shown.all("#stage .figure")).to_have_count(1)
+    assert shown.all("#details section").first.inner_text().count(PROMPTS[0]) == 1
+    shown.press("Escape")
+    if size is WIDE:
+        assert shown.all("#field-prompt").is_hidden()  # the part's choice is the prompt's
+        shown.page.select_option("#file", label=PROMPTS[1])
+        assert shown.all(".card .answer").all_text_contents() == [f"{n}: how" for n in range(3)]
+        shown.all("#about").click()
+        assert shown.all("#panel").inner_text().count("Results") == 3
+
+
+def test_boxes_of_several_prompts_are_on_pictures_beside_each_other(
+    seen: Any, tmp_path: Path
+) -> None:
+    drawn(tmp_path, 2)
+    prompts = ("detect cat", "detect dog")
+    rows = [
+        row(n, task="detect", prompt=prompt, boxes=[box(prompt[7:])] * n)
+        for n in range(2)
+        for prompt in prompts
+    ]
+    shown = seen(by_prompt(tmp_path, rows, prompts), viewport={"width": 1600, "height": 700})
+    playwright.expect(shown.all(".card").last.locator("img")).to_have_count(2)
+    assert shown.all(".card").last.locator("svg.marks text").all_text_contents() == ["cat", "dog"]
+    assert shown.all(".card .asked").count() == 0
+    shown.press("j", "ArrowRight", "z")
+    first, second = (shown.all("#stage .figure").nth(place).bounding_box() for place in range(2))
+    assert first["x"] < second["x"]
+    assert first["y"] == second["y"]
+    shown.page.set_viewport_size(PHONE)
+    shown.page.wait_for_timeout(100)
+    first, second = (shown.all("#stage .figure").nth(place).bounding_box() for place in range(2))
+    assert first["y"] < second["y"]  # lying pictures are larger so
+    assert first["x"] == second["x"]
+
+
+def test_what_is_counted_is_what_is_shown(seen: Any, tmp_path: Path) -> None:
+    drawn(tmp_path, 3)
+    rows = [row(n, prompt=prompt, answer=f"w{n}") for n in range(2) for prompt in PROMPTS[:2]]
+    rows += [failed(2) | {"prompt": prompt} for prompt in PROMPTS[:2]]
+    shown = seen(by_prompt(tmp_path, rows, PROMPTS[:2]))
+    shown.says("2 pictures")
+    shown.press("/")
+    shown.page.keyboard.type("w1")
+    shown.says("1 picture of 2")
+    shown.press("Escape", "e")
+    shown.all("#search").fill("")
+    shown.says("1 picture")
+    for name in ("one", "two"):
+        saved(tmp_path / f"{name}.jsonl", rows)
+    page = tmp_path / "both.html"
+    names = [str(tmp_path / f"{name}.jsonl") for name in ("one", "two")]
+    assert main(["view", *names, "-o", str(page), "--images", str(tmp_path), "-q"]) == 0
+    seen(page).says("4 questions")  # two about each picture
+
+
+def test_pictures_beside_the_page_are_shown(seen: Any, tmp_path: Path) -> None:
+    drawn(tmp_path, 5)
+    page = gallery(tmp_path, some(), "--assets", str(tmp_path / "a folder #1"))
+    shown = seen(page)
+    playwright.expect(shown.all(".card img:not(.coming)")).to_have_count(4)
+    assert shown.all(".card img").first.evaluate("i => i.naturalWidth") == 40
+
+
+def test_ten_thousand_rows_open_scroll_and_are_searched_at_once(seen: Any, tmp_path: Path) -> None:
+    drawn(tmp_path, 50)
+    rows = [
+        row(n, image=f"{n % 50:05}.png", logprob=-n / MANY, boxes=[box("cat")] * (n % 3))
+        for n in range(MANY)
+    ]
+    page = gallery(tmp_path, rows)
+    began = perf_counter()
+    shown = seen(page)
+    playwright.expect(shown.all(".card img:not(.coming)").first).to_be_visible()
+    assert perf_counter() - began < 10
+    shown.says("10,000 answers")
+    began = perf_counter()
+    shown.press("/")
+    shown.page.keyboard.type("07777")
+    shown.says("1 answer of 10,000")
+    assert perf_counter() - began < 3
+    shown.press("Escape")
+    shown.all("#search").fill("")
+    shown.says("10,000 answers")
+    took, most, last = shown.page.evaluate(SCROLL)
+    assert most < 150  # cards in the document, of ten thousand
+    assert last == "09999.png"
+    assert took < 250  # milliseconds a frame, on a busy machine without a GPU
+    shown.press("Escape", "j", "End")
+    playwright.expect(shown.all(".card.chosen .id")).to_have_text("09999.png")
+
+
+SCROLL = """async () => {
+  const times = [];
+  let most = 0;
+  for (let step = 1; step <= 100; step++) {
+    const began = performance.now();
+    window.scrollTo(0, document.body.scrollHeight * step / 100);
+    await new Promise(requestAnimationFrame);
+    await new Promise(requestAnimationFrame);
+    times.push((performance.now() - began) / 2);
+    most = Math.max(most, document.querySelectorAll('.card').length);
+  }
+  const cards = [...document.querySelectorAll('.card')];
+  cards.sort((one, other) => one.dataset.place - other.dataset.place);
+  const last = cards.at(-1).querySelector('.id').textContent;
+  return [times.sort((one, other) => one - other)[50], most, last];
+}"""

@@ -1,0 +1,301 @@
+"""export: masks lead back to themselves, whatever form a format has for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageDraw
+from pycocotools import mask as coco_masks
+from pycocotools.coco import COCO
+
+from pgcli.records import Rle
+from pgcli.rle import decode, encode
+from pgcli.views.exports.brush import brush
+from pgcli.views.exports.mask_contours import corners, loops, rows
+from pgcli.views.exports.polygons import MOST_TRIED, polygon, smoothed
+from tests.support.exporting import SIZES, exported, pictures, plain, saved, segmented, shape
+
+Capture = pytest.CaptureFixture[str]
+FINE = 8  # pixels a side that PIL paints for each of the picture's
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return pictures(tmp_path / "pictures")
+
+
+@pytest.fixture
+def masks(folder: Path, tmp_path: Path) -> Path:
+    return saved(tmp_path / "masks.jsonl", segmented(folder))
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> numpy.ndarray:
+    """Masks with specks, holes, and pixels that touch at a corner."""
+    height, width = draw(st.integers(1, 9)), draw(st.integers(1, 9))
+    bits = draw(st.lists(st.booleans(), min_size=height * width, max_size=height * width))
+    return numpy.array(bits).reshape(height, width)
+
+
+def held(points_n2: numpy.ndarray, height: int, width: int) -> numpy.ndarray:
+    """The pixels whose middles a polygon holds: those to whose left it passes an odd number of
+    times.
+    """
+    found = numpy.zeros((height, width), bool)
+    x, y = points_n2.T
+    next_x, next_y = numpy.roll(points_n2, -1, axis=0).T
+    for row in range(height):
+        level = row + 0.5
+        passes = (y <= level) != (next_y <= level)
+        share = (level - y[passes]) / (next_y - y)[passes]
+        at = x[passes] + share * (next_x - x)[passes]
+        found[row] = (at[:, None] < numpy.arange(width) + 0.5).sum(axis=0) % 2
+    return found
+
+
+def overlap(one: numpy.ndarray, other: numpy.ndarray) -> float:
+    """Intersection over union."""
+    return float((one & other).sum() / (one | other).sum())
+
+
+def spelled(number: int) -> str:
+    """A count as COCO spells it."""
+    found = ""
+    while True:
+        low, number = number & 31, number >> 5
+        if not number and not low & 16:
+            return found + chr(low + 48)
+        found += chr(low + 32 + 48)
+
+
+# --- tracing
+
+
+@given(grids())
+@settings(deadline=None)
+def test_loops_enclose_a_mask_and_go_the_other_way_round_its_holes(mask: numpy.ndarray) -> None:
+    total = 0
+    for loop in loops(encode(mask)):
+        x, y = loop.T
+        total += (numpy.roll(x, -1) * y - x * numpy.roll(y, -1)).sum() / 2
+        steps = numpy.roll(loop, -1, axis=0) - loop
+        assert ((steps == 0).sum(axis=1) == 1).all(), "each side is upright or level"
+    assert total == mask.sum()
+
+
+@given(grids())
+@settings(deadline=None)
+def test_rows_are_the_runs_of_a_mask_read_by_rows(mask: numpy.ndarray) -> None:
+    flat = numpy.zeros(mask.size, int)
+    found = rows(encode(mask))
+    for start, end in found:
+        flat[start:end] += 1
+    assert (flat.reshape(mask.shape) == mask).all()
+    assert (found[:-1, 1] < found[1:, 0]).all()
+
+
+@given(grids())
+@settings(deadline=None)
+def test_a_polygon_holds_the_middles_of_its_mask_s_pixels_and_no_others(
+    mask: numpy.ndarray,
+) -> None:
+    points = polygon(encode(mask))
+    assert len(points) != 1
+    assert (held(points, *mask.shape) == mask).all()
+    if mask.any():
+        y, x = numpy.nonzero(mask)
+        assert points.min(axis=0).tolist() == [x.min(), y.min()]
+        assert points.max(axis=0).tolist() == [x.max() + 1, y.max() + 1]
+
+
+def test_a_polygon_has_few_points_and_slopes_for_stairs() -> None:
+    assert len(polygon(encode(numpy.ones((40, 50), bool)))) == 8
+    stairs = numpy.tri(200, dtype=bool)
+    assert len(polygon(encode(stairs))) < 10
+
+
+def test_parts_are_joined_where_they_are_nearest_also_along_borders_of_many_points() -> None:
+    ragged = numpy.random.default_rng(0).integers(0, 5, (600, 2))
+    mask = numpy.zeros((600, 40), bool)
+    for row, (left, right) in enumerate(ragged):
+        mask[row, left : 15 + left // 2] = mask[row, 20 : 39 - right] = True
+    mask[300:303, 12:18] = True
+    joined = length(polygon(encode(mask)))
+    apart = sum(length(smoothed(loop)) for loop in loops(encode(mask)))
+    assert len(smoothed(loops(encode(mask))[0])) > MOST_TRIED
+    assert 0 < joined - apart < 2 * 10
+
+
+def length(points_n2: numpy.ndarray) -> float:
+    """How long a closed line is."""
+    onward = numpy.roll(points_n2, -1, axis=0) - points_n2
+    return float(numpy.hypot(*onward.T).sum())
+
+
+def test_a_mask_that_is_read_again_may_have_runs_that_touch() -> None:
+    mask = Rle((4, 2), "11014")  # 1 without, 1 within, 0 without, 2 within, 4 without
+    again = Rle((4, 2), encode(decode(mask)).counts)
+    assert mask.counts != again.counts
+    assert polygon(mask).tolist() == polygon(again).tolist()
+    assert brush(mask) == brush(again)
+
+
+def test_a_noisy_mask_is_joined_but_for_its_specks() -> None:
+    noisy = shape(200, 200) ^ (numpy.random.default_rng(0).random((200, 200)) < 0.01)
+    points = polygon(encode(noisy))
+    assert overlap(held(points, 200, 200), noisy) > 0.98
+
+
+def test_a_mask_with_more_sides_than_any_picture_s_is_none() -> None:
+    everywhere = Rle((1, 1 << 30), "0" + spelled(1 << 30))
+    assert coco_masks.area({"size": [1, 1 << 30], "counts": everywhere.counts}) == 1 << 30
+    assert len(corners(everywhere)[0]) == len(rows(everywhere)) == len(polygon(everywhere)) == 0
+    assert brush(everywhere) == b""
+    upright = Rle((1 << 30, 1), everywhere.counts)
+    assert len(polygon(upright)) == 6
+    assert brush(upright) == b""
+
+
+# --- formats
+
+
+def test_coco_s_masks_are_the_rows_masks(capsys: Capture, masks: Path, tmp_path: Path) -> None:
+    assert exported(capsys, masks, "coco", tmp_path / "o.json")[0] == 0
+    coco = COCO(tmp_path / "o.json")
+    found = [one for one in coco.loadAnns(coco.getAnnIds()) if "segmentation" in one]
+    assert len(found) == len(SIZES)
+    for one, (width, height) in zip(found, SIZES.values(), strict=True):
+        assert (coco.annToMask(one) == shape(height, width)).all()
+        assert one["area"] == shape(height, width).sum()
+        left, top, w, h = coco_masks.toBbox(one["segmentation"])
+        assert one["bbox"] == [left, top, w, h]
+
+
+def yolo_polygons(output: Path, name: str, size: tuple[int, int]) -> list[tuple[int, Any]]:
+    """The classes and points in pixels of a picture's labels."""
+    text = (output / "labels" / Path(name).with_suffix(".txt")).read_text()
+    lines = [line.split() for line in text.splitlines()]
+    return [
+        (int(place), numpy.array(points, float).reshape(-1, 2) * size) for place, *points in lines
+    ]
+
+
+def test_yolo_s_polygons_lead_back_to_masks_with_parts_and_holes(
+    capsys: Capture, masks: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "yolo"
+    assert exported(capsys, masks, "yolo", output)[0] == 0
+    for name, size in SIZES.items():
+        (place, points), *_ = yolo_polygons(output, name, size)
+        mask = shape(size[1], size[0])
+        assert place == 1
+        assert (held(points, *mask.shape) == mask).all()
+        canvas = Image.new("1", (size[0] * FINE, size[1] * FINE))
+        ImageDraw.Draw(canvas).polygon([tuple(point) for point in points * FINE], fill=1)
+        painted = numpy.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
+        assert overlap(painted, mask) > 0.95
+
+
+def test_a_box_without_a_mask_among_masks_is_its_rectangle_and_that_is_told(
+    capsys: Capture, masks: Path, tmp_path: Path
+) -> None:
+    code, err = exported(capsys, masks, "yolo", tmp_path / "yolo")
+    assert code == 0
+    assert "1 boxes without a mask written as rectangles" in err
+    _, (place, points) = yolo_polygons(tmp_path / "yolo", "a.png", SIZES["a.png"])
+    assert place == 0
+    assert points == pytest.approx(numpy.array([[8, 4], [28, 4], [28, 14], [8, 14]]), abs=1e-3)
+
+
+def test_without_any_mask_yolo_s_labels_are_boxes(
+    capsys: Capture, folder: Path, masks: Path, tmp_path: Path
+) -> None:
+    codes = [json.loads(line) for line in masks.read_text().splitlines()]
+    for one in codes:  # as `segment` writes rows without a mask decoder
+        one["masks"] = [mask and mask | {"rle": None} for mask in one["masks"]]
+    for number, known in enumerate((codes, plain(folder))):
+        output = tmp_path / f"yolo-{number}"
+        _, err = exported(capsys, saved(tmp_path / "r.jsonl", known), "yolo", output)
+        assert "rectangles" not in err
+        lines = [line for file in output.rglob("*.txt") for line in file.read_text().splitlines()]
+        assert lines
+        assert all(len(line.split()) == 5 for line in lines)
+
+
+def brushed(numbers: list[int]) -> numpy.ndarray:
+    """What Label Studio's front end reads of a brush: a byte for each channel of each pixel."""
+    bits, at = "".join(f"{number:08b}" for number in numbers), 0
+
+    def number(size: int) -> int:
+        nonlocal at
+        at += size
+        return int(bits[at - size : at], 2)
+
+    total, value_size = number(32), number(5) + 1
+    sizes = [number(4) + 1 for _ in range(4)]
+    values: list[int] = []
+    while len(values) < total:
+        is_run, length = number(1), number(sizes[number(2)]) + 1
+        values += (
+            [number(value_size)] * length if is_run else [number(value_size) for _ in range(length)]
+        )
+    return numpy.array(values)
+
+
+def test_label_studio_s_brush_paints_the_mask_and_a_box_without_one_is_a_rectangle(
+    capsys: Capture, masks: Path, tmp_path: Path
+) -> None:
+    assert exported(capsys, masks, "labelstudio", tmp_path / "tasks.json")[0] == 0
+    tasks = json.loads((tmp_path / "tasks.json").read_text())
+    for task, (width, height) in zip(tasks, SIZES.values(), strict=True):
+        result = task["predictions"][0]["result"][0]
+        assert (result["type"], result["from_name"]) == ("brushlabels", "mask")
+        assert (result["original_width"], result["original_height"]) == (width, height)
+        assert result["value"]["format"] == "rle"
+        assert result["value"]["brushlabels"] == ["dog"]
+        channels = brushed(result["value"]["rle"]).reshape(height, width, 4)
+        assert (channels == 255 * shape(height, width)[:, :, None]).all()
+    other = tasks[0]["predictions"][0]["result"][1]
+    assert (other["type"], other["from_name"]) == ("rectanglelabels", "label")
+
+
+@given(grids())
+@settings(deadline=None)
+def test_any_mask_is_painted_by_its_brush(mask: numpy.ndarray) -> None:
+    spelled = list(brush(encode(mask)))
+    assert bool(spelled) == mask.any()
+    if spelled:
+        channels = brushed(spelled).reshape(*mask.shape, 4)
+        assert (channels == 255 * mask[:, :, None]).all()
+
+
+def test_runs_longer_than_a_word_are_painted_too() -> None:
+    for corner in ((0, 0), (299, 299), (100, 0)):
+        mask = numpy.ones((300, 300), bool)
+        mask[: corner[0], :] = mask[:, : corner[1]] = False
+        channels = brushed(list(brush(encode(mask)))).reshape(300, 300, 4)
+        assert (channels == 255 * mask[:, :, None]).all()
+
+
+@pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "fiftyone"])
+def test_a_mask_of_a_picture_larger_than_any_takes_no_memory(
+    capsys: Capture, folder: Path, tmp_path: Path, to: str
+) -> None:
+    (row,) = segmented(folder)[:1]
+    bare = ("--pictures", "none") if to in ("yolo", "fiftyone") else ()  # of another size
+    side = 1 << 15
+    far = Rle((side, side), encode(numpy.ones((1, 1), bool), size=(side, side)).counts)
+    wide = Rle((1, side * side), "0" + spelled(side * side))
+    for mask in (far, wide):
+        height, width = mask.size
+        rle = {"size": [height, width], "counts": mask.counts}
+        one = {"codes": [0] * 16, "rle": rle}
+        changed = row | {"width": width, "height": height, "masks": [one, None]}
+        file = saved(tmp_path / "r.jsonl", [changed])
+        assert exported(capsys, file, to, tmp_path / "out", "--overwrite", *bare)[0] == 0

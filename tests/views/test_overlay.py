@@ -1,0 +1,309 @@
+"""Boxes and masks painted on a picture: where, in which colours, with labels that can be read."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from pgcli.records import Box, Mask
+from pgcli.rle import encode
+from pgcli.views import label_text, overlay
+from pgcli.views.colours import PALETTE, Colours, luminance, readable_on
+from pgcli.views.label_layout import Frame, places
+from pgcli.views.label_text import lettered
+from pgcli.views.overlay import painted, pen_for
+
+GREY = (90, 90, 90)
+
+
+def grey(width, height):
+    return Image.new("RGB", (width, height), GREY)
+
+
+def box(label, *corners):
+    return Box(label, *corners, score=0.9)
+
+
+def changed(picture):
+    """Where a grey picture was painted: bool (height, width)."""
+    return (np.asarray(picture) != GREY).any(axis=-1)
+
+
+def mask_of(inside):
+    return Mask(tuple(range(16)), encode(inside))
+
+
+def test_a_box_is_outlined_where_it_is_and_stays_hollow():
+    before = grey(640, 480)
+    after = painted(before, [box("", 100.4, 120, 299.5, 400)])
+    colour, line = Colours().of(""), pen_for(before.size).line
+    assert after.getpixel((100, 250)) == after.getpixel((299, 250)) == colour
+    assert after.getpixel((200, 120)) == after.getpixel((200, 399)) == colour
+    assert not changed(after)[120 + line : 400 - line, 100 + line : 300 - line].any()
+    assert not changed(before).any()
+    far = changed(after)
+    far[110:410, 90:310] = False
+    assert not far.any()
+
+
+@pytest.mark.parametrize("side", [1, 2, 16, 31, 64])
+def test_the_smallest_pictures_take_boxes_too(side):
+    after = painted(grey(side, side), [box("circle", 0, 0, side, side), box("dot", 0, 0, 0, 0)])
+    assert after.size == (side, side)
+    assert changed(after).any()
+
+
+def test_a_box_that_leaves_the_picture_is_drawn_at_its_edge():
+    after = painted(grey(100, 80), [box("", -20, -5, 130, 99)])
+    assert changed(after)[0].all()
+    assert changed(after)[-1].all()
+
+
+def test_lines_and_letters_grow_with_the_picture():
+    pens = [pen_for((side, side)) for side in (16, 224, 640, 2000, 8000)]
+    assert pens == sorted(pens, key=lambda pen: (pen.line, pen.rim, pen.letters))
+    assert pens[-1].letters > 15 * pens[0].letters
+    assert pens[-1].line >= 20
+    panorama = pen_for((8000, 600))
+    assert pen_for((600, 600)).letters < panorama.letters < 600 / 8
+
+
+def test_exif_and_the_like_do_not_outlive_painting():
+    picture = grey(20, 20)
+    picture.info["exif"] = b"turned"
+    assert painted(picture, []).info == {}
+    assert picture.info
+
+
+def tags_of(monkeypatch, picture, boxes):
+    """The frames of the labels that are painted, seen on the way."""
+    seen = []
+
+    def watched(*arguments):
+        seen.extend(places(*arguments))
+        return seen
+
+    monkeypatch.setattr(overlay, "places", watched)
+    painted(picture, boxes)
+    return [tag for tag in seen if tag is not None]
+
+
+def area(one, other):
+    across = min(one.right, other.right) - max(one.left, other.left)
+    return max(0, across) * max(0, min(one.bottom, other.bottom) - max(one.top, other.top))
+
+
+def overlapping(tags):
+    return sum(area(one, other) > 0 for one, other in itertools.combinations(tags, 2))
+
+
+CORNERS = [(0, 0, 30, 30), (600, 0, 640, 20), (0, 460, 9, 480), (630, 470, 640, 480)]
+
+
+@pytest.mark.parametrize("corners", [*CORNERS, (0, 0, 640, 480)])
+def test_a_label_stays_in_the_picture_and_near_its_box(monkeypatch, corners):
+    (tag,) = tags_of(monkeypatch, grey(640, 480), [box("traffic light", *corners)])
+    assert tag.left >= 0
+    assert tag.top >= 0
+    assert tag.right <= 640
+    assert tag.bottom <= 480
+    frame = Frame(*corners)
+    assert area(tag, frame) <= frame.width * frame.height / 3
+    nearest = max(frame.left - tag.right, tag.left - frame.right, tag.top - frame.bottom)
+    assert max(nearest, frame.top - tag.bottom) <= 0
+
+
+def test_labels_of_boxes_in_one_place_do_not_cover_each_other(monkeypatch):
+    boxes = [box(f"thing {number}", 300, 200, 340 + number, 240) for number in range(40)]
+    tags = tags_of(monkeypatch, grey(640, 480), boxes)
+    assert len(tags) == 40
+    assert overlapping(tags) == 0
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 400)] * 4), min_size=1, max_size=25))
+def test_labels_never_leave_the_picture_nor_cover_each_other_where_there_is_room(corners):
+    frames = [
+        Frame(min(x, xx), min(y, yy), max(x, xx) + 1, max(y, yy) + 1) for x, y, xx, yy in corners
+    ]
+    tags = places(frames, [(60, 15)] * len(frames), (401, 401))
+    assert overlapping(tags) == 0
+    assert all(0 <= t.left < t.right <= 401 and 0 <= t.top < t.bottom <= 401 for t in tags)
+
+
+def test_where_labels_would_hide_the_picture_the_smaller_boxes_go_without(monkeypatch):
+    boxes = [box(f"label {n}", n, n, 64 - n, 64 - n) for n in range(12)]
+    tags = tags_of(monkeypatch, grey(64, 64), boxes)
+    assert 0 < len(tags) < 12
+    assert sum(tag.width * tag.height for tag in tags) <= 64 * 64 / 2
+
+
+def test_the_same_box_over_and_over_has_one_label(monkeypatch):
+    assert len(tags_of(monkeypatch, grey(640, 480), [box("cat", 50, 50, 90, 90)] * 30)) == 1
+
+
+def test_a_label_is_cut_to_the_room_there_is():
+    whole = lettered("a very long label", 20, 1000)
+    cut = lettered("a very long label", 20, 80)
+    assert cut.width <= 80 < whole.width
+    assert lettered("a very long label", 20, 3) is None
+    assert lettered("x" * 10_000_000, 20, 500).width <= 500
+    assert lettered(" \n ", 20, 500) is None
+
+
+def same(one, other):
+    return one.size == other.size and one.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"),
+    [
+        ("x\x1b[2Jy", "x\\x1b[2Jy"),
+        ("a\nb\x00", "a\\nb\\x00"),
+        ("gpj\u202etac", "gpj\\u202etac"),
+        ("half \ud800", "half \\ud800"),
+    ],
+)
+def test_a_label_shows_its_control_characters_spelled_out(label, shown):
+    assert same(lettered(label, 20, 900), lettered(shown, 20, 900))
+
+
+@pytest.fixture
+def no_system_fonts(monkeypatch):
+    label_text._installed.cache_clear()
+    monkeypatch.setattr(label_text, "SYSTEM_FONTS", ("no such font.ttf",))
+    yield
+    label_text._installed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"),
+    [
+        ("\u732b", "\\u732b"),
+        ("caf\u00e9", "cafe"),
+        ("cafe\u0301", "cafe"),
+        ("\U0001f431", "\\U0001f431"),
+    ],
+)
+def test_letters_that_no_font_has_are_spelled_out_or_lose_their_marks(
+    no_system_fonts, label, shown
+):
+    assert same(lettered(label, 20, 900), lettered(shown, 20, 900))
+
+
+def test_letters_that_a_font_of_the_system_has_are_drawn():
+    if not label_text._installed():
+        pytest.skip("none of the fonts that are looked for is installed")
+    drawn = lettered("\u00e9t\u00e9", 20, 900)
+    assert not same(drawn, lettered("ete", 20, 900))
+    assert drawn.width < lettered("\\xe9t\\xe9", 20, 900).width
+
+
+def test_a_label_has_the_same_colour_in_every_run():
+    code = "from pgcli.views.colours import Colours; print(Colours().of('red car'))"
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=overlay.__file__.rsplit("/pgcli/", 1)[0],
+        ).stdout
+        for seed in "12"
+    }
+    assert runs == {f"{Colours().of('red car')}\n"}
+    assert Colours().of(" Red Car ") == Colours().of("red car")
+
+
+@given(st.lists(st.text(), max_size=len(PALETTE)), st.randoms())
+def test_labels_asked_for_share_no_colour_while_there_are_some_left(labels, random):
+    plain = {label.strip().casefold() for label in labels}
+    colours = Colours(labels)
+    assert len({colours.of(label) for label in plain}) == len(plain)
+    random.shuffle(labels)
+    again = Colours(labels)
+    assert all(again.of(label) == colours.of(label) for label in plain)
+
+
+def test_with_more_labels_than_colours_every_one_still_has_its_own_for_good():
+    labels = [f"label {number}" for number in range(100)]
+    colours = Colours(labels)
+    assert all(colours.of(label) in PALETTE for label in labels)
+    assert {colours.of(label) for label in labels} == set(PALETTE)
+
+
+@pytest.mark.parametrize("colour", [*PALETTE, (128, 128, 128), (118, 118, 118)])
+def test_text_stands_out_from_its_ground(colour):
+    light, dark = sorted([luminance(colour), luminance(readable_on(colour))], reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+# Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
+EYES = {
+    "normal": "1 0 0 0 1 0 0 0 1",
+    "protan": "0.1523 1.0526 -0.2049 0.1145 0.7863 0.0992 -0.0039 -0.0481 1.0520",
+    "deutan": "0.3673 0.8606 -0.2280 0.2801 0.6725 0.0474 -0.0118 0.0429 0.9690",
+    "tritan": "1.2555 -0.0767 -0.1788 -0.0784 0.9308 0.1476 0.0047 0.6914 0.3039",
+}
+XYZ = "0.41246 0.35758 0.18044 0.21267 0.71515 0.07218 0.01933 0.11919 0.95030"
+
+
+def matrix(text):
+    return np.array(text.split(), dtype=float).reshape(3, 3)
+
+
+def lab(colour, eye):
+    values = np.array(colour) / 255
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    xyz = matrix(XYZ) @ np.clip(matrix(eye) @ linear, 0, 1) / [0.95047, 1, 1.08883]
+    f = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("eye", EYES)
+def test_colours_differ_for_eyes_that_see_fewer_and_neighbours_differ_most(eye):
+    seen = [lab(colour, EYES[eye]) for colour in PALETTE]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 16
+    assert min(np.linalg.norm(a - b) for a, b in itertools.pairwise([*seen, seen[0]])) > 40
+
+
+def test_a_mask_is_half_transparent_with_a_border_in_full_colour():
+    y, x = np.mgrid[:300, :400]
+    inside = (x - 200) ** 2 + (y - 150) ** 2 < 100**2
+    after = painted(grey(400, 300), [box("cat", 90, 40, 310, 260)], [mask_of(inside)])
+    colour = np.array(Colours().of("cat"))
+    middle = np.asarray(after)[150, 200]
+    assert (np.abs(middle - (0.55 * np.array(GREY) + 0.45 * colour)) <= 2).all()
+    assert tuple(np.asarray(after)[150, 101]) == tuple(colour)
+    outside = changed(after) & ~inside
+    outside[:50] = outside[250:] = False  # the box and its label
+    assert not outside[:, 100:300].any()
+
+
+def test_masks_go_with_their_own_boxes_and_those_without_pixels_change_nothing():
+    inside = np.zeros((100, 100), dtype=bool)
+    inside[40:60, 40:60] = True
+    boxes = [box("", 0, 0, 20, 20), box("cat", 30, 30, 70, 70), box("", 80, 80, 90, 90)]
+    masks = [None, mask_of(inside), Mask(tuple(range(16)), None)]
+    after = painted(grey(100, 100), boxes, masks)
+    assert after.getpixel((40, 50)) == Colours().of("cat")
+    bare = painted(grey(100, 100), boxes)
+    assert not (np.asarray(after) != np.asarray(bare))[~inside].any()
+    empty = [mask_of(np.zeros((100, 100), dtype=bool))] * 3
+    assert same(painted(grey(100, 100), boxes, empty), bare)
+
+
+@pytest.mark.parametrize("reach", [1, 2, 3, 7])
+def test_a_mask_is_shrunk_by_the_width_of_its_border(reach):
+    rng = np.random.default_rng(reach)
+    mask = rng.random((40, 50)) < 0.98
+    padded = np.pad(mask, reach)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (2 * reach + 1, 2 * reach + 1))
+    assert (overlay._shrunk(mask, reach) == windows.all(axis=(-1, -2))).all()

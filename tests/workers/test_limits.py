@@ -1,0 +1,81 @@
+"""What a decoding process may take, and what it is given another chance at."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgcli.images import files
+from pgcli.images.errors import Unreadable
+from pgcli.images.image_spec import Limits
+
+GREEDY = """
+import numpy
+from pgcli.workers import process
+process.MEMORY_LIMIT_BYTES = 256 * 2**20
+process.limit_memory()
+try:
+    numpy.ones(2**30, dtype=numpy.uint8)
+except MemoryError:
+    print("refused")
+numpy.ones(64 * 2**20, dtype=numpy.uint8)
+print("granted")
+"""
+
+
+def test_a_decoder_that_asks_for_too_much_is_told_that_there_is_no_more() -> None:
+    run = subprocess.run([sys.executable, "-c", GREEDY], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["refused", "granted"]
+
+
+@pytest.fixture
+def flaky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that fails to open as often as `failures` says."""
+    monkeypatch.setattr(files, "WAITS_SECONDS", (0.0, 0.0, 0.0))
+    file = tmp_path / "a.png"
+    file.write_bytes(b"bytes")
+    return file
+
+
+@pytest.mark.parametrize("problem", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
+@pytest.mark.parametrize("failures", [1, 3])
+def test_a_disk_that_fails_for_a_moment_is_tried_again(
+    flaky: Path, monkeypatch: pytest.MonkeyPatch, problem: int, failures: int
+) -> None:
+    opened = failing(monkeypatch, problem, failures)
+    assert files.read(str(flaky), Limits()) == b"bytes"
+    assert len(opened) == failures + 1
+
+
+def test_one_that_keeps_failing_is_given_up(flaky: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = failing(monkeypatch, errno.EIO, 99)
+    with pytest.raises(Unreadable) as refused:
+        files.read(str(flaky), Limits())
+    assert refused.value.fault.code == "io_error"
+    assert len(opened) == 4
+
+
+def test_what_does_not_pass_is_not_waited_for(flaky: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = failing(monkeypatch, errno.EACCES, 99)
+    with pytest.raises(Unreadable):
+        files.read(str(flaky), Limits())
+    assert len(opened) == 1
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, problem: int, failures: int) -> list[str]:
+    opened: list[str] = []
+    real = os.open
+
+    def opening(path: str, *given: int) -> int:
+        opened.append(path)
+        if len(opened) <= failures:
+            raise OSError(problem, os.strerror(problem))
+        return real(path, *given)
+
+    monkeypatch.setattr(files.os, "open", opening)
+    return opened
