@@ -97,7 +97,8 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
     outer, inner = pty.openpty()
     known = ("TERM", "TERM_PROGRAM", "LC_TERMINAL", "KITTY_WINDOW_ID", "TMUX")
     rest = {name: value for name, value in os.environ.items() if name not in known}
-    command = [sys.executable, str(ROOT / "tests" / "support" / "pretend.py"), *arguments, "--model", "demo"]
+    pretend = str(ROOT / "tests" / "support" / "pretend.py")
+    command = [sys.executable, pretend, *arguments, "--model", "demo"]
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
