@@ -116,7 +116,7 @@ def measured(folder: Path, rows: int) -> dict[str, object]:
     from pgcli import tasks
     from pgcli.checkpoints.find import Checkpoint
     from pgcli.engine.loading import load
-    from pgcli.records import Item, Picture
+    from pgcli.records import Item, DecodedImage
 
     imported = peak()
     began = perf_counter()
@@ -127,7 +127,7 @@ def measured(folder: Path, rows: int) -> dict[str, object]:
     noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     question = tasks.caption(max_new_tokens=8)
     items = (Item(n, str(n), str(n), prompts=question.templates or ()) for n in range(rows))
-    stream = ((n, Picture(item, side, side, noise, 0.0)) for n, item in enumerate(items))
+    stream = ((n, DecodedImage(item, side, side, noise, 0.0)) for n, item in enumerate(items))
     answers = [answer for _, answer in engine.ask(stream, question)]
     answered = perf_counter()
     return {

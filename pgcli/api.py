@@ -13,7 +13,7 @@ from pgcli import tasks
 from pgcli.errors import UsageError
 from pgcli.images import Limits, look
 from pgcli.pipeline import answers
-from pgcli.records import Answer, Item, Picture, Region, error_answer
+from pgcli.records import Answer, Item, DecodedImage, Region, error_answer
 from pgcli.remote import Reach, reach_if
 from pgcli.sources import Reading, open_sources
 from pgcli.tasks import Question
@@ -195,7 +195,7 @@ class Engine:
         items, total = _items(source, question, reach)
         eye = partial(look, square=self._square, limits=Limits())
 
-        def refuse(picture: Picture, prompt: str) -> Answer:
+        def refuse(picture: DecodedImage, prompt: str) -> Answer:
             return error_answer(picture, prompt, task=question.task, model=engine.label)
 
         rows: Iterator[Answer] = answers(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile, groupby, takewhile
 
-from pgcli.records import Box, Piece
+from pgcli.records import Box, Span
 
 GRID = 1023  # a location token is a side's fraction times 1023, rounded (big_vision trains it so)
 MASK_TOKENS = 16  # a mask is spelled as the codes of a 4 x 4 grid, row by row
@@ -22,7 +22,7 @@ class Segment:
     codes: tuple[int, ...] | None
 
 
-def boxes(pieces: Sequence[Piece], *, width: int, height: int) -> tuple[Box, ...]:
+def boxes(pieces: Sequence[Span], *, width: int, height: int) -> tuple[Box, ...]:
     """Every complete box in a detection answer, in pixels of a `width` x `height` image.
 
     A group cut short by the token limit, or with its corners out of order, is dropped; the boxes
@@ -31,7 +31,7 @@ def boxes(pieces: Sequence[Piece], *, width: int, height: int) -> tuple[Box, ...
     return tuple(segment.box for segment in segments(pieces, width=width, height=height))
 
 
-def segments(pieces: Sequence[Piece], *, width: int, height: int) -> tuple[Segment, ...]:
+def segments(pieces: Sequence[Span], *, width: int, height: int) -> tuple[Segment, ...]:
     """What `boxes` returns, in the same order, each box with the mask codes that follow it."""
     found = []
     for corners, codes, label in groups(pieces):
@@ -44,7 +44,7 @@ def segments(pieces: Sequence[Piece], *, width: int, height: int) -> tuple[Segme
 
 
 def groups(
-    pieces: Sequence[Piece],
+    pieces: Sequence[Span],
 ) -> Iterator[tuple[list[tuple[int, float]], tuple[int, ...] | None, str]]:
     """Each box of an answer as it is spelled: four (place, probability), mask codes, label.
 
@@ -67,7 +67,7 @@ def groups(
             yield corners, codes, label
 
 
-def mask_codes(pieces: Sequence[Piece]) -> tuple[int, ...] | None:
+def mask_codes(pieces: Sequence[Span]) -> tuple[int, ...] | None:
     """The codes of the mask that the pieces begin with, blanks before it passed over.
 
     None where they begin with no run of exactly 16: as big_vision reads answers, a mask stands

@@ -1,4 +1,4 @@
-"""The frozen dataclasses that travel: Item, Picture, Piece, Box, Mask, Choice, Answer."""
+"""The frozen dataclasses that travel: Item, DecodedImage, Span, Box, Mask, Choice, Answer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 Task = Literal["caption", "ask", "detect", "segment", "ocr"]
 Finish = Literal["stop", "length"]
 #: The tasks whose answers are boxes.
-LOOKING: tuple[Task, ...] = ("detect", "segment")
+BOX_TASKS: tuple[Task, ...] = ("detect", "segment")
 #: A part of a picture: xmin, ymin, xmax, ymax in pixels of the upright image.
 Region = tuple[float, float, float, float]
 #: The largest file of a picture that is read, wherever it lies.
-MOST_PICTURE_BYTES = 256 * 2**20
+MAX_IMAGE_BYTES = 256 * 2**20
 
 #: The columns that `--no-timing` leaves null.
 TIMING_COLUMNS = ("load_ms", "vision_ms", "prefill_ms", "decode_ms", "batch")
@@ -55,7 +55,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class DecodedImage:
     """A decoded item: upright size, and uint8 RGB pixels (R, R, 3) in the model's square.
 
     With a `fault`, `pixels` is None, and width and height are known only if the header gave them.
@@ -70,7 +70,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Span:
     """A stretch of an answer: one location token, one mask token, or the text between them.
 
     `place` is the token's number (0..1023 for a location, 0..127 for a mask code), None for text.
@@ -159,14 +159,14 @@ EXTRA_COLUMNS = ("masks", "choices")
 COLUMNS = tuple(f.name for f in fields(Answer) if f.name not in (*EXTRA_COLUMNS, "kept"))
 
 
-def error_answer(picture: Picture, prompt: str, *, task: Task, model: str) -> Answer:
+def error_answer(picture: DecodedImage, prompt: str, *, task: Task, model: str) -> Answer:
     """The row of a picture that could not be looked at: what is known of it, and its fault."""
     assert picture.fault is not None
     row = unanswered(picture, prompt, task=task, model=model)
     return replace(row, error=picture.fault.code, error_message=picture.fault.message)
 
 
-def unanswered(picture: Picture, prompt: str, *, task: Task, model: str) -> Answer:
+def unanswered(picture: DecodedImage, prompt: str, *, task: Task, model: str) -> Answer:
     """The row of a picture and a prompt as far as it is known before it is answered."""
     item = picture.item
     return Answer(

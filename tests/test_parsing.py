@@ -8,19 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgcli.parsing import Segment, boxes, segments
-from pgcli.records import Box, Piece
+from pgcli.records import Box, Span
 
 
 def location(place, probability=1.0):
-    return Piece("location", f"<loc{place:04}>", place, probability)
+    return Span("location", f"<loc{place:04}>", place, probability)
 
 
 def mask(place):
-    return Piece("mask", f"<seg{place:03}>", place)
+    return Span("mask", f"<seg{place:03}>", place)
 
 
 def text(words):
-    return Piece("text", words)
+    return Span("text", words)
 
 
 def corners(ymin, xmin, ymax, xmax):
@@ -181,7 +181,7 @@ def test_no_pieces_are_no_boxes():
 
 pieces = st.lists(
     st.builds(
-        Piece,
+        Span,
         st.sampled_from(["text", "location", "location", "location", "mask"]),
         st.text(max_size=5) | st.sampled_from([" ; ", ";", " cat"]),
         st.none() | st.integers(0, 1023),

@@ -12,7 +12,7 @@ from typing import Protocol
 from pgcli.bench.roofline import Stages
 from pgcli.errors import NoInputError
 from pgcli.images import Limits, Square, look
-from pgcli.records import Item, Picture
+from pgcli.records import Item, DecodedImage
 from pgcli.tasks import Question
 
 
@@ -24,7 +24,7 @@ class Work:
     `lengths` are the rows' exact numbers of tokens, none where the answers end by themselves.
     """
 
-    pictures: Sequence[Picture]
+    pictures: Sequence[DecodedImage]
     files: Sequence[Path]
     question: Question
     ids: Sequence[Sequence[int]]
@@ -81,10 +81,10 @@ class Shelf:
     def __init__(self, items: Iterator[Item], square: Square, folder: Path):
         self._square, self._folder = square, folder
         self._coming = self._readable(items)
-        self._pictures: list[Picture] = []
+        self._pictures: list[DecodedImage] = []
         self._files: list[Path] = []
 
-    def first(self, count: int) -> tuple[list[Picture], list[Path]]:
+    def first(self, count: int) -> tuple[list[DecodedImage], list[Path]]:
         """So many pictures and their files, or as many as there are.
 
         Raises NoInputError where not one can be read.
@@ -99,11 +99,11 @@ class Shelf:
             )
         return self._pictures[:count], self._files[:count]
 
-    def _readable(self, items: Iterator[Item]) -> Iterator[Picture]:
+    def _readable(self, items: Iterator[Item]) -> Iterator[DecodedImage]:
         pictures = (look(item, self._square, Limits()) for item in items)
         return (picture for picture in pictures if picture.fault is None)
 
-    def _file(self, picture: Picture) -> Path:
+    def _file(self, picture: DecodedImage) -> Path:
         if picture.item.path is not None:
             return Path(picture.item.path)
         file = self._folder / f"{len(self._files):05}.png"

@@ -11,7 +11,7 @@ from pgcli.engine.choices import candidates
 from pgcli.engine.tokens import Vocabulary
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.parsing import GRID
-from pgcli.records import Answer, Fault, Picture, Region, Task, error_answer
+from pgcli.records import Answer, Fault, DecodedImage, Region, Task, error_answer
 
 #: More than any token but a run of newlines or blanks spells.
 CHARACTERS_PER_TOKEN = 64
@@ -36,7 +36,7 @@ class Admission:
         # the same candidates come with every picture, unless a manifest brings its own
         self._candidates = lru_cache(maxsize=1)(partial(candidates, vocabulary=vocabulary))
 
-    def admit(self, place: int, picture: Picture) -> tuple[list[Request], list[tuple[int, Answer]]]:
+    def admit(self, place: int, picture: DecodedImage) -> tuple[list[Request], list[tuple[int, Answer]]]:
         """The prompts as requests, the first at `place`, and the rows of those refused."""
         item = picture.item
         picked = self._candidates(item.choices)
@@ -67,7 +67,7 @@ class Admission:
             f"The prompt has {len(prompt)} characters; the model has room for {self._room} tokens."
         )
 
-    def _problem(self, picture: Picture, ids: Sequence[int], longest: int) -> str:
+    def _problem(self, picture: DecodedImage, ids: Sequence[int], longest: int) -> str:
         """Why the prompt cannot be asked; empty where it can."""
         if not ids:
             return f"The region lies outside the picture of {picture.width} x {picture.height}."
@@ -82,7 +82,7 @@ class Admission:
         return f"The prompt has {len(ids)} tokens; the model has room for {room}."
 
 
-def corners(region: Region, picture: Picture) -> tuple[int, ...] | None:
+def corners(region: Region, picture: DecodedImage) -> tuple[int, ...] | None:
     """The places (0..1023) of ymin, xmin, ymax, xmax of what the picture has of the region.
 
     None where it has nothing of it.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pgcli.records import Picture
+from pgcli.records import DecodedImage
 
 if TYPE_CHECKING:
     from pgcli.engine.choices import Candidate
@@ -22,7 +22,7 @@ class Request:
     """
 
     place: int
-    picture: Picture
+    picture: DecodedImage
     prompt: str
     ids: tuple[int, ...]
     picture_key: int

@@ -24,7 +24,7 @@ from pgcli.engine.trial import Trial
 from pgcli.images import Square
 from pgcli.model.mask_decoder import MaskDecoder
 from pgcli.model.paligemma import PaliGemma
-from pgcli.records import Answer, Picture, unanswered
+from pgcli.records import Answer, DecodedImage, unanswered
 from pgcli.tasks import Question, insist_on_room
 
 USUAL_PROMPT = 16
@@ -73,7 +73,7 @@ class Engine:
 
     def ask(
         self,
-        stream: Iterable[tuple[int, Picture]],
+        stream: Iterable[tuple[int, DecodedImage]],
         question: Question,
         sampling: Sampling = GREEDY,
         trial: Trial | None = None,

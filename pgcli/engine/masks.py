@@ -12,7 +12,7 @@ import torch
 
 from pgcli import parsing, rle
 from pgcli.model.mask_decoder import RESOLUTION, MaskDecoder
-from pgcli.records import Box, Mask, Piece, Rle
+from pgcli.records import Box, Mask, Span, Rle
 
 MASKS_AT_ONCE = 64  # the decoder's widest layer takes 512 KiB for each
 TILE_SIDE = 4096  # pixels: of a mask no more is held at once than TILE_PIXELS
@@ -20,7 +20,7 @@ TILE_PIXELS = 2**20
 
 
 def masks_of(
-    pieces: Sequence[Piece], picture_size: tuple[int, int], decoder: MaskDecoder | None
+    pieces: Sequence[Span], picture_size: tuple[int, int], decoder: MaskDecoder | None
 ) -> tuple[Mask | None, ...]:
     """The mask of each box of an answer, in the order of `parse.boxes`.
 
@@ -31,7 +31,7 @@ def masks_of(
 
 
 def masks_of_rows(
-    rows: Iterable[tuple[Sequence[Piece], tuple[int, int]]], decoder: MaskDecoder | None
+    rows: Iterable[tuple[Sequence[Span], tuple[int, int]]], decoder: MaskDecoder | None
 ) -> list[tuple[Mask | None, ...]]:
     """The masks of several answers, each with its picture's size, all decoded in one pass."""
     found = [

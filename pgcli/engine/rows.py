@@ -12,10 +12,10 @@ from pgcli.engine.growing import Growing
 from pgcli.engine.masks import masks_of_rows
 from pgcli.engine.tokens import Vocabulary
 from pgcli.model.mask_decoder import MaskDecoder
-from pgcli.records import Answer, Mask, Picture, Piece
+from pgcli.records import Answer, Mask, DecodedImage, Span
 
 #: The row of a picture and a prompt before it is answered.
-Blank = Callable[[Picture, str], Answer]
+Blank = Callable[[DecodedImage, str], Answer]
 #: A row and the place where it goes.
 Placed = tuple[int, Answer]
 
@@ -37,7 +37,7 @@ class Telling:
             masks = masks_of_rows(zip(pieces, sizes, strict=True), self._mask_decoder)
         return list(map(generated, rows, told, pieces, masks))
 
-    def _pieces(self, row: Growing) -> list[Piece]:
+    def _pieces(self, row: Growing) -> list[Span]:
         words = len(row.tokens) - row.stopped
         probabilities = [math.exp(logprob) for logprob in row.logprobs[:words]]
         return self._vocabulary.pieces(row.tokens[:words], probabilities)
@@ -46,7 +46,7 @@ class Telling:
 def generated(
     row: Answer,
     told: Growing,
-    pieces: Sequence[Piece],
+    pieces: Sequence[Span],
     masks: tuple[Mask | None, ...] | None = None,
 ) -> Answer:
     """The row with a generated answer, whose pieces give its text and its boxes."""

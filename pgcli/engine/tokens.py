@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pgcli.checkpoints.tokenizer import open_tokenizer
 from pgcli.errors import InvalidCheckpoint
-from pgcli.records import Piece
+from pgcli.records import Span
 
 NEWLINE = "\n"
 LOCATIONS = 1024
@@ -73,7 +73,7 @@ class Vocabulary:
         """The ids of an answer that a model is to learn: here spelled-out locations are tokens."""
         return self._encode(text)
 
-    def pieces(self, ids: Sequence[int], probabilities: Sequence[float]) -> list[Piece]:
+    def pieces(self, ids: Sequence[int], probabilities: Sequence[float]) -> list[Span]:
         """A generated answer in stretches: each location or mask token, and the text between."""
         tokens = list(zip(ids, probabilities, strict=True))
         return [
@@ -82,18 +82,18 @@ class Vocabulary:
             for piece in self._stretch(kind, list(stretch))
         ]
 
-    def _stretch(self, kind: str, tokens: list[tuple[int, float]]) -> Iterator[Piece]:
+    def _stretch(self, kind: str, tokens: list[tuple[int, float]]) -> Iterator[Span]:
         if kind == "location":
             for token, probability in tokens:
                 place = token - self.locations.start
-                yield Piece("location", f"<loc{place:04d}>", place, probability)
+                yield Span("location", f"<loc{place:04d}>", place, probability)
         elif kind == "mask":
             for token, probability in tokens:
                 place = token - self.mask_codes.start
-                yield Piece("mask", f"<seg{place:03d}>", place, probability)
+                yield Span("mask", f"<seg{place:03d}>", place, probability)
         else:
             ids = [token for token, _ in tokens]
-            yield Piece("text", self._tokenizer.decode(ids, skip_special_tokens=True))
+            yield Span("text", self._tokenizer.decode(ids, skip_special_tokens=True))
 
     def _kind(self, token: int) -> str:
         if token in self.locations:

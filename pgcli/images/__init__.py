@@ -16,7 +16,7 @@ from pgcli.images.files import checked, read
 from pgcli.images.formats import FORMATS, recognised
 from pgcli.images.image_spec import Limits, Size, Square
 from pgcli.images.pixels import header_size, is_turned, rgb, upright_rgb, upright_visible
-from pgcli.records import Item, Picture
+from pgcli.records import Item, DecodedImage
 
 __all__ = [
     "FORMATS",
@@ -46,7 +46,7 @@ class Opened(NamedTuple):
     data: bytes
 
 
-def look(item: Item, square: Square, limits: Limits) -> Picture:
+def look(item: Item, square: Square, limits: Limits) -> DecodedImage:
     """The item's picture in the model's square, or its fault: a broken file raises nothing."""
     started = perf_counter()
     size, pixels, fault = None, None, item.fault
@@ -59,7 +59,7 @@ def look(item: Item, square: Square, limits: Limits) -> Picture:
             size, fault = problem.size, problem.fault
     width, height = size or (None, None)
     load_ms = (perf_counter() - started) * 1000
-    return Picture(item, width, height, pixels, load_ms, fault)
+    return DecodedImage(item, width, height, pixels, load_ms, fault)
 
 
 def upright(source: str | bytes | None, limits: Limits) -> Image.Image:

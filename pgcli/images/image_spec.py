@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pgcli.records import MOST_PICTURE_BYTES
+from pgcli.records import MAX_IMAGE_BYTES
 
 
 class Size(NamedTuple):
@@ -32,4 +32,4 @@ class Limits:
     """The largest picture (pixels, by its header) and the largest file (bytes) that are read."""
 
     max_pixels: int = 89_478_485
-    max_bytes: int = MOST_PICTURE_BYTES
+    max_bytes: int = MAX_IMAGE_BYTES

@@ -11,7 +11,7 @@ from typing import Protocol
 from pgcli.pipeline.error_budget import Tolerance
 from pgcli.pipeline.reorder_buffer import Blank, Ledger, Line, Look, Refuse
 from pgcli.pipeline.tally import Tally, timed
-from pgcli.records import Answer, Item, Picture
+from pgcli.records import Answer, Item, DecodedImage
 
 __all__ = [
     "Ask",
@@ -26,7 +26,7 @@ __all__ = [
     "spread",
 ]
 
-Ask = Callable[[Iterable[tuple[int, Picture]]], Iterable[tuple[int, Answer]]]
+Ask = Callable[[Iterable[tuple[int, DecodedImage]]], Iterable[tuple[int, Answer]]]
 Save = Callable[[Answer], None]
 
 
@@ -70,7 +70,7 @@ def run(
     tally = Tally(rows_before=ledger.rows)
     started = perf_counter()
 
-    def watched(items: Iterable[Item]) -> Iterator[Picture]:
+    def watched(items: Iterable[Item]) -> Iterator[DecodedImage]:
         return timed(look(items), tally)
 
     rows = answers(items, watched, ask, refuse, ledger=ledger, stopped=watch.stopped)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
 
-from pgcli.records import Answer, Item, Picture
+from pgcli.records import Answer, Item, DecodedImage
 
-Look = Callable[[Iterable[Item]], Iterable[Picture]]
-Refuse = Callable[[Picture, str], Answer]
+Look = Callable[[Iterable[Item]], Iterable[DecodedImage]]
+Refuse = Callable[[DecodedImage, str], Answer]
 
 #: So many error rows in a row end the stream to `ask`, which then answers what it holds back.
 #: Without it a folder of a million broken files would be gathered in memory before a row leaves.
@@ -125,7 +125,7 @@ class Line:
         # a generator of ours, to be closed
         self.pictures = (picture for picture in look(self._asked(items)))
 
-    def good(self) -> Iterator[tuple[int, Picture]]:
+    def good(self) -> Iterator[tuple[int, DecodedImage]]:
         """Pictures to ask about, each with the place of its first row, till the end or PATIENCE."""
         refused = 0
         while refused < PATIENCE:
@@ -162,7 +162,7 @@ class Line:
             self._queue.leave()
             yield self._ledger.row(place) if is_known else self._waiting.pop(place)
 
-    def check(self, stream: Iterator[tuple[int, Picture]]) -> None:
+    def check(self, stream: Iterator[tuple[int, DecodedImage]]) -> None:
         """Raise AssertionError where `ask` came to its end with something left unanswered."""
         if self._stopped():
             return

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from pgcli.records import Answer, Picture
+from pgcli.records import Answer, DecodedImage
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Tally:
         self.decode_ms += row.decode_ms or 0.0
 
 
-def timed(pictures: Iterable[Picture], tally: Tally) -> Iterator[Picture]:
+def timed(pictures: Iterable[DecodedImage], tally: Tally) -> Iterator[DecodedImage]:
     """The pictures, counted, and the time that whoever takes them waits for each."""
     started = perf_counter()
     for picture in pictures:

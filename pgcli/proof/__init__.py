@@ -22,7 +22,7 @@ from pgcli.proof.inputs import PROMPTS, Inputs, Outputs, make
 from pgcli.proof.preparation import levels, prompts
 from pgcli.proof.room import dtypes
 from pgcli.proof.verdict import Comparison, Proof
-from pgcli.records import Item, Picture
+from pgcli.records import Item, DecodedImage
 
 #: How many pictures are looked at, of however many there are.
 MOST_PICTURES = 8
@@ -68,7 +68,7 @@ def prove(
     )
 
 
-def _readable(items: Sequence[Item], square: Square) -> list[Picture]:
+def _readable(items: Sequence[Item], square: Square) -> list[DecodedImage]:
     pictures = [look(item, square, Limits()) for item in items[:MOST_PICTURES]]
     good = [picture for picture in pictures if picture.fault is None]
     if not good:

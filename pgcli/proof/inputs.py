@@ -17,7 +17,7 @@ from pgcli.engine.growing import Limits
 from pgcli.engine.tokens import Vocabulary
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.siglip import normalise
-from pgcli.records import Picture
+from pgcli.records import DecodedImage
 
 #: Prompts of every task and of different lengths: in one batch, three of four rows have padding.
 PROMPTS = (
@@ -54,7 +54,7 @@ class Outputs:
 
 
 def make(
-    pictures: Sequence[Picture],
+    pictures: Sequence[DecodedImage],
     vocabulary: Vocabulary,
     config: PaliGemmaConfig,
     preprocessing: Preprocessing,

@@ -12,7 +12,7 @@ from pgcli.checkpoints.files import Preprocessing
 from pgcli.engine.tokens import Vocabulary
 from pgcli.images import Limits, upright
 from pgcli.proof import theirs
-from pgcli.records import Picture
+from pgcli.records import DecodedImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def prompts(folder: Path, vocabulary: Vocabulary, texts: Sequence[str]) -> Promp
 
 
 def levels(
-    folder: Path, pictures: Sequence[Picture], preprocessing: Preprocessing
+    folder: Path, pictures: Sequence[DecodedImage], preprocessing: Preprocessing
 ) -> Levels | None:
     """Compare the squares made of the same upright pictures; None where it has no processor."""
     mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
 
-from pgcli.records import MOST_PICTURE_BYTES, Item
+from pgcli.records import MAX_IMAGE_BYTES, Item
 from pgcli.remote.addresses import KNOWN, STORES, is_web, scheme_of, without_user
 from pgcli.remote.errors import OTHER_SCHEME, Unreachable, too_large
 
@@ -52,7 +52,7 @@ class Reach:
         finally:
             held.release()
 
-    def read(self, address: str, most: int = MOST_PICTURE_BYTES, held: Hold | None = None) -> bytes:
+    def read(self, address: str, most: int = MAX_IMAGE_BYTES, held: Hold | None = None) -> bytes:
         """All bytes at an address, no more than so many. Raises `Unreachable`."""
         held = held or Hold(threading.Lock())
         if is_web(address):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from pgcli.images.decoder_warnings import silence_decoders
-from pgcli.records import Item, Picture
+from pgcli.records import Item, DecodedImage
 from pgcli.workers.fetcher import Fetcher, fetched
 from pgcli.workers.prefetcher import Ahead
 from pgcli.workers.process import looked_at
@@ -21,14 +21,14 @@ FEW_PICTURES = 32  # below this, processes take longer to start than they save
 
 def look_ahead(
     items: Iterable[Item],
-    look: Callable[[Item], Picture],
+    look: Callable[[Item], DecodedImage],
     *,
     workers: int | None,
     total: int | None,
     ahead_bytes: int = 64 * 2**20,
     stopped: Callable[[], bool] = lambda: False,
     fetcher: Fetcher | None = None,
-) -> Iterator[Picture]:
+) -> Iterator[DecodedImage]:
     """The items' pictures, in order, looked at by `workers` processes ahead of who takes them.
 
     With no workers, or where their `total` is known to be small and no number of workers was named,

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
-from pgcli.records import Item, Picture
+from pgcli.records import Item, DecodedImage
 from pgcli.workers.fetcher import FETCHES, Fetcher, fetched
 from pgcli.workers.process import Look
 from pgcli.workers.worker import Worker
@@ -33,7 +33,7 @@ class Ahead:
             self._idle.put(worker)
         self._fetcher = fetcher
         self._pool = ThreadPoolExecutor(count + (FETCHES if fetcher else 0), "pgcli-look")
-        self._coming: SimpleQueue[tuple[Future[Picture], int] | Exception | None] = SimpleQueue()
+        self._coming: SimpleQueue[tuple[Future[DecodedImage], int] | Exception | None] = SimpleQueue()
         self._room = threading.Condition()
         self._ahead_bytes = ahead_bytes
         self._claimed_bytes = 0
@@ -67,7 +67,7 @@ class Ahead:
             end = problem
         self._coming.put(end)
 
-    def pictures(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[Picture]:
+    def pictures(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[DecodedImage]:
         """The pictures in the items' order; what the items raised, after those before it.
 
         Once `stopped`, those that are not there yet are not waited for.
@@ -84,7 +84,7 @@ class Ahead:
         if coming is not None:
             raise coming
 
-    def _next(self, stopped: Callable[[], bool]) -> tuple[Future[Picture], int] | Exception | None:
+    def _next(self, stopped: Callable[[], bool]) -> tuple[Future[DecodedImage], int] | Exception | None:
         """What comes next, None at the end."""
         while not stopped():
             try:
@@ -103,7 +103,7 @@ class Ahead:
     def _has_room(self, claim: int) -> bool:
         return not self._claimed_bytes or self._claimed_bytes + claim <= self._ahead_bytes
 
-    def _looked_at(self, item: Item) -> Picture:
+    def _looked_at(self, item: Item) -> DecodedImage:
         with fetched(item, self._fetcher) as whole:
             worker = self._idle.get()
             try:

@@ -17,9 +17,9 @@ from typing import IO, Any
 import numpy as np
 from PIL import Image
 
-from pgcli.records import Item, Picture
+from pgcli.records import Item, DecodedImage
 
-Look = Callable[[Item], Picture]
+Look = Callable[[Item], DecodedImage]
 
 TIME_LIMIT_SECONDS = 30
 #: What a picture may take: the largest that is read, 89 million pixels, takes a gigabyte or two.
@@ -70,7 +70,7 @@ def limit_memory() -> None:
             resource.setrlimit(resource.RLIMIT_AS, (limit, most))
 
 
-def looked_at(look: Look, item: Item) -> Picture:
+def looked_at(look: Look, item: Item) -> DecodedImage:
     """The item's picture, without the bytes that it was made of."""
     picture = look(item)
     return replace(picture, item=replace(picture.item, data=None))

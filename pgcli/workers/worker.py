@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pgcli.records import Fault, Item, Picture
+from pgcli.records import Fault, Item, DecodedImage
 from pgcli.workers.process import READY, TIME_LIMIT_SECONDS, Look, receive, send
 
 START_LIMIT_SECONDS = 120
@@ -50,7 +50,7 @@ class Worker:
         self._ready = False
         self._start()
 
-    def look(self, item: Item) -> Picture:
+    def look(self, item: Item) -> DecodedImage:
         """The item's picture. One that the process dies of is tried once more, in a fresh one."""
         fault = Fault("worker_crashed", "The process that decodes the picture died of it, twice.")
         for _ in range(2):
@@ -63,7 +63,7 @@ class Worker:
                 message = f"Decoding the picture takes longer than {TIME_LIMIT_SECONDS} seconds."
                 fault = Fault("timeout", message)
                 break
-        return Picture(replace(item, data=None), None, None, None, 0.0, fault)
+        return DecodedImage(replace(item, data=None), None, None, None, 0.0, fault)
 
     def stop(self) -> None:
         """End the process, and let no new one start."""
@@ -71,14 +71,14 @@ class Worker:
             self._stopped = True
             self._end()
 
-    def _answer(self, item: Item) -> Picture:
+    def _answer(self, item: Item) -> DecodedImage:
         self._wait_until_ready()
         try:
             # what only the output needs stays here
             send(self._requests, replace(item, fields={}, kept={}))
         except OSError as problem:
             raise WorkerDied from problem
-        picture: Picture = self._reply(TIME_LIMIT_SECONDS)
+        picture: DecodedImage = self._reply(TIME_LIMIT_SECONDS)
         return replace(picture, item=replace(item, data=None))
 
     def _wait_until_ready(self) -> None:

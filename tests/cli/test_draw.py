@@ -22,7 +22,7 @@ from pgcli.cli.job.draw.painter import Drawing, NotDrawing
 from pgcli.cli.job.draw.pending_items import Remembered
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.images import Limits
-from pgcli.records import Answer, Box, Fault, Item, Mask, Picture, error_answer
+from pgcli.records import Answer, Box, Fault, Item, Mask, DecodedImage, error_answer
 from pgcli.rle import encode
 from pgcli.views import formats
 from pgcli.views.colours import Colours
@@ -133,7 +133,7 @@ def test_a_picture_without_boxes_is_drawn_bare_and_an_error_row_not_at_all(tmp_p
     with Drawing(str(tmp_path / "drawn"), tell=told.append) as drawing:
         list(drawing.watch([good, bad]))
         drawing.draw(answer_to(good, (60, 45)))
-        picture = Picture(bad, 60, 45, None, 1.0, fault)
+        picture = DecodedImage(bad, 60, 45, None, 1.0, fault)
         drawing.draw(error_answer(picture, "detect star", task="detect", model="m"))
     assert below(tmp_path / "drawn") == ["good.png"]
     assert told == []

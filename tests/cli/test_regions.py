@@ -17,7 +17,7 @@ from pgcli.engine.admission import Admission, corners
 from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import ManifestError, UsageError
 from pgcli.model.config import read_config
-from pgcli.records import Item, Picture
+from pgcli.records import Item, DecodedImage
 from pgcli.sources import Reading, open_sources
 
 PICTURE = Path(__file__).parents[2] / "examples" / "images" / "one.png"
@@ -30,7 +30,7 @@ def vocabulary():
 
 def pictured(region, *, width=200, height=100, prompts=("caption en",)):
     item = Item(0, "a", "a", prompts=prompts, region=region)
-    return Picture(item, width, height, None, 0.0)
+    return DecodedImage(item, width, height, None, 0.0)
 
 
 class TestPlaces:

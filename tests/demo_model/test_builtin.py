@@ -18,7 +18,7 @@ from pgcli.engine.loading import load
 from pgcli.evaluation.metrics import exact_match
 from pgcli.images import Square
 from pgcli.images.pixels import TURNS
-from pgcli.records import Answer, Item, Picture
+from pgcli.records import Answer, Item, DecodedImage
 from pgcli.tasks import Question
 from pgcli.training.drawing import render
 from pgcli.training.lessons import exam
@@ -42,12 +42,12 @@ def drawn() -> list[Drawn]:
     return asked
 
 
-def pictures(drawn: list[Drawn], square: Square) -> Iterator[tuple[int, Picture]]:
+def pictures(drawn: list[Drawn], square: Square) -> Iterator[tuple[int, DecodedImage]]:
     side = (square.resolution, square.resolution)
     for place, (image, prompt, _) in enumerate(drawn):
         item = Item(place, str(place), f"{place}.png", prompts=(prompt,))
         pixels = numpy.array(image.resize(side, Image.Resampling(square.resample)))
-        yield place, Picture(item, *image.size, pixels, 0.0)
+        yield place, DecodedImage(item, *image.size, pixels, 0.0)
 
 
 def answered(drawn: list[Drawn], batch_size: int) -> list[Answer]:

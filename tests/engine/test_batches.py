@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgcli.engine.batches import Request, Waiting
-from pgcli.records import Item, Picture
+from pgcli.records import Item, DecodedImage
 
 UNHURRIED = settings(deadline=None)  # a busy machine is no fault
-PICTURE = Picture(Item(0, "a", "a"), 8, 8, None, load_ms=0.0)
+PICTURE = DecodedImage(Item(0, "a", "a"), 8, 8, None, load_ms=0.0)
 
 lengths_of_prompts = st.lists(st.integers(1, 9), max_size=60)
 sizes = st.integers(1, 6)

@@ -27,7 +27,7 @@ from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.config import read_config
 from pgcli.model.paligemma import PaliGemma
-from pgcli.records import Item, Picture
+from pgcli.records import Item, DecodedImage
 from pgcli.training.lessons import exam
 from pgcli.training.scenes import EXAM_SEEDS, Scene
 from tests.engine.test_generate import Clock
@@ -307,7 +307,7 @@ def test_a_row_with_choices_has_scores_and_no_generated_token(tiny: Path) -> Non
 def test_there_is_room_for_the_longest_candidate_and_its_stop_token(vocabulary: Vocabulary) -> None:
     config = read_config(json.loads((BUILTIN / "config.json").read_text()))
     item = Item(0, "a", "a", prompts=("what is this?", "what?"), choices=("no", "a red circle"))
-    picture = Picture(item, 9, 9, None, 0.0)
+    picture = DecodedImage(item, 9, 9, None, 0.0)
     needed = config.image_tokens + len(vocabulary.prompt("what is this?"))
     needed += len(vocabulary.answer("a red circle")) + 1
     for positions, refusals in ((needed, 0), (needed - 1, 1)):
@@ -331,5 +331,5 @@ def test_each_picture_has_its_own_candidates(vocabulary: Vocabulary) -> None:
     admission = Admission(vocabulary, config, task="ask", max_new_tokens=4, model="m")
     for choices in (("yes", "no"), ("yes", "no"), ("cat", "dog", "cow")):
         item = Item(0, "a", "a", prompts=("which?",), choices=choices)
-        ((request,), _) = admission.admit(0, Picture(item, 9, 9, None, 0.0))
+        ((request,), _) = admission.admit(0, DecodedImage(item, 9, 9, None, 0.0))
         assert tuple(one.text for one in request.candidates) == choices

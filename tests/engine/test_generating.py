@@ -16,7 +16,7 @@ from pgcli.engine.generate import Running
 from pgcli.engine.loading import load
 from pgcli.engine.trial import Trial
 from pgcli.model.paligemma import PaliGemma
-from pgcli.records import Item, Picture
+from pgcli.records import Item, DecodedImage
 from tests.support.tiny import RESOLUTION
 
 
@@ -30,10 +30,10 @@ def sized(loaded: Engine, batch_size: int) -> Engine:
     return Engine(*kept, label="tiny", batch_size=batch_size)
 
 
-def pictures(lengths: list[int]) -> list[tuple[int, Picture]]:
+def pictures(lengths: list[int]) -> list[tuple[int, DecodedImage]]:
     pixels = np.zeros((RESOLUTION, RESOLUTION, 3), dtype=np.uint8)
     items = [Item(k, str(k), str(k), prompts=("a",)) for k in range(len(lengths))]
-    return [(k, Picture(one, 8, 8, pixels, 0.0)) for k, one in enumerate(items)]
+    return [(k, DecodedImage(one, 8, 8, pixels, 0.0)) for k, one in enumerate(items)]
 
 
 class Passes:

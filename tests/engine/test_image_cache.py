@@ -16,7 +16,7 @@ from pgcli.engine.batches import Request
 from pgcli.engine.engine import Engine
 from pgcli.engine.features import Features, Reuse
 from pgcli.engine.loading import load
-from pgcli.records import Answer, Item, Picture
+from pgcli.records import Answer, Item, DecodedImage
 from pgcli.tasks import Question
 from tests.support.tiny import PATCHES, RESOLUTION
 
@@ -30,10 +30,10 @@ def engine(tiny: Path) -> Engine:
     return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=4)
 
 
-def pictures(count: int) -> list[Picture]:
+def pictures(count: int) -> list[DecodedImage]:
     noise = np.random.default_rng(7).integers(0, 256, (count, RESOLUTION, RESOLUTION, 3), np.uint8)
     return [
-        Picture(Item(n, str(n), str(n), prompts=PROMPTS), RESOLUTION, RESOLUTION, square, 0.0)
+        DecodedImage(Item(n, str(n), str(n), prompts=PROMPTS), RESOLUTION, RESOLUTION, square, 0.0)
         for n, square in enumerate(noise)
     ]
 
@@ -87,7 +87,7 @@ def test_nothing_is_kept_once_all_is_read(engine: Engine, monkeypatch: pytest.Mo
         assert not Watched.last._unread
 
 
-def request(number: int, picture: Picture, shares: int) -> Request:
+def request(number: int, picture: DecodedImage, shares: int) -> Request:
     return Request(number, picture, "a", (2, 108), picture.item.index, shares)
 
 

@@ -34,7 +34,7 @@ from pgcli.errors import NoUsableDevice
 from pgcli.model.cache import Cache
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.places import Places
-from pgcli.records import Answer, Item, Picture
+from pgcli.records import Answer, Item, DecodedImage
 from pgcli.tasks import Question
 from tests.support.tiny import RESOLUTION
 
@@ -121,13 +121,13 @@ PROMPTS = ("caption en", "is it red?", "how many red circles are there?")
 
 def stream(
     count: int = 7, prompts: Sequence[str] = PROMPTS, choices: tuple[str, ...] = ()
-) -> list[tuple[int, Picture]]:
+) -> list[tuple[int, DecodedImage]]:
     """Pictures of noise, each asked all prompts."""
     noise = np.random.default_rng(5).integers(0, 256, (count, RESOLUTION, RESOLUTION, 3), np.uint8)
     return [
         (
             number * len(prompts),
-            Picture(
+            DecodedImage(
                 Item(number, str(number), str(number), prompts=tuple(prompts), choices=choices),
                 *(RESOLUTION, RESOLUTION, square, 0.5),
             ),

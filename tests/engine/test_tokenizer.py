@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, processors
 
 from pgcli.engine.tokens import Vocabulary, left_pad
 from pgcli.errors import InvalidCheckpoint
-from pgcli.records import Piece
+from pgcli.records import Span
 from pgcli.training.tokenizer import assemble, learn_merges
 
 BOS, NEWLINE = 2, 108
@@ -85,7 +85,7 @@ def test_an_answer_falls_into_places_codes_and_the_text_between(vocabulary: Voca
     kinds = ["location"] * 4 + ["text", "location", "mask", "mask", "text"]
     assert [piece.kind for piece in pieces] == kinds
     assert [piece.place for piece in pieces] == [0, 500, 700, 1023, None, 1, 3, 127, None]
-    assert pieces[1] == Piece("location", "<loc0500>", 500, 1 / 3)
+    assert pieces[1] == Span("location", "<loc0500>", 500, 1 / 3)
     places = [piece.probability for piece in pieces if piece.kind != "text"]
     tokens = dict(zip(ids, probabilities, strict=True))  # each place occurs once
     assert places == [tokens[i] for i in ids if i >= vocabulary.locations.start]
@@ -94,12 +94,12 @@ def test_an_answer_falls_into_places_codes_and_the_text_between(vocabulary: Voca
 def test_text_between_places_keeps_its_blanks_and_lines(vocabulary: Vocabulary) -> None:
     for text in (" red  circle ", "\n\nstar", "🟥🟥", "Straße"):
         (piece,) = vocabulary.pieces(vocabulary.text(text), [1.0] * len(vocabulary.text(text)))
-        assert piece == Piece("text", text)
+        assert piece == Span("text", text)
 
 
 def test_control_tokens_in_an_answer_are_not_shown(vocabulary: Vocabulary) -> None:
     ids = [BOS, *vocabulary.text("star"), vocabulary.id("<image>"), 0, 1]
-    assert vocabulary.pieces(ids, [1.0] * len(ids)) == [Piece("text", "star")]
+    assert vocabulary.pieces(ids, [1.0] * len(ids)) == [Span("text", "star")]
 
 
 def test_a_character_cut_short_by_the_limit_does_no_harm(vocabulary: Vocabulary) -> None:

@@ -23,7 +23,7 @@ from PIL import EpsImagePlugin, Image, ImageCms
 from PIL.JpegImagePlugin import JpegImageFile
 
 from pgcli.images import FORMATS, Limits, Square, file_header, files, header, look, upright
-from pgcli.records import Fault, Item, Picture
+from pgcli.records import Fault, Item, DecodedImage
 from pgcli.sources import open_sources
 from tests.support import awkward
 from tests.support.awkward import drawing, encoded, png
@@ -33,7 +33,7 @@ SQUARE = Square(28)
 FAST = Square(28, fast_decode=True)
 
 
-def seen(source: str | Path | bytes, square: Square = SQUARE, limits: Limits = LIMITS) -> Picture:
+def seen(source: str | Path | bytes, square: Square = SQUARE, limits: Limits = LIMITS) -> DecodedImage:
     if isinstance(source, bytes):
         return look(Item(0, "0", "bytes", data=source), square, limits)
     return look(Item(0, "0", str(source), str(source)), square, limits)

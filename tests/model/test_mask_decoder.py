@@ -23,7 +23,7 @@ from pgcli.engine import loading, masks
 from pgcli.engine.generate import Running
 from pgcli.engine.masks import decoded, in_box, masks_of, masks_of_rows
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
-from pgcli.records import Box, Mask, Piece, Rle
+from pgcli.records import Box, Mask, Span, Rle
 
 CODE_WIDTH = 24
 CODEBOOK = "_vq_vae._embedding"
@@ -343,9 +343,9 @@ def answer(*objects):
     """Pieces of an answer: each object's four places, its mask codes (or None), its label."""
     pieces = []
     for places, codes, label in objects:
-        pieces += [Piece("location", f"<loc{place:04}>", place) for place in places]
-        pieces += [Piece("mask", f"<seg{code:03}>", code) for code in codes or ()]
-        pieces.append(Piece("text", f" {label} ; "))
+        pieces += [Span("location", f"<loc{place:04}>", place) for place in places]
+        pieces += [Span("mask", f"<seg{code:03}>", code) for code in codes or ()]
+        pieces.append(Span("text", f" {label} ; "))
     return pieces
 
 

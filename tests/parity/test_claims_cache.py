@@ -19,7 +19,7 @@ from pgcli.engine.sampling import GREEDY
 from pgcli.engine.tokens import left_pad
 from pgcli.model.cache import Cache
 from pgcli.model.paligemma import PaliGemma, prefix_sight
-from pgcli.records import Item, Picture
+from pgcli.records import Item, DecodedImage
 from pgcli.tasks import Question
 from tests.support.random_weights import normal
 from tests.support.tiny import PATCHES, RESOLUTION
@@ -268,13 +268,13 @@ def test_the_eye_looks_once_at_each_picture_however_often_it_is_asked(
     assert sorted(looked) == pytest.approx(shades, abs=1e-6)
 
 
-def stream(prompts: list[tuple[str, ...]]) -> list[tuple[int, Picture]]:
+def stream(prompts: list[tuple[str, ...]]) -> list[tuple[int, DecodedImage]]:
     """Grey pictures, each a shade lighter, at the places of their first rows."""
     found, place = [], 0
     for number, several in enumerate(prompts):
         item = Item(number, str(number), str(number), prompts=several)
         square = torch.full((RESOLUTION, RESOLUTION, 3), number * 50, dtype=torch.uint8).numpy()
-        found.append((place, Picture(item, RESOLUTION, RESOLUTION, square, load_ms=0.0)))
+        found.append((place, DecodedImage(item, RESOLUTION, RESOLUTION, square, load_ms=0.0)))
         place += len(several)
     return found
 
@@ -287,5 +287,5 @@ def test_an_answer_is_the_same_whether_its_picture_is_shared_or_not(tiny: Path) 
     assert shared == alone
 
 
-def texts(engine: Engine, pictures: list[tuple[int, Picture]]) -> list[str | None]:
+def texts(engine: Engine, pictures: list[tuple[int, DecodedImage]]) -> list[str | None]:
     return [answer.answer for _, answer in sorted(engine.ask(pictures, Question("ask", None, 6)))]

@@ -19,7 +19,7 @@ from pgcli.engine.loading import load
 from pgcli.engine.tokens import Vocabulary, left_pad
 from pgcli.images import Limits, Square, look
 from pgcli.model.siglip import normalise
-from pgcli.records import Item, Picture
+from pgcli.records import Item, DecodedImage
 from pgcli.tasks import Question
 from tests.support.tiny import PATCHES, RESOLUTION
 
@@ -44,7 +44,7 @@ def stored(mode: str, colour: Any, size: tuple[int, int] = (40, 30)) -> bytes:
     return data.getvalue()
 
 
-def picture(data: bytes, index: int = 0, prompts: tuple[str, ...] = ()) -> Picture:
+def picture(data: bytes, index: int = 0, prompts: tuple[str, ...] = ()) -> DecodedImage:
     item = Item(index, str(index), str(index), data=data, prompts=prompts)
     seen = look(item, Square(RESOLUTION), Limits())
     assert seen.fault is None

@@ -10,7 +10,7 @@ from pgcli.errors import TooManyErrors
 from pgcli.pipeline import Tally, Tolerance, answers, first_rows, run
 from pgcli.pipeline.error_budget import IN_A_ROW, ROWS_BEFORE_SHARE
 from pgcli.pipeline.reorder_buffer import PATIENCE
-from pgcli.records import COLUMNS, Answer, Fault, Item, Picture, error_answer
+from pgcli.records import COLUMNS, Answer, Fault, Item, DecodedImage, error_answer
 
 refuse = partial(error_answer, task="ask", model="fake")
 
@@ -23,7 +23,7 @@ def look(items, broken=()):
     """A picture of every item; those whose index is in `broken` have a fault."""
     for each in items:
         fault = Fault("truncated", "it ends early") if each.index in broken else None
-        yield Picture(each, 8, 8, None, 1.0, fault)
+        yield DecodedImage(each, 8, 8, None, 1.0, fault)
 
 
 def answer(picture, prompt):

@@ -36,7 +36,7 @@ from pgcli.checkpoints.tokenizer import open_tokenizer
 from pgcli.errors import PgcliError
 from pgcli.images import Limits, Square, look
 from pgcli.parsing import segments
-from pgcli.records import COLUMNS, Answer, Box, Item, Mask, Piece
+from pgcli.records import COLUMNS, Answer, Box, Item, Mask, Span
 from pgcli.rows import Layout
 from pgcli.sinks.reader import placed_rows
 from pgcli.sources import Reading, open_sources
@@ -187,15 +187,15 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def pieces(text: str, data: bytes) -> Iterator[Piece]:
+def pieces(text: str, data: bytes) -> Iterator[Span]:
     """Tokens in an order that the bytes say: text, locations, mask codes."""
     for number, byte in enumerate(data[:200]):
         if byte % 3 == 0:
-            yield Piece("text", text[number : number + byte % 7])
+            yield Span("text", text[number : number + byte % 7])
         elif byte % 3 == 1:
-            yield Piece("location", "", byte * 4, byte / 255)
+            yield Span("location", "", byte * 4, byte / 255)
         else:
-            yield Piece("mask", "", byte % 128)
+            yield Span("mask", "", byte % 128)
 
 
 def answer(text: str, **changes: Any) -> Answer:

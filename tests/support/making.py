@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pgcli.pipeline import run
-from pgcli.records import COLUMNS, Answer, Fault, Item, Picture, error_answer
+from pgcli.records import COLUMNS, Answer, Fault, Item, DecodedImage, error_answer
 from pgcli.rows import Layout
 from pgcli.sinks import Record, open_record
 from pgcli.sinks.reader import placed_rows
@@ -37,17 +37,17 @@ def many(count: int) -> list[Item]:
     return [item(k, ("a", "b", "c")[: 1 + k % 3]) for k in range(count)]
 
 
-def answer(picture: Picture, prompt: str) -> Answer:
+def answer(picture: DecodedImage, prompt: str) -> Answer:
     known: dict[str, Any] = dict.fromkeys(COLUMNS)
     known |= {"index": picture.item.index, "id": picture.item.id, "image": picture.item.image}
     text = f"«{picture.item.id}»\u2028 {prompt}" * (1 + picture.item.index % 5)
     return Answer(**known | {"prompt": prompt, "answer": text, "boxes": ()})
 
 
-def look(items: Any, broken: Any = ()) -> Iterator[Picture]:
+def look(items: Any, broken: Any = ()) -> Iterator[DecodedImage]:
     for each in items:
         fault = Fault("truncated", "It ends early.") if each.index in broken else None
-        yield Picture(each, 8, 8, None, 1.0, fault)
+        yield DecodedImage(each, 8, 8, None, 1.0, fault)
 
 
 #: As many answers as `ask_at_will` holds back, and as many prompts as come with the next picture.

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from pgcli import images
 from pgcli.cli.job import run
 from pgcli.images import Limits, Square, look
-from pgcli.records import Answer, Box, Item, Picture
+from pgcli.records import Answer, Box, Item, DecodedImage
 from pgcli.tasks import Question
 
 
@@ -34,7 +34,7 @@ class Engine:
 
     def ask(
         self,
-        stream: Iterable[tuple[int, Picture]],
+        stream: Iterable[tuple[int, DecodedImage]],
         question: Question,
         sampling: object,
         stopped: Callable[[], bool] = lambda: False,
@@ -47,7 +47,7 @@ class Engine:
                 yield number, answer(picture, prompt, question.task)
 
 
-def answer(picture: Picture, prompt: str, task: str) -> Answer:
+def answer(picture: DecodedImage, prompt: str, task: str) -> Answer:
     item = picture.item
     told = json.loads(os.environ.get("PRETEND_ANSWERS", "[]"))[item.index : item.index + 1]
     return Answer(
@@ -75,7 +75,7 @@ def answer(picture: Picture, prompt: str, task: str) -> Answer:
     )
 
 
-def poisoned(item: Item, square: Square, limits: Limits) -> Picture:
+def poisoned(item: Item, square: Square, limits: Limits) -> DecodedImage:
     """A look that dies of one picture, as a decoder with a flaw may."""
     if item.id == os.environ["PRETEND_POISON"]:
         os.kill(os.getpid(), signal.SIGSEGV)

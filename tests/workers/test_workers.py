@@ -23,7 +23,7 @@ import pytest
 
 from pgcli import workers
 from pgcli.images import Limits, Square, look
-from pgcli.records import Item, Picture
+from pgcli.records import Item, DecodedImage
 from pgcli.workers import look_ahead, process, worker
 from tests.support.awkward import drawing, encoded, png
 
@@ -39,7 +39,7 @@ def children() -> list[psutil.Process]:
     return psutil.Process().children()
 
 
-def pretend(item: Item) -> Picture:
+def pretend(item: Item) -> DecodedImage:
     """A look that does as the item's id says; it runs in the worker process."""
     match item.id:
         case "crash":
@@ -55,15 +55,15 @@ def pretend(item: Item) -> Picture:
             sys.stdout.flush()
         case "slow":
             time.sleep(0.2)
-    return Picture(item, 1, 1, np.zeros((1, 1, 3), np.uint8), 0.0)
+    return DecodedImage(item, 1, 1, np.zeros((1, 1, 3), np.uint8), 0.0)
 
 
-def pretended(*ids: str) -> list[Picture]:
+def pretended(*ids: str) -> list[DecodedImage]:
     named = [Item(n, id_, id_) for n, id_ in enumerate(ids)]
     return list(look_ahead(named, pretend, workers=2, total=None))
 
 
-def codes(pictures: list[Picture]) -> list[str | None]:
+def codes(pictures: list[DecodedImage]) -> list[str | None]:
     return [picture.fault.code if picture.fault else None for picture in pictures]
 
 
@@ -82,7 +82,7 @@ def test_pictures_come_in_order_whoever_looked_at_them(count: int) -> None:
 def test_a_few_pictures_start_no_process_and_are_looked_at_one_by_one() -> None:
     asked = []
 
-    def note(item: Item) -> Picture:
+    def note(item: Item) -> DecodedImage:
         asked.append(item.index)
         return LOOK(item)
 
@@ -120,7 +120,7 @@ def test_a_picture_that_takes_for_ever_is_given_up(monkeypatch: pytest.MonkeyPat
 def test_pixels_cross_a_pipe_as_they_are_and_may_be_written_to(side: int) -> None:
     ready, waiting = os.pipe()
     pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
-    sent = Picture(items(1)[0], 5, 6, pixels, 0.5)
+    sent = DecodedImage(items(1)[0], 5, 6, pixels, 0.5)
     with os.fdopen(waiting, "wb") as outlet, os.fdopen(ready, "rb") as inlet:
         sending = threading.Thread(target=process.send, args=(outlet, sent))
         sending.start()
@@ -134,7 +134,7 @@ def test_pixels_cross_a_pipe_as_they_are_and_may_be_written_to(side: int) -> Non
 
 def test_a_pipe_that_ends_early_brings_nothing() -> None:
     whole = io.BytesIO()
-    process.send(whole, Picture(items(1)[0], 1, 1, np.ones((9, 9, 3), np.uint8), 0.0))
+    process.send(whole, DecodedImage(items(1)[0], 1, 1, np.ones((9, 9, 3), np.uint8), 0.0))
     for length in range(0, len(whole.getvalue()), 7):
         assert process.receive(io.BytesIO(whole.getvalue()[:length])) is None
 

@@ -17,7 +17,7 @@ from pgcli.cli.ui.bench_report import show
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
 from pgcli.pipeline import run
-from pgcli.records import Answer, Item, Picture, error_answer
+from pgcli.records import Answer, Item, DecodedImage, error_answer
 from pgcli.rows import Layout
 from pgcli.sinks import check_place
 from pgcli.sinks.jsonl import JsonLines
@@ -97,10 +97,10 @@ def answered(
     eye = partial(look, square=engine.square, limits=Limits())
     answers: list[Answer] = []
 
-    def refuse(picture: Picture, prompt: str) -> Answer:
+    def refuse(picture: DecodedImage, prompt: str) -> Answer:
         return error_answer(picture, prompt, task=question.task, model=engine.label)
 
-    def ask(stream: Iterable[tuple[int, Picture]]) -> Iterator[tuple[int, Answer]]:
+    def ask(stream: Iterable[tuple[int, DecodedImage]]) -> Iterator[tuple[int, Answer]]:
         return engine.ask(stream, question, trial=trial)
 
     with State(output, overwrite=True) as state, JsonLines(state, Layout()) as sink:

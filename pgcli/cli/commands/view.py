@@ -20,7 +20,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.counter import counted
 from pgcli.errors import NoInputError, OutputFailed, UsageError
 from pgcli.images import Limits
-from pgcli.records import Picture
+from pgcli.records import DecodedImage
 from pgcli.remote import reach_if
 from pgcli.sinks.reader import Row, results
 from pgcli.state.write_errors import exists, writing
@@ -169,7 +169,7 @@ def check_assets(folder: Path, *, overwrite: bool) -> None:
         folder.mkdir(exist_ok=True)
 
 
-def copies(pictures: Iterator[Picture], assets: str | None, missing: Missing) -> Iterator[Entry]:
+def copies(pictures: Iterator[DecodedImage], assets: str | None, missing: Missing) -> Iterator[Entry]:
     """What the page holds of each picture, those for the folder beside it written there."""
     for number, picture in enumerate(pictures):
         if picture.fault is not None:

@@ -32,7 +32,7 @@ from pgcli.cli.ui.console import Screen, is_terminal
 from pgcli.cli.ui.downloads import Downloads
 from pgcli.errors import NoInputError, OutputExists
 from pgcli.pipeline import Ask, Look, Tally, run
-from pgcli.records import Answer, Item, Picture, error_answer
+from pgcli.records import Answer, Item, DecodedImage, error_answer
 from pgcli.tasks import Question, insist_on_room
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def answered(
     question = plan.question
     progress = screen.progress(question.task, plan.rows, output.rows)
 
-    def refuse(picture: Picture, prompt: str) -> Answer:
+    def refuse(picture: DecodedImage, prompt: str) -> Answer:
         return error_answer(picture, prompt, task=question.task, model=engine.label)
 
     def save(answer: Answer) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pgcli.cli.result_files.image_locator import picture_of
 from pgcli.errors import UsageError
-from pgcli.records import LOOKING, Rle
+from pgcli.records import BOX_TASKS, Rle
 from pgcli.rows import cleaned
 from pgcli.views.exports.entry import Row, found_in
 
@@ -55,8 +55,8 @@ def surveyed(rows: Iterable[Row], prompt: str | None) -> Survey:
         answers = texts = 0
         for row in same:
             answers += 1
-            texts += row["task"] not in LOOKING
-            found.looks |= row["task"] in LOOKING or bool(row["boxes"])
+            texts += row["task"] not in BOX_TASKS
+            found.looks |= row["task"] in BOX_TASKS or bool(row["boxes"])
             inside = list(found_in(row))
             found.outside += len(row["boxes"]) - len(inside)
             found.masks |= any(one.mask is not None for one in inside)

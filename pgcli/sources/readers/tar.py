@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO
 
 from pgcli.errors import ManifestError
-from pgcli.records import MOST_PICTURE_BYTES, Fault
+from pgcli.records import MAX_IMAGE_BYTES, Fault
 from pgcli.sources.manifest_file import Where, kind, opened
 from pgcli.sources.readers.lines import LONGEST_LINE, TOO_LONG, spelled
 from pgcli.sources.readers.reader import Manifest, Reader, Row
@@ -24,7 +24,7 @@ MOST_TIMES = 200
 
 _OUTSIDE = Fault("path_not_allowed", "The member's name leads outside the archive.")
 _NO_FILE = Fault("not_a_regular_file", "The member is a link or a device, not a file.")
-_TOO_LARGE = Fault("too_large", f"The member is larger than {MOST_PICTURE_BYTES} bytes.")
+_TOO_LARGE = Fault("too_large", f"The member is larger than {MAX_IMAGE_BYTES} bytes.")
 _EMPTY = Fault("not_an_image", "The member is empty.")
 _BROKEN = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, zlib.error)
 
@@ -78,7 +78,7 @@ class Sample:
             self._image = {"path": f"{self._archive}/{member.name}", "bytes": None}
             self._fault = fault_of(member)
             if self._image_column in wanted and self._fault is None:
-                self._image["bytes"] = content(archive, member, MOST_PICTURE_BYTES)
+                self._image["bytes"] = content(archive, member, MAX_IMAGE_BYTES)
         elif ending in (".json", ".txt") and member.isreg():
             own = {"txt"} if ending == ".txt" else set(wanted) - {self._image_column, "txt"}
             if own.isdisjoint(wanted):
@@ -125,7 +125,7 @@ def fault_of(member: tarfile.TarInfo) -> Fault | None:
         return _OUTSIDE
     if not member.isreg() or member.issparse():
         return _NO_FILE
-    if member.size > MOST_PICTURE_BYTES:
+    if member.size > MAX_IMAGE_BYTES:
         return _TOO_LARGE
     return None if member.size else _EMPTY
 

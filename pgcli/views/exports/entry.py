@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pgcli.records import LOOKING, Rle
+from pgcli.records import BOX_TASKS, Rle
 from pgcli.views.missing_images import Missing
 
 Row = Mapping[str, Any]
@@ -63,7 +63,7 @@ class Entry:
     @property
     def texts(self) -> list[str]:
         """The answers that are no boxes."""
-        return [row["answer"] or "" for row in self.rows if row["task"] not in LOOKING]
+        return [row["answer"] or "" for row in self.rows if row["task"] not in BOX_TASKS]
 
     def found(self) -> Iterator[Found]:
         """The boxes of all rows, in their order."""

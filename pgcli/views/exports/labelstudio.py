@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pgcli.records import LOOKING
+from pgcli.records import BOX_TASKS
 from pgcli.rows import json_text
 from pgcli.views.exports.entry import Entry, Format, Found, Row, Wanted, found_in
 
@@ -44,7 +44,7 @@ def model_of(row: Row) -> str:
 
 def results_of(row: Row, entry: Entry, wanted: Wanted) -> Iterator[dict[str, Any]]:
     """A row's text, or its boxes; one with a mask is the mask, as a region is one or the other."""
-    if row["task"] not in LOOKING:
+    if row["task"] not in BOX_TASKS:
         value: dict[str, Any] = {"text": [row["answer"] or ""]}
         yield {"from_name": "answer", "to_name": "image", "type": "textarea", "value": value}
     for found in found_in(row):

@@ -11,7 +11,7 @@ import numpy as np
 
 from pgcli.images import Limits, Unreadable, reduced
 from pgcli.printable import printable
-from pgcli.records import Item, Picture
+from pgcli.records import Item, DecodedImage
 
 QUALITY = 82
 EFFORT = 2  # of 6: twice as fast as Pillow's own 4, and a few percent larger
@@ -33,23 +33,23 @@ class Copying:
     side: int
     limits: Limits
 
-    def __call__(self, item: Item) -> Picture:
+    def __call__(self, item: Item) -> DecodedImage:
         """The item's picture with the bytes of a WebP file as its pixels, or its fault."""
         started = perf_counter()
         if item.fault is not None:
-            return Picture(item, None, None, None, 0.0, item.fault)
+            return DecodedImage(item, None, None, None, 0.0, item.fault)
         try:
             size, small = reduced(
                 item.path if item.data is None else item.data, self.side, self.limits
             )
         except Unreadable as problem:
-            return Picture(replace(item, data=None), None, None, None, 0.0, problem.fault)
+            return DecodedImage(replace(item, data=None), None, None, None, 0.0, problem.fault)
         small.info = {}  # EXIF, places and names among it, is not for who gets the page
         file = BytesIO()
         small.save(file, "WEBP", quality=QUALITY, method=EFFORT)
         pixels = np.frombuffer(file.getvalue(), np.uint8)
         milliseconds = (perf_counter() - started) * 1000
-        return Picture(item, size.width, size.height, pixels, milliseconds)
+        return DecodedImage(item, size.width, size.height, pixels, milliseconds)
 
 
 def side_for(count: int) -> int:
@@ -57,7 +57,7 @@ def side_for(count: int) -> int:
     return next((side for most, side in SIDES if count <= most), SMALLEST)
 
 
-def entry(picture: Picture, *, is_beside: bool) -> Entry:
+def entry(picture: DecodedImage, *, is_beside: bool) -> Entry:
     """What the page holds of a picture whose copy `is_beside` the page, or else within it."""
     if picture.fault is not None or picture.pixels is None:
         fault = picture.fault

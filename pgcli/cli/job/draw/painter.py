@@ -17,7 +17,7 @@ from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import Limits, Unreadable, upright
 from pgcli.images.decoder_warnings import silence_decoders
 from pgcli.images.formats import recognised
-from pgcli.records import LOOKING, Answer, Item
+from pgcli.records import BOX_TASKS, Answer, Item
 from pgcli.remote import Reach
 from pgcli.sources.paths import leads_inside
 from pgcli.views.colours import Colours
@@ -118,7 +118,7 @@ class Drawing(NotDrawing):
             self._settle(*self._pending.popleft())
         self._rows += 1
         # one without boxes is drawn bare, so that the folder shows all that was looked for
-        if answer.error is None and (answer.boxes or answer.task in LOOKING):
+        if answer.error is None and (answer.boxes or answer.task in BOX_TASKS):
             drawn = self._pool.submit(self._drawn, item, answer, name, token=str(self._rows))
             self._pending.append((answer, drawn))
             self._drawings += 1
