@@ -36,9 +36,9 @@ from time import process_time, thread_time
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pgcli.images import Limits, Square, look
-from pgcli.records import Item, DecodedImage
-from pgcli.workers import look_ahead
+from pgcli.images import ImageSpec, Limits, decode
+from pgcli.records import DecodedImage, Item
+from pgcli.workers import prefetch
 
 SIZES = {"224 px": (224, 224), "0.5 MP": (816, 612), "12 MP": (4000, 3000)}
 REFERENCES = ("transformers", "transformers to bytes")
@@ -72,7 +72,7 @@ def compared(folder: Path, name: str, options: argparse.Namespace) -> dict[str, 
     for seed in range(options.pictures):
         files.append(folder / f"{name} {seed}.jpg")
         files[-1].write_bytes(jpeg(photograph(*SIZES[name], seed=seed)))
-    ways = the_ways(Square(options.resolution))
+    ways = the_ways(ImageSpec(options.resolution))
     for way in ways.values():
         way(files[0])
     spent: dict[str, list[float]] = {way: [] for way in ways}
@@ -95,7 +95,7 @@ def compared(folder: Path, name: str, options: argparse.Namespace) -> dict[str, 
     }
 
 
-def the_ways(square: Square) -> dict[str, Callable[[Path], object]]:
+def the_ways(square: ImageSpec) -> dict[str, Callable[[Path], object]]:
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
     side = square.resolution
@@ -118,8 +118,8 @@ def the_ways(square: Square) -> dict[str, Callable[[Path], object]]:
     }
 
 
-def seen(file: Path, square: Square) -> np.ndarray:
-    pixels = look(Item(0, file.name, str(file), str(file)), square, Limits()).pixels
+def seen(file: Path, square: ImageSpec) -> np.ndarray:
+    pixels = decode(Item(0, file.name, str(file), str(file)), square, Limits()).pixels
     assert pixels is not None
     return pixels
 
@@ -138,8 +138,8 @@ def differences(folder: Path) -> list[dict[str, object]]:
             file = folder / "picture.jpg"
             file.write_bytes(jpeg(draw(width, height)))
             for side in (224, 448, 896):
-                exact = seen(file, Square(side)).astype(int)
-                apart = abs(seen(file, Square(side, fast_decode=True)) - exact)
+                exact = seen(file, ImageSpec(side)).astype(int)
+                apart = abs(seen(file, ImageSpec(side, fast_decode=True)) - exact)
                 found.append(
                     {
                         "size": size,
@@ -158,7 +158,7 @@ def handover(side: int, pictures: int = 500) -> float:
     pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     ready = partial(DecodedImage, width=side, height=side, pixels=pixels, load_ms=0.0)
     items = (Item(n, str(n), "picture.jpg", "picture.jpg") for n in range(pictures + 100))
-    coming = look_ahead(items, ready, workers=1, total=None)
+    coming = prefetch(items, ready, workers=1, total=None)
     next(coming)
     child = min(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
     spent = Path(f"/proc/{child}/schedstat")  # nanoseconds on a core come first

@@ -116,7 +116,7 @@ def measured(folder: Path, rows: int) -> dict[str, object]:
     from pgcli import tasks
     from pgcli.checkpoints.find import Checkpoint
     from pgcli.engine.loading import load
-    from pgcli.records import Item, DecodedImage
+    from pgcli.records import DecodedImage, Item
 
     imported = peak()
     began = perf_counter()

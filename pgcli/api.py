@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from pgcli import tasks
 from pgcli.errors import UsageError
-from pgcli.images import Limits, look
+from pgcli.images import Limits, decode
 from pgcli.pipeline import answers
-from pgcli.records import Answer, Item, DecodedImage, Region, error_answer
-from pgcli.remote import Reach, reach_if
+from pgcli.records import Answer, DecodedImage, Item, Region, error_answer
+from pgcli.remote import UrlReader, reach_if
 from pgcli.sources import Reading, open_sources
 from pgcli.tasks import Question
-from pgcli.workers import look_ahead
+from pgcli.workers import prefetch
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import Engine as Loaded
@@ -108,7 +108,7 @@ class Engine:
     ) -> Iterator[Answer]:
         """One caption per picture."""
         question = tasks.caption(lang, max_new_tokens=max_new_tokens)
-        return self._answers(source, tasks.about(question, region), workers, progress)
+        return self._answers(source, tasks.with_region(question, region), workers, progress)
 
     def ask(
         self,
@@ -134,7 +134,7 @@ class Engine:
             choices_column=choices_column,
             max_new_tokens=max_new_tokens,
         )
-        return self._answers(source, tasks.about(question, region), workers, progress)
+        return self._answers(source, tasks.with_region(question, region), workers, progress)
 
     def detect(
         self,
@@ -153,7 +153,7 @@ class Engine:
         """
         names = [objects] if isinstance(objects, str) else objects
         question = tasks.detect(names, strict=strict, max_new_tokens=max_new_tokens)
-        return self._answers(source, tasks.about(question, region), workers, progress)
+        return self._answers(source, tasks.with_region(question, region), workers, progress)
 
     def segment(
         self,
@@ -168,7 +168,7 @@ class Engine:
         """One row per picture, with `boxes` around the named objects and the `masks` within."""
         names = [objects] if isinstance(objects, str) else objects
         question = tasks.segment(names, max_new_tokens=max_new_tokens)
-        return self._answers(source, tasks.about(question, region), workers, progress)
+        return self._answers(source, tasks.with_region(question, region), workers, progress)
 
     def ocr(
         self,
@@ -181,7 +181,7 @@ class Engine:
     ) -> Iterator[Answer]:
         """The text that stands in each picture."""
         question = tasks.ocr(max_new_tokens=max_new_tokens)
-        return self._answers(source, tasks.about(question, region), workers, progress)
+        return self._answers(source, tasks.with_region(question, region), workers, progress)
 
     def _answers(
         self,
@@ -193,7 +193,7 @@ class Engine:
         engine = self._engine
         reach = reach_if(allow_urls=self._allow_urls, allow_private_hosts=self._allow_private_hosts)
         items, total = _items(source, question, reach)
-        eye = partial(look, square=self._square, limits=Limits())
+        eye = partial(decode, square=self._square, limits=Limits())
 
         def refuse(picture: DecodedImage, prompt: str) -> Answer:
             return error_answer(picture, prompt, task=question.task, model=engine.label)
@@ -201,7 +201,7 @@ class Engine:
         rows: Iterator[Answer] = answers(
             tasks.with_prompts(items, question),
             partial(
-                look_ahead,
+                prefetch,
                 look=eye,
                 workers=workers,
                 total=None if reach else total,  # a picture of anybody's is looked at elsewhere
@@ -214,7 +214,7 @@ class Engine:
 
 
 def _items(
-    source: Source | Iterable[Source], question: Question, reach: Reach | None = None
+    source: Source | Iterable[Source], question: Question, reach: UrlReader | None = None
 ) -> tuple[Iterable[Item], int | None]:
     """The items of one source or many, and how many there are where that is known.
 

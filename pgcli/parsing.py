@@ -57,7 +57,7 @@ def groups(
     corners: list[tuple[int, float]] = []
     for is_location, run in groupby(pieces, key=lambda piece: piece.kind == "location"):
         if is_location:
-            corners = [(at.place, at.probability) for at in run if at.place is not None]
+            corners = [(at.value, at.probability) for at in run if at.value is not None]
             continue
         rest = list(run)
         codes = mask_codes(rest)
@@ -75,5 +75,5 @@ def mask_codes(pieces: Sequence[Span]) -> tuple[int, ...] | None:
     """
     begun = dropwhile(lambda piece: piece.kind == "text" and not piece.text.strip(), pieces)
     run = takewhile(lambda piece: piece.kind == "mask", begun)
-    codes = tuple(piece.place for piece in run if piece.place is not None)
+    codes = tuple(piece.value for piece in run if piece.value is not None)
     return codes if len(codes) == MASK_TOKENS else None

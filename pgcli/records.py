@@ -73,12 +73,12 @@ class DecodedImage:
 class Span:
     """A stretch of an answer: one location token, one mask token, or the text between them.
 
-    `place` is the token's number (0..1023 for a location, 0..127 for a mask code), None for text.
+    `value` is the token's number (0..1023 for a location, 0..127 for a mask code), None for text.
     """
 
     kind: Literal["text", "location", "mask"]
     text: str
-    place: int | None = None
+    value: int | None = None
     probability: float = 1.0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from pgcli.records import COLUMNS, EXTRA_COLUMNS, Answer
-from pgcli.rows import Layout, completed
+from pgcli.rows import RowSchema, completed
 
 if TYPE_CHECKING:
     import pandas
@@ -41,7 +41,7 @@ def answer_of(row: Row) -> Answer:
     extras = tuple(name for name in EXTRA_COLUMNS if name in row)
     keep = tuple(name for name in row if name not in (*COLUMNS, *EXTRA_COLUMNS))
     try:
-        return Layout(extras=extras, keep=keep).answer(completed(row))
+        return RowSchema(extras=extras, keep=keep).answer(completed(row))
     except ValueError as problem:
         raise UsageError(
             f"the row of {row.get('id')!r} is no answer: {problem}",
@@ -111,10 +111,10 @@ class Results(Sequence[Answer]):
 
         return page(self, real)
 
-    def _layout(self) -> Layout:
+    def _layout(self) -> RowSchema:
         """The columns that any of the answers has."""
         extras = [name for name in EXTRA_COLUMNS if any(getattr(a, name) is not None for a in self)]
-        return Layout(
+        return RowSchema(
             extras=tuple(extras),
             keep=tuple(dict.fromkeys(name for answer in self for name in answer.kept)),
         )

@@ -14,7 +14,7 @@ from pgcli.records import COLUMNS, TIMING_COLUMNS, Answer, Box, Choice, Mask, Rl
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowSchema:
     """Which columns a row has: the contract's, without timing if not wanted, then the kept ones.
 
     `extras` are those of the contract's that this run has and others do not: masks, choices.
@@ -45,17 +45,17 @@ class Layout:
         takes is replaced: NaN and infinity by null, a lone surrogate by U+FFFD.
         """
         row: dict[str, Any] = {name: getattr(answer, name) for name in self.columns}
-        row["boxes"] = [spelled(box) for box in answer.boxes]
-        row["logprob"] = shortened(answer.logprob)
+        row["boxes"] = [box_to_dict(box) for box in answer.boxes]
+        row["logprob"] = round6(answer.logprob)
         if row.get("masks") is not None:
-            row["masks"] = [None if mask is None else coded(mask) for mask in row["masks"]]
+            row["masks"] = [None if mask is None else mask_to_dict(mask) for mask in row["masks"]]
         if row.get("choices") is not None:
-            row["choices"] = [weighed(choice) for choice in row["choices"]]
+            row["choices"] = [choice_to_dict(choice) for choice in row["choices"]]
         for name in TIMING_COLUMNS:
             row[name] = rounded(row[name]) if self.timing else None
         for name in self.keep:
             row[name] = answer.kept.get(name)
-        return {name: cleaned(value) for name, value in row.items()}
+        return {name: json_safe(value) for name, value in row.items()}
 
     def answer(self, row: Mapping[str, Any]) -> Answer:
         """The answer that a row of this layout was made of; its row is the same again.
@@ -79,13 +79,13 @@ def completed(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**dict.fromkeys(COLUMNS), **row}
 
 
-def spelled(box: Box) -> dict[str, Any]:
+def box_to_dict(box: Box) -> dict[str, Any]:
     """A box as the contract's struct."""
     numbers = ("xmin", "ymin", "xmax", "ymax", "score")
-    return {"label": box.label} | {name: shortened(getattr(box, name)) for name in numbers}
+    return {"label": box.label} | {name: round6(getattr(box, name)) for name in numbers}
 
 
-def coded(mask: Mask) -> dict[str, Any]:
+def mask_to_dict(mask: Mask) -> dict[str, Any]:
     """A mask as the contract's struct; `rle` is what pycocotools reads, null without pixels."""
     rle = None
     if mask.rle is not None:
@@ -101,16 +101,16 @@ def decoded(mask: Mapping[str, Any] | None) -> Mask | None:
     return Mask(tuple(mask["codes"]), rle and Rle(tuple(rle["size"]), rle["counts"]))
 
 
-def weighed(choice: Choice) -> dict[str, Any]:
+def choice_to_dict(choice: Choice) -> dict[str, Any]:
     """A candidate as the contract's struct."""
     return {
         "text": choice.text,
-        "logprob": shortened(choice.logprob),
-        "probability": shortened(choice.probability),
+        "logprob": round6(choice.logprob),
+        "probability": round6(choice.probability),
     }
 
 
-def shortened(number: float | None) -> float | None:
+def round6(number: float | None) -> float | None:
     """Six significant digits."""
     return None if number is None else float(f"{number:.6g}")
 
@@ -120,14 +120,14 @@ def rounded(milliseconds: float | None) -> float | None:
     return round(milliseconds, 3) if isinstance(milliseconds, float) else milliseconds
 
 
-def cleaned(value: Any) -> Any:
+def json_safe(value: Any) -> Any:
     """A value of any depth as JSON holds it, without NaN, infinity and lone surrogates."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {cleaned(str(key)): cleaned(inner) for key, inner in value.items()}
+        return {json_safe(str(key)): json_safe(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [cleaned(inner) for inner in value]
+        return [json_safe(inner) for inner in value]
     return value if value is None or isinstance(value, int) else encodable(str(value))
 
 

@@ -67,7 +67,7 @@ def caption(lang: str = "en", *, max_new_tokens: int | None = None) -> Question:
     """One caption per picture, in the language with this tag (`en`, `pt-BR`)."""
     if not LANGUAGE.fullmatch(lang):
         raise UsageError(f"not a language tag: {lang!r}", hint="write --lang en, --lang de")
-    return posed("caption", [f"caption {lang}"], max_new_tokens)
+    return make_question("caption", [f"caption {lang}"], max_new_tokens)
 
 
 def ask(
@@ -88,7 +88,7 @@ def ask(
         )
     return replace(
         _asked(prompts, max_new_tokens),
-        choices=distinct(choices) if choices else (),
+        choices=validate_choices(choices) if choices else (),
         choices_column=choices_column,
     )
 
@@ -102,7 +102,7 @@ def insist_on_room(question: Question, most_new_tokens: int) -> None:
         )
 
 
-def about(question: Question, region: Any) -> Question:
+def with_region(question: Question, region: Any) -> Question:
     """The question asked about this part of every picture, about all of it where it is None.
 
     Raises UsageError for what is no region.
@@ -117,21 +117,21 @@ def about(question: Question, region: Any) -> Question:
 
 def _asked(prompts: Sequence[str] | None, max_new_tokens: int | None) -> Question:
     if prompts is None:
-        return posed("ask", None, max_new_tokens)
+        return make_question("ask", None, max_new_tokens)
     templates = [prompt.strip() for prompt in prompts]
     if not templates:
         raise UsageError("no prompt to ask", hint='write --prompt "what is this?"')
     for template in templates:
         if templates.count(template) > 1:
             raise UsageError(f"the prompt {template!r} is given twice", hint="give it once")
-    return posed("ask", templates, max_new_tokens)
+    return make_question("ask", templates, max_new_tokens)
 
 
-def distinct(choices: Sequence[str]) -> tuple[str, ...]:
+def validate_choices(choices: Sequence[str]) -> tuple[str, ...]:
     """Two candidates or more, none of them empty or twice there; outer blanks count for nothing."""
     if isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
         raise UsageError(f"{choices!r} is no list of choices", hint='choices=["yes", "no"]')
-    found = tuple(map(sent, choices))
+    found = tuple(map(normalize, choices))
     if len(found) < 2:
         raise UsageError("one choice, and picking takes two", hint="--choice yes --choice no")
     if "" in found:
@@ -170,15 +170,17 @@ def _looking_for(
                 hint="repeat the option for several: --object cat --object dog",
             )
     prompt = f"{task} " + " ; ".join(names)
-    return replace(posed(task, [literal(prompt)], max_new_tokens), objects=tuple(names))
+    return replace(make_question(task, [literal(prompt)], max_new_tokens), objects=tuple(names))
 
 
 def ocr(*, max_new_tokens: int | None = None) -> Question:
     """The text that stands in the picture."""
-    return posed("ocr", ["ocr"], max_new_tokens)
+    return make_question("ocr", ["ocr"], max_new_tokens)
 
 
-def posed(task: Task, templates: Sequence[str] | None, max_new_tokens: int | None) -> Question:
+def make_question(
+    task: Task, templates: Sequence[str] | None, max_new_tokens: int | None
+) -> Question:
     """The question, with the task's own limit where none is given."""
     limit = MAX_NEW_TOKENS[task] if max_new_tokens is None else max_new_tokens
     if limit < 1:
@@ -209,7 +211,7 @@ def with_prompts(items: Iterable[Item], question: Question) -> Iterator[Item]:
         if question.templates is None:
             prompts = item.prompts
         else:
-            prompts = tuple(filled(template, item) for template in question.templates)
+            prompts = tuple(render(template, item) for template in question.templates)
         if not prompts:
             raise UsageError(
                 f"{item.id} has no prompt",
@@ -217,18 +219,18 @@ def with_prompts(items: Iterable[Item], question: Question) -> Iterator[Item]:
             )
         yield replace(
             item,
-            prompts=tuple(dict.fromkeys(map(sent, prompts))),
-            choices=question.choices or tuple(map(sent, item.choices)),
+            prompts=tuple(dict.fromkeys(map(normalize, prompts))),
+            choices=question.choices or tuple(map(normalize, item.choices)),
             region=question.region or item.region,
         )
 
 
-def sent(prompt: str) -> str:
+def normalize(prompt: str) -> str:
     """The prompt as it goes to the model: outer blanks and newlines stripped, encodable."""
     return encodable(prompt).strip()
 
 
-def filled(template: str, item: Item) -> str:
+def render(template: str, item: Item) -> str:
     """The template with the item's values in it, as plain text: what a value spells is not read."""
 
     def put(match: re.Match[str]) -> str:
@@ -239,12 +241,12 @@ def filled(template: str, item: Item) -> str:
                 f"the prompt names a column {match[1]!r} that {item.id} does not have",
                 hint=f"it has: {', '.join(item.fields) or 'none'}; a literal brace is doubled",
             )
-        return worded(item.fields[match[1]], column=match[1], item=item)
+        return format_value(item.fields[match[1]], column=match[1], item=item)
 
     return BRACES.sub(put, template)
 
 
-def worded(value: Any, *, column: str, item: Item) -> str:
+def format_value(value: Any, *, column: str, item: Item) -> str:
     """A manifest value as words in a prompt; an empty cell is empty text, as it is in CSV."""
     if value is None:
         return ""

@@ -20,7 +20,7 @@ from pgcli.errors import (
     PgcliError,
     UsageError,
 )
-from pgcli.images import Square
+from pgcli.images import ImageSpec
 from tests.support import pretend
 from tests.support.awkward import drawing, encoded
 
@@ -335,7 +335,7 @@ class Noting:
     """In place of a loaded model: notes what it is asked and about which items."""
 
     label = "noted@1"
-    square = Square(28)
+    square = ImageSpec(28)
 
     def ask(self, stream, question):
         self.question, self.regions = question, []

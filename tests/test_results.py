@@ -25,7 +25,7 @@ import pgcli
 from pgcli.errors import UsageError
 from pgcli.records import Answer, Choice, Mask, Rle
 from pgcli.rle import encode
-from pgcli.rows import Layout
+from pgcli.rows import RowSchema
 from pgcli.sinks.schema import TYPES
 from tests.sinks.test_sinks import BOX, answer, refused
 from tests.support.exporting import box, captioned, detected, pictures, saved
@@ -87,7 +87,7 @@ def test_tables_have_the_columns_types_and_values_of_files(file: Path) -> None:
     names = [name for name in TYPES if name not in ("masks", "choices")]
     assert table.column_names == [*names, "sku"]
     assert all(table.schema.field(name).type == TYPES[name] for name in names)
-    layout = Layout(keep=("sku",))
+    layout = RowSchema(keep=("sku",))
     assert table.to_pylist() == [layout.row(one) for one in ANSWERS]
     frame = results.to_pandas()
     assert isinstance(frame, pandas.DataFrame)

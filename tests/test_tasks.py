@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pgcli.errors import UsageError
 from pgcli.records import Item
-from pgcli.tasks import about, ask, caption, columns, detect, ocr, segment, with_prompts
+from pgcli.tasks import ask, caption, columns, detect, ocr, segment, with_prompts, with_region
 
 
 def prompts(question, **fields):
@@ -78,12 +78,12 @@ def test_what_is_no_list_of_texts_is_no_choices(choices):
 )
 def test_what_is_no_region_is_refused(region, problem):
     with pytest.raises(UsageError, match=problem):
-        about(caption(), region)
+        with_region(caption(), region)
 
 
 def test_a_question_may_be_about_a_part():
-    assert about(caption(), "-1, 2.5,30,40").region == (-1, 2.5, 30, 40)
-    assert about(caption(), None).region is None
+    assert with_region(caption(), "-1, 2.5,30,40").region == (-1, 2.5, 30, 40)
+    assert with_region(caption(), None).region is None
 
 
 def test_choices_and_a_column_of_them_exclude_each_other():

@@ -82,7 +82,7 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         with shutdown.signals_watched(), shutdown.readers_watched(), asides_tamed():
             return outcome(args)
-    except shutdown.Stopped as stop:
+    except shutdown.Interrupted as stop:
         shutdown.end_by(stop.signum)
         raise
 

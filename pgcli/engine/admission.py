@@ -11,7 +11,7 @@ from pgcli.engine.choices import candidates
 from pgcli.engine.tokens import Vocabulary
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.parsing import GRID
-from pgcli.records import Answer, Fault, DecodedImage, Region, Task, error_answer
+from pgcli.records import Answer, DecodedImage, Fault, Region, Task, error_answer
 
 #: More than any token but a run of newlines or blanks spells.
 CHARACTERS_PER_TOKEN = 64
@@ -36,7 +36,9 @@ class Admission:
         # the same candidates come with every picture, unless a manifest brings its own
         self._candidates = lru_cache(maxsize=1)(partial(candidates, vocabulary=vocabulary))
 
-    def admit(self, place: int, picture: DecodedImage) -> tuple[list[Request], list[tuple[int, Answer]]]:
+    def admit(
+        self, place: int, picture: DecodedImage
+    ) -> tuple[list[Request], list[tuple[int, Answer]]]:
         """The prompts as requests, the first at `place`, and the rows of those refused."""
         item = picture.item
         picked = self._candidates(item.choices)

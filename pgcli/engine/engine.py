@@ -21,7 +21,7 @@ from pgcli.engine.rows import Telling
 from pgcli.engine.sampling import GREEDY, Sampling
 from pgcli.engine.tokens import Vocabulary
 from pgcli.engine.trial import Trial
-from pgcli.images import Square
+from pgcli.images import ImageSpec
 from pgcli.model.mask_decoder import MaskDecoder
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Answer, DecodedImage, unanswered
@@ -57,7 +57,7 @@ class Engine:
         self.batch_size = batch_size
         self.headroom = Headroom()
         self.reuse = Reuse()
-        self.square = Square(model.config.vision.resolution, preprocessing.resample)
+        self.square = ImageSpec(model.config.vision.resolution, preprocessing.resample)
         self._device = model.projector.weight.device
         self._dtype = model.projector.weight.dtype
         self._preprocessing = preprocessing

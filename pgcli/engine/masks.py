@@ -12,7 +12,7 @@ import torch
 
 from pgcli import parsing, rle
 from pgcli.model.mask_decoder import RESOLUTION, MaskDecoder
-from pgcli.records import Box, Mask, Span, Rle
+from pgcli.records import Box, Mask, Rle, Span
 
 MASKS_AT_ONCE = 64  # the decoder's widest layer takes 512 KiB for each
 TILE_SIDE = 4096  # pixels: of a mask no more is held at once than TILE_PIXELS

@@ -12,7 +12,7 @@ from pgcli.engine.growing import Growing
 from pgcli.engine.masks import masks_of_rows
 from pgcli.engine.tokens import Vocabulary
 from pgcli.model.mask_decoder import MaskDecoder
-from pgcli.records import Answer, Mask, DecodedImage, Span
+from pgcli.records import Answer, DecodedImage, Mask, Span
 
 #: The row of a picture and a prompt before it is answered.
 Blank = Callable[[DecodedImage, str], Answer]

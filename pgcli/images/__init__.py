@@ -14,19 +14,19 @@ from pgcli.images import jpeg_draft
 from pgcli.images.errors import Unreadable, too_many_pixels, unreadable_only
 from pgcli.images.files import checked, read
 from pgcli.images.formats import FORMATS, recognised
-from pgcli.images.image_spec import Limits, Size, Square
+from pgcli.images.image_spec import ImageSpec, Limits, Size
 from pgcli.images.pixels import header_size, is_turned, rgb, upright_rgb, upright_visible
-from pgcli.records import Item, DecodedImage
+from pgcli.records import DecodedImage, Item
 
 __all__ = [
     "FORMATS",
+    "ImageSpec",
     "Limits",
     "Size",
-    "Square",
     "Unreadable",
+    "decode",
     "file_header",
     "header",
-    "look",
     "reduced",
     "turned_as_stored",
     "upright",
@@ -46,7 +46,7 @@ class Opened(NamedTuple):
     data: bytes
 
 
-def look(item: Item, square: Square, limits: Limits) -> DecodedImage:
+def decode(item: Item, square: ImageSpec, limits: Limits) -> DecodedImage:
     """The item's picture in the model's square, or its fault: a broken file raises nothing."""
     started = perf_counter()
     size, pixels, fault = None, None, item.fault
@@ -132,7 +132,7 @@ def _opened(source: str | bytes | None, limits: Limits) -> Opened:
     return Opened(image, size, data)
 
 
-def _squared(file: Opened, square: Square) -> tuple[Size, Image.Image]:
+def _squared(file: Opened, square: ImageSpec) -> tuple[Size, Image.Image]:
     """The upright size, and the picture in the square."""
     with unreadable_only(file.size, file.data):
         if square.fast_decode and isinstance(file.image, JpegImageFile):

@@ -16,7 +16,7 @@ class Size(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Square:
+class ImageSpec:
     """What the model looks at: the side in pixels, and Pillow's resampling number (3: bicubic).
 
     With `fast_decode`, JPEGs are decoded no larger than it takes, which changes pixels.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
-from pgcli.images.image_spec import Square
+from pgcli.images.image_spec import ImageSpec
 from pgcli.images.pixels import rgb, turned, visible
 
 
-def squared(image: JpegImageFile, square: Square) -> Image.Image:
+def squared(image: JpegImageFile, square: ImageSpec) -> Image.Image:
     """The picture in the square, from one of 1/2, 1/4 or 1/8 of its size where that is enough.
 
     Each side decoded has at least the square's pixels. libjpeg leaves out the finest frequencies of

@@ -19,14 +19,14 @@ SCORES = 2**23  # so many scores at a time, 32 MiB in float32: within the caches
 FEW_QUERIES = 128  # below so many a compiled kernel saves nothing
 SMALLEST_HEAD = 16  # that FlexAttention takes
 VARIANTS = 64
-GIVEN_UP: set[tuple[torch.device, torch.dtype, int]] = set()
+FLEX_UNSUPPORTED: set[tuple[torch.device, torch.dtype, int]] = set()
 
 
 def at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def soft_bound(x: Tensor, cap: float) -> Tensor:
+def softcap(x: Tensor, cap: float) -> Tensor:
     """Values within -cap and cap, hardly changed while they are small; float32 or wider."""
     return cap * torch.tanh(at_least_float32(x) / cap)
 
@@ -61,11 +61,11 @@ def grouped_attention(
         )
     else:
         scale = size**-0.5 if scale is None else scale
-        out = bounded_attention(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
+        out = softcapped_attention(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
     return out.view(rows, kv_heads, groups, length, size).permute(0, 3, 1, 2, 4).flatten(2)
 
 
-def bounded_attention(
+def softcapped_attention(
     query_BKQH: Tensor,
     key_BKSH: Tensor,
     value_BKSH: Tensor,
@@ -75,17 +75,17 @@ def bounded_attention(
 ) -> Tensor:
     """Softly bounded attention (B, K, Q, H), as one kernel where that can be had."""
     kind = (query_BKQH.device, query_BKQH.dtype, query_BKQH.shape[3])
-    if kind not in GIVEN_UP and compiles_for(query_BKQH):
+    if kind not in FLEX_UNSUPPORTED and can_compile(query_BKQH):
         try:
             return compiled(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # a variant that does not compile although the trial did
-            GIVEN_UP.add(kind)  # to fail takes as long as to compile
-    return by_blocks(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
+            FLEX_UNSUPPORTED.add(kind)  # to fail takes as long as to compile
+    return chunked_attention(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
 
 
-def compiles_for(query_BKQH: Tensor) -> bool:
+def can_compile(query_BKQH: Tensor) -> bool:
     """Whether a compiled kernel serves: on a GPU, for many queries, where it can be compiled."""
     return (
         query_BKQH.is_cuda
@@ -146,7 +146,7 @@ def compiled(
         return flex()(query_BKQH, key_BKSH, value_BKSH, score_mod=bounded, scale=1.0)
 
 
-def by_blocks(
+def chunked_attention(
     query_BKQH: Tensor,
     key_BKSH: Tensor,
     value_BKSH: Tensor,
@@ -164,7 +164,7 @@ def by_blocks(
     read = []
     for start in range(0, query_BKQH.shape[2], block):
         query = query_BKQH[:, :, start : start + block]
-        score = soft_bound((query @ key_BKHS) * scale, cap)
+        score = softcap((query @ key_BKHS) * scale, cap)
         if mask_B1QS is not None:
             mask = mask_B1QS
             if mask.shape[2] > 1:

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 
-class Sight(NamedTuple):
+class AttentionMasks(NamedTuple):
     """Which slots the new ones see: True where a key may be seen, (B, 1, 1, S) or (B, 1, L, S).
 
-    None stands for all. `near` holds for the layers whose window the new slots are under; the
+    None stands for all. `sliding` holds for the layers whose window the new slots are under; the
     prefix never is: it sees itself whole at any window, as transformers computes it.
     """
 
-    whole: Tensor | None
-    near: Tensor | None
+    full: Tensor | None
+    sliding: Tensor | None
 
 
 class Cache:
@@ -68,7 +68,7 @@ class Cache:
     def nbytes(self) -> int:
         return self._memory.nbytes
 
-    def claim(self, is_real_BL: Tensor | None, new: int) -> tuple[Tensor, Sight]:
+    def claim(self, is_real_BL: Tensor | None, new: int) -> tuple[Tensor, AttentionMasks]:
         """Open `new` slots in every row; return their positions (B, L) and what they see.
 
         Positions count real slots from 1, as transformers counts them. The masks are (B, 1, 1, S),
@@ -90,10 +90,12 @@ class Cache:
         self._count_B = position_BL[:, -1]
         whole = self._is_real_BS[:, None, None, :end] if self._has_padding else None
         if is_prefix or self._window is None or end <= self._window:
-            return position_BL, Sight(whole, whole)
-        return position_BL, Sight(whole, self._near(position_BL, self._is_real_BS[:, None, :end]))
+            return position_BL, AttentionMasks(whole, whole)
+        return position_BL, AttentionMasks(
+            whole, self._near(position_BL, self._is_real_BS[:, None, :end])
+        )
 
-    def fork(self, branch_BL: Tensor) -> tuple[Tensor, Sight]:
+    def fork(self, branch_BL: Tensor) -> tuple[Tensor, AttentionMasks]:
         """Open slots for several continuations side by side; their positions and what they see.
 
         `branch_BL` numbers the continuation that each new slot belongs to, -1 for padding. Each
@@ -109,7 +111,7 @@ class Cache:
         before_BLS = self._is_real_BS[:, None, :first].expand(-1, end - first, -1)
         sees_BLS = torch.cat([before_BLS, own_BLL], dim=2)
         whole = sees_BLS[:, None]
-        return position_BL, Sight(whole, self._near(position_BL, sees_BLS))
+        return position_BL, AttentionMasks(whole, self._near(position_BL, sees_BLS))
 
     def rewind(self, slots: int) -> None:
         """Forget a fork: what was there before it are so many slots."""
@@ -123,7 +125,7 @@ class Cache:
         value[:, :, self._slots_before : self.length] = value_BKLH
         return key[:, :, : self.length], value[:, :, : self.length]
 
-    def claim_next(self) -> tuple[Tensor, Sight]:
+    def claim_next(self) -> tuple[Tensor, AttentionMasks]:
         """Open one slot in every row, for the token that each was given."""
         return self.claim(None, 1)
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pgcli.model.attention import at_least_float32, grouped_attention, soft_bound
-from pgcli.model.cache import Sight
+from pgcli.model.attention import at_least_float32, grouped_attention, softcap
+from pgcli.model.cache import AttentionMasks
 from pgcli.model.config import DecoderConfig
 
 #: Takes a layer's new keys and values, (B, K, L, H) each, and returns all so far.
@@ -25,7 +25,7 @@ Memory = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 class Remembering(Protocol):
     """What keeps the keys and values of every layer: a `Cache` or `Places`."""
 
-    def claim_next(self) -> tuple[Tensor, Sight]: ...
+    def claim_next(self) -> tuple[Tensor, AttentionMasks]: ...
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]: ...
 
@@ -44,7 +44,7 @@ class RMSNorm(nn.Module):
         return normed.mul_(1 + at_least_float32(self.weight)).to(x.dtype)
 
 
-class Rotation:
+class RotaryEmbedding:
     """Rotary position embedding: the cosines and sines of one pass, made once for all layers.
 
     The head is split in halves, not interleaved, as Gemma's weights expect. Angles are float32
@@ -66,7 +66,7 @@ class Rotation:
         return x_BLNH * cos + torch.cat([-second, first], dim=-1) * sin
 
 
-class Heads(nn.Linear):
+class QKVProjection(nn.Linear):
     """Queries, then keys, then values of all heads, from one fused product."""
 
     def __init__(self, width: int, queries: int, others: int):
@@ -88,13 +88,13 @@ class Attention(nn.Module):
         self.heads = (heads, kv_heads)
         self.head_dim = size
         self.scale, self.cap = config.query_scale, config.attention_cap
-        self.qkv_proj = Heads(config.width, heads * size, 2 * kv_heads * size)
+        self.qkv_proj = QKVProjection(config.width, heads * size, 2 * kv_heads * size)
         self.o_proj = nn.Linear(heads * size, config.width, bias=False)
 
     def forward(
         self,
         x_BLD: Tensor,
-        rotate: Rotation,
+        rotate: RotaryEmbedding,
         mask: Tensor | None,
         memory: Memory | None,
         last_only: bool = False,
@@ -113,7 +113,7 @@ class Attention(nn.Module):
         return out_BLD
 
     def _projected(
-        self, x_BLD: Tensor, rotate: Rotation, last_only: bool
+        self, x_BLD: Tensor, rotate: RotaryEmbedding, last_only: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, of the last slot alone if that is all that is wanted, keys and values."""
         size = (-1, self.head_dim)
@@ -163,7 +163,7 @@ class Layer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        rotate: Rotation,
+        rotate: RotaryEmbedding,
         mask: Tensor | None,
         memory: Memory | None,
         last_only: bool = False,
@@ -212,7 +212,7 @@ class Gemma(nn.Module):
         self,
         x_BLD: Tensor,
         position_BL: Tensor,
-        sight: Sight,
+        masks: AttentionMasks,
         remembered: Remembering | None = None,
         *,
         last_only: bool = False,
@@ -221,9 +221,9 @@ class Gemma(nn.Module):
 
         Where the last slot alone is wanted, the last layer reads no more than it must for it.
         """
-        rotate = Rotation(position_BL, self.config, x_BLD.dtype)
+        rotate = RotaryEmbedding(position_BL, self.config, x_BLD.dtype)
         for number, layer in enumerate(self.layers):
-            mask = sight.near if self.config.is_windowed(number) else sight.whole
+            mask = masks.sliding if self.config.is_windowed(number) else masks.full
             memory = None if remembered is None else partial(remembered.write, number)
             is_last = number == self.config.depth - 1
             x_BLD = layer(x_BLD, rotate, mask, memory, last_only and is_last)
@@ -237,4 +237,4 @@ class Gemma(nn.Module):
         """
         logits = F.linear(x, self.head) if self.scores is None else self.scores(x)
         cap = self.config.final_cap
-        return logits if cap is None else soft_bound(logits, cap)
+        return logits if cap is None else softcap(logits, cap)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pgcli.model.cache import Cache, Sight
+from pgcli.model.cache import AttentionMasks, Cache
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.gemma import Gemma, Remembering
 from pgcli.model.places import Places
@@ -68,17 +68,17 @@ class PaliGemma(nn.Module):
         if is_real_BT is not None:
             image = is_real_BT.new_ones(patch_BPD.shape[:2])
             is_real_BS = torch.cat([image, is_real_BT], dim=1)
-        position_BS, sight = cache.claim(is_real_BS, x_BSD.shape[1])
-        hidden_B1D = self.decoder(x_BSD, position_BS, sight, cache, last_only=True)
+        position_BS, masks = cache.claim(is_real_BS, x_BSD.shape[1])
+        hidden_B1D = self.decoder(x_BSD, position_BS, masks, cache, last_only=True)
         return self.decoder.logits(hidden_B1D[:, 0])
 
     def step(self, token_B: Tensor, remembered: Remembering) -> Tensor:
         """Append each row's newest token; the logits (B, V) of what follows it."""
-        position_A1, sight = remembered.claim_next()
+        position_A1, masks = remembered.claim_next()
         rows = len(token_B)
         token_A = F.pad(token_B, (0, len(position_A1) - rows))  # of places that nobody has
         x_A1D = self.decoder.embed(token_A[:, None])
-        hidden_A1D = self.decoder(x_A1D, position_A1, sight, remembered)
+        hidden_A1D = self.decoder(x_A1D, position_A1, masks, remembered)
         return self.decoder.logits(hidden_A1D[:, 0])[:rows]
 
     def continuations(self, token_BL: Tensor, branch_BL: Tensor, cache: Cache) -> Tensor:
@@ -88,36 +88,36 @@ class PaliGemma(nn.Module):
         what was read before and the earlier tokens of its own branch. The cache is left as it was.
         """
         before = cache.length
-        position_BL, sight = cache.fork(branch_BL)
-        hidden_BLD: Tensor = self.decoder(self.decoder.embed(token_BL), position_BL, sight, cache)
+        position_BL, masks = cache.fork(branch_BL)
+        hidden_BLD: Tensor = self.decoder(self.decoder.embed(token_BL), position_BL, masks, cache)
         cache.rewind(before)
         return hidden_BLD
 
     def forward(
-        self, patch_BPD: Tensor, token_BT: Tensor, position_BS: Tensor, sight: Sight
+        self, patch_BPD: Tensor, token_BT: Tensor, position_BS: Tensor, masks: AttentionMasks
     ) -> Tensor:
         """One pass without a cache, for training; hidden states (B, T, D) of the text slots.
 
-        `prefix_sight` makes the masks under which this is the same function as `prefill` and
+        `make_masks` makes the masks under which this is the same function as `prefill` and
         `step`.
         """
         x_BSD = torch.cat([patch_BPD, self.decoder.embed(token_BT)], dim=1)
-        hidden_BSD: Tensor = self.decoder(x_BSD, position_BS, sight)
+        hidden_BSD: Tensor = self.decoder(x_BSD, position_BS, masks)
         return hidden_BSD[:, patch_BPD.shape[1] :]
 
 
-def prefix_sight(
+def make_masks(
     is_real_BS: Tensor, is_prefix_BS: Tensor, position_BS: Tensor, window: int | None
-) -> Sight:
+) -> AttentionMasks:
     """What each slot sees in layers without and with a window, which binds the answer only."""
-    whole = prefix_mask(is_real_BS, is_prefix_BS)
+    whole = prefix_lm_mask(is_real_BS, is_prefix_BS)
     if window is None:
-        return Sight(whole, whole)
+        return AttentionMasks(whole, whole)
     within_BSS = position_BS[:, None, :] > position_BS[:, :, None] - window
-    return Sight(whole, whole & (within_BSS | is_prefix_BS[:, :, None])[:, None])
+    return AttentionMasks(whole, whole & (within_BSS | is_prefix_BS[:, :, None])[:, None])
 
 
-def prefix_mask(is_real_BS: Tensor, is_prefix_BS: Tensor) -> Tensor:
+def prefix_lm_mask(is_real_BS: Tensor, is_prefix_BS: Tensor) -> Tensor:
     """Who may look at whom, (B, 1, S, S): the prefix sees itself whole, the answer the past.
 
     For a prefix of two slots, one of padding and an answer of two (query by row, key by column):

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pgcli.model.cache import Cache, Sight
+from pgcli.model.cache import AttentionMasks, Cache
 from pgcli.model.config import DecoderConfig
 
 BUCKET = 128  # slots: memory grows by so many at a time, and so in few shapes
@@ -80,7 +80,7 @@ class Places:
         multiple = next(multiple for most, multiple in ROW_BUCKETS if self.taken <= most)
         return min(-(-self.taken // multiple) * multiple, self.taken + self.free)
 
-    def claim_next(self) -> tuple[Tensor, Sight]:
+    def claim_next(self) -> tuple[Tensor, AttentionMasks]:
         """Open one slot in every taken place; the positions (A, 1) and what is seen from there.
 
         More may be opened, behind those, in places that nobody has: what comes of them is nothing.
@@ -100,7 +100,7 @@ class Places:
             near_AS = (slot_S < position_A1) & (slot_S >= position_A1 - window)
             near = near_AS[:, None, None]
         self.filled = [count + 1 for count in self.filled]
-        return position_A1, Sight(whole, near)
+        return position_A1, AttentionMasks(whole, near)
 
     def write(self, layer: int, key_AK1H: Tensor, value_AK1H: Tensor) -> tuple[Tensor, Tensor]:
         """Store one layer's keys and values in the claimed slots; return all so far."""

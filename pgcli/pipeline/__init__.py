@@ -8,18 +8,18 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
-from pgcli.pipeline.error_budget import Tolerance
-from pgcli.pipeline.reorder_buffer import Blank, Ledger, Line, Look, Refuse
+from pgcli.pipeline.error_budget import ErrorBudget
+from pgcli.pipeline.reorder_buffer import Decode, NoResume, Refuse, ReorderBuffer, ResumeLog
 from pgcli.pipeline.tally import Tally, timed
-from pgcli.records import Answer, Item, DecodedImage
+from pgcli.records import Answer, DecodedImage, Item
 
 __all__ = [
     "Ask",
-    "Ledger",
-    "Look",
+    "Decode",
+    "ErrorBudget",
+    "ResumeLog",
     "Save",
     "Tally",
-    "Tolerance",
     "answers",
     "first_rows",
     "run",
@@ -30,7 +30,7 @@ Ask = Callable[[Iterable[tuple[int, DecodedImage]]], Iterable[tuple[int, Answer]
 Save = Callable[[Answer], None]
 
 
-class Watch(Protocol):
+class RunCallback(Protocol):
     """Whoever looks on while a run goes on."""
 
     def row(self, answer: Answer, tally: Tally) -> None:
@@ -40,7 +40,7 @@ class Watch(Protocol):
         """Whether no more pictures are to be taken; what is under way is finished."""
 
 
-class Nobody:
+class NullCallback:
     """Looks on and says nothing."""
 
     def row(self, answer: Answer, tally: Tally) -> None:
@@ -52,13 +52,13 @@ class Nobody:
 
 def run(
     items: Iterable[Item],
-    look: Look,
+    look: Decode,
     ask: Ask,
     save: Save,
     refuse: Refuse,
     *,
-    ledger: Ledger | None = None,
-    watch: Watch | None = None,
+    ledger: ResumeLog | None = None,
+    watch: RunCallback | None = None,
 ) -> Tally:
     """Answer every item and save its row, in input order. A bad image costs its own row, no other.
 
@@ -66,7 +66,7 @@ def run(
     tally that `watch` is shown is the one returned, so that it can be read also after a run that
     ended early.
     """
-    watch, ledger = watch or Nobody(), ledger or Blank()
+    watch, ledger = watch or NullCallback(), ledger or NoResume()
     tally = Tally(rows_before=ledger.rows)
     started = perf_counter()
 
@@ -116,11 +116,11 @@ def items_at(items: Iterable[Item], places: Sequence[int]) -> Iterator[Item]:
 
 def answers(
     items: Iterable[Item],
-    look: Look,
+    look: Decode,
     ask: Ask,
     refuse: Refuse,
     *,
-    ledger: Ledger | None = None,
+    ledger: ResumeLog | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Generator[Answer, None, None]:
     """One row per item and prompt, in input order whatever the order in which `ask` ends them.
@@ -129,7 +129,7 @@ def answers(
     for an earlier one are held. `ask` may be called several times, each time with more pictures.
     Once `stopped`, it may leave pictures unanswered.
     """
-    line = Line(items, look, refuse, ledger or Blank(), stopped)
+    line = ReorderBuffer(items, look, refuse, ledger or NoResume(), stopped)
     with closing(line.pictures):
         while not line.ended:
             stream = line.good()

@@ -15,7 +15,7 @@ ROWS_BEFORE_SHARE = 1000
 
 
 @dataclass
-class Tolerance:
+class ErrorBudget:
     """The bounds of one run. `most` error rows and no more, or a `share` of all rows.
 
     Where neither is given IN_A_ROW after one another end the run. With `none` the first one does.

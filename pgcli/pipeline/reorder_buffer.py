@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
 
-from pgcli.records import Answer, Item, DecodedImage
+from pgcli.records import Answer, DecodedImage, Item
 
-Look = Callable[[Iterable[Item]], Iterable[DecodedImage]]
+Decode = Callable[[Iterable[Item]], Iterable[DecodedImage]]
 Refuse = Callable[[DecodedImage, str], Answer]
 
 #: So many error rows in a row end the stream to `ask`, which then answers what it holds back.
 #: Without it a folder of a million broken files would be gathered in memory before a row leaves.
-PATIENCE = 100
+MAX_REFUSED_RUN = 100
 
 
-class Ledger(Protocol):
+class ResumeLog(Protocol):
     """What is there already of a run's rows, by their places in the whole of the input."""
 
     @property
@@ -42,7 +42,7 @@ class Ledger(Protocol):
         """Told of an answer that has to wait for earlier ones."""
 
 
-class Blank:
+class NoResume:
     """The ledger of a run that begins and keeps nothing."""
 
     rows = 0
@@ -61,7 +61,7 @@ class Blank:
 
 
 @dataclass
-class Stretch:
+class RowRange:
     """Places that leave one after the other, from `start` to before `end`."""
 
     start: int
@@ -73,7 +73,7 @@ class Queue:
     """The places that are due, in order: added where items come, taken where rows leave."""
 
     def __init__(self) -> None:
-        self._stretches: deque[Stretch] = deque()
+        self._stretches: deque[RowRange] = deque()
         self._lock = threading.Lock()  # items come in another thread than the one that saves
 
     def add(self, start: int, end: int, *, is_known: bool) -> None:
@@ -82,7 +82,7 @@ class Queue:
             if last is not None and last.end == start and last.is_known == is_known:
                 last.end = end
             else:
-                self._stretches.append(Stretch(start, end, is_known))
+                self._stretches.append(RowRange(start, end, is_known))
 
     def head(self) -> tuple[int, bool] | None:
         """The next place that is to leave, and whether its row is known."""
@@ -94,13 +94,13 @@ class Queue:
         with self._lock:
             self._stretches[0].start += 1
 
-    def _first(self) -> Stretch | None:
+    def _first(self) -> RowRange | None:
         while self._stretches and self._stretches[0].start == self._stretches[0].end:
             self._stretches.popleft()
         return self._stretches[0] if self._stretches else None
 
 
-class Line:
+class ReorderBuffer:
     """Items on their way to `ask`, and the rows that come of them, in order.
 
     Rows that the ledger has are not asked for again; they take their turn among the others.
@@ -109,9 +109,9 @@ class Line:
     def __init__(
         self,
         items: Iterable[Item],
-        look: Look,
+        look: Decode,
         refuse: Refuse,
-        ledger: Ledger,
+        ledger: ResumeLog,
         stopped: Callable[[], bool],
     ):
         self.ended = False
@@ -128,7 +128,7 @@ class Line:
     def good(self) -> Iterator[tuple[int, DecodedImage]]:
         """Pictures to ask about, each with the place of its first row, till the end or PATIENCE."""
         refused = 0
-        while refused < PATIENCE:
+        while refused < MAX_REFUSED_RUN:
             picture = None if self._stopped() else next(self.pictures, None)
             if picture is None:
                 self.ended = True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pgcli.remote.object_stores import Stores
     from pgcli.remote.web import Web
 
-__all__ = ["Reach", "Remote", "Unreachable", "reach_if"]
+__all__ = ["Remote", "Unreachable", "UrlReader", "reach_if"]
 
 #: Of pictures larger than this one is held at a time, so that many at once fit into memory.
 LARGE_BYTES = 16 * 2**20
@@ -28,7 +28,7 @@ PIECE_BYTES = 4 * 2**20  # most pictures are one
 BUFFER_BYTES = 8 * 2**20
 
 
-class Reach:
+class UrlReader:
     """How far a run may reach beyond the machine, and what it reaches there."""
 
     def __init__(self, *, allow_private_hosts: bool = False):
@@ -42,7 +42,7 @@ class Reach:
         if item.path is None or item.data is not None or scheme_of(item.path) not in KNOWN:
             yield item
             return
-        held = Hold(self._large)
+        held = LargeFileSlot(self._large)
         try:
             try:
                 item = replace(item, data=self.read(item.path, held=held))
@@ -52,9 +52,11 @@ class Reach:
         finally:
             held.release()
 
-    def read(self, address: str, most: int = MAX_IMAGE_BYTES, held: Hold | None = None) -> bytes:
+    def read(
+        self, address: str, most: int = MAX_IMAGE_BYTES, held: LargeFileSlot | None = None
+    ) -> bytes:
         """All bytes at an address, no more than so many. Raises `Unreachable`."""
-        held = held or Hold(threading.Lock())
+        held = held or LargeFileSlot(threading.Lock())
         if is_web(address):
             return self.web.patiently(lambda clock: self._body(address, most, clock, held))
         if scheme_of(address) not in STORES:
@@ -101,7 +103,7 @@ class Reach:
 
         return Stores()
 
-    def _body(self, address: str, most: int, clock: Clock, held: Hold) -> bytes:
+    def _body(self, address: str, most: int, clock: Clock, held: LargeFileSlot) -> bytes:
         pieces: list[bytes] = []
         size = 0
         from pgcli.remote.connection import TOTAL_SECONDS
@@ -119,12 +121,12 @@ class Reach:
         return b"".join(pieces)
 
 
-def reach_if(*, allow_urls: bool, allow_private_hosts: bool) -> Reach | None:
+def reach_if(*, allow_urls: bool, allow_private_hosts: bool) -> UrlReader | None:
     """The way to addresses, where there is to be one."""
-    return Reach(allow_private_hosts=allow_private_hosts) if allow_urls else None
+    return UrlReader(allow_private_hosts=allow_private_hosts) if allow_urls else None
 
 
-class Hold:
+class LargeFileSlot:
     """One picture's claim to be the large one, once it proves to be."""
 
     def __init__(self, lock: threading.Lock):
@@ -148,7 +150,7 @@ class Remote:
     """A file at an address, as a manifest is named; as text without a user's name or password."""
 
     address: str
-    reach: Reach
+    reach: UrlReader
 
     def __str__(self) -> str:
         return without_user(self.address)

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from pgcli.remote.errors import STOPPED, TOO_SLOW, UNREADABLE, Passing, Unreachable, failed
+from pgcli.remote.errors import STOPPED, TOO_SLOW, UNREADABLE, TransientError, Unreachable, failed
 from pgcli.remote.hosts import Peer
 
 CONNECT_SECONDS = 10.0
@@ -75,7 +75,7 @@ def target(address: str) -> Target:
     return Target(parts.scheme, host, port, path, user, (parts.scheme, host, port))
 
 
-class Line:
+class Connection:
     """A connection to a server, dialled at one of the addresses that were looked at."""
 
     def __init__(self, asked: Target, known: list[Peer], clock: Clock):
@@ -137,8 +137,8 @@ class Line:
                     raise
                 problem = one
         if isinstance(problem, TimeoutError):
-            raise Passing(TOO_SLOW) from problem
-        raise Passing(failed(f"no connection ({problem.strerror or problem})")) from problem
+            raise TransientError(TOO_SLOW) from problem
+        raise TransientError(failed(f"no connection ({problem.strerror or problem})")) from problem
 
     def _secured(self, host: str) -> socket.socket:
         try:

@@ -29,7 +29,7 @@ class Unreachable(OSError):
         self.fault = fault
 
 
-class Passing(Unreachable):
+class TransientError(Unreachable):
     """The same, where another try may do; `after_seconds` is when, if the server said so."""
 
     def __init__(self, fault: Fault, after_seconds: float | None = None):

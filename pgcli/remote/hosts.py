@@ -6,7 +6,7 @@ import ipaddress
 import socket
 from typing import Any, NamedTuple
 
-from pgcli.remote.errors import PRIVATE, Passing, Unreachable, failed
+from pgcli.remote.errors import PRIVATE, TransientError, Unreachable, failed
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 #: An old way to write an IPv4 address, and a network's own way to reach one.
@@ -33,7 +33,7 @@ def peers(host: str, port: int, *, allow_private: bool) -> list[Peer]:
     except socket.gaierror as problem:
         fault = failed("the server's name is not known")
         if problem.errno == socket.EAI_AGAIN:
-            raise Passing(fault) from problem
+            raise TransientError(fault) from problem
         raise Unreachable(fault) from problem
     except (OSError, ValueError) as problem:  # names that no host has
         raise Unreachable(failed("the server's name is none")) from problem

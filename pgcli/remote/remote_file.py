@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from pgcli.remote.connection import TOTAL_SECONDS, Clock
-from pgcli.remote.errors import CHANGED, Passing, Unreachable, failed
+from pgcli.remote.errors import CHANGED, TransientError, Unreachable, failed
 from pgcli.remote.web import Answer, Web
 
 #: What is passed over in a stream rather than asked for anew.
@@ -77,7 +77,7 @@ class Stream(io.RawIOBase):
             data = self._answer.read(size)
             self._at += len(data)
             return data
-        except Passing:
+        except TransientError:
             self._answer = None
             raise
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 from urllib.parse import urljoin
 
 from pgcli.remote.addresses import is_web
-from pgcli.remote.connection import TOTAL_SECONDS, Clock, Line, target
+from pgcli.remote.connection import TOTAL_SECONDS, Clock, Connection, target
 from pgcli.remote.errors import (
     CUT,
     DENIED,
@@ -25,7 +25,7 @@ from pgcli.remote.errors import (
     RING,
     STOPPED,
     TOO_SLOW,
-    Passing,
+    TransientError,
     Unreachable,
     failed,
 )
@@ -60,7 +60,7 @@ class Answer:
         if self._left is not None:
             self._left -= len(data)
             if not data and self._left > 0 and size:
-                raise Passing(CUT)
+                raise TransientError(CUT)
         return data
 
 
@@ -70,7 +70,7 @@ class Web:
     def __init__(self, *, allow_private_hosts: bool, stopped: threading.Event):
         self._allow_private = allow_private_hosts
         self.stopped = stopped
-        self._lines: set[Line] = set()
+        self._lines: set[Connection] = set()
 
     def stop(self) -> None:
         """Hang up on all, also where somebody waits."""
@@ -88,7 +88,7 @@ class Web:
             if first.user is not None and one.origin == first.origin:
                 headers["Authorization"] = first.user
             with translated():
-                line = Line(
+                line = Connection(
                     one, peers(one.host, one.port, allow_private=self._allow_private), clock
                 )
             self._lines.add(line)
@@ -112,7 +112,7 @@ class Web:
         for wait_seconds in WAITS_SECONDS:
             try:
                 return attempt(clock)
-            except Passing as problem:
+            except TransientError as problem:
                 # all that were turned away at once would come back at once
                 after = wait_seconds * random.uniform(0.5, 1)
                 if problem.after_seconds is not None:
@@ -134,13 +134,13 @@ def translated() -> Iterator[None]:
     except Unreachable:
         raise
     except TimeoutError as problem:
-        raise Passing(TOO_SLOW) from problem
+        raise TransientError(TOO_SLOW) from problem
     except (http.client.IncompleteRead, ConnectionError, ssl.SSLEOFError) as problem:
-        raise Passing(CUT) from problem
+        raise TransientError(CUT) from problem
     except ssl.SSLError as problem:
         raise Unreachable(failed(f"TLS fails ({problem.reason})")) from problem
     except OSError as problem:
-        raise Passing(failed(problem.strerror or type(problem).__name__)) from problem
+        raise TransientError(failed(problem.strerror or type(problem).__name__)) from problem
     except (http.client.HTTPException, ValueError) as problem:
         raise Unreachable(failed("the server's answer makes no sense")) from problem
 
@@ -167,7 +167,7 @@ def check(response: http.client.HTTPResponse) -> None:
         raise Unreachable(DENIED)
     fault = TOO_SLOW if status == 408 else failed(f"the server answered {status}")
     if status in BUSY:
-        raise Passing(fault, after_seconds(response.getheader("Retry-After", "")))
+        raise TransientError(fault, after_seconds(response.getheader("Retry-After", "")))
     if status not in (200, 206):
         raise Unreachable(fault)
     if response.getheader("Content-Encoding", "identity").strip().lower() != "identity":

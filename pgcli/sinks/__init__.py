@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, Self
 
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.records import Answer, Item
-from pgcli.rows import Layout
+from pgcli.rows import RowSchema
 from pgcli.sinks.jsonl import JsonLines, json_line
 from pgcli.sinks.lines import LineFile, LineSink, StandardOutput
 from pgcli.sinks.text import text_lines
@@ -75,7 +75,7 @@ class Record(Sink, Protocol):
 
 def open_sink(
     output: str,
-    layout: Layout,
+    layout: RowSchema,
     *,
     format: Format = "auto",
     overwrite: bool = False,
@@ -97,7 +97,7 @@ def open_sink(
 
 def open_record(
     state: State,
-    layout: Layout,
+    layout: RowSchema,
     written_as: Written,
     *,
     settings: Mapping[str, object],
@@ -113,15 +113,15 @@ def open_record(
     if written_as == "jsonl":
         return JsonLines(state, layout, retry=retry)
 
-    from pgcli.sinks.chunked_sink import Chunks  # pyarrow is slow to import
+    from pgcli.sinks.chunked_sink import ChunkedSink  # pyarrow is slow to import
     from pgcli.sinks.parquet_folder import Folder
-    from pgcli.sinks.single_parquet import Whole
+    from pgcli.sinks.single_parquet import SingleParquet
 
     if written_as == "parquet":
-        return Chunks(state, layout, Whole(state, layout, settings), retry=retry)
+        return ChunkedSink(state, layout, SingleParquet(state, layout, settings), retry=retry)
     shelf = Folder(state, layout, settings, kinds())
     is_ours = shard.has if shard else always
-    return Chunks(state, layout, shelf, is_ours=is_ours, retry=retry)
+    return ChunkedSink(state, layout, shelf, is_ours=is_ours, retry=retry)
 
 
 def always(chunk: int) -> bool:
@@ -131,7 +131,7 @@ def always(chunk: int) -> bool:
 def standard_sink(
     stream: BinaryIO,
     format: Format,
-    layout: Layout,
+    layout: RowSchema,
     above: Callable[[Answer], str] | None = None,
 ) -> Sink:
     """Text for a terminal and JSON lines for a pipe, unless a format is named."""

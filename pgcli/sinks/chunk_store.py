@@ -30,7 +30,7 @@ class Chunk:
     errors: Mapping[str, int] = field(default_factory=dict)
 
 
-class Shelf(Protocol):
+class ChunkStore(Protocol):
     """Where complete chunks are."""
 
     def chunks(self) -> dict[int, Chunk]:

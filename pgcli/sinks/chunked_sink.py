@@ -13,14 +13,14 @@ from typing import Self
 
 from pgcli.errors import OutputFailed
 from pgcli.records import Answer, Item
-from pgcli.rows import Layout, json_text
-from pgcli.sinks.chunk_store import Chunk, Shelf
+from pgcli.rows import RowSchema, json_text
+from pgcli.sinks.chunk_store import Chunk, ChunkStore
 from pgcli.sinks.jsonl import SECONDS_BETWEEN_SYNCS, json_line
-from pgcli.sinks.pending_rows import Due
-from pgcli.state.input_check import Passing
-from pgcli.state.previous_rows import Old
+from pgcli.sinks.pending_rows import PendingRows
+from pgcli.state.input_check import InputCheck
+from pgcli.state.previous_rows import PreviousRows
 from pgcli.state.record_file import Mark
-from pgcli.state.row_file import Safe, Saved, rows_of
+from pgcli.state.row_file import Checkpoint, RowFile, rows_of
 from pgcli.state.run_state import TORN, State
 from pgcli.state.shard import CHUNK_ROWS
 from pgcli.state.state_folder import UNFINISHED, chunk_lines
@@ -33,11 +33,11 @@ class Open:
 
     number: int
     file: Path
-    saved: Saved
-    old: Old | None = None
+    saved: RowFile
+    old: PreviousRows | None = None
 
 
-class Chunks:
+class ChunkedSink:
     """Saves rows in chunks, each complete on the shelf or with its rows so far in a file of lines.
 
     A chunk that is there is not computed again, whoever computed it. `is_ours` says which are this
@@ -48,8 +48,8 @@ class Chunks:
     def __init__(
         self,
         state: State,
-        layout: Layout,
-        shelf: Shelf,
+        layout: RowSchema,
+        shelf: ChunkStore,
         *,
         is_ours: Callable[[int], bool] = lambda number: True,
         retry: bool = False,
@@ -60,12 +60,12 @@ class Chunks:
         self._folder = state.folder / UNFINISHED
         self._done = {n: c for n, c in shelf.chunks().items() if is_ours(n)}
         self._open: dict[int, Open] = {}
-        self._passing: tuple[int, Passing] = (-1, Passing(state.output))
+        self._passing: tuple[int, InputCheck] = (-1, InputCheck(state.output))
         self._is_begun = False
         self._synced = monotonic()
         if state.is_old:
             self._reopen()
-        self._due = Due(
+        self._due = PendingRows(
             state,
             layout,
             lambda place, row: self._has(place) or (retry and row.get("error") is not None),
@@ -161,7 +161,7 @@ class Chunks:
         """Whether a row is new to a chunk that is there, of which it is compared if it is not."""
         done = self._done[number]
         if self._passing[0] != number:
-            passing = Passing(self._state.output, done.rows, done.rows, done.digest)
+            passing = InputCheck(self._state.output, done.rows, done.rows, done.digest)
             self._passing = (number, passing)
         if at < done.rows:
             return self._passing[1].is_new(at, item, prompt)
@@ -180,19 +180,22 @@ class Chunks:
     def _opened(self, number: int) -> Open:
         done, old, progress = self._done.get(number), None, self._state.progress
         file = chunk_lines(self._state.output, number, self._state.part)
-        safe = progress.safe if progress.chunk == number else Safe()
+        safe = progress.safe if progress.chunk == number else Checkpoint()
         if done is not None and self._retry and done.errors:
             file = file.with_suffix(".retry.jsonl")
-            old, safe = Old(self._state.output, partial(self._shelf.rows, number)), Safe()
+            old, safe = (
+                PreviousRows(self._state.output, partial(self._shelf.rows, number)),
+                Checkpoint(),
+            )
         elif done is not None and not file.exists():
             safe = self._unpacked(file, done)
         aside, output = self._state.folder / TORN, self._state.output
         is_new = not self._state.is_old
-        saved = Saved(file, aside, safe, output=output, is_new=is_new)
+        saved = RowFile(file, aside, safe, output=output, is_new=is_new)
         self.torn += saved.torn
         return Open(number, file, saved, old)
 
-    def _unpacked(self, file: Path, done: Chunk) -> Safe:
+    def _unpacked(self, file: Path, done: Chunk) -> Checkpoint:
         """The rows of a chunk that more may come to, as lines again."""
         lines = [json_text(dict(row)) + "\n" for row in self._shelf.rows(done.number)]
         beside = file.with_suffix(".tmp")
@@ -201,7 +204,7 @@ class Chunks:
             beside.write_text("".join(lines), encoding="utf-8")
             beside.replace(file)
         size = sum(len(line.encode()) for line in lines)
-        return Safe(done.rows, size, done.digest, dict(done.errors))
+        return Checkpoint(done.rows, size, done.digest, dict(done.errors))
 
     def _has(self, place: int) -> bool:
         number, at = divmod(place, CHUNK_ROWS)
@@ -235,7 +238,7 @@ class Chunks:
             return
         progress = self._state.progress
         progress.rows, progress.errors = self.rows, dict(self.errors)
-        progress.chunk, progress.safe = 0, Safe()
+        progress.chunk, progress.safe = 0, Checkpoint()
         for chunk in self._open.values():
             progress.chunk, progress.safe = chunk.number, chunk.saved.sync()
         self._due.sync()

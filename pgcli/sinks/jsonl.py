@@ -10,11 +10,11 @@ from typing import Self
 
 from pgcli.errors import OutputFailed
 from pgcli.records import Answer, Item
-from pgcli.rows import Layout, json_text
-from pgcli.sinks.pending_rows import Due
-from pgcli.state.previous_rows import Old
+from pgcli.rows import RowSchema, json_text
+from pgcli.sinks.pending_rows import PendingRows
+from pgcli.state.previous_rows import PreviousRows
 from pgcli.state.record_file import Mark
-from pgcli.state.row_file import Safe, Saved, rows_of
+from pgcli.state.row_file import Checkpoint, RowFile, rows_of
 from pgcli.state.run_state import RETRIED, TORN, State
 from pgcli.state.write_errors import sync, writing
 
@@ -22,7 +22,7 @@ from pgcli.state.write_errors import sync, writing
 SECONDS_BETWEEN_SYNCS = 5.0
 
 
-def json_line(answer: Answer, layout: Layout, *, ascii_only: bool = False) -> str:
+def json_line(answer: Answer, layout: RowSchema, *, ascii_only: bool = False) -> str:
     """The row as compact JSON and a newline.
 
     `ascii_only` is for a terminal: JSON itself leaves DEL, C1 controls and direction marks raw.
@@ -38,17 +38,17 @@ class JsonLines:
     it is complete.
     """
 
-    def __init__(self, state: State, layout: Layout, *, retry: bool = False):
+    def __init__(self, state: State, layout: RowSchema, *, retry: bool = False):
         self._state = state
         self._layout = layout
         self._synced = monotonic()
         old_rows = partial(rows_of, state.output, Mark())
-        self._old = Old(state.output, old_rows) if retry else None
+        self._old = PreviousRows(state.output, old_rows) if retry else None
         self._file = state.folder / RETRIED if retry else state.output
-        safe = state.progress.safe if state.is_old and not retry else Safe()
+        safe = state.progress.safe if state.is_old and not retry else Checkpoint()
         # an output that is to be replaced is not looked into
-        self._saved = Saved(self._file, state.folder / TORN, safe, is_new=not state.is_old)
-        self._due = Due(
+        self._saved = RowFile(self._file, state.folder / TORN, safe, is_new=not state.is_old)
+        self._due = PendingRows(
             state,
             layout,
             lambda place, row: place < self.rows or (retry and row.get("error") is not None),

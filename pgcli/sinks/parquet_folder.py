@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow
 
 from pgcli.errors import OutputExists, OutputFailed
-from pgcli.rows import Layout
+from pgcli.rows import RowSchema
 from pgcli.sinks import column_types
 from pgcli.sinks.chunk_store import Chunk, chunks_in, metadata, published, rows_in, write
 from pgcli.sinks.schema import Row, table
@@ -29,7 +29,7 @@ class Folder:
     def __init__(
         self,
         state: State,
-        layout: Layout,
+        layout: RowSchema,
         settings: Mapping[str, object],
         kinds: Mapping[str, pyarrow.DataType],
     ):

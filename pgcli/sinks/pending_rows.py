@@ -7,22 +7,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pgcli.records import Answer, Item
-from pgcli.rows import Layout, json_text
+from pgcli.rows import RowSchema, json_text
 from pgcli.state.input_check import is_row_of
 from pgcli.state.journal import Journal
-from pgcli.state.previous_rows import Old
+from pgcli.state.previous_rows import PreviousRows
 from pgcli.state.run_state import JOURNAL, State
 
 Row = Mapping[str, Any]
 
 
-class Due:
+class PendingRows:
     """Places of rows in the order in which they leave; answers that wait for earlier ones are safe.
 
     What waited when a run before this one ended is known, unless `is_useless(place, row)`.
     """
 
-    def __init__(self, state: State, layout: Layout, is_useless: Callable[[int, Row], bool]):
+    def __init__(self, state: State, layout: RowSchema, is_useless: Callable[[int, Row], bool]):
         self._layout = layout
         self._journal = Journal(state.folder / f"{JOURNAL}{state.part}.jsonl")
         self._places: deque[int] = deque()
@@ -38,12 +38,12 @@ class Due:
         if known is not None and not is_row_of(known, item, prompt):
             self._forget(place)
 
-    def is_known(self, place: int, old: Old | None, at: int) -> bool:
+    def is_known(self, place: int, old: PreviousRows | None, at: int) -> bool:
         """Whether the row is known, or is at this place of an old file without an error."""
         is_old = old is not None and old.is_known(at)
         return is_old or place in self._known
 
-    def row(self, place: int, old: Old | None, at: int) -> Answer:
+    def row(self, place: int, old: PreviousRows | None, at: int) -> Answer:
         """The answer of the row that is known at a place, once, else of the old file's."""
         row = self._known.pop(place, None)
         if row is None:

@@ -12,7 +12,7 @@ from pgcli.printable import is_deep
 from pgcli.records import COLUMNS
 from pgcli.state.atomic_file import got
 from pgcli.state.record_file import DEEPEST, Mark, is_too_deep, lines, parsed
-from pgcli.state.row_file import Safe, rows_of
+from pgcli.state.row_file import Checkpoint, rows_of
 from pgcli.state.run_state import RUN
 from pgcli.state.shard import CHUNK_ROWS
 from pgcli.state.state_folder import PARTS, UNFINISHED, is_in_chunks, state_folder
@@ -111,7 +111,7 @@ def in_all(output: Path) -> Iterator[Placed]:
         yield from enumerate(rows, start=number * CHUNK_ROWS)
 
 
-def behind(file: Path, safe: Safe) -> tuple[int, Counter[str]]:
+def behind(file: Path, safe: Checkpoint) -> tuple[int, Counter[str]]:
     """How many rows a file of lines has, and their errors; up to `safe` they are not read again."""
     rows, errors = safe.rows, Counter(safe.errors)
     for row in rows_of(file, Mark(safe.bytes, safe.rows)) if file.exists() else ():

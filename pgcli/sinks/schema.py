@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow
 
-from pgcli.rows import Layout
+from pgcli.rows import RowSchema
 from pgcli.sinks import column_types
 
 Row = Mapping[str, Any]
@@ -55,7 +55,7 @@ TYPES: Mapping[str, pyarrow.DataType] = {
 
 
 def table(
-    rows: Sequence[Row], layout: Layout, kinds: Mapping[str, pyarrow.DataType] | None = None
+    rows: Sequence[Row], layout: RowSchema, kinds: Mapping[str, pyarrow.DataType] | None = None
 ) -> pyarrow.Table:
     """Rows as a table. Kept columns have the types of `kinds`, or else those of their values.
 

@@ -9,7 +9,7 @@ import pyarrow
 from pyarrow import parquet
 
 from pgcli.errors import OutputExists
-from pgcli.rows import Layout
+from pgcli.rows import RowSchema
 from pgcli.sinks import column_types
 from pgcli.sinks.chunk_store import Chunk, chunks_in, metadata, published, rows_in, write
 from pgcli.sinks.schema import TYPES, Row, table
@@ -20,14 +20,14 @@ from pgcli.state.write_errors import make_folder, sync, writing
 WHOLE = "whole"
 
 
-class Whole:
+class SingleParquet:
     """A shelf whose chunks become one file at the end; those of an earlier end are in it.
 
     What type a kept column needs is known only then: a manifest may hold whole numbers for a
     million rows and a word in the next. `settings` is read then, too.
     """
 
-    def __init__(self, state: State, layout: Layout, settings: Mapping[str, object]):
+    def __init__(self, state: State, layout: RowSchema, settings: Mapping[str, object]):
         self._state, self._layout, self._settings = state, layout, settings
         self._output = state.output
         self._parts = state.folder / PARTS

@@ -11,7 +11,7 @@ from pathlib import Path
 from pgcli.errors import NoInputError, UsageError
 from pgcli.records import Item
 from pgcli.sources import remote_files
-from pgcli.sources.file_list import Listing
+from pgcli.sources.file_list import FileList
 from pgcli.sources.files import Files, gathered, is_readable
 from pgcli.sources.folder import Folder
 from pgcli.sources.manifest import Table
@@ -61,7 +61,7 @@ class Source:
         are, by its number; nothing is written there unless `is_written`. Raises OSError.
         """
         changing = [
-            (part, Listing(lists(number), is_written=is_written))
+            (part, FileList(lists(number), is_written=is_written))
             for number, part in enumerate(self._parts)
             if isinstance(part, Changing)
         ]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
-class Listing:
+class FileList:
     """The names found first, and in a list of its own each time those that were new then.
 
     The lists lie beside each other: `BASE.0` has the first, and `BASE.2` what was new when the run

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pgcli.records import Item
-from pgcli.sources.file_list import Listing
+from pgcli.sources.file_list import FileList
 from pgcli.sources.paths import as_given, shown
 from pgcli.sources.readers import kind_of
 from pgcli.sources.source_options import IMAGE_ENDINGS, Part, ending
@@ -22,7 +22,7 @@ class Files:
     ignored: Counter[str] = field(default_factory=Counter)
     is_pattern: bool = False
     has_prompts = False
-    _listing: Listing | None = None
+    _listing: FileList | None = None
     _listed = 0
 
     @property
@@ -34,7 +34,7 @@ class Files:
         """How many pictures there are of each ending."""
         return Counter(map(ending, self.found))
 
-    def go_by(self, listing: Listing, number: int) -> None:
+    def go_by(self, listing: FileList, number: int) -> None:
         """Go by what is listed, to which new matches are added with this number. Raises OSError."""
         if self.is_pattern:
             self._listed = listing.add(self.found, number)

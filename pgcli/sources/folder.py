@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pgcli.errors import UsageError
 from pgcli.records import Fault, Item
-from pgcli.sources.file_list import Listing
+from pgcli.sources.file_list import FileList
 from pgcli.sources.paths import inside_or_fault, leads_inside, shown
 from pgcli.sources.source_options import IMAGE_ENDINGS, ending
 
@@ -57,9 +57,9 @@ class Folder:
             ) from problem
         self.total = self.kinds.total()
         self.ignored = walk.ignored
-        self._listing: Listing | None = None
+        self._listing: FileList | None = None
 
-    def go_by(self, listing: Listing, number: int) -> None:
+    def go_by(self, listing: FileList, number: int) -> None:
         """Go by what is listed, to which what is new in the folder is added with this number.
 
         A file that is listed and has vanished stays, so that each keeps its place. Raises OSError.

@@ -23,7 +23,7 @@ def matches(pattern: str) -> list[str]:
     return sorted(set(_matches(start, once)))
 
 
-def meant(source: str) -> list[str]:
+def expand_source(source: str) -> list[str]:
     """The paths on this machine that a source's name may stand for; none of what runs wrote."""
     if scheme(source):
         return []

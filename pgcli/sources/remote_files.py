@@ -10,9 +10,9 @@ from glob import has_magic
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.records import Item
-from pgcli.remote import Reach, Remote, Unreachable
+from pgcli.remote import Remote, Unreachable, UrlReader
 from pgcli.remote.addresses import KNOWN, is_web, path_of, scheme_of
-from pgcli.sources.file_list import Listing
+from pgcli.sources.file_list import FileList
 from pgcli.sources.files import Files, gathered, is_readable
 from pgcli.sources.manifest import Table
 from pgcli.sources.paths import shown
@@ -43,7 +43,7 @@ class Prefix:
         self._alone = alone
         self._found = [name for name in names if ending(name) in IMAGE_ENDINGS]
         self.ignored = Counter(map(ending, set(names).difference(self._found)))
-        self._listing: Listing | None = None
+        self._listing: FileList | None = None
         self.total = len(self._found)
 
     @property
@@ -51,7 +51,7 @@ class Prefix:
         """How many pictures there are of each ending."""
         return Counter(map(ending, self._found))
 
-    def go_by(self, listing: Listing, number: int) -> None:
+    def go_by(self, listing: FileList, number: int) -> None:
         """Go by what is listed, to which what is new is added with this number. Raises OSError."""
         self.total = listing.add(self._found, number)
         self._listing = listing
@@ -91,7 +91,7 @@ def parts(address: str, reading: Reading, *, alone: bool) -> Iterator[Part]:
         raise UsageError(f"there is nothing at {name}", hint=_HINTS["missing"])
 
 
-def of_web(address: str, reading: Reading, reach: Reach) -> Part:
+def of_web(address: str, reading: Reading, reach: UrlReader) -> Part:
     """What a server of the web has: one file, as there is no way to list more."""
     path = path_of(address)
     if "*" in path or path.endswith("/") or not path:
@@ -102,7 +102,7 @@ def of_web(address: str, reading: Reading, reach: Reach) -> Part:
     return file(address, reading, reach)
 
 
-def folder(address: str, reading: Reading, reach: Reach, *, alone: bool) -> Iterator[Part]:
+def folder(address: str, reading: Reading, reach: UrlReader, *, alone: bool) -> Iterator[Part]:
     """A folder's pictures, or the files of the data set that it holds instead."""
     with explained(shown(address)):
         names = [name for name in reach.stores.names(address) if is_visible(name)]
@@ -112,7 +112,7 @@ def folder(address: str, reading: Reading, reach: Reach, *, alone: bool) -> Iter
     yield from parts_of(found, pictures.ignored) if found else (pictures,)
 
 
-def matched(pattern: str, reading: Reading, reach: Reach) -> Iterator[Part]:
+def matched(pattern: str, reading: Reading, reach: UrlReader) -> Iterator[Part]:
     """What a pattern matches, in order; pictures next to each other as one part."""
     pieces = pattern.split("/")
     plain = next(n for n, piece in enumerate(pieces) if n > 2 and has_magic(piece))
@@ -129,7 +129,7 @@ def matched(pattern: str, reading: Reading, reach: Reach) -> Iterator[Part]:
     yield from gathered(pattern, known, ignored, lambda address: file(address, reading, reach))
 
 
-def file(address: str, reading: Reading, reach: Reach) -> Part:
+def file(address: str, reading: Reading, reach: UrlReader) -> Part:
     """A picture or a manifest, by its ending; what the web names without one is a picture."""
     name, path = shown(address), path_of(address)
     kind = ending(path)

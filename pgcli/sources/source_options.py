@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from pgcli.records import Item
-from pgcli.remote import Reach
+from pgcli.remote import UrlReader
 
 IMAGE_ENDINGS = frozenset(
     "." + ending
@@ -39,7 +39,7 @@ class Reading:
     refuses_regions: bool = False
     nul: bool = False
     allow_outside_root: bool = False
-    reach: Reach | None = None
+    reach: UrlReader | None = None
     is_borne: bool = False
 
 

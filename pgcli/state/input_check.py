@@ -13,7 +13,7 @@ from pgcli.printable import encodable
 from pgcli.records import Item
 
 
-class Passing:
+class InputCheck:
     """Rows of the input in order: those saved before are compared, those to come remembered.
 
     `rows` were saved; of the first `safe` of them `digest` is the digest, and the others are read

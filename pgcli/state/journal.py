@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pgcli.state.record_file import Log, Mark, lines, parsed
+from pgcli.state.record_file import Mark, RecordFile, lines, parsed
 from pgcli.state.write_errors import writing
 
 SMALL = 2**20  # bytes up to which it is not worth making the file smaller
@@ -20,7 +20,7 @@ class Journal:
     def __init__(self, file: Path):
         self.file = file
         self._waiting: dict[int, int] = {}  # bytes of each
-        self._log: Log | None = None
+        self._log: RecordFile | None = None
 
     def rows(self) -> dict[int, Mapping[str, Any]]:
         """The rows that a run before this one left waiting, by their places; they stay waiting.
@@ -40,14 +40,14 @@ class Journal:
             size += len(line)
         with writing(self.file):
             os.truncate(self.file, size)
-        self._log = Log(self.file, Mark(size, len(found)))
+        self._log = RecordFile(self.file, Mark(size, len(found)))
         return found
 
     def add(self, place: int, row: str) -> None:
         """Keep a row, which is a JSON object, till it leaves. Raises OutputFailed."""
         line = f'{{"place":{place},"row":{row}}}\n'.encode()
         if self._log is None:
-            self._log = Log(self.file)
+            self._log = RecordFile(self.file)
         self._log.add(line)
         self._waiting[place] = len(line)
 
@@ -85,4 +85,4 @@ class Journal:
         with writing(self.file):
             beside.write_bytes(kept)
             beside.replace(self.file)
-        self._log = Log(self.file, Mark(len(kept), kept.count(b"\n")))
+        self._log = RecordFile(self.file, Mark(len(kept), kept.count(b"\n")))

@@ -12,7 +12,7 @@ from pgcli.state.input_check import changed, is_row_of
 Row = Mapping[str, Any]
 
 
-class Old:
+class PreviousRows:
     """Rows read again from the output that has them, each pass through it in order."""
 
     def __init__(self, output: Path, rows: Callable[[], Iterator[Row]]):

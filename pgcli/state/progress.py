@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgcli.state.row_file import Safe
+from pgcli.state.row_file import Checkpoint
 
 MOST = 2**63
 
@@ -27,13 +27,13 @@ class Progress:
     added: int = 0
     chunk: int = 0
     memory: dict[str, Any] = field(default_factory=dict)
-    safe: Safe = field(default_factory=Safe)
+    safe: Checkpoint = field(default_factory=Checkpoint)
 
 
 def progress_of(told: Mapping[str, Any]) -> Progress:
     """What a progress file says; nothing where it is damaged."""
     try:
-        found = Progress(**dict(told) | {"safe": Safe(**told["safe"])})
+        found = Progress(**dict(told) | {"safe": Checkpoint(**told["safe"])})
     except (KeyError, TypeError):
         return Progress()
     safe = found.safe

@@ -119,7 +119,7 @@ def keep_aside(descriptor: int, start: int, end: int, aside: Path) -> None:
             start += len(chunk)
 
 
-class Log:
+class RecordFile:
     """Lines added to a file's end, each whole or not at all."""
 
     def __init__(self, file: Path, mark: Mark | None = None):

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.records import Item
-from pgcli.state.input_check import Passing
-from pgcli.state.record_file import Log, Mark, lines, parsed, recovered
+from pgcli.state.input_check import InputCheck
+from pgcli.state.record_file import Mark, RecordFile, lines, parsed, recovered
 
 
 @dataclass
-class Safe:
+class Checkpoint:
     """How far a file of rows was when it was last made to outlast a power cut."""
 
     rows: int = 0
@@ -24,7 +24,7 @@ class Safe:
     errors: dict[str, int] = field(default_factory=dict)
 
 
-class Saved:
+class RowFile:
     """A file of rows in the input's order, recovered where it is there, made with its first row.
 
     Bytes that are no rows go `aside`, and `torn` is how many there were. `safe` is how far the file
@@ -36,7 +36,7 @@ class Saved:
         self,
         file: Path,
         aside: Path,
-        safe: Safe,
+        safe: Checkpoint,
         *,
         is_new: bool = False,
         output: Path | None = None,
@@ -46,17 +46,17 @@ class Saved:
         self.torn = 0
         self.safe = safe
         self.errors: Counter[str] = Counter()
-        self._log: Log | None = None
-        self._passing = Passing(output)
+        self._log: RecordFile | None = None
+        self._passing = InputCheck(output)
         if file.exists() and not is_new:
             found = recovered(file, Mark(safe.bytes, safe.rows), aside)
             self.torn = found.torn
-            self._log = Log(file, found.end)
+            self._log = RecordFile(file, found.end)
             counted = found.parsed_from.rows
             self.errors = found.errors
             self.errors.update(safe.errors if counted else {})
             tail = rows_of(file, found.parsed_from)
-            self._passing = Passing(output, found.end.rows, counted, safe.digest, tail)
+            self._passing = InputCheck(output, found.end.rows, counted, safe.digest, tail)
 
     @property
     def rows(self) -> int:
@@ -79,22 +79,22 @@ class Saved:
         if error is not None:
             self.errors[error] += 1
 
-    def made(self) -> Log:
+    def made(self) -> RecordFile:
         """The file, which is made if it is not there."""
         if self._log is None:
-            self._log = Log(self.file)
+            self._log = RecordFile(self.file)
         return self._log
 
-    def sync(self) -> Safe:
+    def sync(self) -> Checkpoint:
         """Have all rows outlast a power cut, and say how far that is.
 
         A run that ends before it has compared all that was saved says what the one before it said.
         """
         if self._log is None:
-            return Safe()
+            return Checkpoint()
         mark, digest = self._log.sync(), self._passing.digest
         if digest is not None:
-            self.safe = Safe(mark.rows, mark.bytes, digest, dict(self.errors))
+            self.safe = Checkpoint(mark.rows, mark.bytes, digest, dict(self.errors))
         return self.safe
 
     def close(self) -> None:

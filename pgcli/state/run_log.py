@@ -13,7 +13,7 @@ from pgcli.printable import printable
 MOST_BYTES = 10 * 2**20
 
 
-class Diary:
+class RunLog:
     """Lines with their times. A disk that takes none of them stops no run.
 
     Nothing is written before the output is begun: until then lines are held.

@@ -20,7 +20,7 @@ from pgcli.errors import OutputExists
 from pgcli.state.atomic_file import got, put, put_new
 from pgcli.state.lock import LOCK, OWNER, only_run
 from pgcli.state.progress import Progress, progress_of
-from pgcli.state.run_log import Diary
+from pgcli.state.run_log import RunLog
 from pgcli.state.settings import Settings, differences, fingerprint, others, plain
 from pgcli.state.state_folder import state_folder
 from pgcli.state.write_errors import sync, writing
@@ -47,7 +47,7 @@ class State:
         self.part = part
         self.progress = Progress()
         self.run = token_hex(8)
-        self.diary = Diary(self.folder / f"{LOG}{part}.txt")
+        self.diary = RunLog(self.folder / f"{LOG}{part}.txt")
         # the lists of what is replaced stay till it is
         self._files = f"{FILES}-{self.run}" if overwrite else FILES
         self.record: Mapping[str, Any] | None = None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from pgcli.model.cache import Sight
+from pgcli.model.cache import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalise
 from pgcli.training.beginning import Schedule, optimizer_for
@@ -50,7 +50,7 @@ def answer_pass(model: PaliGemma, patch_BPD: Tensor, batch: Batch, *, exact: boo
     row, patches = batch.row, patch_BPD.shape[1]
     mask = who_sees_whom(row.lesson_T, row.is_prefix_T, patches=patches, image_sees_prompt=exact)
     hidden_BTD = model(
-        patch_BPD, row.token_T, positions(row.place_T, patches=patches), Sight(mask, mask)
+        patch_BPD, row.token_T, positions(row.place_T, patches=patches), AttentionMasks(mask, mask)
     )
     return model.decoder.logits(hidden_BTD[row.target_T != IGNORED])
 

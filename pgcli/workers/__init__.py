@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from pgcli.images.decoder_warnings import silence_decoders
-from pgcli.records import Item, DecodedImage
+from pgcli.records import DecodedImage, Item
 from pgcli.workers.fetcher import Fetcher, fetched
-from pgcli.workers.prefetcher import Ahead
+from pgcli.workers.prefetcher import Prefetcher
 from pgcli.workers.process import looked_at
 
-__all__ = ["look_ahead"]
+__all__ = ["prefetch"]
 
 DEFAULT_WORKERS = 4
 FEW_PICTURES = 32  # below this, processes take longer to start than they save
 
 
-def look_ahead(
+def prefetch(
     items: Iterable[Item],
     look: Callable[[Item], DecodedImage],
     *,
@@ -48,6 +48,6 @@ def look_ahead(
         return
     count = workers or min(DEFAULT_WORKERS, os.cpu_count() or 1)
     count = count if total is None else max(1, min(count, total))
-    with Ahead(look, count, ahead_bytes, fetcher) as ahead:
+    with Prefetcher(look, count, ahead_bytes, fetcher) as ahead:
         threading.Thread(target=ahead.feed, args=(items,), daemon=True).start()
         yield from ahead.pictures(stopped)

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
-from pgcli.records import Item, DecodedImage
+from pgcli.records import DecodedImage, Item
 from pgcli.workers.fetcher import FETCHES, Fetcher, fetched
 from pgcli.workers.process import Look
 from pgcli.workers.worker import Worker
@@ -19,7 +19,7 @@ LARGEST_SQUARE_BYTES = 896 * 896 * 3
 SECONDS_BETWEEN_LOOKS = 0.2
 
 
-class Ahead:
+class Prefetcher:
     """Pictures under way: a thread for each worker, and one that takes items as they come.
 
     Items may come slowly (a pipe), so they are waited for apart from the pictures; the bytes
@@ -33,14 +33,16 @@ class Ahead:
             self._idle.put(worker)
         self._fetcher = fetcher
         self._pool = ThreadPoolExecutor(count + (FETCHES if fetcher else 0), "pgcli-look")
-        self._coming: SimpleQueue[tuple[Future[DecodedImage], int] | Exception | None] = SimpleQueue()
+        self._coming: SimpleQueue[tuple[Future[DecodedImage], int] | Exception | None] = (
+            SimpleQueue()
+        )
         self._room = threading.Condition()
         self._ahead_bytes = ahead_bytes
         self._claimed_bytes = 0
         self._square_bytes = LARGEST_SQUARE_BYTES
         self._stopped = False
 
-    def __enter__(self) -> Ahead:
+    def __enter__(self) -> Prefetcher:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,7 +86,9 @@ class Ahead:
         if coming is not None:
             raise coming
 
-    def _next(self, stopped: Callable[[], bool]) -> tuple[Future[DecodedImage], int] | Exception | None:
+    def _next(
+        self, stopped: Callable[[], bool]
+    ) -> tuple[Future[DecodedImage], int] | Exception | None:
         """What comes next, None at the end."""
         while not stopped():
             try:

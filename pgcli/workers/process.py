@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 from PIL import Image
 
-from pgcli.records import Item, DecodedImage
+from pgcli.records import DecodedImage, Item
 
 Look = Callable[[Item], DecodedImage]
 

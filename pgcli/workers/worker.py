@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pgcli.records import Fault, Item, DecodedImage
+from pgcli.records import DecodedImage, Fault, Item
 from pgcli.workers.process import READY, TIME_LIMIT_SECONDS, Look, receive, send
 
 START_LIMIT_SECONDS = 120

@@ -22,7 +22,7 @@ from pgcli.cli.job.draw.painter import Drawing, NotDrawing
 from pgcli.cli.job.draw.pending_items import Remembered
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.images import Limits
-from pgcli.records import Answer, Box, Fault, Item, Mask, DecodedImage, error_answer
+from pgcli.records import Answer, Box, DecodedImage, Fault, Item, Mask, error_answer
 from pgcli.rle import encode
 from pgcli.views import formats
 from pgcli.views.colours import Colours

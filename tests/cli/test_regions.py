@@ -17,7 +17,7 @@ from pgcli.engine.admission import Admission, corners
 from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import ManifestError, UsageError
 from pgcli.model.config import read_config
-from pgcli.records import Item, DecodedImage
+from pgcli.records import DecodedImage, Item
 from pgcli.sources import Reading, open_sources
 
 PICTURE = Path(__file__).parents[2] / "examples" / "images" / "one.png"

@@ -292,7 +292,7 @@ def test_a_log_that_cannot_be_written_or_is_full_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(diaries, "MOST_BYTES", 2000)
-    diary = diaries.Diary(tmp_path / "log.txt")
+    diary = diaries.RunLog(tmp_path / "log.txt")
     diary.note("held")
     assert not list(tmp_path.iterdir())
     diary.begin()
@@ -302,7 +302,7 @@ def test_a_log_that_cannot_be_written_or_is_full_stops_nothing(
     assert [file.name for file in files] == ["log.1.txt", "log.txt"]
     assert all(file.stat().st_size <= 2000 for file in files)
     assert files[1].read_text().endswith("line 99\\x1b\n")
-    gone = diaries.Diary(tmp_path / "gone" / "log.txt")
+    gone = diaries.RunLog(tmp_path / "gone" / "log.txt")
     gone.begin()
     gone.note("nowhere")
 

@@ -16,9 +16,9 @@ import pgcli
 from pgcli.checkpoints.find import BUILTIN, DEMO, find
 from pgcli.engine.loading import load
 from pgcli.evaluation.metrics import exact_match
-from pgcli.images import Square
+from pgcli.images import ImageSpec
 from pgcli.images.pixels import TURNS
-from pgcli.records import Answer, Item, DecodedImage
+from pgcli.records import Answer, DecodedImage, Item
 from pgcli.tasks import Question
 from pgcli.training.drawing import render
 from pgcli.training.lessons import exam
@@ -42,7 +42,7 @@ def drawn() -> list[Drawn]:
     return asked
 
 
-def pictures(drawn: list[Drawn], square: Square) -> Iterator[tuple[int, DecodedImage]]:
+def pictures(drawn: list[Drawn], square: ImageSpec) -> Iterator[tuple[int, DecodedImage]]:
     side = (square.resolution, square.resolution)
     for place, (image, prompt, _) in enumerate(drawn):
         item = Item(place, str(place), f"{place}.png", prompts=(prompt,))

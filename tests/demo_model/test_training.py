@@ -13,7 +13,7 @@ from torch import Tensor
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.save import save
 from pgcli.engine.tokens import Vocabulary, left_pad
-from pgcli.model.cache import Sight
+from pgcli.model.cache import AttentionMasks
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.beginning import Schedule, initialise
@@ -74,7 +74,7 @@ def forward(model: PaliGemma, vocabulary: Vocabulary, asked: list[Lesson], exact
     patches = patch_BPD.shape[1]
     mask = who_sees_whom(row.lesson_T, row.is_prefix_T, patches=patches, image_sees_prompt=exact)
     place = positions(row.place_T, patches=patches)
-    return model.decoder.logits(model(patch_BPD, row.token_T, place, Sight(mask, mask)))[0]
+    return model.decoder.logits(model(patch_BPD, row.token_T, place, AttentionMasks(mask, mask)))[0]
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgcli.engine.batches import Request, Waiting
-from pgcli.records import Item, DecodedImage
+from pgcli.records import DecodedImage, Item
 
 UNHURRIED = settings(deadline=None)  # a busy machine is no fault
 PICTURE = DecodedImage(Item(0, "a", "a"), 8, 8, None, load_ms=0.0)

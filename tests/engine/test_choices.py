@@ -27,7 +27,7 @@ from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.config import read_config
 from pgcli.model.paligemma import PaliGemma
-from pgcli.records import Item, DecodedImage
+from pgcli.records import DecodedImage, Item
 from pgcli.training.lessons import exam
 from pgcli.training.scenes import EXAM_SEEDS, Scene
 from tests.engine.test_generate import Clock

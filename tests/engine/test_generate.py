@@ -20,7 +20,7 @@ from pgcli.engine.growing import Growing, Limits
 from pgcli.engine.sampling import GREEDY, Sampling
 from pgcli.engine.tokens import left_pad
 from pgcli.errors import InvalidCheckpoint
-from pgcli.model.paligemma import PaliGemma, prefix_sight
+from pgcli.model.paligemma import PaliGemma, make_masks
 from tests.support.random_weights import normal
 from tests.support.tiny import PATCHES
 
@@ -168,8 +168,8 @@ def test_logprobs_are_those_of_one_pass_over_the_whole_answer(
         is_real_BS = torch.ones(1, PATCHES + token_BT.shape[1], dtype=torch.bool)
         is_prefix_BS = is_real_BS.cumsum(1) <= PATCHES + len(prompt)
         place_BS = is_real_BS.cumsum(1)
-        sight = prefix_sight(is_real_BS, is_prefix_BS, place_BS, None)
-        hidden = model(patch_PD[None], token_BT, place_BS, sight)[0]
+        masks = make_masks(is_real_BS, is_prefix_BS, place_BS, None)
+        hidden = model(patch_PD[None], token_BT, place_BS, masks)[0]
         logits = model.decoder.logits(hidden[len(prompt) - 1 : -1])
         logits[:, config.image_token] = -torch.inf
         expected = logits.log_softmax(-1)[range(len(row.tokens)), row.tokens]

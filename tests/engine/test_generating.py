@@ -16,7 +16,7 @@ from pgcli.engine.generate import Running
 from pgcli.engine.loading import load
 from pgcli.engine.trial import Trial
 from pgcli.model.paligemma import PaliGemma
-from pgcli.records import Item, DecodedImage
+from pgcli.records import DecodedImage, Item
 from tests.support.tiny import RESOLUTION
 
 

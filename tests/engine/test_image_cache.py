@@ -16,7 +16,7 @@ from pgcli.engine.batches import Request
 from pgcli.engine.engine import Engine
 from pgcli.engine.features import Features, Reuse
 from pgcli.engine.loading import load
-from pgcli.records import Answer, Item, DecodedImage
+from pgcli.records import Answer, DecodedImage, Item
 from pgcli.tasks import Question
 from tests.support.tiny import PATCHES, RESOLUTION
 

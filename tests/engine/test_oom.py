@@ -34,7 +34,7 @@ from pgcli.errors import NoUsableDevice
 from pgcli.model.cache import Cache
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.places import Places
-from pgcli.records import Answer, Item, DecodedImage
+from pgcli.records import Answer, DecodedImage, Item
 from pgcli.tasks import Question
 from tests.support.tiny import RESOLUTION
 

@@ -162,18 +162,18 @@ def test_rows_of_equal_length_need_no_mask_whoever_is_made_up(model: PaliGemma) 
     places = model.places(8)
     told = [[2, 300, 108], [2, 301, 108], [2, 302, 108]]
     places.seat(prefix(model, looked(model, 3), told), [0, 1, 2])
-    position, sight = places.claim_next()
+    position, masks = places.claim_next()
     assert position.tolist() == [[20]] * 4
-    assert sight.whole is None
+    assert masks.full is None
 
 
 def test_rows_of_equal_length_need_no_mask(model: PaliGemma) -> None:
     places = model.places(2)
     patch_BPD = looked(model, 2)
     places.seat(prefix(model, patch_BPD, [[2, 300, 108], [2, 301, 108]]), [0, 1])
-    position, sight = places.claim_next()
+    position, masks = places.claim_next()
     assert position.tolist() == [[20], [20]]
-    assert sight.whole is None
+    assert masks.full is None
 
 
 def test_a_row_sees_its_own_last_positions_whatever_the_others_have(tiny2: Path) -> None:
@@ -183,10 +183,10 @@ def test_a_row_sees_its_own_last_positions_whatever_the_others_have(tiny2: Path)
     told = [[2, 108], [2, 300, 301, 108], [2, 108]]
     places.seat(prefix(model, looked(model, 3).float(), told), range(3))
     places.leave([0])
-    _, sight = places.claim_next()
-    seen = [row.nonzero().flatten().tolist() for row in sight.near[:, 0, 0]]
+    _, masks = places.claim_next()
+    seen = [row.nonzero().flatten().tolist() for row in masks.sliding[:, 0, 0]]
     assert seen == [[13, 14, 15, 16, 17, 18], [15, 16, 17, 18, 19, 20]]
-    assert [int(row.sum()) for row in sight.whole[:, 0, 0]] == [19, 21]
+    assert [int(row.sum()) for row in masks.full[:, 0, 0]] == [19, 21]
 
 
 class TestRunning:

@@ -22,21 +22,23 @@ from hypothesis import strategies as st
 from PIL import EpsImagePlugin, Image, ImageCms
 from PIL.JpegImagePlugin import JpegImageFile
 
-from pgcli.images import FORMATS, Limits, Square, file_header, files, header, look, upright
-from pgcli.records import Fault, Item, DecodedImage
+from pgcli.images import FORMATS, ImageSpec, Limits, decode, file_header, files, header, upright
+from pgcli.records import DecodedImage, Fault, Item
 from pgcli.sources import open_sources
 from tests.support import awkward
 from tests.support.awkward import drawing, encoded, png
 
 LIMITS = Limits()
-SQUARE = Square(28)
-FAST = Square(28, fast_decode=True)
+SQUARE = ImageSpec(28)
+FAST = ImageSpec(28, fast_decode=True)
 
 
-def seen(source: str | Path | bytes, square: Square = SQUARE, limits: Limits = LIMITS) -> DecodedImage:
+def seen(
+    source: str | Path | bytes, square: ImageSpec = SQUARE, limits: Limits = LIMITS
+) -> DecodedImage:
     if isinstance(source, bytes):
-        return look(Item(0, "0", "bytes", data=source), square, limits)
-    return look(Item(0, "0", str(source), str(source)), square, limits)
+        return decode(Item(0, "0", "bytes", data=source), square, limits)
+    return decode(Item(0, "0", str(source), str(source)), square, limits)
 
 
 def code(source: str | Path | bytes, limits: Limits = LIMITS) -> str | None:
@@ -49,12 +51,12 @@ def pixels_of(data: bytes) -> np.ndarray:
 
 
 @pytest.mark.parametrize("square", [SQUARE, FAST], ids=["exact", "fast"])
-def test_every_awkward_file_has_its_fate(square: Square, tmp_path: Path) -> None:
+def test_every_awkward_file_has_its_fate(square: ImageSpec, tmp_path: Path) -> None:
     fates = awkward.make(tmp_path)
     assert len(fates) >= 40
     found = {}
     for item in open_sources([str(tmp_path)]):
-        picture = look(item, square, LIMITS)
+        picture = decode(item, square, LIMITS)
         name = os.path.relpath(item.path, tmp_path)
         found[name] = picture.fault.code if picture.fault else None
         assert (picture.pixels is None) == (picture.fault is not None)
@@ -69,7 +71,7 @@ def test_the_square_is_what_pillow_resizes_to_byte_for_byte() -> None:
     image = drawing(123, 77)
     for resample in (2, 3):
         expected = np.asarray(image.convert("RGB").resize((28, 28), resample))
-        pixels = seen(encoded(image, "PNG"), Square(28, resample)).pixels
+        pixels = seen(encoded(image, "PNG"), ImageSpec(28, resample)).pixels
         assert pixels is not None
         assert pixels.dtype == np.uint8
         assert pixels.flags.c_contiguous
@@ -660,7 +662,7 @@ def test_who_makes_errors_of_warnings_has_the_same_pictures(tmp_path: Path) -> N
 
 def test_an_item_at_fault_is_not_opened(tmp_path: Path) -> None:
     fault = Fault("path_not_allowed", "No.")
-    picture = look(Item(0, "0", "x", str(tmp_path / "gone"), fault=fault), SQUARE, LIMITS)
+    picture = decode(Item(0, "0", "x", str(tmp_path / "gone"), fault=fault), SQUARE, LIMITS)
     assert (picture.fault, picture.pixels, picture.width) == (fault, None, None)
 
 

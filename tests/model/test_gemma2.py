@@ -14,18 +14,18 @@ from torch.nn.attention.flex_attention import flex_attention
 from pgcli.checkpoints import files, weights
 from pgcli.model import attention
 from pgcli.model.attention import (
-    bounded_attention,
-    by_blocks,
+    can_compile,
+    chunked_attention,
     compiled,
     compiles,
-    compiles_for,
     grouped_attention,
-    soft_bound,
+    softcap,
+    softcapped_attention,
 )
 from pgcli.model.cache import Cache
 from pgcli.model.config import read_config
 from pgcli.model.gemma import Gemma
-from pgcli.model.paligemma import prefix_sight
+from pgcli.model.paligemma import make_masks
 from tests.support.random_weights import normal, randomised
 
 VISION = {
@@ -203,24 +203,24 @@ class TestTheWindow:
         cache = cache_of(window=3)
         is_real = torch.tensor([[True, True, False, True], [True, True, True, True]])
         cache.claim(is_real, 4)
-        _, sight = cache.claim(None, 1)
-        assert sight.near[:, 0, 0].tolist() == [
+        _, masks = cache.claim(None, 1)
+        assert masks.sliding[:, 0, 0].tolist() == [
             [False, True, False, True, True],  # positions 1 2 . 3 4: padding is no position
             [False, False, True, True, True],
         ]
-        assert sight.whole[:, 0, 0].tolist() == [[True, True, False, True, True], [True] * 5]
+        assert masks.full[:, 0, 0].tolist() == [[True, True, False, True, True], [True] * 5]
 
     def test_before_the_window_is_full_nothing_is_hidden(self):
         cache = cache_of(window=5)
         assert cache.claim(None, 4)[1] == (None, None)
         assert cache.claim(None, 1)[1] == (None, None)
-        assert cache.claim(None, 1)[1].near.tolist() == [[[[False] + [True] * 5]]] * 2
+        assert cache.claim(None, 1)[1].sliding.tolist() == [[[[False] + [True] * 5]]] * 2
 
     def test_a_pass_without_a_cache_hides_the_same(self):
         is_real = torch.ones(1, 5, dtype=torch.bool)
         is_prefix = torch.tensor([[True, True, True, False, False]])
-        sight = prefix_sight(is_real, is_prefix, is_real.cumsum(1), 2)
-        assert sight.near[0, 0].int().tolist() == [
+        masks = make_masks(is_real, is_prefix, is_real.cumsum(1), 2)
+        assert masks.sliding[0, 0].int().tolist() == [
             [1, 1, 1, 0, 0],
             [1, 1, 1, 0, 0],
             [1, 1, 1, 0, 0],
@@ -279,19 +279,19 @@ class TestAttention:
 
         def watched(score, cap):
             sizes.append(score.numel())
-            return soft_bound(score, cap)
+            return softcap(score, cap)
 
-        monkeypatch.setattr(attention, "soft_bound", watched)
+        monkeypatch.setattr(attention, "softcap", watched)
         monkeypatch.setattr(attention, "SCORES", 2 * 3 * 9 * 4)
         key = normal(2, 3, 9, 8)
-        by_blocks(normal(2, 3, 14, 8), key, key, None, 0.7, 1.5)
+        chunked_attention(normal(2, 3, 14, 8), key, key, None, 0.7, 1.5)
         assert max(sizes) == attention.SCORES
         assert sum(sizes) == 2 * 3 * 9 * 14
 
     def test_scores_are_bounded_in_float32(self):
         score = torch.tensor([100.0, 101.0]).bfloat16()
-        assert soft_bound(score, 50.0).dtype == torch.float32
-        assert soft_bound(score.double(), 50.0).dtype == torch.float64
+        assert softcap(score, 50.0).dtype == torch.float32
+        assert softcap(score.double(), 50.0).dtype == torch.float64
 
     @pytest.mark.skipif(shutil.which("g++") is None, reason="nothing to compile with")
     def test_the_compiled_kernel_computes_the_same(self, monkeypatch):
@@ -305,7 +305,7 @@ class TestAttention:
         mask = torch.rand(2, 1, 1, 141) > 0.3
         with torch.inference_mode():
             found = compiled(query, key, value, mask, 0.2, 2.0)
-            expected = by_blocks(query, key, value, mask, 0.2, 2.0)
+            expected = chunked_attention(query, key, value, mask, 0.2, 2.0)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
     def test_a_kernel_that_fails_after_all_gives_way_to_the_plain_one(self, monkeypatch):
@@ -316,16 +316,16 @@ class TestAttention:
             raise torch.OutOfMemoryError
 
         query, key = normal(1, 2, 5, 16), normal(1, 2, 7, 16)
-        monkeypatch.setattr(attention, "compiles_for", lambda query: True)
+        monkeypatch.setattr(attention, "can_compile", lambda query: True)
         monkeypatch.setattr(attention, "compiled", broken)
-        monkeypatch.setattr(attention, "GIVEN_UP", set())
-        plain = by_blocks(query, key, key, None, 0.5, 2.0)
-        assert torch.equal(bounded_attention(query, key, key, None, 0.5, 2.0), plain)
+        monkeypatch.setattr(attention, "FLEX_UNSUPPORTED", set())
+        plain = chunked_attention(query, key, key, None, 0.5, 2.0)
+        assert torch.equal(softcapped_attention(query, key, key, None, 0.5, 2.0), plain)
         monkeypatch.setattr(attention, "compiled", exhausted)
-        assert torch.equal(bounded_attention(query, key, key, None, 0.5, 2.0), plain)
-        monkeypatch.setattr(attention, "GIVEN_UP", set())
+        assert torch.equal(softcapped_attention(query, key, key, None, 0.5, 2.0), plain)
+        monkeypatch.setattr(attention, "FLEX_UNSUPPORTED", set())
         with pytest.raises(torch.OutOfMemoryError):
-            bounded_attention(query, key, key, None, 0.5, 2.0)
+            softcapped_attention(query, key, key, None, 0.5, 2.0)
 
     @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
     @pytest.mark.parametrize("masked", [1, 5])
@@ -335,7 +335,7 @@ class TestAttention:
         mask = torch.rand(2, 1, masked, 7) > 0.5
         mask[..., 0] = True
         found = compiled(query, key, value, mask, 0.5, 2.0)
-        expected = by_blocks(query, key, value, mask, 0.5, 2.0)
+        expected = chunked_attention(query, key, value, mask, 0.5, 2.0)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
     def test_the_kernel_is_for_many_queries_on_a_gpu_that_it_compiles_for(self, monkeypatch):
@@ -351,7 +351,7 @@ class TestAttention:
         ):
             monkeypatch.setattr(attention, "compiles", lambda *asked, can=can: can)
             query = SimpleNamespace(device="cuda", **(usual | changes))
-            assert compiles_for(query) == serves, changes
+            assert can_compile(query) == serves, changes
 
     def test_without_a_compiler_the_plain_way_serves(self, monkeypatch):
         def broken(*args):

@@ -23,7 +23,7 @@ from pgcli.engine import loading, masks
 from pgcli.engine.generate import Running
 from pgcli.engine.masks import decoded, in_box, masks_of, masks_of_rows
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
-from pgcli.records import Box, Mask, Span, Rle
+from pgcli.records import Box, Mask, Rle, Span
 
 CODE_WIDTH = 24
 CODEBOOK = "_vq_vae._embedding"

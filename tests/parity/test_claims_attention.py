@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from pgcli.engine.memory import parameters
 from pgcli.model.attention import grouped_attention
 from pgcli.model.config import DecoderConfig, read_config
-from pgcli.model.gemma import MLP, Attention, Gemma, Layer, RMSNorm, Rotation
+from pgcli.model.gemma import MLP, Attention, Gemma, Layer, RMSNorm, RotaryEmbedding
 from pgcli.model.paligemma import PaliGemma
 from tests.support.random_weights import normal, randomised
 
@@ -51,8 +51,10 @@ def weights_of(query_BLNH: Tensor, key_BKSH: Tensor, mask: Tensor | None = None)
     return out.unflatten(-1, (query_BLNH.shape[2], slots))
 
 
-def rotation(position_BL: Tensor, dtype: torch.dtype = torch.float64, size: int = 8) -> Rotation:
-    return Rotation(position_BL, DecoderConfig(1, 1, 1, 1, 1, size, 1), dtype)
+def rotation(
+    position_BL: Tensor, dtype: torch.dtype = torch.float64, size: int = 8
+) -> RotaryEmbedding:
+    return RotaryEmbedding(position_BL, DecoderConfig(1, 1, 1, 1, 1, size, 1), dtype)
 
 
 def whole(attention: Attention, x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -18,8 +18,8 @@ from pgcli.engine.loading import load
 from pgcli.engine.sampling import GREEDY
 from pgcli.engine.tokens import left_pad
 from pgcli.model.cache import Cache
-from pgcli.model.paligemma import PaliGemma, prefix_sight
-from pgcli.records import Item, DecodedImage
+from pgcli.model.paligemma import PaliGemma, make_masks
+from pgcli.records import DecodedImage, Item
 from pgcli.tasks import Question
 from tests.support.random_weights import normal
 from tests.support.tiny import PATCHES, RESOLUTION
@@ -105,9 +105,9 @@ def teacher_forced(model: PaliGemma, patch_BPD: Tensor, answer_BT: Tensor) -> Te
     answered_BT = torch.ones_like(answer_BT, dtype=torch.bool)
     is_real_BS = torch.cat([image_BP, is_real_BT, answered_BT], dim=1)
     is_prefix_BS = torch.cat([image_BP, is_real_BT, ~answered_BT], dim=1)
-    sight = prefix_sight(is_real_BS, is_prefix_BS, is_real_BS.cumsum(1), None)
+    masks = make_masks(is_real_BS, is_prefix_BS, is_real_BS.cumsum(1), None)
     everything_BT = torch.cat([token_BT, answer_BT], dim=1)
-    return model(patch_BPD, everything_BT, is_real_BS.cumsum(1), sight)
+    return model(patch_BPD, everything_BT, is_real_BS.cumsum(1), masks)
 
 
 def test_a_prompt_read_token_by_token_is_another_prompt(
@@ -127,7 +127,7 @@ def test_a_prompt_read_token_by_token_is_another_prompt(
     for slot_BD in x_BSD.unbind(1):
         last = model.decoder(slot_BD[:, None], *cache.claim(None, 1), cache)
     is_real_BS = torch.ones(x_BSD.shape[:2], dtype=torch.bool)
-    causal = prefix_sight(is_real_BS, ~is_real_BS, is_real_BS.cumsum(1), None)
+    causal = make_masks(is_real_BS, ~is_real_BS, is_real_BS.cumsum(1), None)
     whole = model(patch_BPD[:1], token_BT, is_real_BS.cumsum(1), causal)
     torch.testing.assert_close(last[:, 0], whole[:, -1], **EXACT)
 

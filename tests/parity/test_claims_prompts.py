@@ -17,9 +17,9 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.engine import Engine
 from pgcli.engine.loading import load
 from pgcli.engine.tokens import Vocabulary, left_pad
-from pgcli.images import Limits, Square, look
+from pgcli.images import ImageSpec, Limits, decode
 from pgcli.model.siglip import normalise
-from pgcli.records import Item, DecodedImage
+from pgcli.records import DecodedImage, Item
 from pgcli.tasks import Question
 from tests.support.tiny import PATCHES, RESOLUTION
 
@@ -46,7 +46,7 @@ def stored(mode: str, colour: Any, size: tuple[int, int] = (40, 30)) -> bytes:
 
 def picture(data: bytes, index: int = 0, prompts: tuple[str, ...] = ()) -> DecodedImage:
     item = Item(index, str(index), str(index), data=data, prompts=prompts)
-    seen = look(item, Square(RESOLUTION), Limits())
+    seen = decode(item, ImageSpec(RESOLUTION), Limits())
     assert seen.fault is None
     return seen
 

@@ -13,7 +13,7 @@ from pgcli.engine.generate import generate
 from pgcli.engine.growing import Limits
 from pgcli.engine.sampling import GREEDY
 from pgcli.engine.tokens import left_pad
-from pgcli.model.paligemma import PaliGemma, prefix_sight
+from pgcli.model.paligemma import PaliGemma, make_masks
 
 PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 304, 305, 108], [2, 108], [2, 420, 421, 108]]
 STEPS = 8
@@ -92,8 +92,8 @@ def test_the_cache_is_only_a_shortcut(model: PaliGemma, patch_BPD: Tensor) -> No
     is_real_BS = torch.cat([image, is_real_BT, generated], dim=1)
     is_prefix_BS = torch.cat([image, is_real_BT, ~generated], dim=1)
     place_BS = is_real_BS.cumsum(1)
-    sight = prefix_sight(is_real_BS, is_prefix_BS, place_BS, model.config.decoder.window)
-    hidden = model(patch_BPD, everything_BT, place_BS, sight)
+    masks = make_masks(is_real_BS, is_prefix_BS, place_BS, model.config.decoder.window)
+    hidden = model(patch_BPD, everything_BT, place_BS, masks)
     whole = model.decoder.logits(hidden[:, token_BT.shape[1] - 1 :])
     torch.testing.assert_close(torch.stack(cached, dim=1), whole, rtol=0, atol=1e-10)
 
@@ -110,7 +110,7 @@ def test_a_causal_prefix_would_be_noticed(model: PaliGemma, patch_BPD: Tensor) -
                 patch_BPD,
                 token_BT,
                 place_BS := is_real_BS.cumsum(1),
-                prefix_sight(is_real_BS, prefix, place_BS, None),
+                make_masks(is_real_BS, prefix, place_BS, None),
             )[:, -1]
         )
         for prefix in (is_real_BS, ~is_real_BS)

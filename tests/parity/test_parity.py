@@ -28,9 +28,9 @@ from pgcli.engine.preparing import prepare
 from pgcli.engine.sampling import GREEDY
 from pgcli.engine.tokens import left_pad
 from pgcli.images import Limits as PictureLimits
-from pgcli.images import look
+from pgcli.images import decode
 from pgcli.model.config import DecoderConfig
-from pgcli.model.gemma import Gemma, RMSNorm, Rotation
+from pgcli.model.gemma import Gemma, RMSNorm, RotaryEmbedding
 from pgcli.model.siglip import normalise
 from pgcli.records import Item
 from pgcli.tasks import Question
@@ -333,7 +333,7 @@ def test_what_must_not_be_rounded_early_is_transformers_to_the_bit(dtype):
     query_BLNH = torch.randn(1, 10, 2, 64).to(dtype)
     cos, sin = gemma.GemmaRotaryEmbedding(theirs)(query_BLNH, position_BL)
     turned, _ = gemma.apply_rotary_pos_emb(query_BLNH, query_BLNH, cos, sin, unsqueeze_dim=2)
-    assert torch.equal(Rotation(position_BL, ours, dtype)(query_BLNH), turned)
+    assert torch.equal(RotaryEmbedding(position_BL, ours, dtype)(query_BLNH), turned)
 
     token_BT = torch.arange(20)[None]
     embeddings = Gemma(ours).to(dtype), gemma.GemmaModel(theirs).to(dtype).embed_tokens
@@ -403,7 +403,7 @@ def test_from_files_to_text_all_is_as_in_transformers(
     stream = []
     for number, file in enumerate(pictures):
         item = Item(number, file.name, file.name, path=str(file), prompts=QUESTIONS)
-        stream.append((number * len(QUESTIONS), look(item, engine.square, PictureLimits())))
+        stream.append((number * len(QUESTIONS), decode(item, engine.square, PictureLimits())))
     answers = dict(engine.ask(stream, Question("ask", None, STEPS)))
 
     tokens, texts, logits = in_transformers
@@ -443,6 +443,6 @@ def test_pictures_become_the_same_numbers(tiny, pictures, tmp_path, settings):
     for path in pictures:
         theirs = processor(Image.open(path).convert("RGB"), return_tensors="pt")["pixel_values"]
         item = Item(0, path.name, path.name, path=str(path))
-        square = torch.from_numpy(look(item, engine.square, PictureLimits()).pixels)
+        square = torch.from_numpy(decode(item, engine.square, PictureLimits()).pixels)
         ours = normalise(square[None], mean, std, torch.float32)
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgcli.errors import TooManyErrors
-from pgcli.pipeline import Tally, Tolerance, answers, first_rows, run
+from pgcli.pipeline import ErrorBudget, Tally, answers, first_rows, run
 from pgcli.pipeline.error_budget import IN_A_ROW, ROWS_BEFORE_SHARE
-from pgcli.pipeline.reorder_buffer import PATIENCE
-from pgcli.records import COLUMNS, Answer, Fault, Item, DecodedImage, error_answer
+from pgcli.pipeline.reorder_buffer import MAX_REFUSED_RUN
+from pgcli.records import COLUMNS, Answer, DecodedImage, Fault, Item, error_answer
 
 refuse = partial(error_answer, task="ask", model="fake")
 
@@ -149,7 +149,7 @@ def test_a_folder_of_broken_files_is_not_gathered_in_memory(good):
         assert row.index == left
         left += 1
     assert left == total
-    assert most <= 2 * PATIENCE
+    assert most <= 2 * MAX_REFUSED_RUN
 
 
 def test_errors_here_and_there_do_not_break_up_the_stream():
@@ -188,7 +188,7 @@ def test_on_error_stop_saves_the_first_error_row_and_no_more():
             ask,
             saved.append,
             refuse,
-            watch=Watch(Tolerance(none=True).check),
+            watch=Watch(ErrorBudget(none=True).check),
         )
     assert keys(saved) == [(0, "what?"), (1, "what?"), (2, "what?")]
     assert "--on-error record" in stopped.value.hint
@@ -445,7 +445,7 @@ def test_pictures_that_are_left_unanswered_then_are_no_mistake():
 
 def errors_after(broken, total, **bounds):
     """How many rows were saved when a run of so many pictures ended, and what ended it."""
-    saved, tolerance = [], Tolerance(**bounds)
+    saved, tolerance = [], ErrorBudget(**bounds)
     items = [item(k) for k in range(total)]
     looking = partial(look, broken=set(broken))
     try:

@@ -20,7 +20,7 @@ import pytest
 
 from pgcli.errors import NoInputError, PgcliError, UsageError
 from pgcli.records import Item
-from pgcli.remote import Reach, Unreachable
+from pgcli.remote import Unreachable, UrlReader
 from pgcli.sources import Reading, open_sources
 from pgcli.sources.patterns import matches
 from pgcli.sources.remote_files import fits
@@ -203,7 +203,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
 
 
 def opened(*names: str, **options: Any) -> Any:
-    return open_sources(names, Reading(reach=Reach(), **options))
+    return open_sources(names, Reading(reach=UrlReader(), **options))
 
 
 def test_pictures_that_come_later_come_behind_those_that_were_there(
@@ -269,7 +269,7 @@ def test_a_manifest_s_paths_stay_in_its_address_s_folder(s3: Files) -> None:
 def test_a_store_that_cannot_be_reached_is_an_error_row(monkeypatch: Any) -> None:
     for name, value in place("s3", "http://127.0.0.1:9").environment.items():
         monkeypatch.setenv(name, value)
-    reach = Reach()
+    reach = UrlReader()
     with reach.brought(Item(0, "x", "x", "s3://pictures/x.png")) as item:
         assert item.fault is not None
         assert item.fault.code == "io_error"
@@ -285,14 +285,14 @@ def test_what_a_store_refuses_is_told_by_its_code(monkeypatch: Any, status: int)
         for name, value in place("s3", endpoint).environment.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(Unreachable) as problem:
-            Reach().read("s3://pictures/x.png")
+            UrlReader().read("s3://pictures/x.png")
     assert problem.value.fault.code == ("io_error" if status == 500 else "permission_denied")
 
 
 def test_a_file_of_a_store_larger_than_a_picture_may_be_is_not_read(s3: Files) -> None:
     s3["pictures/large.png"] = bytes(5 * 2**20)
     with pytest.raises(Unreachable) as problem:
-        Reach().read("s3://pictures/large.png", most=2**20)
+        UrlReader().read("s3://pictures/large.png", most=2**20)
     assert problem.value.fault.code == "too_large"
 
 

@@ -22,13 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgcli.errors import ManifestError, UsageError
-from pgcli.images import Limits, Square, look
+from pgcli.images import ImageSpec, Limits, decode
 from pgcli.records import Item
-from pgcli.remote import Reach, Unreachable, connection, hosts, remote_file, web
+from pgcli.remote import Unreachable, UrlReader, connection, hosts, remote_file, web
 from pgcli.remote.addresses import folder_of, joined, path_of, without_user
 from pgcli.remote.hosts import is_public, peers
 from pgcli.sources import Reading, open_sources
-from pgcli.workers import look_ahead
+from pgcli.workers import prefetch
 from tests.support.awkward import drawing, encoded
 from tests.support.misbehaving import Server
 
@@ -59,11 +59,11 @@ def public(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "is_public", lambda text: text == "127.0.0.1" or asked(text))
 
 
-def looked(address: str, reach: Reach | None = None) -> str:
+def looked(address: str, reach: UrlReader | None = None) -> str:
     """What the picture's row says: `good`, or the code of its fault."""
-    reach = reach or Reach(allow_private_hosts=True)
+    reach = reach or UrlReader(allow_private_hosts=True)
     with reach.brought(Item(0, "x", "x", address)) as item:
-        picture = look(item, Square(28), Limits())
+        picture = decode(item, ImageSpec(28), Limits())
     return picture.fault.code if picture.fault else "good"
 
 
@@ -109,7 +109,7 @@ def test_a_server_that_takes_its_time_is_given_up(server: Server, hurried: None,
 @pytest.mark.parametrize("path", ["endless.png", "chunks.png"])
 def test_a_body_without_end_is_read_to_the_limit(server: Server, path: str) -> None:
     with pytest.raises(Unreachable) as problem:
-        Reach(allow_private_hosts=True).read(f"{server.url}/{path}", most=2**22)
+        UrlReader(allow_private_hosts=True).read(f"{server.url}/{path}", most=2**22)
     assert problem.value.fault.code == "too_large"
 
 
@@ -131,14 +131,14 @@ def test_a_time_to_come_back_is_understood_or_passed_over(text: str, seconds: fl
 def test_no_server_leads_to_a_machine_that_is_not_public(
     server: Server, public: None, hurried: None, path: str
 ) -> None:
-    assert looked(f"{server.url}/{path}", Reach()) == "url_blocked"
+    assert looked(f"{server.url}/{path}", UrlReader()) == "url_blocked"
     assert [asked for asked, _ in server.asked] == [f"/{path}"]
-    assert looked(f"{server.url}/moved.png", Reach()) == "good"
+    assert looked(f"{server.url}/moved.png", UrlReader()) == "good"
 
 
 def test_an_address_of_one_s_own_machine_is_not_asked_unless_allowed(server: Server) -> None:
     for host in ("127.0.0.1", "localhost", "0", "2130706433", "0x7f.1", "[::ffff:127.0.0.1]"):
-        assert looked(f"http://{host}:{server.port}/good.png", Reach()) == "url_blocked", host
+        assert looked(f"http://{host}:{server.port}/good.png", UrlReader()) == "url_blocked", host
     assert not server.asked
 
 
@@ -155,13 +155,13 @@ def test_what_is_dialled_is_the_address_that_was_looked_at(
 
     monkeypatch.setattr(socket, "getaddrinfo", changing)
     dialled = []
-    connect = connection.Line._dialled
+    connect = connection.Connection._dialled
     monkeypatch.setattr(
-        connection.Line,
+        connection.Connection,
         "_dialled",
         lambda line, known: (dialled.extend(known), connect(line, known))[1],
     )
-    reach = Reach()
+    reach = UrlReader()
     assert looked(f"http://pictures.test:{server.port}/good.png", reach) == "good"
     assert asked == ["pictures.test"]
     assert [peer.place[0] for peer in dialled] == ["127.0.0.1"]
@@ -251,7 +251,7 @@ def test_a_password_goes_to_its_own_server_alone_and_is_never_shown(server: Serv
             "Basic dXNlcjpwQHNz"
         ] * 3
         assert "authorization" not in other.asked[0][1]
-    source = open_sources([f"http://{host}/good.png"], Reading(reach=Reach()))
+    source = open_sources([f"http://{host}/good.png"], Reading(reach=UrlReader()))
     (item,) = source
     assert (item.id, item.image) == (f"http://127.0.0.1:{server.port}/good.png",) * 2
 
@@ -312,7 +312,7 @@ def held(server: Server) -> Reading:
     images = [{"bytes": PNG, "path": f"{n}.png"} for n in range(40)]
     pq.write_table(pa.table({"image": images}), table, row_group_size=7)
     server.files["/x.parquet"] = table.getvalue()
-    return Reading(reach=Reach(allow_private_hosts=True))
+    return Reading(reach=UrlReader(allow_private_hosts=True))
 
 
 @pytest.mark.parametrize("takes_ranges", [True, False])
@@ -355,7 +355,7 @@ def test_a_file_that_changes_under_the_reader_is_noticed(server: Server, hurried
 def test_a_server_that_lists_nothing_and_files_that_are_not_there_are_said(
     server: Server, hurried: None
 ) -> None:
-    reading = Reading(reach=Reach(allow_private_hosts=True))
+    reading = Reading(reach=UrlReader(allow_private_hosts=True))
     for name in ("", "folder/", "*.png", "gone.jsonl", "unknown.tar", "page.html"):
         with pytest.raises(UsageError) as problem:
             open_sources([f"{server.url}/{name}"], reading)
@@ -370,7 +370,9 @@ def test_pictures_are_fetched_many_at_once_and_come_in_order(server: Server) -> 
     items = [Item(n, str(n), "x", f"{server.url}/good.png?{n}") for n in range(32)]
     began = time.monotonic()
     found = list(
-        look_ahead(items, Looking(), workers=1, total=None, fetcher=Reach(allow_private_hosts=True))
+        prefetch(
+            items, Looking(), workers=1, total=None, fetcher=UrlReader(allow_private_hosts=True)
+        )
     )
     assert [picture.item.index for picture in found] == list(range(32))
     assert all(picture.fault is None and picture.item.data is None for picture in found)
@@ -382,14 +384,14 @@ class Looking:
     """A look that goes to another process."""
 
     def __call__(self, item: Item) -> Any:
-        return look(item, Square(28), Limits())
+        return decode(item, ImageSpec(28), Limits())
 
 
 def test_a_run_that_ends_waits_for_no_server(server: Server) -> None:
     items = [Item(n, str(n), "x", f"{server.url}/{name}.png") for n, name in
              enumerate(["good", *["silent"] * 20])]  # fmt: skip
-    reach = Reach(allow_private_hosts=True)
-    pictures = look_ahead(items, Looking(), workers=1, total=None, fetcher=reach)
+    reach = UrlReader(allow_private_hosts=True)
+    pictures = prefetch(items, Looking(), workers=1, total=None, fetcher=reach)
     next(pictures)
     began = time.monotonic()
     pictures.close()  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ import pytest
 
 from pgcli.printable import printable
 from pgcli.records import COLUMNS, EXTRA_COLUMNS, Choice, Mask, Rle
-from pgcli.rows import Layout
+from pgcli.rows import RowSchema
 from pgcli.views.exports import FORMATS
 from tests.sinks.test_sinks import BOX, answer, refused
 
@@ -24,17 +24,19 @@ SCHEMA = json.loads((DOCS / "row.schema.json").read_text(encoding="utf-8"))
 MASKS = (Mask(tuple(range(16)), Rle((480, 640), "PPYg0")), Mask((0,) * 16), None)
 #: A row of every task, of an error, and without timing.
 ROWS = {
-    "caption": Layout().row(answer(task="caption")),
-    "ask": Layout(timing=False).row(answer(kept={"sku": 1, "more": [1]})),
-    "kept": Layout(keep=("sku",)).row(answer(kept={"sku": {"a": [1]}})),
-    "choices": Layout(extras=("choices",)).row(
+    "caption": RowSchema().row(answer(task="caption")),
+    "ask": RowSchema(timing=False).row(answer(kept={"sku": 1, "more": [1]})),
+    "kept": RowSchema(keep=("sku",)).row(answer(kept={"sku": {"a": [1]}})),
+    "choices": RowSchema(extras=("choices",)).row(
         answer(choices=(Choice("yes", -0.5, 1.0),), tokens=None, finish=None, logprob=None)
     ),
-    "detect": Layout().row(answer(task="detect", boxes=(BOX, BOX))),
-    "segment": Layout(extras=("masks",)).row(answer(task="segment", boxes=(BOX,) * 3, masks=MASKS)),
-    "ocr": Layout().row(answer(task="ocr", answer="")),
-    "error": Layout().row(refused(prefill_ms=None, decode_ms=None)),
-    "oom": Layout().row(refused(code="oom", prefill_ms=None, decode_ms=None, width=None)),
+    "detect": RowSchema().row(answer(task="detect", boxes=(BOX, BOX))),
+    "segment": RowSchema(extras=("masks",)).row(
+        answer(task="segment", boxes=(BOX,) * 3, masks=MASKS)
+    ),
+    "ocr": RowSchema().row(answer(task="ocr", answer="")),
+    "error": RowSchema().row(refused(prefill_ms=None, decode_ms=None)),
+    "oom": RowSchema().row(refused(code="oom", prefill_ms=None, decode_ms=None, width=None)),
 }
 
 

@@ -23,7 +23,7 @@ from pyarrow import parquet as pq
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.records import COLUMNS, EXTRA_COLUMNS, TIMING_COLUMNS, Answer, Box, Choice, Mask, Rle
-from pgcli.rows import Layout
+from pgcli.rows import RowSchema
 from pgcli.sinks import chunk_store, chunked_sink
 from pgcli.sinks import reader as reading
 from pgcli.sinks import single_parquet as parquet_sink
@@ -133,7 +133,7 @@ def test_a_run_without_them_has_no_such_columns_and_may_keep_one_of_that_name(ou
     (row,) = rows_of(output)
     assert row[name] == "mine"
     with pytest.raises(UsageError, match=name):
-        Layout(extras=(name,), keep=(name,))
+        RowSchema(extras=(name,), keep=(name,))
 
 
 def test_candidates_are_lines_below_the_answer():
@@ -244,7 +244,7 @@ def test_a_lone_surrogate_does_not_spoil_the_file_for_other_readers(output):
 @pytest.mark.parametrize("keep", [("answer",), ("index", "a"), ("a", "a")])
 def test_a_kept_column_named_like_another_is_refused(keep):
     with pytest.raises(UsageError, match="--keep"):
-        Layout(keep=keep)
+        RowSchema(keep=keep)
 
 
 # where it goes

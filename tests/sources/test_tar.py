@@ -18,7 +18,7 @@ import pytest
 
 from pgcli.cli.app import main
 from pgcli.errors import ManifestError, NoInputError, UsageError
-from pgcli.images import Limits, Square, look
+from pgcli.images import ImageSpec, Limits, decode
 from pgcli.sources import Reading, open_sources
 from pgcli.sources.readers.reader import Manifest
 from pgcli.sources.readers.tar import TAR
@@ -78,7 +78,7 @@ def test_samples_are_rows_with_their_texts_as_columns(name: str, mode: str) -> N
     assert (first.prompts, second.prompts) == (("what?",), ("who?",))
     assert first.kept == {"place": "Rome", "txt": "gr\u00fcn"}
     assert second.kept == {"place": "Oslo", "txt": "red"}
-    picture = look(first, Square(28), Limits())
+    picture = decode(first, ImageSpec(28), Limits())
     assert (picture.width, picture.height) == (40, 30)
 
 

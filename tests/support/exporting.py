@@ -14,7 +14,7 @@ from PIL import Image
 from pgcli.cli.app import main
 from pgcli.records import Mask
 from pgcli.rle import encode
-from pgcli.rows import Layout
+from pgcli.rows import RowSchema
 from tests.sinks.test_sinks import BOX, answer, refused
 
 #: Two things in the first picture, nothing in the second, one in the third; no other is as wide.
@@ -24,7 +24,7 @@ SIZES = {"a.png": (64, 48), "b.jpg": (40, 40), "sub/c.png": (30, 60)}
 def row(index: int, **changes: Any) -> dict[str, Any]:
     """A row as it is written."""
     extras = tuple(name for name in ("masks", "choices") if name in changes)
-    layout = Layout(extras=extras, keep=tuple(changes.get("kept", {})))
+    layout = RowSchema(extras=extras, keep=tuple(changes.get("kept", {})))
     if "error" in changes:
         return layout.row(refused(index, changes.pop("error"), **changes))
     return layout.row(answer(index, **changes))

@@ -34,10 +34,10 @@ from pgcli.checkpoints.adapter_file import open_tensors
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.checkpoints.tokenizer import open_tokenizer
 from pgcli.errors import PgcliError
-from pgcli.images import Limits, Square, look
+from pgcli.images import ImageSpec, Limits, decode
 from pgcli.parsing import segments
 from pgcli.records import COLUMNS, Answer, Box, Item, Mask, Span
-from pgcli.rows import Layout
+from pgcli.rows import RowSchema
 from pgcli.sinks.reader import placed_rows
 from pgcli.sources import Reading, open_sources
 from tests.support.awkward import _broken, _odd_but_fine, drawing, encoded
@@ -57,7 +57,7 @@ MOST_BYTES = 2 * 2**30
 
 def pictures(data: bytes) -> None:
     """Bytes as a picture: pixels of the square, or a fault that a decoder may give."""
-    picture = look(Item(0, "0", "bytes", data=data), Square(28), Limits(max_pixels=10**6))
+    picture = decode(Item(0, "0", "bytes", data=data), ImageSpec(28), Limits(max_pixels=10**6))
     assert (picture.pixels is None) == (picture.fault is not None)
     assert picture.fault is None or picture.fault.code in CODES | {"missing"}, picture.fault
 
@@ -110,7 +110,7 @@ def answers(data: bytes) -> None:
     boxes = (*(one.box for one in found), Box(text, 0, 0, 1, 1, 0.5))
     masks = (None, *(Mask(one.codes) for one in found if one.codes))
     row = answer(text, boxes=boxes, masks=masks, kept={"kept": text})
-    layout = Layout(extras=("masks",), keep=("kept",))
+    layout = RowSchema(extras=("masks",), keep=("kept",))
     plain = layout.row(row)
     assert plain["answer"] == text.encode("utf-16-le", "surrogatepass").decode(
         "utf-16-le", "replace"

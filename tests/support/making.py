@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from pgcli.pipeline import run
-from pgcli.records import COLUMNS, Answer, Fault, Item, DecodedImage, error_answer
-from pgcli.rows import Layout
+from pgcli.records import COLUMNS, Answer, DecodedImage, Fault, Item, error_answer
+from pgcli.rows import RowSchema
 from pgcli.sinks import Record, open_record
 from pgcli.sinks.reader import placed_rows
 from pgcli.state.run_state import State
 from pgcli.state.shard import Shard
 
-LAYOUT = Layout(timing=False)
+LAYOUT = RowSchema(timing=False)
 refuse = partial(error_answer, task="ask", model="fake")
 
 

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 
 from pgcli import images
 from pgcli.cli.job import run
-from pgcli.images import Limits, Square, look
-from pgcli.records import Answer, Box, Item, DecodedImage
+from pgcli.images import ImageSpec, Limits, decode
+from pgcli.records import Answer, Box, DecodedImage, Item
 from pgcli.tasks import Question
 
 
@@ -25,7 +25,7 @@ class Engine:
     """Answers by size, one row after the other."""
 
     label = "pretended@1"
-    square = Square(28)
+    square = ImageSpec(28)
     device = "cpu"
     dtype = "float32"
     batch_size = 1
@@ -75,11 +75,11 @@ def answer(picture: DecodedImage, prompt: str, task: str) -> Answer:
     )
 
 
-def poisoned(item: Item, square: Square, limits: Limits) -> DecodedImage:
+def poisoned(item: Item, square: ImageSpec, limits: Limits) -> DecodedImage:
     """A look that dies of one picture, as a decoder with a flaw may."""
     if item.id == os.environ["PRETEND_POISON"]:
         os.kill(os.getpid(), signal.SIGSEGV)
-    return look(item, square, limits)
+    return decode(item, square, limits)
 
 
 def open_engine(*_: object, **__: object) -> Engine:
@@ -93,7 +93,7 @@ def main() -> int:
     sys.modules["pgcli.engine.sampling"] = SimpleNamespace(Sampling=dict)  # the real one has torch
     run.open_engine = open_engine
     if "PRETEND_POISON" in os.environ:
-        images.look = poisoned
+        images.decode = poisoned
     return main()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.records import Answer, Item
-from pgcli.rows import Layout
+from pgcli.rows import RowSchema
 from pgcli.sinks import check_place, format_of, open_record, open_sink
 from pgcli.sinks.column_types import as_text_all
 from pgcli.sinks.reader import placed_rows
@@ -39,7 +39,7 @@ def saving(
     **layout: Any,
 ) -> Iterator[Any]:
     """What saves rows in the output as a command has them saved; `layout` is that of the rows."""
-    columns = Layout(**layout)
+    columns = RowSchema(**layout)
     written_as = "text" if str(path) == "-" else format_of(str(path), format)
     if written_as == "text":
         given = {"format": format, "overwrite": overwrite, "stdout": stdout}

@@ -165,13 +165,13 @@ def test_the_journal_grows_no_larger_than_what_waits(
 
 
 def test_a_million_rows_are_counted_and_not_read(tmp_path: Path) -> None:
-    from pgcli.state.row_file import Safe, Saved
+    from pgcli.state.row_file import Checkpoint, RowFile
 
     output, line = tmp_path / "rows.jsonl", json.dumps({"index": 1, "answer": "x" * 250}) + "\n"
     output.write_text(line * 1_000_000)
-    safe = Safe(1_000_000, output.stat().st_size)
+    safe = Checkpoint(1_000_000, output.stat().st_size)
     began = time.perf_counter()
-    saved = Saved(output, tmp_path / "torn", safe)
+    saved = RowFile(output, tmp_path / "torn", safe)
     assert saved.rows == 1_000_000
     assert time.perf_counter() - began < 1
     saved.close()

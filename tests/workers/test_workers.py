@@ -22,13 +22,13 @@ import psutil
 import pytest
 
 from pgcli import workers
-from pgcli.images import Limits, Square, look
-from pgcli.records import Item, DecodedImage
-from pgcli.workers import look_ahead, process, worker
+from pgcli.images import ImageSpec, Limits, decode
+from pgcli.records import DecodedImage, Item
+from pgcli.workers import prefetch, process, worker
 from tests.support.awkward import drawing, encoded, png
 
 PNG = encoded(drawing(), "PNG")
-LOOK = functools.partial(look, square=Square(16), limits=Limits())
+LOOK = functools.partial(decode, square=ImageSpec(16), limits=Limits())
 
 
 def items(count: int) -> list[Item]:
@@ -60,7 +60,7 @@ def pretend(item: Item) -> DecodedImage:
 
 def pretended(*ids: str) -> list[DecodedImage]:
     named = [Item(n, id_, id_) for n, id_ in enumerate(ids)]
-    return list(look_ahead(named, pretend, workers=2, total=None))
+    return list(prefetch(named, pretend, workers=2, total=None))
 
 
 def codes(pictures: list[DecodedImage]) -> list[str | None]:
@@ -69,7 +69,7 @@ def codes(pictures: list[DecodedImage]) -> list[str | None]:
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_pictures_come_in_order_whoever_looked_at_them(count: int) -> None:
-    pictures = list(look_ahead(items(20), LOOK, workers=count, total=None))
+    pictures = list(prefetch(items(20), LOOK, workers=count, total=None))
     alone = [LOOK(item) for item in items(20)]
     assert [picture.item.index for picture in pictures] == list(range(20))
     assert [picture.item.kept["n"] for picture in pictures] == list(range(20))
@@ -86,7 +86,7 @@ def test_a_few_pictures_start_no_process_and_are_looked_at_one_by_one() -> None:
         asked.append(item.index)
         return LOOK(item)
 
-    pictures = look_ahead(items(3), note, workers=None, total=3)
+    pictures = prefetch(items(3), note, workers=None, total=3)
     next(pictures)
     assert asked == [0]
     assert not children()
@@ -100,7 +100,7 @@ def test_a_picture_that_kills_its_process_costs_only_itself() -> None:
 
 
 def test_workers_that_are_asked_for_guard_a_few_pictures_too() -> None:
-    pictures = look_ahead(items(2), LOOK, workers=1, total=2)
+    pictures = prefetch(items(2), LOOK, workers=1, total=2)
     assert codes([next(pictures)]) == [None]
     assert len(children()) == 1
     pictures.close()
@@ -108,7 +108,7 @@ def test_workers_that_are_asked_for_guard_a_few_pictures_too() -> None:
 
 def test_a_process_that_dies_by_chance_costs_nothing(tmp_path: Path) -> None:
     once = Item(0, "crash once", "x", str(tmp_path / "been here"))
-    assert codes(list(look_ahead([once], pretend, workers=1, total=None))) == [None]
+    assert codes(list(prefetch([once], pretend, workers=1, total=None))) == [None]
 
 
 def test_a_picture_that_takes_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_a_worker_keeps_memory_between_pictures_unless_told_otherwise(
 ) -> None:
     monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1000000")
-    pictures = look_ahead(items(40), LOOK, workers=1, total=None)
+    pictures = prefetch(items(40), LOOK, workers=1, total=None)
     next(pictures)
     (child,) = children()
     told = child.environ()
@@ -160,7 +160,7 @@ def test_a_worker_keeps_memory_between_pictures_unless_told_otherwise(
 def test_a_worker_holds_one_picture_at_a_time(tmp_path: Path) -> None:
     drawing(4000, 3000).save(tmp_path / "large.jpg")  # 48 MB in memory
     named = [Item(n, str(n), "x", path=str(tmp_path / "large.jpg")) for n in range(12)]
-    pictures = look_ahead(named, LOOK, workers=1, total=None)
+    pictures = prefetch(named, LOOK, workers=1, total=None)
     next(pictures)
     (child,) = children()
     sizes = []
@@ -176,7 +176,7 @@ def test_few_bytes_of_very_many_pixels_take_the_room_of_one_picture() -> None:
     data = png(9400, 9400, idat=zlib.compress(bytes(9400 * 1176), 9))
     assert len(data) < 11_000
     before = psutil.Process().memory_info().rss
-    pictures = look_ahead(
+    pictures = prefetch(
         (Item(n, str(n), "bytes", data=data) for n in range(4)), LOOK, workers=1, total=None
     )
     assert codes([next(pictures)]) == [None]
@@ -192,7 +192,7 @@ def test_few_bytes_of_very_many_pixels_take_the_room_of_one_picture() -> None:
 
 
 def test_who_stops_early_leaves_no_process_behind() -> None:
-    pictures = look_ahead(items(5000), LOOK, workers=2, total=None)
+    pictures = prefetch(items(5000), LOOK, workers=2, total=None)
     next(pictures)
     assert len(children()) == 2
     started = time.perf_counter()
@@ -203,7 +203,7 @@ def test_who_stops_early_leaves_no_process_behind() -> None:
 
 def test_stopping_does_not_wait_for_a_picture_under_way() -> None:
     named = [Item(0, "a", "a"), Item(1, "hang", "x")]
-    pictures = look_ahead(named, pretend, workers=1, total=None)
+    pictures = prefetch(named, pretend, workers=1, total=None)
     next(pictures)
     started = time.perf_counter()
     pictures.close()
@@ -221,7 +221,7 @@ def test_no_more_is_read_ahead_than_the_bytes_allow() -> None:
 
     square_bytes = 16 * 16 * 3
     ahead = 10 * (len(PNG) + square_bytes)
-    pictures = look_ahead(counted(), LOOK, workers=2, total=None, ahead_bytes=ahead)
+    pictures = prefetch(counted(), LOOK, workers=2, total=None, ahead_bytes=ahead)
     for _ in range(5):
         next(pictures)
     time.sleep(0.3)
@@ -236,7 +236,7 @@ def test_a_picture_comes_out_before_the_next_path_came_in() -> None:
         yield items(1)[0]
         more.wait(20)
 
-    pictures = look_ahead(slowly(), LOOK, workers=1, total=None)
+    pictures = prefetch(slowly(), LOOK, workers=1, total=None)
     assert next(pictures).item.index == 0
     more.set()
     assert next(pictures, None) is None
@@ -247,7 +247,7 @@ def test_what_the_source_raises_comes_after_the_pictures_before_it() -> None:
         yield from items(3)
         raise ValueError("line 4")
 
-    pictures = look_ahead(broken(), LOOK, workers=2, total=None)
+    pictures = prefetch(broken(), LOOK, workers=2, total=None)
     assert [next(pictures).item.index for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="line 4"):
         next(pictures)
@@ -301,7 +301,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
 
 
 def test_ctrl_c_leaves_the_workers_to_their_parent() -> None:
-    pictures = look_ahead(items(300), LOOK, workers=1, total=None)
+    pictures = prefetch(items(300), LOOK, workers=1, total=None)
     first = next(pictures)
     (child,) = children()
     assert os.getpgid(child.pid) != os.getpgrp()

@@ -175,5 +175,5 @@ def finish(
     """Do what an answering command was asked to do, and end with its exit code."""
     from pgcli.cli.job import run
 
-    question = tasks.about(question, options.answering.region)
+    question = tasks.with_region(question, options.answering.region)
     raise typer.Exit(run.answer(sources, question, options, mask_decoder=mask_decoder))

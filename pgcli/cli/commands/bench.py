@@ -17,15 +17,15 @@ from pgcli.cli.ui.bench_report import show
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
 from pgcli.pipeline import run
-from pgcli.records import Answer, Item, DecodedImage, error_answer
-from pgcli.rows import Layout
+from pgcli.records import Answer, DecodedImage, Item, error_answer
+from pgcli.rows import RowSchema
 from pgcli.sinks import check_place
 from pgcli.sinks.jsonl import JsonLines
 from pgcli.sources import Reading, open_sources
 from pgcli.state.run_state import State
 from pgcli.state.write_errors import writing
 from pgcli.tasks import Question
-from pgcli.workers import look_ahead
+from pgcli.workers import prefetch
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import Engine
@@ -90,11 +90,11 @@ def answered(
     engine: Engine, files: Sequence[Path], question: Question, trial: Trial, output: Path
 ) -> list[Answer]:
     """Answer about files as a run does, workers and all, into JSON lines; the answers too."""
-    from pgcli.images import Limits, look
+    from pgcli.images import Limits, decode
 
     prompts = question.templates or ()
     items = (Item(n, str(f), str(f), path=str(f), prompts=prompts) for n, f in enumerate(files))
-    eye = partial(look, square=engine.square, limits=Limits())
+    eye = partial(decode, square=engine.square, limits=Limits())
     answers: list[Answer] = []
 
     def refuse(picture: DecodedImage, prompt: str) -> Answer:
@@ -103,12 +103,12 @@ def answered(
     def ask(stream: Iterable[tuple[int, DecodedImage]]) -> Iterator[tuple[int, Answer]]:
         return engine.ask(stream, question, trial=trial)
 
-    with State(output, overwrite=True) as state, JsonLines(state, Layout()) as sink:
+    with State(output, overwrite=True) as state, JsonLines(state, RowSchema()) as sink:
 
         def save(answer: Answer) -> None:
             sink.save(answer)
             answers.append(answer)
 
-        looking = partial(look_ahead, look=eye, workers=None, total=len(files))
+        looking = partial(prefetch, look=eye, workers=None, total=len(files))
         run(items, looking, ask, save, refuse, ledger=sink)
     return answers

@@ -29,7 +29,7 @@ from pgcli.views.gallery.page import page
 from pgcli.views.gallery.thumbnails import Copying, Entry, entry, file_name, side_for
 from pgcli.views.missing_images import Missing
 from pgcli.views.output_folder import write_below
-from pgcli.workers import FEW_PICTURES, look_ahead
+from pgcli.workers import FEW_PICTURES, prefetch
 
 HEAVY = 300 * 2**20  # bytes of a page that browsers open slowly
 NAMED = 3  # parts that a title names
@@ -104,7 +104,7 @@ def show(parts: Sequence[Part], asked: Asked, screen: Screen) -> None:
     by = "file" if parts[0].prompt is None else "prompt"
     about = {"beside": address(target, asked.assets), "by": by}
     search, total = asked.search(screen.say), len(cards.wanted)
-    looked: Any = look_ahead(
+    looked: Any = prefetch(
         located(cards.wanted, outputs, search),
         Copying(asked.side or side_for(total), Limits()),
         workers=workers(total),
@@ -169,7 +169,9 @@ def check_assets(folder: Path, *, overwrite: bool) -> None:
         folder.mkdir(exist_ok=True)
 
 
-def copies(pictures: Iterator[DecodedImage], assets: str | None, missing: Missing) -> Iterator[Entry]:
+def copies(
+    pictures: Iterator[DecodedImage], assets: str | None, missing: Missing
+) -> Iterator[Entry]:
     """What the page holds of each picture, those for the folder beside it written there."""
     for number, picture in enumerate(pictures):
         if picture.fault is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pgcli.cli.job.oom_notice import Shrinking
-from pgcli.cli.job.row_hooks import Beside
-from pgcli.cli.job.shutdown import Drain
+from pgcli.cli.job.row_hooks import RowHooks
+from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.ui.progress import Progress
-from pgcli.pipeline import Ledger, Tally, Tolerance
+from pgcli.pipeline import ErrorBudget, ResumeLog, Tally
 from pgcli.records import Answer, Item
 
 
@@ -19,8 +19,8 @@ class Watching:
         self,
         progress: Progress,
         shrinking: Shrinking,
-        tolerance: Tolerance,
-        drain: Drain,
+        tolerance: ErrorBudget,
+        drain: GracefulShutdown,
     ):
         self._progress = progress
         self._shrinking = shrinking
@@ -37,10 +37,10 @@ class Watching:
         return self._drain.asked()
 
 
-class Undrawn:
+class RowHook:
     """A ledger whose rows that are saved already are not drawn again."""
 
-    def __init__(self, ledger: Ledger, beside: Beside):
+    def __init__(self, ledger: ResumeLog, beside: RowHooks):
         self._ledger, self._beside = ledger, beside
         self.places = 0  # of the input that went by
         self.is_known, self.row, self.wait = ledger.is_known, ledger.row, ledger.wait

@@ -15,7 +15,7 @@ from pgcli.records import Answer, Item
 
 if TYPE_CHECKING:
     from pgcli.images import Limits
-    from pgcli.remote import Reach
+    from pgcli.remote import UrlReader
     from pgcli.views.terminal_image import Protocol
 
 
@@ -28,7 +28,7 @@ class NotInline(NotDrawing):
 class Inline(NotInline):
     """Remembers items till their rows come, and shows the picture of each, boxes and all."""
 
-    def __init__(self, protocol: Protocol, limits: Limits, reach: Reach | None = None):
+    def __init__(self, protocol: Protocol, limits: Limits, reach: UrlReader | None = None):
         self._protocol, self._limits, self._reach = protocol, limits, reach
         self._items = Remembered()
         self.above = self._above

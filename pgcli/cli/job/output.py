@@ -15,10 +15,10 @@ from pgcli.cli.job.plan import Plan
 from pgcli.cli.job.run_settings import settings_of
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import OutputExists, OutputFailed, UsageError
-from pgcli.pipeline import Ledger
+from pgcli.pipeline import ResumeLog
 from pgcli.records import Answer
 from pgcli.remote.addresses import without_user
-from pgcli.rows import Layout
+from pgcli.rows import RowSchema
 from pgcli.sinks import (
     Record,
     Sink,
@@ -54,7 +54,7 @@ class Output:
         return self.state is not None and self.state.is_old
 
     @property
-    def ledger(self) -> Ledger | None:
+    def ledger(self) -> ResumeLog | None:
         """What is there already, as the run asks it."""
         return None if self.state is None else cast(Record, self.sink)
 
@@ -120,9 +120,9 @@ def check_output(plan: Plan) -> Literal["stream"] | Written:
     return written_as
 
 
-def layout_of(plan: Plan) -> Layout:
+def layout_of(plan: Plan) -> RowSchema:
     """The columns of the plan's rows."""
-    return Layout(
+    return RowSchema(
         timing=not plan.options.output.no_timing,
         extras=plan.question.extra_columns,
         keep=plan.options.input.keep,
@@ -193,7 +193,7 @@ def insist_on_as_many(plan: Plan, output: Output, rows: int | None) -> None:
         )
 
 
-def nothing_left(plan: Plan, output: Output, screen: Screen) -> int:
+def already_complete(plan: Plan, output: Output, screen: Screen) -> int:
     """Say that all rows are there; the exit code is what the run that made them had.
 
     It may have been killed before it could give them their place. Raises OutputExists where they

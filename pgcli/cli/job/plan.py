@@ -14,9 +14,9 @@ from pgcli.cli.options import Model, Options
 from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.pipeline import first_rows, spread
 from pgcli.records import Item
-from pgcli.remote import Reach
+from pgcli.remote import UrlReader
 from pgcli.sources import Reading, Source, counts_of, open_sources
-from pgcli.sources.patterns import meant
+from pgcli.sources.patterns import expand_source
 from pgcli.state.shard import CHUNK_ROWS, Shard, shard
 from pgcli.tasks import Question, columns, insist_on_room, with_prompts
 
@@ -34,7 +34,7 @@ class Plan:
     source: Source
     options: Options
     mask_decoder: str | None = None
-    reach: Reach | None = None
+    reach: UrlReader | None = None
 
     @property
     def prompts(self) -> int:
@@ -106,7 +106,7 @@ class Plan:
         ]
 
 
-def made(
+def make_plan(
     names: Sequence[str], question: Question, options: Options, *, mask_decoder: str | None = None
 ) -> Plan:
     """The plan for these sources, opened and counted.
@@ -196,7 +196,7 @@ def spare_the_input(names: Sequence[str], output: str) -> None:
     if output == "-" or not os.path.exists(output):  # noqa: PTH110 - Path raises for a long name
         return
     for name in names:
-        for path in meant(name):
+        for path in expand_source(name):
             if Path(path).exists() and Path(path).samefile(output):
                 raise UsageError(
                     f"{output} is an input and would be overwritten", hint="choose another -o"
@@ -212,7 +212,7 @@ def too_many_for_demo(pictures: str) -> UsageError:
 
 
 @dataclass
-class Taste:
+class DemoLimit:
     """At most DEMO_PICTURES of the items; `exceeded` says, afterwards, whether there were more."""
 
     items: Iterable[Item]

@@ -12,7 +12,7 @@ from pgcli.cli.ui.console import Facts
 from pgcli.records import Answer, Item
 
 
-class Beside:
+class RowHooks:
     """All of them as one, by their names in the summary: told of every item and row."""
 
     def __init__(self, **parts: NotDrawing):

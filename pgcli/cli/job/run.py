@@ -15,29 +15,29 @@ from pgcli.checkpoints import files
 from pgcli.checkpoints.find import DEMO, FETCH_DECODER, Checkpoint, find
 from pgcli.cli.commands.info import check_revision, remark_idle_gpu
 from pgcli.cli.job import plan as plans
-from pgcli.cli.job.callbacks import Undrawn, Watching, standing
+from pgcli.cli.job.callbacks import RowHook, Watching, standing
 from pgcli.cli.job.draw.option import open_drawing
 from pgcli.cli.job.html_report import open_compared
 from pgcli.cli.job.inline import open_inline
 from pgcli.cli.job.oom_notice import Shrinking
-from pgcli.cli.job.output import Output, check_output, insist_on_as_many, nothing_left, opened
+from pgcli.cli.job.output import Output, already_complete, check_output, insist_on_as_many, opened
 from pgcli.cli.job.plan import Plan
-from pgcli.cli.job.row_hooks import Beside
-from pgcli.cli.job.run_settings import settings_of_model, told_of_run
-from pgcli.cli.job.shutdown import Drain, Stopped
+from pgcli.cli.job.row_hooks import RowHooks
+from pgcli.cli.job.run_settings import run_metadata, settings_of_model
+from pgcli.cli.job.shutdown import GracefulShutdown, Interrupted
 from pgcli.cli.job.sidecars import open_sidecars
 from pgcli.cli.options import Options
 from pgcli.cli.ui import summary
 from pgcli.cli.ui.console import Screen, is_terminal
 from pgcli.cli.ui.downloads import Downloads
 from pgcli.errors import NoInputError, OutputExists
-from pgcli.pipeline import Ask, Look, Tally, run
-from pgcli.records import Answer, Item, DecodedImage, error_answer
+from pgcli.pipeline import Ask, Decode, Tally, run
+from pgcli.records import Answer, DecodedImage, Item, error_answer
 from pgcli.tasks import Question, insist_on_room
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import Engine
-    from pgcli.images import Limits, Square
+    from pgcli.images import ImageSpec, Limits
 
 
 def answer(
@@ -54,7 +54,7 @@ def answer(
     began = perf_counter()
     screen = Screen(quiet=options.running.quiet)
     check_revision(options.model.model or DEMO, options.model.revision)
-    plan = plans.made(names, question, options, mask_decoder=mask_decoder)
+    plan = plans.make_plan(names, question, options, mask_decoder=mask_decoder)
     if options.running.dry_run or options.running.verbose:
         screen.table(plan.facts())
     if options.running.dry_run:
@@ -70,23 +70,23 @@ def answer(
     with opened(plan, screen, above=inline.above) as output:
         drawing = open_drawing(plan, limits(plan), screen.say, goes_on=output.goes_on)
         sidecars, compared = open_sidecars(plan), open_compared(plan, goes_on=output.goes_on)
-        beside = Beside(sidecars=sidecars, drawn=drawing, inline=inline, page=compared)
+        beside = RowHooks(sidecars=sidecars, drawn=drawing, inline=inline, page=compared)
         insist_on_as_many(plan, output, plan.rows)
         if output.rows == plan.rows and not output.retries:
-            code = nothing_left(plan, output, screen)
+            code = already_complete(plan, output, screen)
             compared.make(quiet=screen.quiet)
             return code
         remark(plan, screen)
         engine = open_engine(plan, screen)
         with screen.waiting("comparing the model's files"):
-            output.settle(settings_of_model(plan, engine), told_of_run(plan, engine))
+            output.settle(settings_of_model(plan, engine), run_metadata(plan, engine))
         loaded = perf_counter()
-        items = plans.Taste(plan.items()) if plan.takes_demo_unasked else plan.items()
+        items = plans.DemoLimit(plan.items()) if plan.takes_demo_unasked else plan.items()
         tally = answered(plan, engine, items, output, beside, screen)
     times = summary.Times(perf_counter() - began, loaded - began)
     summary.show(screen, plan, engine, tally, times, beside.facts())
     compared.make(quiet=screen.quiet)
-    if isinstance(items, plans.Taste) and items.exceeded:
+    if isinstance(items, plans.DemoLimit) and items.exceeded:
         raise plans.too_many_for_demo(f"more than {plans.DEMO_PICTURES} pictures")
     return 3 if tally.errors or output.errors else 0
 
@@ -143,7 +143,7 @@ def answered(
     engine: Engine,
     items: Iterable[Item],
     output: Output,
-    beside: Beside,
+    beside: RowHooks,
     screen: Screen,
 ) -> Tally:
     """Run, with the progress shown. A run cut short says what is left of it."""
@@ -157,7 +157,7 @@ def answered(
         beside.draw(answer)
         output.sink.save(answer)
 
-    drain = Drain(
+    drain = GracefulShutdown(
         partial(screen.say, "finishing what is under way; again to quit at once"),
         lambda: standing(progress, plan.rows, screen.say),
         pipes=plan.options.output.output == "-",
@@ -166,7 +166,7 @@ def answered(
     if output.state is not None:
         output.state.start(plan.rows, lambda: drain.paused_seconds)
     watching = Watching(progress, Shrinking(engine, screen.say, output.state), tolerance, drain)
-    undrawn = None if output.ledger is None else Undrawn(output.ledger, beside)
+    undrawn = None if output.ledger is None else RowHook(output.ledger, beside)
     try:
         with drain, progress, beside, output.sink:
             tally = run(
@@ -179,7 +179,7 @@ def answered(
                 watch=watching,
             )
             if drain.signum is not None:
-                raise Stopped(drain.signum)
+                raise Interrupted(drain.signum)
             tolerance.check_share(tally)
             if undrawn is not None:
                 insist_on_as_many(plan, output, undrawn.places)
@@ -189,18 +189,18 @@ def answered(
                     hint="pipe in a path or a JSON object on each line, or name a folder",
                 )
         if drain.signum is not None:  # it came when all was done
-            raise Stopped(drain.signum)
+            raise Interrupted(drain.signum)
         return tally
     except (BrokenPipeError, NoInputError, OutputExists):  # the same command would end so again
         raise
     except BaseException as problem:
-        if not (isinstance(problem, Stopped) and problem.signum == SIGPIPE):
+        if not (isinstance(problem, Interrupted) and problem.signum == SIGPIPE):
             rows = output.rows + progress.tally.rows
-            screen.say(summary.left_behind(plan.options.output.output, rows, output.state))
+            screen.say(summary.interrupted_notice(plan.options.output.output, rows, output.state))
         raise
 
 
-def look(plan: Plan, square: Square, stopped: Callable[[], bool], *, goes_on: bool) -> Look:
+def look(plan: Plan, square: ImageSpec, stopped: Callable[[], bool], *, goes_on: bool) -> Decode:
     """How pictures are looked at: ahead of the model, unless they are few.
 
     A run that goes on has another process look at any number: the one before it may have died of a
@@ -214,9 +214,9 @@ def look(plan: Plan, square: Square, stopped: Callable[[], bool], *, goes_on: bo
 
     chosen = plan.options.input
     square = replace(square, fast_decode=chosen.fast_decode)
-    eye = partial(images.look, square=square, limits=limits(plan))
+    eye = partial(images.decode, square=square, limits=limits(plan))
     return partial(
-        workers.look_ahead,
+        workers.prefetch,
         look=eye,
         workers=chosen.workers,
         total=None if goes_on or plan.reach else plan.pictures,

@@ -64,7 +64,7 @@ def settings_of_model(plan: Plan, engine: Engine) -> dict[str, object]:
     return {"model": engine.label, "checkpoint": checkpoint, "dtype": engine.dtype}
 
 
-def told_of_run(plan: Plan, engine: Engine) -> dict[str, object]:
+def run_metadata(plan: Plan, engine: Engine) -> dict[str, object]:
     """What rows do not depend on, or should not: where and when and from what they were made."""
     return {
         "sources": [encodable(without_user(name)) for name in plan.names],

@@ -18,7 +18,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE_SECONDS = 10.0
 
 
-class Stopped(BaseException):
+class Interrupted(BaseException):
     """Raised where the program happens to be. `signum` is what it must end by, once it is tidy."""
 
     def __init__(self, signum: int):
@@ -43,10 +43,11 @@ def signals_watched() -> Iterator[None]:
             signal.signal(signum, known)
 
 
-class Drain:
+class GracefulShutdown:
     """A block in which a signal asks for an end instead of bringing it: `signum` says which.
 
-    The same or another signal ends the process at once, and after GRACE_SECONDS Stopped is raised.
+    The same or another signal ends the process at once, and after GRACE_SECONDS Interrupted is
+    raised.
     Where rows go to a pipe, a reader that has gone asks for an end as well. `tell` is called once
     when a signal comes, `status` at each SIGUSR1, both in a thread of their own. `paused_seconds`
     is how long the process was stopped by Ctrl-Z.
@@ -91,7 +92,7 @@ class Drain:
 
     def _late(self, signum: int, frame: FrameType | None) -> None:
         assert self.signum is not None
-        raise Stopped(self.signum)
+        raise Interrupted(self.signum)
 
     def _pause(self, signum: int, frame: FrameType | None) -> None:
         began = perf_counter()
@@ -118,11 +119,11 @@ def reader_of_stdout() -> select.poll | None:
 
 @contextmanager
 def readers_watched() -> Iterator[None]:
-    """A block in which a pipe that nobody reads any more raises Stopped, as SIGPIPE would."""
+    """A block in which a pipe that nobody reads any more raises Interrupted, as SIGPIPE would."""
     try:
         yield
     except BrokenPipeError:
-        raise Stopped(signal.SIGPIPE) from None
+        raise Interrupted(signal.SIGPIPE) from None
 
 
 def end_by(signum: int) -> None:
@@ -155,4 +156,4 @@ def _go_on(signum: int, frame: FrameType | None) -> None:
 
 def _stop(signum: int, frame: FrameType | None) -> None:
     signal.signal(signum, signal.SIG_DFL)
-    raise Stopped(signum)
+    raise Interrupted(signum)

@@ -11,7 +11,7 @@ from pgcli.cli.options.shared import AllowPrivateHosts, AllowUrls, option
 from pgcli.sources.source_options import Reading
 
 if TYPE_CHECKING:
-    from pgcli.remote import Reach
+    from pgcli.remote import UrlReader
 
 _input = partial(option, "Input")
 
@@ -101,7 +101,7 @@ class Input:
     allow_private_hosts: AllowPrivateHosts = False
 
     @property
-    def reach(self) -> Reach | None:
+    def reach(self) -> UrlReader | None:
         """The way to addresses, if there is to be one."""
         from pgcli.remote import reach_if
 

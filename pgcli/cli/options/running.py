@@ -10,7 +10,7 @@ from pgcli.cli.options import values
 from pgcli.cli.options.shared import Debug, Quiet, option
 
 if TYPE_CHECKING:
-    from pgcli.pipeline.error_budget import Tolerance
+    from pgcli.pipeline.error_budget import ErrorBudget
 
 _running = partial(option, "Running")
 
@@ -51,9 +51,9 @@ class Running:
     debug: Debug = False
 
     @property
-    def tolerance(self) -> Tolerance:
+    def tolerance(self) -> ErrorBudget:
         """How many error rows are borne."""
-        from pgcli.pipeline.error_budget import Tolerance  # not for --help, which is to be quick
+        from pgcli.pipeline.error_budget import ErrorBudget  # not for --help, which is to be quick
 
         most, share = self.max_errors or (None, None)
-        return Tolerance(most=most, share=share, none=self.on_error == "stop")
+        return ErrorBudget(most=most, share=share, none=self.on_error == "stop")

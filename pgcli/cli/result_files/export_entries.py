@@ -17,7 +17,7 @@ from pgcli.images import Limits, Size, Unreadable, file_header, header
 from pgcli.images.decoder_warnings import silence_decoders
 from pgcli.printable import encodable
 from pgcli.records import Fault, Item
-from pgcli.remote import Reach
+from pgcli.remote import UrlReader
 from pgcli.sources.paths import leads_inside, real, scheme
 from pgcli.sources.source_options import IMAGE_ENDINGS
 from pgcli.views.exports.entry import Entry, Format, Row, Wanted, untouched
@@ -116,7 +116,7 @@ class Found:
     `size` is the width and height that it is to have; None where any will do.
     """
 
-    def __init__(self, item: Item, size: tuple[int, int] | None, reach: Reach | None):
+    def __init__(self, item: Item, size: tuple[int, int] | None, reach: UrlReader | None):
         self._item, self._size, self._reach = item, size, reach
 
     @cached_property

@@ -12,10 +12,10 @@ from typing import Any
 from pgcli.cli.result_files.reopen_input import items_again, told_in
 from pgcli.errors import PgcliError
 from pgcli.records import Fault, Item
-from pgcli.remote import Reach
+from pgcli.remote import UrlReader
 from pgcli.remote.addresses import path_of
 from pgcli.sources.paths import away, leads_inside, real, scheme
-from pgcli.sources.patterns import meant
+from pgcli.sources.patterns import expand_source
 from pgcli.sources.readers import READERS
 from pgcli.sources.source_options import IMAGE_ENDINGS
 from pgcli.state.atomic_file import got
@@ -52,7 +52,7 @@ class Search:
 
     tell: Tell
     images: str | None = None
-    reach: Reach | None = None
+    reach: UrlReader | None = None
     again: Again | None = None
 
     def hint(self, missing: Missing, moved: str = "") -> str:
@@ -94,7 +94,7 @@ class Places:
         for input in self._inputs:
             here = (source for source in input.sources if source != "-" and not scheme(source))
             for source in here:
-                yield from meant(os.path.join(input.begun_in, real(source)))  # noqa: PTH118
+                yield from expand_source(os.path.join(input.begun_in, real(source)))  # noqa: PTH118
 
     def item(self, number: int, one: Wanted) -> Item:
         """The picture as an item: its file, its address, its bytes, or why there is none."""

@@ -12,7 +12,7 @@ from typing import Any
 from pgcli.errors import UsageError
 from pgcli.pipeline import first_rows, spread
 from pgcli.records import Item
-from pgcli.remote import Reach, reach_if
+from pgcli.remote import UrlReader, reach_if
 from pgcli.sources import Reading, open_sources
 from pgcli.state.progress import is_count
 from pgcli.state.run_state import RUN, files_listed
@@ -23,7 +23,7 @@ Check = Callable[[Any], bool]
 
 
 def items_again(
-    output: Path, record: Mapping[str, Any], reach: Reach | None
+    output: Path, record: Mapping[str, Any], reach: UrlReader | None
 ) -> Iterator[Item] | None:
     """The items that a run's rows are of, read from its input again; None where that was a pipe.
 
@@ -118,7 +118,7 @@ WRITTEN: Mapping[str, Mapping[str, Check]] = {
 }
 
 
-def reach_of(record: Mapping[str, Any]) -> Reach | None:
+def reach_of(record: Mapping[str, Any]) -> UrlReader | None:
     """The way to addresses that a run had, if it had one."""
     told = told_in(record)
     return reach_if(

@@ -10,7 +10,7 @@ from typing import Any
 from pgcli.cli.result_files.image_locator import picture_of
 from pgcli.errors import UsageError
 from pgcli.records import BOX_TASKS, Rle
-from pgcli.rows import cleaned
+from pgcli.rows import json_safe
 from pgcli.views.exports.entry import Row, found_in
 
 NAMED = 5  # prompts that a message names
@@ -68,7 +68,7 @@ def surveyed(rows: Iterable[Row], prompt: str | None) -> Survey:
 
 def told(rows: Iterable[Row], prompt: str | None, found: Survey) -> Iterator[Row]:
     """The rows that are to be written, all of them counted and checked, in what UTF-8 can hold."""
-    for row in map(cleaned, rows):
+    for row in map(json_safe, rows):
         found.rows += 1
         if row["error"] is not None:
             found.errors += 1

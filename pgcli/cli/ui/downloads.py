@@ -18,7 +18,7 @@ from rich.progress import (
 from rich.progress import Progress as RichProgress
 
 from pgcli.checkpoints.hub.telling import Plan
-from pgcli.cli.job.shutdown import Stopped
+from pgcli.cli.job.shutdown import Interrupted
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.progress import NARROW
 
@@ -70,7 +70,7 @@ class Downloads:
     def __exit__(self, *problem: object) -> None:
         if self._drawn is not None:
             self._drawn.stop()
-        if self._plan is not None and isinstance(problem[1], Stopped):
+        if self._plan is not None and isinstance(problem[1], Interrupted):
             kept = decimal(self._plan.kept + self._arrived)
             self._screen.say(
                 f"stopped: {kept} of {decimal(self._plan.total)} are kept; the same command goes "

@@ -145,7 +145,7 @@ def retry(words: Sequence[str]) -> str:
     return command
 
 
-def left_behind(output: str, count: int, state: State | None) -> str:
+def interrupted_notice(output: str, count: int, state: State | None) -> str:
     """What there is of a run that was cut short, and how to go on."""
     rows = f"{count:,} row{'s' * (count != 1)}"
     if output == "-":

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pgcli.model.gemma import MLP as GatedMLP
-from pgcli.model.gemma import Heads
 from pgcli.model.gemma import Layer as DecoderLayer
+from pgcli.model.gemma import QKVProjection
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import MLP
 from pgcli.model.siglip import Layer as VisionLayer
@@ -141,7 +141,7 @@ class ReadyGatedMLP(nn.Module):
 class ReadyHeads(nn.Module):
     """Queries, keys and values; in two products where the last layer wants few queries."""
 
-    def __init__(self, heads: Heads, make: Make, *, parted: bool):
+    def __init__(self, heads: QKVProjection, make: Make, *, parted: bool):
         super().__init__()
         parts = torch.split_with_sizes(heads.weight, heads.parts) if parted else [heads.weight]
         self._products = [make(part, None) for part in parts]

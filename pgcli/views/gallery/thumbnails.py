@@ -11,7 +11,7 @@ import numpy as np
 
 from pgcli.images import Limits, Unreadable, reduced
 from pgcli.printable import printable
-from pgcli.records import Item, DecodedImage
+from pgcli.records import DecodedImage, Item
 
 QUALITY = 82
 EFFORT = 2  # of 6: twice as fast as Pillow's own 4, and a few percent larger

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pgcli.images import Limits, Unreadable
 from pgcli.images.files import checked, read
 from pgcli.records import Item
-from pgcli.remote import Reach, Unreachable
+from pgcli.remote import Unreachable, UrlReader
 from pgcli.sources.paths import scheme
 
 
-def original(item: Item, limits: Limits, reach: Reach | None) -> bytes:
+def original(item: Item, limits: Limits, reach: UrlReader | None) -> bytes:
     """The item's bytes, out of itself, a file or an address. Raises `Unreadable`."""
     if item.fault is not None:
         raise Unreadable(item.fault)

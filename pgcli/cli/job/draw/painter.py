@@ -18,7 +18,7 @@ from pgcli.images import Limits, Unreadable, upright
 from pgcli.images.decoder_warnings import silence_decoders
 from pgcli.images.formats import recognised
 from pgcli.records import BOX_TASKS, Answer, Item
-from pgcli.remote import Reach
+from pgcli.remote import UrlReader
 from pgcli.sources.paths import leads_inside
 from pgcli.views.colours import Colours
 from pgcli.views.formats import ENDINGS, Original, encoded, original_of, writable_endings
@@ -73,7 +73,7 @@ class Drawing(NotDrawing):
         *,
         asked: Iterable[str] = (),
         limits: Limits | None = None,
-        reach: Reach | None = None,
+        reach: UrlReader | None = None,
         tell: Callable[[str], None],
     ):
         self._folder = folder

@@ -13,7 +13,7 @@ from pgcli.cli.result_files.image_locator import Places, Search, picture_of, wan
 from pgcli.errors import UsageError
 from pgcli.records import EXTRA_COLUMNS, Answer, Item, Mask
 from pgcli.rle import spans
-from pgcli.rows import Layout, completed
+from pgcli.rows import RowSchema, completed
 from pgcli.views.gallery.sanitize import box
 
 Row = Mapping[str, Any]
@@ -43,7 +43,7 @@ def answer(output: Path, row: Row) -> Answer:
     """The row's answer, with those of its boxes and masks that can be painted."""
     boxes = [one for one in row["boxes"] or () if box(one) and isinstance(one.get("label"), str)]
     try:
-        made = Layout(extras=tuple(name for name in EXTRA_COLUMNS if name in row)).answer(
+        made = RowSchema(extras=tuple(name for name in EXTRA_COLUMNS if name in row)).answer(
             completed({**row, "boxes": boxes})
         )
     except (ValueError, TypeError) as problem:
