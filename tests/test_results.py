@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import builtins
-import dataclasses
 import io
-import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -17,19 +15,19 @@ from typing import Any
 import numpy
 import pandas
 import polars
-import pycocotools.mask
 import pytest
 from PIL import Image
 
 import pgcli
 from pgcli.errors import UsageError
-from pgcli.records import Answer, Choice, Mask, Rle
+from pgcli.records import Choice, Mask, Rle
 from pgcli.rle import encode
 from pgcli.rows import RowSchema
 from pgcli.sinks.schema import TYPES
-from tests.sinks.test_sinks import BOX, answer, refused
+from tests.support.answers import BOX, answer, refused
 from tests.support.exporting import box, captioned, detected, pictures, saved
 from tests.support.saving import saving
+from tests.support.supervision_lines import detections
 
 PLACES = ["rows.jsonl", "rows.parquet", "rows/"]
 ANSWERS = [
@@ -286,13 +284,3 @@ def test_the_lines_to_supervision_give_the_answer_s_masks_where_each_box_has_one
 def Detections(xyxy: Any, **given: Any) -> SimpleNamespace:
     """What supervision is given."""
     return SimpleNamespace(xyxy=xyxy, **given)
-
-
-def detections(supervision: Any, row: Answer) -> Any:
-    """What the lines of docs/outputs.md make of an answer."""
-    text = (Path(__file__).parents[1] / "docs" / "outputs.md").read_text(encoding="utf-8")
-    (lines,) = re.findall(r"```python\n(boxes = .*?)```", text, flags=re.DOTALL)
-    made: dict[str, Any] = {"answer": row, "np": numpy, "sv": supervision}
-    made |= {"labels": ["dog", "red car"], "pycocotools": pycocotools, "dataclasses": dataclasses}
-    exec(lines, made)
-    return made["detections"]

@@ -23,7 +23,7 @@ from pgcli.cli.job import run as ask
 from pgcli.errors import ManifestError, PgcliError
 from tests.support import pretend
 from tests.support.awkward import drawing
-from tests.system.test_signals import heed_signals
+from tests.support.runs import heed_signals
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "images"

@@ -1,13 +1,9 @@
 """What a person sees: a bar and a table on a terminal, plain lines in a log."""
 
-import fcntl
 import os
-import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +18,7 @@ from pgcli.cli.ui.console import Screen, grid
 from pgcli.pipeline import Tally
 from pgcli.state.run_state import State
 from tests.support import pretend
+from tests.support.terminal import on_terminal
 
 ROOT = Path(__file__).parents[2]
 PRETEND = [sys.executable, str(ROOT / "tests" / "support" / "pretend.py")]
@@ -35,38 +32,6 @@ def pictures(tmp_path):
         Image.new("RGB", (40, 30), "red").save(tmp_path / f"picture-{number:02}.png")
     (tmp_path / "broken.png").write_text("no")
     return tmp_path
-
-
-def on_terminal(*arguments, columns=80, stdout=None, program=PRETEND, **environment):
-    """All that a run writes to a terminal of so many columns."""
-    terminal, other_end = pty.openpty()
-    fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TERM")
-    }
-    environment = {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **environment}
-    run = subprocess.Popen(
-        [*program, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        stdout=other_end if stdout is None else stdout,
-        stderr=other_end,
-        env=kept | environment,
-    )
-    os.close(other_end)
-    shown = b""
-    while True:
-        try:
-            chunk = os.read(terminal, 65536)
-        except OSError:  # Linux's way to say that nobody has the other end any more
-            chunk = b""
-        if not chunk:
-            break
-        shown += chunk
-    os.close(terminal)
-    run.wait(timeout=60)
-    return shown.decode()
 
 
 def lines(shown):

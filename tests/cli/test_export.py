@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pgcli.views.exports import FORMATS
-from tests.sinks.test_sinks import answer
+from tests.support.answers import answer
 from tests.support.exporting import box, captioned, detected, exported, of, pictures, row, saved
 from tests.support.saving import saving
 

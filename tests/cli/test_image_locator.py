@@ -25,9 +25,9 @@ from pgcli.sources.readers import tar as tars
 from tests.support import pretend
 from tests.support.awkward import chunk, encoded, make
 from tests.support.misbehaving import Server
+from tests.support.parsed_page import content, copy
+from tests.support.runs import MANY, ROWS, finished, started, wait_until
 from tests.support.stores import S3, served
-from tests.system.test_signals import MANY, ROWS, finished, started, wait_until
-from tests.views.test_gallery import content, copy
 
 Capture = pytest.CaptureFixture[str]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.test_signals import EXAMPLES, finished, started
+from tests.support.runs import EXAMPLES, finished, started
 
 PICTURE = (EXAMPLES / "one.png").read_bytes()
 

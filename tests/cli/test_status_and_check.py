@@ -16,7 +16,7 @@ from pgcli.cli.app import main
 from pgcli.errors import UsageError
 from pgcli.state import run_log as diaries
 from pgcli.state.shard import Shard, shard
-from tests.system.test_signals import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
+from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
 
 LINES = 12
 

@@ -17,8 +17,9 @@ from pgcli.checkpoints.hub.telling import Bar, Plan
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.sanitize_logs import asides_tamed
 from pgcli.printable import HOSTILE as STEERING
-from tests.cli.test_console import ROOT, on_terminal
 from tests.support.hub_server import Hub
+from tests.support.runs import ROOT
+from tests.support.terminal import on_terminal
 
 #: What a clipboard is set by, a screen cleared, text turned round, a line forged, Rich upset.
 HOSTILE = "a[/bold]\x1b]52;c;aGk\x07\x1b[2J\x9b2J\u202e\nforged"

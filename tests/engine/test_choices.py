@@ -30,8 +30,8 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.records import DecodedImage, Item
 from pgcli.training.lessons import exam
 from pgcli.training.scenes import EXAM_SEEDS, Scene
-from tests.engine.test_generate import Clock
 from tests.support.awkward import drawing, encoded
+from tests.support.clock import Clock
 from tests.support.drawn import seen
 from tests.support.random_weights import normal
 from tests.support.tiny import PATCHES, RESOLUTION

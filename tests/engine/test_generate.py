@@ -21,6 +21,7 @@ from pgcli.engine.sampling import GREEDY, Sampling
 from pgcli.engine.tokens import left_pad
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma, make_masks
+from tests.support.clock import Clock
 from tests.support.random_weights import normal
 from tests.support.tiny import PATCHES
 
@@ -215,20 +216,6 @@ def test_padding_reaches_the_model_as_padding() -> None:
 
 
 # --- what it cost
-
-
-class Clock:
-    """A watch on which every pass takes ten milliseconds."""
-
-    def __init__(self, device: torch.device):
-        self.now = 0.0
-
-    def mark(self) -> float:
-        self.now += 10
-        return self.now
-
-    def between(self, first: float, second: float) -> float:
-        return second - first
 
 
 def test_a_passs_time_is_divided_over_the_rows_alive_in_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from pgcli.images import FORMATS, ImageSpec, Limits, decode, file_header, files,
 from pgcli.records import DecodedImage, Fault, Item
 from pgcli.sources import open_sources
 from tests.support import awkward
-from tests.support.awkward import drawing, encoded, png
+from tests.support.awkward import drawing, encoded, noisy, png
 
 LIMITS = Limits()
 SQUARE = ImageSpec(28)
@@ -602,17 +602,6 @@ def test_too_little_memory_is_an_error_row(monkeypatch: pytest.MonkeyPatch) -> N
     picture = seen(encoded(drawing(), "PNG"))
     assert picture.fault is not None
     assert (picture.fault.code, picture.width) == ("decode_failed", 40)
-
-
-def noisy() -> dict[str, bytes]:
-    """Files over which libtiff, Pillow's log and Pillow's warnings each have something to say."""
-    samples = struct.pack("<HHII", 277, 3, 1, 3)
-    tiff, lzw = encoded(drawing(), "TIFF"), encoded(drawing(), "TIFF", compression="tiff_lzw")
-    return {
-        "libtiff": lzw[:8] + b"\xff" * 400 + lzw[408:],
-        "log": tiff.replace(samples, struct.pack("<HHII", 277, 3, 1, 26_627)),
-        "warning": encoded(drawing(), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\0\0"),
-    }
 
 
 LOOK_AT_FILES = """

@@ -16,7 +16,7 @@ from pgcli.printable import printable
 from pgcli.records import COLUMNS, EXTRA_COLUMNS, Choice, Mask, Rle
 from pgcli.rows import RowSchema
 from pgcli.views.exports import FORMATS
-from tests.sinks.test_sinks import BOX, answer, refused
+from tests.support.answers import BOX, answer, refused
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

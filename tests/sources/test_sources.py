@@ -22,9 +22,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
-from pgcli.records import Item
 from pgcli.sources import Reading, open_sources
 from tests.support.awkward import unprivileged
+from tests.support.items import faults, ids, items
 
 ADDRESSES = ["http://x/a.jpg", "s3://b/k", "HTTPS://x", "data:image/png,x"]
 ADDRESSES += ["http://169.254.169.254/latest/meta-data/", "gs://b/k", "hf://datasets/x", "ftp://x"]
@@ -41,25 +41,6 @@ def touch(*names: str) -> None:
     for name in names:
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_bytes(b"x")
-
-
-def items(*sources: str, reading: Reading | None = None) -> list[Item]:
-    source = open_sources(sources, reading or Reading())
-    found = list(source)
-    assert [item.index for item in found] == list(range(len(found)))
-    if "-" not in sources:
-        assert list(source) == found
-        assert source.total == len(found)
-    return found
-
-
-def ids(*sources: str, reading: Reading | None = None) -> list[str]:
-    return [item.id for item in items(*sources, reading=reading)]
-
-
-def faults(*sources: str, reading: Reading | None = None) -> list[str | None]:
-    found = items(*sources, reading=reading)
-    return [item.fault.code if item.fault else None for item in found]
 
 
 def json_lines(*rows: dict[str, Any], name: str = "m.jsonl") -> str:

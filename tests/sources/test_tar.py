@@ -22,8 +22,8 @@ from pgcli.images import ImageSpec, Limits, decode
 from pgcli.sources import Reading, open_sources
 from pgcli.sources.readers.reader import Manifest
 from pgcli.sources.readers.tar import TAR
-from tests.sources.test_sources import faults, ids, items
 from tests.support.awkward import drawing, encoded
+from tests.support.items import faults, ids, items
 
 JPEG, PNG = encoded(drawing(), "JPEG"), encoded(drawing(), "PNG")
 

@@ -263,3 +263,14 @@ def _no_plain_files(folder: Path) -> dict[str, str | None]:
         (folder / "locked.png").chmod(0)
         fates["locked.png"] = "permission_denied"
     return fates
+
+
+def noisy() -> dict[str, bytes]:
+    """Files over which libtiff, Pillow's log and Pillow's warnings each have something to say."""
+    samples = struct.pack("<HHII", 277, 3, 1, 3)
+    tiff, lzw = encoded(drawing(), "TIFF"), encoded(drawing(), "TIFF", compression="tiff_lzw")
+    return {
+        "libtiff": lzw[:8] + b"\xff" * 400 + lzw[408:],
+        "log": tiff.replace(samples, struct.pack("<HHII", 277, 3, 1, 26_627)),
+        "warning": encoded(drawing(), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\0\0"),
+    }

@@ -15,7 +15,7 @@ from pgcli.cli.app import main
 from pgcli.records import Mask
 from pgcli.rle import encode
 from pgcli.rows import RowSchema
-from tests.sinks.test_sinks import BOX, answer, refused
+from tests.support.answers import BOX, answer, refused
 
 #: Two things in the first picture, nothing in the second, one in the third; no other is as wide.
 SIZES = {"a.png": (64, 48), "b.jpg": (40, 40), "sub/c.png": (30, 60)}
@@ -119,3 +119,21 @@ def exported(
     out, err = capsys.readouterr()
     assert out == ""
     return code, err
+
+
+def loaded(folder: Path, cache: Path) -> Any:
+    datasets = pytest.importorskip("datasets", reason="a development dependency")
+    return datasets.load_dataset(
+        "imagefolder", data_dir=str(folder), cache_dir=str(cache), split="train"
+    )
+
+
+FOLDERS = ["images/a.png", "x/images/y/b.png", "images/images/c.png", "images.png"]
+
+
+FOLDERS += [".hidden/d.png", ".e.png", "labels/f.png"]
+
+
+def overlap(one: numpy.ndarray, other: numpy.ndarray) -> float:
+    """Intersection over union."""
+    return float((one & other).sum() / (one | other).sum())

@@ -20,8 +20,8 @@ from PIL import Image
 
 from pgcli.records import COLUMNS, TIMING_COLUMNS
 from pgcli.sources import open_sources
-from tests.images.test_images import noisy
 from tests.support import awkward
+from tests.support.awkward import noisy
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "examples" / "images"

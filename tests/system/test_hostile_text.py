@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgcli.sources import open_sources
-from tests.cli.test_console import PRETEND, ROOT, on_terminal
 from tests.support.awkward import AWKWARD_NAMES, drawing
+from tests.support.runs import PRETEND, ROOT
+from tests.support.terminal import on_terminal
 
 CAPTIONS = (
     "two\nlines",

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from tests.system.test_signals import (
+from tests.support.runs import (
     EXAMPLES,
     MANY,
     PRETEND,

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests.support.exporting import box, exported, row, saved
-from tests.views.test_exports import loaded
+from tests.support.exporting import FOLDERS, box, exported, loaded, row, saved
 
 Capture = pytest.CaptureFixture[str]
 
@@ -107,9 +106,6 @@ def test_pictures_stay_recognisable_and_other_names_than_their_own_are_told(
 
 
 # --- YOLO
-
-FOLDERS = ["images/a.png", "x/images/y/b.png", "images/images/c.png", "images.png"]
-FOLDERS += [".hidden/d.png", ".e.png", "labels/f.png"]
 
 
 def test_no_folder_of_yolo_s_images_is_called_images_or_hidden_and_that_is_told(

@@ -18,18 +18,18 @@ import pytest
 from pgcli.rle import encode
 from pgcli.views.exports.brush import brush
 from tests.support.exporting import (
+    FOLDERS,
     SIZES,
     captioned,
     exported,
+    overlap,
     pictures,
     plain,
     saved,
     segmented,
     shape,
 )
-from tests.test_results import detections
-from tests.views.test_export_names import FOLDERS
-from tests.views.test_mask_exports import overlap
+from tests.support.supervision_lines import detections
 
 Capture = pytest.CaptureFixture[str]
 HEAVY = "weighs hundreds of megabytes: tried in an environment of its own"
@@ -254,7 +254,7 @@ def test_supervision_reads_coco_and_yolo_with_masks(
 def test_supervision_takes_what_the_page_s_lines_give_it() -> None:
     supervision = pytest.importorskip("supervision", reason=HEAVY)
     from pgcli.records import Mask
-    from tests.sinks.test_sinks import BOX, answer
+    from tests.support.answers import BOX, answer
 
     grid = shape(30, 40)
     mask = Mask((0,) * 16, encode(grid))

@@ -6,7 +6,6 @@ import csv
 import json
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy
 import pandas
@@ -21,6 +20,7 @@ from tests.support.exporting import (
     captioned,
     detected,
     exported,
+    loaded,
     of,
     pictures,
     plain,
@@ -277,13 +277,6 @@ def test_label_studio_takes_texts_of_several_prompts(
 
 
 # --- datasets
-
-
-def loaded(folder: Path, cache: Path) -> Any:
-    datasets = pytest.importorskip("datasets", reason="a development dependency")
-    return datasets.load_dataset(
-        "imagefolder", data_dir=str(folder), cache_dir=str(cache), split="train"
-    )
 
 
 @pytest.mark.parametrize("how", ["link", "copy"])

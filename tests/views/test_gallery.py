@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tarfile
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from hashlib import sha256
-from html.parser import HTMLParser
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
@@ -28,41 +27,8 @@ from pgcli.views.gallery.outlines import outline
 from pgcli.views.gallery.page import inert, page
 from pgcli.views.gallery.thumbnails import Copying, side_for
 from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row, saved
-from tests.system.test_signals import EXAMPLES, MANY, ROWS, finished, started, wait_until
-
-
-class Parsed(HTMLParser):
-    """A page as a browser reads it: its tags with the names of their attributes, and its texts."""
-
-    def __init__(self, text: str):
-        super().__init__(convert_charrefs=True)
-        self.tags: list[tuple[str, tuple[str, ...]]] = []
-        self.attributes: list[dict[str, str | None]] = []
-        self.texts: list[str] = []
-        self.is_within = False
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, tuple(name for name, _ in attrs)))
-        self.attributes.append(dict(attrs))
-        self.texts.append("")
-        self.is_within = True
-
-    def handle_endtag(self, tag: str) -> None:
-        self.is_within = False
-
-    def handle_data(self, data: str) -> None:
-        if self.is_within:
-            self.texts[-1] += data
-
-    def named(self, name: str) -> Any:
-        """The JSON of the script of that name."""
-        return next(
-            json.loads(text)
-            for text, attributes in zip(self.texts, self.attributes, strict=True)
-            if attributes.get("id") == name
-        )
+from tests.support.parsed_page import Parsed, content, copy
+from tests.support.runs import EXAMPLES, MANY, ROWS, finished, started, wait_until
 
 
 def made(rows: list[dict[str, Any]], title: str = "rows", name: str = "rows.jsonl") -> str:
@@ -74,15 +40,6 @@ def made(rows: list[dict[str, Any]], title: str = "rows", name: str = "rows.json
 
 def viewed(*arguments: object) -> int:
     return main(["view", *map(str, arguments)])
-
-
-def content(file: Path) -> Parsed:
-    return Parsed(file.read_text(encoding="utf-8"))
-
-
-def copy(parsed: Parsed, number: int) -> Image.Image:
-    entry = parsed.named(f"pictures-{number // 24}")[number % 24]
-    return Image.open(BytesIO(b64decode(entry[0])))
 
 
 @pytest.fixture

@@ -19,7 +19,16 @@ from pgcli.rle import decode, encode
 from pgcli.views.exports.brush import brush
 from pgcli.views.exports.mask_contours import corners, loops, rows
 from pgcli.views.exports.polygons import MOST_TRIED, polygon, smoothed
-from tests.support.exporting import SIZES, exported, pictures, plain, saved, segmented, shape
+from tests.support.exporting import (
+    SIZES,
+    exported,
+    overlap,
+    pictures,
+    plain,
+    saved,
+    segmented,
+    shape,
+)
 
 Capture = pytest.CaptureFixture[str]
 FINE = 8  # pixels a side that PIL paints for each of the picture's
@@ -57,11 +66,6 @@ def held(points_n2: numpy.ndarray, height: int, width: int) -> numpy.ndarray:
         at = x[passes] + share * (next_x - x)[passes]
         found[row] = (at[:, None] < numpy.arange(width) + 0.5).sum(axis=0) % 2
     return found
-
-
-def overlap(one: numpy.ndarray, other: numpy.ndarray) -> float:
-    """Intersection over union."""
-    return float((one & other).sum() / (one | other).sum())
 
 
 def spelled(number: int) -> str:

@@ -1,0 +1,42 @@
+"""A run on a pseudo-terminal."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import termios
+
+from tests.support.runs import PRETEND, ROOT
+
+
+def on_terminal(*arguments, columns=80, stdout=None, program=PRETEND, **environment):
+    """All that a run writes to a terminal of so many columns."""
+    terminal, other_end = pty.openpty()
+    fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TERM")
+    }
+    environment = {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **environment}
+    run = subprocess.Popen(
+        [*program, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=other_end if stdout is None else stdout,
+        stderr=other_end,
+        env=kept | environment,
+    )
+    os.close(other_end)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(terminal, 65536)
+        except OSError:  # Linux's way to say that nobody has the other end any more
+            chunk = b""
+        if not chunk:
+            break
+        shown += chunk
+    os.close(terminal)
+    run.wait(timeout=60)
+    return shown.decode()
