@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 
 class Clock:
     """A watch on which every pass takes ten milliseconds."""
