@@ -15,11 +15,11 @@ from pgcli import __version__
 from pgcli.cli import config as settings
 from pgcli.cli.commands import answering, inspecting, results, sharing
 from pgcli.cli.job import shutdown
-from pgcli.cli.options import Session
-from pgcli.cli.program import Program, app
+from pgcli.cli.options import DebugState
+from pgcli.cli.program import PgcliGroup, app
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.sanitize_logs import asides_tamed
-from pgcli.cli.usage_errors import in_our_words
+from pgcli.cli.usage_errors import to_usage_error
 from pgcli.errors import OutputFailed, PgcliError
 from pgcli.printable import printable
 
@@ -27,9 +27,9 @@ from pgcli.printable import printable
 __all__ = ["answering", "app", "inspecting", "main", "results", "sharing"]
 
 #: What the system answers where an open file takes no more.
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+STDOUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 COMPLETE = "_PGCLI_COMPLETE"  # asks Typer for completions, and is repeated by it where it is wrong
-SHORT = 3  # how many calls a traceback shows without --debug, the last ones
+TRACEBACK_CALLS = 3  # how many calls a traceback shows without --debug, the last ones
 
 
 def show_version(wanted: bool) -> None:
@@ -66,10 +66,10 @@ def pgcli(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit
-    assert isinstance(context.command, Program)
+    assert isinstance(context.command, PgcliGroup)
     if context.invoked_subcommand != "doctor":  # which names what is wrong with the file
-        settable = settings.known(context.command.commands)
-        context.default_map = settings.read(settings.file(), settable)
+        settable = settings.settable_options(context.command.commands)
+        context.default_map = settings.read_config(settings.config_path(), settable)
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -81,43 +81,43 @@ def main(args: Sequence[str] | None = None) -> int:
     shutdown.fill_closed()
     try:
         with shutdown.signals_watched(), shutdown.readers_watched(), asides_tamed():
-            return outcome(args)
+            return exit_code(args)
     except shutdown.Interrupted as stop:
         shutdown.end_by(stop.signum)
         raise
 
 
-def outcome(args: Sequence[str] | None) -> int:
+def exit_code(args: Sequence[str] | None) -> int:
     """The exit code of a command line: the one place where errors become codes and messages."""
-    session = Session()
+    session = DebugState()
     if COMPLETE in os.environ:
         os.environ[COMPLETE] = printable(os.environ[COMPLETE])
     try:
         return int(app(args, prog_name="pgcli", standalone_mode=False, obj=session) or 0)
     except typer.TyperException as problem:
-        said = in_our_words(problem, sys.argv[1:] if args is None else args)
-        return known(said.with_traceback(problem.__traceback__), session)
+        said = to_usage_error(problem, sys.argv[1:] if args is None else args)
+        return report_error(said.with_traceback(problem.__traceback__), session)
     except PgcliError as problem:
-        return known(problem, session)
+        return report_error(problem, session)
     except BrokenPipeError:
         raise
     except OSError as problem:
         # where rows and files are written this is said already: it is standard output that is full
-        if problem.errno not in FULL or problem.filename is not None:
-            return unexpected(problem, session)
+        if problem.errno not in STDOUT_ERRNOS or problem.filename is not None:
+            return report_bug(problem, session)
         failed = OutputFailed(
             f"cannot write standard output: {problem.strerror}",
             hint="make room or mend the place that it goes to",
         )
-        return known(failed, session)
+        return report_error(failed, session)
     except Exception as bug:  # noqa: BLE001 - whatever else goes wrong is a bug, and said to be one
-        return unexpected(bug, session)
+        return report_bug(bug, session)
 
 
-def unexpected(bug: Exception, session: Session) -> int:
+def report_bug(bug: Exception, session: DebugState) -> int:
     """Show a bug with its traceback, and return its exit code."""
     screen = Screen()
-    short = None if session.debug else -SHORT
+    short = None if session.debug else -TRACEBACK_CALLS
     screen.trace(traceback.format_exception(bug, limit=short, chain=session.debug))
     screen.problem(
         f"unexpected {type(bug).__name__}: {bug}",
@@ -126,7 +126,7 @@ def unexpected(bug: Exception, session: Session) -> int:
     return 1
 
 
-def known(problem: PgcliError, session: Session) -> int:
+def report_error(problem: PgcliError, session: DebugState) -> int:
     """Show a problem that has a remedy, and return its exit code."""
     screen = Screen()
     if session.debug:

@@ -15,18 +15,18 @@ import typer
 from pgcli.errors import UsageError
 
 #: What may be set, by the command's name and then by the key in the file.
-Known = Mapping[str, Mapping[str, "Setting"]]
+Known = Mapping[str, Mapping[str, "ConfigOption"]]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ConfigOption:
     """An option that the file may set: its parameter, and whether it is on or off."""
 
     parameter: str
     is_flag: bool
 
 
-class Entry(NamedTuple):
+class ConfigEntry(NamedTuple):
     """A line of the file: its full key, the commands it is meant for, the option and its value."""
 
     key: str
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
     value: object
 
 
-def file() -> Path:
+def config_path() -> Path:
     """Where the configuration file is, if there is one: `~/.config/pgcli/config.toml` on Linux."""
     folder = Path(typer.get_app_dir("pgcli"))
     if not folder.is_absolute():  # an empty or relative XDG_CONFIG_HOME counts for nothing
@@ -43,11 +43,11 @@ def file() -> Path:
     return folder / "config.toml"
 
 
-def known(commands: Mapping[str, Any]) -> Known:
+def settable_options(commands: Mapping[str, Any]) -> Known:
     """What may be set for these commands of Typer's: what the environment may set too."""
     return {
         name: {
-            max(param.opts, key=len).removeprefix("--"): Setting(
+            max(param.opts, key=len).removeprefix("--"): ConfigOption(
                 param.name, is_flag=getattr(param, "is_flag", False)
             )
             for param in command.params
@@ -57,7 +57,7 @@ def known(commands: Mapping[str, Any]) -> Known:
     }
 
 
-def read(file: Path, known: Known) -> dict[str, dict[str, object]]:
+def read_config(file: Path, known: Known) -> dict[str, dict[str, object]]:
     """Command -> parameter -> value, as the file sets them; nothing where there is no file.
 
     Keys at the top hold for every command that has the option, those in a command's table for it
@@ -82,19 +82,21 @@ def _table(file: Path) -> dict[str, object]:
         raise UsageError(f"{file} cannot be read: {problem}", hint="mend or remove it") from problem
 
 
-def _entries(table: Mapping[str, object], known: Known) -> Iterator[Entry]:
+def _entries(table: Mapping[str, object], known: Known) -> Iterator[ConfigEntry]:
     for key, value in table.items():
         if key in known and isinstance(value, dict):
-            yield from (Entry(f"{key}.{name}", (key,), name, own) for name, own in value.items())
+            yield from (
+                ConfigEntry(f"{key}.{name}", (key,), name, own) for name, own in value.items()
+            )
         else:
-            yield Entry(key, tuple(known), key, value)
+            yield ConfigEntry(key, tuple(known), key, value)
 
 
-def _is_narrow(entry: Entry) -> bool:
+def _is_narrow(entry: ConfigEntry) -> bool:
     return len(entry.commands) == 1
 
 
-def _set(file: Path, key: str, setting: Setting, value: object) -> dict[str, object]:
+def _set(file: Path, key: str, setting: ConfigOption, value: object) -> dict[str, object]:
     """The value as the command line would have it: text, or true and false for a flag."""
     if isinstance(value, bool) == setting.is_flag and isinstance(value, str | int | float):
         return {setting.parameter: value if setting.is_flag else str(value)}

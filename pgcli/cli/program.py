@@ -15,7 +15,7 @@ from pgcli.cli.options import Options
 from pgcli.printable import printable
 
 
-class Flags:
+class FlagHelp:
     """Leaves out the `<bool>` that Typer's help writes beside what is on or off."""
 
     def get_params(self, context: Any) -> Any:
@@ -26,7 +26,7 @@ class Flags:
         return params
 
 
-class Command(Flags, TyperCommand):
+class PgcliCommand(FlagHelp, TyperCommand):
     """One command. Its `--help` stands with the other options, not in a panel of its own.
 
     `epilog` has its examples, a line each, which are shown before the options.
@@ -60,7 +60,7 @@ class Command(Flags, TyperCommand):
         super().format_help(context, formatter)
 
 
-class Program(Flags, TyperGroup):
+class PgcliGroup(FlagHelp, TyperGroup):
     """The commands together. Typer would end with 1 where the reader of a pipe has gone."""
 
     def invoke(self, context: Any) -> Any:
@@ -69,7 +69,7 @@ class Program(Flags, TyperGroup):
 
 
 app = typer.Typer(
-    cls=Program,
+    cls=PgcliGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )

@@ -16,37 +16,37 @@ from pgcli.errors import UsageError
 VALUES = {"--object": "cat", "--to": "coco"}
 
 
-def in_our_words(problem: typer.TyperException, words: Sequence[str]) -> UsageError:
+def to_usage_error(problem: typer.TyperException, words: Sequence[str]) -> UsageError:
     """The complaint about a command line as an error of ours: what is wrong, where that was set,
     and what to type or to look at.
     """
     context, param = getattr(problem, "ctx", None), getattr(problem, "param", None)
-    path = context.command_path if context else " ".join(["pgcli", *commands(words)])
+    path = context.command_path if context else " ".join(["pgcli", *command_names(words)])
     hint = f"see {path} --help"
     if possible := getattr(problem, "possibilities", None):
-        return UsageError(lowered(str(problem)), hint=f"did you mean {' or '.join(possible)}?")
+        return UsageError(as_clause(str(problem)), hint=f"did you mean {' or '.join(possible)}?")
     if context and param and problem.message:
         said = problem.message.removeprefix("Value error, ")
         if "valid boolean" in said:  # of a flag that the environment sets
             said = "neither true nor false"
-        return UsageError(f"{origin(context, param)}: {lowered(said)}", hint=hint)
+        return UsageError(f"{value_origin(context, param)}: {as_clause(said)}", hint=hint)
     said, _, meant = problem.format_message().partition(" Did you mean ")
     if context and param:
-        hint = f"{completed(context, param, words)}; {hint}"
+        hint = f"{example_command(context, param, words)}; {hint}"
     elif meant:
         names = meant.rstrip("?").replace("'", "")
         hint = f"did you mean pgcli {names}?"
-    elif unnamed := [word for word in commands(words) if os.path.exists(word)]:  # noqa: PTH110
+    elif unnamed := [word for word in command_names(words) if os.path.exists(word)]:  # noqa: PTH110
         hint = f"name what is to be done with it: {shlex.join(['pgcli', 'caption', *unnamed])}"
-    return UsageError(lowered(said), hint=hint)
+    return UsageError(as_clause(said), hint=hint)
 
 
-def commands(words: Sequence[str]) -> Sequence[str]:
+def command_names(words: Sequence[str]) -> Sequence[str]:
     """What stands where a command is named, if anything does."""
     return [word for word in words[:1] if not word.startswith("-")]
 
 
-def completed(context: Any, param: Any, words: Sequence[str]) -> str:
+def example_command(context: Any, param: Any, words: Sequence[str]) -> str:
     """The command line with what it lacks; where that is what it is about, an example of one."""
     option = max(param.opts, key=len)
     if option not in VALUES:
@@ -54,17 +54,17 @@ def completed(context: Any, param: Any, words: Sequence[str]) -> str:
     return f"for example: {shlex.join(['pgcli', *words, option, VALUES[option]])}"
 
 
-def lowered(sentence: str) -> str:
+def as_clause(sentence: str) -> str:
     """A sentence as a message has it, which follows a name and a colon."""
     return sentence[:1].lower() + sentence[1:].removesuffix(".")
 
 
-def origin(context: typer.Context, param: Any) -> str:
+def value_origin(context: typer.Context, param: Any) -> str:
     """Where a parameter got its value: an option, a variable of the environment, or a file."""
     source = context.get_parameter_source(param.name)
     key = max(param.opts, key=len)
     if source and source.name == "ENVIRONMENT":
         return str(param.envvar)
     if source and source.name == "DEFAULT_MAP":
-        return f"{key.removeprefix('--')} in {config.file()}"
+        return f"{key.removeprefix('--')} in {config.config_path()}"
     return str(key)

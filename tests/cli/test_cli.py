@@ -38,14 +38,14 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 @pytest.fixture
 def pretended(monkeypatch):
     """A model that needs no loading, for calls in this process."""
-    monkeypatch.setattr(ask, "open_engine", pretend.open_engine)
+    monkeypatch.setattr(ask, "load_model", pretend.open_engine)
 
 
 @pytest.fixture
 def noting(monkeypatch):
     """The same, noting what it is asked, how, and about which items."""
     engine = Noting()
-    monkeypatch.setattr(ask, "open_engine", lambda *_, **__: engine)
+    monkeypatch.setattr(ask, "load_model", lambda *_, **__: engine)
     return engine
 
 
@@ -116,7 +116,7 @@ def test_1_with_a_traceback_when_it_is_our_fault(capsys, monkeypatch):
     def fail(*_, **__):
         raise LookupError("odd \x1b[31mthing")
 
-    monkeypatch.setattr(ask, "open_engine", fail)
+    monkeypatch.setattr(ask, "load_model", fail)
     code, out, err = call(capsys, "caption", EXAMPLES)
     assert (code, out) == (1, "")
     assert "Traceback" in err
@@ -235,7 +235,7 @@ def test_files_that_change_while_a_run_goes_on_cost_their_own_rows_till_they_are
     whole = first.read_bytes()
     for file in (gone, cut, emptied, piped, replaced, last):
         file.write_bytes(whole)
-    monkeypatch.setattr(ask, "open_engine", lambda *_, **__: Meddling(meddle))
+    monkeypatch.setattr(ask, "load_model", lambda *_, **__: Meddling(meddle))
     assert call(capsys, "caption", folder, "-o", output, "--model", "demo")[0] == 3
     assert [(row["error"], row["width"]) for row in rows(output.read_text())] == [
         *((None, 40), ("missing", None), ("truncated", 40), ("not_an_image", None)),
@@ -244,7 +244,7 @@ def test_files_that_change_while_a_run_goes_on_cost_their_own_rows_till_they_are
     piped.unlink()
     for file in (gone, cut, emptied, piped):
         file.write_bytes(whole)
-    monkeypatch.setattr(ask, "open_engine", pretend.open_engine)
+    monkeypatch.setattr(ask, "load_model", pretend.open_engine)
     again = ("caption", folder, "-o", output, "--model", "demo", "--retry-errors")
     assert call(capsys, *again)[0] == 0
     assert [row["width"] for row in rows(output.read_text())] == [40, 40, 40, 40, 40, 20, 40]
@@ -347,7 +347,7 @@ def test_every_known_problem_has_the_code_of_its_class(capsys, monkeypatch):
         def fail(*_, kind=kind, **__):
             raise kind("it is so", hint="do this")
 
-        monkeypatch.setattr(ask, "open_engine", fail)
+        monkeypatch.setattr(ask, "load_model", fail)
         code, _, err = call(capsys, "caption", EXAMPLES, "-q")
         assert (code, err) == (kind.exit_code, "pgcli: it is so\nhint: do this\n")
 
@@ -739,7 +739,7 @@ def test_fast_decoding_reaches_the_pictures(capsys, tmp_path, monkeypatch):
             seen.append(pictures[0][1].pixels)
             return super().ask(pictures, question, sampling)
 
-    monkeypatch.setattr(ask, "open_engine", lambda *_, **__: Looking())
+    monkeypatch.setattr(ask, "load_model", lambda *_, **__: Looking())
     for options in ([], ["--fast-decode"]):
         code, out, _ = call(capsys, "caption", tmp_path / "large.jpg", "--quiet", *options)
         assert (code, rows(out)[0]["width"]) == (0, 480)

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from pgcli.cli.job.oom_notice import Shrinking
-from pgcli.cli.options import Output
+from pgcli.cli.job.oom_notice import OomNotice
+from pgcli.cli.options import OutputOptions
 from pgcli.cli.ui import progress, summary
 from pgcli.cli.ui.console import Screen, grid
 from pgcli.pipeline import Tally
@@ -208,7 +208,7 @@ def test_the_summary_tells_of_pictures_reused_and_batches_that_shrank():
 
 def test_batches_that_shrink_are_remarked_on_once_while_the_run_goes_on():
     engine, said = pretend.Engine(), []
-    shrinking = Shrinking(engine, said.append)
+    shrinking = OomNotice(engine, said.append)
     for told in ("", "", "12 rows at once instead of 64", "6 rows at once instead of 64"):
         engine.headroom = SimpleNamespace(told=lambda told=told: told)
         shrinking.remark()
@@ -223,12 +223,12 @@ def test_what_was_learnt_of_a_devices_memory_is_there_for_the_run_that_goes_on(t
     )
     with State(tmp_path / "rows.jsonl") as state:
         state.insist({})
-        shrinking = Shrinking(engine, str, state)
+        shrinking = OomNotice(engine, str, state)
         state.begin()
         shrinking.remark()
         state.tell()
     with State(tmp_path / "rows.jsonl") as state:
-        Shrinking(engine, str, state)
+        OomNotice(engine, str, state)
     assert recalled == [{}, learnt]
 
 
@@ -244,7 +244,7 @@ def test_the_commands_that_look_at_an_output_survive_its_name(tmp_path):
     name = str(tmp_path / 'it\'s "mine".parquet')
     tally = Tally(rows=3)
     tally.errors["missing"] += 1
-    [(_, look), (_, command), _] = summary.steps(Output(name), tally, [])
+    [(_, look), (_, command), _] = summary.steps(OutputOptions(name), tally, [])
     words = subprocess.run(
         ["bash", "-c", look.replace("pgcli view", "printf %s")], capture_output=True, check=True
     ).stdout.decode()
@@ -269,7 +269,7 @@ def test_the_jq_commands_run(pictures, tmp_path):
     )
     tally = Tally(rows=13)
     tally.errors["not_an_image"] += 1
-    commands = dict(summary.steps(Output(str(output)), tally, []))
+    commands = dict(summary.steps(OutputOptions(str(output)), tally, []))
     shown = subprocess.run(["bash", "-c", commands["errors"]], capture_output=True, check=True)
     assert shown.stdout.startswith(b"broken.png: ")
     view = commands["look at it"].replace("pgcli", f"{sys.executable} -m pgcli")

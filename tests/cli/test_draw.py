@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
 from pgcli.cli.job.draw import painter as drawing
-from pgcli.cli.job.draw.file_names import Names
+from pgcli.cli.job.draw.file_names import FileNames
 from pgcli.cli.job.draw.option import open_drawing
-from pgcli.cli.job.draw.painter import Drawing, NotDrawing
-from pgcli.cli.job.draw.pending_items import Remembered
+from pgcli.cli.job.draw.painter import DrawHook, NotDrawing
+from pgcli.cli.job.draw.pending_items import PendingItems
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.images import Limits
 from pgcli.records import Answer, Box, DecodedImage, Fault, Item, Mask, error_answer
@@ -67,7 +67,7 @@ def item_of(index, id_, data):
 def draw(folder, *items, boxes=(STAR,), size=(60, 45), told=None, **more):
     """Draw the items as a run would, all with the same boxes."""
     told = [] if told is None else told
-    with Drawing(str(folder), tell=told.append, **more) as drawing:
+    with DrawHook(str(folder), tell=told.append, **more) as drawing:
         for item in list(drawing.watch(items)):
             drawing.draw(answer_to(item, size, *boxes))
 
@@ -130,7 +130,7 @@ def test_a_picture_without_boxes_is_drawn_bare_and_an_error_row_not_at_all(tmp_p
     good, bad = item_of(0, "good.png", file_of()), item_of(1, "bad.png", file_of())
     fault = Fault("oom", "The device ran out of memory.")
     told = []
-    with Drawing(str(tmp_path / "drawn"), tell=told.append) as drawing:
+    with DrawHook(str(tmp_path / "drawn"), tell=told.append) as drawing:
         list(drawing.watch([good, bad]))
         drawing.draw(answer_to(good, (60, 45)))
         picture = DecodedImage(bad, 60, 45, None, 1.0, fault)
@@ -145,7 +145,7 @@ def test_masks_are_drawn_with_their_boxes(tmp_path):
     inside = np.zeros((45, 60), dtype=bool)
     inside[25:35, 20:40] = True
     item = item_of(0, "a.png", file_of())
-    with Drawing(str(tmp_path / "drawn"), tell=print) as drawing:
+    with DrawHook(str(tmp_path / "drawn"), tell=print) as drawing:
         list(drawing.watch([item]))
         masks = (Mask(tuple(range(16)), encode(inside)),)
         drawing.draw(answer_to(item, (60, 45), STAR, masks=masks))
@@ -211,7 +211,7 @@ def test_an_id_of_many_folders_keeps_the_innermost(tmp_path):
 
 @given(st.lists(st.text(), max_size=12))
 def test_no_id_leads_out_of_the_folder_and_no_two_to_the_same_file(ids):
-    names = Names(writable_endings())
+    names = FileNames(writable_endings())
     whole = [names.claim(id_, index).ended(".jpg") for index, id_ in enumerate(ids)]
     for name in whole:
         assert name == os.path.normpath(name)
@@ -222,7 +222,7 @@ def test_no_id_leads_out_of_the_folder_and_no_two_to_the_same_file(ids):
 
 
 def claimed(*ids):
-    names = Names(writable_endings())
+    names = FileNames(writable_endings())
     return [names.claim(id_, index).ended(".jpg") for index, id_ in enumerate(ids)]
 
 
@@ -239,9 +239,11 @@ def test_equal_names_are_numbered_in_their_order():
 
 def test_a_name_given_very_often_takes_no_longer_each_time(monkeypatch):
     tries = []
-    take = Names._take
-    monkeypatch.setattr(Names, "_take", lambda self, name: tries.append(name) or take(self, name))
-    names = Names(writable_endings())
+    take = FileNames._take
+    monkeypatch.setattr(
+        FileNames, "_take", lambda self, name: tries.append(name) or take(self, name)
+    )
+    names = FileNames(writable_endings())
     assert [names.claim("a.png", 0).stem for _ in range(500)][-1] == "a-500"
     assert len(tries) < 2 * 500
 
@@ -278,7 +280,7 @@ def test_a_folder_that_goes_away_ends_the_run_within_a_few_rows(tmp_path):
     drawn = []
 
     def rows():
-        with Drawing(str(tmp_path / "drawn"), tell=print) as drawing:
+        with DrawHook(str(tmp_path / "drawn"), tell=print) as drawing:
             (tmp_path / "drawn").rmdir()
             for item in drawing.watch(items):
                 drawing.draw(answer_to(item, (60, 45), STAR))
@@ -326,10 +328,10 @@ def test_drawing_is_never_far_behind_the_rows(tmp_path, monkeypatch):
     go_on = threading.Event()
     started = []
     monkeypatch.setattr(
-        Drawing, "_drawn", lambda self, item, *_, **__: started.append(item) or go_on.wait(20)
+        DrawHook, "_drawn", lambda self, item, *_, **__: started.append(item) or go_on.wait(20)
     )
     items = [item_of(n, str(n), b"-") for n in range(30)]
-    drawing_ = Drawing(str(tmp_path / "drawn"), tell=print)
+    drawing_ = DrawHook(str(tmp_path / "drawn"), tell=print)
     drawn = []
 
     def rows():
@@ -338,7 +340,7 @@ def test_drawing_is_never_far_behind_the_rows(tmp_path, monkeypatch):
                 drawing_.draw(answer_to(item, (60, 45)))
                 drawn.append(item)
 
-    monkeypatch.setattr(Drawing, "_settle", lambda self, answer, future: future.result())
+    monkeypatch.setattr(DrawHook, "_settle", lambda self, answer, future: future.result())
     run = threading.Thread(target=rows)
     run.start()
     run.join(timeout=1)
@@ -352,7 +354,7 @@ def test_drawing_is_never_far_behind_the_rows(tmp_path, monkeypatch):
 def test_bytes_beyond_what_memory_takes_wait_in_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     items = [item_of(n, str(n), bytes([n]) * 10) for n in range(5)]
-    remembered = Remembered(in_memory=25)
+    remembered = PendingItems(in_memory=25)
     for item in items:
         remembered.put(item)
     assert len(below(tmp_path)) == 3
@@ -365,7 +367,7 @@ def test_bytes_beyond_what_memory_takes_wait_in_a_file(tmp_path, monkeypatch):
 
 
 def test_pictures_of_bytes_are_drawn_from_files_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(Remembered.__init__, "__defaults__", (0,))
+    monkeypatch.setattr(PendingItems.__init__, "__defaults__", (0,))
     draw(tmp_path / "drawn", *[item_of(n, str(n), file_of("JPEG")) for n in range(3)])
     assert below(tmp_path / "drawn") == ["0.jpg", "1.jpg", "2.jpg"]
 
@@ -403,12 +405,12 @@ def test_without_draw_nothing_is_drawn():
 
 def test_a_folder_with_something_in_it_needs_overwrite(tmp_path):
     (tmp_path / "drawn").mkdir()
-    assert isinstance(opened(str(tmp_path / "drawn"), []), Drawing)
+    assert isinstance(opened(str(tmp_path / "drawn"), []), DrawHook)
     (tmp_path / "drawn" / "thesis.txt").touch()
     with pytest.raises(OutputExists) as problem:
         opened(str(tmp_path / "drawn"), [])
     assert "--overwrite" in problem.value.hint
-    assert isinstance(opened(str(tmp_path / "drawn"), [], overwrite=True), Drawing)
+    assert isinstance(opened(str(tmp_path / "drawn"), [], overwrite=True), DrawHook)
 
 
 @pytest.mark.parametrize("where", ["", "no/such/folder", "file"])
@@ -424,7 +426,7 @@ def test_a_question_s_picture_is_drawn_for_each_answer_that_has_boxes(tmp_path):
         replace(answer_to(item, (60, 45), *boxes), task="ask", prompt=prompt)
         for prompt, boxes in zip(item.prompts, ([STAR], [], [STAR]), strict=True)
     ]
-    with Drawing(str(tmp_path / "drawn"), tell=pytest.fail) as drawing:
+    with DrawHook(str(tmp_path / "drawn"), tell=pytest.fail) as drawing:
         assert list(drawing.watch([item])) == [item]
         for row in rows:
             drawing.draw(row)
@@ -433,7 +435,7 @@ def test_a_question_s_picture_is_drawn_for_each_answer_that_has_boxes(tmp_path):
 
 @pytest.mark.parametrize("task", ["caption", "ask", "segment", "ocr"])
 def test_every_task_may_be_drawn(tmp_path, task):
-    assert isinstance(opened(str(tmp_path / "drawn"), [], task=task), Drawing)
+    assert isinstance(opened(str(tmp_path / "drawn"), [], task=task), DrawHook)
 
 
 @pytest.mark.parametrize("where", [".", "drawn", "link/drawn", "sub/../../pictures/drawn"])

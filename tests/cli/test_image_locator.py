@@ -44,7 +44,7 @@ FOUND = json.dumps(["cat", "dog", "cat"])
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of the test's own, and a model that answers at once."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ask, "open_engine", pretend.open_engine)
+    monkeypatch.setattr(ask, "load_model", pretend.open_engine)
     monkeypatch.setenv("PGCLI_MODEL", "demo")
     monkeypatch.setenv("PRETEND_ANSWERS", FOUND)
     return tmp_path

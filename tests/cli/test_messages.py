@@ -90,7 +90,7 @@ class Stage:
         return self.run("caption", "photos")
 
     def other_settings(self):
-        self.patch.setattr(ask, "open_engine", pretend.open_engine)
+        self.patch.setattr(ask, "load_model", pretend.open_engine)
         assert self.run("caption", "one.png", "-o", "rows.jsonl", "--model", "demo")[0] == 0
         return self.run("ask", "one.png", "--prompt", "why?", "-o", "rows.jsonl")
 
@@ -379,7 +379,7 @@ def test_the_command_that_converts_a_pickle_does(stage):
 
 
 def test_what_is_refused_for_its_input_does_not_promise_to_go_on(stage):
-    stage.patch.setattr(ask, "open_engine", pretend.open_engine)
+    stage.patch.setattr(ask, "load_model", pretend.open_engine)
     shutil.copytree(EXAMPLES, "photos")
     lines = [json.dumps({"image": f"photos/{file.name}"}) for file in Path("photos").iterdir()]
     Path("rows.csv").write_text("image\n" + "\n".join(json.loads(x)["image"] for x in lines[:3]))

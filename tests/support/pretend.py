@@ -91,7 +91,7 @@ def main() -> int:
     from pgcli.cli.app import main
 
     sys.modules["pgcli.engine.sampling"] = SimpleNamespace(Sampling=dict)  # the real one has torch
-    run.open_engine = open_engine
+    run.load_model = open_engine
     if "PRETEND_POISON" in os.environ:
         images.decode = poisoned
     return main()

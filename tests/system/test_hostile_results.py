@@ -73,7 +73,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     here.mkdir()
     monkeypatch.chdir(here)
     monkeypatch.setenv("PGCLI_MODEL", "demo")
-    monkeypatch.setattr(ask, "open_engine", pretend.open_engine)
+    monkeypatch.setattr(ask, "load_model", pretend.open_engine)
     monkeypatch.setenv("PRETEND_ANSWERS", json.dumps(["cat"]))
     picture = encoded(drawing(), "PNG")
     (here / "c.png").write_bytes(picture)

@@ -9,7 +9,7 @@ import typer
 
 from pgcli import tasks
 from pgcli.cli.options import Options, Sources, option, values
-from pgcli.cli.program import Command, app, with_options
+from pgcli.cli.program import PgcliCommand, app, with_options
 
 SOURCES = """
 
@@ -24,7 +24,7 @@ Objects = Annotated[
 
 
 @app.command(
-    cls=Command,
+    cls=PgcliCommand,
     rich_help_panel="Ask pictures",
     help=f"Write one caption for each picture.{SOURCES}",
     epilog="$ pgcli caption photo.jpg\n"
@@ -44,7 +44,7 @@ def caption(
 
 
 @app.command(
-    cls=Command,
+    cls=PgcliCommand,
     rich_help_panel="Ask pictures",
     help="Ask each picture one or several questions. Without --prompt, a manifest brings a prompt "
     f"in each row.{SOURCES}",
@@ -104,7 +104,7 @@ def ask(
 
 
 @app.command(
-    cls=Command,
+    cls=PgcliCommand,
     rich_help_panel="Ask pictures",
     help=f"Find objects in each picture, as boxes in its pixels.{SOURCES}",
     epilog="$ pgcli detect photo.jpg --object cat --draw drawn\n"
@@ -127,7 +127,7 @@ def detect(
 
 
 @app.command(
-    cls=Command,
+    cls=PgcliCommand,
     rich_help_panel="Ask pictures",
     help=f"Find objects in each picture, as boxes and the masks of what is in them.{SOURCES}",
     epilog="$ pgcli segment photo.jpg --object cat --draw drawn\n"
@@ -154,7 +154,7 @@ def segment(
 
 
 @app.command(
-    cls=Command,
+    cls=PgcliCommand,
     rich_help_panel="Ask pictures",
     help=f"Read the text in each picture.{SOURCES}",
     epilog="$ pgcli ocr scan.png\n"

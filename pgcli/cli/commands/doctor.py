@@ -40,9 +40,9 @@ def examine(commands: Mapping[str, Any], *, online: bool, as_json: bool) -> None
 
 def settings_file(commands: Mapping[str, Any], file: Path | None = None) -> Finding:
     """Whether the user's configuration file says what can be meant."""
-    file = file or config.file()
+    file = file or config.config_path()
     try:
-        config.read(file, config.known(commands))
+        config.read_config(file, config.settable_options(commands))
     except UsageError as problem:
         return bad("settings", str(problem), problem.hint or f"mend or remove {file}")
     return ok("settings", str(file) if file.exists() else f"defaults; {file} would change them")

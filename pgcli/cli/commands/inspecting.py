@@ -17,7 +17,7 @@ from pgcli.cli.options import (
     option,
     values,
 )
-from pgcli.cli.program import Command, Program, app
+from pgcli.cli.program import PgcliCommand, PgcliGroup, app
 
 Named = Annotated[
     str,
@@ -26,7 +26,7 @@ Named = Annotated[
 
 
 @app.command(
-    cls=Command,
+    cls=PgcliCommand,
     rich_help_panel="Models and this machine",
     help="Show a model's sizes, the memory it needs and its files, without loading it.\n\n"
     "MODEL is a folder, a name on the Hub, or demo, the built-in one, which is the default.",
@@ -46,7 +46,7 @@ def info(
 
 
 @app.command(
-    cls=Command,
+    cls=PgcliCommand,
     rich_help_panel="Models and this machine",
     help="Prove on a checkpoint that answers are transformers'.\n\n"
     "Runs both on the same inputs and reports how far vision features, prefill logits and "
@@ -82,7 +82,7 @@ def verify(
 
 
 @app.command(
-    cls=Command,
+    cls=PgcliCommand,
     rich_help_panel="Models and this machine",
     help="Measure images per second side by side with transformers.\n\n"
     "Both run in turns on the same checkpoint, prompts and pixels. Shows the ratio of medians, the "
@@ -230,7 +230,7 @@ def bench(
 
 
 @app.command(
-    cls=Command,
+    cls=PgcliCommand,
     rich_help_panel="Models and this machine",
     help="Look for what is wrong on this machine, and say the command that mends it.\n\n"
     "Looks at packages, PyTorch and its wheel, driver, memory, disk, the Hub's cache and login. "
@@ -249,5 +249,5 @@ def doctor(
     from pgcli.cli.commands.doctor import examine
 
     assert context.parent is not None
-    assert isinstance(context.parent.command, Program)
+    assert isinstance(context.parent.command, PgcliGroup)
     examine(context.parent.command.commands, online=online, as_json=json)

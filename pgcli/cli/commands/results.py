@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from pgcli.cli.options import Debug, option
-from pgcli.cli.program import Command, app
+from pgcli.cli.program import PgcliCommand, app
 
 Output = Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)]
 
 
 @app.command(
-    cls=Command,
+    cls=PgcliCommand,
     rich_help_panel="Look at answers",
     help="Show how a run stands, while it goes on and after it.\n\n"
     "OUTPUT is the file or folder that its rows go to, as it was given to -o.",
@@ -30,7 +30,7 @@ def status(
 
 
 @app.command(
-    cls=Command,
+    cls=PgcliCommand,
     rich_help_panel="Look at answers",
     help="Read all rows of an output again and compare them with the input.\n\n"
     "Every row of the input has to be there once, in its place. Ends with 5 where one is not. "

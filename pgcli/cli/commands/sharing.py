@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 import typer
 
 from pgcli.cli.options import AllowPrivateHosts, AllowUrls, Debug, Quiet, option, values
-from pgcli.cli.program import Command, app
+from pgcli.cli.program import PgcliCommand, app
 from pgcli.views.exports import FORMATS
 
 
 @app.command(
-    cls=Command,
+    cls=PgcliCommand,
     rich_help_panel="Look at answers",
     help="Make one page of results that opens from a disk: pictures, answers, boxes, errors.\n\n"
     "RESULTS are files or folders of rows, of a run that still goes on too; several are shown side "
@@ -100,7 +100,7 @@ def view(
 
 
 @app.command(
-    cls=Command,
+    cls=PgcliCommand,
     rich_help_panel="Look at answers",
     help="Write answers as other tools read them.\n\n"
     "RESULTS is a JSON lines or Parquet file, or a folder of Parquet files, that an answering "

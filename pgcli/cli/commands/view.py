@@ -123,11 +123,11 @@ def show(parts: Sequence[Part], asked: Asked, screen: Screen) -> None:
 
 def draw(output: Path, asked: Asked, screen: Screen) -> None:
     """Paint the rows' boxes and masks on copies of their pictures in full size."""
-    from pgcli.cli.job.draw.painter import Drawing
+    from pgcli.cli.job.draw.painter import DrawHook
     from pgcli.cli.job.draw.redraw import draw_rows
 
     labels, search = described(output, output.name).asked, asked.search(screen.say)
-    with Drawing(str(asked.draw), asked=labels, reach=search.reach, tell=screen.say) as drawing:
+    with DrawHook(str(asked.draw), asked=labels, reach=search.reach, tell=screen.say) as drawing:
         rows = list(islice(results(output), asked.limit))
         draw_rows(output, counted(rows, len(rows), screen, "drawings"), drawing, search)
     screen.say(f"drawn: {drawing.told()}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pgcli.cli.job.oom_notice import Shrinking
+from pgcli.cli.job.oom_notice import OomNotice
 from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.ui.progress import Progress
@@ -18,7 +18,7 @@ class Watching:
     def __init__(
         self,
         progress: Progress,
-        shrinking: Shrinking,
+        shrinking: OomNotice,
         tolerance: ErrorBudget,
         drain: GracefulShutdown,
     ):

@@ -39,7 +39,7 @@ def facts(plan: Plan, screen: Screen) -> Facts:
     if checkpoint is None:
         return [("time", "unknown before the model is on this machine")]
     began = perf_counter()
-    engine = ask.open_engine(plan, screen, checkpoint)
+    engine = ask.load_model(plan, screen, checkpoint)
     loaded = perf_counter()
     with screen.waiting(f"asking about {PICTURES} of the pictures"):
         made = sampled(plan, engine)

@@ -31,7 +31,7 @@ class NotCompared(NotDrawing):
         """Do nothing."""
 
 
-class Compared(NotCompared):
+class HtmlReportHook(NotCompared):
     """Makes the page of a run's rows; those of a run to standard output are kept till then."""
 
     def __init__(self, plan: Plan, page: str):
@@ -112,4 +112,4 @@ def open_compared(plan: Plan, *, goes_on: bool = False) -> NotCompared:
         raise OutputExists(
             str(problem), hint="another --view leaves it alone; or remove it"
         ) from problem
-    return Compared(plan, page)
+    return HtmlReportHook(plan, page)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pgcli.cli.job.draw.painter import NotDrawing
-from pgcli.cli.job.draw.pending_items import Remembered
+from pgcli.cli.job.draw.pending_items import PendingItems
 from pgcli.cli.job.plan import Plan
 from pgcli.cli.ui.console import is_terminal
 from pgcli.records import Answer, Item
@@ -25,12 +25,12 @@ class NotInline(NotDrawing):
     above: Callable[[Answer], str] | None = None
 
 
-class Inline(NotInline):
+class InlineHook(NotInline):
     """Remembers items till their rows come, and shows the picture of each, boxes and all."""
 
     def __init__(self, protocol: Protocol, limits: Limits, reach: UrlReader | None = None):
         self._protocol, self._limits, self._reach = protocol, limits, reach
-        self._items = Remembered()
+        self._items = PendingItems()
         self.above = self._above
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -43,7 +43,7 @@ class Inline(NotInline):
 
     def _above(self, answer: Answer) -> str:
         """What shows the row's picture; empty where there is none, quietly."""
-        from pgcli.cli.job.draw.originals import original
+        from pgcli.cli.job.draw.originals import read_original
         from pgcli.images import Unreadable, upright
         from pgcli.views.overlay import painted
         from pgcli.views.terminal_image import shown
@@ -52,7 +52,7 @@ class Inline(NotInline):
         if answer.error is not None:
             return ""
         try:
-            picture = upright(original(item, self._limits, self._reach), self._limits)
+            picture = upright(read_original(item, self._limits, self._reach), self._limits)
         except Unreadable:
             return ""
         return shown(painted(picture, answer.boxes, answer.masks), self._protocol)
@@ -69,4 +69,4 @@ def open_inline(plan: Plan, limits: Limits) -> NotInline:
     understood = protocol(os.environ)
     if understood is None:
         return NotInline()
-    return Inline(understood, limits, plan.options.input.reach)
+    return InlineHook(understood, limits, plan.options.input.reach)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pgcli.engine.engine import Engine
 
 
-class Shrinking:
+class OomNotice:
     """Says so once, while the run goes on; the summary has the last word.
 
     A run that is gone on with on the same device begins with batches that found memory there.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Output:
+class RunOutput:
     """The sink of a run. With a `state`, `rows` were there before it, some of them errors.
 
     `retries` says that rows with errors are made again.
@@ -69,7 +69,7 @@ class Output:
 @contextmanager
 def opened(
     plan: Plan, screen: Screen, above: Callable[[Answer], str] | None = None
-) -> Iterator[Output]:
+) -> Iterator[RunOutput]:
     """The output that the plan names, this run's alone within the block.
 
     On a terminal `above` is what stands before a row's text.
@@ -80,7 +80,7 @@ def opened(
     chosen, settings = plan.options.output, settings_of(plan)
     written_as = check_output(plan)
     if written_as in ("stream", "text"):
-        yield Output(unrecorded(plan, screen, above), settings)
+        yield RunOutput(unrecorded(plan, screen, above), settings)
         return
     with State(
         Path(chosen.output),
@@ -142,7 +142,7 @@ def unrecorded(plan: Plan, screen: Screen, above: Callable[[Answer], str] | None
     )
 
 
-def recorded(plan: Plan, state: State, settings: dict[str, object], screen: Screen) -> Output:
+def recorded(plan: Plan, state: State, settings: dict[str, object], screen: Screen) -> RunOutput:
     """The output with what is there of it; with --retry-errors all that is no error is known."""
     opening = partial(
         open_record,
@@ -165,10 +165,10 @@ def recorded(plan: Plan, state: State, settings: dict[str, object], screen: Scre
             "is till all are there"
         )
         sink = opening(retry=True)
-        return Output(sink, settings, state, sink.rows, sink.errors, retries=True)
+        return RunOutput(sink, settings, state, sink.rows, sink.errors, retries=True)
     if sink.rows:
         screen.say(f"going on with {state.output}: {sink.rows:,} rows are there")
-    return Output(sink, settings, state, rows=sink.rows, errors=sink.errors)
+    return RunOutput(sink, settings, state, rows=sink.rows, errors=sink.errors)
 
 
 def kinds_of(plan: Plan) -> Kinds:
@@ -181,7 +181,7 @@ def kinds_of(plan: Plan) -> Kinds:
     return column_types.kinds_of(names, lambda: (item.kept for item in plan.source))
 
 
-def insist_on_as_many(plan: Plan, output: Output, rows: int | None) -> None:
+def insist_on_as_many(plan: Plan, output: RunOutput, rows: int | None) -> None:
     """Raise OutputExists where the input, which makes so many rows, has become shorter than what
     was made of it; None where that is not known yet.
     """
@@ -193,7 +193,7 @@ def insist_on_as_many(plan: Plan, output: Output, rows: int | None) -> None:
         )
 
 
-def already_complete(plan: Plan, output: Output, screen: Screen) -> int:
+def already_complete(plan: Plan, output: RunOutput, screen: Screen) -> int:
     """Say that all rows are there; the exit code is what the run that made them had.
 
     It may have been killed before it could give them their place. Raises OutputExists where they

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pgcli.checkpoints import files
 from pgcli.checkpoints.find import DEMO, FETCH_DECODER, folder_of
-from pgcli.cli.options import Model, Options
+from pgcli.cli.options import ModelOptions, Options
 from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.pipeline import first_rows, spread
 from pgcli.records import Item
@@ -141,7 +141,7 @@ def insist_on_a_place() -> None:
         ) from problem
 
 
-def check_model(question: Question, chosen: Model, mask_decoder: str | None) -> None:
+def check_model(question: Question, chosen: ModelOptions, mask_decoder: str | None) -> None:
     """Raise for a model, an adapter or a decoder that cannot serve; the Hub is not asked."""
     folder = folder_of(chosen.model or DEMO)
     if folder is not None:

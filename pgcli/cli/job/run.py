@@ -19,8 +19,14 @@ from pgcli.cli.job.callbacks import RowHook, Watching, standing
 from pgcli.cli.job.draw.option import open_drawing
 from pgcli.cli.job.html_report import open_compared
 from pgcli.cli.job.inline import open_inline
-from pgcli.cli.job.oom_notice import Shrinking
-from pgcli.cli.job.output import Output, already_complete, check_output, insist_on_as_many, opened
+from pgcli.cli.job.oom_notice import OomNotice
+from pgcli.cli.job.output import (
+    RunOutput,
+    already_complete,
+    check_output,
+    insist_on_as_many,
+    opened,
+)
 from pgcli.cli.job.plan import Plan
 from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.run_settings import run_metadata, settings_of_model
@@ -77,7 +83,7 @@ def answer(
             compared.make(quiet=screen.quiet)
             return code
         remark(plan, screen)
-        engine = open_engine(plan, screen)
+        engine = load_model(plan, screen)
         with screen.waiting("comparing the model's files"):
             output.settle(settings_of_model(plan, engine), run_metadata(plan, engine))
         loaded = perf_counter()
@@ -112,7 +118,7 @@ def remark(plan: Plan, screen: Screen) -> None:
         )
 
 
-def open_engine(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None) -> Engine:
+def load_model(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None) -> Engine:
     """The model, loaded: found first unless it was, as a download shows its own progress."""
     chosen, masks = plan.options.model, plan.mask_decoder
     if checkpoint is None:
@@ -142,7 +148,7 @@ def answered(
     plan: Plan,
     engine: Engine,
     items: Iterable[Item],
-    output: Output,
+    output: RunOutput,
     beside: RowHooks,
     screen: Screen,
 ) -> Tally:
@@ -165,7 +171,7 @@ def answered(
     tolerance = plan.options.running.tolerance
     if output.state is not None:
         output.state.start(plan.rows, lambda: drain.paused_seconds)
-    watching = Watching(progress, Shrinking(engine, screen.say, output.state), tolerance, drain)
+    watching = Watching(progress, OomNotice(engine, screen.say, output.state), tolerance, drain)
     undrawn = None if output.ledger is None else RowHook(output.ledger, beside)
     try:
         with drain, progress, beside, output.sink:

@@ -36,10 +36,10 @@ def open_sidecars(plan: Plan) -> NotDrawing:
             f"--sidecar writes one answer for a picture, and there are {plan.prompts} prompts",
             hint="ask one prompt in each run, with an ending each: --sidecar .one, .two",
         )
-    return Sidecars(ending, overwrite=plan.options.output.overwrite)
+    return SidecarHook(ending, overwrite=plan.options.output.overwrite)
 
 
-class Sidecars(NotDrawing):
+class SidecarHook(NotDrawing):
     """Writes `photo.txt` beside `photo.jpg`; where another picture has that, `photo.jpg.txt`.
 
     Each is there as a whole or not at all. One that was there before stays, unless it may be

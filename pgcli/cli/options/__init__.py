@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgcli.cli.options.answering import Answering, Model
-from pgcli.cli.options.input import Input
-from pgcli.cli.options.output import Output
-from pgcli.cli.options.running import Running
+from pgcli.cli.options.answering import AnsweringOptions, ModelOptions
+from pgcli.cli.options.input import InputOptions
+from pgcli.cli.options.output import OutputOptions
+from pgcli.cli.options.running import RunningOptions
 from pgcli.cli.options.shared import (
     MODELS,
     AllowPrivateHosts,
     AllowUrls,
     Debug,
+    DebugState,
     Device,
     Dtype,
     Quantize,
     Quiet,
     Revision,
-    Session,
     Sources,
     models,
     option,
@@ -28,19 +28,19 @@ __all__ = [
     "MODELS",
     "AllowPrivateHosts",
     "AllowUrls",
-    "Answering",
+    "AnsweringOptions",
     "Debug",
+    "DebugState",
     "Device",
     "Dtype",
-    "Input",
-    "Model",
+    "InputOptions",
+    "ModelOptions",
     "Options",
-    "Output",
+    "OutputOptions",
     "Quantize",
     "Quiet",
     "Revision",
-    "Running",
-    "Session",
+    "RunningOptions",
     "Sources",
     "models",
     "option",
@@ -51,8 +51,8 @@ __all__ = [
 class Options:
     """Every option that every answering command has."""
 
-    input: Input
-    output: Output
-    model: Model
-    answering: Answering
-    running: Running
+    input: InputOptions
+    output: OutputOptions
+    model: ModelOptions
+    answering: AnsweringOptions
+    running: RunningOptions

@@ -18,7 +18,7 @@ _answering = partial(option, "Answering")
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelOptions:
     """Which model, and where and in which numbers it runs."""
 
     model: Annotated[
@@ -56,7 +56,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
+class AnsweringOptions:
     """How answers come out of the model."""
 
     max_new_tokens: Annotated[

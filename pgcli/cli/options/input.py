@@ -17,7 +17,7 @@ _input = partial(option, "Input")
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class InputOptions:
     """Which pictures, and how a manifest names what it holds."""
 
     image_column: Annotated[

@@ -15,7 +15,7 @@ _output = partial(option, "Output")
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputOptions:
     """Where the rows go, and as what."""
 
     output: Annotated[

@@ -16,7 +16,7 @@ _running = partial(option, "Running")
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningOptions:
     """What a run does about errors, and how much it says."""
 
     on_error: Annotated[

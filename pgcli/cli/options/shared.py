@@ -26,15 +26,15 @@ def models() -> list[str]:
 
 
 @dataclass
-class Session:
+class DebugState:
     """What must be known of a command line even if it cannot be read to its end."""
 
     debug: bool = False
 
 
-def remember(context: typer.Context, debug: bool) -> bool:
+def store_debug(context: typer.Context, debug: bool) -> bool:
     """Keep `--debug` where the program finds it, also when a later option is wrong."""
-    if isinstance(context.obj, Session):
+    if isinstance(context.obj, DebugState):
         context.obj.debug = debug
     return debug
 
@@ -105,5 +105,6 @@ Quantize = Annotated[
 ]
 Quiet = Annotated[bool, _running("--quiet", "-q", help="Say nothing but errors.")]
 Debug = Annotated[
-    bool, _running("--debug", is_eager=True, callback=remember, help="Show tracebacks of errors.")
+    bool,
+    _running("--debug", is_eager=True, callback=store_debug, help="Show tracebacks of errors."),
 ]

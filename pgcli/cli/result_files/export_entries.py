@@ -8,8 +8,8 @@ from functools import cached_property
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 
-from pgcli.cli.job.draw.file_names import Names, apart
-from pgcli.cli.job.draw.originals import original
+from pgcli.cli.job.draw.file_names import FileNames, folder_name
+from pgcli.cli.job.draw.originals import read_original
 from pgcli.cli.result_files.image_locator import Places, Search, picture_of, wanted
 from pgcli.cli.result_files.validate_rows import Survey, told
 from pgcli.errors import UsageError
@@ -33,7 +33,7 @@ class Gathering:
         self._format, self._given, self._search = format, given, search
         self._places = Places([results], search)
         self._endings = frozenset[str]() if format.by_stem else IMAGE_ENDINGS
-        self._names = Names(self._endings, self._tidied)
+        self._names = FileNames(self._endings, self._tidied)
 
     def spare(self, target: Path) -> None:
         """Raise UsageError where what the run read would be replaced by the target."""
@@ -75,7 +75,7 @@ class Gathering:
         """A folder's or a file's name as it is to be within the export."""
         pictures = frozenset[str]() if self._format.merged else IMAGE_ENDINGS
         part = self._format.tidied(part, is_folder)
-        return apart(part, pictures | self._format.endings, is_folder=is_folder)
+        return folder_name(part, pictures | self._format.endings, is_folder=is_folder)
 
     def _named(self, number: int, row: Row, found: Found) -> tuple[str, str, str]:
         """What the picture is called within the export, where no other has the name: whole, without
@@ -87,7 +87,7 @@ class Gathering:
         # a text lies beside a picture whatever its name's bytes; what an index names is UTF-8
         asked = real(id_) if format.merged else encodable(real(id_))
         asked = asked.removesuffix(ending) if format.by_stem else asked
-        own = Names(self._endings, untouched).claim(asked, number)
+        own = FileNames(self._endings, untouched).claim(asked, number)
         name = self._names.claim(asked, number)
         if not ending and format.opens:
             ending = found.ending
@@ -149,7 +149,7 @@ class Found:
     @cached_property
     def _opened(self) -> tuple[bytes, str]:
         """The bytes, and their format."""
-        data = original(self._item, Limits(), self._reach)
+        data = read_original(self._item, Limits(), self._reach)
         return data, self._same(*header(data))
 
     def _same(self, format: str, size: Size) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgcli.cli.job.plan import Plan, left_out
-from pgcli.cli.options import Output
+from pgcli.cli.options import OutputOptions
 from pgcli.cli.ui.console import Facts, Screen
 from pgcli.pipeline import Tally
 from pgcli.remote.addresses import without_user
@@ -113,7 +113,7 @@ def seconds(count: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def steps(chosen: Output, tally: Tally, words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def steps(chosen: OutputOptions, tally: Tally, words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """What to do next: commands to copy, of a run whose command line had these `words`."""
     output = chosen.output
     if output == "-":

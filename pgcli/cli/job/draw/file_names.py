@@ -19,14 +19,14 @@ MOST_PARTS = LONGEST_PATH // 2
 LONGEST_ENDING = 5  # bytes, of `.webp`
 
 #: A folder's or a file's name, and whether it is a folder's -> the name that it gets.
-Tidy = Callable[[str, bool], str]
+Sanitize = Callable[[str, bool], str]
 
 _DRIVE = re.compile(r"^([A-Za-z]):(?=[/\\])")
 _SLASHES = re.compile(r"[/\\]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-class Name(NamedTuple):
+class FileName(NamedTuple):
     """A relative path with slashes, without its ending; the ending is empty where the id has none
     of a picture, and the picture's format adds its own.
     """
@@ -39,19 +39,21 @@ class Name(NamedTuple):
         return self.stem + (self.ending or own)
 
 
-class Names:
+class FileNames:
     """Gives each row a name that no other has, also where capitals do not tell names apart.
 
     Names follow from the ids and their order alone. Of equal ones the second is numbered `-2`.
     """
 
-    def __init__(self, endings: frozenset[str], tidied: Tidy | None = None):
+    def __init__(self, endings: frozenset[str], tidied: Sanitize | None = None):
         self._endings = endings
-        self._tidied = tidied or (lambda part, is_folder: apart(part, endings, is_folder=is_folder))
+        self._tidied = tidied or (
+            lambda part, is_folder: folder_name(part, endings, is_folder=is_folder)
+        )
         self._taken: set[bytes] = set()  # digests, as names of millions of rows would weigh
         self._next: dict[bytes, int] = {}
 
-    def claim(self, id_: str, index: int) -> Name:
+    def claim(self, id_: str, index: int) -> FileName:
         """The name for the row of this id; what an id has of no name is named by the index."""
         *folders, last = _parts(id_, index)
         last = self._tidied(last, False)
@@ -63,7 +65,7 @@ class Names:
         asked = _digest(prefix + _cut(stem, 1, ending), ending)
         number = self._next.get(asked, 1)
         while True:
-            name = Name(prefix + _cut(stem, number, ending), ending)
+            name = FileName(prefix + _cut(stem, number, ending), ending)
             number += 1
             if self._take(name):
                 break
@@ -77,7 +79,7 @@ class Names:
             folder = folder[:-1]
         return tidied
 
-    def _take(self, name: Name) -> bool:
+    def _take(self, name: FileName) -> bool:
         """Claim the name if it is free: one without an ending of its own may come to bear any."""
         stem, any_ending, some_ending = name.stem, _digest(name.stem, "*"), _digest(name.stem, "?")
         whole = _digest(stem, name.ending) if name.ending else some_ending
@@ -87,7 +89,7 @@ class Names:
         return True
 
 
-def apart(part: str, endings: frozenset[str], *, is_folder: bool) -> str:
+def folder_name(part: str, endings: frozenset[str], *, is_folder: bool) -> str:
     """The name; a folder's is none of a file with such an ending, in whose way it would be."""
     is_like_a_file = is_folder and PurePosixPath(part).suffix.lower() in endings
     return f"{part}_" if is_like_a_file else part

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from pgcli.cli.job.draw.painter import Drawing, NotDrawing
+from pgcli.cli.job.draw.painter import DrawHook, NotDrawing
 from pgcli.cli.job.plan import Plan
 from pgcli.errors import OutputExists, UsageError
 from pgcli.images import Limits
@@ -29,7 +29,7 @@ def open_drawing(
         check_apart(folder, name)
     is_filled = check_folder(folder, overwrite=plan.options.output.overwrite or goes_on)
     reach = plan.options.input.reach  # its own: the run's ends before the last picture is drawn
-    drawing = Drawing(folder, asked=plan.question.objects, limits=limits, reach=reach, tell=tell)
+    drawing = DrawHook(folder, asked=plan.question.objects, limits=limits, reach=reach, tell=tell)
     if is_filled and plan.source.total is not None:  # standard input is there only once
         for item in plan.source:
             drawing.spare(item)

@@ -9,7 +9,7 @@ from pgcli.remote import Unreachable, UrlReader
 from pgcli.sources.paths import scheme
 
 
-def original(item: Item, limits: Limits, reach: UrlReader | None) -> bytes:
+def read_original(item: Item, limits: Limits, reach: UrlReader | None) -> bytes:
     """The item's bytes, out of itself, a file or an address. Raises `Unreadable`."""
     if item.fault is not None:
         raise Unreadable(item.fault)

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pgcli.cli.job.draw.file_names import Name, Names
-from pgcli.cli.job.draw.originals import original as stored
-from pgcli.cli.job.draw.pending_items import Remembered
+from pgcli.cli.job.draw.file_names import FileName, FileNames
+from pgcli.cli.job.draw.originals import read_original as stored
+from pgcli.cli.job.draw.pending_items import PendingItems
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import Limits, Unreadable, upright
 from pgcli.images.decoder_warnings import silence_decoders
@@ -59,7 +59,7 @@ class NotDrawing:
         pass
 
 
-class Drawing(NotDrawing):
+class DrawHook(NotDrawing):
     """Draws a picture for every row into a folder, named by the row's id, with its boxes.
 
     Rows of errors draw nothing, nor do those of a caption or a question without boxes. Leaving
@@ -82,8 +82,8 @@ class Drawing(NotDrawing):
         self._reach = reach
         self._tell = tell
         self._colours = Colours(asked)
-        self._names = Names(writable_endings())
-        self._items = Remembered()
+        self._names = FileNames(writable_endings())
+        self._items = PendingItems()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="draw")
         self._pending: deque[tuple[Answer, Future[Original | None]]] = deque()
         self._replaced: set[str] = set()
@@ -158,7 +158,7 @@ class Drawing(NotDrawing):
             self._items.clear()
             self._report()
 
-    def _drawn(self, item: Item, answer: Answer, name: Name, *, token: str) -> Original | None:
+    def _drawn(self, item: Item, answer: Answer, name: FileName, *, token: str) -> Original | None:
         """Draw the picture; None if it is no longer what it was when it was answered."""
         try:
             data = stored(item, self._limits, self._reach)

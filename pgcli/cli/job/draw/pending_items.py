@@ -13,7 +13,7 @@ from pgcli.records import Item
 IN_MEMORY = 64 * 2**20  # bytes of pictures; those of more go to files, as a long line may wait
 
 
-class Remembered:
+class PendingItems:
     """Items by index, put and taken by different threads.
 
     The bytes of pictures that came without a path lie in temporary files once they are many: the

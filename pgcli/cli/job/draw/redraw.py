@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pgcli.cli.job.draw.painter import Drawing
+from pgcli.cli.job.draw.painter import DrawHook
 from pgcli.cli.result_files.image_locator import Places, Search, picture_of, wanted
 from pgcli.errors import UsageError
 from pgcli.records import EXTRA_COLUMNS, Answer, Item, Mask
@@ -19,7 +19,7 @@ from pgcli.views.gallery.sanitize import box
 Row = Mapping[str, Any]
 
 
-def draw_rows(output: Path, rows: Iterable[Row], drawing: Drawing, search: Search) -> None:
+def draw_rows(output: Path, rows: Iterable[Row], drawing: DrawHook, search: Search) -> None:
     """Have each row's picture drawn, within the drawing's own `with` block.
 
     Raises UsageError for a row that is none, and for a picture that lies where it would be drawn.
