@@ -1,8 +1,9 @@
-"""What several test files share: a tiny checkpoint, and the devices that this machine has."""
+"""Fixtures of many test files: tiny checkpoints, devices, a clean environment; and CI's rule about skips."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach out
@@ -10,6 +11,8 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 import hypothesis
 import pytest
+
+from tests.support.skips import unexpected
 
 hypothesis.settings.register_profile("unhurried", deadline=None)  # a busy machine is no fault
 hypothesis.settings.load_profile("unhurried")
@@ -50,3 +53,33 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+
+
+pytest_plugins = ["pytester"]
+
+SKIPPED: Counter[str] = Counter()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count the reasons of skips; xdist repeats the workers' reports here."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        SKIPPED[report.longrepr[2].removeprefix("Skipped: ")] += 1
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """A module that is skipped as a whole is reported when it is collected."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        SKIPPED[report.longrepr[2].removeprefix("Skipped: ")] += 1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI, a skip that tests/support/skips.py does not allow fails the run."""
+    if os.environ.get("CI") and unexpected(SKIPPED) and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the skips that CI does not allow."""
+    for line in unexpected(SKIPPED) if os.environ.get("CI") else ():
+        terminalreporter.write_line(f"unexpected skip: {line}", red=True)

@@ -1,0 +1,30 @@
+"""The skips that CI allows: any other reason fails the run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+#: What a machine may lack without a fault of the set-up: each pattern is searched in a skip's reason.
+ALLOWED = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"this machine has no CUDA device",
+        r"this processor",  # lacks bfloat16, AMX or int8 kernels
+        r"this PyTorch",
+        r"root may write everywhere",
+        r"who may mount",
+        r"weighs hundreds of megabytes",
+        r"moto\[server\] is not installed",
+        r"boto3 is not installed",
+    )
+)
+
+
+def unexpected(reasons: Counter[str]) -> list[str]:
+    """The reasons that are not allowed, each with how often it occurred."""
+    return [
+        f"{reason} ({count} x)"
+        for reason, count in sorted(reasons.items())
+        if not any(pattern.search(reason) for pattern in ALLOWED)
+    ]
