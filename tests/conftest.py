@@ -1,4 +1,4 @@
-"""Fixtures of many test files: tiny checkpoints, devices, a clean environment; and CI's rule about skips."""
+"""Fixtures of many tests: tiny checkpoints, devices, a clean environment; CI's rule for skips."""
 
 from __future__ import annotations
 
