@@ -1,4 +1,4 @@
-"""How fast one core turns files into the model's square, beside transformers in the same run.
+"""How fast one core turns files into the model's pixels, beside transformers in the same run.
 
     python benchmarks/decode.py                              # 224 px, three sizes of photographs
     python benchmarks/decode.py --resolution 448 --rounds 20
@@ -36,7 +36,7 @@ from time import process_time, thread_time
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pgcli.images import ImageSpec, Limits, decode
+from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.records import DecodedImage, Item
 from pgcli.workers import prefetch
 
@@ -95,10 +95,10 @@ def compared(folder: Path, name: str, options: argparse.Namespace) -> dict[str, 
     }
 
 
-def the_ways(square: ImageSpec) -> dict[str, Callable[[Path], object]]:
+def the_ways(spec: ImageSpec) -> dict[str, Callable[[Path], object]]:
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
-    side = square.resolution
+    side = spec.resolution
     processor = SiglipImageProcessorPil(size={"height": side, "width": side})
 
     def theirs(file: Path, **options: bool) -> object:
@@ -113,13 +113,13 @@ def the_ways(square: ImageSpec) -> dict[str, Callable[[Path], object]]:
         "transformers": theirs,
         "transformers to bytes": partial(theirs, do_rescale=False, do_normalize=False),
         "pillow alone": pillow,
-        "pgcli": partial(seen, square=square),
-        "pgcli --fast-decode": partial(seen, square=replace(square, fast_decode=True)),
+        "pgcli": partial(seen, spec=spec),
+        "pgcli --fast-decode": partial(seen, spec=replace(spec, fast_decode=True)),
     }
 
 
-def seen(file: Path, square: ImageSpec) -> np.ndarray:
-    pixels = decode(Item(0, file.name, str(file), str(file)), square, Limits()).pixels
+def seen(file: Path, spec: ImageSpec) -> np.ndarray:
+    pixels = decode(Item(0, file.name, str(file), str(file)), spec, ImageLimits()).pixels
     assert pixels is not None
     return pixels
 

@@ -14,7 +14,6 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import partial
 from io import BytesIO
 
 from tqdm import tqdm
@@ -22,7 +21,7 @@ from tqdm import tqdm
 from pgcli.checkpoints.find import find
 from pgcli.engine.loading import load
 from pgcli.evaluation.metrics import detection, exact_match
-from pgcli.images import Limits, decode
+from pgcli.images import ImageDecoder
 from pgcli.records import Box, Item
 from pgcli.tasks import Question
 from pgcli.training.drawing import render
@@ -39,8 +38,7 @@ def main() -> None:
     scenes = [Scene.from_seed(seed) for seed in EXAM_SEEDS[: options.scenes]]
     exams = [exam(scene) for scene in scenes]
     lessons = [lesson for asked in exams for lesson in asked]
-    eye = partial(decode, square=engine.square, limits=Limits())
-    pictures = zip(starts(exams), map(eye, items(scenes, exams)), strict=True)
+    pictures = zip(starts(exams), map(ImageDecoder(engine.spec), items(scenes, exams)), strict=True)
     told = engine.ask(pictures, Question("ask", None, 96))
     answers = dict(tqdm(told, total=len(lessons), unit="answer"))
     rows = [(lesson, answers[place]) for place, lesson in enumerate(lessons)]

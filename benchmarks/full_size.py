@@ -123,7 +123,7 @@ def measured(folder: Path, rows: int) -> dict[str, object]:
     engine = load(Checkpoint("full size", folder), dtype="bfloat16", batch_size=rows)
     loaded, after_load = perf_counter(), peak()
     weights = sum(one.nbytes for one in engine.model.parameters())
-    side = engine.square.resolution
+    side = engine.spec.resolution
     noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     question = tasks.caption(max_new_tokens=8)
     items = (Item(n, str(n), str(n), prompts=question.templates or ()) for n in range(rows))

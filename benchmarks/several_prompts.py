@@ -38,7 +38,7 @@ def main() -> None:
     engine = load(find(options.model), device=options.device, dtype=options.dtype)
     side, prompts = Ours(engine, answered), PROMPTS[: options.prompts]
     with TemporaryDirectory() as scratch:
-        looked, stored = Shelf(drawings(), engine.square, Path(scratch)).first(options.pictures)
+        looked, stored = Shelf(drawings(), engine.spec, Path(scratch)).first(options.pictures)
     ids = [engine.vocabulary.prompt(prompt) for prompt in prompts]
     rows = len(looked) * len(prompts)
     lengths = Lengths(options.new_tokens, options.new_tokens).of(rows)

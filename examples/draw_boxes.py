@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli import Box
-from pgcli.images import Limits, upright
+from pgcli.images import ImageLimits, load_image
 from pgcli.records import Mask, Rle
 from pgcli.views.colours import Colours
 from pgcli.views.overlay import painted
@@ -29,7 +29,7 @@ def main(results: str, folder: str) -> None:
     for row in rows:
         if row["error"] or not row["boxes"]:
             continue
-        picture = upright(row["image"], Limits())
+        picture = load_image(row["image"], ImageLimits())
         boxes = [Box(**box) for box in row["boxes"]]
         masks = tuple(mask and read(mask) for mask in row.get("masks") or ()) or None
         name = f"{row['index']:04d}-{Path(row['image']).stem}.png"

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from pgcli import tasks
 from pgcli.errors import UsageError
-from pgcli.images import Limits, decode
+from pgcli.images import ImageDecoder
 from pgcli.pipeline import answers
 from pgcli.records import Answer, DecodedImage, Item, Region, error_answer
 from pgcli.remote import UrlReader, reach_if
-from pgcli.sources import Reading, open_sources
+from pgcli.sources import ReadOptions, open_sources
 from pgcli.tasks import Question
 from pgcli.workers import prefetch
 
@@ -89,7 +89,7 @@ class Engine:
     ):
         self._engine = engine
         self._allow_urls, self._allow_private_hosts = allow_urls, allow_private_hosts
-        self._square = replace(engine.square, fast_decode=fast_decode)
+        self._spec = replace(engine.spec, fast_decode=fast_decode)
 
     @property
     def label(self) -> str:
@@ -193,7 +193,6 @@ class Engine:
         engine = self._engine
         reach = reach_if(allow_urls=self._allow_urls, allow_private_hosts=self._allow_private_hosts)
         items, total = _items(source, question, reach)
-        eye = partial(decode, square=self._square, limits=Limits())
 
         def refuse(picture: DecodedImage, prompt: str) -> Answer:
             return error_answer(picture, prompt, task=question.task, model=engine.label)
@@ -202,7 +201,7 @@ class Engine:
             tasks.with_prompts(items, question),
             partial(
                 prefetch,
-                look=eye,
+                decode=ImageDecoder(self._spec),
                 workers=workers,
                 total=None if reach else total,  # a picture of anybody's is looked at elsewhere
                 fetcher=reach,
@@ -224,13 +223,13 @@ def _items(
     given = [source] if isinstance(source, str | os.PathLike | bytes) else list(source)
     if not given or any(isinstance(one, bytes) for one in given):
         return [_item(number, one) for number, one in enumerate(given)], len(given)
-    reading = Reading(
+    reading = ReadOptions(
         fields=tasks.columns(question),
-        wants_prompts=question.templates is None,
+        requires_prompts=question.templates is None,
         refuses_prompts=question.refuses_prompts,
         choices_column=question.choices_column,
         refuses_regions=question.region is not None,
-        reach=reach,
+        url_reader=reach,
     )
     found = open_sources([os.fspath(one) for one in given if not isinstance(one, bytes)], reading)
     return found, found.total

@@ -9,11 +9,11 @@ from itertools import chain
 from typing import Any
 
 #: Values go through functions that call themselves for each level, here and where they are written.
-MOST_LEVELS = 64
+MAX_DEPTH = 64
 
 # C0, DEL and C1 steer a terminal; the direction marks and line separators (U+061C, U+200E-F,
 # U+2028-E, U+2066-9) let a name show as another one; a lone surrogate cannot be encoded at all
-HOSTILE = re.compile(
+CONTROL_CHARACTERS = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
@@ -23,7 +23,9 @@ def printable(text: str) -> str:
 
     Everything else, markup of any library and backslashes included, is passed as it is.
     """
-    return HOSTILE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    return CONTROL_CHARACTERS.sub(
+        lambda found: found[0].encode("unicode_escape").decode("ascii"), text
+    )
 
 
 def encodable(text: str) -> str:
@@ -31,7 +33,7 @@ def encodable(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def is_deep(value: Any, levels: int = MOST_LEVELS) -> bool:
+def is_deep(value: Any, levels: int = MAX_DEPTH) -> bool:
     """Whether lists and dicts lie in each other over more than so many levels."""
     level: list[Any] = [value]
     for _ in range(levels):

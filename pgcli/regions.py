@@ -11,7 +11,7 @@ from pgcli.records import Region
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
-def region(value: Any) -> Region:
+def parse_region(value: Any) -> Region:
     """xmin, ymin, xmax, ymax in pixels, from a list, `1,2,30,40`, or a mapping that names them.
 
     What lies outside a picture is cut off when the picture is known. Raises ValueError, saying

@@ -106,10 +106,10 @@ class Results(Sequence[Answer]):
         return f"<Results: {len(self):,} answers{f', {errors:,} of them errors' if errors else ''}>"
 
     def _repr_html_(self) -> str:
-        from pgcli.sources.paths import real
+        from pgcli.sources.paths import parse_path
         from pgcli.views.notebook import page
 
-        return page(self, real)
+        return page(self, parse_path)
 
     def _layout(self) -> RowSchema:
         """The columns that any of the answers has."""

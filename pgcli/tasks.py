@@ -93,7 +93,7 @@ def ask(
     )
 
 
-def insist_on_room(question: Question, most_new_tokens: int) -> None:
+def check_max_new_tokens(question: Question, most_new_tokens: int) -> None:
     """Raise UsageError where the longest answer would leave the model no room for a prompt."""
     if question.max_new_tokens > most_new_tokens and not question.has_choices:
         raise UsageError(
@@ -108,7 +108,7 @@ def with_region(question: Question, region: Any) -> Question:
     Raises UsageError for what is no region.
     """
     try:
-        return replace(question, region=None if region is None else regions.region(region))
+        return replace(question, region=None if region is None else regions.parse_region(region))
     except ValueError as problem:
         raise UsageError(
             f"the region {region!r} is {problem}", hint="for example (10, 10, 200, 150)"
@@ -149,15 +149,15 @@ def detect(
 
     A `strict` answer consists of boxes around these objects and of nothing else.
     """
-    return replace(_looking_for("detect", objects, max_new_tokens), strict=strict)
+    return replace(_box_question("detect", objects, max_new_tokens), strict=strict)
 
 
 def segment(objects: Sequence[str], *, max_new_tokens: int | None = None) -> Question:
     """Boxes around each of these objects, each with the codes of its mask."""
-    return _looking_for("segment", objects, max_new_tokens)
+    return _box_question("segment", objects, max_new_tokens)
 
 
-def _looking_for(
+def _box_question(
     task: Literal["detect", "segment"], objects: Sequence[str], max_new_tokens: int | None
 ) -> Question:
     names = [name.strip() for name in objects]

@@ -335,7 +335,7 @@ class Noting:
     """In place of a loaded model: notes what it is asked and about which items."""
 
     label = "noted@1"
-    square = ImageSpec(28)
+    spec = ImageSpec(28)
 
     def ask(self, stream, question):
         self.question, self.regions = question, []

@@ -86,7 +86,7 @@ class Bench:
     ):
         self.plan, self.scratch, self.engine = plan, scratch, engine
         self.batch_sizes = plan.batch_sizes or tuple(sorted({*SMALL_BATCHES, engine.batch_size}))
-        self.shelf = Shelf(items, engine.square, scratch)
+        self.shelf = Shelf(items, engine.spec, scratch)
         model, self.sharing = beside(engine, folder, max(self.batch_sizes))
         config = engine.model.config
         about = files.preprocessing(folder, config.vision.resolution)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from pgcli.bench.roofline import Stages
 from pgcli.errors import NoInputError
-from pgcli.images import ImageSpec, Limits, decode
+from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.records import DecodedImage, Item
 from pgcli.tasks import Question
 
@@ -78,8 +78,8 @@ class Side(Protocol):
 class Shelf:
     """Pictures as they are asked for, looked at once each; those without a file get one."""
 
-    def __init__(self, items: Iterator[Item], square: ImageSpec, folder: Path):
-        self._square, self._folder = square, folder
+    def __init__(self, items: Iterator[Item], spec: ImageSpec, folder: Path):
+        self._spec, self._folder = spec, folder
         self._coming = self._readable(items)
         self._pictures: list[DecodedImage] = []
         self._files: list[Path] = []
@@ -100,7 +100,7 @@ class Shelf:
         return self._pictures[:count], self._files[:count]
 
     def _readable(self, items: Iterator[Item]) -> Iterator[DecodedImage]:
-        pictures = (decode(item, self._square, Limits()) for item in items)
+        pictures = (decode(item, self._spec, ImageLimits()) for item in items)
         return (picture for picture in pictures if picture.fault is None)
 
     def _file(self, picture: DecodedImage) -> Path:

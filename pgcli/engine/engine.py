@@ -25,7 +25,7 @@ from pgcli.images import ImageSpec
 from pgcli.model.mask_decoder import MaskDecoder
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Answer, DecodedImage, unanswered
-from pgcli.tasks import Question, insist_on_room
+from pgcli.tasks import Question, check_max_new_tokens
 
 USUAL_PROMPT = 16
 # beyond so many a larger pass is no faster a token: processors reach their rate sooner
@@ -57,7 +57,7 @@ class Engine:
         self.batch_size = batch_size
         self.headroom = Headroom()
         self.reuse = Reuse()
-        self.square = ImageSpec(model.config.vision.resolution, preprocessing.resample)
+        self.spec = ImageSpec(model.config.vision.resolution, preprocessing.resample)
         self._device = model.projector.weight.device
         self._dtype = model.projector.weight.dtype
         self._preprocessing = preprocessing
@@ -128,7 +128,7 @@ class Engine:
 
     def _window(self) -> int:
         """How many requests may wait: a few batches' worth, and no more than their bytes allow."""
-        fitting = WINDOW_BYTES // (3 * self.square.resolution**2)
+        fitting = WINDOW_BYTES // (3 * self.spec.resolution**2)
         return max(self.batch_size, min(WINDOW_BATCHES * self.batch_size, fitting))
 
     def _limits(self, question: Question, *, forced: bool) -> Limits:
@@ -137,7 +137,7 @@ class Engine:
         Raises UsageError where they would leave no room for a prompt.
         """
         config = self.model.config
-        insist_on_room(question, config.most_new_tokens)
+        check_max_new_tokens(question, config.most_new_tokens)
         return Limits(
             max_new_tokens=question.max_new_tokens,
             stop_tokens=frozenset() if forced else frozenset(config.stop_tokens),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from PIL import Image
 
-from pgcli.images.image_spec import Limits, Size
+from pgcli.images.image_spec import ImageLimits, Size
 from pgcli.records import Fault
 
 MISSING = Fault("missing", "There is no such file.")
@@ -20,7 +20,7 @@ NOT_A_FILE = Fault("not_a_regular_file", "This is a directory, pipe, socket or d
 PNG_END = b"IEND\xaeB`\x82"
 
 
-class Unreadable(Exception):
+class ImageError(Exception):
     """A picture that cannot be had: its fault, and its upright size if the header told it."""
 
     def __init__(self, fault: Fault, size: Size | None = None):
@@ -30,17 +30,17 @@ class Unreadable(Exception):
 
 
 @contextmanager
-def unreadable_only(size: Size | None = None, data: bytes = b"") -> Iterator[None]:
-    """Turn whatever is raised within into `Unreadable`; the file's bytes help to tell why."""
+def wrap_image_errors(size: Size | None = None, data: bytes = b"") -> Iterator[None]:
+    """Turn whatever is raised within into `ImageError`; the file's bytes help to tell why."""
     try:
         yield
-    except Unreadable:
+    except ImageError:
         raise
     except Exception as problem:  # broken files make Pillow raise anything: the one boundary
-        raise Unreadable(_fault(problem, data), size) from problem
+        raise ImageError(_fault(problem, data), size) from problem
 
 
-def too_many_pixels(size: Size, limits: Limits) -> Fault:
+def too_many_pixels(size: Size, limits: ImageLimits) -> Fault:
     message = (
         f"The picture has {size.width} x {size.height} pixels; "
         f"the limit is {limits.max_pixels} (--max-pixels)."
@@ -48,7 +48,7 @@ def too_many_pixels(size: Size, limits: Limits) -> Fault:
     return Fault("too_many_pixels", message)
 
 
-def too_large(limits: Limits) -> Fault:
+def too_large(limits: ImageLimits) -> Fault:
     return Fault("too_large", f"The file is larger than {limits.max_bytes} bytes.")
 
 

@@ -14,7 +14,7 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from pgcli.images.errors import TRUNCATED, UNKNOWN, Unreadable
+from pgcli.images.errors import TRUNCATED, UNKNOWN, ImageError
 from pgcli.records import Fault
 
 # Called directly, not through Image.open: its pixel limit is a global of the process, and its
@@ -53,21 +53,21 @@ OTHER_FORMATS = {
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
 
 
-def recognised(data: bytes) -> ImageFile.ImageFile:
+def open_image(data: bytes) -> ImageFile.ImageFile:
     """The picture with its header read, by the one reader whose signature the bytes bear."""
     if name := _other_format(data):
         message = f"This is {name}, which is not read here; convert it to PNG or JPEG."
-        raise Unreadable(Fault("unsupported_format", message))
+        raise ImageError(Fault("unsupported_format", message))
     for format_, reader in READERS.items():
         accepts = Image.OPEN[format_][1]
         assert accepts is not None
         accepted = accepts(data[:16])
         if isinstance(accepted, str):  # Pillow's way to say that it was built without this format
             message = f"This is {format_}, which the installed Pillow was built without."
-            raise Unreadable(Fault("unsupported_format", message))
+            raise ImageError(Fault("unsupported_format", message))
         if accepted:
             return _opened(reader, data, format_)
-    raise Unreadable(UNKNOWN)
+    raise ImageError(UNKNOWN)
 
 
 def _opened(reader: type[ImageFile.ImageFile], data: bytes, format_: str) -> ImageFile.ImageFile:
@@ -76,9 +76,9 @@ def _opened(reader: type[ImageFile.ImageFile], data: bytes, format_: str) -> Ima
         return reader(file)
     except (OSError, ValueError, SyntaxError) as problem:
         if format_ in WEAKLY_SIGNED:
-            raise Unreadable(UNKNOWN) from problem
+            raise ImageError(UNKNOWN) from problem
         if _promised_length(data, format_) > len(data) or _stopped_at_the_end(file, format_):
-            raise Unreadable(TRUNCATED) from problem
+            raise ImageError(TRUNCATED) from problem
         raise
 
 

@@ -28,7 +28,7 @@ class ImageSpec:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ImageLimits:
     """The largest picture (pixels, by its header) and the largest file (bytes) that are read."""
 
     max_pixels: int = 89_478_485

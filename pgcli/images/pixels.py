@@ -33,7 +33,7 @@ def header_size(image: ImageFile.ImageFile) -> Size:
     return Size(*(reversed(image.size) if sideways else image.size))
 
 
-def is_turned(image: ImageFile.ImageFile, data: bytes) -> bool:
+def has_orientation(image: ImageFile.ImageFile, data: bytes) -> bool:
     """Whether a picture, its header read from these bytes, is stored otherwise than it is seen."""
     if isinstance(image, TiffImageFile):
         return image.tag_v2.get(ORIENTATION) in TURNS
@@ -43,21 +43,21 @@ def is_turned(image: ImageFile.ImageFile, data: bytes) -> bool:
 
 def upright_rgb(image: ImageFile.ImageFile) -> Image.Image:
     """The decoded picture as the eye sees it: RGB, turned as its EXIF says."""
-    return rgb(upright_visible(image))
+    return to_rgb(upright_visible(image))
 
 
 def upright_visible(image: ImageFile.ImageFile) -> Image.Image:
     """The same, but greys stay one channel."""
-    return turned(visible(image), image)
+    return apply_orientation(to_8bit(image), image)
 
 
-def turned(pixels: Image.Image, image: ImageFile.ImageFile) -> Image.Image:
+def apply_orientation(pixels: Image.Image, image: ImageFile.ImageFile) -> Image.Image:
     """The pixels, turned as the EXIF of the image that they were made of says."""
     turn = TURNS.get(_orientation(image))
     return pixels if turn is None else pixels.transpose(turn)
 
 
-def rgb(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image) -> Image.Image:
     """The picture in RGB, itself where it is."""
     return image if image.mode == "RGB" else image.convert("RGB")
 
@@ -73,7 +73,7 @@ def _orientation(image: ImageFile.ImageFile) -> int:
     return value if isinstance(value, int) else 1
 
 
-def visible(image: Image.Image) -> Image.Image:
+def to_8bit(image: Image.Image) -> Image.Image:
     """The decoded picture's colours, RGB or one channel of greys: alpha on white, range scaled."""
     if image.mode.startswith("I") or image.mode == "F":
         return Image.fromarray(_scaled(image))
@@ -83,7 +83,7 @@ def visible(image: Image.Image) -> Image.Image:
         return Image.alpha_composite(white, rgba).convert("RGB")
     if image.mode == "1":
         return image.convert("L")  # of such a picture few bytes hold all the pixels allowed
-    return image if image.mode == "L" else rgb(image)
+    return image if image.mode == "L" else to_rgb(image)
 
 
 def _scaled(image: Image.Image) -> np.ndarray:

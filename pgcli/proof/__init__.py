@@ -15,7 +15,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.device import choose_device
 from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import NoInputError
-from pgcli.images import ImageSpec, Limits, decode
+from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.proof import compare, ours, theirs
 from pgcli.proof.compare import Numbers, Tokens
 from pgcli.proof.inputs import PROMPTS, Inputs, Outputs, make
@@ -49,8 +49,8 @@ def prove(
     place, config = choose_device(device), files.config(folder)
     vocabulary = Vocabulary.from_folder(folder)
     preprocessing = files.preprocessing(folder, config.vision.resolution)
-    square = ImageSpec(config.vision.resolution, preprocessing.resample)
-    pictures = _readable(items, square)
+    spec = ImageSpec(config.vision.resolution, preprocessing.resample)
+    pictures = _readable(items, spec)
     given = make(pictures, vocabulary, config, preprocessing)
     wanted, left_out = dtypes(dtype, config, place, len(given.ids), stored.total_bytes(folder))
     with theirs.silence():
@@ -68,8 +68,8 @@ def prove(
     )
 
 
-def _readable(items: Sequence[Item], square: ImageSpec) -> list[DecodedImage]:
-    pictures = [decode(item, square, Limits()) for item in items[:MOST_PICTURES]]
+def _readable(items: Sequence[Item], spec: ImageSpec) -> list[DecodedImage]:
+    pictures = [decode(item, spec, ImageLimits()) for item in items[:MOST_PICTURES]]
     good = [picture for picture in pictures if picture.fault is None]
     if not good:
         fault = pictures[0].fault if pictures else None

@@ -10,7 +10,7 @@ import torch
 
 from pgcli.checkpoints.files import Preprocessing
 from pgcli.engine.tokens import Vocabulary
-from pgcli.images import Limits, upright
+from pgcli.images import ImageLimits, load_image
 from pgcli.proof import theirs
 from pgcli.records import DecodedImage
 
@@ -53,7 +53,7 @@ def levels(
     apart = []
     for picture in pictures:
         item = picture.item
-        image = upright(item.data if item.path is None else item.path, Limits())
+        image = load_image(item.data if item.path is None else item.path, ImageLimits())
         try:
             pixels_CRR = theirs.levels(folder, image)[0].float()
         except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError):

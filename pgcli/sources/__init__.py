@@ -11,26 +11,26 @@ from pathlib import Path
 from pgcli.errors import NoInputError, UsageError
 from pgcli.records import Item
 from pgcli.sources import remote_files
+from pgcli.sources.dataset_files import dataset_files, dataset_parts, may_have_dataset
 from pgcli.sources.file_list import FileList
-from pgcli.sources.files import Files, gathered, is_readable
-from pgcli.sources.folder import Folder
-from pgcli.sources.manifest import Table
-from pgcli.sources.paths import as_given, real, scheme, shown
-from pgcli.sources.patterns import is_output, matches
+from pgcli.sources.files import FileSource, group_images, has_reader
+from pgcli.sources.folder import FolderSource
+from pgcli.sources.manifest import ManifestSource
+from pgcli.sources.paths import display_name, display_path, parse_path, url_scheme
+from pgcli.sources.patterns import glob_files, is_output
 from pgcli.sources.readers import READERS, kind_of
 from pgcli.sources.remote_files import Prefix
-from pgcli.sources.shards import may_have, parts_of, shards
-from pgcli.sources.source_options import IMAGE_ENDINGS, Part, Reading, ending
-from pgcli.sources.stdin import Stream
+from pgcli.sources.source_options import IMAGE_ENDINGS, ReadOptions, SourcePart, ending
+from pgcli.sources.stdin import StdinSource
 
-__all__ = ["IMAGE_ENDINGS", "Reading", "Source", "open_sources"]
+__all__ = ["IMAGE_ENDINGS", "ReadOptions", "Source", "open_sources"]
 
 UNNAMED = {"(none)": "without an ending", "(other)": "with odd endings"}
 MOST_KINDS = 5  # endings that are named one by one
 HEIC = {".heic", ".heif"}
 
 #: What may have more files later.
-Changing = Folder | Files | Prefix
+Changing = FolderSource | FileSource | Prefix
 
 
 class Source:
@@ -41,7 +41,7 @@ class Source:
     Each pass reads anew, except for standard input, which is there once.
     """
 
-    def __init__(self, parts: Sequence[Part]):
+    def __init__(self, parts: Sequence[SourcePart]):
         self._parts = tuple(parts)
         self._additions = 0  # how often a run that went on found something new
         self.has_prompts = any(part.has_prompts for part in parts)
@@ -54,7 +54,7 @@ class Source:
         totals = [part.total for part in self._parts if part.total is not None]
         return sum(totals) if len(totals) == len(self._parts) else None
 
-    def go_by(self, lists: Callable[[int], Path], *, is_written: bool = True) -> None:
+    def pin_files(self, lists: Callable[[int], Path], *, is_written: bool = True) -> None:
         """List the files of folders and patterns, so that each keeps its place as more come.
 
         What is new comes behind all that was there before. `lists` says where the lists of a part
@@ -67,7 +67,7 @@ class Source:
         ]
         known = max((listing.last for _, listing in changing), default=-1)
         for part, listing in changing:
-            part.go_by(listing, known + 1)
+            part.pin_files(listing, known + 1)
         self._additions = max([0, *(listing.last for _, listing in changing)])
 
     def __iter__(self) -> Iterator[Item]:
@@ -83,13 +83,13 @@ class Source:
                     index += 1
 
 
-def open_sources(sources: Sequence[str], reading: Reading | None = None) -> Source:
+def open_sources(sources: Sequence[str], reading: ReadOptions | None = None) -> Source:
     """The sources by the names that the user typed, looked at once so that what is wrong shows now.
 
     Raises UsageError for a name that cannot be meant, ManifestError for a broken manifest, and
     NoInputError where there is no picture.
     """
-    reading = reading or Reading()
+    reading = reading or ReadOptions()
     if list(sources).count("-") > 1:
         raise UsageError("standard input (`-`) is named twice", hint="name it once")
     parts = [part for name in sources for part in _parts(name, reading, alone=len(sources) == 1)]
@@ -98,7 +98,7 @@ def open_sources(sources: Sequence[str], reading: Reading | None = None) -> Sour
     source = Source(parts)
     if source.total == 0:
         raise NoInputError(
-            f"no picture in {', '.join(map(as_given, sources))}", hint=_hint(source.ignored)
+            f"no picture in {', '.join(map(display_name, sources))}", hint=_hint(source.ignored)
         )
     if reading.refuses_prompts and source.has_prompts:
         column = f"its prompt column {reading.prompt_column!r}"
@@ -109,19 +109,21 @@ def open_sources(sources: Sequence[str], reading: Reading | None = None) -> Sour
     return source
 
 
-def _parts(name: str, reading: Reading, *, alone: bool) -> Iterator[Part]:
+def _parts(name: str, reading: ReadOptions, *, alone: bool) -> Iterator[SourcePart]:
     if name == "-":
-        yield Stream(reading)
+        yield StdinSource(reading)
         return
-    if scheme(name):
+    if url_scheme(name):
         yield from remote_files.parts(name, reading, alone=alone)
         return
-    path = real(name)
+    path = parse_path(name)
     if os.path.isdir(path):  # noqa: PTH112 - Path raises for a NUL
-        folder = Folder(name, path, alone=alone, allow_outside_root=reading.allow_outside_root)
+        folder = FolderSource(
+            name, path, alone=alone, allow_outside_root=reading.allow_outside_root
+        )
         named = () if folder.total else _shards(path, folder.ignored)
-        found = {shard: _file(shown(shard), shard, reading) for shard in named}
-        yield from parts_of(found, folder.ignored) if found else (folder,)
+        found = {shard: _file(display_path(shard), shard, reading) for shard in named}
+        yield from dataset_parts(found, folder.ignored) if found else (folder,)
     elif os.path.lexists(path):
         yield _file(name, path, reading)
     elif has_magic(path):
@@ -133,43 +135,45 @@ def _parts(name: str, reading: Reading, *, alone: bool) -> Iterator[Part]:
 def _shards(folder: str, ignored: Mapping[str, int]) -> list[str]:
     """The files of a data set in a folder without pictures; none of what runs wrote."""
     below = f"{escape(folder.rstrip('/'))}/**/*"
-    found = matches(below) if may_have(ignored) else ()
+    found = glob_files(below) if may_have_dataset(ignored) else ()
     files = (path for path in found if os.path.isfile(path))  # noqa: PTH113
-    return shards(path for path in files if not is_output(path))
+    return dataset_files(path for path in files if not is_output(path))
 
 
-def _file(name: str, path: str, reading: Reading) -> Part:
+def _file(name: str, path: str, reading: ReadOptions) -> SourcePart:
     """An image file or a manifest, by its ending. Raises UsageError for any other kind, by name."""
     if ending(path) in IMAGE_ENDINGS:
-        return Files(name, [path])
+        return FileSource(name, [path])
     if kind_of(path) is not None:
         if not Path(path).is_file():
             hint = "a manifest is read twice; pipe its rows to `-` instead"
             raise UsageError(f"{name} is not a regular file", hint=hint)
-        return Table(name, path, reading)
+        return ManifestSource(name, path, reading)
     hint = f"pictures end in {_listed(IMAGE_ENDINGS)}; manifests and archives in {_listed(READERS)}"
     raise UsageError(f"{name} is neither a picture nor a manifest by its ending", hint=hint)
 
 
-def _matched(pattern: str, reading: Reading) -> Iterator[Part]:
+def _matched(pattern: str, reading: ReadOptions) -> Iterator[SourcePart]:
     """What a glob matches, in order; pictures next to each other as one part."""
-    found = matches(real(pattern))
-    known = [path for path in found if is_readable(path)]
+    found = glob_files(parse_path(pattern))
+    known = [path for path in found if has_reader(path)]
     known = [path for path in known if not os.path.isdir(path)]  # noqa: PTH112
     known = [path for path in known if ending(path) in IMAGE_ENDINGS or not is_output(path)]
     ignored = Counter(ending(path) for path in set(found).difference(known))
     if not known:
         raise NoInputError(f"nothing matches {pattern}", hint=_hint(ignored))
-    yield from gathered(pattern, known, ignored, lambda path: _file(shown(path), path, reading))
+    yield from group_images(
+        pattern, known, ignored, lambda path: _file(display_path(path), path, reading)
+    )
 
 
-def _check_columns(part: Part, reading: Reading) -> None:
-    if isinstance(part, Table | Stream) or not part.total:
+def _check_columns(part: SourcePart, reading: ReadOptions) -> None:
+    if isinstance(part, ManifestSource | StdinSource) or not part.total:
         return
     if wanted := (*reading.keep, *reading.fields):
         message = f"{part.name} has no columns, so there is no {wanted[0]!r}"
         raise UsageError(message, hint="only manifests have columns")
-    if reading.wants_prompts:
+    if reading.requires_prompts:
         raise UsageError(
             f"{part.name} brings no prompts",
             hint='give one: --prompt "what is in the picture?"; a manifest may bring them',
@@ -184,7 +188,7 @@ def _hint(ignored: Mapping[str, int]) -> str:
     """What was looked for, and what there was instead, most first."""
     hint = f"pictures end in {_listed(IMAGE_ENDINGS)}; folders are searched with all below them"
     if ignored:
-        hint += f"; left out: {', '.join(counts_of(ignored))}"
+        hint += f"; left out: {', '.join(ending_counts(ignored))}"
     if HEIC & ignored.keys():
         hint += "; HEIC has to become JPEG first: magick mogrify -format jpg *.heic"
     if READERS.keys() & ignored.keys():
@@ -192,8 +196,8 @@ def _hint(ignored: Mapping[str, int]) -> str:
     return hint
 
 
-def counts_of(found: Mapping[str, int]) -> list[str]:
-    """Files by what they end in, most first; of more than MOST_KINDS endings the rest together."""
+def ending_counts(found: Mapping[str, int]) -> list[str]:
+    """File counts by ending, largest first; past MOST_KINDS endings the rest are one entry."""
     by_count = sorted(found.items(), key=lambda kind: (-kind[1], kind[0]))
     counts = [f"{count:,} {UNNAMED.get(kind, kind)}" for kind, count in by_count]
     if len(counts) > MOST_KINDS:

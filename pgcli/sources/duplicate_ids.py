@@ -12,7 +12,7 @@ def digest(text: str) -> int:
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
-def repeated(seen: array[int]) -> array[int]:
+def repeated_digests(seen: array[int]) -> array[int]:
     """The digests that are there more than once, sorted."""
     import numpy as np
 
@@ -20,7 +20,7 @@ def repeated(seen: array[int]) -> array[int]:
     return array("Q", np.unique(all_[1:][all_[1:] == all_[:-1]]).tobytes())
 
 
-class Met:
+class SeenIds:
     """Whether a text came before, asked of each in order; `twice` are those that come again."""
 
     def __init__(self, twice: array[int]):

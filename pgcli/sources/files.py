@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from pgcli.records import Item
 from pgcli.sources.file_list import FileList
-from pgcli.sources.paths import as_given, shown
+from pgcli.sources.paths import display_name, display_path
 from pgcli.sources.readers import kind_of
-from pgcli.sources.source_options import IMAGE_ENDINGS, Part, ending
+from pgcli.sources.source_options import IMAGE_ENDINGS, SourcePart, ending
 
 
 @dataclass
-class Files:
+class FileSource:
     """Pictures at known paths, which need not lie in one folder; a pattern may match more later."""
 
     name: str
@@ -34,7 +34,7 @@ class Files:
         """How many pictures there are of each ending."""
         return Counter(map(ending, self.found))
 
-    def go_by(self, listing: FileList, number: int) -> None:
+    def pin_files(self, listing: FileList, number: int) -> None:
         """Go by what is listed, to which new matches are added with this number. Raises OSError."""
         if self.is_pattern:
             self._listed = listing.add(self.found, number)
@@ -47,25 +47,25 @@ class Files:
         else:
             found = iter(self.found if number == 0 else ())
         for index, path in enumerate(found, first):
-            given = self.name if not self.is_pattern else shown(path)
-            yield Item(index, as_given(given), as_given(given), path)
+            given = self.name if not self.is_pattern else display_path(path)
+            yield Item(index, display_name(given), display_name(given), path)
 
 
-def is_readable(name: str) -> bool:
+def has_reader(name: str) -> bool:
     """Whether a file of this name is a picture or has rows."""
     return ending(name) in IMAGE_ENDINGS or kind_of(name) is not None
 
 
-def gathered(
-    pattern: str, found: Sequence[str], ignored: Counter[str], other: Callable[[str], Part]
-) -> Iterator[Part]:
+def group_images(
+    pattern: str, found: Sequence[str], ignored: Counter[str], other: Callable[[str], SourcePart]
+) -> Iterator[SourcePart]:
     """What a pattern matches, in order: pictures next to each other as one part, else `other`."""
-    files = Files(pattern, [], ignored, is_pattern=True)
+    files = FileSource(pattern, [], ignored, is_pattern=True)
     for path in found:
         if ending(path) in IMAGE_ENDINGS:
             files.found.append(path)
         else:
             yield files
             yield other(path)
-            files = Files(pattern, [], is_pattern=True)
+            files = FileSource(pattern, [], is_pattern=True)
     yield files

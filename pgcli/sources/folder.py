@@ -13,14 +13,14 @@ from typing import NamedTuple
 from pgcli.errors import UsageError
 from pgcli.records import Fault, Item
 from pgcli.sources.file_list import FileList
-from pgcli.sources.paths import inside_or_fault, leads_inside, shown
+from pgcli.sources.paths import display_path, outside_fault, resolves_inside
 from pgcli.sources.source_options import IMAGE_ENDINGS, ending
 
 _UNREADABLE = Fault("permission_denied", "The folder may not be read.")
 _LINKED = "(linked folder)"
 
 
-class Found(NamedTuple):
+class FolderEntry(NamedTuple):
     """A picture by its path relative to the folder, or a folder that may not be read."""
 
     relative: str
@@ -35,7 +35,7 @@ class _Level(NamedTuple):
     entries: Iterator[os.DirEntry[str]]
 
 
-class Folder:
+class FolderSource:
     """A folder as a source. Nothing is remembered of it but counts; each pass walks it anew.
 
     Once it is listed each pass goes by that, whatever comes to the folder or goes.
@@ -48,7 +48,7 @@ class Folder:
         self.path = path
         self.alone = alone
         self.allow_outside_root = allow_outside_root
-        walk = Walk(path, allow_outside_root)
+        walk = FolderWalk(path, allow_outside_root)
         try:
             self.kinds = Counter(ending(found) for found, _ in walk)
         except OSError as problem:
@@ -59,7 +59,7 @@ class Folder:
         self.ignored = walk.ignored
         self._listing: FileList | None = None
 
-    def go_by(self, listing: FileList, number: int) -> None:
+    def pin_files(self, listing: FileList, number: int) -> None:
         """Go by what is listed, to which what is new in the folder is added with this number.
 
         A file that is listed and has vanished stays, so that each keeps its place. Raises OSError.
@@ -72,13 +72,13 @@ class Folder:
         found = self._walked() if self._listing is None else self._remembered(number)
         for index, (relative, fault) in enumerate(found, first):
             path = os.path.join(self.path, relative)  # noqa: PTH118 - keeps the folder as typed
-            id_ = shown(relative if self.alone else path)
-            yield Item(index, id_, shown(path), path, fault=fault)
+            id_ = display_path(relative if self.alone else path)
+            yield Item(index, id_, display_path(path), path, fault=fault)
 
-    def _walked(self) -> Iterator[Found]:
-        return iter(Walk(self.path, self.allow_outside_root))
+    def _walked(self) -> Iterator[FolderEntry]:
+        return iter(FolderWalk(self.path, self.allow_outside_root))
 
-    def _remembered(self, number: int) -> Iterator[Found]:
+    def _remembered(self, number: int) -> Iterator[FolderEntry]:
         assert self._listing is not None
         root = os.path.realpath(self.path)
         for relative in self._listing.names(number):
@@ -88,15 +88,15 @@ class Folder:
             except OSError:  # looking at it says what is wrong
                 kind = 0
             if stat.S_ISDIR(kind):
-                yield Found(relative, _UNREADABLE)
+                yield FolderEntry(relative, _UNREADABLE)
             elif stat.S_ISLNK(kind) and not self.allow_outside_root:
-                yield Found(relative, inside_or_fault(path, root))
+                yield FolderEntry(relative, outside_fault(path, root))
             else:
-                yield Found(relative)
+                yield FolderEntry(relative)
 
 
 @dataclass
-class Walk:
+class FolderWalk:
     """One walk through a folder. A picture is found once, at its own place: links to folders are
     entered only if they lead outside, that is allowed, and the folder was not walked before.
     """
@@ -109,7 +109,7 @@ class Walk:
     def __post_init__(self) -> None:
         self._root = os.path.realpath(self.path)
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[FolderEntry]:
         # a stack, not recursion: a folder may be deeper than Python recurses
         levels = [self._level(self.path, "", is_inside=True)]
         while levels:
@@ -122,9 +122,9 @@ class Walk:
                     below = self._entered(entry, prefix, is_inside)
                     levels += [below] if below else []
                 except OSError:
-                    yield Found(prefix + entry.name, _UNREADABLE)
+                    yield FolderEntry(prefix + entry.name, _UNREADABLE)
             elif ending(entry.name) in IMAGE_ENDINGS:
-                yield Found(prefix + entry.name, self._fault(entry))
+                yield FolderEntry(prefix + entry.name, self._fault(entry))
             else:
                 self.ignored[ending(entry.name)] += 1
 
@@ -139,7 +139,7 @@ class Walk:
         """The level below a folder, if it is to be walked from here."""
         is_new = not entry.is_symlink()
         if not is_new:
-            is_inside = leads_inside(entry.path, self._root)
+            is_inside = resolves_inside(entry.path, self._root)
         if not is_inside:
             status = Path(entry.path).stat()
             key = (status.st_dev, status.st_ino)
@@ -153,7 +153,7 @@ class Walk:
     def _fault(self, entry: os.DirEntry[str]) -> Fault | None:
         if self.allow_outside_root or not entry.is_symlink():
             return None
-        return inside_or_fault(entry.path, self._root)
+        return outside_fault(entry.path, self._root)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

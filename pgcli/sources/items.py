@@ -12,15 +12,15 @@ from typing import Any, NamedTuple, TypeVar
 from pgcli import regions
 from pgcli.errors import ManifestError
 from pgcli.records import Fault, Item, Region
-from pgcli.sources.paths import MISSING, Placed, as_given
-from pgcli.sources.readers.reader import Row
-from pgcli.sources.source_options import Reading
+from pgcli.sources.paths import MISSING, ImageLocation, display_name
+from pgcli.sources.readers.reader import ManifestRow
+from pgcli.sources.source_options import ReadOptions
 
-Place = Callable[[str], Placed]
+Place = Callable[[str], ImageLocation]
 Found = TypeVar("Found")
 
 
-class Asked(NamedTuple):
+class RowPrompts(NamedTuple):
     """What a row says is to be asked about its picture, or what is wrong with that."""
 
     prompts: tuple[str, ...]
@@ -29,19 +29,19 @@ class Asked(NamedTuple):
     fault: Fault | None
 
 
-def item(row: Row, index: int, reading: Reading, *, place: Place, holder: str) -> Item:
+def item(row: ManifestRow, index: int, reading: ReadOptions, *, place: Place, holder: str) -> Item:
     """The row's Item. `holder` names the manifest: the row's image where bytes have no path."""
     path, data = _image(row, reading)
     wanted = asked(row, reading)
     if fault := row.fault or wanted.fault:
-        placed, data = Placed(as_given(path) if path else holder, None, fault), None
+        placed, data = ImageLocation(display_name(path) if path else holder, None, fault), None
     elif data is not None:
-        placed = Placed(holder if path is None else as_given(path), None)
+        placed = ImageLocation(holder if path is None else display_name(path), None)
     else:
-        placed = place(path) if path else Placed(holder, None, MISSING)
+        placed = place(path) if path else ImageLocation(holder, None, MISSING)
     given = row_id(row, reading)
     if given is None:
-        given = as_given(path) if path else str(index)
+        given = display_name(path) if path else str(index)
     return Item(
         index,
         given,
@@ -57,14 +57,14 @@ def item(row: Row, index: int, reading: Reading, *, place: Place, holder: str) -
     )
 
 
-def check(row: Row, reading: Reading) -> str | None:
+def check(row: ManifestRow, reading: ReadOptions) -> str | None:
     """The row's own id, once all that its Item needs proved sound. Raises ManifestError if not."""
     _image(row, reading)
     asked(row, reading)
     return row_id(row, reading)
 
 
-def asked(row: Row, reading: Reading) -> Asked:
+def asked(row: ManifestRow, reading: ReadOptions) -> RowPrompts:
     """What the row asks.
 
     Raises ManifestError where that is unsound, unless rows bear that themselves: then only for a
@@ -72,7 +72,9 @@ def asked(row: Row, reading: Reading) -> Asked:
     """
     wrong: list[ManifestError] = []
 
-    def found(read: Callable[[Row, Reading], Found], instead: Found, *, borne: bool) -> Found:
+    def found(
+        read: Callable[[ManifestRow, ReadOptions], Found], instead: Found, *, borne: bool
+    ) -> Found:
         try:
             return read(row, reading)
         except ManifestError as problem:
@@ -81,16 +83,16 @@ def asked(row: Row, reading: Reading) -> Asked:
             wrong.append(problem)
             return instead
 
-    borne = reading.is_borne
-    prompts = (found(prompt, "", borne=borne),) if reading.wants_prompts else ()
+    borne = reading.tolerates_bad_rows
+    prompts = (found(prompt, "", borne=borne),) if reading.requires_prompts else ()
     chosen: tuple[str, ...] = found(choices, tuple[str, ...](), borne=borne)
     part = found(region, None, borne=borne and not reading.refuses_regions)
     if borne:
         found(check_fields, None, borne=True)
-    return Asked(prompts, chosen, part, fault_of(row, wrong[0]) if wrong else None)
+    return RowPrompts(prompts, chosen, part, fault_of(row, wrong[0]) if wrong else None)
 
 
-def check_fields(row: Row, reading: Reading) -> None:
+def check_fields(row: ManifestRow, reading: ReadOptions) -> None:
     """Raise ManifestError where a column that fills prompts has more than a text or a number."""
     for name in reading.fields:
         if isinstance(value := row.values.get(name), Mapping | list | tuple):
@@ -98,13 +100,13 @@ def check_fields(row: Row, reading: Reading) -> None:
             raise ManifestError(f"{row.place}: {name!r} holds {kind}, not text or a number")
 
 
-def fault_of(row: Row, problem: ManifestError) -> Fault:
+def fault_of(row: ManifestRow, problem: ManifestError) -> Fault:
     """What is wrong with a row's text, as the fault of its picture."""
     said = str(problem).removeprefix(f"{row.place}: ")
     return Fault("decode_failed", f"{said[:1].upper()}{said[1:]}.")
 
 
-def row_id(row: Row, reading: Reading) -> str | None:
+def row_id(row: ManifestRow, reading: ReadOptions) -> str | None:
     """The row's own id as text, None where it gives none. Raises ManifestError if it is null.
 
     Where rows bear what is wrong with them, only a column that the user named has to have ids.
@@ -114,12 +116,12 @@ def row_id(row: Row, reading: Reading) -> str | None:
     value = row.values[reading.id_column]
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)
-    if reading.is_borne and reading.id_column == Reading.id_column:
+    if reading.tolerates_bad_rows and reading.id_column == ReadOptions.id_column:
         return None
     raise ManifestError(f"{row.place}: the id is neither text nor a number")
 
 
-def prompt(row: Row, reading: Reading) -> str:
+def prompt(row: ManifestRow, reading: ReadOptions) -> str:
     """The row's own prompt, as written. Raises ManifestError if there is none."""
     value = row.values.get(reading.prompt_column)
     if isinstance(value, str):
@@ -128,7 +130,7 @@ def prompt(row: Row, reading: Reading) -> str:
     raise ManifestError(f"{row.place}: the row has {what} in {reading.prompt_column!r}")
 
 
-def choices(row: Row, reading: Reading) -> tuple[str, ...]:
+def choices(row: ManifestRow, reading: ReadOptions) -> tuple[str, ...]:
     """The row's own candidates: a list, as text in JSON too, or text in which `|` stands between.
 
     Raises ManifestError where there are not two or more, all of them text and none twice.
@@ -164,14 +166,18 @@ def _listed(value: Any) -> Sequence[Any] | None:
     return value.split("|")
 
 
-def region(row: Row, reading: Reading) -> Region | None:
+def region(row: ManifestRow, reading: ReadOptions) -> Region | None:
     """The row's own region, None where it gives none.
 
     Raises ManifestError for anything else, as an answer about the wrong part would look right.
     """
     name = reading.region_column
     value = row.values.get(name)
-    if value is None or value == "" or (reading.is_borne and _means_something_else(value)):
+    if (
+        value is None
+        or value == ""
+        or (reading.tolerates_bad_rows and _means_something_else(value))
+    ):
         return None
     if reading.refuses_regions:
         raise ManifestError(
@@ -179,7 +185,7 @@ def region(row: Row, reading: Reading) -> Region | None:
             hint="leave out --region, or the manifest's column",
         )
     try:
-        return regions.region(value)
+        return regions.parse_region(value)
     except ValueError as problem:
         raise ManifestError(
             f"{row.place}: the {name!r} is {problem}",
@@ -199,7 +205,7 @@ def _means_something_else(value: Any) -> bool:
     return True
 
 
-def _image(row: Row, reading: Reading) -> tuple[str | None, bytes | None]:
+def _image(row: ManifestRow, reading: ReadOptions) -> tuple[str | None, bytes | None]:
     """The row's path and bytes. An empty path or no bytes at all count as none."""
     value = row.values.get(reading.image_column)
     path, data = value, None

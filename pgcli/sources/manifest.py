@@ -12,19 +12,26 @@ from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
 from pgcli.remote import Remote
 from pgcli.remote.addresses import folder_of
-from pgcli.sources.duplicate_ids import Met, digest, repeated
+from pgcli.sources.duplicate_ids import SeenIds, digest, repeated_digests
 from pgcli.sources.items import check, item, row_id
 from pgcli.sources.manifest_file import Where, kind
-from pgcli.sources.paths import Placed, as_given, away, below, beneath, scheme
+from pgcli.sources.paths import (
+    ImageLocation,
+    display_name,
+    locate_local,
+    locate_remote,
+    locate_url,
+    url_scheme,
+)
 from pgcli.sources.readers import reader_of
-from pgcli.sources.readers.reader import Manifest, Row
-from pgcli.sources.source_options import Reading
+from pgcli.sources.readers.reader import Manifest, ManifestRow
+from pgcli.sources.source_options import ReadOptions
 
 #: Column names that are remembered of JSON lines, whose rows may each name their own.
 MOST_COLUMNS = 10_000
 
 
-class Table:
+class ManifestSource:
     """A manifest as a source: counted and checked when made, streamed anew by each pass.
 
     Raises ManifestError for broken lines, ids given twice and missing prompts, UsageError for
@@ -32,8 +39,8 @@ class Table:
     that was given before is not taken again.
     """
 
-    def __init__(self, name: str, path: Where, reading: Reading):
-        self.name = as_given(name)
+    def __init__(self, name: str, path: Where, reading: ReadOptions):
+        self.name = display_name(name)
         self.path = path
         self.ignored: Counter[str] = Counter()
         self._root: str | None = None
@@ -44,7 +51,9 @@ class Table:
             if not reading.allow_outside_root:
                 self._root = os.path.realpath(self._folder or ".")
         self._reader = reader_of(kind(path))
-        self._reading = reading = replace(reading, is_borne=self._reader.bears)
+        self._reading = reading = replace(
+            reading, tolerates_bad_rows=self._reader.tolerates_bad_rows
+        )
         self._twice = array("Q")
         self._manifest = Manifest(path, self.name, reading.image_column)
         self._check()
@@ -56,7 +65,7 @@ class Table:
 
     def items(self, first: int) -> Iterator[Item]:
         """The manifest's items, numbered from `first`."""
-        met = Met(self._twice)
+        met = SeenIds(self._twice)
         for index, row in enumerate(self._rows(self._wanted()), first):
             try:
                 found = item(row, index, self._reading, place=self._place, holder=self.name)
@@ -64,12 +73,12 @@ class Table:
                 raise ManifestError(f"{self.name}, {problem}", hint=problem.hint) from problem
             yield replace(found, id=found.image) if met.before(found.id) else found
 
-    def _place(self, path: str) -> Placed:
-        if scheme(path):
-            return away(path, allow_urls=self._reading.reach is not None)
+    def _place(self, path: str) -> ImageLocation:
+        if url_scheme(path):
+            return locate_url(path, allow_urls=self._reading.url_reader is not None)
         if isinstance(self.path, Remote):
-            return beneath(self._folder, path)
-        return below(self._folder, path, self._root)
+            return locate_remote(self._folder, path)
+        return locate_local(self._folder, path, self._root)
 
     def _wanted(self) -> set[str]:
         reading = self._reading
@@ -80,13 +89,13 @@ class Table:
         """The columns that say what is asked of which row: ids, prompts, choices, regions."""
         reading = self._reading
         names = {reading.id_column, reading.region_column}
-        if reading.wants_prompts:
+        if reading.requires_prompts:
             names.add(reading.prompt_column)
         if reading.choices_column is not None:
             names.add(reading.choices_column)
         return names
 
-    def _rows(self, wanted: set[str]) -> Iterator[Row]:
+    def _rows(self, wanted: set[str]) -> Iterator[ManifestRow]:
         return self._reader.rows(self._manifest, wanted)
 
     def _check(self) -> None:
@@ -111,7 +120,7 @@ class Table:
             self.items(0), None
         )  # the images of Parquet were not read yet: is the first one sound?
 
-    def _check_row(self, row: Row, seen: array[int]) -> None:
+    def _check_row(self, row: ManifestRow, seen: array[int]) -> None:
         try:
             given = check(row, self._reading)
         except ManifestError as problem:
@@ -120,7 +129,7 @@ class Table:
             seen.append(digest(given))
 
     def _check_columns(self, known: set[str]) -> None:
-        for name in sorted(self._wanted() - {Reading.id_column, Reading.region_column}):
+        for name in sorted(self._wanted() - {ReadOptions.id_column, ReadOptions.region_column}):
             if name not in known:
                 listed = ", ".join(sorted(known)[:50])
                 message = f"{self.name} has no column {name!r}"
@@ -131,8 +140,8 @@ class Table:
 
         Where rows bear that, only a column that the user named must not repeat.
         """
-        twice = repeated(seen)
-        if self._reader.bears and self._reading.id_column == Reading.id_column:
+        twice = repeated_digests(seen)
+        if self._reader.tolerates_bad_rows and self._reading.id_column == ReadOptions.id_column:
             self._twice = twice
             return
         suspects = set(twice[:1000])

@@ -32,7 +32,7 @@ _TOO_LONG = Fault("missing", "The path is longer than that of any file.")
 LONGEST_PATH = 4096
 
 
-class Placed(NamedTuple):
+class ImageLocation(NamedTuple):
     """Where a row's picture is: as the output shows it, as it is opened, or why it must not be."""
 
     image: str
@@ -40,13 +40,13 @@ class Placed(NamedTuple):
     fault: Fault | None = None
 
 
-def scheme(text: str) -> str | None:
+def url_scheme(text: str) -> str | None:
     """The scheme of an address (`s3`, `https`), None for a path and for a `file:` URI."""
     match = _SCHEME.match(text)
     return (match[1] or match[2]).lower() if match else None
 
 
-def shown(path: str) -> str:
+def display_path(path: str) -> str:
     """The path as the output writes it: a `file:` URI if it is not UTF-8 or looks like a URI."""
     try:
         path.encode()
@@ -55,7 +55,7 @@ def shown(path: str) -> str:
     return _uri(path) if path.startswith("file:") else without_user(path)
 
 
-def real(text: str) -> str:
+def parse_path(text: str) -> str:
     """The path that a `file:` URI stands for, undecodable bytes as surrogates; others unchanged."""
     if not text.startswith("file:"):
         return text
@@ -65,32 +65,32 @@ def real(text: str) -> str:
     return os.fsdecode(unquote_to_bytes(rest.encode("utf-8", "surrogateescape")))
 
 
-def as_given(text: str) -> str:
+def display_name(text: str) -> str:
     """What the user or a row typed, if it can be written; a URI of it if not."""
-    return text if text.startswith("file:") and text.isascii() else shown(real(text))
+    return text if text.startswith("file:") and text.isascii() else display_path(parse_path(text))
 
 
-def anywhere(text: str, *, allow_urls: bool = False) -> Placed:
+def locate_anywhere(text: str, *, allow_urls: bool = False) -> ImageLocation:
     """The place of a path that may lie anywhere, as on standard input."""
-    if scheme(text):
-        return away(text, allow_urls=allow_urls)
+    if url_scheme(text):
+        return locate_url(text, allow_urls=allow_urls)
     if len(text) > LONGEST_PATH * 3:  # a byte of a URI may take three
-        return Placed(as_given(text), None, _TOO_LONG)
-    return Placed(as_given(text), real(text))
+        return ImageLocation(display_name(text), None, _TOO_LONG)
+    return ImageLocation(display_name(text), parse_path(text))
 
 
-def away(text: str, *, allow_urls: bool) -> Placed:
+def locate_url(text: str, *, allow_urls: bool) -> ImageLocation:
     """The place of an address, which is shown without a password."""
     if not allow_urls:
-        return Placed(shown(text), None, _URL_BLOCKED)
-    if scheme(text) not in KNOWN:
-        return Placed(shown(text), None, _UNKNOWN_SCHEME)
+        return ImageLocation(display_path(text), None, _URL_BLOCKED)
+    if url_scheme(text) not in KNOWN:
+        return ImageLocation(display_path(text), None, _UNKNOWN_SCHEME)
     if len(text) > LONGEST_PATH * 3:
-        return Placed(shown(text), None, _TOO_LONG)
-    return Placed(shown(text), text)
+        return ImageLocation(display_path(text), None, _TOO_LONG)
+    return ImageLocation(display_path(text), text)
 
 
-def beneath(folder: str, text: str) -> Placed:
+def locate_remote(folder: str, text: str) -> ImageLocation:
     """The place of a path that a manifest at an address names, relative to the address's folder.
 
     None leads to this machine, nor out of the folder: rows may name whole addresses instead.
@@ -98,40 +98,40 @@ def beneath(folder: str, text: str) -> Placed:
     is_plain = not {".", ".."} & set(text.split("/"))
     path = text if is_plain else posixpath.normpath(text)
     if path.startswith(("/", "../", "file:")) or path == ".." or "\0" in path:
-        return Placed(shown(joined(folder, text)), None, _OUT_OF_ADDRESS)
+        return ImageLocation(display_path(joined(folder, text)), None, _OUT_OF_ADDRESS)
     if len(path) > LONGEST_PATH:
-        return Placed(shown(joined(folder, path)), None, _TOO_LONG)
-    return Placed(shown(joined(folder, path)), joined(folder, path))
+        return ImageLocation(display_path(joined(folder, path)), None, _TOO_LONG)
+    return ImageLocation(display_path(joined(folder, path)), joined(folder, path))
 
 
-def below(folder: str, text: str, root: str | None) -> Placed:
+def locate_local(folder: str, text: str, root: str | None) -> ImageLocation:
     """The place of a manifest's path, joined to the manifest's `folder` as typed.
 
     Where `root` is given (a real path), what leads outside it is at fault: by `..`, as an absolute
     path, through a link, or in a way only other systems understand.
     """
-    if scheme(text):
-        return away(text, allow_urls=False)
-    path = real(text)
+    if url_scheme(text):
+        return locate_url(text, allow_urls=False)
+    path = parse_path(text)
     joined = os.path.join(folder, path)  # noqa: PTH118 - Path would drop a leading `./`
     if "\0" in path or (root is not None and _DRIVE_OR_SHARE.match(path)):
-        return Placed(shown(joined), None, _OUTSIDE)
+        return ImageLocation(display_path(joined), None, _OUTSIDE)
     if len(joined) > LONGEST_PATH:  # characters, of which each has a byte at least
-        return Placed(shown(joined), None, _TOO_LONG)
-    if root is not None and not leads_inside(joined, root):
-        return Placed(shown(joined), None, _OUTSIDE)
-    return Placed(shown(joined), joined)
+        return ImageLocation(display_path(joined), None, _TOO_LONG)
+    if root is not None and not resolves_inside(joined, root):
+        return ImageLocation(display_path(joined), None, _OUTSIDE)
+    return ImageLocation(display_path(joined), joined)
 
 
-def leads_inside(path: str, root: str) -> bool:
+def resolves_inside(path: str, root: str) -> bool:
     """Whether the path, all links followed, lies in `root` (a real path)."""
     target = os.path.realpath(path)
     return target == root or target.startswith(root.rstrip("/") + "/")
 
 
-def inside_or_fault(path: str, root: str) -> Fault | None:
+def outside_fault(path: str, root: str) -> Fault | None:
     """None for a path that stays in `root`, links followed; else the fault."""
-    return None if leads_inside(path, root) else _OUTSIDE
+    return None if resolves_inside(path, root) else _OUTSIDE
 
 
 def _uri(path: str) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from glob import has_magic
 
-from pgcli.sources.paths import real, scheme
+from pgcli.sources.paths import parse_path, url_scheme
 
 
-def matches(pattern: str) -> list[str]:
+def glob_files(pattern: str) -> list[str]:
     """The paths that a pattern matches, sorted, each once.
 
     Like `glob`, except that `**` does not follow links to folders: two that lead back up would be
@@ -25,10 +25,10 @@ def matches(pattern: str) -> list[str]:
 
 def expand_source(source: str) -> list[str]:
     """The paths on this machine that a source's name may stand for; none of what runs wrote."""
-    if scheme(source):
+    if url_scheme(source):
         return []
-    globbed = matches(source) if has_magic(source) else ()
-    return [real(source), *(path for path in globbed if not is_output(path))]
+    globbed = glob_files(source) if has_magic(source) else ()
+    return [parse_path(source), *(path for path in globbed if not is_output(path))]
 
 
 def is_output(path: str) -> bool:

@@ -12,13 +12,13 @@ from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.records import Item
 from pgcli.remote import Remote, Unreachable, UrlReader
 from pgcli.remote.addresses import KNOWN, is_web, path_of, scheme_of
+from pgcli.sources.dataset_files import dataset_files, dataset_parts
 from pgcli.sources.file_list import FileList
-from pgcli.sources.files import Files, gathered, is_readable
-from pgcli.sources.manifest import Table
-from pgcli.sources.paths import shown
+from pgcli.sources.files import FileSource, group_images, has_reader
+from pgcli.sources.manifest import ManifestSource
+from pgcli.sources.paths import display_path
 from pgcli.sources.readers import kind_of
-from pgcli.sources.shards import parts_of, shards
-from pgcli.sources.source_options import IMAGE_ENDINGS, Part, Reading, ending
+from pgcli.sources.source_options import IMAGE_ENDINGS, ReadOptions, SourcePart, ending
 
 _KINDS = ", ".join(f"{kind}://" for kind in sorted(KNOWN))
 _HINTS = {
@@ -38,7 +38,7 @@ class Prefix:
     has_prompts = False
 
     def __init__(self, address: str, names: Sequence[str], *, alone: bool):
-        self.name = shown(address)
+        self.name = display_path(address)
         self._address = address.rstrip("/")
         self._alone = alone
         self._found = [name for name in names if ending(name) in IMAGE_ENDINGS]
@@ -51,7 +51,7 @@ class Prefix:
         """How many pictures there are of each ending."""
         return Counter(map(ending, self._found))
 
-    def go_by(self, listing: FileList, number: int) -> None:
+    def pin_files(self, listing: FileList, number: int) -> None:
         """Go by what is listed, to which what is new is added with this number. Raises OSError."""
         self.total = listing.add(self._found, number)
         self._listing = listing
@@ -64,12 +64,14 @@ class Prefix:
             found = iter(self._found if number == 0 else ())
         for index, relative in enumerate(found, first):
             path = f"{self._address}/{relative}"
-            yield Item(index, shown(relative if self._alone else path), shown(path), path)
+            yield Item(
+                index, display_path(relative if self._alone else path), display_path(path), path
+            )
 
 
-def parts(address: str, reading: Reading, *, alone: bool) -> Iterator[Part]:
+def parts(address: str, reading: ReadOptions, *, alone: bool) -> Iterator[SourcePart]:
     """What is at an address. Raises UsageError where it cannot be meant, or may not be read."""
-    reach, name = reading.reach, shown(address)
+    reach, name = reading.url_reader, display_path(address)
     if scheme_of(address) not in KNOWN:
         message = f"{name}: {scheme_of(address)} addresses are not read; only {_KINDS}"
         raise UsageError(message, hint="download the pictures and name their folder")
@@ -91,53 +93,55 @@ def parts(address: str, reading: Reading, *, alone: bool) -> Iterator[Part]:
         raise UsageError(f"there is nothing at {name}", hint=_HINTS["missing"])
 
 
-def of_web(address: str, reading: Reading, reach: UrlReader) -> Part:
+def of_web(address: str, reading: ReadOptions, reach: UrlReader) -> SourcePart:
     """What a server of the web has: one file, as there is no way to list more."""
     path = path_of(address)
     if "*" in path or path.endswith("/") or not path:
         raise UsageError(
-            f"{shown(address)} names no file, and servers of the web list none",
+            f"{display_path(address)} names no file, and servers of the web list none",
             hint="name the pictures in a manifest, a row each; it may lie on the server too",
         )
     return file(address, reading, reach)
 
 
-def folder(address: str, reading: Reading, reach: UrlReader, *, alone: bool) -> Iterator[Part]:
+def folder(
+    address: str, reading: ReadOptions, reach: UrlReader, *, alone: bool
+) -> Iterator[SourcePart]:
     """A folder's pictures, or the files of the data set that it holds instead."""
-    with explained(shown(address)):
+    with explained(display_path(address)):
         names = [name for name in reach.stores.names(address) if is_visible(name)]
     pictures = Prefix(address, names, alone=alone)
-    named = [] if pictures.total else shards(names)
+    named = [] if pictures.total else dataset_files(names)
     found = {name: file(f"{address.rstrip('/')}/{name}", reading, reach) for name in named}
-    yield from parts_of(found, pictures.ignored) if found else (pictures,)
+    yield from dataset_parts(found, pictures.ignored) if found else (pictures,)
 
 
-def matched(pattern: str, reading: Reading, reach: UrlReader) -> Iterator[Part]:
+def matched(pattern: str, reading: ReadOptions, reach: UrlReader) -> Iterator[SourcePart]:
     """What a pattern matches, in order; pictures next to each other as one part."""
     pieces = pattern.split("/")
     plain = next(n for n, piece in enumerate(pieces) if n > 2 and has_magic(piece))
     base, wanted = "/".join(pieces[:plain]), pieces[plain:]
-    with explained(shown(pattern)):
+    with explained(display_path(pattern)):
         below = reach.stores.names(base)
     found = [f"{base}/{name}" for name in below if fits(name.split("/"), wanted)]
-    known = [address for address in found if is_readable(address)]
+    known = [address for address in found if has_reader(address)]
     ignored = Counter(map(ending, set(found).difference(known)))
     if not known:
         left = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
         hint = f"left out: {left}" if left else _HINTS["missing"]
-        raise NoInputError(f"nothing matches {shown(pattern)}", hint=hint)
-    yield from gathered(pattern, known, ignored, lambda address: file(address, reading, reach))
+        raise NoInputError(f"nothing matches {display_path(pattern)}", hint=hint)
+    yield from group_images(pattern, known, ignored, lambda address: file(address, reading, reach))
 
 
-def file(address: str, reading: Reading, reach: UrlReader) -> Part:
+def file(address: str, reading: ReadOptions, reach: UrlReader) -> SourcePart:
     """A picture or a manifest, by its ending; what the web names without one is a picture."""
-    name, path = shown(address), path_of(address)
+    name, path = display_path(address), path_of(address)
     kind = ending(path)
     if kind in IMAGE_ENDINGS or (is_web(address) and kind == "(none)"):
-        return Files(name, [address])
+        return FileSource(name, [address])
     with explained(name):
         if kind_of(path) is not None:
-            return Table(name, Remote(address, reach), reading)
+            return ManifestSource(name, Remote(address, reach), reading)
     hint = f"pictures end in {', '.join(sorted(IMAGE_ENDINGS))}; or name it in a manifest's row"
     raise UsageError(f"{name} is neither a picture nor a manifest by its ending", hint=hint)
 

@@ -18,13 +18,12 @@ IMAGE_ENDINGS = frozenset(
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """Which columns mean what, which are wanted for prompts (`fields`) and output (`keep`).
 
-    A row has to bring a prompt where one is wanted, and may not where prompts are refused; the
-    same holds of choices, and of regions, which a row may also leave out. Addresses are read by way
-    of `reach`, and refused without it. What is wrong with a row is refused, unless it `is_borne` by
-    that row alone.
+    `requires_prompts` raises an error for a row without a prompt, `refuses_prompts` for a row with
+    one; `refuses_regions` for a row with a region. URLs are read with `url_reader` and refused
+    without it. With `tolerates_bad_rows` a bad row becomes an error row instead of an exception.
     """
 
     image_column: str = "image"
@@ -32,18 +31,18 @@ class Reading:
     prompt_column: str = "prompt"
     keep: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
-    wants_prompts: bool = False
+    requires_prompts: bool = False
     refuses_prompts: bool = False
     choices_column: str | None = None
     region_column: str = "region"
     refuses_regions: bool = False
-    nul: bool = False
+    null_separated: bool = False
     allow_outside_root: bool = False
-    reach: UrlReader | None = None
-    is_borne: bool = False
+    url_reader: UrlReader | None = None
+    tolerates_bad_rows: bool = False
 
 
-class Part(Protocol):
+class SourcePart(Protocol):
     """One source that the user named, looked at once: its items can be counted and gone through."""
 
     name: str

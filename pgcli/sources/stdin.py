@@ -13,25 +13,25 @@ from typing import Any
 from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
 from pgcli.sources.items import item
-from pgcli.sources.paths import Placed, anywhere
+from pgcli.sources.paths import ImageLocation, locate_anywhere
 from pgcli.sources.readers.lines import LONGEST_LINE, TOO_LONG, parsed
-from pgcli.sources.readers.reader import Row
-from pgcli.sources.source_options import Reading
+from pgcli.sources.readers.reader import ManifestRow
+from pgcli.sources.source_options import ReadOptions
 
 _CHUNK = 64 * 2**10
 
 
-class Stream:
+class StdinSource:
     """Standard input as a source: items flow as lines come, so they can be gone through once."""
 
     name = "standard input"
     total: int | None = None
 
-    def __init__(self, reading: Reading):
+    def __init__(self, reading: ReadOptions):
         self.ignored: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
         # whether lines will bring prompts shows only as they come; their absence is an error then
-        self.has_prompts = reading.wants_prompts
+        self.has_prompts = reading.requires_prompts
         self._reading = reading
         if sys.stdin is None:
             raise UsageError("standard input is closed", hint="name a folder, or pipe paths in")
@@ -50,7 +50,11 @@ class Stream:
     def _item(self, line: bytes, number: int, index: int) -> Item:
         reading = self._reading
         place = f"line {number}"
-        values = None if reading.nul or not line.startswith(b"{") else self._object(line, place)
+        values = (
+            None
+            if reading.null_separated or not line.startswith(b"{")
+            else self._object(line, place)
+        )
         if values is None:
             self._check_plain(place)
             placed = self._place(os.fsdecode(line))
@@ -63,13 +67,13 @@ class Stream:
             if name not in values:
                 raise ManifestError(f"{self.name}, {place}: there is no {name!r}")
         try:
-            row = Row(place, values)
+            row = ManifestRow(place, values)
             return item(row, index, reading, place=self._place, holder="-")
         except ManifestError as problem:
             raise ManifestError(f"{self.name}, {problem}", hint=problem.hint) from problem
 
-    def _place(self, path: str) -> Placed:
-        return anywhere(path, allow_urls=self._reading.reach is not None)
+    def _place(self, path: str) -> ImageLocation:
+        return locate_anywhere(path, allow_urls=self._reading.url_reader is not None)
 
     def _object(self, line: bytes, place: str) -> dict[str, Any] | None:
         """The line's JSON object; None for a path that begins with a brace."""
@@ -82,7 +86,7 @@ class Stream:
 
     def _check_plain(self, place: str) -> None:
         reading = self._reading
-        if reading.wants_prompts:
+        if reading.requires_prompts:
             raise ManifestError(f"{self.name}, {place}: a path alone brings no prompt")
         if reading.keep or reading.fields or reading.choices_column is not None:
             message = f"{self.name}, {place}: a path alone has no columns"
@@ -90,7 +94,7 @@ class Stream:
 
     def _lines(self) -> Iterator[bytes]:
         """The lines or names as they come, without their ends and a byte order mark."""
-        separator = b"\0" if self._reading.nul else b"\n"
+        separator = b"\0" if self._reading.null_separated else b"\n"
         begun: list[bytes] = []
         first = True
         for chunk in self._chunks():
@@ -105,7 +109,7 @@ class Stream:
 
     def _line(self, line: bytes, first: bool) -> bytes:
         line = line.removeprefix(codecs.BOM_UTF8) if first else line
-        return line if self._reading.nul else line.removesuffix(b"\r")
+        return line if self._reading.null_separated else line.removesuffix(b"\r")
 
     def _chunks(self) -> Iterator[bytes]:
         while (chunk := self._file.read(_CHUNK)) != b"":

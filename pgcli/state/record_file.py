@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import OutputFailed
-from pgcli.printable import MOST_LEVELS, is_deep
+from pgcli.printable import MAX_DEPTH, is_deep
 from pgcli.state.write_errors import close, sync, writing
 
 CHUNK = 4 * 2**20
 #: What a manifest may bring, and the row and the entry of a journal around it.
-DEEPEST = 2 * MOST_LEVELS
+DEEPEST = 2 * MAX_DEPTH
 
 
 @dataclass(frozen=True, slots=True)

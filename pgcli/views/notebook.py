@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
 
-from pgcli.images import Limits, Unreadable, upright
+from pgcli.images import ImageError, ImageLimits, load_image
 from pgcli.printable import printable
 from pgcli.records import Answer
 from pgcli.views.overlay import painted
@@ -52,8 +52,8 @@ def thumbnail(answer: Answer, path: str) -> str:
     if answer.error is not None or not answer.width or not answer.height:
         return ""
     try:
-        picture = upright(path, Limits())
-    except Unreadable:
+        picture = load_image(path, ImageLimits())
+    except ImageError:
         return ""
     if picture.size != (answer.width, answer.height):  # another one by now
         return ""

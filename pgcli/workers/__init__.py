@@ -16,12 +16,12 @@ from pgcli.workers.process import looked_at
 __all__ = ["prefetch"]
 
 DEFAULT_WORKERS = 4
-FEW_PICTURES = 32  # below this, processes take longer to start than they save
+MIN_ITEMS_FOR_WORKERS = 32  # below this, processes take longer to start than they save
 
 
 def prefetch(
     items: Iterable[Item],
-    look: Callable[[Item], DecodedImage],
+    decode: Callable[[Item], DecodedImage],
     *,
     workers: int | None,
     total: int | None,
@@ -38,16 +38,16 @@ def prefetch(
     the processes. Once `stopped`, none is waited for any more. What must be fetched first, as from
     an address, `fetcher` brings, many at once.
     """
-    are_few = workers is None and total is not None and total < FEW_PICTURES
+    are_few = workers is None and total is not None and total < MIN_ITEMS_FOR_WORKERS
     if workers == 0 or are_few:
         silence_decoders()
         for item in items:
             with fetched(item, fetcher) as whole:
-                picture = looked_at(look, whole.item)
+                picture = looked_at(decode, whole.item)
             yield replace(picture, load_ms=picture.load_ms + whole.took_ms)
         return
     count = workers or min(DEFAULT_WORKERS, os.cpu_count() or 1)
     count = count if total is None else max(1, min(count, total))
-    with Prefetcher(look, count, ahead_bytes, fetcher) as ahead:
+    with Prefetcher(decode, count, ahead_bytes, fetcher) as ahead:
         threading.Thread(target=ahead.feed, args=(items,), daemon=True).start()
         yield from ahead.pictures(stopped)

@@ -78,7 +78,7 @@ def make_sides(folder, tmp_path, *, static=False):
         about = files.preprocessing(folder, config.vision.resolution)
         size = engine.vocabulary.size
         other = Theirs(model, folder, config, about, vocabulary=size, static=static)
-    shelf = Shelf(drawings(), engine.square, tmp_path)
+    shelf = Shelf(drawings(), engine.spec, tmp_path)
 
     def work(lengths, *, pictures=3, prompts=PROMPTS, batch=4):
         looked, stored = shelf.first(pictures)

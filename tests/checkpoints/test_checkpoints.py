@@ -30,7 +30,7 @@ from pgcli.checkpoints.stored import total_bytes
 from pgcli.checkpoints.weights import HEAD
 from pgcli.engine import loading
 from pgcli.errors import InvalidCheckpoint
-from pgcli.images import Limits, decode
+from pgcli.images import ImageLimits, decode
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig, read_config
 from pgcli.records import Item
 from tests.support.awkward import drawing, encoded
@@ -484,7 +484,7 @@ class TestTensors:
         folder = write(**{NORM: torch.full_like(stored[NORM], torch.nan)})
         asked = loading.load(Checkpoint("model", folder), device="cpu", batch_size=1)
         item = Item(0, "a", "a", data=encoded(drawing(), "PNG"), prompts=("ocr",))
-        picture = decode(item, asked.square, Limits())
+        picture = decode(item, asked.spec, ImageLimits())
         with pytest.raises(InvalidCheckpoint, match="NaN"):
             list(asked.ask([(0, picture)], tasks.ocr()))
 
@@ -588,7 +588,9 @@ class TestPreprocessing:
         configure("preprocessor_config.json", resample=2, image_mean=means, image_std=stds)
         assert self.read(folder) == Preprocessing(2, tuple(means), tuple(stds))
         asked = loading.load(Checkpoint("model", write()), device="cpu", batch_size=1)
-        picture = decode(Item(0, "a", "a", data=encoded(drawing(), "PNG")), asked.square, Limits())
+        picture = decode(
+            Item(0, "a", "a", data=encoded(drawing(), "PNG")), asked.spec, ImageLimits()
+        )
         wanted = drawing().resize((56, 56), Image.Resampling.BILINEAR)
         assert Image.fromarray(picture.pixels).tobytes() == wanted.tobytes()
 

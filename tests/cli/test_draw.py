@@ -21,7 +21,7 @@ from pgcli.cli.job.draw.option import open_drawing
 from pgcli.cli.job.draw.painter import DrawHook, NotDrawing
 from pgcli.cli.job.draw.pending_items import PendingItems
 from pgcli.errors import OutputExists, OutputFailed, UsageError
-from pgcli.images import Limits
+from pgcli.images import ImageLimits
 from pgcli.records import Answer, Box, DecodedImage, Fault, Item, Mask, error_answer
 from pgcli.rle import encode
 from pgcli.views import formats
@@ -392,7 +392,7 @@ def plan_for(folder, names, *, overwrite=False, task="detect", items=(), total=0
 
 
 def opened(*arguments, **more):
-    return open_drawing(plan_for(*arguments, **more), Limits(), print)
+    return open_drawing(plan_for(*arguments, **more), ImageLimits(), print)
 
 
 def test_without_draw_nothing_is_drawn():

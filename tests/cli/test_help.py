@@ -125,12 +125,12 @@ def test_each_answering_command_has_the_contracts_options(command):
 
 
 def test_help_tells_the_defaults_that_hold():
-    from pgcli.images import Limits
+    from pgcli.images import ImageLimits
     from pgcli.tasks import MAX_NEW_TOKENS
     from pgcli.workers import DEFAULT_WORKERS
 
     shown = CliRunner().invoke(app, ["ocr", "--help"], env={"COLUMNS": "250"}).output
-    assert f"[default: {Limits().max_pixels:,}]" in shown
+    assert f"[default: {ImageLimits().max_pixels:,}]" in shown
     assert f"[default: up to {DEFAULT_WORKERS}]" in shown
     longest = ", ".join(f"{task} {most}" for task, most in MAX_NEW_TOKENS.items())
     assert f"[default: {longest}]" in shown

@@ -18,7 +18,7 @@ from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import ManifestError, UsageError
 from pgcli.model.config import read_config
 from pgcli.records import DecodedImage, Item
-from pgcli.sources import Reading, open_sources
+from pgcli.sources import ReadOptions, open_sources
 
 PICTURE = Path(__file__).parents[2] / "examples" / "images" / "one.png"
 
@@ -148,7 +148,7 @@ class TestManifests:
         manifest = tmp_path / "m.csv"
         manifest.write_text('image,region\na.png,"1,2,3,4"\n')
         with pytest.raises(ManifestError, match="one is given for all") as refused:
-            open_sources([str(manifest)], Reading(refuses_regions=True))
+            open_sources([str(manifest)], ReadOptions(refuses_regions=True))
         assert "--region" in refused.value.hint
 
     @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ class TestManifests:
         manifest = tmp_path / "m.tsv"
         cell = '"' + text.replace('"', '""') + '"'
         manifest.write_text(f"image\toptions\na.png\t{cell}\n")
-        (item,) = open_sources([str(manifest)], Reading(choices_column="options"))
+        (item,) = open_sources([str(manifest)], ReadOptions(choices_column="options"))
         assert item.choices == found
 
     @pytest.mark.parametrize(
@@ -173,25 +173,25 @@ class TestManifests:
         good = json.dumps({"image": "a.png", "options": ["p", "q"]})
         manifest.write_text(good + "\n" + json.dumps({"image": "b.png", "options": value}))
         with pytest.raises(ManifestError, match=f"line 2.*{problem}"):
-            open_sources([str(manifest)], Reading(choices_column="options"))
+            open_sources([str(manifest)], ReadOptions(choices_column="options"))
 
     def test_a_column_of_choices_that_is_not_there_is_named_with_those_that_are(self, tmp_path):
         manifest = tmp_path / "m.jsonl"
         manifest.write_text(json.dumps({"image": "a.png", "options": "a|b"}))
         with pytest.raises(UsageError, match="'nope'") as refused:
-            open_sources([str(manifest)], Reading(choices_column="nope"))
+            open_sources([str(manifest)], ReadOptions(choices_column="nope"))
         assert "image, options" in refused.value.hint
 
     def test_a_picture_alone_brings_no_choices(self):
         with pytest.raises(UsageError, match="brings no choices"):
-            open_sources([str(PICTURE)], Reading(choices_column="options"))
+            open_sources([str(PICTURE)], ReadOptions(choices_column="options"))
 
     @pytest.mark.parametrize("value", [3, [1, 2], None, {"a": "b"}])
     def test_choices_that_are_no_texts_are_refused(self, tmp_path, value):
         manifest = tmp_path / "m.jsonl"
         manifest.write_text(json.dumps({"image": "a.png", "options": value}))
         with pytest.raises(ManifestError, match="choices in 'options'"):
-            open_sources([str(manifest)], Reading(choices_column="options"))
+            open_sources([str(manifest)], ReadOptions(choices_column="options"))
 
 
 def test_the_whole_way_from_python():

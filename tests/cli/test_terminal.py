@@ -16,7 +16,7 @@ from PIL import Image
 from pgcli.checkpoints.hub.telling import Bar, Plan
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.sanitize_logs import asides_tamed
-from pgcli.printable import HOSTILE as STEERING
+from pgcli.printable import CONTROL_CHARACTERS as STEERING
 from tests.support.hub_server import Hub
 from tests.support.runs import ROOT
 from tests.support.terminal import on_terminal

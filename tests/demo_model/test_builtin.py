@@ -42,17 +42,17 @@ def drawn() -> list[Drawn]:
     return asked
 
 
-def pictures(drawn: list[Drawn], square: ImageSpec) -> Iterator[tuple[int, DecodedImage]]:
-    side = (square.resolution, square.resolution)
+def pictures(drawn: list[Drawn], spec: ImageSpec) -> Iterator[tuple[int, DecodedImage]]:
+    side = (spec.resolution, spec.resolution)
     for place, (image, prompt, _) in enumerate(drawn):
         item = Item(place, str(place), f"{place}.png", prompts=(prompt,))
-        pixels = numpy.array(image.resize(side, Image.Resampling(square.resample)))
+        pixels = numpy.array(image.resize(side, Image.Resampling(spec.resample)))
         yield place, DecodedImage(item, *image.size, pixels, 0.0)
 
 
 def answered(drawn: list[Drawn], batch_size: int) -> list[Answer]:
     engine = load(find(DEMO), device="cpu", dtype="float32", batch_size=batch_size)
-    answers = dict(engine.ask(pictures(drawn, engine.square), Question("ask", None, NEW_TOKENS)))
+    answers = dict(engine.ask(pictures(drawn, engine.spec), Question("ask", None, NEW_TOKENS)))
     return [answers[place] for place in range(len(drawn))]
 
 

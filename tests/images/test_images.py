@@ -22,41 +22,50 @@ from hypothesis import strategies as st
 from PIL import EpsImagePlugin, Image, ImageCms
 from PIL.JpegImagePlugin import JpegImageFile
 
-from pgcli.images import FORMATS, ImageSpec, Limits, decode, file_header, files, header, upright
+from pgcli.images import (
+    FORMATS,
+    ImageLimits,
+    ImageSpec,
+    decode,
+    files,
+    load_image,
+    read_file_header,
+    read_header,
+)
 from pgcli.records import DecodedImage, Fault, Item
 from pgcli.sources import open_sources
 from tests.support import awkward
 from tests.support.awkward import drawing, encoded, noisy, png
 
-LIMITS = Limits()
-SQUARE = ImageSpec(28)
+LIMITS = ImageLimits()
+EXACT = ImageSpec(28)
 FAST = ImageSpec(28, fast_decode=True)
 
 
 def seen(
-    source: str | Path | bytes, square: ImageSpec = SQUARE, limits: Limits = LIMITS
+    source: str | Path | bytes, spec: ImageSpec = EXACT, limits: ImageLimits = LIMITS
 ) -> DecodedImage:
     if isinstance(source, bytes):
-        return decode(Item(0, "0", "bytes", data=source), square, limits)
-    return decode(Item(0, "0", str(source), str(source)), square, limits)
+        return decode(Item(0, "0", "bytes", data=source), spec, limits)
+    return decode(Item(0, "0", str(source), str(source)), spec, limits)
 
 
-def code(source: str | Path | bytes, limits: Limits = LIMITS) -> str | None:
+def code(source: str | Path | bytes, limits: ImageLimits = LIMITS) -> str | None:
     fault = seen(source, limits=limits).fault
     return fault.code if fault else None
 
 
 def pixels_of(data: bytes) -> np.ndarray:
-    return np.asarray(upright(data, LIMITS))
+    return np.asarray(load_image(data, LIMITS))
 
 
-@pytest.mark.parametrize("square", [SQUARE, FAST], ids=["exact", "fast"])
-def test_every_awkward_file_has_its_fate(square: ImageSpec, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spec", [EXACT, FAST], ids=["exact", "fast"])
+def test_every_awkward_file_has_its_fate(spec: ImageSpec, tmp_path: Path) -> None:
     fates = awkward.make(tmp_path)
     assert len(fates) >= 40
     found = {}
     for item in open_sources([str(tmp_path)]):
-        picture = decode(item, square, LIMITS)
+        picture = decode(item, spec, LIMITS)
         name = os.path.relpath(item.path, tmp_path)
         found[name] = picture.fault.code if picture.fault else None
         assert (picture.pixels is None) == (picture.fault is not None)
@@ -127,7 +136,7 @@ def test_the_square_is_the_upright_rgb_picture_resized(
     exif[0x0112] = orientation
     options = {"exif": exif} if format_ in ("JPEG", "PNG", "WEBP", "TIFF", "AVIF") else {}
     data = encoded(noise(*size, seed, mode), format_, **options)
-    whole = upright(data, LIMITS)
+    whole = load_image(data, LIMITS)
     assert whole.mode == "RGB"
     picture = seen(data)
     assert picture.pixels is not None
@@ -225,7 +234,7 @@ def test_a_picture_is_turned_as_its_exif_says(format_: str, orientation: int) ->
         7: (3, 0),
         8: (2, 1),
     }[orientation]
-    picture, turned = seen(data), upright(data, LIMITS)
+    picture, turned = seen(data), load_image(data, LIMITS)
     assert (picture.width, picture.height) == turned.size
     assert turned.size == ((48, 32) if orientation <= 4 else (32, 48))
     width, height = turned.size
@@ -387,8 +396,8 @@ def test_ten_thousand_frames_take_no_longer_than_the_first(format_: str) -> None
 @pytest.mark.parametrize("size", [(1, 1), (1, 16_383), (16_383, 1)])
 def test_a_picture_as_thin_as_a_line_is_a_picture(format_: str, size: tuple[int, int]) -> None:
     data = encoded(Image.new("RGB", size, "red"), format_)
-    for square in (SQUARE, FAST):
-        picture = seen(data, square)
+    for spec in (EXACT, FAST):
+        picture = seen(data, spec)
         assert picture.fault is None
         assert (picture.width, picture.height) == size
         assert picture.pixels is not None
@@ -467,14 +476,14 @@ def test_a_jpeg_with_a_broken_index_of_frames_is_still_a_jpeg() -> None:
 
 
 def test_the_pixel_limit_is_the_users_and_not_pillows() -> None:
-    few = Limits(max_pixels=40 * 30 - 1)
+    few = ImageLimits(max_pixels=40 * 30 - 1)
     picture = seen(encoded(drawing(40, 30), "PNG"), limits=few)
     assert picture.fault is not None
     assert (picture.fault.code, picture.width, picture.height) == ("too_many_pixels", 40, 30)
     assert "--max-pixels" in picture.fault.message
     wide = png(14_000, 14_000, idat=zlib.compress(b"\0" * (14_000 * 1751), 1))
     assert code(wide) == "too_many_pixels"
-    assert code(wide, Limits(max_pixels=10**9)) is None
+    assert code(wide, ImageLimits(max_pixels=10**9)) is None
 
 
 @pytest.mark.parametrize(
@@ -540,15 +549,15 @@ def test_a_file_that_becomes_a_pipe_in_between_does_not_make_it_wait(
 
 def test_a_file_that_grows_past_the_limit_is_not_read_on(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(encoded(drawing(), "PNG"))
-    assert code(tmp_path / "a.png", Limits(max_bytes=100)) == "too_large"
-    assert code(encoded(drawing(), "PNG"), Limits(max_bytes=100)) == "too_large"
+    assert code(tmp_path / "a.png", ImageLimits(max_bytes=100)) == "too_large"
+    assert code(encoded(drawing(), "PNG"), ImageLimits(max_bytes=100)) == "too_large"
 
 
 def test_a_small_file_takes_little_memory_however_large_one_may_be(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(encoded(drawing(), "PNG"))
     tracemalloc.start()
     try:
-        assert files.read(str(tmp_path / "a.png"), LIMITS) == encoded(drawing(), "PNG")
+        assert files.read_file(str(tmp_path / "a.png"), LIMITS) == encoded(drawing(), "PNG")
         assert tracemalloc.get_traced_memory()[1] < 2**20 < LIMITS.max_bytes
     finally:
         tracemalloc.stop()
@@ -562,8 +571,8 @@ def test_a_file_that_grew_since_it_was_opened_is_read_to_its_end(
     before = (tmp_path / "a.png").stat()
     monkeypatch.setattr(os, "fstat", lambda _: before)
     (tmp_path / "a.png").write_bytes(whole)
-    assert files.read(str(tmp_path / "a.png"), LIMITS) == whole
-    assert code(tmp_path / "a.png", Limits(max_bytes=100)) == "too_large"
+    assert files.read_file(str(tmp_path / "a.png"), LIMITS) == whole
+    assert code(tmp_path / "a.png", ImageLimits(max_bytes=100)) == "too_large"
 
 
 def test_paths_that_no_file_can_have_are_missing(tmp_path: Path) -> None:
@@ -605,13 +614,13 @@ def test_too_little_memory_is_an_error_row(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 LOOK_AT_FILES = """
-import functools, sys, warnings
-from pgcli.images import Limits, Square, look
+import sys, warnings
+from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.records import Item
-from pgcli.workers import look_ahead
+from pgcli.workers import prefetch
 items = [Item(n, name, name, name) for n, name in enumerate(sys.argv[1:])]
-look = functools.partial(look, square=Square(8), limits=Limits())
-few = list(map(look, items)) if BARE else look_ahead(items, look, workers=None, total=3)
+decode = ImageDecoder(ImageSpec(8))
+few = list(map(decode, items)) if BARE else prefetch(items, decode, workers=None, total=3)
 print(*[picture.fault and picture.fault.code for picture in few])
 """
 
@@ -651,13 +660,13 @@ def test_who_makes_errors_of_warnings_has_the_same_pictures(tmp_path: Path) -> N
 
 def test_an_item_at_fault_is_not_opened(tmp_path: Path) -> None:
     fault = Fault("path_not_allowed", "No.")
-    picture = decode(Item(0, "0", "x", str(tmp_path / "gone"), fault=fault), SQUARE, LIMITS)
+    picture = decode(Item(0, "0", "x", str(tmp_path / "gone"), fault=fault), EXACT, LIMITS)
     assert (picture.fault, picture.pixels, picture.width) == (fault, None, None)
 
 
 def test_every_format_of_the_contract_is_read() -> None:
     for format_ in FORMATS:
-        assert upright(encoded(drawing(), format_), LIMITS).size == (40, 30)
+        assert load_image(encoded(drawing(), format_), LIMITS).size == (40, 30)
 
 
 @settings(deadline=None, max_examples=150)
@@ -668,7 +677,7 @@ def test_no_damage_raises_anything(format_: str, data: st.DataObject) -> None:
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
     fates = ("not_an_image", "truncated", "decode_failed", "too_many_pixels", "unsupported_format")
-    assert code(cut, Limits(max_pixels=10**6)) in (None, *fates)
+    assert code(cut, ImageLimits(max_pixels=10**6)) in (None, *fates)
 
 
 @settings(deadline=None, max_examples=150)
@@ -678,7 +687,7 @@ def test_damage_has_the_same_fate_however_it_is_decoded(data: st.DataObject) -> 
     for _ in range(data.draw(st.integers(0, 4))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
-    few = Limits(max_pixels=10**6)
+    few = ImageLimits(max_pixels=10**6)
     exact, fast = seen(cut, limits=few), seen(cut, FAST, few)
     assert fast.fault == exact.fault
     assert (fast.width, fast.height) == (exact.width, exact.height)
@@ -688,13 +697,13 @@ def test_a_file_s_header_is_the_same_where_only_its_beginning_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     awkward.make(tmp_path)
-    read_bytes, real = [], files.read
+    read_bytes, real = [], files.read_file
 
-    def counted(path: str, limits: Limits, most: int | None = None) -> bytes:
+    def counted(path: str, limits: ImageLimits, most: int | None = None) -> bytes:
         read_bytes.append(most)
         return real(path, limits, most)
 
-    monkeypatch.setattr("pgcli.images.read", counted)
+    monkeypatch.setattr("pgcli.images.read_file", counted)
     far = Image.Exif()
     far[0x0112] = 6
     noise = Image.effect_noise((400, 300), 90)
@@ -703,14 +712,14 @@ def test_a_file_s_header_is_the_same_where_only_its_beginning_is_read(
     seen_formats = set()
     for path in sorted(one for one in tmp_path.rglob("*") if one.is_file()):
         try:
-            whole = header(real(str(path), LIMITS))
-        except files.Unreadable:
-            with pytest.raises(files.Unreadable):
-                file_header(str(path), LIMITS)
+            whole = read_header(real(str(path), LIMITS))
+        except files.ImageError:
+            with pytest.raises(files.ImageError):
+                read_file_header(str(path), LIMITS)
             continue
-        assert file_header(str(path), LIMITS) == whole, path
+        assert read_file_header(str(path), LIMITS) == whole, path
         seen_formats.add(whole[0])
     assert seen_formats >= {"JPEG", "PNG", "TIFF", "WEBP", "GIF", "AVIF", "BMP"}
     read_bytes.clear()
-    file_header(str(tmp_path / "noise.png"), LIMITS)
+    read_file_header(str(tmp_path / "noise.png"), LIMITS)
     assert read_bytes == [64 * 2**10]

@@ -17,7 +17,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.engine import Engine
 from pgcli.engine.loading import load
 from pgcli.engine.tokens import Vocabulary, left_pad
-from pgcli.images import ImageSpec, Limits, decode
+from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.model.siglip import normalise
 from pgcli.records import DecodedImage, Item
 from pgcli.tasks import Question
@@ -46,7 +46,7 @@ def stored(mode: str, colour: Any, size: tuple[int, int] = (40, 30)) -> bytes:
 
 def picture(data: bytes, index: int = 0, prompts: tuple[str, ...] = ()) -> DecodedImage:
     item = Item(index, str(index), str(index), data=data, prompts=prompts)
-    seen = decode(item, ImageSpec(RESOLUTION), Limits())
+    seen = decode(item, ImageSpec(RESOLUTION), ImageLimits())
     assert seen.fault is None
     return seen
 

@@ -27,7 +27,7 @@ from pgcli.engine.loading import load
 from pgcli.engine.preparing import prepare
 from pgcli.engine.sampling import GREEDY
 from pgcli.engine.tokens import left_pad
-from pgcli.images import Limits as PictureLimits
+from pgcli.images import ImageLimits as PictureLimits
 from pgcli.images import decode
 from pgcli.model.config import DecoderConfig
 from pgcli.model.gemma import Gemma, RMSNorm, RotaryEmbedding
@@ -403,7 +403,7 @@ def test_from_files_to_text_all_is_as_in_transformers(
     stream = []
     for number, file in enumerate(pictures):
         item = Item(number, file.name, file.name, path=str(file), prompts=QUESTIONS)
-        stream.append((number * len(QUESTIONS), decode(item, engine.square, PictureLimits())))
+        stream.append((number * len(QUESTIONS), decode(item, engine.spec, PictureLimits())))
     answers = dict(engine.ask(stream, Question("ask", None, STEPS)))
 
     tokens, texts, logits = in_transformers
@@ -443,6 +443,6 @@ def test_pictures_become_the_same_numbers(tiny, pictures, tmp_path, settings):
     for path in pictures:
         theirs = processor(Image.open(path).convert("RGB"), return_tensors="pt")["pixel_values"]
         item = Item(0, path.name, path.name, path=str(path))
-        square = torch.from_numpy(decode(item, engine.square, PictureLimits()).pixels)
+        square = torch.from_numpy(decode(item, engine.spec, PictureLimits()).pixels)
         ours = normalise(square[None], mean, std, torch.float32)
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)

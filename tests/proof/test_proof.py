@@ -17,7 +17,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.app import main
 from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import NoInputError, NoUsableDevice, UsageError
-from pgcli.images import ImageSpec, Limits, decode
+from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.model.paligemma import PaliGemma
 from pgcli.proof import compare, ours, preparation, prove, room, theirs
 from pgcli.proof.inputs import PROMPTS, Outputs, make
@@ -288,7 +288,7 @@ def test_where_transformers_has_one_way_only_the_noise_is_that_of_one_more_round
     config, vocabulary = files.config(tiny2), Vocabulary.from_folder(tiny2)
     side = config.vision.resolution
     items = patterns()
-    pictures = [decode(item, ImageSpec(side), Limits()) for item in items]
+    pictures = [decode(item, ImageSpec(side), ImageLimits()) for item in items]
     given = make(pictures, vocabulary, config, files.preprocessing(tiny2, side))
     model = theirs.load(tiny2, torch.bfloat16, torch.device("cpu"))
     first, other = theirs.outputs(model, given), theirs.another_way(model, given)

@@ -21,8 +21,8 @@ import pytest
 from pgcli.errors import NoInputError, PgcliError, UsageError
 from pgcli.records import Item
 from pgcli.remote import Unreachable, UrlReader
-from pgcli.sources import Reading, open_sources
-from pgcli.sources.patterns import matches
+from pgcli.sources import ReadOptions, open_sources
+from pgcli.sources.patterns import glob_files
 from pgcli.sources.remote_files import fits
 from tests.support.awkward import drawing, encoded
 from tests.support.stores import S3, Files, Google, Hub, served
@@ -203,7 +203,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
 
 
 def opened(*names: str, **options: Any) -> Any:
-    return open_sources(names, Reading(reach=UrlReader(), **options))
+    return open_sources(names, ReadOptions(url_reader=UrlReader(), **options))
 
 
 def test_pictures_that_come_later_come_behind_those_that_were_there(
@@ -213,11 +213,11 @@ def test_pictures_that_come_later_come_behind_those_that_were_there(
         lists = tmp_path / f"lists{len(name)}"
         lists.mkdir()
         source = opened(name)
-        source.go_by(lambda number, lists=lists: lists / str(number))
+        source.pin_files(lambda number, lists=lists: lists / str(number))
         before = [item.path for item in source]
         s3["pictures/photos/0.jpg"] = JPEG
         gone_on = opened(name)
-        gone_on.go_by(lambda number, lists=lists: lists / str(number))
+        gone_on.pin_files(lambda number, lists=lists: lists / str(number))
         assert [item.path for item in gone_on] == [*before, "s3://pictures/photos/0.jpg"]
         assert gone_on.total == len(before) + 1
         del s3["pictures/photos/0.jpg"]
@@ -247,7 +247,7 @@ def test_nothing_is_asked_where_addresses_are_not_allowed(monkeypatch: Any) -> N
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: pytest.fail("a name was resolved"))
     for name in ("s3://pictures/photos", "hf://datasets/a/b", "https://user:secret@host/x.png"):
         with pytest.raises(UsageError) as problem:
-            open_sources([name], Reading())
+            open_sources([name], ReadOptions())
         assert "--allow-urls" in problem.value.hint
         assert "secret" not in str(problem.value)
 
@@ -319,4 +319,4 @@ def test_a_pattern_means_what_it_means_in_a_folder(
     monkeypatch.chdir(tmp_path)
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).touch()
-    assert (path in matches(pattern)) == is_meant
+    assert (path in glob_files(pattern)) == is_meant

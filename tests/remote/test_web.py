@@ -22,12 +22,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgcli.errors import ManifestError, UsageError
-from pgcli.images import ImageSpec, Limits, decode
+from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.records import Item
 from pgcli.remote import Unreachable, UrlReader, connection, hosts, remote_file, web
 from pgcli.remote.addresses import folder_of, joined, path_of, without_user
 from pgcli.remote.hosts import is_public, peers
-from pgcli.sources import Reading, open_sources
+from pgcli.sources import ReadOptions, open_sources
 from pgcli.workers import prefetch
 from tests.support.awkward import drawing, encoded
 from tests.support.misbehaving import Server
@@ -63,7 +63,7 @@ def looked(address: str, reach: UrlReader | None = None) -> str:
     """What the picture's row says: `good`, or the code of its fault."""
     reach = reach or UrlReader(allow_private_hosts=True)
     with reach.brought(Item(0, "x", "x", address)) as item:
-        picture = decode(item, ImageSpec(28), Limits())
+        picture = decode(item, ImageSpec(28), ImageLimits())
     return picture.fault.code if picture.fault else "good"
 
 
@@ -251,7 +251,7 @@ def test_a_password_goes_to_its_own_server_alone_and_is_never_shown(server: Serv
             "Basic dXNlcjpwQHNz"
         ] * 3
         assert "authorization" not in other.asked[0][1]
-    source = open_sources([f"http://{host}/good.png"], Reading(reach=UrlReader()))
+    source = open_sources([f"http://{host}/good.png"], ReadOptions(url_reader=UrlReader()))
     (item,) = source
     assert (item.id, item.image) == (f"http://127.0.0.1:{server.port}/good.png",) * 2
 
@@ -297,7 +297,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
     connection._trust.cache_clear()
 
 
-def held(server: Server) -> Reading:
+def held(server: Server) -> ReadOptions:
     """A manifest, an archive and a data set on the server."""
     lines = [{"image": name} for name in ("good.png", f"{server.url}/gone.png", "../x.png")]
     server.files["/rows.jsonl"] = "".join(json.dumps(line) + "\n" for line in lines).encode()
@@ -312,7 +312,7 @@ def held(server: Server) -> Reading:
     images = [{"bytes": PNG, "path": f"{n}.png"} for n in range(40)]
     pq.write_table(pa.table({"image": images}), table, row_group_size=7)
     server.files["/x.parquet"] = table.getvalue()
-    return Reading(reach=UrlReader(allow_private_hosts=True))
+    return ReadOptions(url_reader=UrlReader(allow_private_hosts=True))
 
 
 @pytest.mark.parametrize("takes_ranges", [True, False])
@@ -345,7 +345,7 @@ def test_a_file_whose_connection_breaks_off_is_read_on(
 def test_a_file_that_changes_under_the_reader_is_noticed(server: Server, hurried: None) -> None:
     reading = held(server)
     server.cut_at = [700]
-    file = reading.reach.opened(f"{server.url}/x.tar", 512)
+    file = reading.url_reader.opened(f"{server.url}/x.tar", 512)
     file.read(512)
     server.files["/x.tar"] = server.files["/x.tar"][:-1] + b"\1"
     with pytest.raises(Unreachable, match="changed"):
@@ -355,7 +355,7 @@ def test_a_file_that_changes_under_the_reader_is_noticed(server: Server, hurried
 def test_a_server_that_lists_nothing_and_files_that_are_not_there_are_said(
     server: Server, hurried: None
 ) -> None:
-    reading = Reading(reach=UrlReader(allow_private_hosts=True))
+    reading = ReadOptions(url_reader=UrlReader(allow_private_hosts=True))
     for name in ("", "folder/", "*.png", "gone.jsonl", "unknown.tar", "page.html"):
         with pytest.raises(UsageError) as problem:
             open_sources([f"{server.url}/{name}"], reading)
@@ -384,7 +384,7 @@ class Looking:
     """A look that goes to another process."""
 
     def __call__(self, item: Item) -> Any:
-        return decode(item, ImageSpec(28), Limits())
+        return decode(item, ImageSpec(28), ImageLimits())
 
 
 def test_a_run_that_ends_waits_for_no_server(server: Server) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pgcli.cli.app import main
-from pgcli.sources import Reading, open_sources, readers
+from pgcli.sources import ReadOptions, open_sources, readers
 from pgcli.views import exports
 from tests.support.exporting import detected, pictures, saved
 
@@ -37,7 +37,7 @@ def test_a_kind_of_manifest_is_a_file_and_a_line(tmp_path, monkeypatch):
     pictures(tmp_path)
     (tmp_path / "few.lst").write_text("a.png\n\nsub/c.png\n../b.jpg\n")
     for name in ("few.lst", "*.lst"):
-        source = open_sources([str(tmp_path / name)], Reading())
+        source = open_sources([str(tmp_path / name)], ReadOptions())
         items = list(source)
         assert source.total == 3
         paths = [str(tmp_path / "a.png"), str(tmp_path / "sub" / "c.png"), None]

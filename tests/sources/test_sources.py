@@ -22,13 +22,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
-from pgcli.sources import Reading, open_sources
+from pgcli.sources import ReadOptions, open_sources
 from tests.support.awkward import unprivileged
 from tests.support.items import faults, ids, items
 
 ADDRESSES = ["http://x/a.jpg", "s3://b/k", "HTTPS://x", "data:image/png,x"]
 ADDRESSES += ["http://169.254.169.254/latest/meta-data/", "gs://b/k", "hf://datasets/x", "ftp://x"]
-OUTSIDE = Reading(allow_outside_root=True)
+OUTSIDE = ReadOptions(allow_outside_root=True)
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +91,7 @@ class TestFolders:
         Path("i/self").symlink_to(".")
         Path("i/x.jpg").symlink_to("y.jpg")
         Path("i/y.jpg").symlink_to("x.jpg")
-        for reading in (Reading(), OUTSIDE):
+        for reading in (ReadOptions(), OUTSIDE):
             assert ids("i", reading=reading) == ["sub/a.jpg", "x.jpg", "y.jpg"]
 
     def test_a_link_that_leads_outside_is_not_opened_unless_allowed(self) -> None:
@@ -208,7 +208,11 @@ class TestFilesAndGlobs:
 
     def test_columns_of_a_folder_are_refused(self) -> None:
         touch("i/a.jpg")
-        for reading in (Reading(keep=("x",)), Reading(fields=("x",)), Reading(wants_prompts=True)):
+        for reading in (
+            ReadOptions(keep=("x",)),
+            ReadOptions(fields=("x",)),
+            ReadOptions(requires_prompts=True),
+        ):
             with pytest.raises(UsageError):
                 open_sources(["i"], reading)
 
@@ -283,13 +287,13 @@ class TestManifests:
 
     def test_columns_are_renamed_kept_and_offered_to_prompts(self) -> None:
         row = {"file": "a.jpg", "key": "k1", "q": "what?", "n": {"x": [1, None]}, "f": 2.5}
-        reading = Reading(
+        reading = ReadOptions(
             image_column="file",
             id_column="key",
             prompt_column="q",
             keep=("n", "f"),
             fields=("f",),
-            wants_prompts=True,
+            requires_prompts=True,
         )
         for name in (json_lines(row), parquet(**{key: [value] for key, value in row.items()})):
             source = open_sources([name], reading)
@@ -303,29 +307,29 @@ class TestManifests:
         assert open_sources([name]).has_prompts
         assert items(name)[0].prompts == ()
         with pytest.raises(ManifestError, match="line 2"):
-            open_sources([name], Reading(wants_prompts=True))
+            open_sources([name], ReadOptions(requires_prompts=True))
 
     def test_kept_values_can_be_written(self) -> None:
         values = [float("nan"), float("inf")]
         name = parquet(image=["a.jpg"], a=[values], b=[b"\xff"], c=[pa.scalar(5, pa.date32())])
-        (item,) = items(name, reading=Reading(keep=("a", "b", "c")))
+        (item,) = items(name, reading=ReadOptions(keep=("a", "b", "c")))
         assert json.dumps(item.kept, allow_nan=False)
         assert pa.Table.from_pylist([item.kept])
 
     @pytest.mark.parametrize(
         "reading",
         [
-            Reading(keep=("nope",)),
-            Reading(fields=("nope",)),
-            Reading(image_column="nope"),
-            Reading(id_column="nope"),
-            Reading(wants_prompts=True, prompt_column="nope"),
+            ReadOptions(keep=("nope",)),
+            ReadOptions(fields=("nope",)),
+            ReadOptions(image_column="nope"),
+            ReadOptions(id_column="nope"),
+            ReadOptions(requires_prompts=True, prompt_column="nope"),
         ],
     )
-    def test_an_unknown_column_is_refused_with_those_that_exist(self, reading: Reading) -> None:
+    def test_an_unknown_column_is_refused_with_those_that_exist(self, reading: ReadOptions) -> None:
         Path("m.csv").write_text("image,size\na.jpg,3\n")
         names = [parquet(image=["a.jpg"], size=[3]), "m.csv"]
-        if not reading.wants_prompts:
+        if not reading.requires_prompts:
             names.append(json_lines({"image": "a.jpg", "size": 3}))
         for name in names:
             with pytest.raises(UsageError, match="nope") as caught:
@@ -384,7 +388,7 @@ class TestManifests:
 
     def test_a_kept_value_as_deep_as_is_allowed_can_be_written(self) -> None:
         deep = json.loads("[" * 63 + "]" * 63)
-        (item,) = items(json_lines({"image": "a.jpg", "a": deep}), reading=Reading(keep=("a",)))
+        (item,) = items(json_lines({"image": "a.jpg", "a": deep}), reading=ReadOptions(keep=("a",)))
         assert item.kept == {"a": deep}
         assert pa.Table.from_pylist([{"a": item.kept["a"]}]).num_rows == 1
 
@@ -427,7 +431,7 @@ class TestManifests:
 
     def test_a_table_with_a_mark_quotes_and_line_breaks_is_read(self) -> None:
         Path("m.csv").write_bytes('\ufeffimage,note\r\n"a,b.jpg","two\r\nlines"\r\n'.encode())
-        (item,) = items("m.csv", reading=Reading(keep=("note",)))
+        (item,) = items("m.csv", reading=ReadOptions(keep=("note",)))
         assert (item.id, item.kept) == ("a,b.jpg", {"note": "two\r\nlines"})
         Path("m.tsv").write_text("image\tid\na.jpg\t1\n\n")
         assert ids("m.tsv") == ["1"]
@@ -491,7 +495,7 @@ print(source.total, *[
     def test_a_value_that_python_cannot_hold_is_told_with_its_row(self, values: pa.Array) -> None:
         name = parquet(image=["a.jpg"], kept=values)
         with pytest.raises(ManifestError, match=r"m\.parquet, after row 0"):
-            open_sources([name], Reading(keep=("kept",)))
+            open_sources([name], ReadOptions(keep=("kept",)))
 
     @pytest.mark.parametrize(
         ("name", "is_read"),
@@ -578,12 +582,12 @@ def test_every_manifest_gives_the_same_ids_and_paths(rows: list[tuple[str, str]]
 
 @given(st.binary(min_size=1).filter(lambda raw: b"\0" not in raw))
 def test_every_path_is_written_as_utf8_and_read_back(raw: bytes) -> None:
-    from pgcli.sources.paths import real, shown
+    from pgcli.sources.paths import display_path, parse_path
 
     path = os.fsdecode(raw)
-    written = shown(path)
+    written = display_path(path)
     assert written.encode()
-    assert real(written) == path
+    assert parse_path(written) == path
 
 
 class TestStandardInput:
@@ -595,11 +599,15 @@ class TestStandardInput:
 
     def test_nul_separated_names_are_never_json(self, typed: Callable[[bytes], None]) -> None:
         typed(b'a\nb.jpg\0{"image": "x"}\0\0c.jpg')
-        assert ids("-", reading=Reading(nul=True)) == ["a\nb.jpg", '{"image": "x"}', "c.jpg"]
+        assert ids("-", reading=ReadOptions(null_separated=True)) == [
+            "a\nb.jpg",
+            '{"image": "x"}',
+            "c.jpg",
+        ]
 
     def test_a_json_object_is_a_row(self, typed: Callable[[bytes], None]) -> None:
         typed(b'{"image": "/x/a.jpg", "id": 5, "prompt": "why?", "n": 1}\n')
-        source = open_sources(["-"], Reading(keep=("n",), fields=("n",), wants_prompts=True))
+        source = open_sources(["-"], ReadOptions(keep=("n",), fields=("n",), requires_prompts=True))
         assert source.total is None
         (item,) = source
         assert (item.id, item.path, item.prompts) == ("5", "/x/a.jpg", ("why?",))
@@ -626,16 +634,16 @@ class TestStandardInput:
     @pytest.mark.parametrize(
         ("line", "reading"),
         [
-            (b'{"image": "a.jpg"}', Reading(keep=("n",))),
-            (b'{"image": "a.jpg"}', Reading(fields=("n",))),
-            (b'{"image": "a.jpg"}', Reading(wants_prompts=True)),
-            (b'{"picture": "a.jpg"}', Reading()),
-            (b"a.jpg", Reading(wants_prompts=True)),
-            (b"a.jpg", Reading(keep=("n",))),
+            (b'{"image": "a.jpg"}', ReadOptions(keep=("n",))),
+            (b'{"image": "a.jpg"}', ReadOptions(fields=("n",))),
+            (b'{"image": "a.jpg"}', ReadOptions(requires_prompts=True)),
+            (b'{"picture": "a.jpg"}', ReadOptions()),
+            (b"a.jpg", ReadOptions(requires_prompts=True)),
+            (b"a.jpg", ReadOptions(keep=("n",))),
         ],
     )
     def test_a_line_that_lacks_what_is_wanted_is_named(
-        self, typed: Callable[[bytes], None], line: bytes, reading: Reading
+        self, typed: Callable[[bytes], None], line: bytes, reading: ReadOptions
     ) -> None:
         typed(b"\n" + line)
         with pytest.raises(UsageError, match="line 2"):

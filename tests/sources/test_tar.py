@@ -18,8 +18,8 @@ import pytest
 
 from pgcli.cli.app import main
 from pgcli.errors import ManifestError, NoInputError, UsageError
-from pgcli.images import ImageSpec, Limits, decode
-from pgcli.sources import Reading, open_sources
+from pgcli.images import ImageLimits, ImageSpec, decode
+from pgcli.sources import ReadOptions, open_sources
 from pgcli.sources.readers.reader import Manifest
 from pgcli.sources.readers.tar import TAR
 from tests.support.awkward import drawing, encoded
@@ -71,14 +71,14 @@ def test_samples_are_rows_with_their_texts_as_columns(name: str, mode: str) -> N
         name=name,
         mode=mode,
     )
-    reading = Reading(wants_prompts=True, keep=("place", "txt"))
+    reading = ReadOptions(requires_prompts=True, keep=("place", "txt"))
     first, second = items(name, reading=reading)
     assert first.id == first.image == f"{name}/a/01.jpg"
     assert (first.data, second.data) == (JPEG, PNG)
     assert (first.prompts, second.prompts) == (("what?",), ("who?",))
     assert first.kept == {"place": "Rome", "txt": "gr\u00fcn"}
     assert second.kept == {"place": "Oslo", "txt": "red"}
-    picture = decode(first, ImageSpec(28), Limits())
+    picture = decode(first, ImageSpec(28), ImageLimits())
     assert (picture.width, picture.height) == (40, 30)
 
 
@@ -94,7 +94,7 @@ def test_an_id_that_another_sample_gave_before_is_not_taken_again() -> None:
     expected = ["x", "x.tar/1.jpg", "z", "x.tar/2.jpg"]
     assert [[item.id for item in source] for _ in range(2)] == [expected] * 2
     with pytest.raises(ManifestError, match="gives the id 'y' twice"):
-        open_sources(["x.tar"], Reading(id_column="no"))
+        open_sources(["x.tar"], ReadOptions(id_column="no"))
 
 
 @pytest.mark.parametrize("bad", ["null", "{}", "[1]", "true", "NaN"])
@@ -102,7 +102,7 @@ def test_an_id_that_is_none_is_refused_only_where_its_column_was_named(bad: str)
     tar(("1.jpg", JPEG), ("1.json", f'{{"id": {bad}, "no": {bad}}}'.encode()))
     assert ids("x.tar") == ["x.tar/1.jpg"]
     with pytest.raises(ManifestError, match="neither text nor a number"):
-        open_sources(["x.tar"], Reading(id_column="no"))
+        open_sources(["x.tar"], ReadOptions(id_column="no"))
 
 
 def test_members_that_make_no_sample_are_passed_over() -> None:
@@ -160,7 +160,7 @@ def test_a_data_set_of_parquet_files_tells_of_the_archives_beside_them() -> None
 def test_a_pattern_of_archives_keeps_its_rows_beside_lists_of_files(tmp_path: Path) -> None:
     tar(("0.jpg", JPEG), name="shard-0.tar")
     source = open_sources(["shard-*.tar"])
-    source.go_by(lambda number: tmp_path / f"files-{number}")
+    source.pin_files(lambda number: tmp_path / f"files-{number}")
     assert [item.id for item in source] == ["shard-0.tar/0.jpg"]
 
 
@@ -287,7 +287,7 @@ def test_a_broken_text_costs_its_own_sample(data: bytes, said: str) -> None:
 )
 def test_json_as_python_writes_it_and_json_that_has_no_columns_cost_nothing(data: bytes) -> None:
     tar(("1.jpg", JPEG), ("1.json", data), ("2.jpg", JPEG), ("2.json", b'{"similarity": 0.5}'))
-    first, second = items("x.tar", reading=Reading(keep=("similarity",)))
+    first, second = items("x.tar", reading=ReadOptions(keep=("similarity",)))
     assert (first.fault, first.data, first.kept) == (None, JPEG, {"similarity": None})
     assert second.kept == {"similarity": 0.5}
 
@@ -295,7 +295,7 @@ def test_json_as_python_writes_it_and_json_that_has_no_columns_cost_nothing(data
 def test_a_text_in_another_encoding_costs_its_sample_only_where_it_is_wanted() -> None:
     tar(("1.jpg", JPEG), ("1.txt", "gr\u00fcn".encode("latin-1")), ("2.jpg", JPEG), ("2.txt", b"a"))
     assert faults("x.tar") == [None, None]
-    first, second = items("x.tar", reading=Reading(keep=("txt",)))
+    first, second = items("x.tar", reading=ReadOptions(keep=("txt",)))
     assert first.fault is not None
     assert first.fault.message == "The sample's .txt is not UTF-8."
     assert (second.fault, second.kept) == (None, {"txt": "a"})
@@ -316,12 +316,12 @@ def test_a_sample_may_say_its_region(region: str, expected: tuple[int, ...]) -> 
     (item,) = items("x.tar")
     assert item.region == expected
     with pytest.raises(ManifestError, match="brings a region, and one is given for all"):
-        open_sources(["x.tar"], Reading(refuses_regions=True))
+        open_sources(["x.tar"], ReadOptions(refuses_regions=True))
 
 
 def test_a_region_that_is_a_place_in_the_world_means_nothing() -> None:
     tar(("1.jpg", JPEG), ("1.json", b'{"region": "Europe, South"}'))
-    for reading in (Reading(), Reading(refuses_regions=True)):
+    for reading in (ReadOptions(), ReadOptions(refuses_regions=True)):
         (item,) = items("x.tar", reading=reading)
         assert (item.region, item.fault) == (None, None)
 
@@ -346,7 +346,7 @@ def test_a_sample_that_does_not_say_what_is_asked_costs_itself() -> None:
         b'{"prompt": "a", "pick": "a|b", "thing": ["b"]}',
     ):
         tar(("1.jpg", JPEG), ("1.json", good), ("2.jpg", JPEG), ("2.json", bad))
-        reading = Reading(wants_prompts=True, choices_column="pick", fields=("thing",))
+        reading = ReadOptions(requires_prompts=True, choices_column="pick", fields=("thing",))
         first, second = items("x.tar", reading=reading)
         assert (first.fault, first.prompts, first.choices) == (None, ("what?",), ("yes", "no"))
         assert second.fault is not None
@@ -383,7 +383,7 @@ def test_a_damaged_archive_is_told_with_what_can_be_done_about_an_archive() -> N
 def test_a_column_that_no_sample_has_is_refused_with_those_that_there_are() -> None:
     tar(("1.jpg", JPEG), ("1.json", b'{"place": "Rome"}'))
     with pytest.raises(UsageError, match="no column 'town'") as refused:
-        open_sources(["x.tar"], Reading(keep=("town",)))
+        open_sources(["x.tar"], ReadOptions(keep=("town",)))
     assert "place" in refused.value.hint
 
 
@@ -414,7 +414,7 @@ def test_a_folder_of_parquet_files_is_a_data_set() -> None:
     shard("set/data/train-00000-of-00002.parquet", ("a.png", PNG), ("b.jpg", JPEG), label=[1, 2])
     shard("set/data/train-00001-of-00002.parquet", (None, PNG), label=[3])
     Path("set/README.md").write_text("---\nlicense: mit\n---\n")
-    found = items("set", reading=Reading(keep=("label",)))
+    found = items("set", reading=ReadOptions(keep=("label",)))
     assert [item.id for item in found] == ["a.png", "b.jpg", "2"]
     assert [item.kept["label"] for item in found] == [1, 2, 3]
     assert [item.data for item in found] == [PNG, JPEG, PNG]

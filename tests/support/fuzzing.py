@@ -34,12 +34,12 @@ from pgcli.checkpoints.adapter_file import open_tensors
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.checkpoints.tokenizer import open_tokenizer
 from pgcli.errors import PgcliError
-from pgcli.images import ImageSpec, Limits, decode
+from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.parsing import segments
 from pgcli.records import COLUMNS, Answer, Box, Item, Mask, Span
 from pgcli.rows import RowSchema
 from pgcli.sinks.reader import placed_rows
-from pgcli.sources import Reading, open_sources
+from pgcli.sources import ReadOptions, open_sources
 from tests.support.awkward import _broken, _odd_but_fine, drawing, encoded
 from tests.support.saving import saving
 
@@ -57,7 +57,7 @@ MOST_BYTES = 2 * 2**30
 
 def pictures(data: bytes) -> None:
     """Bytes as a picture: pixels of the square, or a fault that a decoder may give."""
-    picture = decode(Item(0, "0", "bytes", data=data), ImageSpec(28), Limits(max_pixels=10**6))
+    picture = decode(Item(0, "0", "bytes", data=data), ImageSpec(28), ImageLimits(max_pixels=10**6))
     assert (picture.pixels is None) == (picture.fault is not None)
     assert picture.fault is None or picture.fault.code in CODES | {"missing"}, picture.fault
 
@@ -67,7 +67,11 @@ def manifests(data: bytes) -> None:
     with folder() as here:
         name = f"m{ENDINGS[(data[0] if data else 0) % len(ENDINGS)]}"
         (here / name).write_bytes(data[1:])
-        for reading in (Reading(), Reading(wants_prompts=True), Reading(keep=("kept",))):
+        for reading in (
+            ReadOptions(),
+            ReadOptions(requires_prompts=True),
+            ReadOptions(keep=("kept",)),
+        ):
             with expected(2, 4):
                 for item in open_sources([str(here / name)], reading):
                     assert (item.fault.code if item.fault else None) in PLACES

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pgcli.records import Item
-from pgcli.sources import Reading, open_sources
+from pgcli.sources import ReadOptions, open_sources
 
 
-def items(*sources: str, reading: Reading | None = None) -> list[Item]:
-    source = open_sources(sources, reading or Reading())
+def items(*sources: str, reading: ReadOptions | None = None) -> list[Item]:
+    source = open_sources(sources, reading or ReadOptions())
     found = list(source)
     assert [item.index for item in found] == list(range(len(found)))
     if "-" not in sources:
@@ -16,10 +16,10 @@ def items(*sources: str, reading: Reading | None = None) -> list[Item]:
     return found
 
 
-def ids(*sources: str, reading: Reading | None = None) -> list[str]:
+def ids(*sources: str, reading: ReadOptions | None = None) -> list[str]:
     return [item.id for item in items(*sources, reading=reading)]
 
 
-def faults(*sources: str, reading: Reading | None = None) -> list[str | None]:
+def faults(*sources: str, reading: ReadOptions | None = None) -> list[str | None]:
     found = items(*sources, reading=reading)
     return [item.fault.code if item.fault else None for item in found]

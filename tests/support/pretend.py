@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 from pgcli import images
 from pgcli.cli.job import run
-from pgcli.images import ImageSpec, Limits, decode
+from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.records import Answer, Box, DecodedImage, Item
 from pgcli.tasks import Question
 
@@ -25,7 +25,7 @@ class Engine:
     """Answers by size, one row after the other."""
 
     label = "pretended@1"
-    square = ImageSpec(28)
+    spec = ImageSpec(28)
     device = "cpu"
     dtype = "float32"
     batch_size = 1
@@ -75,11 +75,13 @@ def answer(picture: DecodedImage, prompt: str, task: str) -> Answer:
     )
 
 
-def poisoned(item: Item, square: ImageSpec, limits: Limits) -> DecodedImage:
-    """A look that dies of one picture, as a decoder with a flaw may."""
-    if item.id == os.environ["PRETEND_POISON"]:
-        os.kill(os.getpid(), signal.SIGSEGV)
-    return decode(item, square, limits)
+class CrashingDecoder(ImageDecoder):
+    """A decoder that crashes on one image, as one with a bug in native code would."""
+
+    def __call__(self, item: Item) -> DecodedImage:
+        if item.id == os.environ["PRETEND_POISON"]:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().__call__(item)
 
 
 def open_engine(*_: object, **__: object) -> Engine:
@@ -93,7 +95,7 @@ def main() -> int:
     sys.modules["pgcli.engine.sampling"] = SimpleNamespace(Sampling=dict)  # the real one has torch
     run.load_model = open_engine
     if "PRETEND_POISON" in os.environ:
-        images.decode = poisoned
+        images.ImageDecoder = CrashingDecoder
     return main()
 
 

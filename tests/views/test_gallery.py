@@ -19,7 +19,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from pgcli.cli.app import main
-from pgcli.images import Limits, reduced
+from pgcli.images import ImageLimits, load_thumbnail
 from pgcli.records import Item, Rle
 from pgcli.rle import decode, encode, spans
 from pgcli.views.gallery.cards import Cards, ResultFile, side_by_side
@@ -184,7 +184,7 @@ def test_a_copy_is_small_and_upright_and_has_nothing_but_pixels(tmp_path: Path) 
     exif.get_ifd(0x8825)[1] = "N"
     file = tmp_path / "a.jpg"
     picture.save(file, exif=exif, icc_profile=b"x" * 200, comment=b"secret")
-    made = Copying(64, Limits())(Item(0, "a", "a", str(file)))
+    made = Copying(64, ImageLimits())(Item(0, "a", "a", str(file)))
     assert (made.width, made.height) == (200, 400)
     assert made.pixels is not None
     data = made.pixels.tobytes()
@@ -202,7 +202,7 @@ def test_a_copy_is_small_and_upright_and_has_nothing_but_pixels(tmp_path: Path) 
 
 def test_a_copy_is_never_larger_than_its_picture(tmp_path: Path) -> None:
     Image.new("L", (20, 10)).save(tmp_path / "a.png")
-    size, small = reduced(str(tmp_path / "a.png"), 300, Limits())
+    size, small = load_thumbnail(str(tmp_path / "a.png"), 300, ImageLimits())
     assert size == small.size == (20, 10)
     assert small.mode == "RGB"
     assert side_for(10) > side_for(1_000) > side_for(10_000)

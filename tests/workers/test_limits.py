@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pgcli.images import files
-from pgcli.images.errors import Unreadable
-from pgcli.images.image_spec import Limits
+from pgcli.images.errors import ImageError
+from pgcli.images.image_spec import ImageLimits
 
 GREEDY = """
 import numpy
@@ -48,22 +48,22 @@ def test_a_disk_that_fails_for_a_moment_is_tried_again(
     flaky: Path, monkeypatch: pytest.MonkeyPatch, problem: int, failures: int
 ) -> None:
     opened = failing(monkeypatch, problem, failures)
-    assert files.read(str(flaky), Limits()) == b"bytes"
+    assert files.read_file(str(flaky), ImageLimits()) == b"bytes"
     assert len(opened) == failures + 1
 
 
 def test_one_that_keeps_failing_is_given_up(flaky: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = failing(monkeypatch, errno.EIO, 99)
-    with pytest.raises(Unreadable) as refused:
-        files.read(str(flaky), Limits())
+    with pytest.raises(ImageError) as refused:
+        files.read_file(str(flaky), ImageLimits())
     assert refused.value.fault.code == "io_error"
     assert len(opened) == 4
 
 
 def test_what_does_not_pass_is_not_waited_for(flaky: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = failing(monkeypatch, errno.EACCES, 99)
-    with pytest.raises(Unreadable):
-        files.read(str(flaky), Limits())
+    with pytest.raises(ImageError):
+        files.read_file(str(flaky), ImageLimits())
     assert len(opened) == 1
 
 

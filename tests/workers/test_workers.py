@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import os
 import re
@@ -22,13 +21,13 @@ import psutil
 import pytest
 
 from pgcli import workers
-from pgcli.images import ImageSpec, Limits, decode
+from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.records import DecodedImage, Item
 from pgcli.workers import prefetch, process, worker
 from tests.support.awkward import drawing, encoded, png
 
 PNG = encoded(drawing(), "PNG")
-LOOK = functools.partial(decode, square=ImageSpec(16), limits=Limits())
+DECODE = ImageDecoder(ImageSpec(16))
 
 
 def items(count: int) -> list[Item]:
@@ -69,8 +68,8 @@ def codes(pictures: list[DecodedImage]) -> list[str | None]:
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_pictures_come_in_order_whoever_looked_at_them(count: int) -> None:
-    pictures = list(prefetch(items(20), LOOK, workers=count, total=None))
-    alone = [LOOK(item) for item in items(20)]
+    pictures = list(prefetch(items(20), DECODE, workers=count, total=None))
+    alone = [DECODE(item) for item in items(20)]
     assert [picture.item.index for picture in pictures] == list(range(20))
     assert [picture.item.kept["n"] for picture in pictures] == list(range(20))
     for picture, expected in zip(pictures, alone, strict=True):
@@ -84,7 +83,7 @@ def test_a_few_pictures_start_no_process_and_are_looked_at_one_by_one() -> None:
 
     def note(item: Item) -> DecodedImage:
         asked.append(item.index)
-        return LOOK(item)
+        return DECODE(item)
 
     pictures = prefetch(items(3), note, workers=None, total=3)
     next(pictures)
@@ -100,7 +99,7 @@ def test_a_picture_that_kills_its_process_costs_only_itself() -> None:
 
 
 def test_workers_that_are_asked_for_guard_a_few_pictures_too() -> None:
-    pictures = prefetch(items(2), LOOK, workers=1, total=2)
+    pictures = prefetch(items(2), DECODE, workers=1, total=2)
     assert codes([next(pictures)]) == [None]
     assert len(children()) == 1
     pictures.close()
@@ -148,7 +147,7 @@ def test_a_worker_keeps_memory_between_pictures_unless_told_otherwise(
 ) -> None:
     monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1000000")
-    pictures = prefetch(items(40), LOOK, workers=1, total=None)
+    pictures = prefetch(items(40), DECODE, workers=1, total=None)
     next(pictures)
     (child,) = children()
     told = child.environ()
@@ -160,7 +159,7 @@ def test_a_worker_keeps_memory_between_pictures_unless_told_otherwise(
 def test_a_worker_holds_one_picture_at_a_time(tmp_path: Path) -> None:
     drawing(4000, 3000).save(tmp_path / "large.jpg")  # 48 MB in memory
     named = [Item(n, str(n), "x", path=str(tmp_path / "large.jpg")) for n in range(12)]
-    pictures = prefetch(named, LOOK, workers=1, total=None)
+    pictures = prefetch(named, DECODE, workers=1, total=None)
     next(pictures)
     (child,) = children()
     sizes = []
@@ -177,7 +176,7 @@ def test_few_bytes_of_very_many_pixels_take_the_room_of_one_picture() -> None:
     assert len(data) < 11_000
     before = psutil.Process().memory_info().rss
     pictures = prefetch(
-        (Item(n, str(n), "bytes", data=data) for n in range(4)), LOOK, workers=1, total=None
+        (Item(n, str(n), "bytes", data=data) for n in range(4)), DECODE, workers=1, total=None
     )
     assert codes([next(pictures)]) == [None]
     (child,) = children()
@@ -192,7 +191,7 @@ def test_few_bytes_of_very_many_pixels_take_the_room_of_one_picture() -> None:
 
 
 def test_who_stops_early_leaves_no_process_behind() -> None:
-    pictures = prefetch(items(5000), LOOK, workers=2, total=None)
+    pictures = prefetch(items(5000), DECODE, workers=2, total=None)
     next(pictures)
     assert len(children()) == 2
     started = time.perf_counter()
@@ -221,7 +220,7 @@ def test_no_more_is_read_ahead_than_the_bytes_allow() -> None:
 
     square_bytes = 16 * 16 * 3
     ahead = 10 * (len(PNG) + square_bytes)
-    pictures = prefetch(counted(), LOOK, workers=2, total=None, ahead_bytes=ahead)
+    pictures = prefetch(counted(), DECODE, workers=2, total=None, ahead_bytes=ahead)
     for _ in range(5):
         next(pictures)
     time.sleep(0.3)
@@ -236,7 +235,7 @@ def test_a_picture_comes_out_before_the_next_path_came_in() -> None:
         yield items(1)[0]
         more.wait(20)
 
-    pictures = prefetch(slowly(), LOOK, workers=1, total=None)
+    pictures = prefetch(slowly(), DECODE, workers=1, total=None)
     assert next(pictures).item.index == 0
     more.set()
     assert next(pictures, None) is None
@@ -247,7 +246,7 @@ def test_what_the_source_raises_comes_after_the_pictures_before_it() -> None:
         yield from items(3)
         raise ValueError("line 4")
 
-    pictures = prefetch(broken(), LOOK, workers=2, total=None)
+    pictures = prefetch(broken(), DECODE, workers=2, total=None)
     assert [next(pictures).item.index for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="line 4"):
         next(pictures)
@@ -258,13 +257,13 @@ def test_a_program_without_a_main_guard_works_and_imports_no_torch(tmp_path: Pat
     (tmp_path / "a.png").write_bytes(PNG)
     (tmp_path / "pickle.py").write_text("raise SystemExit('a file of the folder was imported')")
     program = """
-        import functools, sys
+        import sys
         sys.path[:] = [entry for entry in sys.path if entry] + [sys.argv[1]]
-        from pgcli.images import Limits, Square, look
+        from pgcli.images import ImageDecoder, ImageSpec
         from pgcli.records import Item
-        from pgcli.workers import look_ahead
-        look = functools.partial(look, square=Square(8), limits=Limits())
-        pictures = list(look_ahead([Item(0, "a", "a", "a.png")], look, workers=2, total=None))
+        from pgcli.workers import prefetch
+        decode = ImageDecoder(ImageSpec(8))
+        pictures = list(prefetch([Item(0, "a", "a", "a.png")], decode, workers=2, total=None))
         assert [picture.fault for picture in pictures] == [None], pictures
         assert "torch" not in sys.modules
     """
@@ -277,8 +276,8 @@ def test_workers_end_when_their_parent_is_killed() -> None:
     program = """
         import sys, time
         from pgcli import workers
-        from tests.workers.test_workers import LOOK, items
-        pictures = workers.look_ahead(items(5000), LOOK, workers=2, total=None)
+        from tests.workers.test_workers import DECODE, items
+        pictures = workers.prefetch(items(5000), DECODE, workers=2, total=None)
         next(pictures)
         print("going", flush=True)
         time.sleep(60)
@@ -301,7 +300,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
 
 
 def test_ctrl_c_leaves_the_workers_to_their_parent() -> None:
-    pictures = prefetch(items(300), LOOK, workers=1, total=None)
+    pictures = prefetch(items(300), DECODE, workers=1, total=None)
     first = next(pictures)
     (child,) = children()
     assert os.getpgid(child.pid) != os.getpgrp()

@@ -21,7 +21,7 @@ from pgcli.records import Answer, DecodedImage, Item, error_answer
 from pgcli.rows import RowSchema
 from pgcli.sinks import check_place
 from pgcli.sinks.jsonl import JsonLines
-from pgcli.sources import Reading, open_sources
+from pgcli.sources import ReadOptions, open_sources
 from pgcli.state.run_state import State
 from pgcli.state.write_errors import writing
 from pgcli.tasks import Question
@@ -50,7 +50,7 @@ def bench(
     check_revision(name, revision)
     for named in filter(None, outputs):
         check_place(Path(named), overwrite=overwrite)
-    given = None if images is None else open_sources([images], Reading())
+    given = None if images is None else open_sources([images], ReadOptions())
     screen = Screen()
     checkpoint = find(name, revision, tell=Downloads(screen))
     with screen.waiting("loading PyTorch and transformers"):
@@ -90,11 +90,10 @@ def answered(
     engine: Engine, files: Sequence[Path], question: Question, trial: Trial, output: Path
 ) -> list[Answer]:
     """Answer about files as a run does, workers and all, into JSON lines; the answers too."""
-    from pgcli.images import Limits, decode
+    from pgcli.images import ImageDecoder
 
     prompts = question.templates or ()
     items = (Item(n, str(f), str(f), path=str(f), prompts=prompts) for n, f in enumerate(files))
-    eye = partial(decode, square=engine.square, limits=Limits())
     answers: list[Answer] = []
 
     def refuse(picture: DecodedImage, prompt: str) -> Answer:
@@ -109,6 +108,8 @@ def answered(
             sink.save(answer)
             answers.append(answer)
 
-        looking = partial(prefetch, look=eye, workers=None, total=len(files))
+        looking = partial(
+            prefetch, decode=ImageDecoder(engine.spec), workers=None, total=len(files)
+        )
         run(items, looking, ask, save, refuse, ledger=sink)
     return answers

@@ -17,7 +17,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.errors import NoInputError, UsageError
 from pgcli.remote import reach_if
 from pgcli.sinks.reader import results
-from pgcli.sources.paths import leads_inside
+from pgcli.sources.paths import resolves_inside
 from pgcli.state.write_errors import writing
 from pgcli.views.exports import FORMATS, format_named
 from pgcli.views.exports.entry import Entry, Existing, Format, Pictures, Tally, Wanted
@@ -130,7 +130,7 @@ def check_place(to: str, format: Format, path: str, output: str | None, *, overw
         kind = "folder" if format.is_folder else "file"
         raise UsageError(f"{to} is written to a {kind}", hint=f"name the {kind} with -o")
     target = Path(output)
-    if target.exists() and leads_inside(path, os.path.realpath(target)):
+    if target.exists() and resolves_inside(path, os.path.realpath(target)):
         raise UsageError(f"{path} lies in {output}, which is written", hint="name another with -o")
     if not format.merged:
         check_free(target, is_folder=format.is_folder, overwrite=overwrite)
@@ -203,7 +203,7 @@ def spared(pictures: Iterator[Entry], target: Path) -> Iterator[Entry]:
     root = os.path.realpath(target)
     for entry in pictures:
         try:
-            is_inside = entry.path is not None and leads_inside(entry.path, root)
+            is_inside = entry.path is not None and resolves_inside(entry.path, root)
         except ValueError:  # no file has such a name
             is_inside = False
         if is_inside:

@@ -15,7 +15,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
 from pgcli.errors import Difference
 from pgcli.records import Item
-from pgcli.sources import Reading, open_sources
+from pgcli.sources import ReadOptions, open_sources
 
 if TYPE_CHECKING:
     from pgcli.proof.compare import Numbers, Tokens
@@ -36,7 +36,7 @@ def verify(
     Pictures are the first few of `images`, or drawn ones.
     """
     check_revision(name, revision)
-    given = None if images is None else open_sources([images], Reading())
+    given = None if images is None else open_sources([images], ReadOptions())
     screen = Screen()
     checkpoint = find(name, revision, tell=Downloads(screen))
     with screen.waiting("loading PyTorch and transformers"):

@@ -19,7 +19,7 @@ from pgcli.cli.result_files.run_info import described
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.counter import counted
 from pgcli.errors import NoInputError, OutputFailed, UsageError
-from pgcli.images import Limits
+from pgcli.images import ImageLimits
 from pgcli.records import DecodedImage
 from pgcli.remote import reach_if
 from pgcli.sinks.reader import Row, results
@@ -29,7 +29,7 @@ from pgcli.views.gallery.page import page
 from pgcli.views.gallery.thumbnails import Copying, Entry, entry, file_name, side_for
 from pgcli.views.missing_images import Missing
 from pgcli.views.output_folder import write_below
-from pgcli.workers import FEW_PICTURES, prefetch
+from pgcli.workers import MIN_ITEMS_FOR_WORKERS, prefetch
 
 HEAVY = 300 * 2**20  # bytes of a page that browsers open slowly
 NAMED = 3  # parts that a title names
@@ -106,7 +106,7 @@ def show(parts: Sequence[Part], asked: Asked, screen: Screen) -> None:
     search, total = asked.search(screen.say), len(cards.wanted)
     looked: Any = prefetch(
         located(cards.wanted, outputs, search),
-        Copying(asked.side or side_for(total), Limits()),
+        Copying(asked.side or side_for(total), ImageLimits()),
         workers=workers(total),
         # what anybody may have put at an address is decoded apart, however little it is
         total=None if search.reach else total,
@@ -230,4 +230,4 @@ def title(names: Sequence[str]) -> str:
 
 def workers(total: int) -> int | None:
     """How many processes copy pictures: one a core; few pictures need none."""
-    return None if total < FEW_PICTURES else min(os.cpu_count() or 1, 16)
+    return None if total < MIN_ITEMS_FOR_WORKERS else min(os.cpu_count() or 1, 16)

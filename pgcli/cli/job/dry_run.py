@@ -59,7 +59,7 @@ def sampled(plan: Plan, engine: Engine) -> list[Answer]:
     trial = replace(plan, options=replace(plan.options, input=few))
     task = plan.question.task
     refuse = partial(error_answer, task=task, model=engine.label)
-    look = ask.look(trial, engine.square, lambda: False, goes_on=False)
+    look = ask.look(trial, engine.spec, lambda: False, goes_on=False)
     asked = ask.asking(trial, engine, lambda: False)
     return list(answers(trial.items(), look, asked, refuse))
 

@@ -14,7 +14,7 @@ from pgcli.cli.ui.console import is_terminal
 from pgcli.records import Answer, Item
 
 if TYPE_CHECKING:
-    from pgcli.images import Limits
+    from pgcli.images import ImageLimits
     from pgcli.remote import UrlReader
     from pgcli.views.terminal_image import Protocol
 
@@ -28,7 +28,7 @@ class NotInline(NotDrawing):
 class InlineHook(NotInline):
     """Remembers items till their rows come, and shows the picture of each, boxes and all."""
 
-    def __init__(self, protocol: Protocol, limits: Limits, reach: UrlReader | None = None):
+    def __init__(self, protocol: Protocol, limits: ImageLimits, reach: UrlReader | None = None):
         self._protocol, self._limits, self._reach = protocol, limits, reach
         self._items = PendingItems()
         self.above = self._above
@@ -44,7 +44,7 @@ class InlineHook(NotInline):
     def _above(self, answer: Answer) -> str:
         """What shows the row's picture; empty where there is none, quietly."""
         from pgcli.cli.job.draw.originals import read_original
-        from pgcli.images import Unreadable, upright
+        from pgcli.images import ImageError, load_image
         from pgcli.views.overlay import painted
         from pgcli.views.terminal_image import shown
 
@@ -52,13 +52,13 @@ class InlineHook(NotInline):
         if answer.error is not None:
             return ""
         try:
-            picture = upright(read_original(item, self._limits, self._reach), self._limits)
-        except Unreadable:
+            picture = load_image(read_original(item, self._limits, self._reach), self._limits)
+        except ImageError:
             return ""
         return shown(painted(picture, answer.boxes, answer.masks), self._protocol)
 
 
-def open_inline(plan: Plan, limits: Limits) -> NotInline:
+def open_inline(plan: Plan, limits: ImageLimits) -> NotInline:
     """What shows pictures as `--inline` asks; nothing where nobody would see them."""
     chosen = plan.options.output
     is_text = chosen.output == "-" and chosen.format in ("auto", "text")

@@ -92,7 +92,7 @@ def opened(
         state.diary.note("pgcli " + " ".join(map(without_user, sys.argv[1:])))
         state.insist(dict(settings))
         with state.lists() as lists:
-            plan.source.go_by(lists)
+            plan.source.pin_files(lists)
         yield recorded(plan, state, settings, screen)
 
 

@@ -15,10 +15,10 @@ from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.pipeline import first_rows, spread
 from pgcli.records import Item
 from pgcli.remote import UrlReader
-from pgcli.sources import Reading, Source, counts_of, open_sources
+from pgcli.sources import ReadOptions, Source, ending_counts, open_sources
 from pgcli.sources.patterns import expand_source
 from pgcli.state.shard import CHUNK_ROWS, Shard, shard
-from pgcli.tasks import Question, columns, insist_on_room, with_prompts
+from pgcli.tasks import Question, check_max_new_tokens, columns, with_prompts
 
 #: `demo` takes no more pictures than this unless it was named: it is there to be tried.
 DEMO_PICTURES = 100
@@ -125,7 +125,7 @@ def make_plan(
             "--sample chooses among all pictures, whose number nobody knows here",
             hint="name folders or manifests, and leave --shard out",
         )
-    plan = Plan(question, tuple(names), source, options, mask_decoder, wanted.reach)
+    plan = Plan(question, tuple(names), source, options, mask_decoder, wanted.url_reader)
     if plan.takes_demo_unasked and (plan.pictures or 0) > DEMO_PICTURES:
         raise too_many_for_demo(f"{plan.pictures:,} pictures")
     return plan
@@ -145,7 +145,7 @@ def check_model(question: Question, chosen: ModelOptions, mask_decoder: str | No
     """Raise for a model, an adapter or a decoder that cannot serve; the Hub is not asked."""
     folder = folder_of(chosen.model or DEMO)
     if folder is not None:
-        insist_on_room(question, files.config(folder).most_new_tokens)
+        check_max_new_tokens(question, files.config(folder).most_new_tokens)
     if chosen.adapter is not None:
         folder_of(chosen.adapter, "adapter")
     if mask_decoder is not None and "://" in mask_decoder:
@@ -172,22 +172,22 @@ def told_of(question: Question) -> list[tuple[str, str]]:
     return told
 
 
-def reading(question: Question, options: Options) -> Reading:
+def reading(question: Question, options: Options) -> ReadOptions:
     """How manifests are to be read for this question."""
     chosen = options.input
-    return Reading(
+    return ReadOptions(
         image_column=chosen.image_column,
         id_column=chosen.id_column,
         prompt_column=chosen.prompt_column,
         keep=chosen.keep,
         fields=columns(question),
-        wants_prompts=question.templates is None,
+        requires_prompts=question.templates is None,
         refuses_prompts=question.refuses_prompts,
         choices_column=question.choices_column,
         refuses_regions=question.region is not None,
-        nul=chosen.nul,
+        null_separated=chosen.nul,
         allow_outside_root=chosen.allow_outside_root,
-        reach=chosen.reach,
+        url_reader=chosen.reach,
     )
 
 
@@ -228,7 +228,7 @@ class DemoLimit:
 
 def left_out(ignored: Mapping[str, int]) -> list[tuple[str, str]]:
     """The files left out for their endings, most first."""
-    return [("left out", ", ".join(counts_of(ignored)))] if ignored else []
+    return [("left out", ", ".join(ending_counts(ignored)))] if ignored else []
 
 
 def told_of_kinds(kinds: Mapping[str, int]) -> list[tuple[str, str]]:

@@ -39,11 +39,11 @@ from pgcli.cli.ui.downloads import Downloads
 from pgcli.errors import NoInputError, OutputExists
 from pgcli.pipeline import Ask, Decode, Tally, run
 from pgcli.records import Answer, DecodedImage, Item, error_answer
-from pgcli.tasks import Question, insist_on_room
+from pgcli.tasks import Question, check_max_new_tokens
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import Engine
-    from pgcli.images import ImageSpec, Limits
+    from pgcli.images import ImageLimits, ImageSpec
 
 
 def answer(
@@ -126,7 +126,7 @@ def load_model(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None)
     adapter = None
     if chosen.adapter is not None:
         adapter = find(chosen.adapter, kind="adapter", tell=Downloads(screen))
-    insist_on_room(plan.question, files.config(checkpoint.folder).most_new_tokens)
+    check_max_new_tokens(plan.question, files.config(checkpoint.folder).most_new_tokens)
     with screen.waiting(f"loading {checkpoint.name}"):
         from pgcli.engine.loading import load  # torch, which takes a second
 
@@ -177,7 +177,7 @@ def answered(
         with drain, progress, beside, output.sink:
             tally = run(
                 beside.watch(items),
-                look(plan, engine.square, drain.asked, goes_on=output.goes_on),
+                look(plan, engine.spec, drain.asked, goes_on=output.goes_on),
                 asking(plan, engine, drain.asked),
                 save,
                 refuse,
@@ -206,7 +206,7 @@ def answered(
         raise
 
 
-def look(plan: Plan, square: ImageSpec, stopped: Callable[[], bool], *, goes_on: bool) -> Decode:
+def look(plan: Plan, spec: ImageSpec, stopped: Callable[[], bool], *, goes_on: bool) -> Decode:
     """How pictures are looked at: ahead of the model, unless they are few.
 
     A run that goes on has another process look at any number: the one before it may have died of a
@@ -219,11 +219,10 @@ def look(plan: Plan, square: ImageSpec, stopped: Callable[[], bool], *, goes_on:
     Image.MAX_IMAGE_PIXELS = None  # this process is ours, and --max-pixels is the limit that counts
 
     chosen = plan.options.input
-    square = replace(square, fast_decode=chosen.fast_decode)
-    eye = partial(images.decode, square=square, limits=limits(plan))
+    spec = replace(spec, fast_decode=chosen.fast_decode)
     return partial(
         workers.prefetch,
-        look=eye,
+        decode=images.ImageDecoder(spec, limits(plan)),
         workers=chosen.workers,
         total=None if goes_on or plan.reach else plan.pictures,
         stopped=stopped,
@@ -231,12 +230,12 @@ def look(plan: Plan, square: ImageSpec, stopped: Callable[[], bool], *, goes_on:
     )
 
 
-def limits(plan: Plan) -> Limits:
+def limits(plan: Plan) -> ImageLimits:
     """The largest pictures that are read."""
-    from pgcli.images import Limits
+    from pgcli.images import ImageLimits
 
     most = plan.options.input.max_pixels
-    return Limits() if most is None else Limits(max_pixels=most)
+    return ImageLimits() if most is None else ImageLimits(max_pixels=most)
 
 
 def asking(plan: Plan, engine: Engine, stopped: Callable[[], bool]) -> Ask:

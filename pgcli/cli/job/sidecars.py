@@ -12,7 +12,7 @@ from pgcli.cli.job.plan import Plan
 from pgcli.errors import UsageError
 from pgcli.printable import encodable
 from pgcli.records import Answer, Item
-from pgcli.sources.paths import scheme
+from pgcli.sources.paths import url_scheme
 from pgcli.sources.readers import READERS
 from pgcli.sources.source_options import IMAGE_ENDINGS
 from pgcli.state.atomic_file import named
@@ -56,7 +56,7 @@ class SidecarHook(NotDrawing):
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
         """The same items, each one's place remembered until its row is saved."""
         for item in items:
-            is_here = item.path is not None and scheme(item.path) is None
+            is_here = item.path is not None and url_scheme(item.path) is None
             self._paths[item.index] = item.path if is_here else None
             yield item
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pgcli.cli.options import values
 from pgcli.cli.options.shared import AllowPrivateHosts, AllowUrls, option
-from pgcli.sources.source_options import Reading
+from pgcli.sources.source_options import ReadOptions
 
 if TYPE_CHECKING:
     from pgcli.remote import UrlReader
@@ -22,13 +22,13 @@ class InputOptions:
 
     image_column: Annotated[
         str, _input("--image-column", metavar="NAME", help="Column of a manifest: the pictures.")
-    ] = Reading.image_column
+    ] = ReadOptions.image_column
     id_column: Annotated[
         str, _input("--id-column", metavar="NAME", help="Column of a manifest: their ids.")
-    ] = Reading.id_column
+    ] = ReadOptions.id_column
     prompt_column: Annotated[
         str, _input("--prompt-column", metavar="NAME", help="Column of a manifest: the prompts.")
-    ] = Reading.prompt_column
+    ] = ReadOptions.prompt_column
     keep: Annotated[
         values.Columns,
         _input(

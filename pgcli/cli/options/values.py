@@ -113,7 +113,7 @@ def dtype(text: str) -> str:
 def region(text: str) -> Region:
     """Left, top, right and bottom in pixels, with something between them."""
     try:
-        return Region(regions.region(text))
+        return Region(regions.parse_region(text))
     except ValueError as problem:
         raise typer.BadParameter(f"{text!r} is {problem}") from problem
 

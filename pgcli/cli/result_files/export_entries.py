@@ -13,12 +13,12 @@ from pgcli.cli.job.draw.originals import read_original
 from pgcli.cli.result_files.image_locator import Places, Search, picture_of, wanted
 from pgcli.cli.result_files.validate_rows import Survey, told
 from pgcli.errors import UsageError
-from pgcli.images import Limits, Size, Unreadable, file_header, header
+from pgcli.images import ImageError, ImageLimits, Size, read_file_header, read_header
 from pgcli.images.decoder_warnings import silence_decoders
 from pgcli.printable import encodable
 from pgcli.records import Fault, Item
 from pgcli.remote import UrlReader
-from pgcli.sources.paths import leads_inside, real, scheme
+from pgcli.sources.paths import parse_path, resolves_inside, url_scheme
 from pgcli.sources.source_options import IMAGE_ENDINGS
 from pgcli.views.exports.entry import Entry, Format, Row, Wanted, untouched
 from pgcli.views.formats import ENDINGS
@@ -38,7 +38,9 @@ class Gathering:
     def spare(self, target: Path) -> None:
         """Raise UsageError where what the run read would be replaced by the target."""
         root = os.path.realpath(target)
-        if read := next((path for path in self._places.read() if leads_inside(path, root)), None):
+        if read := next(
+            (path for path in self._places.read() if resolves_inside(path, root)), None
+        ):
             raise UsageError(
                 f"{read} was read by the run, and {target} is written", hint="name another with -o"
             )
@@ -55,7 +57,7 @@ class Gathering:
             found = self._found(number, group[0])
             names = self._named(number, group[0], found)
             called = group[0]["image"] if root is None else self._within(root, group[0])
-            is_address = scheme(called) is not None
+            is_address = url_scheme(called) is not None
             yield Entry(number, called, *names, found.path, found.read, group, is_address)
 
     def _found(self, number: int, row: Row) -> Found:
@@ -64,7 +66,7 @@ class Gathering:
         if format.opens and self._given.pictures != "none":
             item = self._places.item(number, one)
         else:
-            is_asked = format.merged and not scheme(one.image)
+            is_asked = format.merged and not url_scheme(one.image)
             path = self._places.file(one) if is_asked else None
             item = Item(number, one.id, one.image, path)
         # a text is put beside a picture whatever became of it
@@ -82,10 +84,10 @@ class Gathering:
         its ending, and as it would be if nothing were in the way.
         """
         format, id_ = self._format, row["id"]
-        endings = (PurePosixPath(real(name)).suffix for name in (id_, row["image"]))
+        endings = (PurePosixPath(parse_path(name)).suffix for name in (id_, row["image"]))
         ending = next((one for one in endings if one.lower() in IMAGE_ENDINGS), "")
         # a text lies beside a picture whatever its name's bytes; what an index names is UTF-8
-        asked = real(id_) if format.merged else encodable(real(id_))
+        asked = parse_path(id_) if format.merged else encodable(parse_path(id_))
         asked = asked.removesuffix(ending) if format.by_stem else asked
         own = FileNames(self._endings, untouched).claim(asked, number)
         name = self._names.claim(asked, number)
@@ -99,7 +101,7 @@ class Gathering:
     def _within(self, root: str, row: Row) -> str:
         """What the picture is called from the folder on. Raises UsageError where it is not."""
         image, name = row["image"], ".."
-        if image and not scheme(image):
+        if image and not url_scheme(image):
             name = os.path.relpath(self._places.named(wanted(row)), root)
         if name == ".." or name.startswith("../"):
             raise UsageError(
@@ -126,7 +128,7 @@ class Found:
         A row from elsewhere may name any file of the user's.
         """
         path = self._item.path
-        if path is None or scheme(path) or not os.path.isfile(path):  # noqa: PTH113
+        if path is None or url_scheme(path) or not os.path.isfile(path):  # noqa: PTH113
             return None
         is_named = self._size is None and Path(path).suffix.lower() in IMAGE_ENDINGS
         return path if is_named or self.ending else None
@@ -136,24 +138,24 @@ class Found:
         """What files of the picture's format end in; nothing where it cannot be read."""
         path = self._item.path
         try:
-            if path is None or scheme(path):
+            if path is None or url_scheme(path):
                 return ENDINGS[self._opened[1]][0]
-            return ENDINGS[self._same(*file_header(path, Limits()))][0]
-        except Unreadable:
+            return ENDINGS[self._same(*read_file_header(path, ImageLimits()))][0]
+        except ImageError:
             return ""
 
     def read(self) -> bytes:
-        """The picture's bytes. Raises `Unreadable` where it is none, or another than it was."""
+        """The picture's bytes. Raises `ImageError` where it is none, or another than it was."""
         return self._opened[0]
 
     @cached_property
     def _opened(self) -> tuple[bytes, str]:
         """The bytes, and their format."""
-        data = read_original(self._item, Limits(), self._reach)
-        return data, self._same(*header(data))
+        data = read_original(self._item, ImageLimits(), self._reach)
+        return data, self._same(*read_header(data))
 
     def _same(self, format: str, size: Size) -> str:
-        """The format, if the size is the row's, which late EXIF may turn. Raises `Unreadable`."""
+        """The format, if the size is the row's, which late EXIF may turn. Raises `ImageError`."""
         if self._size is not None and sorted(size) != sorted(self._size):
-            raise Unreadable(CHANGED)
+            raise ImageError(CHANGED)
         return format

@@ -14,7 +14,7 @@ from pgcli.errors import PgcliError
 from pgcli.records import Fault, Item
 from pgcli.remote import UrlReader
 from pgcli.remote.addresses import path_of
-from pgcli.sources.paths import away, leads_inside, real, scheme
+from pgcli.sources.paths import locate_url, parse_path, resolves_inside, url_scheme
 from pgcli.sources.patterns import expand_source
 from pgcli.sources.readers import READERS
 from pgcli.sources.source_options import IMAGE_ENDINGS
@@ -92,13 +92,13 @@ class Places:
     def read(self) -> Iterator[str]:
         """The paths that the runs of these outputs were told to read."""
         for input in self._inputs:
-            here = (source for source in input.sources if source != "-" and not scheme(source))
+            here = (source for source in input.sources if source != "-" and not url_scheme(source))
             for source in here:
-                yield from expand_source(os.path.join(input.begun_in, real(source)))  # noqa: PTH118
+                yield from expand_source(os.path.join(input.begun_in, parse_path(source)))  # noqa: PTH118
 
     def item(self, number: int, one: Wanted) -> Item:
         """The picture as an item: its file, its address, its bytes, or why there is none."""
-        if scheme(one.image):
+        if url_scheme(one.image):
             return self._at_address(number, one)
         path, input = self.file(one), self._inputs[one.file]
         if path is None or (self._search.images is None and input.may_hold(one.image)):
@@ -111,25 +111,25 @@ class Places:
 
     def named(self, one: Wanted) -> str:
         """The path that a row names, from where its run was begun."""
-        return os.path.join(self._inputs[one.file].begun_in, real(one.image))  # noqa: PTH118
+        return os.path.join(self._inputs[one.file].begun_in, parse_path(one.image))  # noqa: PTH118
 
     def file(self, one: Wanted) -> str | None:
         """The file that a row's path leads to, if it leads to one that may be a picture."""
-        images, path = self._search.images, real(one.image)
+        images, path = self._search.images, parse_path(one.image)
         if images is None:
             tried = [self.named(one)]
         else:
-            tried = [os.path.join(images, real(name)) for name in (one.image, one.id)]  # noqa: PTH118
+            tried = [os.path.join(images, parse_path(name)) for name in (one.image, one.id)]  # noqa: PTH118
         for path in tried:
             with suppress(ValueError):  # a NUL, which no file name has
-                is_inside = images is None or leads_inside(path, os.path.realpath(images))
+                is_inside = images is None or resolves_inside(path, os.path.realpath(images))
                 if is_inside and os.path.lexists(path) and not path.lower().endswith(HOLDERS):
                     return path
         return None
 
     def _at_address(self, number: int, one: Wanted) -> Item:
         """What is at an address, if addresses may be asked, or lies in an archive at one."""
-        placed = away(one.image, allow_urls=self._search.reach is not None)
+        placed = locate_url(one.image, allow_urls=self._search.reach is not None)
         if placed.fault is None and is_held(path_of(one.image)):
             input = self._inputs[one.file]
             held = input.item(number, one)
@@ -236,5 +236,5 @@ class Input:
 
 def may_be_table(source: str) -> bool:
     """Whether rows of a source may bring bytes and a name for them: it, or a file in it."""
-    path = path_of(source) if scheme(source) else real(source)
+    path = path_of(source) if url_scheme(source) else parse_path(source)
     return path != "-" and not path.lower().endswith(PLAIN)

@@ -13,7 +13,7 @@ from pgcli.errors import UsageError
 from pgcli.pipeline import first_rows, spread
 from pgcli.records import Item
 from pgcli.remote import UrlReader, reach_if
-from pgcli.sources import Reading, open_sources
+from pgcli.sources import ReadOptions, open_sources
 from pgcli.state.progress import is_count
 from pgcli.state.run_state import RUN, files_listed
 from pgcli.state.state_folder import state_folder
@@ -42,17 +42,17 @@ def items_again(
         choices_column=settings["choices_column"],
     )
     image, id_, prompt = settings["columns"]
-    reading = Reading(
+    reading = ReadOptions(
         image_column=image,
         id_column=id_,
         prompt_column=prompt,
         keep=tuple(settings["keep"]),
         fields=columns(question),
-        wants_prompts=question.templates is None,
+        requires_prompts=question.templates is None,
         refuses_prompts=question.refuses_prompts,
         choices_column=question.choices_column,
         allow_outside_root=told["allow_outside_root"],
-        reach=reach,
+        url_reader=reach,
     )
     if os.path.realpath(told["folder"]) != os.path.realpath("."):
         raise UsageError(
@@ -60,7 +60,7 @@ def items_again(
             hint=f"cd {shlex.quote(told['folder'])} first",
         )
     source = open_sources(told["sources"], reading)
-    source.go_by(partial(files_listed, state_folder(output), record), is_written=False)
+    source.pin_files(partial(files_listed, state_folder(output), record), is_written=False)
     found: Iterable[Item] = source
     if (sample := settings.get("sample")) is not None and source.total is not None:
         found = spread(found, source.total, sample)

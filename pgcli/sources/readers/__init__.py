@@ -8,9 +8,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pgcli.sources.readers.reader import Reader
+    from pgcli.sources.readers.reader import ManifestReader
 
-#: The endings, each with its file and its Reader there, which is imported when it is asked for.
+#: Endings with the module and the name of their reader, imported on first use.
 READERS: Mapping[str, str] = {
     ".jsonl": "jsonl.JSON_LINES",
     ".ndjson": "jsonl.JSON_LINES",
@@ -29,8 +29,8 @@ def kind_of(name: str) -> str | None:
     return next((end for end in READERS if last.endswith(end) and last != end), None)
 
 
-def reader_of(kind: str) -> Reader:
+def reader_of(kind: str) -> ManifestReader:
     """What reads files of this ending, one of READERS."""
     module, _, attribute = READERS[kind].partition(".")
-    found: Reader = getattr(import_module(f"{__name__}.{module}"), attribute)
+    found: ManifestReader = getattr(import_module(f"{__name__}.{module}"), attribute)
     return found

@@ -6,17 +6,17 @@ from collections.abc import Collection, Iterator
 
 from pgcli.errors import ManifestError
 from pgcli.sources.readers.lines import lines, parsed
-from pgcli.sources.readers.reader import Manifest, Reader, Row
+from pgcli.sources.readers.reader import Manifest, ManifestReader, ManifestRow
 
 
-def rows(manifest: Manifest, wanted: Collection[str]) -> Iterator[Row]:
+def rows(manifest: Manifest, wanted: Collection[str]) -> Iterator[ManifestRow]:
     """A row for each line that is not blank. Raises ManifestError."""
     for number, line in lines(manifest.where):
         if line.strip():
             try:
-                yield Row(f"line {number}", parsed(line))
+                yield ManifestRow(f"line {number}", parsed(line))
             except ValueError as problem:
                 raise ManifestError(f"{manifest.where}, line {number}: {problem}") from problem
 
 
-JSON_LINES = Reader(rows)
+JSON_LINES = ManifestReader(rows)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from pgcli.errors import ManifestError
-from pgcli.printable import MOST_LEVELS, is_deep
+from pgcli.printable import MAX_DEPTH, is_deep
 from pgcli.sources.manifest_file import Where, opened, why
 
 #: What JSON spells takes up to fifty times its bytes in memory.
@@ -43,7 +43,7 @@ def spelled(line: bytes, *, takes_nan: bool = False) -> Any:
         ) from problem
     except RecursionError as problem:
         raise ValueError("it is nested too deeply") from problem
-    if line.count(b"[") + line.count(b"{") > MOST_LEVELS and is_deep(row):
+    if line.count(b"[") + line.count(b"{") > MAX_DEPTH and is_deep(row):
         raise ValueError("it is nested too deeply")
     if b"\\u" in line and _has_lone_surrogate(row):
         raise ValueError("it escapes half of a surrogate pair")

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pgcli.errors import ManifestError
-from pgcli.printable import MOST_LEVELS
+from pgcli.printable import MAX_DEPTH
 from pgcli.remote import Remote, Unreachable
 from pgcli.sources.manifest_file import Where
-from pgcli.sources.readers.reader import Manifest, Reader, Row
+from pgcli.sources.readers.reader import Manifest, ManifestReader, ManifestRow
 
 #: More rows than anybody asks about; a run-length of them fits in a hundred bytes.
 MOST_ROWS = 2**32
@@ -38,22 +38,22 @@ def columns(manifest: Manifest) -> tuple[str, ...]:
     return tuple(names)
 
 
-def rows(manifest: Manifest, wanted: Collection[str]) -> Iterator[Row]:
+def rows(manifest: Manifest, wanted: Collection[str]) -> Iterator[ManifestRow]:
     """The file's rows, with those of the wanted columns that there are. Raises ManifestError."""
     path = manifest.where
     file = opened(path)
     chosen = [field for field in file.schema_arrow if field.name in wanted]
     if not chosen:
-        yield from (Row(f"row {n + 1}", {}) for n in range(file.metadata.num_rows))
+        yield from (ManifestRow(f"row {n + 1}", {}) for n in range(file.metadata.num_rows))
         return
-    if any(depth(field.type) > MOST_LEVELS for field in chosen):
+    if any(depth(field.type) > MAX_DEPTH for field in chosen):
         raise ManifestError(f"{path}: a column is nested too deeply")
     number = 0
     try:
         for batch in batches(path, file, [field.name for field in chosen]):
             for values in batch.to_pylist():
                 number += 1
-                yield Row(f"row {number}", values)
+                yield ManifestRow(f"row {number}", values)
     except _BROKEN as problem:
         raise ManifestError(f"{path}, after row {number}: it cannot be read") from problem
 
@@ -118,4 +118,4 @@ def stored(path: Where) -> Any:
     return pa.OSFile(os.fsencode(path))
 
 
-PARQUET = Reader(rows, columns)
+PARQUET = ManifestReader(rows, columns)

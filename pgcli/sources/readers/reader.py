@@ -18,7 +18,7 @@ class Manifest(NamedTuple):
     image_column: str
 
 
-class Row(NamedTuple):
+class ManifestRow(NamedTuple):
     """One row, and where it stands for messages: `line 3`, `row 3`; what its picture lacks."""
 
     place: str
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reader:
+class ManifestReader:
     """How a kind of file is read.
 
     `rows` streams the file anew at each call, with the wanted columns at least, in memory that its
@@ -37,6 +37,6 @@ class Reader:
     costs the row and not the run.
     """
 
-    rows: Callable[[Manifest, Collection[str]], Iterator[Row]]
+    rows: Callable[[Manifest, Collection[str]], Iterator[ManifestRow]]
     columns: Callable[[Manifest], tuple[str, ...]] | None = None
-    bears: bool = False
+    tolerates_bad_rows: bool = False

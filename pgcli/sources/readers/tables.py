@@ -9,7 +9,7 @@ from functools import partial
 from pgcli.errors import ManifestError
 from pgcli.sources.manifest_file import Where
 from pgcli.sources.readers.lines import LONGEST_LINE, TOO_LONG, lines
-from pgcli.sources.readers.reader import Manifest, Reader, Row
+from pgcli.sources.readers.reader import Manifest, ManifestReader, ManifestRow
 
 
 def columns(manifest: Manifest, *, delimiter: str) -> tuple[str, ...]:
@@ -17,12 +17,12 @@ def columns(manifest: Manifest, *, delimiter: str) -> tuple[str, ...]:
     return tuple(next(_table(manifest.where, delimiter)))
 
 
-def rows(manifest: Manifest, wanted: Collection[str], *, delimiter: str) -> Iterator[Row]:
+def rows(manifest: Manifest, wanted: Collection[str], *, delimiter: str) -> Iterator[ManifestRow]:
     """A row for each that is not empty, which may go over several lines. Raises ManifestError."""
     table = _table(manifest.where, delimiter)
     header = next(table)
     for number, *cells in table:
-        yield Row(f"line {number}", dict(zip(header, cells, strict=True)))
+        yield ManifestRow(f"line {number}", dict(zip(header, cells, strict=True)))
 
 
 def _text_lines(path: Where, row: list[int]) -> Iterator[str]:
@@ -63,5 +63,5 @@ def _table(path: Where, delimiter: str) -> Iterator[list[str]]:
         raise ManifestError(f"{path}, line {reader.line_num}: {problem}") from problem
 
 
-CSV = Reader(partial(rows, delimiter=","), partial(columns, delimiter=","))
-TSV = Reader(partial(rows, delimiter="\t"), partial(columns, delimiter="\t"))
+CSV = ManifestReader(partial(rows, delimiter=","), partial(columns, delimiter=","))
+TSV = ManifestReader(partial(rows, delimiter="\t"), partial(columns, delimiter="\t"))

@@ -13,7 +13,7 @@ from pgcli.errors import ManifestError
 from pgcli.records import MAX_IMAGE_BYTES, Fault
 from pgcli.sources.manifest_file import Where, kind, opened
 from pgcli.sources.readers.lines import LONGEST_LINE, TOO_LONG, spelled
-from pgcli.sources.readers.reader import Manifest, Reader, Row
+from pgcli.sources.readers.reader import Manifest, ManifestReader, ManifestRow
 from pgcli.sources.source_options import IMAGE_ENDINGS
 
 BLOCK = 512
@@ -29,7 +29,7 @@ _EMPTY = Fault("not_an_image", "The member is empty.")
 _BROKEN = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, zlib.error)
 
 
-def rows(manifest: Manifest, wanted: Collection[str]) -> Iterator[Row]:
+def rows(manifest: Manifest, wanted: Collection[str]) -> Iterator[ManifestRow]:
     """A row for each sample with a picture: members in a row whose names agree up to a dot.
 
     Its columns are those of its `.json` member, `txt` what its `.txt` member says, and under
@@ -38,7 +38,7 @@ def rows(manifest: Manifest, wanted: Collection[str]) -> Iterator[Row]:
     that is cut or damaged.
     """
     where, name, image_column = manifest
-    sample = Sample("", name, image_column)
+    sample = TarSample("", name, image_column)
     with archive_of(where, name) as (archive, file):
         number = 0
         while (member := following(archive, name, number)) is not None:
@@ -48,14 +48,14 @@ def rows(manifest: Manifest, wanted: Collection[str]) -> Iterator[Row]:
                 continue
             if key != sample.key:
                 yield from sample.row()
-                sample = Sample(key, name, image_column)
+                sample = TarSample(key, name, image_column)
             sample.add(archive, member, ending, wanted)
         if file.last.strip(b"\0"):
             raise damaged(f"{name}, behind member {number}: the archive is damaged")
     yield from sample.row()
 
 
-class Sample:
+class TarSample:
     """Members that belong together, as they come."""
 
     def __init__(self, key: str, archive: str, image_column: str):
@@ -101,11 +101,11 @@ class Sample:
         else:
             self._values |= found if isinstance(found, dict) else {}
 
-    def row(self) -> Iterator[Row]:
+    def row(self) -> Iterator[ManifestRow]:
         """The sample's row, if it has a picture."""
         if self._image is not None:
             values = {**self._values, self._image_column: self._image}
-            yield Row(f"sample {self.key}", values, self._fault or self._wrong)
+            yield ManifestRow(f"sample {self.key}", values, self._fault or self._wrong)
 
 
 def split(name: str) -> tuple[str | None, str]:
@@ -151,7 +151,7 @@ def following(archive: tarfile.TarFile, name: str, number: int) -> tarfile.TarIn
 
 
 @contextmanager
-def archive_of(path: Where, name: str) -> Iterator[tuple[tarfile.TarFile, Bounded]]:
+def archive_of(path: Where, name: str) -> Iterator[tuple[tarfile.TarFile, BoundedFile]]:
     """The archive, and the file that it reads. Raises ManifestError where it is none."""
     with ExitStack() as stack:
         try:
@@ -159,7 +159,7 @@ def archive_of(path: Where, name: str) -> Iterator[tuple[tarfile.TarFile, Bounde
             file: Any = raw
             if kind(path) != ".tar":
                 file = stack.enter_context(gzip.GzipFile(fileobj=raw))
-            bounded = Bounded(file, raw)
+            bounded = BoundedFile(file, raw)
             archive = stack.enter_context(
                 tarfile.open(fileobj=bounded, mode="r:", errorlevel=0)  # type: ignore[call-overload]
             )
@@ -179,7 +179,7 @@ def damaged(what: str) -> ManifestError:
     )
 
 
-class Bounded:
+class BoundedFile:
     """A file that reads little at once, and not what unpacks to many times its size.
 
     `last` is what was read last. Only forward seeks are cheap.
@@ -214,4 +214,4 @@ class Bounded:
             raise tarfile.ReadError(f"it unpacks to more than {MOST_TIMES} times its size")
 
 
-TAR = Reader(rows, bears=True)
+TAR = ManifestReader(rows, tolerates_bad_rows=True)

@@ -39,7 +39,7 @@ class Entry:
     of the export and `name` what it is called within, a relative path that no other has: `stem`
     with an ending. `own` is the name that it would have if nothing were in the way. `path` is the
     file that it is, None where it is none, but bytes or at an address; `read` brings its bytes, or
-    raises `Unreadable`. `is_address` says that `image` leads somewhere by itself.
+    raises `ImageError`. `is_address` says that `image` leads somewhere by itself.
     """
 
     number: int

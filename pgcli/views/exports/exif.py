@@ -8,8 +8,8 @@ from typing import Any
 from PIL import Image, ImageFile
 from PIL.JpegImagePlugin import JpegImageFile, get_sampling
 
-from pgcli.images import Limits, turned_as_stored
-from pgcli.images.errors import unreadable_only
+from pgcli.images import ImageLimits, stored_and_upright
+from pgcli.images.errors import wrap_image_errors
 from pgcli.views.formats import OPTIONS, writes
 
 COARSE = 2  # colours at half of a JPEG's width and height, which no turn makes coarser
@@ -18,14 +18,14 @@ COARSE = 2  # colours at half of a JPEG's width and height, which no turn makes 
 def upright_file(data: bytes) -> bytes | None:
     """The picture turned as its EXIF says, in the same format; None where nothing is to be turned.
 
-    JPEG and AVIF are encoded anew, in high quality; others keep every pixel. Raises `Unreadable`.
+    JPEG and AVIF are encoded anew, in high quality; others keep every pixel. Raises `ImageError`.
     """
-    found = turned_as_stored(data, Limits())
+    found = stored_and_upright(data, ImageLimits())
     if found is None or not writes(str(found[0].format)):
         return None
     image, picture = found
     file = BytesIO()
-    with unreadable_only():
+    with wrap_image_errors():
         picture.save(file, str(image.format), **options(image, picture))
     return file.getvalue()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pgcli.images import Unreadable
+from pgcli.images import ImageError
 from pgcli.views.exports.entry import Entry, Wanted
 from pgcli.views.exports.exif import upright_file
 
@@ -41,6 +41,6 @@ def picture(entry: Entry, wanted: Wanted) -> bytes | None:
         upright = upright_file(data)
         wanted.tally.turned += upright is not None
         return data if upright is None else upright
-    except Unreadable as problem:
+    except ImageError as problem:
         wanted.tally.missing.add(entry.image, problem.fault)
         return None

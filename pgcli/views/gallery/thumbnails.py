@@ -9,7 +9,7 @@ from time import perf_counter
 
 import numpy as np
 
-from pgcli.images import Limits, Unreadable, reduced
+from pgcli.images import ImageError, ImageLimits, load_thumbnail
 from pgcli.printable import printable
 from pgcli.records import DecodedImage, Item
 
@@ -31,7 +31,7 @@ class Copying:
     """Copies one picture, at most `side` pixels on either side. Travels to other processes."""
 
     side: int
-    limits: Limits
+    limits: ImageLimits
 
     def __call__(self, item: Item) -> DecodedImage:
         """The item's picture with the bytes of a WebP file as its pixels, or its fault."""
@@ -39,10 +39,10 @@ class Copying:
         if item.fault is not None:
             return DecodedImage(item, None, None, None, 0.0, item.fault)
         try:
-            size, small = reduced(
+            size, small = load_thumbnail(
                 item.path if item.data is None else item.data, self.side, self.limits
             )
-        except Unreadable as problem:
+        except ImageError as problem:
             return DecodedImage(replace(item, data=None), None, None, None, 0.0, problem.fault)
         small.info = {}  # EXIF, places and names among it, is not for who gets the page
         file = BytesIO()

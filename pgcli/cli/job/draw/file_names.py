@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from pgcli.printable import encodable
-from pgcli.sources.paths import real
+from pgcli.sources.paths import parse_path
 
 LONGEST_PART = 255  # bytes that file systems take
 LONGEST_PATH = 2048  # bytes; what is deeper loses its outermost folders
@@ -97,7 +97,7 @@ def folder_name(part: str, endings: frozenset[str], *, is_folder: bool) -> str:
 
 def _parts(id_: str, index: int) -> list[str]:
     """The id's folders and file name, none of which leads anywhere but down."""
-    text = real(id_)
+    text = parse_path(id_)
     try:
         os.fsencode(text)
     except UnicodeEncodeError:  # half of a surrogate pair, which no file name can hold

@@ -9,13 +9,13 @@ from pathlib import Path
 from pgcli.cli.job.draw.painter import DrawHook, NotDrawing
 from pgcli.cli.job.plan import Plan
 from pgcli.errors import OutputExists, UsageError
-from pgcli.images import Limits
-from pgcli.sources.paths import leads_inside, real
+from pgcli.images import ImageLimits
+from pgcli.sources.paths import parse_path, resolves_inside
 from pgcli.views.output_folder import cannot_draw
 
 
 def open_drawing(
-    plan: Plan, limits: Limits, tell: Callable[[str], None], *, goes_on: bool = False
+    plan: Plan, limits: ImageLimits, tell: Callable[[str], None], *, goes_on: bool = False
 ) -> NotDrawing:
     """What draws as `--draw` says, all that can be refused about it refused here.
 
@@ -59,8 +59,8 @@ def check_folder(folder: str, *, overwrite: bool) -> bool:
 
 def check_apart(folder: str, source: str) -> None:
     """Refuse to draw into a folder that is read: the next run would read the drawn pictures."""
-    root = os.path.realpath(real(source))
-    if source != "-" and Path(root).is_dir() and leads_inside(folder, root):
+    root = os.path.realpath(parse_path(source))
+    if source != "-" and Path(root).is_dir() and resolves_inside(folder, root):
         raise UsageError(
             f"{folder} lies in {source}, which is read, and drawn pictures would be too",
             hint="choose a folder outside it with --draw",

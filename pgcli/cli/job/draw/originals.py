@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from pgcli.images import Limits, Unreadable
-from pgcli.images.files import checked, read
+from pgcli.images import ImageError, ImageLimits
+from pgcli.images.files import checked_bytes, read_file
 from pgcli.records import Item
 from pgcli.remote import Unreachable, UrlReader
-from pgcli.sources.paths import scheme
+from pgcli.sources.paths import url_scheme
 
 
-def read_original(item: Item, limits: Limits, reach: UrlReader | None) -> bytes:
-    """The item's bytes, out of itself, a file or an address. Raises `Unreadable`."""
+def read_original(item: Item, limits: ImageLimits, reach: UrlReader | None) -> bytes:
+    """The item's bytes, out of itself, a file or an address. Raises `ImageError`."""
     if item.fault is not None:
-        raise Unreadable(item.fault)
+        raise ImageError(item.fault)
     if item.path is None:
-        return checked(item.data, limits)
-    if reach is None or scheme(item.path) is None:
-        return read(item.path, limits)
+        return checked_bytes(item.data, limits)
+    if reach is None or url_scheme(item.path) is None:
+        return read_file(item.path, limits)
     try:
-        return checked(reach.read(item.path), limits)
+        return checked_bytes(reach.read(item.path), limits)
     except Unreachable as problem:
-        raise Unreadable(problem.fault) from problem
+        raise ImageError(problem.fault) from problem

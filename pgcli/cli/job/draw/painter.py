@@ -14,12 +14,12 @@ from pgcli.cli.job.draw.file_names import FileName, FileNames
 from pgcli.cli.job.draw.originals import read_original as stored
 from pgcli.cli.job.draw.pending_items import PendingItems
 from pgcli.errors import OutputFailed, UsageError
-from pgcli.images import Limits, Unreadable, upright
+from pgcli.images import ImageError, ImageLimits, load_image
 from pgcli.images.decoder_warnings import silence_decoders
-from pgcli.images.formats import recognised
+from pgcli.images.formats import open_image
 from pgcli.records import BOX_TASKS, Answer, Item
 from pgcli.remote import UrlReader
-from pgcli.sources.paths import leads_inside
+from pgcli.sources.paths import resolves_inside
 from pgcli.views.colours import Colours
 from pgcli.views.formats import ENDINGS, Original, encoded, original_of, writable_endings
 from pgcli.views.output_folder import cannot_draw, write_below
@@ -72,13 +72,13 @@ class DrawHook(NotDrawing):
         folder: str,
         *,
         asked: Iterable[str] = (),
-        limits: Limits | None = None,
+        limits: ImageLimits | None = None,
         reach: UrlReader | None = None,
         tell: Callable[[str], None],
     ):
         self._folder = folder
         self._root = os.path.realpath(folder)
-        self._limits = limits or Limits()
+        self._limits = limits or ImageLimits()
         self._reach = reach
         self._tell = tell
         self._colours = Colours(asked)
@@ -101,7 +101,7 @@ class DrawHook(NotDrawing):
     def spare(self, item: Item) -> None:
         """Raise UsageError for a picture that lies in the folder: it might be drawn over."""
         try:
-            is_inside = item.path is not None and leads_inside(item.path, self._root)
+            is_inside = item.path is not None and resolves_inside(item.path, self._root)
         except ValueError:  # no file has such a name
             return
         if is_inside:
@@ -162,9 +162,9 @@ class DrawHook(NotDrawing):
         """Draw the picture; None if it is no longer what it was when it was answered."""
         try:
             data = stored(item, self._limits, self._reach)
-            picture = upright(data, self._limits)
-            original = original_of(recognised(data))
-        except Unreadable:
+            picture = load_image(data, self._limits)
+            original = original_of(open_image(data))
+        except ImageError:
             return None
         if picture.size != (answer.width, answer.height):
             return None
