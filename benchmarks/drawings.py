@@ -1,9 +1,9 @@
-"""A folder of drawings such as the built-in model knows, for benchmarks that read files.
+"""Writes a folder of drawings for the built-in model, for benchmarks that read files.
 
     python benchmarks/drawings.py runs/drawings
     pgcli bench demo --images runs/drawings --limit 1000 --batch-size 64 --scope files --natural
 
-measures files to rows. The same number gives the same files.
+The second command measures from files to rows. Equal numbers of drawings give equal files.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pgcli.training.drawing import render
-from pgcli.training.scenes import EXAM_SEEDS, Scene
+from examples.demo_model.render import render
+from examples.demo_model.scenes import EVAL_SEEDS, Scene
 
 
 def main() -> None:
@@ -22,9 +22,9 @@ def main() -> None:
 
 
 def draw(folder: Path, count: int) -> list[Path]:
-    """So many drawings as PNG files of the folder."""
+    """Write `count` drawings as PNG files into the folder."""
     files = [folder / f"{number:05}.png" for number in range(count)]
-    for file, seed in zip(files, EXAM_SEEDS, strict=False):
+    for file, seed in zip(files, EVAL_SEEDS, strict=False):
         render(Scene.from_seed(seed)).save(file)
     return files
 
@@ -32,7 +32,7 @@ def draw(folder: Path, count: int) -> list[Path]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--count", type=int, default=1000, choices=range(1, len(EXAM_SEEDS) + 1))
+    parser.add_argument("--count", type=int, default=1000, choices=range(1, len(EVAL_SEEDS) + 1))
     return parser.parse_args()
 
 

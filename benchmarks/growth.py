@@ -24,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 
-from drawings import draw
+from benchmarks.drawings import draw
 
 DRAWINGS = 500
 MOMENTS = 10

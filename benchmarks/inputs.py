@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from drawings import draw
+from benchmarks.drawings import draw
 
 KINDS = ("folder", "tar", "s3")
 ROOT = Path(__file__).parent.parent

@@ -1,6 +1,6 @@
-"""Make the pictures of examples/images: a dozen drawings that the built-in model never saw.
+"""Makes examples/images: a dozen drawings that the built-in model was not trained on.
 
-python examples/make_images.py [FOLDER]
+python -m examples.make_images [FOLDER]
 """
 
 import sys
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from PIL import Image
 
-from pgcli.training.drawing import render
-from pgcli.training.lessons import caption
-from pgcli.training.scenes import EXAMPLE_SEEDS, Scene
+from examples.demo_model.examples import caption
+from examples.demo_model.render import render
+from examples.demo_model.scenes import EXAMPLE_SEEDS, Scene
 
 HERE = Path(__file__).parent
 
-# file and place in EXAMPLE_SEEDS
-PICTURES = {
+# file and index in EXAMPLE_SEEDS
+IMAGES = {
     "one.png": 84,
     "alike.png": 4,
     "blue.png": 83,
@@ -29,26 +29,26 @@ PICTURES = {
     "tall.jpg": 51,
     "turned.jpg": 64,
 }
-TURNED = "turned.jpg"  # as a phone stores it: lying on its side, with a note to turn it
-ORIENTATION = 0x0112  # EXIF tag; 6 means: show it turned a quarter clockwise
+TURNED = "turned.jpg"  # rotated, with an EXIF orientation, as phones store images
+ORIENTATION = 0x0112  # EXIF tag; 6 means: rotate by 90 degrees clockwise to display
 
 
-def save(picture: Image.Image, path: Path) -> None:
-    """Write the picture in the format that its ending names."""
+def save(image: Image.Image, path: Path) -> None:
+    """Write the image in the format of the file's suffix."""
     if path.suffix == ".png":
-        picture.save(path, optimize=True)
+        image.save(path, optimize=True)
         return
     exif = Image.Exif()
     if path.name == TURNED:
-        picture = picture.transpose(Image.Transpose.ROTATE_90)
+        image = image.transpose(Image.Transpose.ROTATE_90)
         exif[ORIENTATION] = 6
-    picture.save(path, quality=88, exif=exif)
+    image.save(path, quality=88, exif=exif)
 
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, place in PICTURES.items():
-        scene = Scene.from_seed(EXAMPLE_SEEDS[place])
+    for name, offset in IMAGES.items():
+        scene = Scene.from_seed(EXAMPLE_SEEDS[offset])
         save(render(scene), folder / name)
         print(f"{name}: {caption(scene)}")
 

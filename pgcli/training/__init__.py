@@ -1,1 +1,1 @@
-"""The built-in model's drawings, their lessons and tokenizer, and the training of models."""
+"""What a trainer of prefix language models needs: packed rows, their masks and the loss."""

@@ -10,11 +10,11 @@ import pytest
 import sentencepiece
 from tokenizers import Tokenizer
 
+from examples.demo_model.build_tokenizer import BYTES, CONTROL, NEWLINES
 from pgcli.checkpoints import tokenizer as tokenizers_here
 from pgcli.checkpoints.tokenizer import open_tokenizer
 from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import InvalidCheckpoint
-from pgcli.training.tokenizer import BYTES, CONTROL, NEWLINES
 from tests.support.tiny import tokenizer_into
 
 NORMAL, UNKNOWN, CONTROL_PIECE, USER_DEFINED, BYTE = 1, 2, 3, 4, 6

@@ -1,4 +1,4 @@
-"""The built-in model: right on unseen drawings, the same in transformers and at any batch size."""
+"""The built-in model: right on unseen drawings, equal in transformers and at any batch size."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from safetensors import safe_open
 from transformers import AutoProcessor, PaliGemmaForConditionalGeneration
 
 import pgcli
+from examples.demo_model.examples import eval_examples
+from examples.demo_model.render import render
+from examples.demo_model.scenes import EVAL_SEEDS, Scene
 from pgcli.checkpoints.find import BUILTIN, DEMO, find
 from pgcli.engine.loading import load
 from pgcli.evaluation.metrics import exact_match
@@ -20,9 +23,6 @@ from pgcli.images import ImageSpec
 from pgcli.images.pixels import TURNS
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.tasks import Question
-from pgcli.training.drawing import render
-from pgcli.training.lessons import exam
-from pgcli.training.scenes import EXAM_SEEDS, Scene
 
 SCENES = 200
 NEW_TOKENS = 40
@@ -32,28 +32,29 @@ Drawn = tuple[Image.Image, str, str]
 
 @pytest.fixture(scope="module")
 def drawn() -> list[Drawn]:
-    """Drawings that no training saw, each with one prompt and its true answer, kind by kind."""
-    asked = []
-    for seed in EXAM_SEEDS[:SCENES]:
+    """Drawings outside the training data, each with a prompt and its answer, kinds in turn."""
+    drawn = []
+    for seed in EVAL_SEEDS[:SCENES]:
         scene = Scene.from_seed(seed)
-        lessons = exam(scene)
-        lesson = lessons[seed % len(lessons)]
-        asked.append((render(scene), lesson.prefix, lesson.suffix))
-    return asked
+        examples = eval_examples(scene)
+        example = examples[seed % len(examples)]
+        drawn.append((render(scene), example.prefix, example.suffix))
+    return drawn
 
 
-def pictures(drawn: list[Drawn], spec: ImageSpec) -> Iterator[tuple[int, DecodedImage]]:
-    side = (spec.resolution, spec.resolution)
-    for place, (image, prompt, _) in enumerate(drawn):
-        item = Item(place, str(place), f"{place}.png", prompts=(prompt,))
-        pixels = numpy.array(image.resize(side, Image.Resampling(spec.resample)))
-        yield place, DecodedImage(item, *image.size, pixels, 0.0)
+def decoded_images(drawn: list[Drawn], spec: ImageSpec) -> Iterator[tuple[int, DecodedImage]]:
+    size = (spec.resolution, spec.resolution)
+    for index, (image, prompt, _) in enumerate(drawn):
+        item = Item(index, str(index), f"{index}.png", prompts=(prompt,))
+        pixels = numpy.array(image.resize(size, Image.Resampling(spec.resample)))
+        yield index, DecodedImage(item, *image.size, pixels, 0.0)
 
 
 def answered(drawn: list[Drawn], batch_size: int) -> list[Answer]:
     engine = load(find(DEMO), device="cpu", dtype="float32", batch_size=batch_size)
-    answers = dict(engine.ask(pictures(drawn, engine.spec), Question("ask", None, NEW_TOKENS)))
-    return [answers[place] for place in range(len(drawn))]
+    images = decoded_images(drawn, engine.spec)
+    answers = dict(engine.ask(images, Question("ask", None, NEW_TOKENS)))
+    return [answers[index] for index in range(len(drawn))]
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_transformers_gives_the_same_answers(drawn: list[Drawn], ours: list[Answ
 
 
 def test_the_answers_are_right(drawn: list[Drawn], ours: list[Answer]) -> None:
-    """A floor far under what benchmarks/demo_quality.py measures, so that damage shows."""
+    """The bound is far below what benchmarks/demo_quality.py measures; it detects damage."""
     pairs = [(row.answer or "", truth) for row, (_, _, truth) in zip(ours, drawn, strict=True)]
     words = [(answer, truth) for answer, truth in pairs if "<loc" not in truth]
     assert exact_match(*map(list, zip(*words, strict=True))) > 0.85
@@ -105,17 +106,16 @@ def test_the_checkpoint_is_small_and_in_bfloat16() -> None:
         assert {stored.get_slice(name).get_dtype() for name in stored.keys()} == {"BF16"}  # noqa: SIM118
 
 
-def test_boxes_lie_on_the_picture_as_it_is_seen_however_it_is_stored(tmp_path: Path) -> None:
-    """A PNG turned by its EXIF, each of the eight ways, is the same picture with the same boxes."""
-    back = {6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
-    undone = TURNS | back
+def test_boxes_are_those_of_the_upright_image(tmp_path: Path) -> None:
+    """A PNG stored in each of the eight EXIF orientations has the same boxes."""
+    inverse = TURNS | {6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
     with Image.open(ONE) as opened:
         upright = opened.convert("RGB")
     names = []
     for orientation in range(1, 9):
         exif = Image.Exif()
         exif[0x0112] = orientation
-        stored = upright.transpose(undone[orientation]) if orientation > 1 else upright
+        stored = upright.transpose(inverse[orientation]) if orientation > 1 else upright
         names.append(tmp_path / f"{orientation}.png")
         stored.save(names[-1], exif=exif)
     engine = pgcli.load(DEMO, device="cpu", dtype="float32")

@@ -1,4 +1,4 @@
-"""The drawings: the same from the same seed, true in every lesson, and balanced."""
+"""The scenes: equal for equal seeds, with right and balanced examples."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ import numpy
 import pytest
 from PIL import Image, ImageOps
 
-from pgcli.training import scenes
-from pgcli.training.drawing import render, smaller
-from pgcli.training.lessons import Lesson, caption, detection, exam, lessons
-from pgcli.training.scenes import COLOURS, GAP, SHAPES, TRAINING_SEEDS, Scene
+from examples.demo_model import scenes
+from examples.demo_model.examples import (
+    Example,
+    caption,
+    detection_example,
+    draw_examples,
+    eval_examples,
+)
+from examples.demo_model.render import render, scaled_size
+from examples.demo_model.scenes import COLOURS, GAP, SHAPES, TRAINING_SEEDS, Scene
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BOX = re.compile(r"<loc(\d{4})>" * 4 + r" ([a-z ]+?)(?: ; |$)")
@@ -31,12 +37,14 @@ def many() -> list[Scene]:
 
 
 @pytest.fixture(scope="module")
-def taught(many: list[Scene]) -> list[list[Lesson]]:
-    return [lessons(scene, Random(scene.seed)) for scene in many]
+def drawn_examples(many: list[Scene]) -> list[list[Example]]:
+    return [draw_examples(scene, Random(scene.seed)) for scene in many]
 
 
-def answers(taught: list[list[Lesson]], kind: str) -> Counter[str]:
-    return Counter(lesson.suffix for drawn in taught for lesson in drawn if lesson.kind == kind)
+def answers(drawn_examples: list[list[Example]], kind: str) -> Counter[str]:
+    return Counter(
+        example.suffix for drawn in drawn_examples for example in drawn if example.kind == kind
+    )
 
 
 def share(counted: Counter[str], answer: str) -> float:
@@ -46,20 +54,20 @@ def share(counted: Counter[str], answer: str) -> float:
 def golden(seeds: range) -> str:
     facts = []
     for scene in map(Scene.from_seed, seeds):
-        things = [
+        objects = [
             (t.shape, t.colour, t.rgb, *(round(n, 4) for n in (t.x, t.y, t.radius, t.tilt)))
-            for t in scene.things
+            for t in scene.objects
         ]
-        facts.append((scene.width, scene.height, scene.background, scene.background_rgb, things))
-        facts += [(x.kind, x.prefix, x.suffix) for x in lessons(scene, Random(scene.seed))]
-        facts += [(x.kind, x.prefix, x.suffix) for x in exam(scene)]
+        facts.append((scene.width, scene.height, scene.background, scene.background_rgb, objects))
+        facts += [(x.kind, x.prefix, x.suffix) for x in draw_examples(scene, Random(scene.seed))]
+        facts += [(x.kind, x.prefix, x.suffix) for x in eval_examples(scene)]
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 # The seeds
 
 
-def test_no_seed_serves_two_purposes() -> None:
+def test_no_seed_has_two_purposes() -> None:
     ranges = [value for name, value in vars(scenes).items() if name.endswith("_SEEDS")]
     assert len(ranges) == 5
     for a, b in itertools.combinations(ranges, 2):
@@ -71,45 +79,45 @@ def test_a_seed_always_gives_the_same_drawing() -> None:
         first, again = Scene.from_seed(seed), Scene.from_seed(seed)
         assert first == again
         assert render(first).tobytes() == render(again).tobytes()
-        assert lessons(first, Random(7)) == lessons(again, Random(7))
-        assert exam(first) == exam(again)
+        assert draw_examples(first, Random(7)) == draw_examples(again, Random(7))
+        assert eval_examples(first) == eval_examples(again)
 
 
-def test_the_drawings_are_those_that_the_model_was_trained_on() -> None:
-    # another hash means: train the built-in model again, or undo the change
+def test_scenes_are_those_of_the_built_in_models_training() -> None:
+    # with another hash, the built-in model must be trained again
     assert golden(range(100)) == "f28e74a22504d77b"
 
 
-# The things
+# The objects
 
 
-def test_every_shape_colour_background_number_and_format_occurs(many: list[Scene]) -> None:
-    assert {t.shape for s in many for t in s.things} == set(SHAPES)
-    assert {t.colour for s in many for t in s.things} == set(COLOURS)
+def test_every_shape_colour_background_and_number_occurs(many: list[Scene]) -> None:
+    assert {t.shape for s in many for t in s.objects} == set(SHAPES)
+    assert {t.colour for s in many for t in s.objects} == set(COLOURS)
     assert Counter(s.background for s in many).keys() == {"white", "grey", "black"}
-    assert Counter(len(s.things) for s in many).keys() == {1, 2, 3, 4}
+    assert Counter(len(s.objects) for s in many).keys() == {1, 2, 3, 4}
     wide, tall = (sum(s.width > s.height for s in many), sum(s.width < s.height for s in many))
     assert wide > 500
     assert tall > 500
     assert all(0.59 < min(s.width, s.height) / max(s.width, s.height) <= 1 for s in many)
 
 
-def test_one_to_four_of_a_kind_are_all_frequent(many: list[Scene]) -> None:
-    most = Counter(max(Counter(t.shape for t in s.things).values()) for s in many)
+def test_one_to_four_equal_shapes_are_all_frequent(many: list[Scene]) -> None:
+    most = Counter(max(Counter(t.shape for t in s.objects).values()) for s in many)
     assert all(most[number] > 0.06 * len(many) for number in (1, 2, 3, 4)), most
 
 
-def test_nothing_overlaps_and_nothing_is_cut_off(many: list[Scene]) -> None:
+def test_objects_do_not_overlap_and_are_not_cropped(many: list[Scene]) -> None:
     for scene in many:
         gap = 0.99 * GAP * min(scene.width, scene.height)
-        for a, b in itertools.combinations(scene.things, 2):
+        for a, b in itertools.combinations(scene.objects, 2):
             assert math.hypot(a.x - b.x, a.y - b.y) > a.radius + b.radius + gap
         for box in scene.boxes:
             assert 0 < box.xmin < box.xmax < 1
             assert 0 < box.ymin < box.ymax < 1
 
 
-def test_things_are_large_enough_to_see(many: list[Scene]) -> None:
+def test_objects_are_large_enough(many: list[Scene]) -> None:
     for scene in many:
         shorter = min(scene.width, scene.height)
         for box in scene.boxes:
@@ -117,7 +125,7 @@ def test_things_are_large_enough_to_see(many: list[Scene]) -> None:
             assert 0.15 < (box.ymax - box.ymin) * scene.height / shorter < 0.47
 
 
-def test_colours_are_far_from_each_other_and_from_the_backgrounds() -> None:
+def test_colours_and_backgrounds_are_far_apart() -> None:
     named = {**COLOURS, **scenes.BACKGROUNDS}
     for (_, a), (_, b) in itertools.combinations(named.items(), 2):
         assert math.dist(a, b) > 90
@@ -127,54 +135,54 @@ def test_colours_are_far_from_each_other_and_from_the_backgrounds() -> None:
 
 
 @pytest.mark.parametrize("longer", [None, 200])
-def test_boxes_are_the_extent_of_what_is_drawn(longer: int | None) -> None:
+def test_boxes_bound_the_drawn_pixels(longer: int | None) -> None:
     for seed in range(150):
         scene = Scene.from_seed(seed)
-        if len(scene.things) > 1:
+        if len(scene.objects) > 1:
             continue
-        size = (scene.width, scene.height) if longer is None else smaller(scene, longer)
+        size = (scene.width, scene.height) if longer is None else scaled_size(scene, longer)
         pixels = numpy.asarray(render(scene, *size)).astype(int)
         far = numpy.abs(pixels - numpy.array(scene.background_rgb)).max(axis=2) > 24
         ys, xs = numpy.nonzero(far)
         drawn = (xs.min(), ys.min(), xs.max() + 1, ys.max() + 1)
         box = scene.boxes[0]
-        told = (box.xmin * size[0], box.ymin * size[1], box.xmax * size[0], box.ymax * size[1])
-        assert max(abs(a - b) for a, b in zip(drawn, told, strict=True)) <= 1.2, seed
+        expected = (box.xmin * size[0], box.ymin * size[1], box.xmax * size[0], box.ymax * size[1])
+        assert max(abs(a - b) for a, b in zip(drawn, expected, strict=True)) <= 1.2, seed
 
 
-def test_each_thing_has_its_colour_at_its_place_and_size(many: list[Scene]) -> None:
+def test_each_object_is_drawn_at_its_position_in_its_colour(many: list[Scene]) -> None:
     for scene in many[:100]:
-        picture = render(scene)
-        assert picture.size == (scene.width, scene.height)
-        for thing in scene.things:
-            assert picture.getpixel((round(thing.x), round(thing.y))) == thing.rgb
-        assert picture.getpixel((0, 0)) == scene.background_rgb
+        image = render(scene)
+        assert image.size == (scene.width, scene.height)
+        for drawn in scene.objects:
+            assert image.getpixel((round(drawn.x), round(drawn.y))) == drawn.rgb
+        assert image.getpixel((0, 0)) == scene.background_rgb
 
 
 def test_edges_are_smooth() -> None:
-    scene = next(s for s in map(Scene.from_seed, range(99)) if len(s.things) == 1)
+    scene = next(s for s in map(Scene.from_seed, range(99)) if len(s.objects) == 1)
     assert len(render(scene).getcolors(100_000)) > 5
 
 
-# The lessons
+# The examples
 
 
-def test_captions_are_true_to_the_things(many: list[Scene]) -> None:
+def test_captions_describe_the_objects(many: list[Scene]) -> None:
     for scene in many:
         listed, ground = re.fullmatch(r"(.+) on a (\w+) background", caption(scene)).groups()
-        told: Counter[tuple[str, str]] = Counter()
+        counted: Counter[tuple[str, str]] = Counter()
         for group in re.split(", | and ", listed):
             number, colour, shape = group.split()
             assert (number in ("a", "an")) == (NUMBERS[number] == 1)
             shape = {"crosses": "cross"}.get(shape, shape if number[0] == "a" else shape[:-1])
-            told[colour, shape] += NUMBERS[number]
-        assert told == Counter((t.colour, t.shape) for t in scene.things)
+            counted[colour, shape] += NUMBERS[number]
+        assert counted == Counter((t.colour, t.shape) for t in scene.objects)
         assert ground == scene.background
 
 
 def test_captions_have_one_order() -> None:
-    first = next(s for s in map(Scene.from_seed, range(500)) if len(s.things) == 4)
-    turned = Scene(**{**vars_of(first), "things": first.things[::-1]})
+    first = next(s for s in map(Scene.from_seed, range(500)) if len(s.objects) == 4)
+    turned = Scene(**{**vars_of(first), "objects": first.objects[::-1]})
     assert caption(turned) == caption(first)
 
 
@@ -182,26 +190,26 @@ def vars_of(scene: Scene) -> dict[str, object]:
     return {name: getattr(scene, name) for name in Scene.__dataclass_fields__}
 
 
-def test_detections_find_every_wanted_thing_from_left_to_right(
-    many: list[Scene], taught: list[list[Lesson]]
+def test_detections_list_every_object_from_left_to_right(
+    many: list[Scene], drawn_examples: list[list[Example]]
 ) -> None:
-    for scene, drawn in zip(many, taught, strict=True):
-        for lesson in drawn:
-            if lesson.kind == "detect":
-                check_detection(scene, lesson)
+    for scene, drawn in zip(many, drawn_examples, strict=True):
+        for example in drawn:
+            if example.kind == "detect":
+                check_detection(scene, example)
 
 
-def check_detection(scene: Scene, lesson: Lesson) -> None:
-    wanted = lesson.prefix.removeprefix("detect ").split(" ; ")
-    found = [(label, [int(n) for n in place]) for *place, label in BOX.findall(lesson.suffix)]
-    assert lesson.suffix.count("<loc") == 4 * len(found)
+def check_detection(scene: Scene, example: Example) -> None:
+    labels = example.prefix.removeprefix("detect ").split(" ; ")
+    found = [(label, [int(n) for n in corners]) for *corners, label in BOX.findall(example.suffix)]
+    assert example.suffix.count("<loc") == 4 * len(found)
     expected = []
-    for label in wanted:
+    for label in labels:
         words = set(label.split()) - {"shape"}
         fitting = [
             box
-            for thing, box in zip(scene.things, scene.boxes, strict=True)
-            if words <= {thing.colour, thing.shape}
+            for drawn, box in zip(scene.objects, scene.boxes, strict=True)
+            if words <= {drawn.colour, drawn.shape}
         ]
         fitting.sort(key=lambda box: box.xmin)
         expected += [(label, [box.ymin, box.xmin, box.ymax, box.xmax]) for box in fitting]
@@ -217,20 +225,22 @@ def test_y_comes_before_x() -> None:
     scene = next(
         s for s in map(Scene.from_seed, range(99)) if s.boxes[0].xmin > 2 * s.boxes[0].ymin
     )
-    thing, box = scene.things[0], scene.boxes[0]
-    top, left = re.findall(r"\d{4}", detection([(thing.shape, thing.colour)], scene).suffix)[:2]
-    if Counter((t.shape, t.colour) for t in scene.things)[thing.shape, thing.colour] == 1:
+    drawn, box = scene.objects[0], scene.boxes[0]
+    top, left = re.findall(
+        r"\d{4}", detection_example([(drawn.shape, drawn.colour)], scene).suffix
+    )[:2]
+    if Counter((t.shape, t.colour) for t in scene.objects)[drawn.shape, drawn.colour] == 1:
         assert (int(top), int(left)) == (round(box.ymin * 1023), round(box.xmin * 1023))
 
 
-def test_a_fifth_to_a_quarter_of_the_detections_find_nothing(taught: list[list[Lesson]]) -> None:
-    assert 0.17 < share(answers(taught, "detect"), "") < 0.25
+def test_a_fifth_to_a_quarter_of_detections_are_empty(drawn_examples: list[list[Example]]) -> None:
+    assert 0.17 < share(answers(drawn_examples, "detect"), "") < 0.25
 
 
-def test_yes_and_no_are_equally_frequent(taught: list[list[Lesson]]) -> None:
+def test_yes_and_no_are_equally_frequent(drawn_examples: list[list[Example]]) -> None:
     for kind in ("exists", "side"):
-        assert answers(taught, kind).keys() == {"yes", "no"}
-        assert 0.45 < share(answers(taught, kind), "yes") < 0.55
+        assert answers(drawn_examples, kind).keys() == {"yes", "no"}
+        assert 0.45 < share(answers(drawn_examples, kind), "yes") < 0.55
 
 
 @pytest.mark.parametrize(
@@ -238,40 +248,40 @@ def test_yes_and_no_are_equally_frequent(taught: list[list[Lesson]]) -> None:
     [("count", 0.10, 5), ("colour", 0.10, 7), ("shape", 0.15, 5), ("where", 0.2, 4)],
 )
 def test_every_answer_is_frequent(
-    taught: list[list[Lesson]], kind: str, least: float, number: int
+    drawn_examples: list[list[Example]], kind: str, least: float, number: int
 ) -> None:
-    counted = answers(taught, kind)
+    counted = answers(drawn_examples, kind)
     assert len(counted) == number
     assert min(share(counted, answer) for answer in counted) > least, counted
 
 
-def test_numbers_are_counted_right(many: list[Scene], taught: list[list[Lesson]]) -> None:
-    for scene, drawn in zip(many, taught, strict=True):
-        for lesson in (lesson for lesson in drawn if lesson.kind == "count"):
-            asked = spoken_of(lesson.prefix)
-            assert int(lesson.suffix) == sum(asked <= {t.shape, t.colour} for t in scene.things), (
-                lesson
-            )
+def test_counts_are_right(many: list[Scene], drawn_examples: list[list[Example]]) -> None:
+    for scene, drawn in zip(many, drawn_examples, strict=True):
+        for example in (example for example in drawn if example.kind == "count"):
+            words = words_of(example.prefix)
+            assert int(example.suffix) == sum(
+                words <= {t.shape, t.colour} for t in scene.objects
+            ), example
 
 
-def test_a_side_is_the_plain_one(many: list[Scene], taught: list[list[Lesson]]) -> None:
+def test_sides_are_right(many: list[Scene], drawn_examples: list[list[Example]]) -> None:
     checked = Counter()
-    for scene, drawn in zip(many, taught, strict=True):
-        for lesson in (lesson for lesson in drawn if lesson.kind in ("where", "side")):
-            pair = named_pair(scene, lesson.prefix)
+    for scene, drawn in zip(many, drawn_examples, strict=True):
+        for example in (example for example in drawn if example.kind in ("where", "side")):
+            pair = question_objects(scene, example.prefix)
             if pair is None:
                 continue
-            a, b = (scene.boxes[scene.things.index(thing)] for thing in pair)
+            a, b = (scene.boxes[scene.objects.index(drawn)] for drawn in pair)
             right, down = a.xmin + a.xmax - b.xmin - b.xmax, a.ymin + a.ymax - b.ymin - b.ymax
             sideways = abs(right) > abs(down)
             true = ("left", "right")[right > 0] if sideways else ("above", "below")[down > 0]
-            if lesson.kind == "where":
-                assert lesson.suffix == true, lesson
+            if example.kind == "where":
+                assert example.suffix == true, example
             else:
-                prefix = lesson.prefix.replace("higher than", "above")
-                asked = next(side for side, words in SIDES.items() if words in prefix)
-                assert lesson.suffix == ("yes" if asked == true else "no"), lesson
-            checked[lesson.kind] += 1
+                prefix = example.prefix.replace("higher than", "above")
+                named = next(side for side, words in SIDES.items() if words in prefix)
+                assert example.suffix == ("yes" if named == true else "no"), example
+            checked[example.kind] += 1
     assert min(checked["where"], checked["side"]) > 500
 
 
@@ -283,58 +293,60 @@ SIDES = {
 }
 
 
-def named_pair(scene: Scene, prefix: str) -> list[scenes.Thing] | None:
-    """The two things a question names, or None where it is put too freely for this test."""
+def question_objects(scene: Scene, prefix: str) -> list[scenes.SceneObject] | None:
+    """The two objects of a question, or None if this test cannot parse it."""
     prefix = prefix.lower().replace("higher than", "above")
     if "on which side" in prefix or "under" in prefix or "lower" in prefix:
         return None
     names = re.findall(r"the ((?:\w+ )?\w+)", prefix)
     words = [set(name.split()) & {*SHAPES, *COLOURS} for name in names]
-    things = [thing for asked in words if (thing := only(scene, asked))]
-    return things if len(things) == 2 else None
+    objects = [drawn for named in words if (drawn := only(scene, named))]
+    return objects if len(objects) == 2 else None
 
 
-def only(scene: Scene, words: set[str]) -> scenes.Thing | None:
-    fitting = [t for t in scene.things if words and words <= {t.shape, t.colour}]
+def only(scene: Scene, words: set[str]) -> scenes.SceneObject | None:
+    fitting = [t for t in scene.objects if words and words <= {t.shape, t.colour}]
     return fitting[0] if len(fitting) == 1 else None
 
 
-def test_what_is_said_to_be_there_is_there(many: list[Scene], taught: list[list[Lesson]]) -> None:
-    for scene, drawn in zip(many, taught, strict=True):
-        for lesson in (lesson for lesson in drawn if lesson.kind == "exists"):
-            asked = spoken_of(lesson.prefix)
-            there = any(asked <= {t.shape, t.colour} for t in scene.things)
-            assert lesson.suffix == ("yes" if there else "no"), lesson
-
-
-def test_colours_and_shapes_are_those_of_the_thing_asked_about(
-    many: list[Scene], taught: list[list[Lesson]]
+def test_existence_questions_are_answered_right(
+    many: list[Scene], drawn_examples: list[list[Example]]
 ) -> None:
-    for scene, drawn in zip(many, taught, strict=True):
-        for lesson in (lesson for lesson in drawn if lesson.kind in ("colour", "shape")):
-            asked = spoken_of(lesson.prefix)
-            fitting = [t for t in scene.things if asked <= {t.shape, t.colour}]
-            told = {t.colour if lesson.kind == "colour" else t.shape for t in fitting}
-            assert told == {lesson.suffix}, lesson
+    for scene, drawn in zip(many, drawn_examples, strict=True):
+        for example in (example for example in drawn if example.kind == "exists"):
+            words = words_of(example.prefix)
+            is_present = any(words <= {t.shape, t.colour} for t in scene.objects)
+            assert example.suffix == ("yes" if is_present else "no"), example
 
 
-def spoken_of(prefix: str) -> set[str]:
-    """The shape and the colour that a question names."""
+def test_colours_and_shapes_are_those_of_the_object(
+    many: list[Scene], drawn_examples: list[list[Example]]
+) -> None:
+    for scene, drawn in zip(many, drawn_examples, strict=True):
+        for example in (example for example in drawn if example.kind in ("colour", "shape")):
+            words = words_of(example.prefix)
+            fitting = [t for t in scene.objects if words <= {t.shape, t.colour}]
+            values = {t.colour if example.kind == "colour" else t.shape for t in fitting}
+            assert values == {example.suffix}, example
+
+
+def words_of(prefix: str) -> set[str]:
+    """The shape and the colour in a question."""
     words = {word.removesuffix("s") for word in re.findall(r"[a-z]+", prefix.lower())}
     words = {"cross" if word in ("crosse", "cros") else word for word in words}
     return words & {*SHAPES, *COLOURS}
 
 
-def test_an_exam_has_a_caption_questions_and_three_detections(many: list[Scene]) -> None:
+def test_eval_examples_have_a_caption_and_three_detections(many: list[Scene]) -> None:
     for scene in many[:200]:
-        kinds = Counter(lesson.kind for lesson in exam(scene))
+        kinds = Counter(example.kind for example in eval_examples(scene))
         assert kinds["caption"] == 1
         assert kinds["detect"] == 3
         assert kinds["count"] == kinds["exists"] == kinds["background"] == 1
-        assert exam(scene)[-3].suffix
+        assert eval_examples(scene)[-3].suffix
 
 
-# The example pictures
+# The example images
 
 
 @pytest.fixture(scope="module")
@@ -344,10 +356,10 @@ def example() -> dict[str, int]:
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return {name: scenes.EXAMPLE_SEEDS[place] for name, place in module.PICTURES.items()}
+    return {name: scenes.EXAMPLE_SEEDS[offset] for name, offset in module.IMAGES.items()}
 
 
-def test_the_example_pictures_are_their_scenes_when_upright(example: dict[str, int]) -> None:
+def test_example_images_are_their_scenes_when_upright(example: dict[str, int]) -> None:
     assert {path.name for path in (EXAMPLES / "images").iterdir()} == set(example)
     turned = []
     for name, seed in example.items():

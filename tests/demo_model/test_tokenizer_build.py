@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 from tokenizers import Tokenizer
 
-from pgcli.training.lessons import corpus
-from pgcli.training.scenes import TOKENIZER_SEEDS
-from pgcli.training.tokenizer import SPACE, WORD, build
+from examples.demo_model.build_tokenizer import SPACE, WORD, build_tokenizer
+from examples.demo_model.examples import tokenizer_corpus
+from examples.demo_model.scenes import TOKENIZER_SEEDS
 
 IMAGE_TOKENS = 64
 BOS, NEWLINE = 2, 108
@@ -19,13 +19,13 @@ BOS, NEWLINE = 2, 108
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    return list(corpus(TOKENIZER_SEEDS[:600]))
+    return list(tokenizer_corpus(TOKENIZER_SEEDS[:600]))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
     folder = tmp_path_factory.mktemp("tokenizer")
-    build(folder, texts, resolution=112, image_tokens=IMAGE_TOKENS)
+    build_tokenizer(folder, texts, resolution=112, image_tokens=IMAGE_TOKENS)
     return folder
 
 
@@ -41,7 +41,7 @@ def ids(tokenizer: Tokenizer, text: str) -> list[int]:
 def test_building_twice_gives_identical_files(
     folder: Path, tmp_path: Path, texts: list[str]
 ) -> None:
-    build(tmp_path, iter(texts), resolution=112, image_tokens=IMAGE_TOKENS)
+    build_tokenizer(tmp_path, iter(texts), resolution=112, image_tokens=IMAGE_TOKENS)
     for name in ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 

@@ -1,38 +1,32 @@
-"""The training of the built-in model: what it learns from, and that stopping it loses nothing."""
+"""The training of the built-in model: its data, its trainer, and that a resumed run is exact."""
 
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
-from random import Random
 
 import pytest
 import torch
-from torch import Tensor
 
+from examples.demo_model.dataset import SceneDataset
+from examples.demo_model.init import init_weights
+from examples.demo_model.optimizer import Schedule
+from examples.demo_model.patch_targets import patch_targets
+from examples.demo_model.scenes import BACKGROUNDS, COLOURS, SHAPES, VALIDATION_SEEDS, Scene
+from examples.demo_model.trainer import Phase, Trainer, exact_match_by_kind
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.save import save
-from pgcli.engine.tokens import Vocabulary, left_pad
-from pgcli.model.cache import AttentionMasks
+from pgcli.engine.tokens import Vocabulary
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
-from pgcli.training.beginning import Schedule, initialise
-from pgcli.training.data import Drawings
-from pgcli.training.lessons import Lesson, lessons
-from pgcli.training.loop import Phase, Run, entirely_right
-from pgcli.training.losses import answer_loss
-from pgcli.training.patches import under_patches
-from pgcli.training.rows import IGNORED, pack, positions, stack, who_sees_whom
-from pgcli.training.scenes import BACKGROUNDS, COLOURS, SHAPES, VALIDATION_SEEDS, Scene
+from pgcli.training.packing import IGNORE_INDEX
 from tests.support.tiny import PATCH, RESOLUTION, tokenizer_into
 
+ROOT = Path(__file__).parents[2]
 EOS = 1
-ACROSS = RESOLUTION // PATCH
-LESSONS = [
-    Lesson("caption", "caption en", "a red circle on a white background"),
-    Lesson("detect", "detect circle", "<loc0001><loc0002><loc0300><loc0400> circle"),
-    Lesson("count", "how many circles?", "1"),
-]
+PATCHES_PER_SIDE = RESOLUTION // PATCH
 
 
 @pytest.fixture(scope="module")
@@ -47,126 +41,70 @@ def model(vocabulary: Vocabulary) -> PaliGemma:
     vision = VisionConfig(32, 2, 64, 2, PATCH, RESOLUTION)
     decoder = DecoderConfig(32, 2, 64, 2, 1, 16, vocabulary.size)
     model = PaliGemma(PaliGemmaConfig(vision, decoder, image_token=vocabulary.size - 1))
-    initialise(model, seed=1)
+    init_weights(model, seed=1)
     return model
 
 
-def drawings(vocabulary: Vocabulary, lessons_each: int) -> Drawings:
-    return Drawings(
+def scene_dataset(vocabulary: Vocabulary, max_examples: int) -> SceneDataset:
+    return SceneDataset(
         vocabulary=vocabulary,
         eos=EOS,
         seeds=VALIDATION_SEEDS,
         resolution=RESOLUTION,
-        patches_across=ACROSS,
-        pictures=4,
-        lessons_each=lessons_each,
+        patches_per_side=PATCHES_PER_SIDE,
+        batch_size=4,
+        max_examples=max_examples,
         text_slots=64,
     )
 
 
-def forward(model: PaliGemma, vocabulary: Vocabulary, asked: list[Lesson], exact: bool) -> Tensor:
-    """Logits at every text slot of one row about one picture, in float64."""
-    model = model.double()
-    generator = torch.Generator().manual_seed(5)
-    pixels = torch.rand(1, 3, RESOLUTION, RESOLUTION, generator=generator, dtype=torch.float64)
-    patch_BPD = model.encode(pixels)
-    row = stack([pack(asked, vocabulary, eos=EOS, slots=64, most=9)[0]], 64)
-    patches = patch_BPD.shape[1]
-    mask = who_sees_whom(row.lesson_T, row.is_prefix_T, patches=patches, image_sees_prompt=exact)
-    place = positions(row.place_T, patches=patches)
-    return model.decoder.logits(model(patch_BPD, row.token_T, place, AttentionMasks(mask, mask)))[0]
+def test_a_batch_follows_from_its_index(vocabulary: Vocabulary) -> None:
+    one, same, other = (scene_dataset(vocabulary, 9)[index] for index in (3, 3, 4))
+    assert torch.equal(one.pixels_BRRC, same.pixels_BRRC)
+    assert all(torch.equal(a, b) for a, b in zip(one.row, same.row, strict=True))
+    assert one.kinds == same.kinds
+    assert not torch.equal(one.pixels_BRRC, other.pixels_BRRC)
 
 
-@torch.no_grad()
-def test_a_row_of_one_lesson_is_what_the_engine_computes(
-    model: PaliGemma, vocabulary: Vocabulary
-) -> None:
-    learned = forward(model, vocabulary, LESSONS[:1], exact=True)
-    prompt = vocabulary.prompt(LESSONS[0].prefix)
-    answer = vocabulary.answer(LESSONS[0].suffix)
-    generator = torch.Generator().manual_seed(5)
-    pixels = torch.rand(1, 3, RESOLUTION, RESOLUTION, generator=generator, dtype=torch.float64)
-    patch_BPD = model.encode(pixels)
-    token_BT, _ = left_pad([prompt])
-    cache = model.cache(rows=1, slots=patch_BPD.shape[1] + len(prompt) + len(answer))
-    logits = [model.prefill(patch_BPD, token_BT, None, cache)]
-    logits += [model.step(torch.tensor([token]), cache) for token in answer]
-    start = len(prompt) - 1
-    together = torch.cat(logits)
-    torch.testing.assert_close(learned[start : start + len(together)], together)
+def test_shared_rows_start_with_a_caption_and_a_detection(vocabulary: Vocabulary) -> None:
+    for kinds in scene_dataset(vocabulary, 9)[0].kinds:
+        assert kinds[:2] == ("caption", "detect")
+    assert {len(kinds) for kinds in scene_dataset(vocabulary, 1)[0].kinds} == {1}
 
 
-def test_lessons_that_share_a_row_do_not_know_of_each_other(
-    model: PaliGemma, vocabulary: Vocabulary
-) -> None:
-    alone = forward(model, vocabulary, LESSONS[2:], exact=False)
-    together = forward(model, vocabulary, LESSONS, exact=False)
-    prompt, answer = vocabulary.prompt(LESSONS[2].prefix), vocabulary.answer(LESSONS[2].suffix)
-    length = len(prompt) + len(answer)
-    row, _ = pack(LESSONS, vocabulary, eos=EOS, slots=64, most=9)
-    start = row.lesson_T.index(3)
-    torch.testing.assert_close(together[start : start + length], alone[:length])
+def test_short_answers_weigh_more_than_words_of_captions(vocabulary: Vocabulary) -> None:
+    batch = scene_dataset(vocabulary, 9)[0]
+    for row, kinds in enumerate(batch.kinds):
+        for number, kind in enumerate(kinds, 1):
+            mine = (batch.row.example_T[row] == number) & (batch.row.target_T[row] != IGNORE_INDEX)
+            first, *later = batch.row.weight_T[row][mine].tolist()
+            assert first == (1.0 if kind in ("caption", "detect") else 4.0)
+            assert set(later) <= {1.0}
 
 
-def test_targets_are_the_answers_and_nothing_else(vocabulary: Vocabulary) -> None:
-    row, kinds = pack(LESSONS, vocabulary, eos=EOS, slots=64, most=9)
-    assert kinds == ("caption", "detect", "count")
-    for number, lesson in enumerate(LESSONS, 1):
-        targets = [
-            target
-            for target, at in zip(row.target_T, row.lesson_T, strict=True)
-            if at == number and target != IGNORED
-        ]
-        assert targets == [*vocabulary.answer(lesson.suffix), EOS]
-
-
-def test_a_row_holds_no_more_lessons_than_fit(vocabulary: Vocabulary) -> None:
-    drawn = lessons(Scene.from_seed(10_001), Random(1))
-    row, kinds = pack(drawn, vocabulary, eos=EOS, slots=40, most=9)
-    assert len(row.token_T) <= 40
-    assert 0 < len(kinds) < len(drawn)
-
-
-def test_patches_know_the_thing_in_their_middle() -> None:
+def test_patch_targets_describe_the_object_at_the_centre() -> None:
     for seed in VALIDATION_SEEDS[:50]:
         scene = Scene.from_seed(seed)
-        under = under_patches(scene, 8)
-        assert (under.background_P == list(BACKGROUNDS).index(scene.background)).all()
+        targets = patch_targets(scene, 8)
+        assert (targets.background_P == list(BACKGROUNDS).index(scene.background)).all()
         for patch in range(64):
             y, x = (patch // 8 + 0.5) / 8, (patch % 8 + 0.5) / 8
             inside = [
-                (thing, box)
-                for thing, box in zip(scene.things, scene.boxes, strict=True)
+                (drawn, box)
+                for drawn, box in zip(scene.objects, scene.boxes, strict=True)
                 if box.xmin < x < box.xmax and box.ymin < y < box.ymax
             ]
             if not inside:
-                assert under.shape_P[patch] == under.colour_P[patch] == 0
+                assert targets.shape_P[patch] == targets.colour_P[patch] == 0
                 continue
-            thing, box = inside[-1]
-            assert SHAPES[under.shape_P[patch] - 1] == thing.shape
-            assert list(COLOURS)[under.colour_P[patch] - 1] == thing.colour
+            drawn, box = inside[-1]
+            assert SHAPES[targets.shape_P[patch] - 1] == drawn.shape
+            assert list(COLOURS)[targets.colour_P[patch] - 1] == drawn.colour
             sides = (y - box.ymin, x - box.xmin, box.ymax - y, box.xmax - x)
-            assert under.side_P4[patch] == pytest.approx(sides, abs=1e-6)
+            assert targets.side_P4[patch] == pytest.approx(sides, abs=1e-6)
 
 
-def test_near_a_location_costs_less_than_far_from_it() -> None:
-    locations = range(100, 1124)
-    logits = torch.zeros(3, 1200)
-    logits[0, 500], logits[1, 501], logits[2, 700] = 9.0, 9.0, 9.0
-    target, weight = torch.tensor([500]), torch.ones(1)
-    exact, near, far = (answer_loss(row[None], target, weight, locations) for row in logits)
-    assert exact < near < far
-
-
-def test_a_word_is_learned_by_plain_cross_entropy() -> None:
-    logits, target = torch.randn(5, 1200), torch.tensor([3, 50, 99, 1150, 0])
-    loss = answer_loss(logits, target, torch.ones(5), range(100, 1124))
-    assert loss.item() == pytest.approx(
-        torch.nn.functional.cross_entropy(logits, target).item(), rel=1e-5
-    )
-
-
-def test_the_rate_climbs_stays_and_falls() -> None:
+def test_the_learning_rate_rises_stays_and_falls() -> None:
     schedule = Schedule(steps=100, warmup=10, decay=50, rate=1.0)
     rates = [schedule.at(step) for step in range(101)]
     assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
@@ -175,50 +113,68 @@ def test_the_rate_climbs_stays_and_falls() -> None:
     assert rates[100] == 0
 
 
-def run_of(vocabulary: Vocabulary, folder: Path) -> Run:
+def trainer(vocabulary: Vocabulary, folder: Path) -> Trainer:
     vision = VisionConfig(32, 2, 64, 2, PATCH, RESOLUTION)
     decoder = DecoderConfig(32, 2, 64, 2, 1, 16, vocabulary.size)
     model = PaliGemma(PaliGemmaConfig(vision, decoder, image_token=vocabulary.size - 1))
-    initialise(model, seed=1)
+    init_weights(model, seed=1)
     phases = [
-        Phase("eye", 2, drawings(vocabulary, 0), text=False),
-        Phase("shared", 2, drawings(vocabulary, 9)),
-        Phase("single", 2, drawings(vocabulary, 1)),
+        Phase("vision", 2, scene_dataset(vocabulary, 0), has_text=False),
+        Phase("packed", 2, scene_dataset(vocabulary, 9)),
+        Phase("single", 2, scene_dataset(vocabulary, 1)),
     ]
-    return Run(model, phases, Schedule(6, 2, 3, 1e-3), folder)
+    return Trainer(model, phases, Schedule(6, 2, 3, 1e-3), folder)
 
 
-def test_a_run_stopped_after_every_step_ends_where_an_unbroken_one_does(
+def test_a_run_resumed_at_every_step_has_the_same_weights(
     vocabulary: Vocabulary, tmp_path: Path
 ) -> None:
-    often = {"workers": 0, "save_every": 100, "log_every": 1}
-    unbroken = run_of(vocabulary, tmp_path / "unbroken")
-    assert unbroken.train(minutes=math.inf, **often)
+    options = {"workers": 0, "save_every": 100, "log_every": 1}
+    unbroken = trainer(vocabulary, tmp_path / "unbroken")
+    assert unbroken.train(minutes=math.inf, **options)
     for step in range(1, 7):
-        broken = run_of(vocabulary, tmp_path / "broken")
-        assert broken.train(minutes=0, **often) is (step == 6)
+        resumed = trainer(vocabulary, tmp_path / "resumed")
+        assert resumed.train(minutes=0, **options) is (step == 6)
     for name, weight in unbroken.model.state_dict().items():
-        torch.testing.assert_close(weight, broken.model.state_dict()[name], rtol=0, atol=0)
+        torch.testing.assert_close(weight, resumed.model.state_dict()[name], rtol=0, atol=0)
     logs = [
-        (tmp_path / run / "log.jsonl").read_text().splitlines() for run in ("unbroken", "broken")
+        (tmp_path / run / "log.jsonl").read_text().splitlines() for run in ("unbroken", "resumed")
     ]
     assert [line.split(', "seconds"')[0] for line in logs[0]] == [
         line.split(', "seconds"')[0] for line in logs[1]
     ]
 
 
-def test_entirely_right_counts_lessons_without_a_fault(vocabulary: Vocabulary) -> None:
-    batch = drawings(vocabulary, 3)[0]
-    targets = batch.row.target_T[batch.row.target_T != IGNORED]
+def test_the_command_trains_resumes_and_saves_a_checkpoint(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "examples.demo_model", "--out", str(tmp_path)]
+    command += ["--vision-steps", "1", "--packed-steps", "1", "--single-steps", "1"]
+    command += ["--batch-size", "2", "--workers", "0", "--device", "cpu"]
+    for step in (1, 2, 3):
+        run = subprocess.run(
+            [*command, "--minutes", "0"], cwd=ROOT, capture_output=True, text=True, timeout=300
+        )
+        complete = step == 3
+        assert run.returncode == (0 if complete else 1), run.stderr
+        assert complete or f"is at step {step} of 3; rerun the command to resume" in run.stderr
+    logged = (tmp_path / "log.jsonl").read_text().splitlines()
+    assert len(logged) == 1  # every 50th step is logged
+    config = files.config(tmp_path)
+    model = weights.load(tmp_path, config, dtype=torch.float32)
+    assert all(weight.isfinite().all() for weight in model.state_dict().values())
+
+
+def test_exact_match_counts_examples_with_every_token_right(vocabulary: Vocabulary) -> None:
+    batch = scene_dataset(vocabulary, 3)[0]
+    targets = batch.row.target_T[batch.row.target_T != IGNORE_INDEX]
     logits = torch.nn.functional.one_hot(targets, vocabulary.size).float()
-    assert set(entirely_right(batch, logits).values()) == {1.0}
+    assert set(exact_match_by_kind(batch, logits).values()) == {1.0}
     first_kind = batch.kinds[0][0]
     logits[0] = 0
     logits[0, 5] = 1
-    assert entirely_right(batch, logits)[first_kind] < 1
+    assert exact_match_by_kind(batch, logits)[first_kind] < 1
 
 
-def test_what_is_saved_loads_again_here_and_in_transformers(
+def test_saved_models_load_here_and_in_transformers(
     model: PaliGemma, vocabulary: Vocabulary, tmp_path: Path
 ) -> None:
     from transformers import PaliGemmaForConditionalGeneration
@@ -229,7 +185,7 @@ def test_what_is_saved_loads_again_here_and_in_transformers(
     again = weights.load(tmp_path, config, dtype=torch.float32)
     for name, weight in model.state_dict().items():
         torch.testing.assert_close(again.state_dict()[name], weight, rtol=0, atol=0)
-    theirs = PaliGemmaForConditionalGeneration.from_pretrained(tmp_path)
+    reference = PaliGemmaForConditionalGeneration.from_pretrained(tmp_path)
     torch.testing.assert_close(
-        theirs.model.language_model.embed_tokens.weight, model.decoder.embed_tokens.weight
+        reference.model.language_model.embed_tokens.weight, model.decoder.embed_tokens.weight
     )

@@ -15,6 +15,8 @@ from torch import Tensor
 from transformers import PaliGemmaForConditionalGeneration
 
 import pgcli
+from examples.demo_model.examples import eval_examples
+from examples.demo_model.scenes import EVAL_SEEDS, Scene
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine import choices as engine
@@ -28,8 +30,6 @@ from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.config import read_config
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import DecodedImage, Item
-from pgcli.training.lessons import exam
-from pgcli.training.scenes import EXAM_SEEDS, Scene
 from tests.support.awkward import drawing, encoded
 from tests.support.clock import Clock
 from tests.support.drawn import seen
@@ -237,10 +237,10 @@ def test_the_built_in_model_chooses_what_it_would_have_said(vocabulary: Vocabula
     limits = Limits(9, frozenset(demo.config.stop_tokens), size, image)
     both = candidates(["yes", "no", "red circle"], vocabulary)
     said = set()
-    for seed in EXAM_SEEDS[:15]:
+    for seed in EVAL_SEEDS[:15]:
         scene = Scene.from_seed(seed)
         patch_BPD = seen(demo, scene)
-        asked = [one.prefix for one in exam(scene) if one.suffix in ("yes", "no")]
+        asked = [one.prefix for one in eval_examples(scene) if one.suffix in ("yes", "no")]
         prompts = [vocabulary.prompt(prefix) for prefix in asked]
         patch_BPD = patch_BPD.expand(len(asked), -1, -1)
         free = generate(demo, patch_BPD, prompts, asked, limits, GREEDY)

@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from examples.demo_model.examples import eval_examples
+from examples.demo_model.scenes import EVAL_SEEDS, Scene
 from pgcli import parsing
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import BUILTIN
@@ -21,8 +23,6 @@ from pgcli.engine.sampling import GREEDY, Sampling
 from pgcli.engine.tokens import Vocabulary
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
-from pgcli.training.lessons import exam
-from pgcli.training.scenes import EXAM_SEEDS, Scene
 from tests.support.drawn import seen
 from tests.support.random_weights import normal
 from tests.support.tiny import PATCHES
@@ -377,10 +377,10 @@ def test_the_built_in_models_answers_are_its_free_ones_where_those_are_well_form
     vocabulary = Vocabulary.from_folder(BUILTIN)
     limits = limits_of(vocabulary, 64)
     compared = 0
-    for seed in EXAM_SEEDS[:20]:
+    for seed in EVAL_SEEDS[:20]:
         scene = Scene.from_seed(seed)
         patch_BPD = seen(demo, scene)
-        for prefix in (one.prefix for one in exam(scene) if one.kind == "detect"):
+        for prefix in (one.prefix for one in eval_examples(scene) if one.kind == "detect"):
             objects = tuple(prefix.removeprefix("detect ").split(" ; "))
             grammar = Grammar(vocabulary, objects, {STOP})
             prompts = [vocabulary.prompt(prefix)]

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, processors
 
+from examples.demo_model.build_tokenizer import assemble, learn_merges
 from pgcli.engine.tokens import Vocabulary, left_pad
 from pgcli.errors import InvalidCheckpoint
 from pgcli.records import Span
-from pgcli.training.tokenizer import assemble, learn_merges
 
 BOS, NEWLINE = 2, 108
 UNHURRIED = settings(deadline=None)  # a busy machine is no fault

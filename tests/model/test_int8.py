@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from torch.nn import functional as F
 
+from examples.demo_model.render import render
+from examples.demo_model.scenes import EVAL_SEEDS, Scene
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.app import main
 from pgcli.engine import preparing
@@ -17,8 +19,6 @@ from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.model.cpu import int8 as quantize
 from pgcli.model.cpu.int8 import CHANNELS_AT_ONCE, Int8, Int8Steps, can_quantize, levels
 from pgcli.model.cpu.packed_linear import LaidOut
-from pgcli.training.drawing import render
-from pgcli.training.scenes import EXAM_SEEDS, Scene
 
 pytestmark = pytest.mark.skipif(
     not can_quantize(torch.float32), reason="this PyTorch multiplies no eight-bit numbers"
@@ -184,7 +184,7 @@ def test_bounded_scores_stay_bounded(tiny2):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_built_in_model_says_nearly_the_same(tmp_path, dtype):
-    for number, seed in enumerate(EXAM_SEEDS[:64]):
+    for number, seed in enumerate(EVAL_SEEDS[:64]):
         render(Scene.from_seed(seed)).save(tmp_path / f"{number:03}.png")
     told = []
     for kind in ("none", "int8"):

@@ -57,6 +57,6 @@ def test_boxes_are_drawn_where_the_rows_say(tmp_path: Path) -> None:
 
 
 def test_the_example_images_can_be_made_again(tmp_path: Path) -> None:
-    run(sys.executable, str(EXAMPLES / "make_images.py"), str(tmp_path))
+    run(sys.executable, "-m", "examples.make_images", str(tmp_path))
     made = sorted(file.name for file in tmp_path.iterdir())
     assert made == sorted(file.name for file in (EXAMPLES / "images").iterdir())

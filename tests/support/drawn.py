@@ -7,12 +7,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from examples.demo_model.render import render
+from examples.demo_model.scenes import Scene
 from pgcli.checkpoints import files
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalise
-from pgcli.training.drawing import render
-from pgcli.training.scenes import Scene
 
 
 def seen(demo: PaliGemma, scene: Scene) -> Tensor:

@@ -14,9 +14,9 @@ from transformers import (
     SiglipVisionConfig,
 )
 
-from pgcli.training.lessons import corpus
-from pgcli.training.scenes import TOKENIZER_SEEDS
-from pgcli.training.tokenizer import build
+from examples.demo_model.build_tokenizer import build_tokenizer
+from examples.demo_model.examples import tokenizer_corpus
+from examples.demo_model.scenes import TOKENIZER_SEEDS
 
 RESOLUTION, PATCH = 56, 14
 PATCHES = (RESOLUTION // PATCH) ** 2
@@ -80,8 +80,8 @@ def reference(
 
 def tokenizer_into(folder: Path, *, resolution: int = RESOLUTION) -> None:
     """tokenizer.json and its companions, as the built-in model's are made."""
-    texts = corpus(TOKENIZER_SEEDS[:300])
-    build(folder, texts, resolution=resolution, image_tokens=(resolution // PATCH) ** 2)
+    texts = tokenizer_corpus(TOKENIZER_SEEDS[:300])
+    build_tokenizer(folder, texts, resolution=resolution, image_tokens=(resolution // PATCH) ** 2)
 
 
 def checkpoint_into(

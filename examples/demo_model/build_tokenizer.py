@@ -19,7 +19,7 @@ from tokenizers import (
     trainers,
 )
 
-#: The first ids, as Gemma's.
+#: The first ids, equal to Gemma's.
 CONTROL = (
     *("<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<2mass>", "[@BOS@]"),
     *(f"<unused{i}>" for i in range(99)),
@@ -34,7 +34,7 @@ MASK_CODES = tuple(f"<seg{i:03d}>" for i in range(128))
 IMAGE = "<image>"
 
 MERGES = 400  # at most; every word of the drawings is one token after 271
-WORD = re.compile(f"{SPACE}?[A-Za-z]+|{SPACE};")  # digits and other punctuation stay apart
+WORD = re.compile(f"{SPACE}?[A-Za-z]+|{SPACE};")  # digits and other punctuation are not merged
 
 TOKENIZER_CONFIG = {
     "tokenizer_class": "GemmaTokenizer",
@@ -52,11 +52,13 @@ TOKENIZER_CONFIG = {
 }
 
 
-def build(folder: Path, texts: Iterable[str], *, resolution: int, image_tokens: int) -> None:
+def build_tokenizer(
+    folder: Path, texts: Iterable[str], *, resolution: int, image_tokens: int
+) -> None:
     """Write tokenizer.json, tokenizer_config.json and preprocessor_config.json into `folder`.
 
-    The same texts give the same files, byte for byte. transformers' PaliGemmaProcessor reads them
-    as they are.
+    Equal texts give equal files, byte for byte. transformers' PaliGemmaProcessor reads them
+    unchanged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     assemble(learn_merges(texts)).save(str(folder / "tokenizer.json"))
@@ -65,7 +67,7 @@ def build(folder: Path, texts: Iterable[str], *, resolution: int, image_tokens: 
 
 
 def learn_merges(texts: Iterable[str]) -> list[tuple[str, str]]:
-    """The merges that BPE learns from the words of the texts; none crosses a word's border."""
+    """The BPE merges of the words of the texts; no merge crosses a word boundary."""
     words: Counter[str] = Counter()
     for text in texts:
         words.update(WORD.findall(_without_added(text).replace(" ", SPACE)))
@@ -80,10 +82,10 @@ def learn_merges(texts: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def assemble(merges: list[tuple[str, str]]) -> Tokenizer:
-    """The tokenizer with Gemma's order of ids: control, newlines, bytes, text, locations, image."""
+    """The tokenizer with Gemma's ids: control tokens, newlines, bytes, text, locations, image."""
     joined = [a + b for a, b in merges]
     names = (*CONTROL, *NEWLINES, *BYTES, *CHARACTERS, *joined, *LOCATIONS, *MASK_CODES, IMAGE)
-    vocab = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    vocab = {name: index for index, name in enumerate(dict.fromkeys(names))}
     tokenizer = Tokenizer(
         models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )

@@ -1,0 +1,1 @@
+"""Example programs; `examples.demo_model` trains the built-in model."""

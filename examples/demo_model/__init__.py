@@ -1,0 +1,1 @@
+"""Trains the built-in model on drawings of coloured shapes: `python -m examples.demo_model`."""

@@ -1,0 +1,123 @@
+"""Batches of drawings, packed examples and patch targets, made ahead by worker processes.
+
+B rows, each of one image · C channels · R resolution
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import numpy
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from examples.demo_model import patch_targets
+from examples.demo_model.examples import Example, draw_examples
+from examples.demo_model.patch_targets import PatchTargets
+from examples.demo_model.render import render, scaled_size
+from examples.demo_model.scenes import Scene
+from pgcli.engine.tokens import Vocabulary
+from pgcli.training import packing
+from pgcli.training.packing import PackedRow, TokenizedExample, pack
+
+Sample = tuple[numpy.ndarray, PackedRow[list[float]], PatchTargets[numpy.ndarray], tuple[str, ...]]
+LONGER_SIDE = (120, 200)  # pixels; the scenes' own sizes are larger and take longer to draw
+SHORT_ANSWER_WEIGHT = 4.0  # loss weight of a one-word answer, relative to a word of a caption
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images, a packed row of examples about each, their patch targets and the examples' kinds."""
+
+    pixels_BRRC: Tensor
+    row: PackedRow[Tensor]
+    targets: PatchTargets[Tensor]
+    kinds: tuple[tuple[str, ...], ...]
+
+    def to(self, device: torch.device) -> Batch:
+        return replace(
+            self,
+            pixels_BRRC=self.pixels_BRRC.to(device, non_blocking=True),
+            row=PackedRow(*(tensor.to(device, non_blocking=True) for tensor in self.row)),
+            targets=PatchTargets(
+                *(tensor.to(device, non_blocking=True) for tensor in self.targets)
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class SceneDataset(Dataset[Batch]):
+    """Batches of scenes with consecutive seeds; a batch follows from its index.
+
+    Up to `max_examples` examples that fit are packed into a row of `text_slots` tokens. If
+    `max_examples` is 0, a batch has only images and patch targets.
+    """
+
+    vocabulary: Vocabulary
+    eos: int
+    seeds: range
+    resolution: int
+    patches_per_side: int
+    batch_size: int
+    max_examples: int
+    text_slots: int
+
+    def __len__(self) -> int:
+        return len(self.seeds) // self.batch_size
+
+    def __getitem__(self, index: int) -> Batch:
+        first = index * self.batch_size
+        samples = [self._sample(seed) for seed in self.seeds[first : first + self.batch_size]]
+        pixels, rows, targets, kinds = zip(*samples, strict=True)
+        return Batch(
+            torch.from_numpy(numpy.stack(pixels)),
+            packing.collate(rows, self.text_slots),
+            patch_targets.collate(targets),
+            kinds,
+        )
+
+    def _sample(self, seed: int) -> Sample:
+        rng = Random(f"lessons {seed}")  # another text would draw other examples
+        scene = Scene.from_seed(seed)
+        image = render(scene, *scaled_size(scene, rng.randint(*LONGER_SIDE)))
+        square = image.resize((self.resolution, self.resolution), Image.Resampling.BICUBIC)
+        examples = self._ordered(draw_examples(scene, rng), rng) if self.max_examples else []
+        tokenized = [self._tokenize(example) for example in examples]
+        row, packed = pack(tokenized, slots=self.text_slots, max_examples=self.max_examples)
+        targets = patch_targets.patch_targets(scene, self.patches_per_side)
+        return numpy.asarray(square), row, targets, tuple(examples[n].kind for n in packed)
+
+    def _tokenize(self, example: Example) -> TokenizedExample:
+        return TokenizedExample(
+            self.vocabulary.prompt(example.prefix),
+            [*self.vocabulary.answer(example.suffix), self.eos],
+            1.0 if example.kind in ("caption", "detect") else SHORT_ANSWER_WEIGHT,
+        )
+
+    def _ordered(self, examples: list[Example], rng: Random) -> list[Example]:
+        """Shuffled; if several examples share a row, a caption and a detection come first."""
+        rng.shuffle(examples)
+        if self.max_examples > 1:
+            first = [next(x for x in examples if x.kind == kind) for kind in ("caption", "detect")]
+            return first + [example for example in examples if example not in first]
+        return examples
+
+
+def load_batches(
+    dataset: SceneDataset, indices: range, *, workers: int, pin_memory: bool
+) -> Iterator[Batch]:
+    """The batches of the indices, prefetched by worker processes."""
+    loader: DataLoader[Any] = DataLoader(
+        dataset,
+        batch_size=None,
+        sampler=indices,
+        num_workers=workers,
+        prefetch_factor=4 if workers else None,
+        pin_memory=pin_memory,
+    )
+    yield from loader
