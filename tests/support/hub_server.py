@@ -6,9 +6,11 @@ import hashlib
 import json
 import threading
 from collections import Counter, defaultdict
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
+CHUNK_BYTES = 2**20
 LARGE = (".safetensors", ".bin", "tokenizer.json", "tokenizer.model")  # kept outside of Git
 
 
@@ -53,7 +55,7 @@ class Hub:
 
     def add(self, name, files, *, revisions=("main",)):
         """A repository with one commit, which is returned; `files` are bytes by path."""
-        commit = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+        commit = hashlib.sha1(repr(sorted((n, digest(n, d)) for n, d in files.items())).encode()).hexdigest()
         known = self.repositories.setdefault(name, {"revisions": {}, "commits": {}})
         known["commits"][commit] = dict(files)
         known["revisions"] |= dict.fromkeys((*revisions, commit), commit)
@@ -76,6 +78,7 @@ class Hub:
         ]
 
 
+@cache
 def digest(path, data):
     """What names a file's contents on the Hub: sha256 of large ones, Git's sha1 of the others."""
     if path.endswith(LARGE):
@@ -88,10 +91,22 @@ def listing(name, commit, files):
     for path, data in files.items():
         sibling = {"rfilename": path, "size": len(data), "blobId": digest(path, data)}
         if path.endswith(LARGE):
-            sibling["blobId"] = hashlib.sha1(data).hexdigest()  # of a pointer, on the Hub
+            sibling["blobId"] = hashlib.sha1(path.encode()).hexdigest()  # of a pointer, on the Hub
             sibling["lfs"] = {"sha256": digest(path, data), "size": len(data), "pointerSize": 134}
         siblings.append(sibling)
     return {"id": name, "sha": commit, "siblings": siblings}
+
+
+def tree(files):
+    """The files of a commit as the endpoint `tree` lists them."""
+    entries = []
+    for path, data in files.items():
+        entry = {"type": "file", "path": path, "size": len(data), "oid": digest(path, data)}
+        if path.endswith(LARGE):
+            entry["oid"] = hashlib.sha1(path.encode()).hexdigest()  # of a pointer, on the Hub
+            entry["lfs"] = {"oid": digest(path, data), "size": len(data), "pointerSize": 134}
+        entries.append(entry)
+    return entries
 
 
 def handler(hub):
@@ -125,6 +140,8 @@ def handler(hub):
                 if hub.listing_status:
                     return self.refuse(hub.listing_status, None)
                 return self.send_json(hub.listed(listing(name, commit, files)))
+            if action == "tree":
+                return self.send_json(tree(files))
             if hub.gated and self.token() not in hub.members:
                 return self.refuse(403 if self.token() else 401, "GatedRepo")
             if file not in files or file in hub.missing:
@@ -185,11 +202,13 @@ def handler(hub):
             if file in hub.held:
                 sent = body[: hub.held[file]]
             self.close_connection = len(sent) < len(body)
-            try:
-                self.wfile.write(sent)
-            except ConnectionError:  # whoever asked has gone
-                return
-            hub.sent[file] += len(sent)
+            for start in range(0, len(sent), CHUNK_BYTES):
+                chunk = memoryview(sent)[start : start + CHUNK_BYTES]
+                try:
+                    self.wfile.write(chunk)
+                except ConnectionError:  # the client has closed the connection
+                    return
+                hub.sent[file] += len(chunk)
             if file in hub.held:
                 hub.reached.set()
                 hub.left.wait()
@@ -204,9 +223,12 @@ def spoilt(data, place):
 
 
 def parts(path):
-    """A path of the Hub -> repository, `api` or `resolve`, revision, file."""
+    """A path of the Hub -> repository, `api`, `tree` or `resolve`, revision, file."""
     if path.startswith("/api/models/"):
-        name, _, revision = path.removeprefix("/api/models/").partition("/revision/")
+        name, slash, revision = path.removeprefix("/api/models/").partition("/tree/")
+        if slash:
+            return name, "tree", revision, None
+        name, _, revision = name.partition("/revision/")
         return name, "api", revision or "main", None
     name, _, rest = path.lstrip("/").partition("/resolve/")
     revision, _, file = rest.partition("/")
