@@ -14,7 +14,7 @@ from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder
 from pgcli.pipeline import answers
 from pgcli.records import Answer, DecodedImage, Item, Region, error_answer
-from pgcli.remote import UrlReader, reach_if
+from pgcli.remote import UrlReader, make_url_reader
 from pgcli.sources import ReadOptions, open_sources
 from pgcli.tasks import Question
 from pgcli.workers import prefetch
@@ -191,8 +191,10 @@ class Engine:
         progress: bool,
     ) -> Iterator[Answer]:
         engine = self._engine
-        reach = reach_if(allow_urls=self._allow_urls, allow_private_hosts=self._allow_private_hosts)
-        items, total = _items(source, question, reach)
+        url_reader = make_url_reader(
+            allow_urls=self._allow_urls, allow_private_hosts=self._allow_private_hosts
+        )
+        items, total = _items(source, question, url_reader)
 
         def refuse(picture: DecodedImage, prompt: str) -> Answer:
             return error_answer(picture, prompt, task=question.task, model=engine.label)
@@ -203,8 +205,9 @@ class Engine:
                 prefetch,
                 decode=ImageDecoder(self._spec),
                 workers=workers,
-                total=None if reach else total,  # a picture of anybody's is looked at elsewhere
-                fetcher=reach,
+                # images of other machines are decoded in processes, however few they are
+                total=None if url_reader else total,
+                fetcher=url_reader,
             ),
             partial(engine.ask, question=question),
             refuse,
@@ -213,7 +216,7 @@ class Engine:
 
 
 def _items(
-    source: Source | Iterable[Source], question: Question, reach: UrlReader | None = None
+    source: Source | Iterable[Source], question: Question, url_reader: UrlReader | None = None
 ) -> tuple[Iterable[Item], int | None]:
     """The items of one source or many, and how many there are where that is known.
 
@@ -229,7 +232,7 @@ def _items(
         refuses_prompts=question.refuses_prompts,
         choices_column=question.choices_column,
         refuses_regions=question.region is not None,
-        url_reader=reach,
+        url_reader=url_reader,
     )
     found = open_sources([os.fspath(one) for one in given if not isinstance(one, bytes)], reading)
     return found, found.total

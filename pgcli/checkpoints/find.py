@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgcli.checkpoints import conversion
-from pgcli.checkpoints.hub.needed import Kind
-from pgcli.checkpoints.hub.telling import Bar, Tell
+from pgcli.checkpoints.hub.progress import DownloadProgress, TqdmProgress
+from pgcli.checkpoints.hub.required_files import Kind
 from pgcli.checkpoints.identity import sha256
 from pgcli.errors import ModelUnavailable
 
@@ -35,13 +35,17 @@ class Checkpoint:
 
 
 def find(
-    name: str, revision: str | None = None, *, kind: Kind = "model", tell: Tell | None = None
+    name: str,
+    revision: str | None = None,
+    *,
+    kind: Kind = "model",
+    progress: DownloadProgress | None = None,
 ) -> Checkpoint:
     """The files of a model named by folder, by Hub name, or `demo`; downloads what is missing.
 
     An existing folder wins over a Hub name of the same spelling. With the kind `adapter` it is the
     two files of an adapter that are found, and `demo` is a name like any other. A download is
-    told to `tell`, and else shows a bar on a terminal.
+    told to `progress`, and else shows a bar on a terminal.
 
     Raises ModelUnavailable with the remedy: licence not accepted, no token, offline and not cached,
     unknown name or revision; InvalidCheckpoint where what the Hub or the cache has is damaged.
@@ -53,7 +57,7 @@ def find(
         return Checkpoint(name, folder)
     from pgcli.checkpoints.hub.snapshot import snapshot  # the Hub's client, which takes a moment
 
-    found = snapshot(name, revision, kind=kind, tell=tell or Bar())
+    found = snapshot(name, revision, kind=kind, progress=progress or TqdmProgress())
     return Checkpoint(name, found, found.name)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-from pgcli.checkpoints.hub.login import hiding, of_environment, stored
+from pgcli.checkpoints.hub.login import environment_token, overriding_variable, stored_token
 from pgcli.doctor.finding import Finding, bad, ok, warn
 from pgcli.doctor.machine import A_LARGE_MODEL, GB
 
@@ -71,9 +71,9 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 def token() -> tuple[str, str] | None:
     """The token that is set, and where it comes from. The first must never be shown."""
-    if found := of_environment():
+    if found := environment_token():
         return found[0], f"the environment ({found[1]})"
-    value = stored(token_file())
+    value = stored_token(token_file())
     return (value, str(token_file())) if value else None
 
 
@@ -88,7 +88,7 @@ def login() -> Finding:
     value, source = known
     if not value.startswith("hf_"):
         return warn("login", f"a token from {source} that is no Hub token", "hf auth login --force")
-    if variable := hiding(token_file()):
+    if variable := overriding_variable(token_file()):
         found = f"a token from {source}, which hides another one, that of hf auth login"
         return warn("login", found, f"unset {variable}")
     return ok("login", f"a token from {source}")

@@ -11,15 +11,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
 
 from pgcli.records import MAX_IMAGE_BYTES, Item
-from pgcli.remote.addresses import KNOWN, STORES, is_web, scheme_of, without_user
-from pgcli.remote.errors import OTHER_SCHEME, Unreachable, too_large
+from pgcli.remote.addresses import SCHEMES, STORE_SCHEMES, is_web, scheme_of, without_credentials
+from pgcli.remote.errors import OTHER_SCHEME, RemoteError, too_large
 
 if TYPE_CHECKING:
     from pgcli.remote.connection import Clock
     from pgcli.remote.object_stores import Stores
     from pgcli.remote.web import Web
 
-__all__ = ["Remote", "Unreachable", "UrlReader", "reach_if"]
+__all__ = ["RemoteError", "RemoteFile", "UrlReader", "make_url_reader"]
 
 #: Of pictures larger than this one is held at a time, so that many at once fit into memory.
 LARGE_BYTES = 16 * 2**20
@@ -37,16 +37,16 @@ class UrlReader:
         self._large = threading.Lock()
 
     @contextmanager
-    def brought(self, item: Item) -> Iterator[Item]:
+    def fetched(self, item: Item) -> Iterator[Item]:
         """The item with the bytes of its address, or with what is wrong; any other as it is."""
-        if item.path is None or item.data is not None or scheme_of(item.path) not in KNOWN:
+        if item.path is None or item.data is not None or scheme_of(item.path) not in SCHEMES:
             yield item
             return
         held = LargeFileSlot(self._large)
         try:
             try:
                 item = replace(item, data=self.read(item.path, held=held))
-            except Unreachable as problem:
+            except RemoteError as problem:
                 item = replace(item, fault=problem.fault)
             yield item
         finally:
@@ -55,33 +55,33 @@ class UrlReader:
     def read(
         self, address: str, most: int = MAX_IMAGE_BYTES, held: LargeFileSlot | None = None
     ) -> bytes:
-        """All bytes at an address, no more than so many. Raises `Unreachable`."""
+        """All bytes at an address, no more than so many. Raises `RemoteError`."""
         held = held or LargeFileSlot(threading.Lock())
         if is_web(address):
-            return self.web.patiently(lambda clock: self._body(address, most, clock, held))
-        if scheme_of(address) not in STORES:
-            raise Unreachable(OTHER_SCHEME)
+            return self.web.with_retries(lambda clock: self._body(address, most, clock, held))
+        if scheme_of(address) not in STORE_SCHEMES:
+            raise RemoteError(OTHER_SCHEME)
         pieces: list[bytes] = []
         size = 0
         # to be told the size first would be one more question to the store
-        with self.stores.opened(address) as file:
+        with self.stores.open(address) as file:
             while piece := file.read(PIECE_BYTES):
                 size += len(piece)
                 if size > most:
-                    raise Unreachable(too_large(most))
+                    raise RemoteError(too_large(most))
                 held.claim(size)
                 pieces.append(piece)
         return b"".join(pieces)
 
-    def opened(self, address: str, buffer_bytes: int = BUFFER_BYTES) -> BinaryIO:
-        """The file at an address, to be read from any place. Raises `Unreachable`."""
-        if scheme_of(address) not in KNOWN:
-            raise Unreachable(OTHER_SCHEME)
+    def open(self, address: str, buffer_bytes: int = BUFFER_BYTES) -> BinaryIO:
+        """The file at an address, to be read from any place. Raises `RemoteError`."""
+        if scheme_of(address) not in SCHEMES:
+            raise RemoteError(OTHER_SCHEME)
         if is_web(address):
             from pgcli.remote.remote_file import Stream
 
             return io.BufferedReader(Stream(self.web, address), buffer_bytes)
-        return io.BufferedReader(self.stores.opened(address), buffer_bytes)
+        return io.BufferedReader(self.stores.open(address), buffer_bytes)
 
     def stop(self) -> None:
         """End what is under way: each of it is at fault, and nothing is waited for any more."""
@@ -110,18 +110,18 @@ class UrlReader:
 
         with self.web.asked(address, clock, {}) as answer:
             if (answer.length or 0) > most:
-                raise Unreachable(too_large(most))
+                raise RemoteError(too_large(most))
             while piece := answer.read(CHUNK_BYTES):
                 size += len(piece)
                 if size > most:
-                    raise Unreachable(too_large(most))
+                    raise RemoteError(too_large(most))
                 if held.claim(size):
                     clock.renew(TOTAL_SECONDS)
                 pieces.append(piece)
         return b"".join(pieces)
 
 
-def reach_if(*, allow_urls: bool, allow_private_hosts: bool) -> UrlReader | None:
+def make_url_reader(*, allow_urls: bool, allow_private_hosts: bool) -> UrlReader | None:
     """The way to addresses, where there is to be one."""
     return UrlReader(allow_private_hosts=allow_private_hosts) if allow_urls else None
 
@@ -146,15 +146,15 @@ class LargeFileSlot:
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteFile:
     """A file at an address, as a manifest is named; as text without a user's name or password."""
 
     address: str
-    reach: UrlReader
+    url_reader: UrlReader
 
     def __str__(self) -> str:
-        return without_user(self.address)
+        return without_credentials(self.address)
 
     def open(self, buffer_bytes: int = BUFFER_BYTES) -> BinaryIO:
-        """The file, to be read from any place. Raises `Unreachable`."""
-        return self.reach.opened(self.address, buffer_bytes)
+        """The file, to be read from any place. Raises `RemoteError`."""
+        return self.url_reader.open(self.address, buffer_bytes)

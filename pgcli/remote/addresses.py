@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from urllib.parse import quote, unquote, urlsplit
 
-WEB = frozenset({"http", "https"})
-STORES = frozenset({"s3", "gs", "hf"})
-KNOWN = WEB | STORES
+WEB_SCHEMES = frozenset({"http", "https"})
+STORE_SCHEMES = frozenset({"s3", "gs", "hf"})
+SCHEMES = WEB_SCHEMES | STORE_SCHEMES
 
 #: A name, and maybe a password, before the host. A repository's revision stands elsewhere.
 _USER = re.compile(
@@ -22,15 +22,15 @@ def scheme_of(address: str) -> str:
 
 def is_web(address: str) -> bool:
     """Whether a server of the web is asked for it."""
-    return scheme_of(address) in WEB
+    return scheme_of(address) in WEB_SCHEMES
 
 
-def without_user(text: str) -> str:
+def without_credentials(text: str) -> str:
     """The text with no address in it that brings a user's name or password."""
     return _USER.sub(r"\1", text)
 
 
-def path_of(address: str) -> str:
+def url_path(address: str) -> str:
     """The path that the ending is told from: of the web's without the query, its escapes undone."""
     if not is_web(address):
         return address.partition("://")[2]
@@ -40,7 +40,7 @@ def path_of(address: str) -> str:
         return ""
 
 
-def folder_of(address: str) -> str:
+def parent_url(address: str) -> str:
     """The address up to the last slash of its path, which a manifest's paths are relative to."""
     if is_web(address):
         address = re.split(r"[?#]", address, maxsplit=1)[0]
@@ -49,6 +49,6 @@ def folder_of(address: str) -> str:
     return address[:start] + host + "/" + (path.rpartition("/")[0] if slash else "")
 
 
-def joined(folder: str, name: str) -> str:
+def join_url(folder: str, name: str) -> str:
     """The address of a file by its path relative to a folder's; odd characters are escaped."""
     return f"{folder.rstrip('/')}/{quote(name) if is_web(folder) else name}"

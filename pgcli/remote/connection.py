@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from pgcli.remote.errors import STOPPED, TOO_SLOW, UNREADABLE, TransientError, Unreachable, failed
+from pgcli.remote.errors import STOPPED, TOO_SLOW, UNREADABLE, RemoteError, TransientError, failed
 from pgcli.remote.hosts import Peer
 
 CONNECT_SECONDS = 10.0
@@ -36,9 +36,9 @@ class Clock:
         self._end = monotonic() + seconds
 
     def left(self, most: float) -> float:
-        """The seconds that a wait may take. Raises TimeoutError, or `Unreachable` if stopped."""
+        """The seconds that a wait may take. Raises TimeoutError, or `RemoteError` if stopped."""
         if self._stopped.is_set():
-            raise Unreachable(STOPPED)
+            raise RemoteError(STOPPED)
         left = min(most, self._end - monotonic())
         if left <= 0:
             raise TimeoutError
@@ -57,15 +57,15 @@ class Target(NamedTuple):
 
 
 def target(address: str) -> Target:
-    """The parts of an address of the web. Raises `Unreachable`."""
+    """The parts of an address of the web. Raises `RemoteError`."""
     try:
         parts: SplitResult = urlsplit(address)
         host = (parts.hostname or "").encode("idna").decode() if parts.hostname else ""
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError as problem:
-        raise Unreachable(UNREADABLE) from problem
+        raise RemoteError(UNREADABLE) from problem
     if not host:
-        raise Unreachable(UNREADABLE)
+        raise RemoteError(UNREADABLE)
     path = quote(parts.path or "/", safe=_AS_WRITTEN)
     path += f"?{quote(parts.query, safe=_AS_WRITTEN)}" if parts.query else ""
     user = None
@@ -91,7 +91,7 @@ class Connection:
         try:
             self._http.putrequest("GET", asked.path, skip_host=True, skip_accept_encoding=True)
         except (ValueError, http.client.HTTPException) as problem:
-            raise Unreachable(UNREADABLE) from problem
+            raise RemoteError(UNREADABLE) from problem
         host = f"[{asked.host}]" if ":" in asked.host else asked.host
         is_usual = asked.port == (443 if asked.scheme == "https" else 80)
         self._http.putheader("Host", host if is_usual else f"{host}:{asked.port}")
@@ -133,7 +133,7 @@ class Connection:
                 return line
             except OSError as one:
                 line.close()
-                if isinstance(one, Unreachable):
+                if isinstance(one, RemoteError):
                     raise
                 problem = one
         if isinstance(problem, TimeoutError):
@@ -147,7 +147,7 @@ class Connection:
         except ssl.SSLCertVerificationError as problem:
             self._socket.close()
             why = f"the server's certificate is not good ({problem.verify_message.rstrip('.')})"
-            raise Unreachable(failed(why)) from problem
+            raise RemoteError(failed(why)) from problem
         except (OSError, ValueError):
             self._socket.close()
             raise

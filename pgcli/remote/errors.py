@@ -21,7 +21,7 @@ CHANGED = Fault("io_error", "What is at the address changed while it was read.")
 STOPPED = Fault("io_error", "The run ended while it was read.")
 
 
-class Unreachable(OSError):
+class RemoteError(OSError):
     """What is at an address cannot be had: its fault."""
 
     def __init__(self, fault: Fault):
@@ -29,7 +29,7 @@ class Unreachable(OSError):
         self.fault = fault
 
 
-class TransientError(Unreachable):
+class TransientError(RemoteError):
     """The same, where another try may do; `after_seconds` is when, if the server said so."""
 
     def __init__(self, fault: Fault, after_seconds: float | None = None):

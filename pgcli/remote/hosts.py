@@ -6,7 +6,7 @@ import ipaddress
 import socket
 from typing import Any, NamedTuple
 
-from pgcli.remote.errors import PRIVATE, TransientError, Unreachable, failed
+from pgcli.remote.errors import PRIVATE, RemoteError, TransientError, failed
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 #: An old way to write an IPv4 address, and a network's own way to reach one.
@@ -24,7 +24,7 @@ class Peer(NamedTuple):
 
 
 def peers(host: str, port: int, *, allow_private: bool) -> list[Peer]:
-    """The addresses that a name has now. Raises `Unreachable`, also if a single one is private.
+    """The addresses that a name has now. Raises `RemoteError`, also if a single one is private.
 
     What is dialled is one of these and not the name, which may stand for another a moment later.
     """
@@ -34,12 +34,12 @@ def peers(host: str, port: int, *, allow_private: bool) -> list[Peer]:
         fault = failed("the server's name is not known")
         if problem.errno == socket.EAI_AGAIN:
             raise TransientError(fault) from problem
-        raise Unreachable(fault) from problem
+        raise RemoteError(fault) from problem
     except (OSError, ValueError) as problem:  # names that no host has
-        raise Unreachable(failed("the server's name is none")) from problem
+        raise RemoteError(failed("the server's name is none")) from problem
     known = [Peer(family, place) for family, _, _, _, place in found]
     if not known or not (allow_private or all(is_public(str(peer.place[0])) for peer in known)):
-        raise Unreachable(PRIVATE)
+        raise RemoteError(PRIVATE)
     return known
 
 

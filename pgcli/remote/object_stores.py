@@ -13,7 +13,7 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.remote.addresses import scheme_of
-from pgcli.remote.errors import DENIED, MISSING, TOO_SLOW, Unreachable, failed
+from pgcli.remote.errors import DENIED, MISSING, TOO_SLOW, RemoteError, failed
 
 CONNECT_SECONDS = 10
 READ_SECONDS = 30
@@ -37,7 +37,7 @@ class Stores:
         self._lock = Lock()
 
     def kind(self, address: str) -> str:
-        """`file`, `folder`, or `` where there is nothing. Raises `Unreachable`."""
+        """`file`, `folder`, or `` where there is nothing. Raises `RemoteError`."""
         from pyarrow.fs import FileType
 
         system, path = self._found(address)
@@ -56,8 +56,8 @@ class Stores:
         start = len(path) + 1
         return sorted(one.path[start:] for one in below if one.type == FileType.File)
 
-    def opened(self, address: str) -> StoredFile:
-        """The file, to be read from any place. Raises `Unreachable`."""
+    def open(self, address: str) -> StoredFile:
+        """The file, to be read from any place. Raises `RemoteError`."""
         system, path = self._found(address)
         with translated():
             if scheme_of(address) == "hf":  # pyarrow would take a network that fails for no file
@@ -80,7 +80,7 @@ class Stores:
 
 
 class StoredFile(io.RawIOBase):
-    """A file of a store whose failures are `Unreachable`."""
+    """A file of a store whose failures are `RemoteError`."""
 
     def __init__(self, file: Any):
         self._file = file
@@ -160,10 +160,10 @@ def emulator() -> dict[str, str]:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn whatever is raised within into `Unreachable`: libraries of three kinds are behind it."""
+    """Turn whatever is raised within into `RemoteError`: libraries of three kinds are behind it."""
     try:
         yield
-    except (Unreachable, UsageError):
+    except (RemoteError, UsageError):
         raise
     except Exception as problem:
         text = str(problem)
@@ -182,4 +182,4 @@ def translated() -> Iterator[None]:
             said = _SAID.search(text)
             why = next(filter(None, said.groups()), "") if said else type(problem).__name__
             fault = failed(f"the store answered {status or why}")
-        raise Unreachable(fault) from problem
+        raise RemoteError(fault) from problem

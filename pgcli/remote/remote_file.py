@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from pgcli.remote.connection import TOTAL_SECONDS, Clock
-from pgcli.remote.errors import CHANGED, TransientError, Unreachable, failed
+from pgcli.remote.errors import CHANGED, RemoteError, TransientError, failed
 from pgcli.remote.web import Answer, Web
 
 #: What is passed over in a stream rather than asked for anew.
@@ -26,7 +26,7 @@ class Stream(io.RawIOBase):
         self._at = self._place = 0  # where the answer is, and where the reader wants to be
         self._size: int | None = None
         self._version: str | None = None
-        self._web.patiently(self._open)
+        self._web.with_retries(self._open)
         self._known = (self._size, self._version)
 
     def readable(self) -> bool:
@@ -39,9 +39,9 @@ class Stream(io.RawIOBase):
         return self._place
 
     def size(self) -> int:
-        """How long it is. Raises `Unreachable` where the server does not say."""
+        """How long it is. Raises `RemoteError` where the server does not say."""
         if self._size is None:
-            raise Unreachable(failed("the server does not say how long the file is"))
+            raise RemoteError(failed("the server does not say how long the file is"))
         return self._size
 
     def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
@@ -54,7 +54,7 @@ class Stream(io.RawIOBase):
     def readinto(self, room: Any) -> int:
         if self._size is not None and self._place >= self._size:
             return 0
-        data = self._web.patiently(lambda clock: self._some(len(room), clock))
+        data = self._web.with_retries(lambda clock: self._some(len(room), clock))
         room[: len(data)] = data
         self._place += len(data)
         return len(data)
@@ -97,6 +97,6 @@ class Stream(io.RawIOBase):
             size = int(found[2]) if found and found[2] != "*" else None
         known = (size, answer.version)
         if not 0 <= begun <= self._place or getattr(self, "_known", known) != known:
-            raise Unreachable(CHANGED)
+            raise RemoteError(CHANGED)
         self._size, self._version = known
         self._answer, self._at = answer, begun

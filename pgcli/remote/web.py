@@ -25,8 +25,8 @@ from pgcli.remote.errors import (
     RING,
     STOPPED,
     TOO_SLOW,
+    RemoteError,
     TransientError,
-    Unreachable,
     failed,
 )
 from pgcli.remote.hosts import peers
@@ -54,7 +54,7 @@ class Answer:
         self._left = response.length
 
     def read(self, size: int) -> bytes:
-        """Some bytes, no more than so many; none at the end. Raises `Unreachable`."""
+        """Some bytes, no more than so many; none at the end. Raises `RemoteError`."""
         with translated():
             data = self._response.read1(size)
         if self._left is not None:
@@ -79,7 +79,7 @@ class Web:
 
     @contextmanager
     def asked(self, address: str, clock: Clock, more: Mapping[str, str]) -> Iterator[Answer]:
-        """The answer with the body, wherever the address leads. Raises `Unreachable`."""
+        """The answer with the body, wherever the address leads. Raises `RemoteError`."""
         first = target(address)
         for _ in range(MOST_REDIRECTS + 1):
             one = target(address)
@@ -104,9 +104,9 @@ class Web:
                 self._lines.discard(line)
                 line.hang_up()
             address = followed(address, onward)
-        raise Unreachable(RING)
+        raise RemoteError(RING)
 
-    def patiently(self, attempt: Callable[[Clock], Result]) -> Result:
+    def with_retries(self, attempt: Callable[[Clock], Result]) -> Result:
         """What an attempt returns, the last of several where what is wrong may pass."""
         clock = Clock(TOTAL_SECONDS, self.stopped)
         for wait_seconds in WAITS_SECONDS:
@@ -122,56 +122,56 @@ class Web:
                 except TimeoutError:
                     raise problem from None
             if self.stopped.wait(after):
-                raise Unreachable(STOPPED)
+                raise RemoteError(STOPPED)
         return attempt(clock)
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn what sockets and http.client raise within into `Unreachable`."""
+    """Turn what sockets and http.client raise within into `RemoteError`."""
     try:
         yield
-    except Unreachable:
+    except RemoteError:
         raise
     except TimeoutError as problem:
         raise TransientError(TOO_SLOW) from problem
     except (http.client.IncompleteRead, ConnectionError, ssl.SSLEOFError) as problem:
         raise TransientError(CUT) from problem
     except ssl.SSLError as problem:
-        raise Unreachable(failed(f"TLS fails ({problem.reason})")) from problem
+        raise RemoteError(failed(f"TLS fails ({problem.reason})")) from problem
     except OSError as problem:
         raise TransientError(failed(problem.strerror or type(problem).__name__)) from problem
     except (http.client.HTTPException, ValueError) as problem:
-        raise Unreachable(failed("the server's answer makes no sense")) from problem
+        raise RemoteError(failed("the server's answer makes no sense")) from problem
 
 
 def followed(address: str, onward: str) -> str:
-    """Where an address leads. Raises `Unreachable` where it may not lead there."""
+    """Where an address leads. Raises `RemoteError` where it may not lead there."""
     try:
         found = urljoin(address, onward)
     except ValueError as problem:
-        raise Unreachable(OTHER_SCHEME) from problem
+        raise RemoteError(OTHER_SCHEME) from problem
     if not is_web(found):
-        raise Unreachable(OTHER_SCHEME)
+        raise RemoteError(OTHER_SCHEME)
     if address.lower().startswith("https:") and found.lower().startswith("http:"):
-        raise Unreachable(DOWNGRADED)
+        raise RemoteError(DOWNGRADED)
     return found
 
 
 def check(response: http.client.HTTPResponse) -> None:
-    """Raise `Unreachable` for an answer that is not what was asked for."""
+    """Raise `RemoteError` for an answer that is not what was asked for."""
     status = response.status
     if status in (404, 410):
-        raise Unreachable(MISSING)
+        raise RemoteError(MISSING)
     if status in (401, 403, 407):
-        raise Unreachable(DENIED)
+        raise RemoteError(DENIED)
     fault = TOO_SLOW if status == 408 else failed(f"the server answered {status}")
     if status in BUSY:
         raise TransientError(fault, after_seconds(response.getheader("Retry-After", "")))
     if status not in (200, 206):
-        raise Unreachable(fault)
+        raise RemoteError(fault)
     if response.getheader("Content-Encoding", "identity").strip().lower() != "identity":
-        raise Unreachable(PACKED)
+        raise RemoteError(PACKED)
 
 
 def after_seconds(text: str) -> float | None:

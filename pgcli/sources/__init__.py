@@ -19,7 +19,7 @@ from pgcli.sources.manifest import ManifestSource
 from pgcli.sources.paths import display_name, display_path, parse_path, url_scheme
 from pgcli.sources.patterns import glob_files, is_output
 from pgcli.sources.readers import READERS, kind_of
-from pgcli.sources.remote_files import Prefix
+from pgcli.sources.remote_files import RemoteFolder
 from pgcli.sources.source_options import IMAGE_ENDINGS, ReadOptions, SourcePart, ending
 from pgcli.sources.stdin import StdinSource
 
@@ -30,7 +30,7 @@ MOST_KINDS = 5  # endings that are named one by one
 HEIC = {".heic", ".heif"}
 
 #: What may have more files later.
-Changing = FolderSource | FileSource | Prefix
+Changing = FolderSource | FileSource | RemoteFolder
 
 
 class Source:

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
-from pgcli.remote import Remote
-from pgcli.remote.addresses import folder_of
+from pgcli.remote import RemoteFile
+from pgcli.remote.addresses import parent_url
 from pgcli.sources.duplicate_ids import SeenIds, digest, repeated_digests
 from pgcli.sources.items import check, item, row_id
 from pgcli.sources.manifest_file import Where, kind
@@ -44,8 +44,8 @@ class ManifestSource:
         self.path = path
         self.ignored: Counter[str] = Counter()
         self._root: str | None = None
-        if isinstance(path, Remote):
-            self._folder = folder_of(path.address)
+        if isinstance(path, RemoteFile):
+            self._folder = parent_url(path.address)
         else:
             self._folder = os.path.dirname(path)  # noqa: PTH120 - Path would drop a leading `./`
             if not reading.allow_outside_root:
@@ -76,7 +76,7 @@ class ManifestSource:
     def _place(self, path: str) -> ImageLocation:
         if url_scheme(path):
             return locate_url(path, allow_urls=self._reading.url_reader is not None)
-        if isinstance(self.path, Remote):
+        if isinstance(self.path, RemoteFile):
             return locate_remote(self._folder, path)
         return locate_local(self._folder, path, self._root)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from pgcli.records import Fault
-from pgcli.remote.addresses import KNOWN, joined, without_user
+from pgcli.remote.addresses import SCHEMES, join_url, without_credentials
 
 _SCHEME = re.compile(r"(?!file:)([A-Za-z][A-Za-z0-9+.-]+)://|(data):", re.IGNORECASE)
 _DRIVE_OR_SHARE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
@@ -52,7 +52,7 @@ def display_path(path: str) -> str:
         path.encode()
     except UnicodeEncodeError:
         return _uri(path)
-    return _uri(path) if path.startswith("file:") else without_user(path)
+    return _uri(path) if path.startswith("file:") else without_credentials(path)
 
 
 def parse_path(text: str) -> str:
@@ -83,7 +83,7 @@ def locate_url(text: str, *, allow_urls: bool) -> ImageLocation:
     """The place of an address, which is shown without a password."""
     if not allow_urls:
         return ImageLocation(display_path(text), None, _URL_BLOCKED)
-    if url_scheme(text) not in KNOWN:
+    if url_scheme(text) not in SCHEMES:
         return ImageLocation(display_path(text), None, _UNKNOWN_SCHEME)
     if len(text) > LONGEST_PATH * 3:
         return ImageLocation(display_path(text), None, _TOO_LONG)
@@ -98,10 +98,10 @@ def locate_remote(folder: str, text: str) -> ImageLocation:
     is_plain = not {".", ".."} & set(text.split("/"))
     path = text if is_plain else posixpath.normpath(text)
     if path.startswith(("/", "../", "file:")) or path == ".." or "\0" in path:
-        return ImageLocation(display_path(joined(folder, text)), None, _OUT_OF_ADDRESS)
+        return ImageLocation(display_path(join_url(folder, text)), None, _OUT_OF_ADDRESS)
     if len(path) > LONGEST_PATH:
-        return ImageLocation(display_path(joined(folder, path)), None, _TOO_LONG)
-    return ImageLocation(display_path(joined(folder, path)), joined(folder, path))
+        return ImageLocation(display_path(join_url(folder, path)), None, _TOO_LONG)
+    return ImageLocation(display_path(join_url(folder, path)), join_url(folder, path))
 
 
 def locate_local(folder: str, text: str, root: str | None) -> ImageLocation:

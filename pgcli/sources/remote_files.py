@@ -10,8 +10,8 @@ from glob import has_magic
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.records import Item
-from pgcli.remote import Remote, Unreachable, UrlReader
-from pgcli.remote.addresses import KNOWN, is_web, path_of, scheme_of
+from pgcli.remote import RemoteError, RemoteFile, UrlReader
+from pgcli.remote.addresses import SCHEMES, is_web, scheme_of, url_path
 from pgcli.sources.dataset_files import dataset_files, dataset_parts
 from pgcli.sources.file_list import FileList
 from pgcli.sources.files import FileSource, group_images, has_reader
@@ -20,7 +20,7 @@ from pgcli.sources.paths import display_path
 from pgcli.sources.readers import kind_of
 from pgcli.sources.source_options import IMAGE_ENDINGS, ReadOptions, SourcePart, ending
 
-_KINDS = ", ".join(f"{kind}://" for kind in sorted(KNOWN))
+_KINDS = ", ".join(f"{kind}://" for kind in sorted(SCHEMES))
 _HINTS = {
     "missing": "check the spelling",
     "permission_denied": "s3:// and gs:// go by the credentials of the environment, and "
@@ -29,7 +29,7 @@ _HINTS = {
 }
 
 
-class Prefix:
+class RemoteFolder:
     """A folder of a store as a source: its pictures, in code-point order of their relative paths.
 
     Once it is listed each pass goes by that, whatever comes to the folder or goes.
@@ -71,77 +71,79 @@ class Prefix:
 
 def parts(address: str, reading: ReadOptions, *, alone: bool) -> Iterator[SourcePart]:
     """What is at an address. Raises UsageError where it cannot be meant, or may not be read."""
-    reach, name = reading.url_reader, display_path(address)
-    if scheme_of(address) not in KNOWN:
+    url_reader, name = reading.url_reader, display_path(address)
+    if scheme_of(address) not in SCHEMES:
         message = f"{name}: {scheme_of(address)} addresses are not read; only {_KINDS}"
         raise UsageError(message, hint="download the pictures and name their folder")
-    if reach is None:
+    if url_reader is None:
         hint = "--allow-urls reads it, in commands that take it"
         raise UsageError(f"{name} is an address, and none is read unasked", hint=hint)
     if is_web(address):
-        yield of_web(address, reading, reach)
+        yield of_web(address, reading, url_reader)
         return
     with explained(name):
-        kind = reach.stores.kind(address)
+        kind = url_reader.stores.kind(address)
     if kind == "file":
-        yield file(address, reading, reach)
+        yield file(address, reading, url_reader)
     elif kind == "folder":
-        yield from folder(address, reading, reach, alone=alone)
-    elif has_magic(path_of(address)):
-        yield from matched(address, reading, reach)
+        yield from folder(address, reading, url_reader, alone=alone)
+    elif has_magic(url_path(address)):
+        yield from matched(address, reading, url_reader)
     else:
         raise UsageError(f"there is nothing at {name}", hint=_HINTS["missing"])
 
 
-def of_web(address: str, reading: ReadOptions, reach: UrlReader) -> SourcePart:
+def of_web(address: str, reading: ReadOptions, url_reader: UrlReader) -> SourcePart:
     """What a server of the web has: one file, as there is no way to list more."""
-    path = path_of(address)
+    path = url_path(address)
     if "*" in path or path.endswith("/") or not path:
         raise UsageError(
             f"{display_path(address)} names no file, and servers of the web list none",
             hint="name the pictures in a manifest, a row each; it may lie on the server too",
         )
-    return file(address, reading, reach)
+    return file(address, reading, url_reader)
 
 
 def folder(
-    address: str, reading: ReadOptions, reach: UrlReader, *, alone: bool
+    address: str, reading: ReadOptions, url_reader: UrlReader, *, alone: bool
 ) -> Iterator[SourcePart]:
     """A folder's pictures, or the files of the data set that it holds instead."""
     with explained(display_path(address)):
-        names = [name for name in reach.stores.names(address) if is_visible(name)]
-    pictures = Prefix(address, names, alone=alone)
+        names = [name for name in url_reader.stores.names(address) if is_visible(name)]
+    pictures = RemoteFolder(address, names, alone=alone)
     named = [] if pictures.total else dataset_files(names)
-    found = {name: file(f"{address.rstrip('/')}/{name}", reading, reach) for name in named}
+    found = {name: file(f"{address.rstrip('/')}/{name}", reading, url_reader) for name in named}
     yield from dataset_parts(found, pictures.ignored) if found else (pictures,)
 
 
-def matched(pattern: str, reading: ReadOptions, reach: UrlReader) -> Iterator[SourcePart]:
+def matched(pattern: str, reading: ReadOptions, url_reader: UrlReader) -> Iterator[SourcePart]:
     """What a pattern matches, in order; pictures next to each other as one part."""
     pieces = pattern.split("/")
     plain = next(n for n, piece in enumerate(pieces) if n > 2 and has_magic(piece))
     base, wanted = "/".join(pieces[:plain]), pieces[plain:]
     with explained(display_path(pattern)):
-        below = reach.stores.names(base)
-    found = [f"{base}/{name}" for name in below if fits(name.split("/"), wanted)]
+        below = url_reader.stores.names(base)
+    found = [f"{base}/{name}" for name in below if glob_matches(name.split("/"), wanted)]
     known = [address for address in found if has_reader(address)]
     ignored = Counter(map(ending, set(found).difference(known)))
     if not known:
         left = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
         hint = f"left out: {left}" if left else _HINTS["missing"]
         raise NoInputError(f"nothing matches {display_path(pattern)}", hint=hint)
-    yield from group_images(pattern, known, ignored, lambda address: file(address, reading, reach))
+    yield from group_images(
+        pattern, known, ignored, lambda address: file(address, reading, url_reader)
+    )
 
 
-def file(address: str, reading: ReadOptions, reach: UrlReader) -> SourcePart:
+def file(address: str, reading: ReadOptions, url_reader: UrlReader) -> SourcePart:
     """A picture or a manifest, by its ending; what the web names without one is a picture."""
-    name, path = display_path(address), path_of(address)
+    name, path = display_path(address), url_path(address)
     kind = ending(path)
     if kind in IMAGE_ENDINGS or (is_web(address) and kind == "(none)"):
         return FileSource(name, [address])
     with explained(name):
         if kind_of(path) is not None:
-            return ManifestSource(name, Remote(address, reach), reading)
+            return ManifestSource(name, RemoteFile(address, url_reader), reading)
     hint = f"pictures end in {', '.join(sorted(IMAGE_ENDINGS))}; or name it in a manifest's row"
     raise UsageError(f"{name} is neither a picture nor a manifest by its ending", hint=hint)
 
@@ -153,18 +155,18 @@ def is_visible(name: str) -> bool:
     return not hidden and not any(part.endswith(".pgcli") for part in folders)
 
 
-def fits(path: Sequence[str], wanted: Sequence[str]) -> bool:
+def glob_matches(path: Sequence[str], wanted: Sequence[str]) -> bool:
     """Whether the pattern means the path; `**` is any number of folders, no hidden one."""
     if not wanted or not path:
         return not wanted and not path
     head, rest = wanted[0], wanted[1:]
     is_hidden = path[0].startswith(".")
     if head == "**":
-        here = len(path) > 1 and not is_hidden and fits(path[1:], wanted)
-        return here or fits(path, rest or ["*"])
+        here = len(path) > 1 and not is_hidden and glob_matches(path[1:], wanted)
+        return here or glob_matches(path, rest or ["*"])
     if is_hidden and not head.startswith("."):
         return False
-    return fnmatchcase(path[0], head) and fits(path[1:], rest)
+    return fnmatchcase(path[0], head) and glob_matches(path[1:], rest)
 
 
 @contextmanager
@@ -172,9 +174,9 @@ def explained(name: str) -> Iterator[None]:
     """Turn what is wrong with an address into a message that names it and a way out."""
     try:
         yield
-    except (Unreachable, ManifestError) as found:
-        problem = found if isinstance(found, Unreachable) else found.__cause__
-        if not isinstance(problem, Unreachable):
+    except (RemoteError, ManifestError) as found:
+        problem = found if isinstance(found, RemoteError) else found.__cause__
+        if not isinstance(problem, RemoteError):
             raise
         message = problem.fault.message.rstrip(".")
         hint = _HINTS.get(problem.fault.code, "the same command tries again")

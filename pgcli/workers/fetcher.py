@@ -16,14 +16,14 @@ FETCHES = 16
 class Fetcher(Protocol):
     """Brings the bytes of pictures, from wherever they are."""
 
-    def brought(self, item: Item) -> AbstractContextManager[Item]:
+    def fetched(self, item: Item) -> AbstractContextManager[Item]:
         """The item with its bytes, or with what is wrong with it; others as they are."""
 
     def stop(self) -> None:
         """Give up what is under way."""
 
 
-class Fetched(NamedTuple):
+class FetchedItem(NamedTuple):
     """An item as it can be looked at, and how long that took."""
 
     item: Item
@@ -31,11 +31,11 @@ class Fetched(NamedTuple):
 
 
 @contextmanager
-def fetched(item: Item, fetcher: Fetcher | None) -> Iterator[Fetched]:
+def fetched(item: Item, fetcher: Fetcher | None) -> Iterator[FetchedItem]:
     """The item with its bytes, for as long as it is looked at."""
     if fetcher is None or item.fault is not None:
-        yield Fetched(item)
+        yield FetchedItem(item)
         return
     began = perf_counter()
-    with fetcher.brought(item) as whole:
-        yield Fetched(whole, (perf_counter() - began) * 1000 * (whole is not item))
+    with fetcher.fetched(item) as whole:
+        yield FetchedItem(whole, (perf_counter() - began) * 1000 * (whole is not item))

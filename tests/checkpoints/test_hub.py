@@ -24,8 +24,8 @@ from rich.console import Console
 from safetensors.numpy import save
 
 from pgcli.checkpoints.find import find
-from pgcli.checkpoints.hub import blobs, intact
-from pgcli.checkpoints.hub.telling import Bar, Plan, Silent
+from pgcli.checkpoints.hub import blobs, verify
+from pgcli.checkpoints.hub.progress import DownloadPlan, NoProgress, TqdmProgress
 from pgcli.cli.ui import downloads
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
@@ -94,7 +94,7 @@ def point_to(monkeypatch, url):
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
 
 
-class Told(Silent):
+class Told(NoProgress):
     """Remembers what it was told."""
 
     def __init__(self):
@@ -145,7 +145,7 @@ class TestADownload:
     def test_brings_what_is_read_and_nothing_else(self, hub, files, tmp_path):
         commit = hub.add(NAME, files | NEVER_READ)
         told = Told()
-        found = find(NAME, tell=told)
+        found = find(NAME, progress=told)
         assert (found.name, found.revision) == (NAME, commit)
         assert found.label == f"{NAME}@{commit}"
         assert contents(found.folder) == files
@@ -156,7 +156,7 @@ class TestADownload:
     def test_says_before_how_much_it_is_and_while_how_much_has_come(self, hub, tmp_path):
         hub.add(NAME, MODEL | NEVER_READ)
         told = Told()
-        find(NAME, tell=told)
+        find(NAME, progress=told)
         (plan,) = told.plans
         total = sum(map(len, MODEL.values()))
         assert (plan.name, plan.total, plan.kept, plan.missing) == (NAME, total, 0, total)
@@ -182,7 +182,7 @@ class TestADownload:
         path = huggingface_hub.hf_hub_download(NAME, WEIGHTS)
         hub.sent.clear()
         told = Told()
-        assert str(find(NAME, tell=told).folder / WEIGHTS) == path
+        assert str(find(NAME, progress=told).folder / WEIGHTS) == path
         assert WEIGHTS not in hub.sent
         assert told.plans[0].kept == len(MODEL[WEIGHTS])
 
@@ -191,9 +191,9 @@ class TestADownload:
         found = find(NAME)
         hub.asked.clear()
         monkeypatch.setattr(blobs, "hashlib", None)
-        monkeypatch.setattr(intact, "hashlib", None)
+        monkeypatch.setattr(verify, "hashlib", None)
         told = Told()
-        assert find(NAME, tell=told) == found
+        assert find(NAME, progress=told) == found
         assert [path for _, path, _ in hub.asked] == [f"/api/models/{NAME}/revision/main"]
         assert told.plans == told.remarks == []
 
@@ -330,7 +330,7 @@ class TestACutConnection:
         hub.add(NAME, MODEL)
         hub.cut[WEIGHTS] = [300_000, 0, 0, 200_000, 0, 0]
         told = Told()
-        found = find(NAME, tell=told)
+        found = find(NAME, progress=told)
         assert contents(found.folder) == MODEL
         assert hub.ranges(WEIGHTS) == [None, *["bytes=300000-"] * 3, *["bytes=500000-"] * 3]
         assert hub.sent[WEIGHTS] == len(MODEL[WEIGHTS])
@@ -348,7 +348,7 @@ class TestACutConnection:
         assert "the same command again" in hint
         assert part_of(SHARDS[0]).stat().st_size == 123_456
         told = Told()
-        assert contents(find(NAME, tell=told).folder) == SHARDED
+        assert contents(find(NAME, progress=told).folder) == SHARDED
         assert hub.ranges(SHARDS[0]) == [None, *["bytes=123456-"] * 4]
         assert hub.sent[SHARDS[0]] == len(SHARDED[SHARDS[0]])
         assert told.plans[0].kept >= 123_456
@@ -389,7 +389,7 @@ class TestACutConnection:
         hub.takes_ranges = False
         hub.cut[WEIGHTS] = [300_000]
         told = Told()
-        assert contents(find(NAME, tell=told).folder) == MODEL
+        assert contents(find(NAME, progress=told).folder) == MODEL
         assert sum(told.counts) == sum(map(len, MODEL.values()))
 
     def test_with_more_of_it_than_there_should_be_begins_anew(self, hub):
@@ -545,7 +545,7 @@ class TestNoNetwork:
         else:
             monkeypatch.setenv("HF_TOKEN", "hf_expired")
         told = Told()
-        assert find(NAME, tell=told) == found
+        assert find(NAME, progress=told) == found
         (remark,) = told.remarks
         assert f"does not serve {NAME} now" in remark
         assert found.revision[:12] in remark
@@ -741,7 +741,9 @@ class TestTheCommandLine:
         assert TOKEN not in run.stdout + run.stderr
 
 
-PLAN = Plan("org/\x1b[31mmodel", Path("/cache"), 6_000_000_000, 1_000_000_000, 70_000_000_000)
+PLAN = DownloadPlan(
+    "org/\x1b[31mmodel", Path("/cache"), 6_000_000_000, 1_000_000_000, 70_000_000_000
+)
 
 
 class TestWhatAPersonSees:
@@ -816,7 +818,7 @@ class TestWhatAPersonSees:
         monkeypatch.setattr(
             "huggingface_hub.utils.are_progress_bars_disabled", lambda: False, raising=False
         )
-        with Bar() as tell:
+        with TqdmProgress() as tell:
             tell.start(PLAN)
             tell.count(5_000_000_000)
             tell.remark("look")

@@ -382,7 +382,7 @@ def plan_for(folder, names, *, overwrite=False, task="detect", items=(), total=0
     source.total = total
     return SimpleNamespace(
         options=SimpleNamespace(
-            input=SimpleNamespace(reach=None),
+            input=SimpleNamespace(url_reader=None),
             output=SimpleNamespace(draw=folder, overwrite=overwrite),
         ),
         question=SimpleNamespace(task=task, objects=("star",)),

@@ -13,7 +13,7 @@ import pytest
 from filelock import FileLock
 from PIL import Image
 
-from pgcli.checkpoints.hub.telling import Bar, Plan
+from pgcli.checkpoints.hub.progress import DownloadPlan, TqdmProgress
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.sanitize_logs import asides_tamed
 from pgcli.printable import CONTROL_CHARACTERS as STEERING
@@ -299,9 +299,9 @@ def test_libraries_are_left_as_they_were_behind_the_command():
 
 def test_the_bar_that_python_users_see_spells_a_model_s_name(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with Bar() as bar:
+    with TqdmProgress() as bar:
         bar.remark(HOSTILE)
-        bar.start(Plan(name=HOSTILE, folder=Path(), total=2, kept=0, free=9))
+        bar.start(DownloadPlan(name=HOSTILE, folder=Path(), total=2, kept=0, free=9))
         bar.count(1)
     told = capsys.readouterr().err
     assert told.count(SPELT) >= 1

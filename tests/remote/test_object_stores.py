@@ -20,10 +20,10 @@ import pytest
 
 from pgcli.errors import NoInputError, PgcliError, UsageError
 from pgcli.records import Item
-from pgcli.remote import Unreachable, UrlReader
+from pgcli.remote import RemoteError, UrlReader
 from pgcli.sources import ReadOptions, open_sources
 from pgcli.sources.patterns import glob_files
-from pgcli.sources.remote_files import fits
+from pgcli.sources.remote_files import glob_matches
 from tests.support.awkward import drawing, encoded
 from tests.support.stores import S3, Files, Google, Hub, served
 
@@ -123,7 +123,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 MANY = """
 import json, sys
-from tests import pretend
+from tests.support import pretend
 for arguments in json.loads(sys.argv[1]):
     sys.argv[1:] = arguments
     print(pretend.main())
@@ -269,8 +269,8 @@ def test_a_manifest_s_paths_stay_in_its_address_s_folder(s3: Files) -> None:
 def test_a_store_that_cannot_be_reached_is_an_error_row(monkeypatch: Any) -> None:
     for name, value in place("s3", "http://127.0.0.1:9").environment.items():
         monkeypatch.setenv(name, value)
-    reach = UrlReader()
-    with reach.brought(Item(0, "x", "x", "s3://pictures/x.png")) as item:
+    url_reader = UrlReader()
+    with url_reader.fetched(Item(0, "x", "x", "s3://pictures/x.png")) as item:
         assert item.fault is not None
         assert item.fault.code == "io_error"
 
@@ -284,14 +284,14 @@ def test_what_a_store_refuses_is_told_by_its_code(monkeypatch: Any, status: int)
     with served(Refusing, {}) as endpoint:
         for name, value in place("s3", endpoint).environment.items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(Unreachable) as problem:
+        with pytest.raises(RemoteError) as problem:
             UrlReader().read("s3://pictures/x.png")
     assert problem.value.fault.code == ("io_error" if status == 500 else "permission_denied")
 
 
 def test_a_file_of_a_store_larger_than_a_picture_may_be_is_not_read(s3: Files) -> None:
     s3["pictures/large.png"] = bytes(5 * 2**20)
-    with pytest.raises(Unreachable) as problem:
+    with pytest.raises(RemoteError) as problem:
         UrlReader().read("s3://pictures/large.png", most=2**20)
     assert problem.value.fault.code == "too_large"
 
@@ -315,7 +315,7 @@ def test_a_file_of_a_store_larger_than_a_picture_may_be_is_not_read(s3: Files) -
 def test_a_pattern_means_what_it_means_in_a_folder(
     pattern: str, path: str, is_meant: bool, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    assert fits(path.split("/"), pattern.split("/")) == is_meant
+    assert glob_matches(path.split("/"), pattern.split("/")) == is_meant
     monkeypatch.chdir(tmp_path)
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).touch()

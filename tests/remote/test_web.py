@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from pgcli.errors import ManifestError, UsageError
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.records import Item
-from pgcli.remote import Unreachable, UrlReader, connection, hosts, remote_file, web
-from pgcli.remote.addresses import folder_of, joined, path_of, without_user
+from pgcli.remote import RemoteError, UrlReader, connection, hosts, remote_file, web
+from pgcli.remote.addresses import join_url, parent_url, url_path, without_credentials
 from pgcli.remote.hosts import is_public, peers
 from pgcli.sources import ReadOptions, open_sources
 from pgcli.workers import prefetch
@@ -59,10 +59,10 @@ def public(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "is_public", lambda text: text == "127.0.0.1" or asked(text))
 
 
-def looked(address: str, reach: UrlReader | None = None) -> str:
+def looked(address: str, url_reader: UrlReader | None = None) -> str:
     """What the picture's row says: `good`, or the code of its fault."""
-    reach = reach or UrlReader(allow_private_hosts=True)
-    with reach.brought(Item(0, "x", "x", address)) as item:
+    url_reader = url_reader or UrlReader(allow_private_hosts=True)
+    with url_reader.fetched(Item(0, "x", "x", address)) as item:
         picture = decode(item, ImageSpec(28), ImageLimits())
     return picture.fault.code if picture.fault else "good"
 
@@ -108,7 +108,7 @@ def test_a_server_that_takes_its_time_is_given_up(server: Server, hurried: None,
 
 @pytest.mark.parametrize("path", ["endless.png", "chunks.png"])
 def test_a_body_without_end_is_read_to_the_limit(server: Server, path: str) -> None:
-    with pytest.raises(Unreachable) as problem:
+    with pytest.raises(RemoteError) as problem:
         UrlReader(allow_private_hosts=True).read(f"{server.url}/{path}", most=2**22)
     assert problem.value.fault.code == "too_large"
 
@@ -161,19 +161,19 @@ def test_what_is_dialled_is_the_address_that_was_looked_at(
         "_dialled",
         lambda line, known: (dialled.extend(known), connect(line, known))[1],
     )
-    reach = UrlReader()
-    assert looked(f"http://pictures.test:{server.port}/good.png", reach) == "good"
+    url_reader = UrlReader()
+    assert looked(f"http://pictures.test:{server.port}/good.png", url_reader) == "good"
     assert asked == ["pictures.test"]
     assert [peer.place[0] for peer in dialled] == ["127.0.0.1"]
     assert server.asked[0][1]["host"] == f"pictures.test:{server.port}"
-    assert looked(f"http://pictures.test:{server.port}/good.png", reach) == "url_blocked"
+    assert looked(f"http://pictures.test:{server.port}/good.png", url_reader) == "url_blocked"
     assert len(dialled) == 1
 
 
 def test_a_name_with_a_single_private_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     both = [(socket.AF_INET, 1, 6, "", (one, 80)) for one in ("93.184.216.34", "192.168.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
-    with pytest.raises(Unreachable):
+    with pytest.raises(RemoteError):
         peers("pictures.test", 80, allow_private=False)
     assert len(peers("pictures.test", 80, allow_private=True)) == 2
 
@@ -203,7 +203,7 @@ def spellings(address: ipaddress.IPv4Address) -> list[str]:
 @given(inward())
 def test_no_spelling_of_a_private_address_passes(address: ipaddress.IPv4Address) -> None:
     for host in spellings(address):
-        with pytest.raises(Unreachable):
+        with pytest.raises(RemoteError):
             peers(host, 80, allow_private=False)
 
 
@@ -269,16 +269,16 @@ def test_a_password_goes_to_its_own_server_alone_and_is_never_shown(server: Serv
     ],
 )
 def test_an_address_is_shown_without_its_user(text: str, shown: str) -> None:
-    assert without_user(text) == shown
+    assert without_credentials(text) == shown
 
 
 def test_addresses_are_taken_apart_and_joined() -> None:
-    assert path_of("https://h/a%20b.PNG?x=1.gif#y.jpg") == "/a b.PNG"
-    assert folder_of("https://h/a/m.jsonl?key=a/b") == "https://h/a"
-    assert folder_of("https://h") == "https://h/"
-    assert folder_of("s3://b/m.jsonl") == "s3://b/"
-    assert joined("https://h/a", "b c?.png") == "https://h/a/b%20c%3F.png"
-    assert joined("s3://b/a", "b c?.png") == "s3://b/a/b c?.png"
+    assert url_path("https://h/a%20b.PNG?x=1.gif#y.jpg") == "/a b.PNG"
+    assert parent_url("https://h/a/m.jsonl?key=a/b") == "https://h/a"
+    assert parent_url("https://h") == "https://h/"
+    assert parent_url("s3://b/m.jsonl") == "s3://b/"
+    assert join_url("https://h/a", "b c?.png") == "https://h/a/b%20c%3F.png"
+    assert join_url("s3://b/a", "b c?.png") == "s3://b/a/b c?.png"
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(
@@ -345,10 +345,10 @@ def test_a_file_whose_connection_breaks_off_is_read_on(
 def test_a_file_that_changes_under_the_reader_is_noticed(server: Server, hurried: None) -> None:
     reading = held(server)
     server.cut_at = [700]
-    file = reading.url_reader.opened(f"{server.url}/x.tar", 512)
+    file = reading.url_reader.open(f"{server.url}/x.tar", 512)
     file.read(512)
     server.files["/x.tar"] = server.files["/x.tar"][:-1] + b"\1"
-    with pytest.raises(Unreachable, match="changed"):
+    with pytest.raises(RemoteError, match="changed"):
         file.read()
 
 
@@ -390,8 +390,8 @@ class Looking:
 def test_a_run_that_ends_waits_for_no_server(server: Server) -> None:
     items = [Item(n, str(n), "x", f"{server.url}/{name}.png") for n, name in
              enumerate(["good", *["silent"] * 20])]  # fmt: skip
-    reach = UrlReader(allow_private_hosts=True)
-    pictures = prefetch(items, Looking(), workers=1, total=None, fetcher=reach)
+    url_reader = UrlReader(allow_private_hosts=True)
+    pictures = prefetch(items, Looking(), workers=1, total=None, fetcher=url_reader)
     next(pictures)
     began = time.monotonic()
     pictures.close()  # type: ignore[attr-defined]

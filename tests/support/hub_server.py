@@ -55,7 +55,9 @@ class Hub:
 
     def add(self, name, files, *, revisions=("main",)):
         """A repository with one commit, which is returned; `files` are bytes by path."""
-        commit = hashlib.sha1(repr(sorted((n, digest(n, d)) for n, d in files.items())).encode()).hexdigest()
+        commit = hashlib.sha1(
+            repr(sorted((n, digest(n, d)) for n, d in files.items())).encode()
+        ).hexdigest()
         known = self.repositories.setdefault(name, {"revisions": {}, "commits": {}})
         known["commits"][commit] = dict(files)
         known["revisions"] |= dict.fromkeys((*revisions, commit), commit)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from huggingface_hub import constants
 
-from pgcli.checkpoints.hub.needed import Kind, whole
+from pgcli.checkpoints.hub.required_files import Kind, complete_files
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -37,7 +37,7 @@ class Repository:
     def cached(self) -> Path | None:
         """The folder of the revision as it was last seen, if it has all that is needed."""
         commit = self._commit()
-        if commit is None or not whole(self.kind, self.snapshot(commit)):
+        if commit is None or not complete_files(self.kind, self.snapshot(commit)):
             return None
         return self.snapshot(commit)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
-def of_environment() -> tuple[str, str] | None:
+def environment_token() -> tuple[str, str] | None:
     """The token in the environment, which must never be shown, and the variable that it is in."""
     for name in VARIABLES:
         if value := os.environ.get(name, "").strip():
@@ -17,7 +17,7 @@ def of_environment() -> tuple[str, str] | None:
     return None
 
 
-def stored(file: Path) -> str | None:
+def stored_token(file: Path) -> str | None:
     """The token that `hf auth login` left in its file, which must never be shown."""
     try:
         return file.read_text(encoding="utf-8").strip() or None
@@ -25,7 +25,7 @@ def stored(file: Path) -> str | None:
         return None
 
 
-def hiding(file: Path) -> str | None:
+def overriding_variable(file: Path) -> str | None:
     """The variable whose token hides another one, which is stored; None where none is hidden."""
-    found, beneath = of_environment(), stored(file)
+    found, beneath = environment_token(), stored_token(file)
     return found[1] if found and beneath not in (None, found[0]) else None

@@ -12,11 +12,11 @@ from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
 from huggingface_hub.hf_api import RepoSibling
 
 from pgcli.checkpoints.files import INDEX
-from pgcli.checkpoints.hub import intact, refusals
+from pgcli.checkpoints.hub import errors, verify
 from pgcli.checkpoints.hub.blobs import SHA256, TRANSPORT, Remote, arrived
 from pgcli.checkpoints.hub.cache import COMMIT, Repository
-from pgcli.checkpoints.hub.needed import Kind, needed, whole
-from pgcli.checkpoints.hub.telling import Plan, Silent, Tell
+from pgcli.checkpoints.hub.progress import DownloadPlan, DownloadProgress, NoProgress
+from pgcli.checkpoints.hub.required_files import Kind, complete_files, required_files
 from pgcli.checkpoints.hub.transfer import fetch_all
 from pgcli.errors import ModelUnavailable
 
@@ -26,7 +26,7 @@ NO_REVISION = re.compile(r"\A/|\.\.|[\x00-\x20\\]|\A\Z")
 WRONG = (TRANSPORT, OSError, ValueError)
 
 
-def snapshot(name: str, revision: str | None, *, kind: Kind, tell: Tell) -> Path:
+def snapshot(name: str, revision: str | None, *, kind: Kind, tell: DownloadProgress) -> Path:
     """The folder of the cache with what is needed of a repository; its name is the commit.
 
     Asks the Hub first, unless a whole commit is named and there; where the Hub does not answer,
@@ -34,37 +34,37 @@ def snapshot(name: str, revision: str | None, *, kind: Kind, tell: Tell) -> Path
     """
     revision = constants.DEFAULT_REVISION if revision is None else revision
     if NO_REVISION.search(revision):
-        raise refusals.no_revision(name, revision)
+        raise errors.no_revision(name, revision)
     repository = Repository(name, revision, kind)
     with tell:
         folder = _found(repository, tell)
-    for file in whole(kind, folder):
+    for file in complete_files(kind, folder):
         if file.endswith(".safetensors"):
-            intact.insist(folder / file)
+            verify.insist(folder / file)
     return folder
 
 
-def _found(repository: Repository, tell: Tell) -> Path:
+def _found(repository: Repository, tell: DownloadProgress) -> Path:
     name, cached = repository.name, repository.cached()
     if cached and (constants.HF_HUB_OFFLINE or cached.name == repository.revision):
         return cached
     if constants.HF_HUB_OFFLINE:
-        raise refusals.offline(name)
+        raise errors.offline(name)
     try:
         _check_token()
         commit, remotes = _listed(repository)
     except WRONG as error:
         if cached is None or isinstance(error, RevisionNotFoundError | HFValidationError):
-            raise refusals.unavailable(name, repository.revision, error) from error
+            raise errors.unavailable(name, repository.revision, error) from error
         tell.remark(
-            f"{constants.ENDPOINT} does not serve {name} now ({refusals.reason(error)}); "
+            f"{constants.ENDPOINT} does not serve {name} now ({errors.reason(error)}); "
             f"{cached.name[:12]} from the cache is used"
         )
         return cached
     try:
         return _downloaded(repository, commit, remotes, tell)
     except WRONG as error:
-        raise refusals.unavailable(name, repository.revision, error) from error
+        raise errors.unavailable(name, repository.revision, error) from error
 
 
 def _check_token() -> None:
@@ -104,17 +104,19 @@ def _remote(name: str, commit: str, file: RepoSibling) -> Remote:
 
 
 def _downloaded(
-    repository: Repository, commit: str, remotes: dict[str, Remote], tell: Tell
+    repository: Repository, commit: str, remotes: dict[str, Remote], tell: DownloadProgress
 ) -> Path:
     folder = repository.snapshot(commit)
 
     def index() -> Path:
         blob = repository.blob(remotes[INDEX].digest)
         if not _is_there(blob, remotes[INDEX]):
-            fetch_all(repository, [remotes[INDEX]], Silent())
+            fetch_all(repository, [remotes[INDEX]], NoProgress())
         return blob
 
-    wanted = [remotes[name] for name in needed(repository.name, repository.kind, remotes, index)]
+    wanted = [
+        remotes[name] for name in required_files(repository.name, repository.kind, remotes, index)
+    ]
     missing = []
     for remote in wanted:
         if not _is_there(folder / remote.name, remote):
@@ -134,11 +136,13 @@ def _downloaded(
 def _is_there(file: Path, remote: Remote) -> bool:
     if not file.is_file():
         return False
-    intact.insist_on_size(file, remote.size)
+    verify.insist_on_size(file, remote.size)
     return True
 
 
-def _plan(repository: Repository, wanted: Sequence[Remote], missing: Sequence[Remote]) -> Plan:
+def _plan(
+    repository: Repository, wanted: Sequence[Remote], missing: Sequence[Remote]
+) -> DownloadPlan:
     """What is to be downloaded; ModelUnavailable where the disk has no room for it."""
     to_come = sum(
         remote.size - arrived(repository.blob(remote.digest), remote) for remote in missing
@@ -147,5 +151,5 @@ def _plan(repository: Repository, wanted: Sequence[Remote], missing: Sequence[Re
     places = (repository.cache, *repository.cache.parents)
     free = shutil.disk_usage(next(place for place in places if place.exists())).free
     if to_come > free:
-        raise refusals.no_room(repository.name, to_come, free)
-    return Plan(repository.name, repository.cache, total, total - to_come, free)
+        raise errors.no_room(repository.name, to_come, free)
+    return DownloadPlan(repository.name, repository.cache, total, total - to_come, free)

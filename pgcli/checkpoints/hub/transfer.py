@@ -9,7 +9,7 @@ from functools import partial
 
 from pgcli.checkpoints.hub.blobs import Abandoned, Remote, arrived, fetch
 from pgcli.checkpoints.hub.cache import Repository
-from pgcli.checkpoints.hub.telling import Tell
+from pgcli.checkpoints.hub.progress import DownloadProgress
 
 AT_ONCE = 4  # one connection seldom fills a fast line
 
@@ -17,7 +17,7 @@ AT_ONCE = 4  # one connection seldom fills a fast line
 class Standing:
     """How far each file is, and with it what has arrived since `tell` was told last."""
 
-    def __init__(self, tell: Tell, bytes_of: dict[str, int]):
+    def __init__(self, tell: DownloadProgress, bytes_of: dict[str, int]):
         self._tell = tell
         self._bytes_of = bytes_of
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class Standing:
             self._tell.remark(message)
 
 
-def fetch_all(repository: Repository, remotes: Sequence[Remote], tell: Tell) -> None:
+def fetch_all(repository: Repository, remotes: Sequence[Remote], tell: DownloadProgress) -> None:
     """Put the files into the cache, as `blobs.fetch` does; the first that fails ends all."""
     blobs = [repository.blob(remote.digest) for remote in remotes]
     kept = {remote.name: arrived(blob, remote) for remote, blob in zip(remotes, blobs, strict=True)}

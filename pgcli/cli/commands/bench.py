@@ -52,7 +52,7 @@ def bench(
         check_place(Path(named), overwrite=overwrite)
     given = None if images is None else open_sources([images], ReadOptions())
     screen = Screen()
-    checkpoint = find(name, revision, tell=Downloads(screen))
+    checkpoint = find(name, revision, progress=Downloads(screen))
     with screen.waiting("loading PyTorch and transformers"):
         from pgcli.bench.plot import svg
         from pgcli.bench.running import bench as measured

@@ -15,7 +15,7 @@ from pgcli.cli.result_files.run_info import how_far
 from pgcli.cli.result_files.validate_rows import Survey, surveyed
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import NoInputError, UsageError
-from pgcli.remote import reach_if
+from pgcli.remote import make_url_reader
 from pgcli.sinks.reader import results
 from pgcli.sources.paths import resolves_inside
 from pgcli.state.write_errors import writing
@@ -45,8 +45,10 @@ class Choices:
 
     def search(self, tell: Tell) -> Search:
         """How pictures are looked for."""
-        reach = reach_if(allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts)
-        return Search(tell, reach=reach)
+        url_reader = make_url_reader(
+            allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts
+        )
+        return Search(tell, url_reader=url_reader)
 
 
 #: These say something to every format.

@@ -32,7 +32,7 @@ def remark_idle_gpu(screen: Screen) -> None:
 def info(name: str, *, revision: str | None, device: str, dtype: str, as_json: bool) -> None:
     """Print what is known of a model, for a person or as one JSON object."""
     check_revision(name, revision)
-    checkpoint = find(name, revision, tell=Downloads(Screen()))
+    checkpoint = find(name, revision, progress=Downloads(Screen()))
     from pgcli.engine.facts import facts  # torch, which takes a second
 
     known = facts(checkpoint, device=device, dtype=dtype)

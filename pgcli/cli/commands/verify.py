@@ -38,7 +38,7 @@ def verify(
     check_revision(name, revision)
     given = None if images is None else open_sources([images], ReadOptions())
     screen = Screen()
-    checkpoint = find(name, revision, tell=Downloads(screen))
+    checkpoint = find(name, revision, progress=Downloads(screen))
     with screen.waiting("loading PyTorch and transformers"):
         from pgcli.proof import MOST_PICTURES, prove
         from pgcli.proof.patterns import patterns

@@ -21,7 +21,7 @@ from pgcli.cli.ui.counter import counted
 from pgcli.errors import NoInputError, OutputFailed, UsageError
 from pgcli.images import ImageLimits
 from pgcli.records import DecodedImage
-from pgcli.remote import reach_if
+from pgcli.remote import make_url_reader
 from pgcli.sinks.reader import Row, results
 from pgcli.state.write_errors import exists, writing
 from pgcli.views.gallery.cards import Cards
@@ -55,8 +55,10 @@ class Asked:
 
     def search(self, tell: Tell) -> Search:
         """How pictures are looked for; each with its own way to addresses, which ends with it."""
-        reach = reach_if(allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts)
-        return Search(tell, self.images, reach, self.again)
+        url_reader = make_url_reader(
+            allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts
+        )
+        return Search(tell, self.images, url_reader, self.again)
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,8 @@ def show(parts: Sequence[Part], asked: Asked, screen: Screen) -> None:
         Copying(asked.side or side_for(total), ImageLimits()),
         workers=workers(total),
         # what anybody may have put at an address is decoded apart, however little it is
-        total=None if search.reach else total,
-        fetcher=search.reach,
+        total=None if search.url_reader else total,
+        fetcher=search.url_reader,
     )
     missing = Missing()
     whole = published(target, is_folder=False, overwrite=asked.overwrite)
@@ -127,7 +129,9 @@ def draw(output: Path, asked: Asked, screen: Screen) -> None:
     from pgcli.cli.job.draw.redraw import draw_rows
 
     labels, search = described(output, output.name).asked, asked.search(screen.say)
-    with DrawHook(str(asked.draw), asked=labels, reach=search.reach, tell=screen.say) as drawing:
+    with DrawHook(
+        str(asked.draw), asked=labels, url_reader=search.url_reader, tell=screen.say
+    ) as drawing:
         rows = list(islice(results(output), asked.limit))
         draw_rows(output, counted(rows, len(rows), screen, "drawings"), drawing, search)
     screen.say(f"drawn: {drawing.told()}")

@@ -28,8 +28,10 @@ class NotInline(NotDrawing):
 class InlineHook(NotInline):
     """Remembers items till their rows come, and shows the picture of each, boxes and all."""
 
-    def __init__(self, protocol: Protocol, limits: ImageLimits, reach: UrlReader | None = None):
-        self._protocol, self._limits, self._reach = protocol, limits, reach
+    def __init__(
+        self, protocol: Protocol, limits: ImageLimits, url_reader: UrlReader | None = None
+    ):
+        self._protocol, self._limits, self._url_reader = protocol, limits, url_reader
         self._items = PendingItems()
         self.above = self._above
 
@@ -52,7 +54,7 @@ class InlineHook(NotInline):
         if answer.error is not None:
             return ""
         try:
-            picture = load_image(read_original(item, self._limits, self._reach), self._limits)
+            picture = load_image(read_original(item, self._limits, self._url_reader), self._limits)
         except ImageError:
             return ""
         return shown(painted(picture, answer.boxes, answer.masks), self._protocol)
@@ -69,4 +71,4 @@ def open_inline(plan: Plan, limits: ImageLimits) -> NotInline:
     understood = protocol(os.environ)
     if understood is None:
         return NotInline()
-    return InlineHook(understood, limits, plan.options.input.reach)
+    return InlineHook(understood, limits, plan.options.input.url_reader)

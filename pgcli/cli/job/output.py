@@ -17,7 +17,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.pipeline import ResumeLog
 from pgcli.records import Answer
-from pgcli.remote.addresses import without_user
+from pgcli.remote.addresses import without_credentials
 from pgcli.rows import RowSchema
 from pgcli.sinks import (
     Record,
@@ -89,7 +89,7 @@ def opened(
         part=plan.shard.part if plan.shard else "",
     ) as state:
         screen.noted = state.diary.note
-        state.diary.note("pgcli " + " ".join(map(without_user, sys.argv[1:])))
+        state.diary.note("pgcli " + " ".join(map(without_credentials, sys.argv[1:])))
         state.insist(dict(settings))
         with state.lists() as lists:
             plan.source.pin_files(lists)

@@ -34,7 +34,7 @@ class Plan:
     source: Source
     options: Options
     mask_decoder: str | None = None
-    reach: UrlReader | None = None
+    url_reader: UrlReader | None = None
 
     @property
     def prompts(self) -> int:
@@ -187,7 +187,7 @@ def reading(question: Question, options: Options) -> ReadOptions:
         refuses_regions=question.region is not None,
         null_separated=chosen.nul,
         allow_outside_root=chosen.allow_outside_root,
-        url_reader=chosen.reach,
+        url_reader=chosen.url_reader,
     )
 
 

@@ -122,7 +122,7 @@ def load_model(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None)
     """The model, loaded: found first unless it was, as a download shows its own progress."""
     chosen, masks = plan.options.model, plan.mask_decoder
     if checkpoint is None:
-        checkpoint = find(chosen.model or DEMO, chosen.revision, tell=Downloads(screen))
+        checkpoint = find(chosen.model or DEMO, chosen.revision, progress=Downloads(screen))
     adapter = None
     if chosen.adapter is not None:
         adapter = find(chosen.adapter, kind="adapter", tell=Downloads(screen))
@@ -224,9 +224,9 @@ def look(plan: Plan, spec: ImageSpec, stopped: Callable[[], bool], *, goes_on: b
         workers.prefetch,
         decode=images.ImageDecoder(spec, limits(plan)),
         workers=chosen.workers,
-        total=None if goes_on or plan.reach else plan.pictures,
+        total=None if goes_on or plan.url_reader else plan.pictures,
         stopped=stopped,
-        fetcher=plan.reach,
+        fetcher=plan.url_reader,
     )
 
 

@@ -13,7 +13,7 @@ from pgcli.checkpoints.find import BUILTIN, DEMO, digest, folder_of
 from pgcli.checkpoints.identity import identity
 from pgcli.cli.job.plan import Plan
 from pgcli.printable import encodable
-from pgcli.remote.addresses import without_user
+from pgcli.remote.addresses import without_credentials
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import Engine
@@ -67,7 +67,7 @@ def settings_of_model(plan: Plan, engine: Engine) -> dict[str, object]:
 def run_metadata(plan: Plan, engine: Engine) -> dict[str, object]:
     """What rows do not depend on, or should not: where and when and from what they were made."""
     return {
-        "sources": [encodable(without_user(name)) for name in plan.names],
+        "sources": [encodable(without_credentials(name)) for name in plan.names],
         "device": engine.device,
         "batch_size": engine.batch_size,
         "limit": plan.options.input.limit,
@@ -75,7 +75,7 @@ def run_metadata(plan: Plan, engine: Engine) -> dict[str, object]:
         "allow_urls": plan.options.input.allow_urls,
         "allow_private_hosts": plan.options.input.allow_private_hosts,
         "versions": {"pgcli": __version__, **{name: version(name) for name in VERSIONED}},
-        "arguments": [encodable(without_user(word)) for word in sys.argv[1:]],
+        "arguments": [encodable(without_credentials(word)) for word in sys.argv[1:]],
         "folder": encodable(os.getcwd()),  # noqa: PTH109 - Path raises where it is gone, too
     }
 

@@ -101,8 +101,10 @@ class InputOptions:
     allow_private_hosts: AllowPrivateHosts = False
 
     @property
-    def reach(self) -> UrlReader | None:
+    def url_reader(self) -> UrlReader | None:
         """The way to addresses, if there is to be one."""
-        from pgcli.remote import reach_if
+        from pgcli.remote import make_url_reader
 
-        return reach_if(allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts)
+        return make_url_reader(
+            allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts
+        )

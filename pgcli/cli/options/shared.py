@@ -20,9 +20,9 @@ DEVICES = ("auto", "cpu", "cuda", "cuda:0", "mps")
 
 def models() -> list[str]:
     """Names that may be meant: usual ones, and those on this machine."""
-    from pgcli.checkpoints.hub import known
+    from pgcli.checkpoints.hub import cached_models
 
-    return list(dict.fromkeys([*MODELS, *known.names()]))
+    return list(dict.fromkeys([*MODELS, *cached_models.cached_models()]))
 
 
 @dataclass

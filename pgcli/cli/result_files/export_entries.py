@@ -71,7 +71,7 @@ class Gathering:
             item = Item(number, one.id, one.image, path)
         # a text is put beside a picture whatever became of it
         size = None if format.merged else (row["width"], row["height"])
-        return Found(item, size, self._search.reach)
+        return Found(item, size, self._search.url_reader)
 
     def _tidied(self, part: str, is_folder: bool) -> str:
         """A folder's or a file's name as it is to be within the export."""
@@ -118,8 +118,8 @@ class Found:
     `size` is the width and height that it is to have; None where any will do.
     """
 
-    def __init__(self, item: Item, size: tuple[int, int] | None, reach: UrlReader | None):
-        self._item, self._size, self._reach = item, size, reach
+    def __init__(self, item: Item, size: tuple[int, int] | None, url_reader: UrlReader | None):
+        self._item, self._size, self._url_reader = item, size, url_reader
 
     @cached_property
     def path(self) -> str | None:
@@ -151,7 +151,7 @@ class Found:
     @cached_property
     def _opened(self) -> tuple[bytes, str]:
         """The bytes, and their format."""
-        data = read_original(self._item, ImageLimits(), self._reach)
+        data = read_original(self._item, ImageLimits(), self._url_reader)
         return data, self._same(*read_header(data))
 
     def _same(self, format: str, size: Size) -> str:

@@ -13,7 +13,7 @@ from pgcli.cli.result_files.reopen_input import items_again, told_in
 from pgcli.errors import PgcliError
 from pgcli.records import Fault, Item
 from pgcli.remote import UrlReader
-from pgcli.remote.addresses import path_of
+from pgcli.remote.addresses import url_path
 from pgcli.sources.paths import locate_url, parse_path, resolves_inside, url_scheme
 from pgcli.sources.patterns import expand_source
 from pgcli.sources.readers import READERS
@@ -46,19 +46,21 @@ class Search:
     """How pictures are looked for, and who is told of what stands in the way.
 
     `images` is the folder that is looked in instead of where the run was begun, and nowhere outside
-    it. Addresses are fetched by way of `reach`. `again` opens what the run read where no record
+    it. Addresses are fetched by `url_reader`. `again` opens what the run read where no record
     beside the rows says it.
     """
 
     tell: Tell
     images: str | None = None
-    reach: UrlReader | None = None
+    url_reader: UrlReader | None = None
     again: Again | None = None
 
     def hint(self, missing: Missing, moved: str = "") -> str:
         """What finds pictures that were not found; `moved` is for those that were."""
         is_asked = any(fault.code == "url_blocked" for fault in missing.faults)
-        hints = ["--allow-urls fetches those at addresses"] if is_asked and not self.reach else []
+        hints = (
+            ["--allow-urls fetches those at addresses"] if is_asked and not self.url_reader else []
+        )
         hints += [moved] if moved and GONE in missing.faults else []
         return "; ".join(hints)
 
@@ -129,8 +131,8 @@ class Places:
 
     def _at_address(self, number: int, one: Wanted) -> Item:
         """What is at an address, if addresses may be asked, or lies in an archive at one."""
-        placed = locate_url(one.image, allow_urls=self._search.reach is not None)
-        if placed.fault is None and is_held(path_of(one.image)):
+        placed = locate_url(one.image, allow_urls=self._search.url_reader is not None)
+        if placed.fault is None and is_held(url_path(one.image)):
             input = self._inputs[one.file]
             held = input.item(number, one)
             if held is not None:
@@ -217,7 +219,7 @@ class Input:
     def _opened(self) -> Iterator[Item]:
         try:
             if self._record is not None:
-                items = items_again(self._output, self._record, self._search.reach)
+                items = items_again(self._output, self._record, self._search.url_reader)
             elif self._search.again is not None:
                 items = self._search.again()
             else:
@@ -236,5 +238,5 @@ class Input:
 
 def may_be_table(source: str) -> bool:
     """Whether rows of a source may bring bytes and a name for them: it, or a file in it."""
-    path = path_of(source) if url_scheme(source) else parse_path(source)
+    path = url_path(source) if url_scheme(source) else parse_path(source)
     return path != "-" and not path.lower().endswith(PLAIN)

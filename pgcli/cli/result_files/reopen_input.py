@@ -12,7 +12,7 @@ from typing import Any
 from pgcli.errors import UsageError
 from pgcli.pipeline import first_rows, spread
 from pgcli.records import Item
-from pgcli.remote import UrlReader, reach_if
+from pgcli.remote import UrlReader, make_url_reader
 from pgcli.sources import ReadOptions, open_sources
 from pgcli.state.progress import is_count
 from pgcli.state.run_state import RUN, files_listed
@@ -23,11 +23,11 @@ Check = Callable[[Any], bool]
 
 
 def items_again(
-    output: Path, record: Mapping[str, Any], reach: UrlReader | None
+    output: Path, record: Mapping[str, Any], url_reader: UrlReader | None
 ) -> Iterator[Item] | None:
     """The items that a run's rows are of, read from its input again; None where that was a pipe.
 
-    Addresses are read by way of `reach`. Raises UsageError where the run was begun in another
+    Addresses are read by way of `url_reader`. Raises UsageError where the run was begun in another
     folder, or the record is not as a run writes it, and what opening sources raises.
     """
     check_record(output, record)
@@ -52,7 +52,7 @@ def items_again(
         refuses_prompts=question.refuses_prompts,
         choices_column=question.choices_column,
         allow_outside_root=told["allow_outside_root"],
-        url_reader=reach,
+        url_reader=url_reader,
     )
     if os.path.realpath(told["folder"]) != os.path.realpath("."):
         raise UsageError(
@@ -121,7 +121,7 @@ WRITTEN: Mapping[str, Mapping[str, Check]] = {
 def reach_of(record: Mapping[str, Any]) -> UrlReader | None:
     """The way to addresses that a run had, if it had one."""
     told = told_in(record)
-    return reach_if(
+    return make_url_reader(
         allow_urls=bool(told.get("allow_urls")),
         allow_private_hosts=bool(told.get("allow_private_hosts")),
     )

@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
-from pgcli.checkpoints.hub.telling import Plan
+from pgcli.checkpoints.hub.progress import DownloadPlan
 from pgcli.cli.job.shutdown import Interrupted
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.progress import NARROW
@@ -32,7 +32,7 @@ class Downloads:
         # the client's own warnings would tear the bar; it reads this when it is imported
         os.environ.setdefault("HF_HUB_VERBOSITY", "error")
         self._screen = screen
-        self._plan: Plan | None = None
+        self._plan: DownloadPlan | None = None
         self._arrived = 0
         self._began = self._said = perf_counter()
         self._drawn: RichProgress | None = None
@@ -41,7 +41,7 @@ class Downloads:
     def remark(self, message: str) -> None:
         self._screen.say(message)
 
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: DownloadPlan) -> None:
         self._plan = plan
         self._began = self._said = perf_counter()
         kept = f", {decimal(plan.kept)} is there already" if plan.kept else ""
@@ -82,7 +82,7 @@ class Downloads:
                 f"downloaded {decimal(self._arrived)} in {seconds:.0f} s; the checksums are right"
             )
 
-    def _line(self, plan: Plan, now: float) -> str:
+    def _line(self, plan: DownloadPlan, now: float) -> str:
         from tqdm import tqdm
 
         return str(

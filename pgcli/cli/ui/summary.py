@@ -13,7 +13,7 @@ from pgcli.cli.job.plan import Plan, left_out
 from pgcli.cli.options import OutputOptions
 from pgcli.cli.ui.console import Facts, Screen
 from pgcli.pipeline import Tally
-from pgcli.remote.addresses import without_user
+from pgcli.remote.addresses import without_credentials
 from pgcli.state.run_state import State
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def retry(words: Sequence[str]) -> str:
     """The command that asks rows with errors again, where it is short and has nothing secret."""
     again = [word for word in words if word not in ("--overwrite", "--retry-errors")]
     command = shlex.join(["pgcli", *again[:1], "--retry-errors", *again[1:]])
-    if len(command) > LONGEST or any(word != without_user(word) for word in words):
+    if len(command) > LONGEST or any(word != without_credentials(word) for word in words):
         return "the same command with --retry-errors"
     return command
 

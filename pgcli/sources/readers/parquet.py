@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from pgcli.errors import ManifestError
 from pgcli.printable import MAX_DEPTH
-from pgcli.remote import Remote, Unreachable
+from pgcli.remote import RemoteError, RemoteFile
 from pgcli.sources.manifest_file import Where
 from pgcli.sources.readers.reader import Manifest, ManifestReader, ManifestRow
 
@@ -104,7 +104,7 @@ def opened(path: Where, **options: Any) -> Any:
         # pages are read as they are needed: a row group may hold thousands of pictures
         file = pq.ParquetFile(stored(path), pre_buffer=False, buffer_size=2**20, **options)
     except _BROKEN as problem:
-        why = f": {problem}" if isinstance(problem, Unreachable) else ""
+        why = f": {problem}" if isinstance(problem, RemoteError) else ""
         raise ManifestError(f"{path} is no readable Parquet file{why}") from problem
     if file.metadata.num_rows > MOST_ROWS:
         raise ManifestError(f"{path} says that it has {file.metadata.num_rows:,} rows")
@@ -113,7 +113,7 @@ def opened(path: Where, **options: Any) -> Any:
 
 def stored(path: Where) -> Any:
     """The file as pyarrow reads it, from any place."""
-    if isinstance(path, Remote):
+    if isinstance(path, RemoteFile):
         return path.open(2**16)  # footers are short, and pages are asked for as a whole
     return pa.OSFile(os.fsencode(path))
 

@@ -28,8 +28,11 @@ def open_drawing(
     for name in plan.names:
         check_apart(folder, name)
     is_filled = check_folder(folder, overwrite=plan.options.output.overwrite or goes_on)
-    reach = plan.options.input.reach  # its own: the run's ends before the last picture is drawn
-    drawing = DrawHook(folder, asked=plan.question.objects, limits=limits, reach=reach, tell=tell)
+    # a reader of its own: the run's is closed before the last image is drawn
+    url_reader = plan.options.input.url_reader
+    drawing = DrawHook(
+        folder, asked=plan.question.objects, limits=limits, url_reader=url_reader, tell=tell
+    )
     if is_filled and plan.source.total is not None:  # standard input is there only once
         for item in plan.source:
             drawing.spare(item)

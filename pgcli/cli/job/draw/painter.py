@@ -73,13 +73,13 @@ class DrawHook(NotDrawing):
         *,
         asked: Iterable[str] = (),
         limits: ImageLimits | None = None,
-        reach: UrlReader | None = None,
+        url_reader: UrlReader | None = None,
         tell: Callable[[str], None],
     ):
         self._folder = folder
         self._root = os.path.realpath(folder)
         self._limits = limits or ImageLimits()
-        self._reach = reach
+        self._url_reader = url_reader
         self._tell = tell
         self._colours = Colours(asked)
         self._names = FileNames(writable_endings())
@@ -161,7 +161,7 @@ class DrawHook(NotDrawing):
     def _drawn(self, item: Item, answer: Answer, name: FileName, *, token: str) -> Original | None:
         """Draw the picture; None if it is no longer what it was when it was answered."""
         try:
-            data = stored(item, self._limits, self._reach)
+            data = stored(item, self._limits, self._url_reader)
             picture = load_image(data, self._limits)
             original = original_of(open_image(data))
         except ImageError:

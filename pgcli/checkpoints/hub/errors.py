@@ -86,7 +86,10 @@ def reason(error: BaseException) -> str:
 
 def _gated(name: str, page: str) -> ModelUnavailable:
     said, instead = f"{name} needs its licence accepted", "; or name a local folder: --model DIR"
-    found, variable = login.of_environment(), login.hiding(Path(constants.HF_TOKEN_PATH))
+    found, variable = (
+        login.environment_token(),
+        login.overriding_variable(Path(constants.HF_TOKEN_PATH)),
+    )
     if variable:
         return ModelUnavailable(
             f"{said} by the user whose token is in {variable}, which hides that of `hf auth login`",
@@ -107,12 +110,12 @@ def _gated(name: str, page: str) -> ModelUnavailable:
 
 def _invalid_token() -> str:
     """What mends a token that the Hub does not know."""
-    if variable := login.hiding(Path(constants.HF_TOKEN_PATH)):
+    if variable := login.overriding_variable(Path(constants.HF_TOKEN_PATH)):
         return (
             f"the token in {variable} is not valid, and hides that of `hf auth login`: "
             f"`unset {variable}`"
         )
-    if found := login.of_environment():
+    if found := login.environment_token():
         return f"the token in {found[1]} is not valid: `unset {found[1]}`, then `hf auth login`"
     return "the token of `hf auth login` is not valid: `hf auth login --force` with a new one"
 

@@ -25,7 +25,7 @@ SENTENCEPIECE = (
 )
 
 
-def needed(
+def required_files(
     repository: str, kind: Kind, names: Collection[str], index: Callable[[], Path]
 ) -> list[str]:
     """The files that are read, of those the top folder of a repository has; weights come last.
@@ -51,11 +51,11 @@ def needed(
     return [*described, INDEX, *shards]
 
 
-def whole(kind: Kind, folder: Path) -> list[str]:
+def complete_files(kind: Kind, folder: Path) -> list[str]:
     """The files that are read from a snapshot in the cache; none unless it has all, as it seems."""
     names = {file.name for file in folder.glob("*") if file.is_file()}
     try:
-        files = needed(folder.name, kind, names, lambda: folder / INDEX)
+        files = required_files(folder.name, kind, names, lambda: folder / INDEX)
     except InvalidCheckpoint:
         return []
     has_words = TOKENIZER in files or SENTENCEPIECE[0] in files

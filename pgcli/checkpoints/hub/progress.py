@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DownloadPlan:
     """A download about to begin: sizes in bytes, all that is needed and how much of it is there."""
 
     name: str
@@ -28,7 +28,7 @@ class Plan:
         return self.total - self.kept
 
 
-class Tell(Protocol):
+class DownloadProgress(Protocol):
     """Told of one download, within a `with` block that may also begin and end without any.
 
     `count` comes from several threads, one at a time; it is negative where a file starts over.
@@ -36,7 +36,7 @@ class Tell(Protocol):
 
     def remark(self, message: str) -> None: ...
 
-    def start(self, plan: Plan) -> None: ...
+    def start(self, plan: DownloadPlan) -> None: ...
 
     def count(self, arrived: int) -> None: ...
 
@@ -45,13 +45,13 @@ class Tell(Protocol):
     def __exit__(self, *problem: object) -> None: ...
 
 
-class Silent:
+class NoProgress:
     """Shows nothing."""
 
     def remark(self, message: str) -> None:
         pass
 
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: DownloadPlan) -> None:
         pass
 
     def count(self, arrived: int) -> None:
@@ -64,7 +64,7 @@ class Silent:
         pass
 
 
-class Bar(Silent):
+class TqdmProgress(NoProgress):
     """A bar of bytes on stderr where that is a terminal, and nothing elsewhere."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Bar(Silent):
 
         tqdm.write(printable(message), file=sys.stderr)
 
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: DownloadPlan) -> None:
         from huggingface_hub.utils import (  # type: ignore[attr-defined]  # it loads it lazily
             are_progress_bars_disabled,
         )

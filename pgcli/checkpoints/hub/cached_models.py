@@ -13,7 +13,7 @@ def cache() -> Path:
     return Path(os.environ.get("HF_HUB_CACHE", str(Path(home) / "hub")))
 
 
-def names() -> list[str]:
+def cached_models() -> list[str]:
     """The names of models whose configuration says that they are PaliGemma, sorted."""
     found = set()
     try:
