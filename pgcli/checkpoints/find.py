@@ -57,7 +57,7 @@ def find(
         return Checkpoint(name, folder)
     from pgcli.checkpoints.hub.snapshot import snapshot  # the Hub's client, which takes a moment
 
-    found = snapshot(name, revision, kind=kind, progress=progress or TqdmProgress())
+    found = snapshot(name, revision, kind=kind, tell=progress or TqdmProgress())
     return Checkpoint(name, found, found.name)
 
 

@@ -125,7 +125,7 @@ def load_model(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None)
         checkpoint = find(chosen.model or DEMO, chosen.revision, progress=Downloads(screen))
     adapter = None
     if chosen.adapter is not None:
-        adapter = find(chosen.adapter, kind="adapter", tell=Downloads(screen))
+        adapter = find(chosen.adapter, kind="adapter", progress=Downloads(screen))
     check_max_new_tokens(plan.question, files.config(checkpoint.folder).most_new_tokens)
     with screen.waiting(f"loading {checkpoint.name}"):
         from pgcli.engine.loading import load  # torch, which takes a second
