@@ -24,7 +24,7 @@ from examples.demo_model.phrases import Phrase, matches
 from examples.demo_model.render import render
 from examples.demo_model.scenes import COLOURS, EVAL_SEEDS, SHAPES, RelativeBox, Scene
 from pgcli.checkpoints.find import find
-from pgcli.engine.loading import load
+from pgcli.engine.loader import load
 from pgcli.evaluation.metrics import detection, exact_match
 from pgcli.images import ImageDecoder
 from pgcli.records import Box, Item

@@ -115,7 +115,7 @@ def measured(folder: Path, rows: int) -> dict[str, object]:
 
     from pgcli import tasks
     from pgcli.checkpoints.find import Checkpoint
-    from pgcli.engine.loading import load
+    from pgcli.engine.loader import load
     from pgcli.records import DecodedImage, Item
 
     imported = peak()

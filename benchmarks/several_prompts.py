@@ -27,7 +27,7 @@ from pgcli.bench.roofline import Stages, Workload, limit
 from pgcli.bench.work import Run, Shelf, Work
 from pgcli.checkpoints.find import find
 from pgcli.cli.commands.bench import answered
-from pgcli.engine.loading import load
+from pgcli.engine.loader import load
 from pgcli.proof.patterns import drawings
 
 PROMPTS = ("caption en", "caption de", "caption fr", "caption es", "caption it", "ocr", "describe")
@@ -39,7 +39,7 @@ def main() -> None:
     side, prompts = Ours(engine, answered), PROMPTS[: options.prompts]
     with TemporaryDirectory() as scratch:
         looked, stored = Shelf(drawings(), engine.spec, Path(scratch)).first(options.pictures)
-    ids = [engine.vocabulary.prompt(prompt) for prompt in prompts]
+    ids = [engine.tokenizer.encode_prompt(prompt) for prompt in prompts]
     rows = len(looked) * len(prompts)
     lengths = Lengths(options.new_tokens, options.new_tokens).of(rows)
     question = tasks.ask(prompts, max_new_tokens=options.new_tokens)

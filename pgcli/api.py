@@ -51,7 +51,7 @@ def load(
     with a `hint` that says what to do.
     """
     from pgcli.checkpoints.find import find
-    from pgcli.engine.loading import load as load_engine
+    from pgcli.engine.loader import load as load_engine
 
     loaded = load_engine(
         find(os.fspath(model), revision),

@@ -394,7 +394,7 @@ def test_all_that_is_said_of_the_model_is_heard(monkeypatch):
         return Noting()
 
     monkeypatch.setattr("pgcli.checkpoints.find.find", find)
-    monkeypatch.setattr("pgcli.engine.loading.load", load)
+    monkeypatch.setattr("pgcli.engine.loader.load", load)
     options = {"device": "cuda:1", "dtype": "float32", "batch_size": 7, "quantize": "int8"}
     engine = pgcli.load(
         Path("m"), revision="r", adapter=Path("a"), mask_decoder="vae.npz", **options

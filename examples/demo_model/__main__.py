@@ -15,7 +15,7 @@ from examples.demo_model.optimizer import Schedule
 from examples.demo_model.scenes import TOKENIZER_SEEDS, TRAINING_SEEDS
 from examples.demo_model.trainer import Phase, Trainer
 from pgcli.checkpoints.save import save
-from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
 from pgcli.printable import printable
@@ -37,7 +37,7 @@ def main() -> None:
             resolution=VISION.resolution,
             image_tokens=VISION.num_patches,
         )
-    vocabulary = Vocabulary.from_folder(options.out)
+    vocabulary = Tokenizer.from_folder(options.out)
     model = PaliGemma(_config(vocabulary))
     init_weights(model, seed=0)
     model.to(options.device)
@@ -57,7 +57,7 @@ def main() -> None:
         raise SystemExit(printable(message))
 
 
-def _phases(vocabulary: Vocabulary, options: argparse.Namespace) -> list[Phase]:
+def _phases(vocabulary: Tokenizer, options: argparse.Namespace) -> list[Phase]:
     def dataset(max_examples: int, text_slots: int) -> SceneDataset:
         return SceneDataset(
             vocabulary=vocabulary,
@@ -77,7 +77,7 @@ def _phases(vocabulary: Vocabulary, options: argparse.Namespace) -> list[Phase]:
     ]
 
 
-def _config(vocabulary: Vocabulary) -> PaliGemmaConfig:
+def _config(vocabulary: Tokenizer) -> PaliGemmaConfig:
     decoder = DecoderConfig(
         width=WIDTH,
         depth=4,

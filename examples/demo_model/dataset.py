@@ -21,7 +21,7 @@ from examples.demo_model.examples import Example, draw_examples
 from examples.demo_model.patch_targets import PatchTargets
 from examples.demo_model.render import render, scaled_size
 from examples.demo_model.scenes import Scene
-from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.training import packing
 from pgcli.training.packing import PackedRow, TokenizedExample, pack
 
@@ -58,7 +58,7 @@ class SceneDataset(Dataset[Batch]):
     `max_examples` is 0, a batch has only images and patch targets.
     """
 
-    vocabulary: Vocabulary
+    vocabulary: Tokenizer
     eos: int
     seeds: range
     resolution: int
@@ -94,8 +94,8 @@ class SceneDataset(Dataset[Batch]):
 
     def _tokenize(self, example: Example) -> TokenizedExample:
         return TokenizedExample(
-            self.vocabulary.prompt(example.prefix),
-            [*self.vocabulary.answer(example.suffix), self.eos],
+            self.vocabulary.encode_prompt(example.prefix),
+            [*self.vocabulary.encode_answer(example.suffix), self.eos],
             1.0 if example.kind in ("caption", "detect") else SHORT_ANSWER_WEIGHT,
         )
 

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from examples.demo_model.dataset import Batch, SceneDataset, load_batches
 from examples.demo_model.optimizer import Schedule, make_optimizer
 from examples.demo_model.patch_targets import PatchHead
-from pgcli.model.cache import AttentionMasks
+from pgcli.model.kv_cache import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalise
 from pgcli.training.losses import prefix_lm_loss

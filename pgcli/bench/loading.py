@@ -10,7 +10,7 @@ import torch
 from pgcli.checkpoints import stored
 from pgcli.checkpoints.names import hub_name
 from pgcli.checkpoints.weights import places
-from pgcli.engine.device import free_bytes
+from pgcli.device.select import free_bytes
 from pgcli.engine.engine import Engine
 from pgcli.engine.memory import parameters, row_bytes
 from pgcli.errors import NoUsableDevice

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from pgcli.bench.roofline import Roof
-from pgcli.engine.device import Stopwatch, free_bytes
+from pgcli.device.select import Stopwatch, free_bytes
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.cpu.packed_linear import LaidOut, can_lay_out
 

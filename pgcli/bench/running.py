@@ -26,7 +26,7 @@ from pgcli.bench.work import Run, Shelf, Side, Work
 from pgcli.checkpoints import files
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.engine import Engine
-from pgcli.engine.loading import load
+from pgcli.engine.loader import load
 from pgcli.errors import NoUsableDevice
 from pgcli.proof import theirs
 from pgcli.records import Item
@@ -90,7 +90,7 @@ class Bench:
         model, self.sharing = beside(engine, folder, max(self.batch_sizes))
         config = engine.model.config
         about = files.preprocessing(folder, config.vision.resolution)
-        other = partial(Theirs, model, folder, config, about, vocabulary=engine.vocabulary.size)
+        other = partial(Theirs, model, folder, config, about, vocabulary=engine.tokenizer.size)
         self.theirs = [other()]
         if engine.device.startswith("cuda"):  # where transformers compiles what a static cache lets
             self.theirs.append(other(static=True))
@@ -177,7 +177,7 @@ class Bench:
     def _work(self, lengths: Lengths, batch: int, pictures: int) -> Work:
         looked, stored = self.shelf.first(pictures)
         question = tasks.ask(self.plan.prompts, max_new_tokens=lengths.most)
-        ids = [self.engine.vocabulary.prompt(prompt) for prompt in self.plan.prompts]
+        ids = [self.engine.tokenizer.encode_prompt(prompt) for prompt in self.plan.prompts]
         drawn = lengths.of(len(looked) * len(ids))
         return Work(looked, stored, question, ids, drawn, batch)
 
@@ -194,7 +194,7 @@ class Bench:
         )
 
     def _workload(self, found: Result, run: Run) -> Workload:
-        prompt = max(len(self.engine.vocabulary.prompt(one)) for one in self.plan.prompts)
+        prompt = max(len(self.engine.tokenizer.encode_prompt(one)) for one in self.plan.prompts)
         itemsize = self.engine.model.projector.weight.itemsize
         lengths = [len(tokens) for tokens in run.tokens]
         return Workload(found.batch_size, prompt, lengths, itemsize)

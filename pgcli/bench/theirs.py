@@ -21,9 +21,9 @@ from torch import Tensor
 from pgcli.bench.roofline import Stages
 from pgcli.bench.work import Run, Work
 from pgcli.checkpoints.files import Preprocessing
-from pgcli.engine.device import Stopwatch
-from pgcli.engine.exhaustion import memory_named
-from pgcli.engine.tokens import left_pad
+from pgcli.device.select import Stopwatch
+from pgcli.engine.oom import memory_named
+from pgcli.engine.tokenizer import left_pad
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.siglip import normalise
 from pgcli.proof import theirs

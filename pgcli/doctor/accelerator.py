@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from pgcli.device.nvidia_driver import nvidia_driver, unused, wheel
 from pgcli.doctor.finding import Finding, bad, ok, warn
-from pgcli.engine.driver import nvidia_driver, unused, wheel
 
 TORCH, GPU, DTYPES = "pytorch", "gpu", "dtypes"
 

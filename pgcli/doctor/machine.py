@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 from pgcli.checkpoints.find import BUILTIN
+from pgcli.device import cgroup
 from pgcli.doctor.finding import Finding, bad, ok, warn
-from pgcli.engine import container
 
 GB = 10**9
 A_LARGE_MODEL = 7 * GB  # 3b in bfloat16, and a few rows
@@ -21,7 +21,7 @@ WEIGHTS = "model.safetensors"
 
 def processor() -> Finding:
     """How many processors may be used, against how many threads PyTorch will start."""
-    count = container.processors()
+    count = cgroup.processors()
     threads = os.environ.get("OMP_NUM_THREADS", "")
     found = f"{count:g} to use of {os.cpu_count()}"
     if threads.isdigit() and int(threads) > count + 1:
@@ -53,7 +53,7 @@ def _bound() -> int:
 
 def memory() -> Finding:
     total, available = _meminfo("MemTotal"), _meminfo("MemAvailable")
-    left = container.memory_left()
+    left = cgroup.memory_left()
     free = min((n for n in (available, left) if n is not None), default=None)
     if free is None:
         return ok("memory", "this system does not say")

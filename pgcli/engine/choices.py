@@ -15,11 +15,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pgcli.engine.device import Mark, Stopwatch
+from pgcli.device.select import Mark, Stopwatch
 from pgcli.engine.generate import prefilled
-from pgcli.engine.growing import Limits, insist_on_number
-from pgcli.engine.scores import log_probability, log_sum, sayable
-from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.scores import log_probability, logsumexp, mask_invalid
+from pgcli.engine.sequence import Limits, insist_on_number
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Choice
 
@@ -35,7 +35,7 @@ class Candidate(NamedTuple):
 
 
 @dataclass(eq=False)
-class Scored:
+class ChoiceOutput:
     """A row's candidates, and for each the log-likelihood of its tokens and its stop token."""
 
     candidates: Sequence[Candidate]
@@ -64,10 +64,10 @@ class Scored:
         return self.sums[self.best] / (len(self.candidates[self.best].ids) + 1)
 
 
-def candidates(texts: Sequence[str], vocabulary: Vocabulary) -> tuple[Candidate, ...]:
+def candidates(texts: Sequence[str], vocabulary: Tokenizer) -> tuple[Candidate, ...]:
     """The texts as answers: outer blanks stripped, and whatever they spell stays text."""
     stripped = [text.strip() for text in texts]
-    return tuple(Candidate(text, tuple(vocabulary.text(text))) for text in stripped)
+    return tuple(Candidate(text, tuple(vocabulary.encode_text(text))) for text in stripped)
 
 
 class Pass(NamedTuple):
@@ -88,7 +88,7 @@ def score(
     prompts: Sequence[Sequence[int]],
     choices: Sequence[Sequence[Candidate]],
     limits: Limits,
-) -> list[Scored]:
+) -> list[ChoiceOutput]:
     """How likely the model finds each row's candidates, whatever else is asked about beside them.
 
     The prefix is read once. The candidates follow it side by side, each seeing the prefix and
@@ -122,14 +122,14 @@ def score(
 
 def _begun(
     logits_BV: Tensor, choices: Sequence[Sequence[Candidate]], limits: Limits
-) -> list[Scored]:
+) -> list[ChoiceOutput]:
     """The rows with their candidates' first tokens counted, which follow the prefix itself."""
-    logits_BV = sayable(logits_BV, limits.vocabulary, limits.image_token)
+    logits_BV = mask_invalid(logits_BV, limits.vocabulary, limits.image_token)
     firsts = [[candidate.ids[0] for candidate in of_row] for of_row in choices]
     row_M = [row for row, of_row in enumerate(firsts) for _ in of_row]
     logits_M = logits_BV[row_M, [token for of_row in firsts for token in of_row]].float()
-    logprobs = iter((logits_M - log_sum(logits_BV)[row_M]).tolist())
-    return [Scored(of_row, [next(logprobs) for _ in of_row]) for of_row in choices]
+    logprobs = iter((logits_M - logsumexp(logits_BV)[row_M]).tolist())
+    return [ChoiceOutput(of_row, [next(logprobs) for _ in of_row]) for of_row in choices]
 
 
 def _logprobs(model: PaliGemma, hidden_MD: Tensor, target_M: Tensor, limits: Limits) -> list[float]:
@@ -138,7 +138,7 @@ def _logprobs(model: PaliGemma, hidden_MD: Tensor, target_M: Tensor, limits: Lim
     for first in range(0, len(target_M), LOGITS_AT_ONCE):
         some = slice(first, first + LOGITS_AT_ONCE)
         logits_MV = model.decoder.logits(hidden_MD[some])
-        logits_MV = sayable(logits_MV, limits.vocabulary, limits.image_token)
+        logits_MV = mask_invalid(logits_MV, limits.vocabulary, limits.image_token)
         found += log_probability(logits_MV, target_M[some]).tolist()
     return found
 
@@ -180,7 +180,7 @@ def _padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
 def _share_time(
     watch: Stopwatch,
     marks: Sequence[Mark],
-    alive: Sequence[Sequence[Scored]],
+    alive: Sequence[Sequence[ChoiceOutput]],
 ) -> None:
     """Divide each pass's time among its rows: the first pass is the prefill."""
     for number, rows in enumerate(alive):

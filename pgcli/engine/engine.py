@@ -8,18 +8,18 @@ from functools import partial
 from math import ceil
 
 from pgcli.checkpoints.files import Preprocessing
-from pgcli.engine.admission import Admission
+from pgcli.engine.batch_limits import BatchLimits
 from pgcli.engine.batches import Waiting
-from pgcli.engine.features import Features, Reuse
 from pgcli.engine.generate import Running
 from pgcli.engine.generating import Generating
 from pgcli.engine.grammar import Grammar
-from pgcli.engine.growing import Limits
-from pgcli.engine.halving import Headroom
+from pgcli.engine.image_cache import ImageFeatureCache, Reuse
+from pgcli.engine.input_processor import InputProcessor
+from pgcli.engine.output import Telling
 from pgcli.engine.picking import Picking
-from pgcli.engine.rows import Telling
-from pgcli.engine.sampling import GREEDY, Sampling
-from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.sampler import GREEDY, Sampling
+from pgcli.engine.sequence import Limits
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.engine.trial import Trial
 from pgcli.images import ImageSpec
 from pgcli.model.mask_decoder import MaskDecoder
@@ -44,7 +44,7 @@ class Engine:
     def __init__(
         self,
         model: PaliGemma,
-        vocabulary: Vocabulary,
+        tokenizer: Tokenizer,
         preprocessing: Preprocessing,
         *,
         label: str,
@@ -52,10 +52,10 @@ class Engine:
         mask_decoder: MaskDecoder | None = None,
     ):
         self.model = model
-        self.vocabulary = vocabulary
+        self.tokenizer = tokenizer
         self.label = label
         self.batch_size = batch_size
-        self.headroom = Headroom()
+        self.batch_limits = BatchLimits()
         self.reuse = Reuse()
         self.spec = ImageSpec(model.config.vision.resolution, preprocessing.resample)
         self._device = model.projector.weight.device
@@ -93,8 +93,8 @@ class Engine:
         if forced:
             question = replace(question, max_new_tokens=max(forced))
         limits = self._limits(question, forced=bool(forced))
-        admission = Admission(
-            self.vocabulary,
+        admission = InputProcessor(
+            self.tokenizer,
             self.model.config,
             task=question.task,
             max_new_tokens=limits.max_new_tokens,
@@ -141,7 +141,7 @@ class Engine:
         return Limits(
             max_new_tokens=question.max_new_tokens,
             stop_tokens=frozenset() if forced else frozenset(config.stop_tokens),
-            vocabulary=self.vocabulary.size,
+            vocabulary=self.tokenizer.size,
             image_token=config.image_token,
         )
 
@@ -153,15 +153,15 @@ class Engine:
         trial: Trial | None,
         stopped: Callable[[], bool],
     ) -> Generating | Picking:
-        features = Features(self.model, self._preprocessing, self.reuse)
+        features = ImageFeatureCache(self.model, self._preprocessing, self.reuse)
         blank = partial(unanswered, task=question.task, model=self.label)
         if question.has_choices:
-            return Picking(self.model, features, blank, limits, self.headroom)
+            return Picking(self.model, features, blank, limits, self.batch_limits)
         grammar = self._grammar(question) if question.strict else None
         running = Running(self.model, self.batch_size, limits, sampling, grammar)
-        telling = Telling(self.vocabulary, self._mask_decoder)
-        return Generating(running, features, blank, telling, self.headroom, trial, stopped)
+        telling = Telling(self.tokenizer, self._mask_decoder)
+        return Generating(running, features, blank, telling, self.batch_limits, trial, stopped)
 
     def _grammar(self, question: Question) -> Grammar:
         stop_tokens = self.model.config.stop_tokens
-        return Grammar(self.vocabulary, question.objects, stop_tokens, device=self._device)
+        return Grammar(self.tokenizer, question.objects, stop_tokens, device=self._device)

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pgcli.engine.device import Mark, Stopwatch
+from pgcli.device.select import Mark, Stopwatch
 from pgcli.engine.grammar import Grammar
-from pgcli.engine.growing import Growing, Limits
-from pgcli.engine.sampling import Sampling, sample
-from pgcli.engine.scores import log_probability, sayable
-from pgcli.engine.tokens import left_pad
-from pgcli.model.cache import Cache
+from pgcli.engine.sampler import Sampling, sample
+from pgcli.engine.scores import log_probability, mask_invalid
+from pgcli.engine.sequence import Growing, Limits
+from pgcli.engine.tokenizer import left_pad
+from pgcli.model.kv_cache import Cache
 from pgcli.model.paligemma import PaliGemma
 
 #: How many passes tokens are read behind the one that was begun last: else a GPU waits for each.
@@ -134,7 +134,7 @@ class Running:
         self._unread.clear()
 
     def _chosen(self, logits_BV: Tensor, rows: Sequence[Growing]) -> tuple[Tensor, Tensor]:
-        return choose(logits_BV, rows, self._limits, self._sampling, self._grammar)
+        return select_tokens(logits_BV, rows, self._limits, self._sampling, self._grammar)
 
     def _after(
         self,
@@ -191,7 +191,7 @@ def prefilled(
     return model.prefill(patch_BPD, token_BT.to(patch_BPD.device), is_real_BT, cache), cache
 
 
-def choose(
+def select_tokens(
     logits_BV: Tensor,
     rows: Sequence[Growing],
     limits: Limits,
@@ -199,7 +199,7 @@ def choose(
     grammar: Grammar | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Each row's next token and its log-probability under the model's own distribution."""
-    logits_BV = sayable(logits_BV, limits.vocabulary, limits.image_token)
+    logits_BV = mask_invalid(logits_BV, limits.vocabulary, limits.image_token)
     if grammar is None:
         token_B = draw(logits_BV, rows, sampling)
     else:

@@ -10,13 +10,13 @@ from itertools import islice
 
 import torch
 
+from pgcli.engine.batch_limits import BatchLimits, Limit, run_in_chunks
 from pgcli.engine.batches import Request
-from pgcli.engine.exhaustion import attempt
-from pgcli.engine.features import Features
 from pgcli.engine.generate import Running
-from pgcli.engine.growing import Growing
-from pgcli.engine.halving import Cap, Headroom, in_halves
-from pgcli.engine.rows import Blank, Placed, Telling, given_up
+from pgcli.engine.image_cache import ImageFeatureCache
+from pgcli.engine.oom import catch_oom
+from pgcli.engine.output import Blank, Placed, Telling, oom_answer
+from pgcli.engine.sequence import Growing
 from pgcli.engine.trial import Trial
 from pgcli.errors import NoUsableDevice
 from pgcli.records import Answer
@@ -52,10 +52,10 @@ class Generating:
     def __init__(
         self,
         running: Running,
-        features: Features,
+        features: ImageFeatureCache,
         blank: Blank,
         telling: Telling,
-        headroom: Headroom,
+        headroom: BatchLimits,
         trial: Trial | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ):
@@ -102,7 +102,7 @@ class Generating:
         return group[:free] if free >= enough else []
 
     def _join(self, group: Sequence[Asked]) -> Iterator[Placed]:
-        ended = attempt(partial(self._read, group))
+        ended = catch_oom(partial(self._read, group))
         if ended is None:
             yield from self._without_memory_to_join(group)
             return
@@ -136,7 +136,7 @@ class Generating:
         return begun
 
     def _step(self) -> Iterator[Placed]:
-        ended = attempt(self._running.step)
+        ended = catch_oom(self._running.step)
         yield from self._start_over() if ended is None else self._told(ended)
 
     def _without_memory_to_join(self, group: Sequence[Asked]) -> Iterator[Placed]:
@@ -148,7 +148,7 @@ class Generating:
             self._headroom.read.failed(len(group))
         elif others:
             self._headroom.at_once.failed(1 + others)
-            self._headroom.read = Cap()  # the group was not to blame
+            self._headroom.read = Limit()  # the group was not to blame
         elif self._is_lost(group[0]):
             self._waiting.popleft()
             self._features.read([group[0].request])
@@ -181,7 +181,7 @@ class Generating:
 
     def _given_up(self, one: Asked) -> Placed:
         self._headroom.lose()
-        return one.request.place, given_up(self._blank(one.request.picture, one.request.prompt))
+        return one.request.place, oom_answer(self._blank(one.request.picture, one.request.prompt))
 
     def _insist_on_memory(self, rows: int) -> None:
         """Raise NoUsableDevice in a measurement, whose batches are what they are said to be."""
@@ -202,7 +202,7 @@ class Generating:
             self._trial.tokens |= told
         rows = list(zip(map(self._row, asked), ended, strict=True))
         for one, (_, answer) in zip(
-            asked, in_halves(self._telling.answers, rows, Cap()), strict=True
+            asked, run_in_chunks(self._telling.answers, rows, Limit()), strict=True
         ):
             if answer is None:
                 yield self._given_up(one)

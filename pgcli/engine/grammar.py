@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
 
 CORNERS = 4
@@ -33,7 +33,7 @@ class State(NamedTuple):
 START = State()
 
 
-class Ways(NamedTuple):
+class AllowedTokens(NamedTuple):
     """What may come next: locations by their places, and other tokens."""
 
     places: range
@@ -41,7 +41,7 @@ class Ways(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Node:
+class TrieNode:
     """A label as far as it is spelled: how it goes on, and whether it may end here.
 
     After a label that `ends` the answer may end; after one that `goes_on`, which holds the
@@ -64,7 +64,7 @@ class Grammar:
 
     def __init__(
         self,
-        vocabulary: Vocabulary,
+        vocabulary: Tokenizer,
         objects: Sequence[str],
         stop_tokens: Collection[int],
         *,
@@ -74,19 +74,19 @@ class Grammar:
         self._stops = frozenset(token for token in stop_tokens if token < vocabulary.size)
         if not self._stops:
             raise InvalidCheckpoint("config.json names no eos_token_id that tokenizer.json has")
-        endings = [vocabulary.text(f" {name}") for name in objects]
+        endings = [vocabulary.encode_text(f" {name}") for name in objects]
         self._object = CORNERS + max(map(len, endings)) + 1
-        self._nodes = [Node(ends=True, goes_on=True), Node()]
+        self._nodes = [TrieNode(ends=True, goes_on=True), TrieNode()]
         for ending in endings:
             self._spell(ending).ends = True
         for name in objects:
-            self._spell(vocabulary.text(f" {name} ; ")).goes_on = True
+            self._spell(vocabulary.encode_text(f" {name} ; ")).goes_on = True
         self._measure()
         labels = {token for node in self._nodes for token in node.children}
         ids = sorted({*self._locations, *labels, *self._stops})
         self._device = torch.device(device)
         self._columns = {token: column for column, token in enumerate(ids)}
-        self._masks: dict[Ways, Tensor] = {}
+        self._masks: dict[AllowedTokens, Tensor] = {}
         self.token_A = torch.tensor(ids, device=self._device)
 
     def allowed(self, state: State, left: int) -> Tensor:
@@ -107,16 +107,16 @@ class Grammar:
         """Whether an object could follow here, had the answer more than `left` tokens left."""
         return self._ways(state, left) != self._ways(state, sys.maxsize)
 
-    def _ways(self, state: State, left: int) -> Ways:
+    def _ways(self, state: State, left: int) -> AllowedTokens:
         """What may come next; each way leads to an end within `left` tokens."""
         if 0 < len(state.corners) < CORNERS:
-            return Ways(self._places(state.corners), frozenset())
+            return AllowedTokens(self._places(state.corners), frozenset())
         node = self._nodes[state.node]
         opens = node.goes_on and left >= self._object
         tokens = {
             token for token, child in node.children.items() if self._nodes[child].shortest < left
         }
-        return Ways(
+        return AllowedTokens(
             self._places(()) if opens else range(0),
             frozenset(tokens | self._stops if node.ends else tokens),
         )
@@ -128,13 +128,13 @@ class Grammar:
             return range(last)
         return range(corners[len(corners) - 2] + 1, last + 1)
 
-    def _spell(self, ids: Sequence[int]) -> Node:
+    def _spell(self, ids: Sequence[int]) -> TrieNode:
         """The node of a label spelled so, made where it is new."""
         at = ROOT
         for token in ids:
             at = self._nodes[at].children.setdefault(token, len(self._nodes))
             if at == len(self._nodes):
-                self._nodes.append(Node())
+                self._nodes.append(TrieNode())
         return self._nodes[at]
 
     def _measure(self) -> None:
@@ -142,7 +142,7 @@ class Grammar:
         for node in reversed(self._nodes):
             node.shortest = min(self._lengths(node))
 
-    def _lengths(self, node: Node) -> Iterator[int]:
+    def _lengths(self, node: TrieNode) -> Iterator[int]:
         if node.ends:
             yield 1
         if node.goes_on:
@@ -150,7 +150,7 @@ class Grammar:
         for child in node.children.values():
             yield 1 + self._nodes[child].shortest
 
-    def _mask(self, ways: Ways) -> Tensor:
+    def _mask(self, ways: AllowedTokens) -> Tensor:
         first = self._locations.start
         tokens = [*(first + place for place in ways.places), *ways.tokens]
         mask_A = torch.zeros(len(self._columns), dtype=torch.bool)

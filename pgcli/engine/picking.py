@@ -8,12 +8,12 @@ from functools import partial
 
 import torch
 
+from pgcli.engine.batch_limits import BatchLimits, run_in_chunks
 from pgcli.engine.batches import Request
 from pgcli.engine.choices import score
-from pgcli.engine.features import Features
-from pgcli.engine.growing import Limits
-from pgcli.engine.halving import Headroom, in_halves
-from pgcli.engine.rows import Blank, Placed, given_up, picked
+from pgcli.engine.image_cache import ImageFeatureCache
+from pgcli.engine.output import Blank, Placed, oom_answer, picked
+from pgcli.engine.sequence import Limits
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Answer
 
@@ -24,10 +24,10 @@ class Picking:
     def __init__(
         self,
         model: PaliGemma,
-        features: Features,
+        features: ImageFeatureCache,
         blank: Blank,
         limits: Limits,
-        headroom: Headroom,
+        headroom: BatchLimits,
     ):
         self._score = partial(score, model, limits=limits)
         self._features = features
@@ -37,12 +37,12 @@ class Picking:
     @torch.inference_mode()
     def answers(self, group: Sequence[Request]) -> Iterator[Placed]:
         """The group's rows."""
-        found = in_halves(self._rows, group, self._headroom.scored, self._features.let_go)
+        found = run_in_chunks(self._rows, group, self._headroom.scored, self._features.let_go)
         for request, row in found:
             self._features.read([request])
             if row is None:
                 self._headroom.lose()
-                row = given_up(self._blank(request.picture, request.prompt))
+                row = oom_answer(self._blank(request.picture, request.prompt))
             else:
                 self._headroom.has_answered = True
             yield request.place, row

@@ -18,7 +18,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's mallopt
 KEPT_BYTES = 2**29
 
 
-def insist_on_quantization(name: str, device: torch.device, dtype: torch.dtype) -> None:
+def check_quantization(name: str, device: torch.device, dtype: torch.dtype) -> None:
     """Raise UsageError for a name that is none, NoUsableDevice where the device cannot do it."""
     if name not in QUANTIZATIONS:
         raise UsageError(f"no quantization is called {name!r}", hint="none or int8")
@@ -36,7 +36,7 @@ def insist_on_quantization(name: str, device: torch.device, dtype: torch.dtype) 
         )
 
 
-def prepare(model: PaliGemma, quantization: str = "none") -> None:
+def optimize_for_device(model: PaliGemma, quantization: str = "none") -> None:
     """Lay the model's weights out for its processor, in place; on a GPU they stay as they are.
 
     With `int8` the decoder's layers and its head are rounded to eight bits, for steps or for all;

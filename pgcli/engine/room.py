@@ -6,23 +6,21 @@ from collections.abc import Iterator
 
 import torch
 
-from pgcli.engine import holders
-from pgcli.engine.device import free_bytes
+from pgcli.device import gpu_processes
+from pgcli.device.select import free_bytes
 from pgcli.engine.preparing import prepared_bytes
 from pgcli.errors import NoUsableDevice
 
 SMALLER = "name a smaller model: `pgcli info MODEL` tells what one needs"
 
 
-def insist_on_room(
-    parameters: int, dtype: torch.dtype, device: torch.device, quantize: str
-) -> None:
+def check_fits(parameters: int, dtype: torch.dtype, device: torch.device, quantize: str) -> None:
     """Raise NoUsableDevice now rather than be killed in the middle of loading."""
     needed = prepared_bytes(parameters * dtype.itemsize, dtype, quantize)
     free = free_bytes(device)
     if needed <= free:
         return
-    holder = holders.told(device)
+    holder = gpu_processes.largest_process(device)
     name = str(dtype).removeprefix("torch.")
     raise NoUsableDevice(
         f"the weights take {needed / 1e9:.1f} GB in {name}, and {device} has {free / 1e9:.1f} GB "

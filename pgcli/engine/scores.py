@@ -11,7 +11,7 @@ from torch import Tensor
 COLUMNS = 2**15  # of 257k, in float32 at a time
 
 
-def sayable(logits_BV: Tensor, vocabulary: int, image_token: int) -> Tensor:
+def mask_invalid(logits_BV: Tensor, vocabulary: int, image_token: int) -> Tensor:
     """The scores of the tokens that can be generated; the image's is ruled out in place."""
     logits_BV = logits_BV[:, :vocabulary]
     if image_token < vocabulary:
@@ -21,10 +21,10 @@ def sayable(logits_BV: Tensor, vocabulary: int, image_token: int) -> Tensor:
 
 def log_probability(logits_BV: Tensor, token_B: Tensor) -> Tensor:
     """The log-probability (B,) of each row's token, in float32."""
-    return logits_BV.gather(1, token_B[:, None])[:, 0].float() - log_sum(logits_BV)
+    return logits_BV.gather(1, token_B[:, None])[:, 0].float() - logsumexp(logits_BV)
 
 
-def log_sum(logits_BV: Tensor) -> Tensor:
+def logsumexp(logits_BV: Tensor) -> Tensor:
     """The logarithm of each row's sum of exponentials, in float32.
 
     A part of the columns at a time: all of them in float32 are twice what the head itself wrote.

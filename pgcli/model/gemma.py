@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pgcli.model.attention import at_least_float32, grouped_attention, softcap
-from pgcli.model.cache import AttentionMasks
 from pgcli.model.config import DecoderConfig
+from pgcli.model.kv_cache import AttentionMasks
 
 #: Takes a layer's new keys and values, (B, K, L, H) each, and returns all so far.
 Memory = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

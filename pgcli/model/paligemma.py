@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pgcli.model.cache import AttentionMasks, Cache
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.gemma import Gemma, Remembering
+from pgcli.model.kv_cache import AttentionMasks, Cache
 from pgcli.model.places import Places
 from pgcli.model.siglip import Siglip
 

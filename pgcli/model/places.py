@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pgcli.model.cache import AttentionMasks, Cache
 from pgcli.model.config import DecoderConfig
+from pgcli.model.kv_cache import AttentionMasks, Cache
 
 BUCKET = 128  # slots: memory grows by so many at a time, and so in few shapes
 #: Rows of a step are made up to a multiple of the first of these that they do not pass: kernels are

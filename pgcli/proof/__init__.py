@@ -12,8 +12,8 @@ import torch
 
 from pgcli.checkpoints import files, stored
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine.device import choose_device
-from pgcli.engine.tokens import Vocabulary
+from pgcli.device.select import choose_device
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.proof import compare, ours, theirs
@@ -47,7 +47,7 @@ def prove(
     folder = checkpoint.folder
     theirs.imported()
     place, config = choose_device(device), files.config(folder)
-    vocabulary = Vocabulary.from_folder(folder)
+    vocabulary = Tokenizer.from_folder(folder)
     preprocessing = files.preprocessing(folder, config.vision.resolution)
     spec = ImageSpec(config.vision.resolution, preprocessing.resample)
     pictures = _readable(items, spec)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints.files import Preprocessing
-from pgcli.engine.growing import Limits
-from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.sequence import Limits
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.siglip import normalise
 from pgcli.records import DecodedImage
@@ -55,7 +55,7 @@ class Outputs:
 
 def make(
     pictures: Sequence[DecodedImage],
-    vocabulary: Vocabulary,
+    vocabulary: Tokenizer,
     config: PaliGemmaConfig,
     preprocessing: Preprocessing,
 ) -> Inputs:
@@ -71,7 +71,7 @@ def make(
             torch.float32,
         ),
         prompts=prompts,
-        ids=tuple(tuple(vocabulary.prompt(prompt)) for prompt in prompts),
+        ids=tuple(tuple(vocabulary.encode_prompt(prompt)) for prompt in prompts),
         limits=Limits(
             max_new_tokens=MAX_NEW_TOKENS,
             stop_tokens=frozenset(config.stop_tokens),

@@ -11,9 +11,9 @@ import torch
 
 from pgcli.checkpoints import files, weights
 from pgcli.engine.generate import generate
-from pgcli.engine.preparing import prepare
-from pgcli.engine.sampling import GREEDY
-from pgcli.engine.tokens import left_pad
+from pgcli.engine.preparing import optimize_for_device
+from pgcli.engine.sampler import GREEDY
+from pgcli.engine.tokenizer import left_pad
 from pgcli.model.paligemma import PaliGemma
 from pgcli.proof.inputs import Inputs, Outputs
 
@@ -21,7 +21,7 @@ from pgcli.proof.inputs import Inputs, Outputs
 def answers(folder: Path, inputs: Inputs, dtype: torch.dtype, device: torch.device) -> Outputs:
     """Load the checkpoint, answer, and let the model go."""
     model = weights.load(folder, files.config(folder), dtype=dtype, device=device)
-    prepare(model)
+    optimize_for_device(model)
     return outputs(model, inputs)
 
 

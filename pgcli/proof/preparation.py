@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from pgcli.checkpoints.files import Preprocessing
-from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.images import ImageLimits, load_image
 from pgcli.proof import theirs
 from pgcli.records import DecodedImage
@@ -32,7 +32,7 @@ class Levels:
     mean: float
 
 
-def prompts(folder: Path, vocabulary: Vocabulary, texts: Sequence[str]) -> Prompts:
+def prompts(folder: Path, vocabulary: Tokenizer, texts: Sequence[str]) -> Prompts:
     """Compare the ids of each prompt; `first` is the first that differs."""
     try:
         other = theirs.prompt_ids(folder, tuple(texts))
@@ -40,7 +40,7 @@ def prompts(folder: Path, vocabulary: Vocabulary, texts: Sequence[str]) -> Promp
         # whatever its loader stumbles over, a tokenizer that it cannot read proves nothing
         return Prompts(None, reason=next(iter(str(error).splitlines()), type(error).__name__))
     for text, ids in zip(texts, other, strict=True):
-        if vocabulary.prompt(text) != ids:
+        if vocabulary.encode_prompt(text) != ids:
             return Prompts(same=False, first=text)
     return Prompts(same=True)
 

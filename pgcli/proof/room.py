@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pgcli.engine.device import choose_dtype, cpu_has_bfloat16, free_bytes
+from pgcli.device.select import choose_dtype, cpu_has_bfloat16, free_bytes
 from pgcli.engine.memory import LARGE_PARAMETERS, TEXT_SLOTS, needed_bytes, parameters
 from pgcli.errors import NoUsableDevice
 from pgcli.model.config import PaliGemmaConfig

@@ -29,7 +29,7 @@ from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.app import main
 from pgcli.cli.commands.bench import answered
-from pgcli.engine import loading as engines
+from pgcli.engine import loader as engines
 from pgcli.engine import preparing
 from pgcli.engine.trial import Trial
 from pgcli.errors import NoUsableDevice
@@ -76,14 +76,14 @@ def make_sides(folder, tmp_path, *, static=False):
         model, sharing = loading.beside(engine, folder, 2)
         assert not sharing
         about = files.preprocessing(folder, config.vision.resolution)
-        size = engine.vocabulary.size
+        size = engine.tokenizer.size
         other = Theirs(model, folder, config, about, vocabulary=size, static=static)
     shelf = Shelf(drawings(), engine.spec, tmp_path)
 
     def work(lengths, *, pictures=3, prompts=PROMPTS, batch=4):
         looked, stored = shelf.first(pictures)
         question = tasks.ask(prompts, max_new_tokens=lengths.most)
-        ids = [engine.vocabulary.prompt(prompt) for prompt in prompts]
+        ids = [engine.tokenizer.encode_prompt(prompt) for prompt in prompts]
         return Work(looked, stored, question, ids, lengths.of(pictures * len(prompts)), batch)
 
     return Ours(engine, answered), other, work
@@ -127,7 +127,7 @@ class TestEqualInputs:
         mean, std = torch.tensor(about.mean), torch.tensor(about.std)
         seen = torch.cat([inputs["pixel_values"] for inputs in generated[-2:]])
         assert torch.equal(seen, normalise(squares, mean, std, torch.float32))
-        ids = engine.vocabulary.prompt(question.templates[0])
+        ids = engine.tokenizer.encode_prompt(question.templates[0])
         assert given[-1] == [ids]
         tail = generated[-1]["input_ids"][0].tolist()
         assert tail == [engine.model.config.image_token] * 16 + ids

@@ -14,8 +14,8 @@ from transformers import PaliGemmaForConditionalGeneration
 from pgcli.checkpoints import adapters, files, weights
 from pgcli.checkpoints.adapter_config import read
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine import loading
-from pgcli.engine.preparing import prepare
+from pgcli.engine import loader
+from pgcli.engine.preparing import optimize_for_device
 from pgcli.errors import InvalidCheckpoint
 from tests.support.tiny import PATCHES, RESOLUTION
 
@@ -261,14 +261,14 @@ def folder(written, tmp_path):
 def test_an_engine_has_the_merged_weights_and_a_label_that_says_so(tiny, folder):
     base = Checkpoint("m", tiny)
     adapter = Checkpoint("org/a", folder, "12ab")
-    engine = loading.load(base, adapter=adapter, device="cpu", dtype="float32", batch_size=1)
+    engine = loader.load(base, adapter=adapter, device="cpu", dtype="float32", batch_size=1)
     assert engine.label == "m+org/a@12ab"
     merged, plain = ours(tiny, folder), ours(tiny, None)
     for model in (merged, plain):
-        prepare(model)
+        optimize_for_device(model)
     assert torch.equal(our_logits(engine.model), our_logits(merged))
     assert not torch.equal(our_logits(engine.model), our_logits(plain))
-    assert loading.load(base, device="cpu", batch_size=1).label == "m"
+    assert loader.load(base, device="cpu", batch_size=1).label == "m"
 
 
 def configure(folder, **changes):

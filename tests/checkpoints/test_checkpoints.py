@@ -28,7 +28,7 @@ from pgcli.checkpoints.names import canonical, hub_name
 from pgcli.checkpoints.save import config_values, save
 from pgcli.checkpoints.stored import total_bytes
 from pgcli.checkpoints.weights import HEAD
-from pgcli.engine import loading
+from pgcli.engine import loader
 from pgcli.errors import InvalidCheckpoint
 from pgcli.images import ImageLimits, decode
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig, read_config
@@ -269,7 +269,7 @@ def refusal(folder, monkeypatch):
 
     def refusal():
         with OnlyShapes(), pytest.raises(InvalidCheckpoint) as refused:
-            loading.load(Checkpoint("model", folder), device="cpu", batch_size=1)
+            loader.load(Checkpoint("model", folder), device="cpu", batch_size=1)
         assert refused.value.exit_code == 16
         return str(refused.value)
 
@@ -482,7 +482,7 @@ class TestTensors:
 
     def test_weights_that_are_no_numbers_are_noticed_when_asked(self, write, stored):
         folder = write(**{NORM: torch.full_like(stored[NORM], torch.nan)})
-        asked = loading.load(Checkpoint("model", folder), device="cpu", batch_size=1)
+        asked = loader.load(Checkpoint("model", folder), device="cpu", batch_size=1)
         item = Item(0, "a", "a", data=encoded(drawing(), "PNG"), prompts=("ocr",))
         picture = decode(item, asked.spec, ImageLimits())
         with pytest.raises(InvalidCheckpoint, match="NaN"):
@@ -587,7 +587,7 @@ class TestPreprocessing:
         means, stds = [0.1, 0.2, 0.3], [1, 2, 3]
         configure("preprocessor_config.json", resample=2, image_mean=means, image_std=stds)
         assert self.read(folder) == Preprocessing(2, tuple(means), tuple(stds))
-        asked = loading.load(Checkpoint("model", write()), device="cpu", batch_size=1)
+        asked = loader.load(Checkpoint("model", write()), device="cpu", batch_size=1)
         picture = decode(
             Item(0, "a", "a", data=encoded(drawing(), "PNG")), asked.spec, ImageLimits()
         )
@@ -677,7 +677,7 @@ def test_nothing_that_a_checkpoint_names_is_imported_or_called(write, configure,
         raise AssertionError("loading a folder reached for the network")
 
     monkeypatch.setattr(socket, "socket", unplugged)
-    loading.load(Checkpoint("model", folder), device="cpu", batch_size=1)
+    loader.load(Checkpoint("model", folder), device="cpu", batch_size=1)
     assert "evil" not in sys.modules
     assert not (folder / "evil.py.ran").exists()
 

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 import sentencepiece
-from tokenizers import Tokenizer
+import tokenizers
 
 from examples.demo_model.build_tokenizer import BYTES, CONTROL, NEWLINES
 from pgcli.checkpoints import tokenizer as tokenizers_here
 from pgcli.checkpoints.tokenizer import open_tokenizer
-from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
 from tests.support.tiny import tokenizer_into
 
@@ -81,7 +81,7 @@ def expected(tmp_path_factory):
     """The tokenizer.json that the SentencePiece folders stand for."""
     folder = tmp_path_factory.mktemp("json")
     tokenizer_into(folder)
-    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
 @pytest.fixture(scope="module")
@@ -155,14 +155,14 @@ def test_every_text_has_the_tokens_that_sentencepiece_itself_gives(folder):
 
 def test_prompts_and_answers_are_built_from_it(folder, names, expected):
     write(folder, "tokenizer_config", {"added_tokens_decoder": described(names)})
-    converted, stated = Vocabulary(open_tokenizer(folder)), Vocabulary(expected)
+    converted, stated = Tokenizer(open_tokenizer(folder)), Tokenizer(expected)
     assert (converted.bos, converted.newline, converted.size) == (2, 108, stated.size)
     assert converted.locations == stated.locations
     assert converted.mask_codes == stated.mask_codes
     for text in TEXTS:
-        assert converted.prompt(text) == stated.prompt(text)
+        assert converted.encode_prompt(text) == stated.encode_prompt(text)
         ids = stated.answer(text)
-        assert converted.pieces(ids, [1.0] * len(ids)) == stated.pieces(ids, [1.0] * len(ids))
+        assert converted.decode(ids, [1.0] * len(ids)) == stated.decode(ids, [1.0] * len(ids))
 
 
 def test_a_tokenizer_json_wins_over_a_model(folder, expected):

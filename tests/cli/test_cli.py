@@ -692,7 +692,7 @@ def test_all_that_is_said_of_the_model_is_heard(capsys, monkeypatch, tmp_path):
         return pretend.Engine()
 
     monkeypatch.setattr(ask, "find", find)
-    monkeypatch.setattr("pgcli.engine.loading.load", load)
+    monkeypatch.setattr("pgcli.engine.loader.load", load)
     options = f"--object a --model m/m --revision r --adapter b/b --mask-decoder {masks}"
     options += " --device cuda:1 --dtype float32 --batch-size 7 --quantize int8"
     code, _, err = call(capsys, "segment", EXAMPLES / "one.png", *options.split())

@@ -199,7 +199,7 @@ def test_the_summary_tells_of_pictures_reused_and_batches_that_shrank():
     engine = pretend.Engine()
     assert list(summary.thrift(engine)) == []
     engine.reuse = SimpleNamespace(is_possible=True, spared=800, prompts=1000)
-    engine.headroom = SimpleNamespace(told=lambda: "12 rows at once instead of 64")
+    engine.batch_limits = SimpleNamespace(summary=lambda: "12 rows at once instead of 64")
     assert list(summary.thrift(engine)) == [
         ("pictures reused", "800 of 1,000 prompts"),
         ("memory ran out", "12 rows at once instead of 64"),
@@ -210,7 +210,7 @@ def test_batches_that_shrink_are_remarked_on_once_while_the_run_goes_on():
     engine, said = pretend.Engine(), []
     shrinking = OomNotice(engine, said.append)
     for told in ("", "", "12 rows at once instead of 64", "6 rows at once instead of 64"):
-        engine.headroom = SimpleNamespace(told=lambda told=told: told)
+        engine.batch_limits = SimpleNamespace(summary=lambda told=told: told)
         shrinking.remark()
     assert said == ["memory ran out: 12 rows at once instead of 64; no row is lost"]
 
@@ -218,8 +218,10 @@ def test_batches_that_shrink_are_remarked_on_once_while_the_run_goes_on():
 def test_what_was_learnt_of_a_devices_memory_is_there_for_the_run_that_goes_on(tmp_path):
     engine = pretend.Engine()
     learnt, recalled = {"at_once": {"now": 4}}, []
-    engine.headroom = SimpleNamespace(
-        told=lambda: "4 rows at once instead of 8", known=lambda: learnt, recall=recalled.append
+    engine.batch_limits = SimpleNamespace(
+        summary=lambda: "4 rows at once instead of 8",
+        state_dict=lambda: learnt,
+        load_state_dict=recalled.append,
     )
     with State(tmp_path / "rows.jsonl") as state:
         state.insist({})

@@ -11,9 +11,9 @@ from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.app import main
 from pgcli.cli.commands.info import worded
-from pgcli.engine import facts as facts_module
-from pgcli.engine.facts import BATCH_SIZES, facts
+from pgcli.engine import model_info as facts_module
 from pgcli.engine.memory import needed_bytes, row_bytes
+from pgcli.engine.model_info import BATCH_SIZES, model_info
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def second(tmp_path_factory):
 
 def test_the_facts_are_those_of_the_loaded_model(tiny, second):
     for folder in (tiny, second):
-        told = facts(Checkpoint("tiny", folder, "r1"), device="cpu", dtype="bfloat16")
+        told = model_info(Checkpoint("tiny", folder, "r1"), device="cpu", dtype="bfloat16")
         model = weights.load(folder, files.config(folder), dtype=torch.bfloat16)
         assert told["parameters"] == sum(p.numel() for p in model.parameters())
         assert told["weights_bytes"] == sum(p.nbytes for p in model.parameters())
@@ -41,12 +41,13 @@ def test_the_facts_are_those_of_the_loaded_model(tiny, second):
 
 def test_the_architecture_tells_the_generations_apart(tiny, second):
     first, later = (
-        facts(Checkpoint("x", folder), device="cpu")["architecture"] for folder in (tiny, second)
+        model_info(Checkpoint("x", folder), device="cpu")["architecture"]
+        for folder in (tiny, second)
     )
     assert (first["generation"], later["generation"]) == (1, 2)
     assert later["decoder"]["attention_cap"] == 0.5
     assert (first["vision"]["depth"], first["vision"]["num_heads"]) == (2, 2)
-    shown = dict(worded(facts(Checkpoint("x", second), device="cpu")))
+    shown = dict(worded(model_info(Checkpoint("x", second), device="cpu")))
     assert shown["generation"] == "PaliGemma 2 (Gemma 2)"
     assert shown["sliding window"] == "6 tokens in 2 layers"
     assert shown["soft caps"] == "attention 0.5, logits 0.3"
@@ -57,7 +58,7 @@ def test_memory_is_told_for_batches_of_1_to_512_and_what_fits(tiny, monkeypatch)
     config = files.config(tiny)
     free = needed_bytes(config, 4, 37) + 1
     monkeypatch.setattr(facts_module, "free_bytes", lambda device: free)
-    told = facts(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
+    told = model_info(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
     assert list(told["memory"]) == [str(n) for n in BATCH_SIZES]
     assert (BATCH_SIZES[0], BATCH_SIZES[-1]) == (1, 512)
     row = row_bytes(config, 4)
@@ -65,7 +66,7 @@ def test_memory_is_told_for_batches_of_1_to_512_and_what_fits(tiny, monkeypatch)
     assert (told["free_memory"], told["largest_batch"]) == (free, 37)
     assert 1 <= told["batch_size"] < 37
     monkeypatch.setattr(facts_module, "free_bytes", lambda device: 1000)
-    told = facts(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
+    told = model_info(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
     assert (told["largest_batch"], told["batch_size"]) == (0, 1)
 
 
@@ -77,17 +78,17 @@ def test_the_stored_dtype_is_the_files(tiny, tmp_path, dtype):
     file = folder / "model.safetensors"
     tensors = {name: tensor.to(dtype) for name, tensor in load_file(file).items()}
     save_file(tensors, file)
-    assert facts(Checkpoint("x", folder), device="cpu")["stored_dtype"] == str(dtype)[6:]
+    assert model_info(Checkpoint("x", folder), device="cpu")["stored_dtype"] == str(dtype)[6:]
     tensors[next(iter(tensors))] = next(iter(tensors.values())).double()
     save_file(tensors, file)
-    assert facts(Checkpoint("x", folder), device="cpu")["stored_dtype"] is None
+    assert model_info(Checkpoint("x", folder), device="cpu")["stored_dtype"] is None
 
 
 def test_files_are_listed_and_folders_are_not(tiny, tmp_path):
     folder = Path(shutil.copytree(tiny, tmp_path / "model"))
     (folder / "folder").mkdir()
     (folder / "nowhere").symlink_to("gone")
-    told = facts(Checkpoint("model", folder), device="cpu")
+    told = model_info(Checkpoint("model", folder), device="cpu")
     assert list(told["files"]) == sorted(file.name for file in tiny.iterdir())
     assert told["files"]["config.json"] == (tiny / "config.json").stat().st_size
 

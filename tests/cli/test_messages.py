@@ -24,7 +24,9 @@ from huggingface_hub import constants
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli.app import main
 from pgcli.cli.job import run as ask
-from pgcli.engine import driver, holders, loading, room
+from pgcli.device import gpu_processes
+from pgcli.device import nvidia_driver as driver
+from pgcli.engine import loader, room
 from pgcli.errors import PgcliError
 from pgcli.state import lock
 from pgcli.state.lock import only_run
@@ -77,10 +79,10 @@ class Stage:
         return self.run("caption", "one.png", "--model", "demo", *words)
 
     def little_memory(self, *words):
-        self.patch.setattr(loading, "parameters", lambda config: 2_923_466_480)
+        self.patch.setattr(loader, "parameters", lambda config: 2_923_466_480)
         self.patch.setattr(room, "free_bytes", lambda device: 6 * 10**9)
-        held = holders.Holder(70_100_000_000, 4711, "python")
-        self.patch.setattr(holders, "_in_memory", lambda: iter([held]))
+        held = gpu_processes.GpuProcess(70_100_000_000, 4711, "python")
+        self.patch.setattr(gpu_processes, "_in_memory", lambda: iter([held]))
         return self.run("caption", "one.png", "--model", "demo", "--device", "cpu", *words)
 
     def no_picture(self, *names):

@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from tokenizers import Tokenizer
 
 import pgcli
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.engine.admission import Admission, corners
-from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.input_processor import InputProcessor, corners
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import ManifestError, UsageError
 from pgcli.model.config import read_config
 from pgcli.records import DecodedImage, Item
@@ -25,7 +25,7 @@ PICTURE = Path(__file__).parents[2] / "examples" / "images" / "one.png"
 
 @pytest.fixture(scope="module")
 def vocabulary():
-    return Vocabulary.from_folder(BUILTIN)
+    return Tokenizer.from_folder(BUILTIN)
 
 
 def pictured(region, *, width=200, height=100, prompts=("caption en",)):
@@ -59,22 +59,22 @@ class TestPrompts:
     def test_the_tokens_are_those_of_the_spelled_prompt(self, vocabulary):
         """As a model learns them: `caption en <loc....>` tokenised whole."""
         spelled = "caption en <loc0010><loc0020><loc1000><loc1023>"
-        whole = Tokenizer.from_file(str(BUILTIN / "tokenizer.json"))
+        whole = tokenizers.Tokenizer.from_file(str(BUILTIN / "tokenizer.json"))
         expected = whole.encode(spelled, add_special_tokens=False).ids
-        assert vocabulary.prompt("caption en", (10, 20, 1000, 1023))[1:-1] == expected
+        assert vocabulary.encode_prompt("caption en", (10, 20, 1000, 1023))[1:-1] == expected
 
     def test_typed_ones_before_them_stay_text(self, vocabulary):
-        ids = vocabulary.prompt("what is <loc0001>", (5, 6, 7, 8))
+        ids = vocabulary.encode_prompt("what is <loc0001>", (5, 6, 7, 8))
         found = [token for token in ids if token in vocabulary.locations]
         assert found == [vocabulary.locations[place] for place in (5, 6, 7, 8)]
 
     def test_an_empty_prompt_is_the_tokens_alone(self, vocabulary):
-        ids = vocabulary.prompt("", (5, 6, 7, 8))
+        ids = vocabulary.encode_prompt("", (5, 6, 7, 8))
         assert len(ids) == 6
 
     def admission(self, vocabulary):
         config = read_config(json.loads((BUILTIN / "config.json").read_text()))
-        return Admission(vocabulary, config, task="caption", max_new_tokens=9, model="demo")
+        return InputProcessor(vocabulary, config, task="caption", max_new_tokens=9, model="demo")
 
     def test_the_row_s_prompt_is_the_prompt_as_sent(self, vocabulary):
         picture = pictured((100, 25, 150, 75), prompts=("caption en", "ocr"))

@@ -17,7 +17,7 @@ from examples.demo_model.examples import eval_examples
 from examples.demo_model.render import render
 from examples.demo_model.scenes import EVAL_SEEDS, Scene
 from pgcli.checkpoints.find import BUILTIN, DEMO, find
-from pgcli.engine.loading import load
+from pgcli.engine.loader import load
 from pgcli.evaluation.metrics import exact_match
 from pgcli.images import ImageSpec
 from pgcli.images.pixels import TURNS

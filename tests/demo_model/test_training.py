@@ -18,7 +18,7 @@ from examples.demo_model.scenes import BACKGROUNDS, COLOURS, SHAPES, VALIDATION_
 from examples.demo_model.trainer import Phase, Trainer, exact_match_by_kind
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.save import save
-from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.packing import IGNORE_INDEX
@@ -30,14 +30,14 @@ PATCHES_PER_SIDE = RESOLUTION // PATCH
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     folder = tmp_path_factory.mktemp("tokenizer")
     tokenizer_into(folder)
-    return Vocabulary.from_folder(folder)
+    return Tokenizer.from_folder(folder)
 
 
 @pytest.fixture
-def model(vocabulary: Vocabulary) -> PaliGemma:
+def model(vocabulary: Tokenizer) -> PaliGemma:
     vision = VisionConfig(32, 2, 64, 2, PATCH, RESOLUTION)
     decoder = DecoderConfig(32, 2, 64, 2, 1, 16, vocabulary.size)
     model = PaliGemma(PaliGemmaConfig(vision, decoder, image_token=vocabulary.size - 1))
@@ -45,7 +45,7 @@ def model(vocabulary: Vocabulary) -> PaliGemma:
     return model
 
 
-def scene_dataset(vocabulary: Vocabulary, max_examples: int) -> SceneDataset:
+def scene_dataset(vocabulary: Tokenizer, max_examples: int) -> SceneDataset:
     return SceneDataset(
         vocabulary=vocabulary,
         eos=EOS,
@@ -58,7 +58,7 @@ def scene_dataset(vocabulary: Vocabulary, max_examples: int) -> SceneDataset:
     )
 
 
-def test_a_batch_follows_from_its_index(vocabulary: Vocabulary) -> None:
+def test_a_batch_follows_from_its_index(vocabulary: Tokenizer) -> None:
     one, same, other = (scene_dataset(vocabulary, 9)[index] for index in (3, 3, 4))
     assert torch.equal(one.pixels_BRRC, same.pixels_BRRC)
     assert all(torch.equal(a, b) for a, b in zip(one.row, same.row, strict=True))
@@ -66,13 +66,13 @@ def test_a_batch_follows_from_its_index(vocabulary: Vocabulary) -> None:
     assert not torch.equal(one.pixels_BRRC, other.pixels_BRRC)
 
 
-def test_shared_rows_start_with_a_caption_and_a_detection(vocabulary: Vocabulary) -> None:
+def test_shared_rows_start_with_a_caption_and_a_detection(vocabulary: Tokenizer) -> None:
     for kinds in scene_dataset(vocabulary, 9)[0].kinds:
         assert kinds[:2] == ("caption", "detect")
     assert {len(kinds) for kinds in scene_dataset(vocabulary, 1)[0].kinds} == {1}
 
 
-def test_short_answers_weigh_more_than_words_of_captions(vocabulary: Vocabulary) -> None:
+def test_short_answers_weigh_more_than_words_of_captions(vocabulary: Tokenizer) -> None:
     batch = scene_dataset(vocabulary, 9)[0]
     for row, kinds in enumerate(batch.kinds):
         for number, kind in enumerate(kinds, 1):
@@ -113,7 +113,7 @@ def test_the_learning_rate_rises_stays_and_falls() -> None:
     assert rates[100] == 0
 
 
-def trainer(vocabulary: Vocabulary, folder: Path) -> Trainer:
+def trainer(vocabulary: Tokenizer, folder: Path) -> Trainer:
     vision = VisionConfig(32, 2, 64, 2, PATCH, RESOLUTION)
     decoder = DecoderConfig(32, 2, 64, 2, 1, 16, vocabulary.size)
     model = PaliGemma(PaliGemmaConfig(vision, decoder, image_token=vocabulary.size - 1))
@@ -127,7 +127,7 @@ def trainer(vocabulary: Vocabulary, folder: Path) -> Trainer:
 
 
 def test_a_run_resumed_at_every_step_has_the_same_weights(
-    vocabulary: Vocabulary, tmp_path: Path
+    vocabulary: Tokenizer, tmp_path: Path
 ) -> None:
     options = {"workers": 0, "save_every": 100, "log_every": 1}
     unbroken = trainer(vocabulary, tmp_path / "unbroken")
@@ -163,7 +163,7 @@ def test_the_command_trains_resumes_and_saves_a_checkpoint(tmp_path: Path) -> No
     assert all(weight.isfinite().all() for weight in model.state_dict().values())
 
 
-def test_exact_match_counts_examples_with_every_token_right(vocabulary: Vocabulary) -> None:
+def test_exact_match_counts_examples_with_every_token_right(vocabulary: Tokenizer) -> None:
     batch = scene_dataset(vocabulary, 3)[0]
     targets = batch.row.target_T[batch.row.target_T != IGNORE_INDEX]
     logits = torch.nn.functional.one_hot(targets, vocabulary.size).float()
@@ -175,7 +175,7 @@ def test_exact_match_counts_examples_with_every_token_right(vocabulary: Vocabula
 
 
 def test_saved_models_load_here_and_in_transformers(
-    model: PaliGemma, vocabulary: Vocabulary, tmp_path: Path
+    model: PaliGemma, vocabulary: Tokenizer, tmp_path: Path
 ) -> None:
     from transformers import PaliGemmaForConditionalGeneration
 

@@ -14,9 +14,9 @@ from rich.console import Console
 from pgcli import doctor
 from pgcli.cli.app import main
 from pgcli.cli.commands import doctor as shown
+from pgcli.device import nvidia_driver
 from pgcli.doctor import accelerator, hub, machine, packages
 from pgcli.doctor.finding import bad, ok, warn
-from pgcli.engine import driver
 
 ROOT = Path(__file__).parents[2]
 SECRET = "hf_nobody_may_see_this"
@@ -148,8 +148,8 @@ class TestAccelerator:
     def test_the_driver_s_version_is_read_where_the_kernel_tells_it(self, monkeypatch, tmp_path):
         file = tmp_path / "version"
         file.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\n")
-        monkeypatch.setattr(driver, "DRIVER_FILE", file)
-        assert driver.nvidia_driver() == "535.129.03"
+        monkeypatch.setattr(nvidia_driver, "DRIVER_FILE", file)
+        assert nvidia_driver.nvidia_driver() == "535.129.03"
 
     def test_a_driver_and_a_wheel_for_the_cpu_only_do_not_fit(self):
         for version, index in (("580.65.06", "cu130"), ("535.1", "cu126"), ("470.1", "cu118")):

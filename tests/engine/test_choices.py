@@ -20,12 +20,12 @@ from examples.demo_model.scenes import EVAL_SEEDS, Scene
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine import choices as engine
-from pgcli.engine.admission import Admission
-from pgcli.engine.choices import Candidate, Scored, candidates, score
+from pgcli.engine.choices import Candidate, ChoiceOutput, candidates, score
 from pgcli.engine.generate import generate
-from pgcli.engine.growing import Limits
-from pgcli.engine.sampling import GREEDY
-from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.input_processor import InputProcessor
+from pgcli.engine.sampler import GREEDY
+from pgcli.engine.sequence import Limits
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.config import read_config
 from pgcli.model.paligemma import PaliGemma
@@ -59,11 +59,13 @@ def limits_of(model: PaliGemma) -> Limits:
     return Limits(1, stops, config.decoder.vocab_size - 2, config.image_token - 3)
 
 
-def sums_of(rows: Sequence[Scored]) -> list[list[float]]:
+def sums_of(rows: Sequence[ChoiceOutput]) -> list[list[float]]:
     return [row.sums for row in rows]
 
 
-def scored(model: PaliGemma, patch_BPD: Tensor, order: Sequence[int] = range(4)) -> list[Scored]:
+def scored(
+    model: PaliGemma, patch_BPD: Tensor, order: Sequence[int] = range(4)
+) -> list[ChoiceOutput]:
     """The rows of these numbers, in this order."""
     prompts, some = [PROMPTS[n] for n in order], [CHOICES[n] for n in order]
     return score(model, patch_BPD[list(order)], prompts, some, limits_of(model))
@@ -191,24 +193,24 @@ def test_hundreds_of_candidates_are_read_in_a_few_passes_behind_one_prefix(
 
 def test_probabilities_are_a_softmax_of_the_sums() -> None:
     some = [spelled(3), spelled(4, 5), spelled(6), spelled(7)]
-    row = Scored(some, [math.log(0.02), math.log(0.06), -1e5, math.log(0.12)])
+    row = ChoiceOutput(some, [math.log(0.02), math.log(0.06), -1e5, math.log(0.12)])
     assert [choice.probability for choice in row.choices] == pytest.approx([0.1, 0.3, 0, 0.6])
     assert [choice.logprob for choice in row.choices] == row.sums
     assert row.best == 3
 
 
 def test_probabilities_sum_to_1_however_unlikely_all_are() -> None:
-    row = Scored([spelled(n) for n in range(3)], [-9000.0, -9000.5, -12000.0])
+    row = ChoiceOutput([spelled(n) for n in range(3)], [-9000.0, -9000.5, -12000.0])
     assert sum(choice.probability for choice in row.choices) == pytest.approx(1)
 
 
 def test_of_equals_the_first_is_chosen() -> None:
-    row = Scored([spelled(n) for n in range(4)], [-3.0, -2.0, -2.0, -2.0])
+    row = ChoiceOutput([spelled(n) for n in range(4)], [-3.0, -2.0, -2.0, -2.0])
     assert row.best == 1
 
 
 def test_logprob_is_the_mean_over_the_best_ones_tokens_and_its_stop_token() -> None:
-    row = Scored([spelled(3), spelled(4, 5, 6)], [-9.0, -8.0])
+    row = ChoiceOutput([spelled(3), spelled(4, 5, 6)], [-9.0, -8.0])
     assert row.logprob == -2
 
 
@@ -216,21 +218,21 @@ def test_logprob_is_the_mean_over_the_best_ones_tokens_and_its_stop_token() -> N
 
 
 @pytest.fixture(scope="module")
-def vocabulary() -> Vocabulary:
-    return Vocabulary.from_folder(BUILTIN)
+def vocabulary() -> Tokenizer:
+    return Tokenizer.from_folder(BUILTIN)
 
 
-def test_candidates_are_text_whatever_they_spell(vocabulary: Vocabulary) -> None:
+def test_candidates_are_text_whatever_they_spell(vocabulary: Tokenizer) -> None:
     texts = ["  yes ", "<loc0001>", "<eos>", "two words"]
     found = candidates(texts, vocabulary)
     assert [one.text for one in found] == ["yes", "<loc0001>", "<eos>", "two words"]
     special = {*vocabulary.locations, vocabulary.id("<eos>")}
     assert not any(special & set(one.ids) for one in found)
-    assert found[0].ids == tuple(vocabulary.answer("yes"))
+    assert found[0].ids == tuple(vocabulary.encode_answer("yes"))
 
 
 @torch.inference_mode()
-def test_the_built_in_model_chooses_what_it_would_have_said(vocabulary: Vocabulary) -> None:
+def test_the_built_in_model_chooses_what_it_would_have_said(vocabulary: Tokenizer) -> None:
     """Its own answer gets the score it had when it was generated, and no other a better one."""
     demo = weights.load(BUILTIN, files.config(BUILTIN), dtype=torch.float32)
     size, image = vocabulary.size, demo.config.image_token
@@ -241,7 +243,7 @@ def test_the_built_in_model_chooses_what_it_would_have_said(vocabulary: Vocabula
         scene = Scene.from_seed(seed)
         patch_BPD = seen(demo, scene)
         asked = [one.prefix for one in eval_examples(scene) if one.suffix in ("yes", "no")]
-        prompts = [vocabulary.prompt(prefix) for prefix in asked]
+        prompts = [vocabulary.encode_prompt(prefix) for prefix in asked]
         patch_BPD = patch_BPD.expand(len(asked), -1, -1)
         free = generate(demo, patch_BPD, prompts, asked, limits, GREEDY)
         picked = score(demo, patch_BPD, prompts, [both] * len(asked), limits)
@@ -304,15 +306,15 @@ def test_a_row_with_choices_has_scores_and_no_generated_token(tiny: Path) -> Non
         list(engine.ask(shape, "what?", max_new_tokens=100_000))
 
 
-def test_there_is_room_for_the_longest_candidate_and_its_stop_token(vocabulary: Vocabulary) -> None:
+def test_there_is_room_for_the_longest_candidate_and_its_stop_token(vocabulary: Tokenizer) -> None:
     config = read_config(json.loads((BUILTIN / "config.json").read_text()))
     item = Item(0, "a", "a", prompts=("what is this?", "what?"), choices=("no", "a red circle"))
     picture = DecodedImage(item, 9, 9, None, 0.0)
-    needed = config.image_tokens + len(vocabulary.prompt("what is this?"))
-    needed += len(vocabulary.answer("a red circle")) + 1
+    needed = config.image_tokens + len(vocabulary.encode_prompt("what is this?"))
+    needed += len(vocabulary.encode_answer("a red circle")) + 1
     for positions, refusals in ((needed, 0), (needed - 1, 1)):
         decoder = replace(config.decoder, max_positions=positions)
-        admission = Admission(
+        admission = InputProcessor(
             vocabulary,
             replace(config, decoder=decoder),
             task="ask",
@@ -326,9 +328,9 @@ def test_there_is_room_for_the_longest_candidate_and_its_stop_token(vocabulary: 
         )
 
 
-def test_each_picture_has_its_own_candidates(vocabulary: Vocabulary) -> None:
+def test_each_picture_has_its_own_candidates(vocabulary: Tokenizer) -> None:
     config = read_config(json.loads((BUILTIN / "config.json").read_text()))
-    admission = Admission(vocabulary, config, task="ask", max_new_tokens=4, model="m")
+    admission = InputProcessor(vocabulary, config, task="ask", max_new_tokens=4, model="m")
     for choices in (("yes", "no"), ("yes", "no"), ("cat", "dog", "cow")):
         item = Item(0, "a", "a", prompts=("which?",), choices=choices)
         ((request,), _) = admission.admit(0, DecodedImage(item, 9, 9, None, 0.0))

@@ -16,9 +16,9 @@ from torch import Tensor
 from pgcli.checkpoints import files, weights
 from pgcli.engine import generate as engine
 from pgcli.engine.generate import generate
-from pgcli.engine.growing import Growing, Limits
-from pgcli.engine.sampling import GREEDY, Sampling
-from pgcli.engine.tokens import left_pad
+from pgcli.engine.sampler import GREEDY, Sampling
+from pgcli.engine.sequence import Growing, Limits
+from pgcli.engine.tokenizer import left_pad
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma, make_masks
 from tests.support.clock import Clock

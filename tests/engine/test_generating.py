@@ -13,7 +13,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import engine as engines
 from pgcli.engine.engine import Engine
 from pgcli.engine.generate import Running
-from pgcli.engine.loading import load
+from pgcli.engine.loader import load
 from pgcli.engine.trial import Trial
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import DecodedImage, Item
@@ -26,7 +26,7 @@ def loaded(tiny: Path) -> Engine:
 
 
 def sized(loaded: Engine, batch_size: int) -> Engine:
-    kept = (loaded.model, loaded.vocabulary, loaded._preprocessing)
+    kept = (loaded.model, loaded.tokenizer, loaded._preprocessing)
     return Engine(*kept, label="tiny", batch_size=batch_size)
 
 

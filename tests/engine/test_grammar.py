@@ -16,11 +16,11 @@ from examples.demo_model.scenes import EVAL_SEEDS, Scene
 from pgcli import parsing
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.engine.generate import choose, generate
+from pgcli.engine.generate import generate, select_tokens
 from pgcli.engine.grammar import START, Grammar
-from pgcli.engine.growing import Growing, Limits
-from pgcli.engine.sampling import GREEDY, Sampling
-from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.sampler import GREEDY, Sampling
+from pgcli.engine.sequence import Growing, Limits
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
 from tests.support.drawn import seen
@@ -35,8 +35,8 @@ LOCATION = re.compile(r"<loc(\d{4})>")
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tiny: Path) -> Vocabulary:
-    return Vocabulary.from_folder(tiny)
+def vocabulary(tiny: Path) -> Tokenizer:
+    return Tokenizer.from_folder(tiny)
 
 
 @pytest.fixture(scope="module")
@@ -45,21 +45,21 @@ def model(tiny: Path) -> PaliGemma:
 
 
 @pytest.fixture(scope="module")
-def grammar(vocabulary: Vocabulary) -> Grammar:
+def grammar(vocabulary: Tokenizer) -> Grammar:
     return Grammar(vocabulary, OBJECTS, {STOP})
 
 
-def limits_of(vocabulary: Vocabulary, most: int, *stops: int) -> Limits:
+def limits_of(vocabulary: Tokenizer, most: int, *stops: int) -> Limits:
     image = vocabulary.id("<image>")
     return Limits(most, frozenset(stops or (STOP,)), vocabulary.size, image)
 
 
-def is_well_formed(vocabulary: Vocabulary, tokens: list[int], objects: tuple[str, ...]) -> bool:
+def is_well_formed(vocabulary: Tokenizer, tokens: list[int], objects: tuple[str, ...]) -> bool:
     """Read with none of the grammar's code: by its text, by its tokens, and by its boxes."""
     if not tokens or tokens[-1] != STOP:
         return False
     words = tokens[:-1]
-    pieces = vocabulary.pieces(words, [1.0] * len(words))
+    pieces = vocabulary.decode(words, [1.0] * len(words))
     text = "".join(piece.text for piece in pieces)
     found = text.split(" ; ") if text else []
     for one in found:
@@ -70,7 +70,7 @@ def is_well_formed(vocabulary: Vocabulary, tokens: list[int], objects: tuple[str
         if top >= bottom or left >= right:
             return False
     whole = len(parsing.boxes(pieces, width=640, height=480)) == len(found)
-    return whole and vocabulary.answer(text) == words
+    return whole and vocabulary.encode_answer(text) == words
 
 
 # --- nothing malformed can be said
@@ -78,7 +78,7 @@ def is_well_formed(vocabulary: Vocabulary, tokens: list[int], objects: tuple[str
 
 @pytest.mark.parametrize("temperature", [0, 0.3, 1, 4, 1e6])
 def test_random_weights_say_nothing_malformed_at_any_limit(
-    model: PaliGemma, vocabulary: Vocabulary, grammar: Grammar, temperature: float
+    model: PaliGemma, vocabulary: Tokenizer, grammar: Grammar, temperature: float
 ) -> None:
     """Without the grammar hardly an answer of theirs is well-formed."""
     patch_BPD = normal(4, PATCHES, model.config.decoder.width)
@@ -97,7 +97,7 @@ def test_random_weights_say_nothing_malformed_at_any_limit(
 
 
 def test_every_walk_through_the_grammar_is_a_well_formed_answer_within_its_limit(
-    vocabulary: Vocabulary, grammar: Grammar
+    vocabulary: Tokenizer, grammar: Grammar
 ) -> None:
     lengths = set()
     for seed in range(400):
@@ -150,9 +150,9 @@ def allows(grammar: Grammar, tokens: list[int], left: int) -> bool:
     ],
 )
 def test_whatever_is_well_formed_may_be_said(
-    vocabulary: Vocabulary, grammar: Grammar, text: str
+    vocabulary: Tokenizer, grammar: Grammar, text: str
 ) -> None:
-    tokens = [*vocabulary.answer(text), STOP]
+    tokens = [*vocabulary.encode_answer(text), STOP]
     assert is_well_formed(vocabulary, tokens, OBJECTS)
     assert allows(grammar, tokens, 100)
 
@@ -180,29 +180,29 @@ def test_whatever_is_well_formed_may_be_said(
         "<loc0001><loc0002><loc0003><loc0004> red<seg001>",
     ],
 )
-def test_nothing_else_may_be_said(vocabulary: Vocabulary, grammar: Grammar, text: str) -> None:
-    assert not allows(grammar, [*vocabulary.answer(text), STOP], 100)
+def test_nothing_else_may_be_said(vocabulary: Tokenizer, grammar: Grammar, text: str) -> None:
+    assert not allows(grammar, [*vocabulary.encode_answer(text), STOP], 100)
 
 
-def test_a_name_that_spells_a_token_is_a_label_of_plain_text(vocabulary: Vocabulary) -> None:
+def test_a_name_that_spells_a_token_is_a_label_of_plain_text(vocabulary: Tokenizer) -> None:
     name = "<loc0007><eos>"
     grammar = Grammar(vocabulary, [name], {STOP})
-    tokens = [*vocabulary.answer("<loc0001><loc0002><loc0003><loc0004>")]
-    tokens += vocabulary.text(f" {name}")
+    tokens = [*vocabulary.encode_answer("<loc0001><loc0002><loc0003><loc0004>")]
+    tokens += vocabulary.encode_text(f" {name}")
     assert allows(grammar, [*tokens, STOP], 100)
-    boxes = parsing.boxes(vocabulary.pieces(tokens, [1.0] * len(tokens)), width=9, height=9)
+    boxes = parsing.boxes(vocabulary.decode(tokens, [1.0] * len(tokens)), width=9, height=9)
     assert [box.label for box in boxes] == [name]
 
 
 # --- the limit
 
 
-def longest_object(vocabulary: Vocabulary) -> int:
+def longest_object(vocabulary: Tokenizer) -> int:
     """Its tokens, with the stop token after it."""
-    return 4 + max(len(vocabulary.text(f" {name}")) for name in OBJECTS) + 1
+    return 4 + max(len(vocabulary.encode_text(f" {name}")) for name in OBJECTS) + 1
 
 
-def test_an_object_is_begun_only_where_it_fits_with_any_label(vocabulary: Vocabulary) -> None:
+def test_an_object_is_begun_only_where_it_fits_with_any_label(vocabulary: Tokenizer) -> None:
     """Four corners, the longest label, the stop token: one less leaves the empty answer only."""
     grammar = Grammar(vocabulary, OBJECTS, {STOP})
     fits = longest_object(vocabulary)
@@ -213,13 +213,13 @@ def test_an_object_is_begun_only_where_it_fits_with_any_label(vocabulary: Vocabu
 
 
 def test_the_limit_has_no_say_in_what_a_thing_is_called(
-    vocabulary: Vocabulary, grammar: Grammar
+    vocabulary: Tokenizer, grammar: Grammar
 ) -> None:
     """Wherever an object may be begun, each of the labels may end it."""
-    corners = vocabulary.answer("<loc0001><loc0002><loc0003><loc0004>")
-    before = vocabulary.answer("<loc0001><loc0002><loc0003><loc0004> cat ; ")
+    corners = vocabulary.encode_answer("<loc0001><loc0002><loc0003><loc0004>")
+    before = vocabulary.encode_answer("<loc0001><loc0002><loc0003><loc0004> cat ; ")
     for name in OBJECTS:
-        whole = [*corners, *vocabulary.text(f" {name}"), STOP]
+        whole = [*corners, *vocabulary.encode_text(f" {name}"), STOP]
         for most in range(1, 60):
             begins = allows(grammar, corners[:1], most)
             assert allows(grammar, whole, most) == begins
@@ -227,23 +227,23 @@ def test_the_limit_has_no_say_in_what_a_thing_is_called(
             assert allows(grammar, [*before, *whole], most) == begins
 
 
-def test_each_row_is_bound_by_its_own_tokens(vocabulary: Vocabulary, grammar: Grammar) -> None:
+def test_each_row_is_bound_by_its_own_tokens(vocabulary: Tokenizer, grammar: Grammar) -> None:
     """Rows side by side of which one has just begun, one must end, one is within a box."""
     limits = limits_of(vocabulary, 20)
     rows = [Growing(Random(n)) for n in range(3)]
     rows[1].tokens = [STOP] * 18
-    rows[2].tokens = vocabulary.answer("<loc0009><loc0007>")
+    rows[2].tokens = vocabulary.encode_answer("<loc0009><loc0007>")
     for token in rows[2].tokens:
         rows[2].state = grammar.after(rows[2].state, token)
     logits_BV = torch.zeros(3, vocabulary.size)
     logits_BV[:, vocabulary.locations[8]] = 9
     logits_BV[:, vocabulary.locations[12]] = 8
-    token_B, _ = choose(logits_BV, rows, limits, GREEDY, grammar)
+    token_B, _ = select_tokens(logits_BV, rows, limits, GREEDY, grammar)
     assert token_B.tolist() == [vocabulary.locations[8], STOP, vocabulary.locations[12]]
 
 
 def test_an_answer_that_the_limit_ended_says_so(
-    model: PaliGemma, vocabulary: Vocabulary, grammar: Grammar
+    model: PaliGemma, vocabulary: Tokenizer, grammar: Grammar
 ) -> None:
     """It has its stop token all the same, and only whole boxes; a free end is `stop`."""
     patch_BPD = normal(4, PATCHES, model.config.decoder.width)
@@ -265,9 +265,9 @@ def test_an_answer_that_the_limit_ended_says_so(
 # --- stop tokens
 
 
-def test_any_of_several_stop_tokens_ends_an_answer(vocabulary: Vocabulary) -> None:
+def test_any_of_several_stop_tokens_ends_an_answer(vocabulary: Tokenizer) -> None:
     grammar = Grammar(vocabulary, OBJECTS, {STOP, OTHER_STOP, vocabulary.size + 3})
-    label = vocabulary.answer("<loc0001><loc0002><loc0003><loc0004> cat")
+    label = vocabulary.encode_answer("<loc0001><loc0002><loc0003><loc0004> cat")
     for tokens in ([], label):
         state = START
         for token in tokens:
@@ -277,7 +277,7 @@ def test_any_of_several_stop_tokens_ends_an_answer(vocabulary: Vocabulary) -> No
     assert max(grammar.token_A.tolist()) < vocabulary.size
 
 
-def test_a_checkpoint_without_a_stop_token_of_its_own_is_refused(vocabulary: Vocabulary) -> None:
+def test_a_checkpoint_without_a_stop_token_of_its_own_is_refused(vocabulary: Tokenizer) -> None:
     with pytest.raises(InvalidCheckpoint, match="eos_token_id"):
         Grammar(vocabulary, OBJECTS, {vocabulary.size})
 
@@ -285,26 +285,26 @@ def test_a_checkpoint_without_a_stop_token_of_its_own_is_refused(vocabulary: Voc
 # --- what the model thought of it
 
 
-def scores(vocabulary: Vocabulary, rows: int) -> Tensor:
+def scores(vocabulary: Tokenizer, rows: int) -> Tensor:
     return normal(rows, vocabulary.size + 5, dtype=torch.float32) * 3
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(2, top_p=0.9, top_k=40)])
 def test_logprobs_are_the_models_own_before_the_grammar(
-    vocabulary: Vocabulary, grammar: Grammar, sampling: Sampling
+    vocabulary: Tokenizer, grammar: Grammar, sampling: Sampling
 ) -> None:
     limits = limits_of(vocabulary, 50)
     logits_BV = scores(vocabulary, 6)
     own = logits_BV[:, : vocabulary.size].clone()
     own[:, limits.image_token] = -torch.inf
     rows = [Growing(Random(n)) for n in range(6)]
-    token_B, logprob_B = choose(logits_BV, rows, limits, sampling, grammar)
+    token_B, logprob_B = select_tokens(logits_BV, rows, limits, sampling, grammar)
     assert all(token in (STOP, *vocabulary.locations) for token in token_B.tolist())
     expected = own.log_softmax(-1).gather(1, token_B[:, None])[:, 0]
     torch.testing.assert_close(logprob_B, expected, rtol=0, atol=1e-5)
 
 
-def test_greedy_takes_the_best_of_what_is_allowed(vocabulary: Vocabulary, grammar: Grammar) -> None:
+def test_greedy_takes_the_best_of_what_is_allowed(vocabulary: Tokenizer, grammar: Grammar) -> None:
     limits = limits_of(vocabulary, 50)
     logits_BV = scores(vocabulary, 20)
     first, last = vocabulary.locations[0], vocabulary.locations[-1]
@@ -313,11 +313,11 @@ def test_greedy_takes_the_best_of_what_is_allowed(vocabulary: Vocabulary, gramma
         best = max([STOP, *range(first, last)], key=logits_V.tolist().__getitem__)
         expected.append(best)
     rows = [Growing(Random(n)) for n in range(20)]
-    assert choose(logits_BV, rows, limits, GREEDY, grammar)[0].tolist() == expected
+    assert select_tokens(logits_BV, rows, limits, GREEDY, grammar)[0].tolist() == expected
 
 
 def test_temperature_and_filters_work_on_what_is_allowed(
-    vocabulary: Vocabulary, grammar: Grammar
+    vocabulary: Tokenizer, grammar: Grammar
 ) -> None:
     """The two best of all are no locations; the two best that may be said share all draws."""
     limits = limits_of(vocabulary, 50)
@@ -328,7 +328,7 @@ def test_temperature_and_filters_work_on_what_is_allowed(
     rows = [Growing(Random(n)) for n in range(4000)]
     logits_BV = logits_V.expand(4000, -1).clone()
     for sampling in (Sampling(1, top_k=2), Sampling(1, top_p=0.9)):
-        token_B, _ = choose(logits_BV, rows, limits, sampling, grammar)
+        token_B, _ = select_tokens(logits_BV, rows, limits, sampling, grammar)
         assert set(token_B.tolist()) == {STOP, vocabulary.locations[5]}
         assert (token_B == STOP).float().mean().item() == pytest.approx(0.25, abs=0.03)
 
@@ -338,7 +338,7 @@ def test_temperature_and_filters_work_on_what_is_allowed(
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.5, top_p=0.95, seed=3)])
 def test_neighbours_are_invisible_with_the_grammar_too(
-    tiny: Path, vocabulary: Vocabulary, device: str, sampling: Sampling
+    tiny: Path, vocabulary: Tokenizer, device: str, sampling: Sampling
 ) -> None:
     model = weights.load(tiny, files.config(tiny), dtype=torch.float64, device=device)
     grammar = Grammar(vocabulary, OBJECTS, {STOP}, device=device)
@@ -374,7 +374,7 @@ def demo() -> PaliGemma:
 def test_the_built_in_models_answers_are_its_free_ones_where_those_are_well_formed(
     demo: PaliGemma,
 ) -> None:
-    vocabulary = Vocabulary.from_folder(BUILTIN)
+    vocabulary = Tokenizer.from_folder(BUILTIN)
     limits = limits_of(vocabulary, 64)
     compared = 0
     for seed in EVAL_SEEDS[:20]:
@@ -383,7 +383,7 @@ def test_the_built_in_models_answers_are_its_free_ones_where_those_are_well_form
         for prefix in (one.prefix for one in eval_examples(scene) if one.kind == "detect"):
             objects = tuple(prefix.removeprefix("detect ").split(" ; "))
             grammar = Grammar(vocabulary, objects, {STOP})
-            prompts = [vocabulary.prompt(prefix)]
+            prompts = [vocabulary.encode_prompt(prefix)]
             (free,) = generate(demo, patch_BPD, prompts, ["a"], limits, GREEDY)
             (bound,) = generate(demo, patch_BPD, prompts, ["a"], limits, GREEDY, grammar)
             assert is_well_formed(vocabulary, bound.tokens, objects)

@@ -11,11 +11,11 @@ import torch
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import engine as engines
-from pgcli.engine import features as module
+from pgcli.engine import image_cache as module
 from pgcli.engine.batches import Request
 from pgcli.engine.engine import Engine
-from pgcli.engine.features import Features, Reuse
-from pgcli.engine.loading import load
+from pgcli.engine.image_cache import ImageFeatureCache, Reuse
+from pgcli.engine.loader import load
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.tasks import Question
 from tests.support.tiny import PATCHES, RESOLUTION
@@ -43,7 +43,7 @@ def asked(engine: Engine, count: int = 6) -> list[tuple[int, Answer]]:
     return sorted(engine.ask(stream, QUESTION))
 
 
-class Watched(Features):
+class Watched(ImageFeatureCache):
     """Notes the most that it keeps, and itself."""
 
     def __init__(self, *given: object, **more: object):
@@ -60,12 +60,14 @@ class Watched(Features):
 def test_beyond_its_bound_a_picture_is_looked_at_again_and_answered_the_same(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setattr(engines, "Features", Watched)
+    monkeypatch.setattr(engines, "ImageFeatureCache", Watched)
     plain = asked(engine)
     assert (engine.reuse.prompts, engine.reuse.looks, engine.reuse.spared) == (18, 6, 12)
     assert Watched.last.most > room * BYTES
     monkeypatch.setattr(
-        engines, "Features", lambda *given: Watched(*given, most_bytes=(room + 1) * BYTES - 1)
+        engines,
+        "ImageFeatureCache",
+        lambda *given: Watched(*given, most_bytes=(room + 1) * BYTES - 1),
     )
     engine.reuse = Reuse()
     found = asked(engine)
@@ -80,7 +82,9 @@ def test_beyond_its_bound_a_picture_is_looked_at_again_and_answered_the_same(
 def test_nothing_is_kept_once_all_is_read(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     for most_bytes in (10**9, BYTES):
         monkeypatch.setattr(
-            engines, "Features", lambda *given, most=most_bytes: Watched(*given, most_bytes=most)
+            engines,
+            "ImageFeatureCache",
+            lambda *given, most=most_bytes: Watched(*given, most_bytes=most),
         )
         asked(engine)
         assert not Watched.last._kept
@@ -92,11 +96,11 @@ def request(number: int, picture: DecodedImage, shares: int) -> Request:
 
 
 @pytest.fixture
-def features(engine: Engine) -> Features:
-    return Features(engine.model, engine._preprocessing, Reuse(), most_bytes=2 * BYTES)
+def features(engine: Engine) -> ImageFeatureCache:
+    return ImageFeatureCache(engine.model, engine._preprocessing, Reuse(), most_bytes=2 * BYTES)
 
 
-def look(features: Features, group: Sequence[Request]) -> int:
+def look(features: ImageFeatureCache, group: Sequence[Request]) -> int:
     """How many pictures the eye looked at for a group that is then read."""
     before = features._reuse.looks
     with torch.inference_mode():
@@ -105,20 +109,20 @@ def look(features: Features, group: Sequence[Request]) -> int:
     return features._reuse.looks - before
 
 
-def test_the_one_used_longest_ago_is_let_go(features: Features) -> None:
+def test_the_one_used_longest_ago_is_let_go(features: ImageFeatureCache) -> None:
     first, second, third = (request(n, picture, 9) for n, picture in enumerate(pictures(3)))
     assert [look(features, [one]) for one in (first, second, first, third)] == [1, 1, 0, 1]
     assert [look(features, [one]) for one in (first, third, second)] == [0, 0, 1]
 
 
-def test_a_picture_with_one_prompt_takes_no_room(features: Features) -> None:
+def test_a_picture_with_one_prompt_takes_no_room(features: ImageFeatureCache) -> None:
     shared, *alone = (request(n, p, 1 if n else 2) for n, p in enumerate(pictures(6)))
     assert look(features, [shared]) == 1
     assert look(features, alone) == 5
     assert look(features, [shared]) == 0
 
 
-def test_what_was_not_read_can_be_asked_for_again(features: Features) -> None:
+def test_what_was_not_read_can_be_asked_for_again(features: ImageFeatureCache) -> None:
     """A picture's only prompt and its last one too: memory may have run out after the eye."""
     alone, twice = (request(n, picture, n + 1) for n, picture in enumerate(pictures(2)))
     group = [alone, twice, twice]
@@ -135,7 +139,7 @@ def test_what_was_not_read_can_be_asked_for_again(features: Features) -> None:
 
 
 def test_the_eyes_time_is_that_of_all_its_looks_wherever_rows_start_over(
-    features: Features, monkeypatch: pytest.MonkeyPatch
+    features: ImageFeatureCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Clock:
         def __init__(self, device: torch.device):
@@ -165,7 +169,7 @@ def test_the_eyes_time_is_that_of_all_its_looks_wherever_rows_start_over(
     assert sum(shares) == pytest.approx(10 * passes.get(features._reuse.looks, 0))
 
 
-def test_a_view_does_not_keep_the_whole_batch(features: Features) -> None:
+def test_a_view_does_not_keep_the_whole_batch(features: ImageFeatureCache) -> None:
     group = [request(n, picture, 2) for n, picture in enumerate(pictures(2))]
     look(features, group)
     kept = [patch_PD.untyped_storage().nbytes() for patch_PD in features._kept.values()]

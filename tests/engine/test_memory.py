@@ -15,10 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from pgcli.checkpoints import files
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine import loading, room
-from pgcli.engine.exhaustion import memory_named
+from pgcli.engine import loader, room
 from pgcli.engine.generate import generate
-from pgcli.engine.growing import Limits
 from pgcli.engine.memory import (
     BLOCK_BYTES,
     LARGE_PARAMETERS,
@@ -33,7 +31,9 @@ from pgcli.engine.memory import (
     parameters,
     row_bytes,
 )
-from pgcli.engine.sampling import GREEDY
+from pgcli.engine.oom import memory_named
+from pgcli.engine.sampler import GREEDY
+from pgcli.engine.sequence import Limits
 from pgcli.errors import NoUsableDevice
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
@@ -152,8 +152,8 @@ MEASURE = """
 import gc, re, sys, torch
 from pathlib import Path
 from pgcli.engine.generate import generate
-from pgcli.engine.growing import Limits
-from pgcli.engine.sampling import GREEDY
+from pgcli.engine.sequence import Limits
+from pgcli.engine.sampler import GREEDY
 from pgcli.engine.memory import TEXT_SLOTS, needed_bytes
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
@@ -244,9 +244,9 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(
     free = parameters(files.config(tiny)) * numbers
     read = []
     monkeypatch.setattr(room, "free_bytes", lambda device: free)
-    monkeypatch.setattr(loading.weights, "load", lambda *_, **__: read.append(1) or 1 / 0)
+    monkeypatch.setattr(loader.weights, "load", lambda *_, **__: read.append(1) or 1 / 0)
     with pytest.raises(ZeroDivisionError if fits else NoUsableDevice):
-        loading.load(Checkpoint("m", tiny), device="cpu", dtype=dtype, batch_size=1)
+        loader.load(Checkpoint("m", tiny), device="cpu", dtype=dtype, batch_size=1)
     assert bool(read) == fits
 
 

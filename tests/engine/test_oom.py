@@ -22,16 +22,16 @@ from pgcli import tasks
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.app import main
 from pgcli.engine import engine as engines
-from pgcli.engine import generate, generating, rows
+from pgcli.engine import generate, generating, output
+from pgcli.engine.batch_limits import GOOD_GROUPS, HOPELESS, BatchLimits, Limit, run_in_chunks
 from pgcli.engine.engine import Engine
-from pgcli.engine.exhaustion import attempt, is_exhaustion
-from pgcli.engine.features import Features
-from pgcli.engine.halving import GOOD_GROUPS, HOPELESS, Cap, Headroom, in_halves
-from pgcli.engine.loading import load
-from pgcli.engine.sampling import GREEDY, Sampling
+from pgcli.engine.image_cache import ImageFeatureCache
+from pgcli.engine.loader import load
+from pgcli.engine.oom import catch_oom, is_oom
+from pgcli.engine.sampler import GREEDY, Sampling
 from pgcli.engine.trial import Trial
 from pgcli.errors import NoUsableDevice
-from pgcli.model.cache import Cache
+from pgcli.model.kv_cache import Cache
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.places import Places
 from pgcli.records import Answer, DecodedImage, Item
@@ -103,7 +103,7 @@ def loaded(tiny: Path) -> Engine:
 @pytest.fixture(autouse=True)
 def small_heap(monkeypatch: pytest.MonkeyPatch) -> None:
     """What other libraries keep alive is not searched for each failure: it takes a tenth second."""
-    monkeypatch.setattr("pgcli.engine.exhaustion.gc.collect", lambda: 0)
+    monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
 
 
 def fresh(loaded: Engine, batch_size: int = 8) -> Engine:
@@ -112,7 +112,7 @@ def fresh(loaded: Engine, batch_size: int = 8) -> Engine:
     stops = tuple(range(1, model.config.decoder.vocab_size, 6))
     model.config = replace(model.config, stop_tokens=stops)
     return Engine(
-        model, loaded.vocabulary, loaded._preprocessing, label="tiny", batch_size=batch_size
+        model, loaded.tokenizer, loaded._preprocessing, label="tiny", batch_size=batch_size
     )
 
 
@@ -238,7 +238,7 @@ def test_nor_where_it_runs_out_among_the_rows_that_are_seated(
     assert calls.count(1) > 8
 
 
-@pytest.mark.parametrize("where", ["choose", "sample"])
+@pytest.mark.parametrize("where", ["select_tokens", "sample"])
 def test_nor_where_it_runs_out_after_a_token_was_drawn(
     loaded: Engine, unhindered: Any, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -304,7 +304,7 @@ def test_candidates_are_scored_for_fewer_rows_at_once(
                     sums = [choice.logprob for choice in other.choices or ()]
                     assert [c.logprob for c in mine.choices or ()] == pytest.approx(sums, abs=1e-4)
                 assert memory.asked.count(8) == 1, "what failed once is not tried again"
-                assert engine.headroom.scored.now <= size
+                assert engine.batch_limits.scored.now <= size
 
 
 # --- what is learnt of it
@@ -321,7 +321,7 @@ def test_what_was_learnt_holds_for_later_questions(
     list(engine.ask(stream(), QUESTIONS["free"]))
     assert memory.failures == failures == 2
     what = {"prefill": "read together", "step": "rows at once"}[site]
-    assert engine.headroom.told() == f"2 {what} instead of 8"
+    assert engine.batch_limits.summary() == f"2 {what} instead of 8"
 
 
 def test_rows_beside_which_one_finds_no_memory_become_fewer_and_groups_do_not(
@@ -331,10 +331,10 @@ def test_rows_beside_which_one_finds_no_memory_become_fewer_and_groups_do_not(
     memory, engine = Memory(monkeypatch, "seat", 4), fresh(loaded)
     list(engine.ask(stream(), QUESTIONS["free"]))
     assert memory.failures
-    assert engine.headroom.at_once.now <= 4
-    assert engine.headroom.read.now > 2
-    assert "rows at once" in engine.headroom.told()
-    assert "read" not in engine.headroom.told()
+    assert engine.batch_limits.at_once.now <= 4
+    assert engine.batch_limits.read.now > 2
+    assert "rows at once" in engine.batch_limits.summary()
+    assert "read" not in engine.batch_limits.summary()
 
 
 @pytest.mark.parametrize("site", ["prefill", "step"])
@@ -343,27 +343,27 @@ def test_what_one_process_learnt_another_need_not_learn_again(
 ) -> None:
     memory, engine = Memory(monkeypatch, site, 3), fresh(loaded)
     expected = list(engine.ask(stream(), QUESTIONS["free"]))
-    known = json.loads(json.dumps(engine.headroom.known()))
+    known = json.loads(json.dumps(engine.batch_limits.state_dict()))
     failures, another = memory.failures, fresh(loaded)
     assert failures > 0
-    another.headroom.recall(known)
+    another.batch_limits.load_state_dict(known)
     answers = list(another.ask(stream(), QUESTIONS["free"]))
     assert {place for place, _ in answers} == {place for place, _ in expected}
     assert memory.failures == failures
-    assert another.headroom.told() == "", "nothing shrank in this one"
-    assert another.headroom.known() == known
+    assert another.batch_limits.summary() == "", "nothing shrank in this one"
+    assert another.batch_limits.state_dict() == known
 
 
 def test_who_never_ran_out_has_nothing_to_hand_on() -> None:
-    assert Headroom().known() == {}
-    headroom = Headroom()
-    headroom.recall({})
+    assert BatchLimits().known() == {}
+    headroom = BatchLimits()
+    headroom.load_state_dict({})
     assert headroom.at_once.now == sys.maxsize
 
 
 class TestCap:
     def test_it_is_no_limit_till_memory_runs_out_and_then_half_of_what_failed(self) -> None:
-        cap = Cap()
+        cap = Limit()
         for _ in range(200):
             cap.went_well(10**6)
         assert cap.now > 10**6
@@ -373,13 +373,13 @@ class TestCap:
         assert cap.now == 1
 
     def test_what_fails_while_more_wind_down_does_not_raise_it(self) -> None:
-        cap = Cap()
+        cap = Limit()
         cap.failed(8)
         cap.failed(30)
         assert cap.now == 4
 
     def test_it_is_raised_by_a_quarter_after_so_many_good_groups_of_its_size(self) -> None:
-        cap = Cap()
+        cap = Limit()
         cap.failed(20)
         for _ in range(GOOD_GROUPS - 1):
             cap.went_well(10)
@@ -390,7 +390,7 @@ class TestCap:
         assert cap.least == 10
 
     def test_a_failure_begins_the_count_anew(self) -> None:
-        cap = Cap()
+        cap = Limit()
         cap.failed(20)
         for _ in range(GOOD_GROUPS - 1):
             cap.went_well(10)
@@ -400,7 +400,7 @@ class TestCap:
 
     @pytest.mark.parametrize("fits", [1, 2, 9, 31, 60])
     def test_it_settles_below_what_failed_twice(self, fits: int) -> None:
-        cap, failed = Cap(), []
+        cap, failed = Limit(), []
         for _ in range(400 * GOOD_GROUPS):
             rows = min(64, cap.now)
             if rows > fits:
@@ -432,7 +432,7 @@ def marked(monkeypatch: pytest.MonkeyPatch, site: str, marks: set[int]) -> None:
                 raise MemoryError
             return from_numpy(array)
 
-        monkeypatch.setattr("pgcli.engine.features.torch.from_numpy", exhausting)
+        monkeypatch.setattr("pgcli.engine.image_cache.torch.from_numpy", exhausting)
         return
     begun, step = generate.Running.begun, generate.Running.step
 
@@ -595,11 +595,13 @@ def test_nothing_is_kept_of_pictures_and_their_prompts_are_counted_once(
     assert not held[-1]._unread
 
 
-def noted_features(monkeypatch: pytest.MonkeyPatch) -> list[Features]:
+def noted_features(monkeypatch: pytest.MonkeyPatch) -> list[ImageFeatureCache]:
     """What the engine makes of them, in order."""
-    held: list[Features] = []
+    held: list[ImageFeatureCache] = []
     monkeypatch.setattr(
-        engines, "Features", lambda *given: held.append(Features(*given)) or held[-1]
+        engines,
+        "ImageFeatureCache",
+        lambda *given: held.append(ImageFeatureCache(*given)) or held[-1],
     )
     return held
 
@@ -610,7 +612,7 @@ def test_masks_that_find_no_memory_together_are_decoded_apart(
     question = tasks.segment(["a"], max_new_tokens=TOKENS)
     engine = fresh(loaded)
     expected = told(engine.ask(stream(5, ["segment a"]), question))
-    real, asked = rows.masks_of_rows, []
+    real, asked = output.masks_of_rows, []
 
     def exhausting(found: Iterable[Any], decoder: Any) -> Any:
         several = list(found)
@@ -619,7 +621,7 @@ def test_masks_that_find_no_memory_together_are_decoded_apart(
             raise MemoryError
         return real(several, decoder)
 
-    monkeypatch.setattr(rows, "masks_of_rows", exhausting)
+    monkeypatch.setattr(output, "masks_of_rows", exhausting)
     same(engine.ask(stream(5, ["segment a"]), question), expected)
     assert max(asked) > 1
 
@@ -629,7 +631,7 @@ def test_masks_that_find_no_memory_together_are_decoded_apart(
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_exhaustion_is_known_by_its_type_or_its_words(problem: Callable[[], Exception]) -> None:
-    assert is_exhaustion(problem())
+    assert is_oom(problem())
 
 
 @pytest.mark.parametrize("words", DEAD)
@@ -669,8 +671,8 @@ def test_the_tensors_of_a_failed_pass_are_free_when_the_next_is_tried() -> None:
             raise torch.OutOfMemoryError(str(large.sum()))
         return sum(one() is not None for one in alive)
 
-    assert attempt(work) is None
-    assert attempt(work) == 1, "the second's own and no other"
+    assert catch_oom(work) is None
+    assert catch_oom(work) == 1, "the second's own and no other"
 
 
 def test_the_places_of_rows_that_start_over_are_free_when_they_join(
@@ -710,7 +712,7 @@ def test_halves_make_of_each_thing_what_the_whole_would(things: list[int], fits:
             raise MemoryError
         return [-one for one in some]
 
-    assert list(in_halves(work, things, Cap())) == [(one, -one) for one in things]
+    assert list(run_in_chunks(work, things, Limit())) == [(one, -one) for one in things]
 
 
 def test_a_thing_alone_is_tried_again_after_what_can_be_let_go() -> None:
@@ -721,16 +723,16 @@ def test_a_thing_alone_is_tried_again_after_what_can_be_let_go() -> None:
             raise MemoryError
         return some
 
-    found = list(in_halves(work, "abc", Cap(), kept.clear))
+    found = list(run_in_chunks(work, "abc", Limit(), kept.clear))
     assert found == [("a", "a"), ("b", None), ("c", "c")]
 
 
 def test_an_engine_that_never_ran_out_has_nothing_to_tell() -> None:
-    headroom = Headroom()
-    assert headroom.told() == ""
+    headroom = BatchLimits()
+    assert headroom.summary() == ""
     headroom.at_once.failed(64)
     headroom.read.failed(7)
-    assert headroom.told() == "32 rows at once instead of 64, 3 read together instead of 7"
+    assert headroom.summary() == "32 rows at once instead of 64, 3 read together instead of 7"
 
 
 # --- what it cost
@@ -757,7 +759,7 @@ def test_the_rows_times_are_those_of_all_passes_also_of_those_that_were_for_noth
     loaded: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(generate, "Stopwatch", Clock)
-    monkeypatch.setattr("pgcli.engine.features.Stopwatch", Clock)
+    monkeypatch.setattr("pgcli.engine.image_cache.Stopwatch", Clock)
     monkeypatch.setattr(Clock, "measured", 0)
     steps = iter(range(1000))
     # the fourth step finds none, when some rows have ended and others have three tokens

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pgcli.engine import scores
-from pgcli.engine.scores import log_sum, sayable
+from pgcli.engine.scores import logsumexp, mask_invalid
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -13,7 +13,7 @@ def test_the_sum_of_parts_is_the_sum_of_all(monkeypatch, dtype, columns):
     monkeypatch.setattr(scores, "COLUMNS", columns)
     logits_BV = (torch.randn(5, 100, generator=torch.Generator().manual_seed(1)) * 9).to(dtype)
     logits_BV[1, :60] = -torch.inf  # whole parts that nobody can say
-    found = log_sum(logits_BV)
+    found = logsumexp(logits_BV)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, logits_BV.float().logsumexp(-1), rtol=1e-6, atol=1e-6)
 
@@ -25,15 +25,15 @@ def test_no_part_is_larger_than_it_says(monkeypatch):
     monkeypatch.setattr(
         torch.Tensor, "logsumexp", lambda x, *dims: (largest.append(x.shape), whole(x, *dims))[1]
     )
-    log_sum(torch.zeros(3, 100))
+    logsumexp(torch.zeros(3, 100))
     assert max(shape[1] for shape in largest if len(shape) == 2 and shape[0] == 3) == 16
 
 
 def test_what_nobody_can_say_is_left_out_where_it_stands():
     logits_BV = torch.zeros(2, 10)
-    found = sayable(logits_BV, 8, 3)
+    found = mask_invalid(logits_BV, 8, 3)
     assert found.shape == (2, 8)
     assert found.data_ptr() == logits_BV.data_ptr(), "not a copy"
     assert found[:, 3].isneginf().all()
     assert found.isneginf().sum() == 2
-    assert sayable(torch.zeros(2, 10), 8, 9).isfinite().all()
+    assert mask_invalid(torch.zeros(2, 10), 8, 9).isfinite().all()

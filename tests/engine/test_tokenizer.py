@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, processors
+from tokenizers import models, processors
 
 from examples.demo_model.build_tokenizer import assemble, learn_merges
-from pgcli.engine.tokens import Vocabulary, left_pad
+from pgcli.engine.tokenizer import Tokenizer, left_pad
 from pgcli.errors import InvalidCheckpoint
 from pgcli.records import Span
 
@@ -23,14 +24,14 @@ UNHURRIED = settings(deadline=None)  # a busy machine is no fault
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
+def tokenizer() -> tokenizers.Tokenizer:
     """One in Gemma's form that knows a few words."""
     return assemble(learn_merges(["caption en", "answer en how many red circles ; star"]))
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    return Vocabulary(tokenizer)
+def vocabulary(tokenizer: tokenizers.Tokenizer) -> Tokenizer:
+    return Tokenizer(tokenizer)
 
 
 # --- user text
@@ -42,9 +43,9 @@ FRAGMENTS += ["[", "\n", "\n\n", " ", "a", "red circle", "é", "🟥", "<unused3
 @UNHURRIED
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
 def test_any_text_is_spelled_and_never_commanded(
-    vocabulary: Vocabulary, tokenizer: Tokenizer, text: str
+    vocabulary: Tokenizer, tokenizer: tokenizers.Tokenizer, text: str
 ) -> None:
-    ids = vocabulary.text(text)
+    ids = vocabulary.encode_text(text)
     assert tokenizer.decode(ids, skip_special_tokens=False) == text
     newlines = range(NEWLINE, NEWLINE + 31)
     assert all(token >= NEWLINE + 31 or token in newlines for token in ids), "a control token"
@@ -52,68 +53,70 @@ def test_any_text_is_spelled_and_never_commanded(
     assert not forbidden & set(ids)
 
 
-def test_text_without_control_tokens_is_encoded_in_one_go(vocabulary: Vocabulary) -> None:
+def test_text_without_control_tokens_is_encoded_in_one_go(vocabulary: Tokenizer) -> None:
     for text in ("caption en", "a < b > c", "two  blanks\n\n\nand lines", "🟥 é"):
-        assert vocabulary.text(text) == vocabulary.answer(text)
+        assert vocabulary.encode_text(text) == vocabulary.encode_answer(text)
 
 
-def test_text_around_a_cut_is_encoded_as_it_is_without_the_cut(vocabulary: Vocabulary) -> None:
+def test_text_around_a_cut_is_encoded_as_it_is_without_the_cut(vocabulary: Tokenizer) -> None:
     """Only the spelled-out token is cut, within itself, and nothing of it joins what is beside."""
-    cut = vocabulary.text("<") + vocabulary.text("eos>")
-    assert vocabulary.text("red circle<eos> star") == [
-        *vocabulary.text("red circle"),
+    cut = vocabulary.encode_text("<") + vocabulary.encode_text("eos>")
+    assert vocabulary.encode_text("red circle<eos> star") == [
+        *vocabulary.encode_text("red circle"),
         *cut,
-        *vocabulary.text(" star"),
+        *vocabulary.encode_text(" star"),
     ]
 
 
-def test_an_answer_to_learn_has_its_places_as_tokens(vocabulary: Vocabulary) -> None:
+def test_an_answer_to_learn_has_its_places_as_tokens(vocabulary: Tokenizer) -> None:
     first, second = vocabulary.locations.start + 5, vocabulary.mask_codes.start + 127
-    ids = vocabulary.answer("<loc0005><seg127> star")
-    assert ids == [first, second, *vocabulary.text(" star")]
+    ids = vocabulary.encode_answer("<loc0005><seg127> star")
+    assert ids == [first, second, *vocabulary.encode_text(" star")]
 
 
 # --- an answer in pieces
 
 
-def test_an_answer_falls_into_places_codes_and_the_text_between(vocabulary: Vocabulary) -> None:
+def test_an_answer_falls_into_places_codes_and_the_text_between(vocabulary: Tokenizer) -> None:
     text = "<loc0000><loc0500><loc0700><loc1023> red circle ; <loc0001><seg003><seg127> star"
-    ids = vocabulary.answer(text)
+    ids = vocabulary.encode_answer(text)
     probabilities = [1 / (n + 2) for n in range(len(ids))]
-    pieces = vocabulary.pieces(ids, probabilities)
+    pieces = vocabulary.decode(ids, probabilities)
     assert "".join(piece.text for piece in pieces) == text
     kinds = ["location"] * 4 + ["text", "location", "mask", "mask", "text"]
     assert [piece.kind for piece in pieces] == kinds
-    assert [piece.place for piece in pieces] == [0, 500, 700, 1023, None, 1, 3, 127, None]
+    assert [piece.value for piece in pieces] == [0, 500, 700, 1023, None, 1, 3, 127, None]
     assert pieces[1] == Span("location", "<loc0500>", 500, 1 / 3)
     places = [piece.probability for piece in pieces if piece.kind != "text"]
     tokens = dict(zip(ids, probabilities, strict=True))  # each place occurs once
     assert places == [tokens[i] for i in ids if i >= vocabulary.locations.start]
 
 
-def test_text_between_places_keeps_its_blanks_and_lines(vocabulary: Vocabulary) -> None:
+def test_text_between_places_keeps_its_blanks_and_lines(vocabulary: Tokenizer) -> None:
     for text in (" red  circle ", "\n\nstar", "🟥🟥", "Straße"):
-        (piece,) = vocabulary.pieces(vocabulary.text(text), [1.0] * len(vocabulary.text(text)))
+        (piece,) = vocabulary.decode(
+            vocabulary.encode_text(text), [1.0] * len(vocabulary.encode_text(text))
+        )
         assert piece == Span("text", text)
 
 
-def test_control_tokens_in_an_answer_are_not_shown(vocabulary: Vocabulary) -> None:
-    ids = [BOS, *vocabulary.text("star"), vocabulary.id("<image>"), 0, 1]
-    assert vocabulary.pieces(ids, [1.0] * len(ids)) == [Span("text", "star")]
+def test_control_tokens_in_an_answer_are_not_shown(vocabulary: Tokenizer) -> None:
+    ids = [BOS, *vocabulary.encode_text("star"), vocabulary.id("<image>"), 0, 1]
+    assert vocabulary.decode(ids, [1.0] * len(ids)) == [Span("text", "star")]
 
 
-def test_a_character_cut_short_by_the_limit_does_no_harm(vocabulary: Vocabulary) -> None:
-    ids = vocabulary.text("a🟥")
+def test_a_character_cut_short_by_the_limit_does_no_harm(vocabulary: Tokenizer) -> None:
+    ids = vocabulary.encode_text("a🟥")
     assert len(ids) == 5, "a letter and four bytes"
-    (piece,) = vocabulary.pieces(ids[:-1], [1.0] * 4)
+    (piece,) = vocabulary.decode(ids[:-1], [1.0] * 4)
     assert piece.text.startswith("a")
     assert "🟥" not in piece.text
 
 
-def test_no_tokens_are_no_pieces(vocabulary: Vocabulary) -> None:
-    assert vocabulary.pieces([], []) == []
+def test_no_tokens_are_no_pieces(vocabulary: Tokenizer) -> None:
+    assert vocabulary.decode([], []) == []
     with pytest.raises(ValueError, match="shorter"):
-        vocabulary.pieces([300, 301], [1.0])
+        vocabulary.decode([300, 301], [1.0])
 
 
 # --- padding
@@ -151,26 +154,28 @@ def test_what_is_real_is_the_prompts(prompts: list[list[int]]) -> None:
 
 
 def test_settings_of_the_file_that_would_cut_or_fill_a_prompt_are_put_aside(
-    vocabulary: Vocabulary, tokenizer: Tokenizer, tmp_path: Path
+    vocabulary: Tokenizer, tokenizer: tokenizers.Tokenizer, tmp_path: Path
 ) -> None:
     """Also a template that adds <bos>, as Gemma's own file has one: pgcli adds its own."""
-    plain = vocabulary.prompt("answer en how many red circles?")
-    changed = Tokenizer.from_str(tokenizer.to_str())
+    plain = vocabulary.encode_prompt("answer en how many red circles?")
+    changed = tokenizers.Tokenizer.from_str(tokenizer.to_str())
     changed.enable_truncation(4)
     changed.enable_padding(length=64)
     changed.post_processor = processors.TemplateProcessing("<bos> $A", None, [("<bos>", BOS)])
     changed.save(str(tmp_path / "tokenizer.json"))
-    assert Vocabulary.from_folder(tmp_path).prompt("answer en how many red circles?") == plain
+    assert Tokenizer.from_folder(tmp_path).encode_prompt("answer en how many red circles?") == plain
 
 
-def test_the_size_counts_added_tokens(vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
+def test_the_size_counts_added_tokens(
+    vocabulary: Tokenizer, tokenizer: tokenizers.Tokenizer
+) -> None:
     assert vocabulary.size == vocabulary.id("<image>") + 1
     assert vocabulary.size == max(tokenizer.get_vocab().values()) + 1
 
 
 def test_a_folder_without_a_tokenizer_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(InvalidCheckpoint, match=r"no tokenizer\.json") as caught:
-        Vocabulary.from_folder(tmp_path)
+        Tokenizer.from_folder(tmp_path)
     assert "save_pretrained" in caught.value.hint
     assert caught.value.exit_code == 16
 
@@ -179,14 +184,14 @@ def test_a_folder_without_a_tokenizer_is_refused_with_the_remedy(tmp_path: Path)
 def test_a_file_that_is_no_tokenizer_is_refused_by_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(InvalidCheckpoint, match=r"tokenizer\.json is no tokenizer"):
-        Vocabulary.from_folder(tmp_path)
+        Tokenizer.from_folder(tmp_path)
 
 
 def test_another_models_tokenizer_is_refused(tmp_path: Path) -> None:
-    words = Tokenizer(models.WordLevel({"<bos>": 0, "\n": 1, "a": 2}, unk_token="a"))
+    words = tokenizers.Tokenizer(models.WordLevel({"<bos>": 0, "\n": 1, "a": 2}, unk_token="a"))
     words.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InvalidCheckpoint, match="'<loc0000>'; it is not PaliGemma's"):
-        Vocabulary.from_folder(tmp_path)
+        Tokenizer.from_folder(tmp_path)
 
 
 def step(**changes: Any) -> dict[str, Any]:
@@ -215,29 +220,29 @@ SPLIT = {"type": "Split", "pattern": ENDLESS, "behavior": "Isolated", "invert": 
     ids=range(7),
 )
 def test_a_tokenizer_that_could_keep_the_machine_busy_is_refused(
-    tokenizer: Tokenizer, tmp_path: Path, part: str, value: Any, message: str
+    tokenizer: tokenizers.Tokenizer, tmp_path: Path, part: str, value: Any, message: str
 ) -> None:
     values = json.loads(tokenizer.to_str()) | {part: value}
     (tmp_path / "tokenizer.json").write_text(json.dumps(values))
     with pytest.raises(InvalidCheckpoint, match=message):
-        Vocabulary.from_folder(tmp_path)
+        Tokenizer.from_folder(tmp_path)
 
 
 def test_a_tokenizer_that_cuts_words_at_random_is_refused(
-    tokenizer: Tokenizer, tmp_path: Path
+    tokenizer: tokenizers.Tokenizer, tmp_path: Path
 ) -> None:
     values = json.loads(tokenizer.to_str())
     values["model"]["dropout"] = 0.5
     (tmp_path / "tokenizer.json").write_text(json.dumps(values))
     with pytest.raises(InvalidCheckpoint, match="at random"):
-        Vocabulary.from_folder(tmp_path)
+        Tokenizer.from_folder(tmp_path)
 
 
 def test_a_tokenizer_that_cannot_encode_is_refused_before_the_first_prompt(tmp_path: Path) -> None:
-    words = Tokenizer(models.WordLevel({"a": 0}, unk_token="nowhere"))
+    words = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="nowhere"))
     words.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InvalidCheckpoint, match="cannot encode"):
-        Vocabulary.from_folder(tmp_path)
+        Tokenizer.from_folder(tmp_path)
 
 
 def test_a_tokenizer_whose_merges_contradict_each_other_is_refused(tmp_path: Path) -> None:
@@ -246,14 +251,14 @@ def test_a_tokenizer_whose_merges_contradict_each_other_is_refused(tmp_path: Pat
     values = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE"} | steps}
     (tmp_path / "tokenizer.json").write_text(json.dumps(values))
     with pytest.raises(InvalidCheckpoint, match="is no tokenizer"):
-        Vocabulary.from_folder(tmp_path)
+        Tokenizer.from_folder(tmp_path)
 
 
 def test_a_tokenizer_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
     with open(tmp_path / "tokenizer.json", "wb") as file:
         file.truncate(2**30)
     with pytest.raises(InvalidCheckpoint, match=r"tokenizer\.json is larger than"):
-        Vocabulary.from_folder(tmp_path)
+        Tokenizer.from_folder(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -262,9 +267,9 @@ def test_a_tokenizer_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
     ids=lambda text: text[:12].encode("unicode_escape").decode(),
 )
 def test_a_hostile_prompt_is_text_between_begin_and_newline(
-    vocabulary: Vocabulary, tokenizer: Tokenizer, text: str
+    vocabulary: Tokenizer, tokenizer: tokenizers.Tokenizer, text: str
 ) -> None:
-    first, *ids, last = vocabulary.prompt(text)
+    first, *ids, last = vocabulary.encode_prompt(text)
     assert (first, last) == (BOS, NEWLINE)
     assert tokenizer.decode(ids, skip_special_tokens=False) == text
     assert not {BOS, NEWLINE, vocabulary.id("<image>"), vocabulary.id("<eos>")} & set(ids)
@@ -302,7 +307,7 @@ def exchanged(one: str, other: str) -> Edit:
     ],
 )
 def test_a_tokenizer_that_lacks_or_shuffles_a_token_is_refused_by_its_name(
-    tokenizer: Tokenizer, tmp_path: Path, edit: Edit, message: str
+    tokenizer: tokenizers.Tokenizer, tmp_path: Path, edit: Edit, message: str
 ) -> None:
     values = json.loads(tokenizer.to_str())
     edit(values["added_tokens"])
@@ -312,4 +317,4 @@ def test_a_tokenizer_that_lacks_or_shuffles_a_token_is_refused_by_its_name(
     values["model"]["vocab"] = words | vocab
     (tmp_path / "tokenizer.json").write_text(json.dumps(values))
     with pytest.raises(InvalidCheckpoint, match=message):
-        Vocabulary.from_folder(tmp_path)
+        Tokenizer.from_folder(tmp_path)

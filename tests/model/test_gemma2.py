@@ -22,9 +22,9 @@ from pgcli.model.attention import (
     softcap,
     softcapped_attention,
 )
-from pgcli.model.cache import Cache
 from pgcli.model.config import read_config
 from pgcli.model.gemma import Gemma
+from pgcli.model.kv_cache import Cache
 from pgcli.model.paligemma import make_masks
 from tests.support.random_weights import normal, randomised
 

@@ -14,7 +14,7 @@ from examples.demo_model.scenes import EVAL_SEEDS, Scene
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.app import main
 from pgcli.engine import preparing
-from pgcli.engine.loading import load
+from pgcli.engine.loader import load
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.model.cpu import int8 as quantize
 from pgcli.model.cpu.int8 import CHANNELS_AT_ONCE, Int8, Int8Steps, can_quantize, levels
@@ -202,9 +202,9 @@ def test_what_cannot_be_is_refused(monkeypatch, anew, tiny):
     with pytest.raises(UsageError, match="no quantization is called 'int4'"):
         load(Checkpoint("tiny", tiny), device="cpu", quantize="int4")
     with pytest.raises(NoUsableDevice, match="is for processors"):
-        preparing.insist_on_quantization("int8", cuda, torch.float32)
-    preparing.insist_on_quantization("none", cuda, torch.float32)
-    preparing.insist_on_quantization("int8", cpu, torch.float32)
+        preparing.check_quantization("int8", cuda, torch.float32)
+    preparing.check_quantization("none", cuda, torch.float32)
+    preparing.check_quantization("int8", cpu, torch.float32)
 
     def missing(*_):
         raise AttributeError("no such operation")

@@ -19,9 +19,9 @@ import pgcli
 from pgcli import parsing, rle
 from pgcli.checkpoints import mask_decoder
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine import loading, masks
+from pgcli.engine import loader, mask_output
 from pgcli.engine.generate import Running
-from pgcli.engine.masks import decoded, in_box, masks_of, masks_of_rows
+from pgcli.engine.mask_output import decoded, in_box, masks_of, masks_of_rows
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.records import Box, Mask, Rle, Span
 
@@ -383,8 +383,8 @@ def test_a_mask_is_the_same_whatever_is_held_at_once(monkeypatch):
     box, size = Box("", 3.9, 5.2, 260.7, 190.1, 1.0), (270, 200)
     whole = in_box(smooth(), box, size)
     for side, pixels in ((7, 20), (1, 1), (50, 5000)):
-        monkeypatch.setattr(masks, "TILE_SIDE", side)
-        monkeypatch.setattr(masks, "TILE_PIXELS", pixels)
+        monkeypatch.setattr(mask_output, "TILE_SIDE", side)
+        monkeypatch.setattr(mask_output, "TILE_PIXELS", pixels)
         assert in_box(smooth(), box, size) == whole
 
 
@@ -415,8 +415,8 @@ def test_the_whole_way_from_a_decoder_s_file_to_the_rows(tiny, file, monkeypatch
     (codes,) = some_codes(1)
     corners = "<loc0100><loc0200><loc0900><loc1000>"
     spelled = corners + "".join(f"<seg{code:03d}>" for code in codes) + " cat"
-    loaded = loading.load(Checkpoint("m", tiny), masks=file, device="cpu", batch_size=2)
-    tokens = loaded.vocabulary.answer(spelled)
+    loaded = loader.load(Checkpoint("m", tiny), masks=file, device="cpu", batch_size=2)
+    tokens = loaded.tokenizer.encode_answer(spelled)
 
     def said(running, patch, prompts, rows):
         for row in rows:
@@ -449,7 +449,7 @@ def test_an_answer_without_boxes_or_masks_has_none(decoder):
 
 
 def test_rows_together_have_the_masks_they_have_alone(decoder, monkeypatch):
-    monkeypatch.setattr(masks, "MASKS_AT_ONCE", 4)
+    monkeypatch.setattr(mask_output, "MASKS_AT_ONCE", 4)
     rows = []
     for row, count in enumerate((3, 0, 1, 6)):
         objects = [((9, 20, 1000, 900), codes, "cat") for codes in some_codes(count, seed=row)]

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.save import save
+from pgcli.device.select import cpu_has_bfloat16
 from pgcli.engine import preparing
-from pgcli.engine.device import cpu_has_bfloat16
-from pgcli.engine.loading import load
+from pgcli.engine.loader import load
 from pgcli.model.cpu import packed_linear
 from pgcli.model.cpu.packed_linear import LaidOut, Ready, can_lay_out, in_blocks
 from pgcli.model.gemma import MLP as GatedMLP
@@ -212,7 +212,7 @@ def test_without_onednn_nothing_is_tried(monkeypatch, anew):
 def test_a_laid_out_model_computes_what_the_stored_one_does(request, name, dtype):
     folder = request.getfixturevalue(name)
     stored, laid_out = (weights.load(folder, files.config(folder), dtype=dtype) for _ in range(2))
-    preparing.prepare(laid_out)
+    preparing.optimize_for_device(laid_out)
     generator = torch.Generator().manual_seed(5)
     pixels_BCRR = (torch.rand(3, 3, 56, 56, generator=generator) * 2 - 1).to(dtype)
     token_BT = torch.tensor([[2, 30, 40, 50], [2, 31, 41, 51], [2, 32, 42, 52]])

@@ -13,11 +13,11 @@ from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.engine import Engine
 from pgcli.engine.generate import generate
-from pgcli.engine.growing import Limits
-from pgcli.engine.loading import load
-from pgcli.engine.sampling import GREEDY
-from pgcli.engine.tokens import left_pad
-from pgcli.model.cache import Cache
+from pgcli.engine.loader import load
+from pgcli.engine.sampler import GREEDY
+from pgcli.engine.sequence import Limits
+from pgcli.engine.tokenizer import left_pad
+from pgcli.model.kv_cache import Cache
 from pgcli.model.paligemma import PaliGemma, make_masks
 from pgcli.records import DecodedImage, Item
 from pgcli.tasks import Question

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from PIL import Image
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken
 from torch import Tensor
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.engine import Engine
-from pgcli.engine.loading import load
-from pgcli.engine.tokens import Vocabulary, left_pad
+from pgcli.engine.loader import load
+from pgcli.engine.tokenizer import Tokenizer, left_pad
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.model.siglip import normalise
 from pgcli.records import DecodedImage, Item
@@ -28,8 +29,8 @@ HALF = torch.full((3,), 0.5)
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tiny: Path) -> Vocabulary:
-    return Vocabulary.from_folder(tiny)
+def vocabulary(tiny: Path) -> Tokenizer:
+    return Tokenizer.from_folder(tiny)
 
 
 @pytest.fixture(scope="module")
@@ -113,12 +114,14 @@ PROMPTS = [
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_a_prompt_is_bos_the_text_and_the_newline_as_transformers_has_it(
-    vocabulary: Vocabulary, processor: Any, prompt: str
+    vocabulary: Tokenizer, processor: Any, prompt: str
 ) -> None:
     image = Image.new("RGB", (8, 8))
     theirs = processor(images=image, text="<image>" + prompt)["input_ids"][0]
     placeholder = vocabulary.id("<image>")
-    assert [placeholder] * PATCHES + vocabulary.prompt(prompt) == [int(token) for token in theirs]
+    assert [placeholder] * PATCHES + vocabulary.encode_prompt(prompt) == [
+        int(token) for token in theirs
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -147,36 +150,39 @@ def processor(tiny: Path) -> Any:
         "▁",
     ],
 )
-def test_the_newline_comes_last_and_alone(vocabulary: Vocabulary, prompt: str) -> None:
-    ids = vocabulary.prompt(prompt)
+def test_the_newline_comes_last_and_alone(vocabulary: Tokenizer, prompt: str) -> None:
+    ids = vocabulary.encode_prompt(prompt)
     assert ids[-1] == NEWLINE
-    assert ids == [BOS, *vocabulary.text(prompt.strip()), NEWLINE]
+    assert ids == [BOS, *vocabulary.encode_text(prompt.strip()), NEWLINE]
     assert ids.count(BOS) == 1
     assert EOS not in ids
     assert len(ids) == 2 or ids[-2] not in range(NEWLINE, NEWLINE + 31)
 
 
 def test_the_newline_stays_alone_where_the_tokenizer_would_join_it(tiny: Path) -> None:
-    tokenizer = Tokenizer.from_file(str(tiny / "tokenizer.json"))
+    tokenizer = tokenizers.Tokenizer.from_file(str(tiny / "tokenizer.json"))
     tokenizer.add_tokens([AddedToken("!\n", normalized=False, special=False)])
-    vocabulary = Vocabulary(tokenizer)
-    assert vocabulary.answer("yes!\n")[-1] == tokenizer.token_to_id("!\n")
-    assert vocabulary.prompt("yes!") == [BOS, *vocabulary.text("yes!"), NEWLINE]
+    vocabulary = Tokenizer(tokenizer)
+    assert vocabulary.encode_answer("yes!\n")[-1] == tokenizer.token_to_id("!\n")
+    assert vocabulary.encode_prompt("yes!") == [BOS, *vocabulary.encode_text("yes!"), NEWLINE]
 
 
-def test_an_empty_prompt_is_bos_and_the_newline(vocabulary: Vocabulary) -> None:
-    assert vocabulary.prompt("") == vocabulary.prompt(" \n\t ") == [BOS, NEWLINE]
+def test_an_empty_prompt_is_bos_and_the_newline(vocabulary: Tokenizer) -> None:
+    assert vocabulary.encode_prompt("") == vocabulary.encode_prompt(" \n\t ") == [BOS, NEWLINE]
 
 
 def test_there_are_1024_places_and_128_mask_codes_in_two_unbroken_runs(
-    vocabulary: Vocabulary,
+    vocabulary: Tokenizer,
 ) -> None:
     assert (len(vocabulary.locations), len(vocabulary.mask_codes)) == (1024, 128)
     assert vocabulary.mask_codes.start == vocabulary.locations.stop
     assert vocabulary.mask_codes.stop <= vocabulary.size
     spelled = [f"<loc{n:04d}>" for n in range(1024)] + [f"<seg{n:03d}>" for n in range(128)]
-    assert vocabulary.answer("".join(spelled)) == [*vocabulary.locations, *vocabulary.mask_codes]
-    pieces = vocabulary.pieces([*vocabulary.locations, *vocabulary.mask_codes], [1.0] * 1152)
+    assert vocabulary.encode_answer("".join(spelled)) == [
+        *vocabulary.locations,
+        *vocabulary.mask_codes,
+    ]
+    pieces = vocabulary.decode([*vocabulary.locations, *vocabulary.mask_codes], [1.0] * 1152)
     assert [piece.text for piece in pieces] == spelled
 
 
@@ -189,50 +195,50 @@ TYPED = [
 
 
 @pytest.fixture(scope="module", params=["as built", "everything special"])
-def strict(request: pytest.FixtureRequest, tiny: Path) -> tuple[Vocabulary, Tokenizer]:
+def strict(request: pytest.FixtureRequest, tiny: Path) -> tuple[Tokenizer, tokenizers.Tokenizer]:
     """A tokenizer with plain and special added tokens, and one where places are special too."""
-    tokenizer = Tokenizer.from_file(str(tiny / "tokenizer.json"))
+    tokenizer = tokenizers.Tokenizer.from_file(str(tiny / "tokenizer.json"))
     tokenizer.add_special_tokens([AddedToken("<|user|>", normalized=False)])
     tokenizer.add_tokens([AddedToken("<table>", normalized=False, special=False)])
     if request.param == "everything special":
         places = [f"<loc{n:04d}>" for n in range(1024)] + [f"<seg{n:03d}>" for n in range(128)]
         tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in places])
-    return Vocabulary(tokenizer), tokenizer
+    return Tokenizer(tokenizer), tokenizer
 
 
 @pytest.mark.parametrize("typed", TYPED)
 @pytest.mark.parametrize("around", ["{}", "is {} a word?", "{}{}", "<{}>", "a{}\n\nb", "🟥{} "])
 def test_typed_control_tokens_stay_text(
-    strict: tuple[Vocabulary, Tokenizer], typed: str, around: str
+    strict: tuple[Tokenizer, tokenizers.Tokenizer], typed: str, around: str
 ) -> None:
     vocabulary, tokenizer = strict
     text = around.replace("{}", typed)
-    ids = vocabulary.text(text)
+    ids = vocabulary.encode_text(text)
     assert tokenizer.token_to_id(typed) is not None
     assert tokenizer.token_to_id(typed) not in ids
     assert tokenizer.decode(ids, skip_special_tokens=False) == text
-    assert ids != vocabulary.answer(text), "the tokenizer alone would have made it a token"
+    assert ids != vocabulary.encode_answer(text), "the tokenizer alone would have made it a token"
 
 
 def test_every_place_and_mask_code_stays_text_when_typed(
-    strict: tuple[Vocabulary, Tokenizer],
+    strict: tuple[Tokenizer, tokenizers.Tokenizer],
 ) -> None:
     vocabulary, tokenizer = strict
     every = [f"<loc{n:04d}>" for n in range(1024)] + [f"<seg{n:03d}>" for n in range(128)]
-    ids = vocabulary.text("".join(every))
+    ids = vocabulary.encode_text("".join(every))
     assert not {*vocabulary.locations, *vocabulary.mask_codes} & set(ids)
     assert tokenizer.decode(ids, skip_special_tokens=False) == "".join(every)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 31])
 def test_runs_of_newlines_and_other_plain_added_tokens_go_on_matching(
-    strict: tuple[Vocabulary, Tokenizer], length: int
+    strict: tuple[Tokenizer, tokenizers.Tokenizer], length: int
 ) -> None:
     vocabulary, tokenizer = strict
     run, newlines = NEWLINE + length - 1, "\n" * length
     assert tokenizer.id_to_token(run) == newlines
     text = f"a{newlines}<eos>{newlines}b <table>"
-    ids = vocabulary.text(text)
+    ids = vocabulary.encode_text(text)
     assert ids.count(run) == 2
     assert ids[-1] == tokenizer.token_to_id("<table>")
     assert EOS not in ids
@@ -240,9 +246,9 @@ def test_runs_of_newlines_and_other_plain_added_tokens_go_on_matching(
 
 @pytest.mark.parametrize("text", ["<loc", "<loc12>", "<loc99999>", "<>", "< image>", "<Image>"])
 def test_what_only_resembles_a_control_token_is_encoded_whole(
-    vocabulary: Vocabulary, text: str
+    vocabulary: Tokenizer, text: str
 ) -> None:
-    assert vocabulary.text(text) == vocabulary.answer(text)
+    assert vocabulary.encode_text(text) == vocabulary.encode_answer(text)
 
 
 # --- image and text joined

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints import files, weights
-from pgcli.engine.generate import choose, generate
-from pgcli.engine.growing import Growing, Limits
-from pgcli.engine.sampling import GREEDY, Sampling, sample
+from pgcli.engine.generate import generate, select_tokens
+from pgcli.engine.sampler import GREEDY, Sampling, sample
+from pgcli.engine.sequence import Growing, Limits
 from pgcli.model.paligemma import PaliGemma
 from tests.support.random_weights import normal
 from tests.support.tiny import PATCHES
@@ -39,7 +39,7 @@ def kept(probability: Tensor, sampling: Sampling) -> set[int]:
 def chosen(logits_BV: Tensor, sampling: Sampling, keys: list[str]) -> list[int]:
     rows = [Growing(Random(f"{sampling.seed} {key}")) for key in keys]
     limits = Limits(1, frozenset(), logits_BV.shape[1], image_token=10**9)
-    return choose(logits_BV, rows, limits, sampling)[0].tolist()
+    return select_tokens(logits_BV, rows, limits, sampling)[0].tolist()
 
 
 # --- greedy
@@ -145,7 +145,7 @@ def test_the_probability_of_what_was_drawn_is_the_models_own() -> None:
     rows = [Growing(Random(str(n))) for n in range(20)]
     limits = Limits(1, frozenset(), 6, image_token=10**9)
     sampling = Sampling(temperature=3, top_p=0.9, top_k=4)
-    token_B, logprob_B = choose(PROBABILITY.log().expand(20, -1) + 5, rows, limits, sampling)
+    token_B, logprob_B = select_tokens(PROBABILITY.log().expand(20, -1) + 5, rows, limits, sampling)
     torch.testing.assert_close(logprob_B, PROBABILITY.log()[token_B])
     assert len(set(token_B.tolist())) > 1
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from pgcli.checkpoints import files, weights
 from pgcli.engine.generate import generate
-from pgcli.engine.growing import Limits
-from pgcli.engine.sampling import GREEDY
-from pgcli.engine.tokens import left_pad
+from pgcli.engine.sampler import GREEDY
+from pgcli.engine.sequence import Limits
+from pgcli.engine.tokenizer import left_pad
 from pgcli.model.paligemma import PaliGemma, make_masks
 
 PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 304, 305, 108], [2, 108], [2, 420, 421, 108]]

@@ -22,11 +22,11 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.save import save
 from pgcli.engine import engine as engine_module
 from pgcli.engine.generate import Running, generate
-from pgcli.engine.growing import Limits
-from pgcli.engine.loading import load
-from pgcli.engine.preparing import prepare
-from pgcli.engine.sampling import GREEDY
-from pgcli.engine.tokens import left_pad
+from pgcli.engine.loader import load
+from pgcli.engine.preparing import optimize_for_device
+from pgcli.engine.sampler import GREEDY
+from pgcli.engine.sequence import Limits
+from pgcli.engine.tokenizer import left_pad
 from pgcli.images import ImageLimits as PictureLimits
 from pgcli.images import decode
 from pgcli.model.config import DecoderConfig
@@ -74,7 +74,7 @@ def pair(folder, device="cpu", dtype=torch.float32, *, options=None, laid_out=Tr
     theirs.save_pretrained(folder, **(options or {}))
     ours = weights.load(folder, files.config(folder), dtype=dtype, device=device)
     if laid_out:
-        prepare(ours)
+        optimize_for_device(ours)
     return theirs.to(device, dtype), ours
 
 

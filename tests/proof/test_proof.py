@@ -15,7 +15,7 @@ import torch
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.app import main
-from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError, NoUsableDevice, UsageError
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.model.paligemma import PaliGemma
@@ -285,7 +285,7 @@ def test_no_code_of_a_checkpoint_is_run(tiny, tmp_path, monkeypatch):
 
 def test_where_transformers_has_one_way_only_the_noise_is_that_of_one_more_rounding(tiny2):
     """Gemma 2 has no sdpa there; were vision's two ways equal too, no noise would be known."""
-    config, vocabulary = files.config(tiny2), Vocabulary.from_folder(tiny2)
+    config, vocabulary = files.config(tiny2), Tokenizer.from_folder(tiny2)
     side = config.vision.resolution
     items = patterns()
     pictures = [decode(item, ImageSpec(side), ImageLimits()) for item in items]

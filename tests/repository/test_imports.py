@@ -24,23 +24,24 @@ ROOMS = {
     "sources": "regions remote records errors",
     "images": "records errors",
     "tasks": "regions records errors",
-    "parse": "records errors",
+    "parsing": "records errors",
     "sinks": "records errors rows state",
     "state": "records errors rows",
     "views": "records errors images rle rows",
     "results": "records errors rows sources sinks views",
-    "metrics": "records errors",
+    "evaluation": "records errors",
     "workers": "images records errors",
     "model": "model.config",
     "checkpoints": "model model.config errors",
-    "engine": "model model.config checkpoints images tasks parse rle records errors",
-    "run": "records errors state",
-    "proof": "model model.config checkpoints engine images tasks records errors",
-    "bench": "model model.config checkpoints engine images tasks proof records errors",
-    "doctor": "model model.config checkpoints engine images tasks records errors",
+    "device": "errors",
+    "engine": "device model model.config checkpoints images tasks parsing rle records errors",
+    "pipeline": "records errors state",
+    "proof": "device model model.config checkpoints engine images tasks records errors",
+    "bench": "device model model.config checkpoints engine images tasks proof records errors",
+    "doctor": "device model model.config checkpoints engine images tasks records errors",
     "training": "model model.config checkpoints engine images records errors",
-    "cluster": "run engine sources sinks records errors",
-    "api": "run engine checkpoints remote sources workers images tasks records errors",
+    "cluster": "pipeline engine sources sinks records errors",
+    "api": "pipeline engine checkpoints remote sources workers images tasks records errors",
     "house": "api records results",
     "__main__": "cli",
     "cli": EVERYTHING,
@@ -120,10 +121,10 @@ def test_no_room_is_a_lumber_room():
         ("from pgcli import records, errors", ["records", "errors"]),
         ("from pgcli import __version__", [""]),
         ("from pgcli.model import gemma", ["model.gemma"]),
-        ("from .kept import text", ["sinks.kept"]),
-        ("from . import kept", ["sinks.kept"]),
+        ("from .text import TextSink", ["sinks.text"]),
+        ("from . import text", ["sinks.text"]),
         ("from ..model.config import Config", ["model.config"]),
-        ("def f():\n    from pgcli.pipeline import run", ["run"]),
+        ("def f():\n    from pgcli.pipeline import tally", ["pipeline.tally"]),
         ("if TYPE_CHECKING:\n    from pgcli.engine import Engine", ["engine"]),
         ("import pgclix, torch\nfrom os import path", []),
     ],
@@ -133,14 +134,13 @@ def test_an_import_is_seen_however_it_is_written(source, found):
 
 
 def test_a_trespass_is_found(tmp_path, monkeypatch):
-    monkeypatch.setitem(ROOMS, "run", "records errors")
     monkeypatch.setitem(ROOMS, "sinks", "records")
     assert trespasses(HOUSE / "sinks" / "text.py") == []
-    assert trespasses(HOUSE / "sinks" / "lines.py") == ["state.writing"]
+    assert trespasses(HOUSE / "sinks" / "lines.py") == ["state.write_errors"]
 
 
-LIGHT = "run state rows remote results sources images workers sinks tasks parse".split()
-LIGHT += ["metrics", "printable"]
+LIGHT = "pipeline state rows remote results sources images workers sinks tasks parsing".split()
+LIGHT += ["evaluation.metrics", "printable"]
 
 
 @pytest.mark.parametrize("room", LIGHT)
@@ -150,7 +150,9 @@ def test_decoding_and_writing_never_load_torch(room):
     assert not {"torch", "transformers"} & set(run.stdout.split())
 
 
-@pytest.mark.parametrize("room", ["run", "remote", "sources", "sinks", "tasks", "parse", "errors"])
+@pytest.mark.parametrize(
+    "room", ["pipeline", "remote", "sources", "sinks", "tasks", "parsing", "errors"]
+)
 def test_what_the_help_page_needs_loads_no_pyarrow(room):
     code = f"import sys, pgcli.{room}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -30,7 +30,9 @@ class Engine:
     dtype = "float32"
     batch_size = 1
     reuse = SimpleNamespace(is_possible=False)
-    headroom = SimpleNamespace(told=str, known=dict, recall=lambda known: None)
+    batch_limits = SimpleNamespace(
+        summary=str, state_dict=dict, load_state_dict=lambda learnt: None
+    )
 
     def ask(
         self,
@@ -92,7 +94,7 @@ def main() -> int:
     """The command line, pretending."""
     from pgcli.cli.app import main
 
-    sys.modules["pgcli.engine.sampling"] = SimpleNamespace(Sampling=dict)  # the real one has torch
+    sys.modules["pgcli.engine.sampler"] = SimpleNamespace(Sampling=dict)  # the real one has torch
     run.load_model = open_engine
     if "PRETEND_POISON" in os.environ:
         images.ImageDecoder = CrashingDecoder

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pgcli.engine.tokens import left_pad
-from pgcli.model.cache import AttentionMasks
+from pgcli.engine.tokenizer import left_pad
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
+from pgcli.model.kv_cache import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.packing import (
     IGNORE_INDEX,

@@ -23,7 +23,7 @@ def check_revision(name: str, revision: str | None) -> None:
 
 def remark_idle_gpu(screen: Screen) -> None:
     """Say why the CPU answers where there is a GPU, unless somebody has hidden it on purpose."""
-    from pgcli.engine.driver import unused_gpu
+    from pgcli.device.nvidia_driver import unused_gpu
 
     if (trouble := unused_gpu()) and not trouble.is_meant:
         screen.say(f"the CPU answers, not the GPU: {trouble.found}", hint=trouble.remedy)
@@ -33,9 +33,9 @@ def info(name: str, *, revision: str | None, device: str, dtype: str, as_json: b
     """Print what is known of a model, for a person or as one JSON object."""
     check_revision(name, revision)
     checkpoint = find(name, revision, progress=Downloads(Screen()))
-    from pgcli.engine.facts import facts  # torch, which takes a second
+    from pgcli.engine.model_info import model_info  # torch, which takes a second
 
-    known = facts(checkpoint, device=device, dtype=dtype)
+    known = model_info(checkpoint, device=device, dtype=dtype)
     if as_json:
         stdout.record(known)
     else:

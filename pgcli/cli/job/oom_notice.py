@@ -23,15 +23,17 @@ class OomNotice:
         self._state = state
         self._is_said = False
         if state is not None:
-            engine.headroom.recall(state.progress.memory.get(engine.device, {}))
+            engine.batch_limits.load_state_dict(state.progress.memory.get(engine.device, {}))
 
     def remark(self) -> None:
         """Say it, where it is so and was not said, and have the run's state know it."""
-        told = self._engine.headroom.told()
+        told = self._engine.batch_limits.summary()
         if not told:
             return
         if self._state is not None:
-            self._state.progress.memory[self._engine.device] = self._engine.headroom.known()
+            self._state.progress.memory[self._engine.device] = (
+                self._engine.batch_limits.state_dict()
+            )
         if not self._is_said:
             self._is_said = True
             self._say(f"memory ran out: {told}; no row is lost")

@@ -128,7 +128,7 @@ def load_model(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None)
         adapter = find(chosen.adapter, kind="adapter", progress=Downloads(screen))
     check_max_new_tokens(plan.question, files.config(checkpoint.folder).most_new_tokens)
     with screen.waiting(f"loading {checkpoint.name}"):
-        from pgcli.engine.loading import load  # torch, which takes a second
+        from pgcli.engine.loader import load  # torch, which takes a second
 
         engine = load(
             checkpoint,
@@ -240,7 +240,7 @@ def limits(plan: Plan) -> ImageLimits:
 
 def asking(plan: Plan, engine: Engine, stopped: Callable[[], bool]) -> Ask:
     """How the model is asked: the task, and how its answers are drawn."""
-    from pgcli.engine.sampling import Sampling
+    from pgcli.engine.sampler import Sampling
 
     chosen, question = plan.options.answering, plan.question
     return partial(

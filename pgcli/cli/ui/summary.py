@@ -93,7 +93,7 @@ def thrift(engine: Engine) -> Iterator[tuple[str, str]]:
     reuse = engine.reuse
     if reuse.is_possible:
         yield "pictures reused", f"{reuse.spared:,} of {reuse.prompts:,} prompts"
-    if shrunk := engine.headroom.told():
+    if shrunk := engine.batch_limits.summary():
         yield "memory ran out", shrunk
 
 

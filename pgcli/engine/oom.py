@@ -21,7 +21,7 @@ SIGNS = (
 )
 
 
-def is_exhaustion(error: BaseException) -> bool:
+def is_oom(error: BaseException) -> bool:
     """Whether memory ran out, and nothing else.
 
     An illegal access or a failed assertion on a GPU is none: after it the device answers nothing.
@@ -31,12 +31,12 @@ def is_exhaustion(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
 
 
-def attempt(work: Callable[[], Made]) -> Made | None:
+def catch_oom(work: Callable[[], Made]) -> Made | None:
     """What the work makes; None where memory ran out, and what it had taken is free again."""
     try:
         return work()
     except (RuntimeError, MemoryError) as error:
-        if not is_exhaustion(error):
+        if not is_oom(error):
             raise
     # only here, past the `except`: its traceback held the failed pass's tensors
     gc.collect()
@@ -50,6 +50,6 @@ def memory_named(what: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not is_exhaustion(error):
+        if not is_oom(error):
             raise
         raise NoUsableDevice(f"the device has no memory left for {what}", hint=remedy) from error

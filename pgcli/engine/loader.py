@@ -6,14 +6,14 @@ from pathlib import Path
 
 from pgcli.checkpoints import adapters, files, mask_decoder, stored, weights
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine.device import choose_device, choose_dtype, free_bytes
+from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.engine import Engine
-from pgcli.engine.exhaustion import memory_named
 from pgcli.engine.memory import batch_size as fitting_batch_size
 from pgcli.engine.memory import parameters
-from pgcli.engine.preparing import insist_on_quantization, prepare
-from pgcli.engine.room import SMALLER, insist_on_room
-from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.oom import memory_named
+from pgcli.engine.preparing import check_quantization, optimize_for_device
+from pgcli.engine.room import SMALLER, check_fits
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import PaliGemmaConfig
 
@@ -41,15 +41,15 @@ def load(
     config = files.config(folder)
     vocabulary = _vocabulary(folder, config)
     preprocessing = files.preprocessing(folder, config.vision.resolution)
-    insist_on_quantization(quantize, place, number)
-    insist_on_room(parameters(config), number, place, quantize)
+    check_quantization(quantize, place, number)
+    check_fits(parameters(config), number, place, quantize)
     decoder = None if masks is None else mask_decoder.load(masks, device=place)
     name = str(number).removeprefix("torch.")
     with memory_named(f"the weights in {name}", SMALLER):
         model = weights.load(folder, config, dtype=number, device=place)
         if adapter is not None:
             adapters.merge(model, adapter.folder)
-        prepare(model, quantize)
+        optimize_for_device(model, quantize)
     if batch_size is None:
         free = free_bytes(place)
         batch_size = fitting_batch_size(
@@ -70,9 +70,9 @@ def label(checkpoint: Checkpoint, adapter: Checkpoint | None) -> str:
     return checkpoint.label if adapter is None else f"{checkpoint.label}+{adapter.label}"
 
 
-def _vocabulary(folder: Path, config: PaliGemmaConfig) -> Vocabulary:
+def _vocabulary(folder: Path, config: PaliGemmaConfig) -> Tokenizer:
     """The checkpoint's tokens; InvalidCheckpoint where they are not those of its model."""
-    vocabulary = Vocabulary.from_folder(folder)
+    vocabulary = Tokenizer.from_folder(folder)
     if vocabulary.size > config.decoder.vocab_size:
         raise InvalidCheckpoint(
             f"{folder}: the tokenizer has {vocabulary.size} tokens, the model "

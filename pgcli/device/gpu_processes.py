@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import torch
 
-from pgcli.engine.driver import nvidia_smi
+from pgcli.device.nvidia_driver import nvidia_smi
 
 PROCESSES = Path("/proc")
 WORTH_NAMING = 10**9  # whoever holds less is not why a model finds no room
 
 
-class Holder(NamedTuple):
+class GpuProcess(NamedTuple):
     """A process and the bytes that it holds."""
 
     held: int
@@ -24,7 +24,7 @@ class Holder(NamedTuple):
     name: str
 
 
-def told(device: torch.device) -> str:
+def largest_process(device: torch.device) -> str:
     """The other process that holds most of the device's memory, in words; empty where none does.
 
     A container shows neither the machine's other processes nor a GPU's.
@@ -37,16 +37,16 @@ def told(device: torch.device) -> str:
     return f"process {most.process} ({most.name}) holds {most.held / 1e9:.1f} GB"
 
 
-def _on_gpu(device: torch.device) -> Iterator[Holder]:
+def _on_gpu(device: torch.device) -> Iterator[GpuProcess]:
     # by name, as CUDA_VISIBLE_DEVICES gives GPUs other numbers than NVIDIA's program has
     name = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
     for line in nvidia_smi("--query-compute-apps=gpu_uuid,pid,used_memory,process_name"):
         gpu, process, held, program = (*line.split(", ", 3), "", "", "")[:4]
         if name in gpu and process.isdigit() and (mebibytes := re.match(r"\d+", held)):
-            yield Holder(int(mebibytes[0]) * 2**20, int(process), Path(program).name)
+            yield GpuProcess(int(mebibytes[0]) * 2**20, int(process), Path(program).name)
 
 
-def _in_memory() -> Iterator[Holder]:
+def _in_memory() -> Iterator[GpuProcess]:
     for folder in PROCESSES.glob("[0-9]*"):
         try:
             status = (folder / "status").read_text(encoding="utf-8", errors="replace")
@@ -55,4 +55,4 @@ def _in_memory() -> Iterator[Holder]:
         named = re.search(r"^Name:\t(.*)$", status, re.M)
         resident = re.search(r"^RssAnon:\s+(\d+) kB$", status, re.M)
         if named and resident:
-            yield Holder(int(resident[1]) * 1024, int(folder.name), named[1])
+            yield GpuProcess(int(resident[1]) * 1024, int(folder.name), named[1])

@@ -10,9 +10,11 @@ import psutil
 import pytest
 import torch
 
-from pgcli.engine import container, driver, holders
-from pgcli.engine import device as device_module
-from pgcli.engine.device import (
+from pgcli.device import cgroup as container
+from pgcli.device import gpu_processes
+from pgcli.device import nvidia_driver as driver
+from pgcli.device import select as device_module
+from pgcli.device.select import (
     SMALL_CHECKPOINT_BYTES,
     Stopwatch,
     choose_device,
@@ -299,21 +301,21 @@ class TestHolders:
             "GPU-bbbb-2, 13, 79000 MiB, elsewhere",
             "GPU-aaaa-1, 14, [N/A], who knows",
         )
-        assert holders.told(CUDA) == "process 4711 (python3) holds 75.2 GB"
+        assert gpu_processes.largest_process(CUDA) == "process 4711 (python3) holds 75.2 GB"
 
     def test_where_it_cannot_be_known_nothing_is_said(self, smi):
         smi("no such field", fails=True)
-        assert holders.told(CUDA) == ""
+        assert gpu_processes.largest_process(CUDA) == ""
         smi("GPU-aaaa-1, 4711, 10 MiB, small")
-        assert holders.told(CUDA) == ""
+        assert gpu_processes.largest_process(CUDA) == ""
 
     def test_of_a_machine_it_is_the_largest_other_process(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(holders, "PROCESSES", tmp_path)
+        monkeypatch.setattr(gpu_processes, "PROCESSES", tmp_path)
         for process, name, held in ((7, "large (one)", 5 * 10**6), (8, "small", 10**6), (9, "", 0)):
             (tmp_path / str(process)).mkdir()
             status = f"Name:\t{name}\nRssAnon:\t {held} kB\n"
             (tmp_path / str(process) / "status").write_text(status if name else "Name:\tkernel\n")
-        assert holders.told(CPU) == "process 7 (large (one)) holds 5.1 GB"
+        assert gpu_processes.largest_process(CPU) == "process 7 (large (one)) holds 5.1 GB"
 
     def test_the_driver_is_asked_of_its_program_where_the_kernel_does_not_tell(
         self, smi, tmp_path, monkeypatch

@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 
 from pgcli.engine.batches import Request
 from pgcli.engine.choices import candidates
-from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.parsing import GRID
 from pgcli.records import Answer, DecodedImage, Fault, Region, Task, error_answer
@@ -17,12 +17,12 @@ from pgcli.records import Answer, DecodedImage, Fault, Region, Task, error_answe
 CHARACTERS_PER_TOKEN = 64
 
 
-class Admission:
+class InputProcessor:
     """Makes requests of pictures. A prompt that leaves its answer no room is refused, as a row."""
 
     def __init__(
         self,
-        vocabulary: Vocabulary,
+        vocabulary: Tokenizer,
         config: PaliGemmaConfig,
         *,
         task: Task,
@@ -49,7 +49,7 @@ class Admission:
             spelled = f"{prompt} {''.join(f'<loc{place:04d}>' for place in places or ())}".strip()
             problem = self._too_long(prompt)
             is_asked = places is not None and not problem
-            ids = tuple(self._vocabulary.prompt(prompt, places or ())) if is_asked else ()
+            ids = tuple(self._vocabulary.encode_prompt(prompt, places or ())) if is_asked else ()
             problem = problem or self._problem(picture, ids, longest)
             if problem:
                 faulty = replace(picture, pixels=None, fault=Fault("too_large", problem))

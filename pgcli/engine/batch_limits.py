@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from pgcli.engine.exhaustion import attempt
+from pgcli.engine.oom import catch_oom
 from pgcli.errors import NoUsableDevice
 
 Thing = TypeVar("Thing")
@@ -22,7 +22,7 @@ HOPELESS = 3  # so many rows lost, and none ever answered, and no other is tried
 
 
 @dataclass(eq=False, slots=True)
-class Cap:
+class Limit:
     """How many rows at most: without limit till memory runs out, then half of what failed.
 
     It is raised again with care, and never to a size that failed twice. `least` is the lowest that
@@ -38,14 +38,14 @@ class Cap:
     def most(self) -> int:
         return max(self._failures, default=0)
 
-    def known(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What was learnt, as plain values; nothing where memory never ran out."""
         if not self._failures:
             return {}
         failures = {str(rows): times for rows, times in self._failures.items()}
         return {"now": self.now, "failures": failures}
 
-    def recall(self, known: Mapping[str, Any]) -> None:
+    def load_state_dict(self, known: Mapping[str, Any]) -> None:
         """Begin where another process on the same device was, whose `known` this is."""
         self.now = max(1, int(known.get("now", self.now)))
         self._failures.update({int(rows): n for rows, n in known.get("failures", {}).items()})
@@ -69,16 +69,16 @@ class Cap:
 
 
 @dataclass(eq=False, slots=True)
-class Headroom:
+class BatchLimits:
     """What an engine has learnt of its memory, for as long as it lives.
 
     The rows that go on `at_once`, those whose pictures and prompts are `read` together, and those
     whose candidates are `scored` together.
     """
 
-    at_once: Cap = field(default_factory=Cap)
-    read: Cap = field(default_factory=Cap)
-    scored: Cap = field(default_factory=Cap)
+    at_once: Limit = field(default_factory=Limit)
+    read: Limit = field(default_factory=Limit)
+    scored: Limit = field(default_factory=Limit)
     has_answered: bool = False
     _lost: int = 0
 
@@ -95,17 +95,17 @@ class Headroom:
                 hint="free some, take --dtype bfloat16, name a smaller model or another --device",
             )
 
-    def known(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What was learnt, as plain values, for the next process on the same device."""
         caps = {"at_once": self.at_once, "read": self.read, "scored": self.scored}
-        return {name: known for name, cap in caps.items() if (known := cap.known())}
+        return {name: known for name, cap in caps.items() if (known := cap.state_dict())}
 
-    def recall(self, known: Mapping[str, Any]) -> None:
+    def load_state_dict(self, known: Mapping[str, Any]) -> None:
         """Take over what another process learnt."""
         for name, cap in (("at_once", self.at_once), ("read", self.read), ("scored", self.scored)):
-            cap.recall(known.get(name, {}))
+            cap.load_state_dict(known.get(name, {}))
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """How far batches shrank, in words; empty where memory never ran out for one."""
         caps = (
             (self.at_once, "rows at once"),
@@ -119,10 +119,10 @@ class Headroom:
         )
 
 
-def in_halves(
+def run_in_chunks(
     work: Callable[[Sequence[Thing]], Sequence[Made]],
     things: Sequence[Thing],
-    cap: Cap,
+    cap: Limit,
     let_go: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Thing, Made | None]]:
     """Each thing, in order, with what the work makes of it, as many at once as find memory.
@@ -132,13 +132,13 @@ def in_halves(
     left = list(things)
     while left:
         some = left[: cap.now]
-        made: Sequence[Made | None] | None = attempt(partial(work, some))
+        made: Sequence[Made | None] | None = catch_oom(partial(work, some))
         if made is None and len(some) > 1:
             cap.failed(len(some))
             continue
         if made is None:
             let_go()
-            made = attempt(partial(work, some))
+            made = catch_oom(partial(work, some))
         else:
             cap.went_well(len(some))
         yield from zip(some, made or [None], strict=True)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pgcli import parsing
-from pgcli.engine.choices import Scored
-from pgcli.engine.growing import Growing
-from pgcli.engine.masks import masks_of_rows
-from pgcli.engine.tokens import Vocabulary
+from pgcli.engine.choices import ChoiceOutput
+from pgcli.engine.mask_output import masks_of_rows
+from pgcli.engine.sequence import Growing
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.mask_decoder import MaskDecoder
 from pgcli.records import Answer, DecodedImage, Mask, Span
 
@@ -23,7 +23,7 @@ Placed = tuple[int, Answer]
 class Telling:
     """Tells rows that have ended as answers; the masks of several are decoded together."""
 
-    def __init__(self, vocabulary: Vocabulary, mask_decoder: MaskDecoder | None):
+    def __init__(self, vocabulary: Tokenizer, mask_decoder: MaskDecoder | None):
         self._vocabulary = vocabulary
         self._mask_decoder = mask_decoder
 
@@ -40,7 +40,7 @@ class Telling:
     def _pieces(self, row: Growing) -> list[Span]:
         words = len(row.tokens) - row.stopped
         probabilities = [math.exp(logprob) for logprob in row.logprobs[:words]]
-        return self._vocabulary.pieces(row.tokens[:words], probabilities)
+        return self._vocabulary.decode(row.tokens[:words], probabilities)
 
 
 def generated(
@@ -65,7 +65,7 @@ def generated(
     )
 
 
-def picked(row: Answer, scored: Scored) -> Answer:
+def picked(row: Answer, scored: ChoiceOutput) -> Answer:
     """The row with the likeliest of its candidates for an answer: no token was generated."""
     return replace(
         row,
@@ -77,7 +77,7 @@ def picked(row: Answer, scored: Scored) -> Answer:
     )
 
 
-def given_up(row: Answer) -> Answer:
+def oom_answer(row: Answer) -> Answer:
     """The row where there is no memory for it even alone."""
     return replace(
         row,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pgcli.checkpoints import files, stored
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine.device import choose_device, choose_dtype, free_bytes
+from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.memory import batch_size, cache_bytes, largest_batch, needed_bytes, parameters
 from pgcli.model.config import PaliGemmaConfig
 
@@ -15,7 +15,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-def facts(
+def model_info(
     checkpoint: Checkpoint, *, device: str = "auto", dtype: str = "auto"
 ) -> dict[str, object]:
     """Sizes, resolution, tokens per image, device, dtype, memory in bytes per batch size, files.

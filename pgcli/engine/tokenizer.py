@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
+import tokenizers
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from pgcli.checkpoints.tokenizer import open_tokenizer
@@ -28,10 +28,10 @@ CONTROL = re.compile(
 )
 
 
-class Vocabulary:
+class Tokenizer:
     """A checkpoint's tokenizer, with the ids that prompts and answers are built from."""
 
-    def __init__(self, tokenizer: Tokenizer):
+    def __init__(self, tokenizer: tokenizers.Tokenizer):
         self._tokenizer = tokenizer
         self.bos = self.id("<bos>")
         self.newline = self.id(NEWLINE)
@@ -43,11 +43,11 @@ class Vocabulary:
         self._control = re.compile("|".join([CONTROL.pattern, *specials]))
 
     @classmethod
-    def from_folder(cls, folder: Path) -> Vocabulary:
+    def from_folder(cls, folder: Path) -> Tokenizer:
         """The vocabulary of a checkpoint; InvalidCheckpoint where it is not PaliGemma's."""
         return cls(open_tokenizer(folder))
 
-    def prompt(self, text: str, places: Sequence[int] = ()) -> list[int]:
+    def encode_prompt(self, text: str, places: Sequence[int] = ()) -> list[int]:
         """A prompt as the model reads it after the image: bos, the text, the newline on its own.
 
         Whatever the text spells, it stays text: a typed `<image>` or `<loc0001>` becomes the
@@ -55,11 +55,11 @@ class Vocabulary:
         after a blank, as in `caption <loc0000><loc0000><loc1023><loc1023>`.
         """
         if not places:
-            return [self.bos, *self.text(text.strip()), self.newline]
+            return [self.bos, *self.encode_text(text.strip()), self.newline]
         locations = [self.locations[place] for place in places]
-        return [self.bos, *self.text(f"{text.strip()} ".lstrip()), *locations, self.newline]
+        return [self.bos, *self.encode_text(f"{text.strip()} ".lstrip()), *locations, self.newline]
 
-    def text(self, text: str) -> list[int]:
+    def encode_text(self, text: str) -> list[int]:
         """The ids of user text, in which no control, location or mask token can occur."""
         ids: list[int] = []
         start = 0
@@ -69,11 +69,11 @@ class Vocabulary:
             start = cut
         return ids + self._encode(text[start:])
 
-    def answer(self, text: str) -> list[int]:
+    def encode_answer(self, text: str) -> list[int]:
         """The ids of an answer that a model is to learn: here spelled-out locations are tokens."""
         return self._encode(text)
 
-    def pieces(self, ids: Sequence[int], probabilities: Sequence[float]) -> list[Span]:
+    def decode(self, ids: Sequence[int], probabilities: Sequence[float]) -> list[Span]:
         """A generated answer in stretches: each location or mask token, and the text between."""
         tokens = list(zip(ids, probabilities, strict=True))
         return [

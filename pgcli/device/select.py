@@ -9,8 +9,8 @@ from time import perf_counter
 
 import torch
 
-from pgcli.engine.container import memory_left
-from pgcli.engine.driver import unused_gpu
+from pgcli.device.cgroup import memory_left
+from pgcli.device.nvidia_driver import unused_gpu
 from pgcli.errors import NoUsableDevice, UsageError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}

@@ -12,9 +12,9 @@ from torch import Tensor
 from pgcli.checkpoints import files, weights
 from pgcli.engine import generate as generate_module
 from pgcli.engine.generate import Running, generate
-from pgcli.engine.growing import Limits
-from pgcli.engine.sampling import GREEDY, Sampling
-from pgcli.engine.tokens import left_pad
+from pgcli.engine.sampler import GREEDY, Sampling
+from pgcli.engine.sequence import Limits
+from pgcli.engine.tokenizer import left_pad
 from pgcli.model import places as places_module
 from pgcli.model.paligemma import PaliGemma
 from tests.support.random_weights import normal

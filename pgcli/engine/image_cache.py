@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints.files import Preprocessing
+from pgcli.device.select import Stopwatch
 from pgcli.engine.batches import Request
-from pgcli.engine.device import Stopwatch
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalise
 
@@ -36,14 +36,14 @@ class Reuse:
 
 
 @dataclass(slots=True)
-class Unread:
+class RefCount:
     """How many of a picture's prompts are still to be read, and the eye's time for them, in ms."""
 
     prompts: int
     ms: float = 0.0
 
 
-class Features:
+class ImageFeatureCache:
     """The eye's memory: it looks at a picture when the first of its prompts comes up.
 
     What it keeps is bounded: beyond `most_bytes` the picture that was used longest ago is let go,
@@ -65,7 +65,7 @@ class Features:
         self._std = torch.tensor(preprocessing.std, device=self._device)
         self._reuse = reuse
         self._most_bytes = most_bytes
-        self._unread: dict[int, Unread] = {}
+        self._unread: dict[int, RefCount] = {}
         self._kept: dict[int, Tensor] = {}  # from the one used longest ago to the latest
 
     def of(self, batch: Sequence[Request]) -> tuple[Tensor, list[float]]:
@@ -74,7 +74,7 @@ class Features:
         The prompts stay unread until `read` says otherwise, as memory may run out before they are.
         """
         for request in batch:
-            self._unread.setdefault(request.picture_key, Unread(request.shares))
+            self._unread.setdefault(request.picture_key, RefCount(request.shares))
             self._reuse.is_possible |= request.shares > 1
         seen = self._seen(batch)
         patch_BPD = torch.stack([seen[request.picture_key] for request in batch])
@@ -97,7 +97,7 @@ class Features:
         """Count these prompts, which were read, as unread: their rows start over."""
         self._reuse.prompts -= len(batch)
         for request in batch:
-            self._unread.setdefault(request.picture_key, Unread(0)).prompts += 1
+            self._unread.setdefault(request.picture_key, RefCount(0)).prompts += 1
 
     def let_go(self) -> None:
         """Give back the memory of all that is kept."""

@@ -1,0 +1,1 @@
+"""The machine: its devices, dtypes, memory and clocks."""
