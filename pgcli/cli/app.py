@@ -18,7 +18,7 @@ from pgcli.cli.job import shutdown
 from pgcli.cli.options import DebugState
 from pgcli.cli.program import PgcliGroup, app
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.sanitize_logs import asides_tamed
+from pgcli.cli.ui.sanitize_logs import sanitized_logs
 from pgcli.cli.usage_errors import to_usage_error
 from pgcli.errors import OutputFailed, PgcliError
 from pgcli.printable import printable
@@ -80,7 +80,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     shutdown.fill_closed()
     try:
-        with shutdown.signals_watched(), shutdown.readers_watched(), asides_tamed():
+        with shutdown.signals_watched(), shutdown.readers_watched(), sanitized_logs():
             return exit_code(args)
     except shutdown.Interrupted as stop:
         shutdown.end_by(stop.signum)
@@ -118,8 +118,8 @@ def report_bug(bug: Exception, session: DebugState) -> int:
     """Show a bug with its traceback, and return its exit code."""
     screen = Screen()
     short = None if session.debug else -TRACEBACK_CALLS
-    screen.trace(traceback.format_exception(bug, limit=short, chain=session.debug))
-    screen.problem(
+    screen.traceback(traceback.format_exception(bug, limit=short, chain=session.debug))
+    screen.error(
         f"unexpected {type(bug).__name__}: {bug}",
         hint="this is a bug in pgcli: please report it, with all lines that --debug shows",
     )
@@ -130,8 +130,8 @@ def report_error(problem: PgcliError, session: DebugState) -> int:
     """Show a problem that has a remedy, and return its exit code."""
     screen = Screen()
     if session.debug:
-        screen.trace(traceback.format_exception(problem))
-    screen.problem(str(problem), hint=problem.hint)
+        screen.traceback(traceback.format_exception(problem))
+    screen.error(str(problem), hint=problem.hint)
     if isinstance(problem, OutputFailed):
         shutdown.forget(1)
     return problem.exit_code

@@ -26,7 +26,7 @@ from safetensors.numpy import save
 from pgcli.checkpoints.find import find
 from pgcli.checkpoints.hub import blobs, verify
 from pgcli.checkpoints.hub.progress import DownloadPlan, NoProgress, TqdmProgress
-from pgcli.cli.ui import downloads
+from pgcli.cli.ui import progress
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
@@ -749,14 +749,14 @@ PLAN = DownloadPlan(
 class TestWhatAPersonSees:
     def screen(self, *, terminal=False, quiet=False, width=100):
         screen = Screen(quiet=quiet)
-        screen.is_terminal = screen.redraws = terminal
+        screen.is_terminal = screen.is_interactive = terminal
         screen.console = Console(
             file=io.StringIO(), width=width, force_terminal=terminal, color_system=None
         )
         return screen, screen.console.file
 
     def test_in_a_log_are_lines_before_while_and_after(self, monkeypatch):
-        monkeypatch.setattr(downloads, "LOG_SECONDS", 0)
+        monkeypatch.setattr(progress, "LOG_SECONDS", 0)
         screen, shown = self.screen()
         with Downloads(screen) as tell:
             tell.start(PLAN)
@@ -764,11 +764,11 @@ class TestWhatAPersonSees:
             tell.count(3_000_000_000)
         first, second, third, last = shown.getvalue().splitlines()
         assert first == (
-            "pgcli: downloading org/\\x1b[31mmodel: 5.0 GB, 1.0 GB is there already; "
+            "pgcli: downloading org/\\x1b[31mmodel: 5.0 GB, 1.0 GB is already there; "
             "into /cache, which has 70.0 GB free"
         )
-        assert re.search(r"downloading +50%.*3\.00G/6\.00G .*B/s", second)
-        assert "6.00G/6.00G" in third
+        assert re.search(r"downloading: 3\.0 GB of 6\.0 GB \(50%\), .*B/s, .* left", second)
+        assert "6.0 GB of 6.0 GB" in third
         assert re.search(r"downloaded 5\.0 GB in \d+ s; the checksums are right", last)
 
     def test_in_a_log_there_is_no_line_for_each_piece(self):
@@ -786,7 +786,7 @@ class TestWhatAPersonSees:
             tell.start(PLAN)
             tell.count(2_000_000_000)
         text = shown.getvalue()
-        assert "3.0/6.0 GB" in text
+        assert "3.0 GB of 6.0 GB" in text
         assert "━" in text
         assert "\x1b[31m" not in text
         assert " ".join(text.split()).endswith("the checksums are right")

@@ -14,7 +14,10 @@ from rich.console import Console
 from pgcli.cli.job.oom_notice import OomNotice
 from pgcli.cli.options import OutputOptions
 from pgcli.cli.ui import progress, summary
-from pgcli.cli.ui.console import Screen, grid
+from pgcli.cli.ui.console import Screen, facts_table
+from pgcli.cli.ui.duration import duration
+from pgcli.cli.ui.progress import Progress, ProgressLog
+from pgcli.cli.ui.progress_bar import OutputAboveBar, ProgressBar
 from pgcli.pipeline import Tally
 from pgcli.state.run_state import State
 from tests.support import pretend
@@ -53,7 +56,7 @@ def test_a_terminal_shows_a_bar_then_a_table(pictures, tmp_path):
     names = [line.split("  ")[0] for line in table]
     assert names == [
         *("rows", "speed", "time", "model busy", "model waited", "model", "output"),
-        *("look at it", "errors", "ask again"),
+        *("view it", "errors", "retry them"),
     ]
     assert table[0].endswith("13, of which 1 with errors: not_an_image 1")
 
@@ -63,9 +66,9 @@ def test_no_line_of_bar_or_table_is_wider_than_the_terminal(pictures, tmp_path, 
     shown = on_terminal(
         *("caption", pictures, "--model", "demo", "-o", tmp_path / "r.jsonl"), columns=columns
     )
-    steps = ("look at it", "errors  ", "ask again")  # the terminal breaks these: a copy is whole
+    steps = ("view it  ", "errors  ", "retry them")  # the terminal breaks these: a copy is whole
     assert max(len(line) for line in lines(shown) if not line.startswith(steps)) <= columns
-    assert f"look at it  pgcli view {tmp_path / 'r.jsonl'}" in lines(shown)
+    assert f"view it  pgcli view {tmp_path / 'r.jsonl'}" in lines(shown)
 
 
 def test_rows_and_bar_on_one_terminal_do_not_garble_each_other(pictures):
@@ -128,46 +131,43 @@ def test_a_log_has_no_bar_and_no_colours_unless_forced(pictures):
 
 
 def test_a_log_of_a_long_run_has_a_line_now_and_then(monkeypatch):
-    said = []
-    log = progress.Log(said.append, "caption", 100)
-    log.count(None, Tally(rows=1))
-    assert said == []
+    lines = []
+    log = Progress("caption", 100, display=ProgressLog(lines.append))
+    log.update(1, errors=0, seconds=0.1)
+    assert lines == []
     monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
-    tally = Tally(rows=25, seconds=1.0)
-    tally.errors["missing"] += 2
-    log.count(None, tally)
-    assert re.fullmatch(r"caption:  ?25% 25/100 \[.*rows/s, 2 errors\]", said[0])
+    log.update(25, errors=2, seconds=1.0)
+    assert lines == ["caption: 25 of 100 rows (25%), 25.0/s, 2 errors, 3.00 s left"]
 
 
 def test_a_log_without_a_known_total_counts(monkeypatch):
     monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
-    said = []
-    progress.Log(said.append, "ask", None).count(None, Tally(rows=7))
-    assert said[0].startswith("ask: 7 rows")
+    lines = []
+    Progress("ask", display=ProgressLog(lines.append)).update(7, errors=0, seconds=1.0)
+    assert lines == ["ask: 7 rows, 7.0/s"]
 
 
 def test_the_bar_costs_a_row_next_to_nothing(tmp_path):
-    """It is told of a row by one assignment; drawing goes on at its own pace."""
+    """A row only sets numbers; a thread redraws the bar at its own pace."""
     from time import process_time
 
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, force_terminal=True, width=80)
-        tally = Tally(rows=1, seconds=1.0)
-        with progress.Bar(console, "caption", 100_000, None) as bar:
+        with Progress("caption", 100_000, display=ProgressBar(console)) as bar:
             began = process_time()
-            for _ in range(100_000):
-                bar.count(None, tally)
+            for row in range(100_000):
+                bar.update(row, errors=0, seconds=1.0)
             assert process_time() - began < 1.0
 
 
 def test_rows_held_for_the_bar_are_all_printed_in_order():
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, force_terminal=True, record=True, width=40)
-        rows = progress.Rows(console)
-        with progress.Bar(console, "caption", None, rows) as bar:
+        rows = OutputAboveBar(console)
+        with Progress("caption", display=ProgressBar(console, rows)) as bar:
             for number in range(1000):
                 rows.write(f"row {number}\n".encode())
-                bar.count(None, Tally(rows=number))
+                bar.advance()
     shown = re.findall(r"row (\d+)", console.export_text())
     assert list(map(int, shown)) == list(range(1000))
 
@@ -175,19 +175,19 @@ def test_rows_held_for_the_bar_are_all_printed_in_order():
 def test_foreign_text_is_shown_as_it_is_spelled(capsys):
     hostile = "[bold]a[/bold] :smile: \x1b[31m\u202e"
     screen = Screen()
-    screen.say(hostile, hint=hostile)
-    screen.problem(hostile)
+    screen.info(hostile, hint=hostile)
+    screen.error(hostile)
     screen.table([(hostile, hostile)])
-    screen.trace([hostile])
+    screen.traceback([hostile])
     shown = capsys.readouterr().err
     assert shown.count(r"[bold]a[/bold] :smile: \x1b[31m\u202e") == 6
     console = Console(width=200, file=open(os.devnull, "w"), record=True)  # noqa: SIM115
-    console.print(grid([("name", hostile)]))
+    console.print(facts_table([("name", hostile)]))
     assert r"[bold]a[/bold] :smile: \x1b[31m\u202e" in console.export_text()
 
 
 def test_a_name_of_megabytes_does_not_fill_the_screen(capsys):
-    Screen().problem(f"begun {'x' * 10**6} ended", hint="y" * 10**6)
+    Screen().error(f"begun {'x' * 10**6} ended", hint="y" * 10**6)
     said = capsys.readouterr().err
     assert len(said) < 10_000
     assert "begun xxx" in said
@@ -197,11 +197,11 @@ def test_a_name_of_megabytes_does_not_fill_the_screen(capsys):
 
 def test_the_summary_tells_of_pictures_reused_and_batches_that_shrank():
     engine = pretend.Engine()
-    assert list(summary.thrift(engine)) == []
+    assert list(summary.engine_facts(engine)) == []
     engine.reuse = SimpleNamespace(is_possible=True, spared=800, prompts=1000)
     engine.batch_limits = SimpleNamespace(summary=lambda: "12 rows at once instead of 64")
-    assert list(summary.thrift(engine)) == [
-        ("pictures reused", "800 of 1,000 prompts"),
+    assert list(summary.engine_facts(engine)) == [
+        ("images reused", "800 of 1,000 prompts"),
         ("memory ran out", "12 rows at once instead of 64"),
     ]
 
@@ -239,14 +239,14 @@ def test_what_was_learnt_of_a_devices_memory_is_there_for_the_run_that_goes_on(t
     [(0.0, "0.00 s"), (9.994, "9.99 s"), (12.34, "12.3 s"), (61, "1 min 1 s"), (7384, "2 h 3 min")],
 )
 def test_durations_in_words(count, words):
-    assert summary.seconds(count) == words
+    assert duration(count) == words
 
 
 def test_the_commands_that_look_at_an_output_survive_its_name(tmp_path):
     name = str(tmp_path / 'it\'s "mine".parquet')
     tally = Tally(rows=3)
     tally.errors["missing"] += 1
-    [(_, look), (_, command), _] = summary.steps(OutputOptions(name), tally, [])
+    [(_, look), (_, command), _] = summary.next_steps(OutputOptions(name), tally, [])
     words = subprocess.run(
         ["bash", "-c", look.replace("pgcli view", "printf %s")], capture_output=True, check=True
     ).stdout.decode()
@@ -271,10 +271,10 @@ def test_the_jq_commands_run(pictures, tmp_path):
     )
     tally = Tally(rows=13)
     tally.errors["not_an_image"] += 1
-    commands = dict(summary.steps(OutputOptions(str(output)), tally, []))
+    commands = dict(summary.next_steps(OutputOptions(str(output)), tally, []))
     shown = subprocess.run(["bash", "-c", commands["errors"]], capture_output=True, check=True)
     assert shown.stdout.startswith(b"broken.png: ")
-    view = commands["look at it"].replace("pgcli", f"{sys.executable} -m pgcli")
+    view = commands["view it"].replace("pgcli", f"{sys.executable} -m pgcli")
     subprocess.run(["bash", "-c", view], cwd=ROOT, check=True, capture_output=True)
     assert output.with_suffix(".html").stat().st_size > 10_000
 
@@ -288,13 +288,13 @@ def test_the_jq_commands_run(pictures, tmp_path):
     ],
 )
 def test_the_command_that_asks_errors_again_is_the_one_that_was_typed(words, command):
-    assert summary.retry(words) == f"pgcli {command}"
+    assert summary.retry_command(words) == f"pgcli {command}"
 
 
 def test_a_long_command_or_one_with_a_password_is_not_shown_again():
     said = "the same command with --retry-errors"
-    assert summary.retry(["caption", *map(str, range(1000))]) == said
-    assert summary.retry(["caption", "https://me:secret@host/a.jpg"]) == said
+    assert summary.retry_command(["caption", *map(str, range(1000))]) == said
+    assert summary.retry_command(["caption", "https://me:secret@host/a.jpg"]) == said
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
@@ -315,6 +315,6 @@ def test_verbose_tells_all_of_one_picture_too(pictures):
 
 
 def test_rows_that_are_on_the_terminal_only_come_with_the_way_to_keep_them(pictures, tmp_path):
-    assert "keep them" in on_terminal("caption", pictures, "--model", "demo")
+    assert "save them" in on_terminal("caption", pictures, "--model", "demo")
     with open(tmp_path / "rows.jsonl", "wb") as rows:
-        assert "keep them" not in on_terminal("caption", pictures, "--model", "demo", stdout=rows)
+        assert "save them" not in on_terminal("caption", pictures, "--model", "demo", stdout=rows)

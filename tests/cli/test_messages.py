@@ -391,7 +391,7 @@ def test_what_is_refused_for_its_input_does_not_promise_to_go_on(stage):
     code, told = stage.run(*command)
     assert code == 13
     assert "the input is not what out.jsonl was made of" in told
-    assert "goes on from there" not in told
+    assert "resumes the run" not in told
 
 
 def problems():

@@ -15,7 +15,7 @@ from PIL import Image
 
 from pgcli.checkpoints.hub.progress import DownloadPlan, TqdmProgress
 from pgcli.cli.ui import stdout
-from pgcli.cli.ui.sanitize_logs import asides_tamed
+from pgcli.cli.ui.sanitize_logs import sanitized_logs
 from pgcli.printable import CONTROL_CHARACTERS as STEERING
 from tests.support.hub_server import Hub
 from tests.support.runs import ROOT
@@ -287,7 +287,7 @@ def test_libraries_are_left_as_they_were_behind_the_command():
         threading.excepthook,
         sys.unraisablehook,
     )
-    with asides_tamed():
+    with sanitized_logs():
         assert warnings.formatwarning is not known[0]
     assert known == (
         warnings.formatwarning,
@@ -312,13 +312,13 @@ def test_the_bar_that_python_users_see_spells_a_model_s_name(capsys, monkeypatch
 def test_what_is_printed_on_standard_output_is_spelt(capsys, monkeypatch, terminal):
     monkeypatch.setattr(stdout, "is_terminal", lambda stream: terminal)
     monkeypatch.setenv("COLUMNS", "2000")
-    stdout.facts([(HOSTILE, HOSTILE)])
-    stdout.cells([HOSTILE, HOSTILE])
-    stdout.line(HOSTILE)
+    stdout.print_facts([(HOSTILE, HOSTILE)])
+    stdout.print_cells([HOSTILE, HOSTILE])
+    stdout.print_line(HOSTILE)
     told = capsys.readouterr().out
     assert told.count(f"a{SPELT}") == 5
     assert not STEERING.findall(OWN.sub("", told).replace("\t", ""))
-    stdout.record({HOSTILE: HOSTILE})
+    stdout.print_json({HOSTILE: HOSTILE})
     assert capsys.readouterr().out.count(IN_JSON) == 2
 
 

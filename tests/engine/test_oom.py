@@ -796,7 +796,7 @@ def test_a_run_goes_on_in_smaller_batches_and_says_so_once_and_at_its_end(
     code, expected, err = called(capsys, *PROMPT)
     assert code == 0
     pictures = len(expected) // 2
-    assert f"pgcli: pictures reused: {pictures} of {2 * pictures} prompts\n" in err
+    assert f"pgcli: images reused: {pictures} of {2 * pictures} prompts\n" in err
     assert "memory ran out" not in err
     Memory(monkeypatch, "step", 2)
     assert called(capsys, *PROMPT)[:2] == (0, expected)

@@ -313,8 +313,8 @@ PROMPTS = ("is there a star anywhere in it?", "how many shapes are there?", LONG
 def by_prompt(folder: Path, rows: list[dict[str, Any]], prompts: Sequence[str] = PROMPTS) -> Path:
     """The page that a run of several prompts makes at its end."""
     file, page = saved(folder / "rows.jsonl", rows), folder / "prompts.html"
-    parts = [viewing.Part(file, prompt, prompt) for prompt in prompts]
-    viewing.show(parts, viewing.Asked(str(page), images=str(folder)), Screen(quiet=True))
+    parts = [viewing.RowGroup(file, prompt, prompt) for prompt in prompts]
+    viewing.show(parts, viewing.GalleryOptions(str(page), images=str(folder)), Screen(quiet=True))
     return page
 
 

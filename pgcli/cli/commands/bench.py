@@ -53,7 +53,7 @@ def bench(
     given = None if images is None else open_sources([images], ReadOptions())
     screen = Screen()
     checkpoint = find(name, revision, progress=Downloads(screen))
-    with screen.waiting("loading PyTorch and transformers"):
+    with screen.status("loading PyTorch and transformers"):
         from pgcli.bench.plot import svg
         from pgcli.bench.running import bench as measured
         from pgcli.proof.patterns import drawings
@@ -65,7 +65,7 @@ def bench(
         device=device,
         dtype=dtype,
         pipeline=answered,
-        waiting=screen.waiting,
+        waiting=screen.status,
     )
     show(report)
     told = json.dumps(about(checkpoint) | asdict(report), indent=2) + "\n"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pgcli.cli.result_files.reopen_input import items_again, reach_of
+from pgcli.cli.result_files.reopen_input import reopen_items, url_reader_of
 from pgcli.cli.ui import stdout
 from pgcli.errors import Difference, UsageError
 from pgcli.records import Item
@@ -16,11 +16,11 @@ from pgcli.state.input_check import is_row_of
 from pgcli.state.run_state import record_in, why_unknown
 from pgcli.state.state_folder import state_folder
 
-NAMED = 10  # differences that are told one by one
+MAX_DIFFERENCES_SHOWN = 10  # differences that are told one by one
 
 
 @dataclass
-class Found:
+class CheckResult:
     """What a check found: rows, those with errors, and what is wrong."""
 
     rows: int = 0
@@ -34,7 +34,7 @@ class Found:
         self.count += 1
         self.missing += missing
         self.surplus += surplus
-        self.wrong += [what] if len(self.wrong) < NAMED else []
+        self.wrong += [what] if len(self.wrong) < MAX_DIFFERENCES_SHOWN else []
 
     @property
     def remedy(self) -> str:
@@ -61,26 +61,30 @@ def check(output: str) -> None:
             f"{why_unknown(state_folder(path))}",
             hint="name an output as it was given to -o",
         )
-    found = Found()
+    found = CheckResult()
     try:
-        compare(placed_rows(path), expected(path, record), found)
+        compare(placed_rows(path), expected_rows(path, record), found)
     except (OSError, ValueError) as problem:
         found.add(f"{output} cannot be read: {problem}")
     for line in found.wrong:
-        stdout.line(line)
+        stdout.print_line(line)
     if found.count:
-        more = f", {found.count - NAMED:,} of them not told" if found.count > NAMED else ""
+        more = (
+            f", {found.count - MAX_DIFFERENCES_SHOWN:,} of them not told"
+            if found.count > MAX_DIFFERENCES_SHOWN
+            else ""
+        )
         raise Difference(
             f"{found.count:,} difference{'s' * (found.count != 1)} between {output} and its "
             f"input{more}",
             hint=found.remedy,
         )
     errors = f", {found.errors:,} of them with errors" if found.errors else ""
-    stdout.line(f"{found.rows:,} rows are those of the input, in order{errors}")
+    stdout.print_line(f"{found.rows:,} rows are those of the input, in order{errors}")
 
 
 def compare(
-    rows: Iterator[Placed], wanted: Iterator[tuple[Item, str]] | None, found: Found
+    rows: Iterator[Placed], wanted: Iterator[tuple[Item, str]] | None, found: CheckResult
 ) -> None:
     """Note what differs. Without an input, which standard input was, only the rows' order shows."""
     last = -1
@@ -95,13 +99,16 @@ def compare(
             found.add(f"row {place + 1:,} is out of order")
         last = row["index"] if isinstance(row.get("index"), int) else last
         if places is not None:
-            against(place, row, places, found)
+            compare_row(place, row, places, found)
     for place, (item, _) in places or ():
         found.add(f"row {place + 1:,} is missing: {item.id!r}", missing=True)
 
 
-def against(
-    place: int, row: Mapping[str, Any], places: Iterator[tuple[int, tuple[Item, str]]], found: Found
+def compare_row(
+    place: int,
+    row: Mapping[str, Any],
+    places: Iterator[tuple[int, tuple[Item, str]]],
+    found: CheckResult,
 ) -> None:
     """Compare a row with what the input has at its place; note those missing before it."""
     for number, (item, prompt) in places:
@@ -114,7 +121,7 @@ def against(
     found.add(f"row {place + 1:,} is of nothing in the input: {row.get('id')!r}", surplus=True)
 
 
-def expected(output: Path, record: Mapping[str, Any]) -> Iterator[tuple[Item, str]] | None:
+def expected_rows(output: Path, record: Mapping[str, Any]) -> Iterator[tuple[Item, str]] | None:
     """The items and prompts that a run's rows are to be of; None where they came on a pipe."""
-    items = items_again(output, record, reach_of(record))
+    items = reopen_items(output, record, url_reader_of(record))
     return None if items is None else ((item, one) for item in items for one in item.prompts)

@@ -23,16 +23,16 @@ COLOURS = {"ok": "green", "warn": "yellow", "bad": "bold red"}
 
 def examine(commands: Mapping[str, Any], *, online: bool, as_json: bool) -> None:
     """Print every finding. Raises NoUsableDevice where no model can run here; else all is said."""
-    with Screen().waiting("looking at this machine"):
+    with Screen().status("looking at this machine"):
         findings = [settings_file(commands), *doctor.examine(online=online)]
     if as_json:
         told = {"state": worst(findings), "checks": [asdict(finding) for finding in findings]}
-        stdout.record(told)
-    elif stdout.is_drawn():
-        stdout.drawn(table(findings), summary(findings))
+        stdout.print_json(told)
+    elif stdout.draws_tables():
+        stdout.print_tables(table(findings), summary(findings))
     else:
         for f in findings:
-            stdout.cells((f.state, f.name, f.found, f.remedy))
+            stdout.print_cells((f.state, f.name, f.found, f.remedy))
     if not doctor.has_device(findings):
         broken = next(f for f in findings if f.state == "bad" and f.name == "pytorch")
         raise NoUsableDevice(f"no model can run here: PyTorch {broken.found}", hint=broken.remedy)

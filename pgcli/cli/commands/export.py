@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 
-from pgcli.cli.result_files.export_entries import Gathering
-from pgcli.cli.result_files.image_locator import Search, Tell
-from pgcli.cli.result_files.publish import check_free, published
-from pgcli.cli.result_files.run_info import how_far
-from pgcli.cli.result_files.validate_rows import Survey, surveyed
+from pgcli.cli.result_files.export_entries import ExportEntries
+from pgcli.cli.result_files.image_locator import ImageSearch, Report
+from pgcli.cli.result_files.publish import check_target, publish
+from pgcli.cli.result_files.run_info import incomplete_note
+from pgcli.cli.result_files.validate_rows import RowStats, collect_stats
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import NoInputError, UsageError
 from pgcli.remote import make_url_reader
@@ -22,12 +22,12 @@ from pgcli.state.write_errors import writing
 from pgcli.views.exports import FORMATS, format_named
 from pgcli.views.exports.entry import Entry, Existing, Format, Pictures, Tally, Wanted
 
-NAMED = 5  # labels and prompts that a message names
+MAX_LABELS_SHOWN = 5  # labels and prompts that a message names
 INCOMPLETE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class ExportOptions:
     """What the command line says beside the names; what is not said is None."""
 
     prompt: str | None = None
@@ -43,33 +43,33 @@ class Choices:
     allow_urls: bool = False
     allow_private_hosts: bool = False
 
-    def search(self, tell: Tell) -> Search:
+    def search(self, tell: Report) -> ImageSearch:
         """How pictures are looked for."""
         url_reader = make_url_reader(
             allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts
         )
-        return Search(tell, url_reader=url_reader)
+        return ImageSearch(tell, url_reader=url_reader)
 
 
 #: These say something to every format.
-ALWAYS = {"prompt", "overwrite", "allow_urls", "allow_private_hosts"}
+EVERY_FORMAT = {"prompt", "overwrite", "allow_urls", "allow_private_hosts"}
 
 
-def export(path: str, to: str, output: str | None, choices: Choices, screen: Screen) -> int:
+def export(path: str, to: str, output: str | None, choices: ExportOptions, screen: Screen) -> int:
     """Write the rows of a result file in a format; the exit code, 3 where pictures are missing.
 
     The rows are read twice: first for what they are. Raises UsageError, NoInputError, OutputExists
     and OutputFailed.
     """
-    format = known(to)
+    format = find_format(to)
     check_options(to, format, choices)
     target = check_place(to, format, path, output, overwrite=choices.overwrite)
-    note = how_far(Path(path))
-    found = surveyed(results(Path(path)), choices.prompt)
+    note = incomplete_note(Path(path))
+    found = collect_stats(results(Path(path)), choices.prompt)
     check_rows(to, format, path, found, choices)
     tally = Tally(outside=found.outside if "labels" in format.takes else 0)
     wanted = Wanted(
-        labels=labelled(choices.labels, found),
+        labels=label_numbers(choices.labels, found),
         columns=tuple(found.columns),
         looks=found.looks,
         masks=found.masks,
@@ -81,15 +81,15 @@ def export(path: str, to: str, output: str | None, choices: Choices, screen: Scr
         is_raw=bool(choices.csv_raw),
         tally=tally,
     )
-    search = choices.search(screen.say)
-    pictures = Gathering(Path(path), format, wanted, search)
+    search = choices.search(screen.info)
+    pictures = ExportEntries(Path(path), format, wanted, search)
     if not format.merged:
         pictures.spare(target)
     # a run may go on meanwhile: its later rows were not surveyed
     rows = islice(results(Path(path)), found.rows)
     entries = pictures.entries(rows, choices.prompt, choices.root)
     write(format, target, entries, wanted, overwrite=choices.overwrite)
-    tell(to, output or "beside the pictures", found, tally, search)
+    report(to, output or "beside the pictures", found, tally, search)
     if note:
         search.tell(f"{note}; the export ends there")
     return INCOMPLETE if tally.missing.count or tally.nameless else 0
@@ -104,22 +104,24 @@ def write(
             target.mkdir(exist_ok=True)
         format.write(target, entries, wanted)
         return
-    with published(target, is_folder=format.is_folder, overwrite=overwrite) as part:
-        format.write(part, spared(entries, target) if format.is_folder else entries, wanted)
+    with publish(target, is_folder=format.is_folder, overwrite=overwrite) as part:
+        format.write(
+            part, check_not_inside(entries, target) if format.is_folder else entries, wanted
+        )
 
 
-def known(to: str) -> Format:
+def find_format(to: str) -> Format:
     """The format of a name. Raises UsageError for one that is none."""
     if to not in FORMATS:
         raise UsageError(f"{to} is no format", hint=f"--to takes {', '.join(FORMATS)}")
     return format_named(to)
 
 
-def check_options(to: str, format: Format, choices: Choices) -> None:
+def check_options(to: str, format: Format, choices: ExportOptions) -> None:
     """Raise UsageError for an option that this format has nothing to do with."""
     for name in (field.name for field in fields(choices)):
         is_given = getattr(choices, name) is not None
-        if is_given and name not in format.takes | ALWAYS:
+        if is_given and name not in format.takes | EVERY_FORMAT:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag} means nothing to {to}", hint=f"leave {flag} out")
 
@@ -135,13 +137,13 @@ def check_place(to: str, format: Format, path: str, output: str | None, *, overw
     if target.exists() and resolves_inside(path, os.path.realpath(target)):
         raise UsageError(f"{path} lies in {output}, which is written", hint="name another with -o")
     if not format.merged:
-        check_free(target, is_folder=format.is_folder, overwrite=overwrite)
+        check_target(target, is_folder=format.is_folder, overwrite=overwrite)
     elif not target.parent.is_dir() or (os.path.lexists(target) and not target.is_dir()):
         raise UsageError(f"{output} cannot be a folder of texts", hint="name a folder with -o")
     return target
 
 
-def check_rows(to: str, format: Format, path: str, found: Survey, choices: Choices) -> None:
+def check_rows(to: str, format: Format, path: str, found: RowStats, choices: ExportOptions) -> None:
     """Raise where the rows do not suit the format: UsageError, or NoInputError without any."""
     prompts = ", ".join(map(repr, found.prompts))
     if not found.good:
@@ -165,29 +167,33 @@ def check_rows(to: str, format: Format, path: str, found: Survey, choices: Choic
         )
 
 
-def labelled(given: str | None, found: Survey) -> Mapping[str, int]:
+def label_numbers(given: str | None, found: RowStats) -> Mapping[str, int]:
     """Every label with its place: in the given order, else sorted.
 
     Raises UsageError for a list that is none, and where the rows have a label that it lacks.
     """
     if given is None:
         return {label: place for place, label in enumerate(sorted(found.labels))}
-    labels = listed(given)
+    labels = parse_labels(given)
     if not all(labels) or len(set(labels)) < len(labels):
         raise UsageError(
             f"--labels {given} has a label twice or an empty one",
             hint="--labels cat,dog or a file with a label on each line",
         )
     if strange := sorted(found.labels - set(labels)):
-        more = f" and {len(strange) - NAMED:,} more" if len(strange) > NAMED else ""
+        more = (
+            f" and {len(strange) - MAX_LABELS_SHOWN:,} more"
+            if len(strange) > MAX_LABELS_SHOWN
+            else ""
+        )
         raise UsageError(
-            f"the rows have labels that --labels has not: {', '.join(strange[:NAMED])}{more}",
+            f"the rows have labels that --labels has not: {', '.join(strange[:MAX_LABELS_SHOWN])}{more}",
             hint="add them to --labels; without it all labels are taken, sorted",
         )
     return {label: place for place, label in enumerate(labels)}
 
 
-def listed(given: str) -> Sequence[str]:
+def parse_labels(given: str) -> Sequence[str]:
     """The labels of a file, one on each line, or those that are given."""
     try:
         if Path(given).is_file():
@@ -200,7 +206,7 @@ def listed(given: str) -> Sequence[str]:
     return [label.strip() for label in given.split(",")]
 
 
-def spared(pictures: Iterator[Entry], target: Path) -> Iterator[Entry]:
+def check_not_inside(pictures: Iterator[Entry], target: Path) -> Iterator[Entry]:
     """The same. Raises UsageError for a picture within what may be replaced."""
     root = os.path.realpath(target)
     for entry in pictures:
@@ -215,7 +221,7 @@ def spared(pictures: Iterator[Entry], target: Path) -> Iterator[Entry]:
         yield entry
 
 
-def tell(to: str, place: str, found: Survey, tally: Tally, search: Search) -> None:
+def report(to: str, place: str, found: RowStats, tally: Tally, search: ImageSearch) -> None:
     """Say what was written and what was not."""
     captions = f" with {tally.captions:,} captions" if tally.captions else ""
     boxes = f" with {tally.boxes:,} boxes" if found.looks else captions

@@ -26,7 +26,7 @@ def remark_idle_gpu(screen: Screen) -> None:
     from pgcli.device.nvidia_driver import unused_gpu
 
     if (trouble := unused_gpu()) and not trouble.is_meant:
-        screen.say(f"the CPU answers, not the GPU: {trouble.found}", hint=trouble.remedy)
+        screen.info(f"the CPU answers, not the GPU: {trouble.found}", hint=trouble.remedy)
 
 
 def info(name: str, *, revision: str | None, device: str, dtype: str, as_json: bool) -> None:
@@ -37,9 +37,9 @@ def info(name: str, *, revision: str | None, device: str, dtype: str, as_json: b
 
     known = model_info(checkpoint, device=device, dtype=dtype)
     if as_json:
-        stdout.record(known)
+        stdout.print_json(known)
     else:
-        stdout.facts(worded(known))
+        stdout.print_facts(worded(known))
 
 
 def worded(known: Mapping[str, Any]) -> Facts:

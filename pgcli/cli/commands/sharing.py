@@ -85,7 +85,7 @@ def view(
 ) -> None:
     from pgcli.cli.commands import view as viewing
 
-    asked = viewing.Asked(
+    asked = viewing.GalleryOptions(
         output,
         assets,
         images,
@@ -215,11 +215,11 @@ def export(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    from pgcli.cli.commands.export import Choices
+    from pgcli.cli.commands.export import ExportOptions
     from pgcli.cli.commands.export import export as exported
     from pgcli.cli.ui.console import Screen
 
-    choices = Choices(
+    choices = ExportOptions(
         prompt=prompt,
         overwrite=overwrite,
         labels=labels,

@@ -10,7 +10,7 @@ from typing import Any
 
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts
-from pgcli.cli.ui.summary import seconds
+from pgcli.cli.ui.duration import duration
 from pgcli.errors import UsageError
 from pgcli.sinks.reader import behind
 from pgcli.state.atomic_file import got
@@ -21,7 +21,7 @@ from pgcli.state.state_folder import chunk_lines, is_in_chunks, state_folder
 
 
 @dataclass
-class Standing:
+class RunStatus:
     """How a run stands. `state` is running, complete or stopped; of shards the numbers are sums."""
 
     output: str
@@ -37,27 +37,27 @@ class Standing:
 
 def show(output: str, *, as_json: bool) -> None:
     """Print how the run of an output stands. Raises UsageError where none is known."""
-    told = standing(Path(output))
+    told = read_run_status(Path(output))
     if as_json:
-        stdout.record(asdict(told))
+        stdout.print_json(asdict(told))
     else:
-        stdout.facts(facts(told))
+        stdout.print_facts(facts(told))
 
 
-def standing(output: Path) -> Standing:
+def read_run_status(output: Path) -> RunStatus:
     """How the run of an output stands, by what it wrote down beside it. Takes no lock."""
     folder = state_folder(output)
     record = record_in(folder)
     owners = [got(file) or {} for file in sorted(folder.glob(f"{OWNER}*.json"))]
     runs = [owner for owner in owners if is_alive(owner)]
     if record is None and runs:
-        return Standing(str(output), state="running", runs=runs)  # no row is saved yet
+        return RunStatus(str(output), state="running", runs=runs)  # no row is saved yet
     if record is None:
         raise UsageError(
             f"no run is known of {output}: {why_unknown(folder)}",
             hint="name an output as it was given to -o",
         )
-    told = Standing(str(output), begun=record.get("begun"))
+    told = RunStatus(str(output), begun=record.get("begun"))
     files = sorted(folder.glob(f"{PROGRESS}*.json"))
     for file in files or [folder / f"{PROGRESS}.json"]:
         part = file.stem.removeprefix(PROGRESS)
@@ -70,7 +70,7 @@ def standing(output: Path) -> Standing:
     return told
 
 
-def add(told: Standing, progress: Progress, output: Path, part: str) -> None:
+def add(told: RunStatus, progress: Progress, output: Path, part: str) -> None:
     """Add what one process wrote down, and what it saved since in the file it was at then."""
     is_chunk = is_in_chunks(output)
     file = chunk_lines(output, progress.chunk, part) if is_chunk else output
@@ -88,7 +88,7 @@ def add(told: Standing, progress: Progress, output: Path, part: str) -> None:
         told.rows_per_second = round((told.rows_per_second or 0.0) + rate, 3)
 
 
-def facts(told: Standing) -> Facts:
+def facts(told: RunStatus) -> Facts:
     """The same for a person to read."""
     of = f" of {told.total:,}" if told.total is not None else ""
     share = f" ({told.rows / told.total:.1%})" if told.total else ""
@@ -99,7 +99,7 @@ def facts(told: Standing) -> Facts:
         found.append(("speed", f"{told.rows_per_second:,.1f} rows/s"))
     if told.seconds_left is not None:
         left = timedelta(seconds=round(told.seconds_left))
-        found.append(("left", seconds(left.total_seconds())))
+        found.append(("left", duration(left.total_seconds())))
     for run in told.runs:
         found.append(("run by", f"process {run.get('pid')} on {run.get('host')}"))
     if told.state == "stopped":

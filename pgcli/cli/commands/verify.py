@@ -39,18 +39,18 @@ def verify(
     given = None if images is None else open_sources([images], ReadOptions())
     screen = Screen()
     checkpoint = find(name, revision, progress=Downloads(screen))
-    with screen.waiting("loading PyTorch and transformers"):
+    with screen.status("loading PyTorch and transformers"):
         from pgcli.proof import MOST_PICTURES, prove
         from pgcli.proof.patterns import patterns
 
         items: list[Item] = patterns() if given is None else [*islice(given, MOST_PICTURES)]
-    proof = prove(checkpoint, items, device=device, dtype=dtype, waiting=screen.waiting)
+    proof = prove(checkpoint, items, device=device, dtype=dtype, waiting=screen.status)
     if as_json:
         about = {"name": name, "path": str(checkpoint.folder), "revision": checkpoint.revision}
         told = about | {"pgcli": __version__, "same": proof.same, "verdict": proof.verdict}
-        stdout.record(told | asdict(proof))
+        stdout.print_json(told | asdict(proof))
     else:
-        stdout.facts([*facts(proof)])
+        stdout.print_facts([*facts(proof)])
     if not proof.same:
         raise Difference(proof.verdict, hint=hint(proof))
 

@@ -13,11 +13,10 @@ from urllib.parse import quote
 
 from rich.filesize import decimal
 
-from pgcli.cli.result_files.image_locator import Again, Search, Tell, located
-from pgcli.cli.result_files.publish import check_free, published
-from pgcli.cli.result_files.run_info import described
+from pgcli.cli.result_files.image_locator import ImageSearch, Reopen, Report, locate_images
+from pgcli.cli.result_files.publish import check_target, publish
+from pgcli.cli.result_files.run_info import read_run_info
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.counter import counted
 from pgcli.errors import NoInputError, OutputFailed, UsageError
 from pgcli.images import ImageLimits
 from pgcli.records import DecodedImage
@@ -31,12 +30,12 @@ from pgcli.views.missing_images import Missing
 from pgcli.views.output_folder import write_below
 from pgcli.workers import MIN_ITEMS_FOR_WORKERS, prefetch
 
-HEAVY = 300 * 2**20  # bytes of a page that browsers open slowly
-NAMED = 3  # parts that a title names
+LARGE_PAGE = 300 * 2**20  # bytes of a page that browsers open slowly
+MAX_NAMES_IN_TITLE = 3  # parts that a title names
 
 
 @dataclass(frozen=True)
-class Asked:
+class GalleryOptions:
     """Where the page goes, where its pictures come from and go to, and how much there is to be.
 
     `again` opens what the run read, where no record beside the rows says what that was.
@@ -51,18 +50,18 @@ class Asked:
     overwrite: bool = False
     allow_urls: bool = False
     allow_private_hosts: bool = False
-    again: Again | None = None
+    again: Reopen | None = None
 
-    def search(self, tell: Tell) -> Search:
+    def search(self, tell: Report) -> ImageSearch:
         """How pictures are looked for; each with its own way to addresses, which ends with it."""
         url_reader = make_url_reader(
             allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts
         )
-        return Search(tell, self.images, url_reader, self.again)
+        return ImageSearch(tell, self.images, url_reader, self.again)
 
 
 @dataclass(frozen=True)
-class Part:
+class RowGroup:
     """Rows that stand beside others under a name: of a result file, or of one prompt in it."""
 
     output: Path
@@ -77,73 +76,74 @@ class Part:
         return islice(found, limit)
 
 
-def view(names: Sequence[str], asked: Asked, *, quiet: bool) -> None:
+def view(names: Sequence[str], asked: GalleryOptions, *, quiet: bool) -> None:
     """Make the page of result files, and draw their rows where that is asked.
 
     Raises UsageError, NoInputError, OutputExists and OutputFailed.
     """
     screen = Screen(quiet=quiet)
     outputs = [Path(name) for name in names]
-    parts = [Part(*one) for one in zip(outputs, apart(outputs), strict=True)]
+    parts = [RowGroup(*one) for one in zip(outputs, unique_names(outputs), strict=True)]
     show(parts, asked, screen)
     if asked.draw is not None:
         draw(outputs[0], asked, screen)
 
 
-def show(parts: Sequence[Part], asked: Asked, screen: Screen) -> None:
+def show(parts: Sequence[RowGroup], asked: GalleryOptions, screen: Screen) -> None:
     """Make the page of rows that stand beside each other. Raises what `view` does."""
     outputs = [part.output for part in parts]
-    target = Path(asked.output) if asked.output is not None else beside(outputs[0])
+    target = Path(asked.output) if asked.output is not None else default_page(outputs[0])
     check(target, outputs, asked)
     cards = Cards()
-    with screen.waiting("reading rows"):
+    with screen.status("reading rows"):
         for part in parts:
-            cards.add(described(part.output, part.called), part.rows(asked.limit))
+            cards.add(read_run_info(part.output, part.called), part.rows(asked.limit))
     if not cards.rows:
         raise NoInputError(
             f"no rows in {', '.join(map(str, outputs))} yet", hint="try again in a while"
         )
     by = "file" if parts[0].prompt is None else "prompt"
-    about = {"beside": address(target, asked.assets), "by": by}
-    search, total = asked.search(screen.say), len(cards.wanted)
+    about = {"beside": relative_address(target, asked.assets), "by": by}
+    search, total = asked.search(screen.info), len(cards.wanted)
     looked: Any = prefetch(
-        located(cards.wanted, outputs, search),
+        locate_images(cards.wanted, outputs, search),
         Copying(asked.side or side_for(total), ImageLimits()),
         workers=workers(total),
         # what anybody may have put at an address is decoded apart, however little it is
         total=None if search.url_reader else total,
         fetcher=search.url_reader,
     )
-    missing = Missing()
-    whole = published(target, is_folder=False, overwrite=asked.overwrite)
+    missing, progress = Missing(), screen.progress("images", total, unit="images")
+    whole = publish(target, is_folder=False, overwrite=asked.overwrite)
     with closing(looked) as pictures, whole as made, made.open("w", encoding="utf-8") as file:
-        entries = copies(counted(pictures, total, screen), asked.assets, missing)
+        entries = copies(progress.track(pictures), asked.assets, missing)
         names = [one.called for one in parts]
         file.writelines(page(cards.data() | about, entries, title=title(names)))
     report(target, cards, missing, search)
 
 
-def draw(output: Path, asked: Asked, screen: Screen) -> None:
+def draw(output: Path, asked: GalleryOptions, screen: Screen) -> None:
     """Paint the rows' boxes and masks on copies of their pictures in full size."""
     from pgcli.cli.job.draw.painter import DrawHook
     from pgcli.cli.job.draw.redraw import draw_rows
 
-    labels, search = described(output, output.name).asked, asked.search(screen.say)
+    labels, search = read_run_info(output, output.name).asked, asked.search(screen.info)
     with DrawHook(
-        str(asked.draw), asked=labels, url_reader=search.url_reader, tell=screen.say
+        str(asked.draw), asked=labels, url_reader=search.url_reader, tell=screen.info
     ) as drawing:
         rows = list(islice(results(output), asked.limit))
-        draw_rows(output, counted(rows, len(rows), screen, "drawings"), drawing, search)
-    screen.say(f"drawn: {drawing.told()}")
+        progress = screen.progress("drawings", len(rows), unit="drawings")
+        draw_rows(output, progress.track(rows), drawing, search)
+    screen.info(f"drawn: {drawing.told()}")
 
 
-def check(target: Path, outputs: Sequence[Path], asked: Asked) -> None:
+def check(target: Path, outputs: Sequence[Path], asked: GalleryOptions) -> None:
     """Refuse what cannot or must not be written to, before anything is read."""
     if str(target) == "-":
         raise UsageError("a page does not go to standard output", hint="name a file with -o")
     if any(os.path.realpath(target) == os.path.realpath(output) for output in outputs):
         raise UsageError(f"{target} is a result file itself", hint="name a page: -o gallery.html")
-    check_free(target, is_folder=False, overwrite=asked.overwrite)
+    check_target(target, is_folder=False, overwrite=asked.overwrite)
     if asked.images is not None and not Path(asked.images).is_dir():
         raise UsageError(f"{asked.images} is no folder", hint="name the pictures' folder")
     if asked.draw is not None:
@@ -188,7 +188,7 @@ def copies(
         yield entry(picture, is_beside=assets is not None)
 
 
-def report(target: Path, cards: Cards, missing: Missing, search: Search) -> None:
+def report(target: Path, cards: Cards, missing: Missing, search: ImageSearch) -> None:
     """Say what was made, what is not in it, and what would be better."""
     size = target.stat().st_size
     search.tell(
@@ -200,19 +200,19 @@ def report(target: Path, cards: Cards, missing: Missing, search: Search) -> None
             f"{', the first is' if missing.count > 1 else ':'} {missing.first}",
             hint=search.hint(missing, "--images DIR finds those that were moved"),
         )
-    if size > HEAVY:
+    if size > LARGE_PAGE:
         search.tell(
             "browsers open so large a page slowly",
             hint="--assets DIR puts pictures beside it, --size PX and --limit N make it smaller",
         )
 
 
-def beside(output: Path) -> Path:
+def default_page(output: Path) -> Path:
     """The page's name where none was given: the result file's, with another ending."""
     return output.with_suffix(".html") if output.suffix else output.with_name(f"{output.name}.html")
 
 
-def address(target: Path, assets: str | None) -> str | None:
+def relative_address(target: Path, assets: str | None) -> str | None:
     """The folder of copies as the page names it: relative, so that both can be moved together."""
     if assets is None:
         return None
@@ -220,7 +220,7 @@ def address(target: Path, assets: str | None) -> str | None:
     return "./" + quote(os.fsencode(relative)) + "/"
 
 
-def apart(outputs: Sequence[Path]) -> list[str]:
+def unique_names(outputs: Sequence[Path]) -> list[str]:
     """A short name for each file that no other has: its own, or its whole path."""
     names = [output.name for output in outputs]
     return [output.name if names.count(output.name) == 1 else str(output) for output in outputs]
@@ -228,8 +228,8 @@ def apart(outputs: Sequence[Path]) -> list[str]:
 
 def title(names: Sequence[str]) -> str:
     """The page's title."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+    more = f" and {len(names) - MAX_NAMES_IN_TITLE} more" if len(names) > MAX_NAMES_IN_TITLE else ""
+    return ", ".join(names[:MAX_NAMES_IN_TITLE]) + more
 
 
 def workers(total: int) -> int | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pgcli.cli.job.oom_notice import OomNotice
 from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.shutdown import GracefulShutdown
@@ -29,7 +27,9 @@ class Watching:
 
     def row(self, answer: Answer, tally: Tally) -> None:
         tally.paused_seconds = self._drain.paused_seconds
-        self._progress.count(answer, tally)
+        self._progress.update(
+            tally.rows_before + tally.rows, errors=tally.errors.total(), seconds=tally.seconds
+        )
         self._shrinking.remark()
         self._tolerance.check(answer, tally)
 
@@ -57,13 +57,3 @@ class RowHook:
         if not is_due:
             self._beside.skip(item)
         return is_due
-
-
-def standing(progress: Progress, total: int | None, say: Callable[[str], None]) -> None:
-    """Say how far the run is."""
-    tally = progress.tally
-    done = tally.rows_before + tally.rows
-    of = f" of {total:,}" if total is not None else ""
-    rate = f", {tally.rows / tally.seconds:.1f} rows/s" if tally.seconds else ""
-    errors = f", {tally.errors.total():,} with errors" if tally.errors else ""
-    say(f"{done:,}{of} rows{rate}{errors}")

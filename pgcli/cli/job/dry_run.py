@@ -16,7 +16,7 @@ from pgcli.cli.job import run as ask
 from pgcli.cli.job.output import layout_of
 from pgcli.cli.job.plan import Plan
 from pgcli.cli.ui.console import Facts, Screen
-from pgcli.cli.ui.summary import seconds
+from pgcli.cli.ui.duration import duration
 from pgcli.pipeline import answers
 from pgcli.records import Answer, error_answer
 from pgcli.rows import json_text
@@ -41,12 +41,12 @@ def facts(plan: Plan, screen: Screen) -> Facts:
     began = perf_counter()
     engine = ask.load_model(plan, screen, checkpoint)
     loaded = perf_counter()
-    with screen.waiting(f"asking about {PICTURES} of the pictures"):
+    with screen.status(f"asking about {PICTURES} of the pictures"):
         made = sampled(plan, engine)
     spent = perf_counter() - loaded
     whole = loaded - began + spent / len(made) * rows
     rate = f"{len(made) / spent:.1f} rows/s, by {PICTURES} pictures"
-    told = [("time", f"about {seconds(whole)}; {rate}")]
+    told = [("time", f"about {duration(whole)}; {rate}")]
     output = plan.options.output.output
     if output != "-":
         told.append(("disk", disk(plan, made, rows)))

@@ -11,7 +11,7 @@ from types import TracebackType
 from pgcli.cli.job.draw.painter import NotDrawing
 from pgcli.cli.job.output import layout_of
 from pgcli.cli.job.plan import Plan, reading
-from pgcli.cli.result_files.publish import check_free
+from pgcli.cli.result_files.publish import check_target
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import OutputExists, UsageError
 from pgcli.records import Answer, Item
@@ -52,15 +52,15 @@ class HtmlReportHook(NotCompared):
 
         chosen = self._plan.options
         rows = self._kept if self._is_kept else Path(chosen.output.output)
-        asked = viewing.Asked(
+        asked = viewing.GalleryOptions(
             self._page,
             overwrite=True,
             allow_urls=chosen.input.allow_urls,
             allow_private_hosts=chosen.input.allow_private_hosts,
             again=self._again,
         )
-        parts = [viewing.Part(rows, prompt, prompt) for prompt in self._prompts(rows)]
-        viewing.show(parts or [viewing.Part(rows, rows.name)], asked, Screen(quiet=quiet))
+        parts = [viewing.RowGroup(rows, prompt, prompt) for prompt in self._prompts(rows)]
+        viewing.show(parts or [viewing.RowGroup(rows, rows.name)], asked, Screen(quiet=quiet))
         self._folder.cleanup()
 
     def __exit__(
@@ -107,7 +107,7 @@ def open_compared(plan: Plan, *, goes_on: bool = False) -> NotCompared:
         raise UsageError(f"--view {page} is no file of its own", hint="name a page: --view a.html")
     try:
         is_replaced = goes_on or plan.options.output.overwrite
-        check_free(Path(page), is_folder=False, overwrite=is_replaced)
+        check_target(Path(page), is_folder=False, overwrite=is_replaced)
     except OutputExists as problem:
         raise OutputExists(
             str(problem), hint="another --view leaves it alone; or remove it"

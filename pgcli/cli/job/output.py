@@ -88,7 +88,7 @@ def opened(
         stays=written_as == "parquet",
         part=plan.shard.part if plan.shard else "",
     ) as state:
-        screen.noted = state.diary.note
+        screen.on_message = state.diary.note
         state.diary.note("pgcli " + " ".join(map(without_credentials, sys.argv[1:])))
         state.insist(dict(settings))
         with state.lists() as lists:
@@ -137,7 +137,7 @@ def unrecorded(plan: Plan, screen: Screen, above: Callable[[Answer], str] | None
         layout_of(plan),
         format=chosen.format,
         overwrite=chosen.overwrite,
-        stdout=screen.rows() if chosen.output == "-" else None,
+        stdout=screen.stdout_above_bar() if chosen.output == "-" else None,
         above=above,
     )
 
@@ -155,19 +155,19 @@ def recorded(plan: Plan, state: State, settings: dict[str, object], screen: Scre
     )
     sink: Record = opening()
     if sink.torn:
-        screen.say(
+        screen.info(
             f"{state.output} was cut amid a row: {sink.torn:,} bytes are kept in "
             f"{state.folder / 'torn'}, and the row is made again"
         )
     if plan.options.running.retry_errors and sink.errors:
-        screen.say(
+        screen.info(
             f"{sink.errors.total():,} rows with errors are asked again; {state.output} stays as it "
             "is till all are there"
         )
         sink = opening(retry=True)
         return RunOutput(sink, settings, state, sink.rows, sink.errors, retries=True)
     if sink.rows:
-        screen.say(f"going on with {state.output}: {sink.rows:,} rows are there")
+        screen.info(f"going on with {state.output}: {sink.rows:,} rows are there")
     return RunOutput(sink, settings, state, rows=sink.rows, errors=sink.errors)
 
 
@@ -200,7 +200,7 @@ def already_complete(plan: Plan, output: RunOutput, screen: Screen) -> int:
     are not those of the input. A shard that has no rows begins nothing.
     """
     if not output.rows:
-        screen.say("nothing is to do: no row of the input is this shard's")
+        screen.info("nothing is to do: no row of the input is this shard's")
         return 0
     assert output.ledger is not None
     place = 0
@@ -212,11 +212,11 @@ def already_complete(plan: Plan, output: RunOutput, screen: Screen) -> int:
     errors = output.errors.total()
     chosen = plan.options.output
     if chosen.draw is not None:
-        screen.say("nothing is drawn of rows that are there", hint="pgcli view --draw DIR does it")
+        screen.info("nothing is drawn of rows that are there", hint="pgcli view --draw DIR does it")
     if chosen.sidecar is not None:
-        screen.say(
+        screen.info(
             "no text is written of rows that are there", hint="pgcli export --to txt does it"
         )
     with_errors = f", {errors:,} with errors (--retry-errors asks them again)" if errors else ""
-    screen.say(f"nothing is left to do: all {output.rows:,} rows are there{with_errors}")
+    screen.info(f"nothing is left to do: all {output.rows:,} rows are there{with_errors}")
     return 3 if errors else 0

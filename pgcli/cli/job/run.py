@@ -15,7 +15,7 @@ from pgcli.checkpoints import files
 from pgcli.checkpoints.find import DEMO, FETCH_DECODER, Checkpoint, find
 from pgcli.cli.commands.info import check_revision, remark_idle_gpu
 from pgcli.cli.job import plan as plans
-from pgcli.cli.job.callbacks import RowHook, Watching, standing
+from pgcli.cli.job.callbacks import RowHook, Watching
 from pgcli.cli.job.draw.option import open_drawing
 from pgcli.cli.job.html_report import open_compared
 from pgcli.cli.job.inline import open_inline
@@ -66,7 +66,7 @@ def answer(
     if options.running.dry_run:
         check_output(plan)
         open_sidecars(plan)
-        open_drawing(plan, limits(plan), screen.say)
+        open_drawing(plan, limits(plan), screen.info)
         open_compared(plan)
         from pgcli.cli.job import dry_run  # which asks as a run does
 
@@ -74,7 +74,7 @@ def answer(
         return 0
     inline = open_inline(plan, limits(plan))
     with opened(plan, screen, above=inline.above) as output:
-        drawing = open_drawing(plan, limits(plan), screen.say, goes_on=output.goes_on)
+        drawing = open_drawing(plan, limits(plan), screen.info, goes_on=output.goes_on)
         sidecars, compared = open_sidecars(plan), open_compared(plan, goes_on=output.goes_on)
         beside = RowHooks(sidecars=sidecars, drawn=drawing, inline=inline, page=compared)
         insist_on_as_many(plan, output, plan.rows)
@@ -84,12 +84,12 @@ def answer(
             return code
         remark(plan, screen)
         engine = load_model(plan, screen)
-        with screen.waiting("comparing the model's files"):
+        with screen.status("comparing the model's files"):
             output.settle(settings_of_model(plan, engine), run_metadata(plan, engine))
         loaded = perf_counter()
         items = plans.DemoLimit(plan.items()) if plan.takes_demo_unasked else plan.items()
         tally = answered(plan, engine, items, output, beside, screen)
-    times = summary.Times(perf_counter() - began, loaded - began)
+    times = summary.RunTimes(perf_counter() - began, loaded - began)
     summary.show(screen, plan, engine, tally, times, beside.facts())
     compared.make(quiet=screen.quiet)
     if isinstance(items, plans.DemoLimit) and items.exceeded:
@@ -100,19 +100,19 @@ def answer(
 def remark(plan: Plan, screen: Screen) -> None:
     """Say what may surprise about the answers, before they are waited for."""
     if plan.takes_demo_unasked:
-        screen.say(
+        screen.info(
             f"{DEMO}, the built-in model, answers: it knows only drawings of coloured shapes; "
             f"name {plans.REAL_MODEL}"
         )
     if "-" in plan.names and is_terminal(sys.stdin):
-        screen.say("reading paths from the terminal, one on each line; Ctrl-D ends them")
+        screen.info("reading paths from the terminal, one on each line; Ctrl-D ends them")
     chosen = plan.options.answering
     if chosen.temperature == 0 and (chosen.top_p < 1 or chosen.top_k):
-        screen.say("--top-p and --top-k change nothing without a --temperature")
+        screen.info("--top-p and --top-k change nothing without a --temperature")
     if plan.question.has_choices and (chosen.temperature or chosen.max_new_tokens):
-        screen.say("--temperature and --max-new-tokens change nothing where answers are picked")
+        screen.info("--temperature and --max-new-tokens change nothing where answers are picked")
     if plan.question.task == "segment" and plan.mask_decoder is None:
-        screen.say(
+        screen.info(
             "masks stay codes, as no decoder is named: --mask-decoder FILE turns them into pixels",
             hint=f"what PaliGemma was trained with: {FETCH_DECODER}",
         )
@@ -127,7 +127,7 @@ def load_model(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None)
     if chosen.adapter is not None:
         adapter = find(chosen.adapter, kind="adapter", progress=Downloads(screen))
     check_max_new_tokens(plan.question, files.config(checkpoint.folder).most_new_tokens)
-    with screen.waiting(f"loading {checkpoint.name}"):
+    with screen.status(f"loading {checkpoint.name}"):
         from pgcli.engine.loader import load  # torch, which takes a second
 
         engine = load(
@@ -154,7 +154,7 @@ def answered(
 ) -> Tally:
     """Run, with the progress shown. A run cut short says what is left of it."""
     question = plan.question
-    progress = screen.progress(question.task, plan.rows, output.rows)
+    progress = screen.progress(question.task, plan.rows, initial=output.rows)
 
     def refuse(picture: DecodedImage, prompt: str) -> Answer:
         return error_answer(picture, prompt, task=question.task, model=engine.label)
@@ -164,14 +164,14 @@ def answered(
         output.sink.save(answer)
 
     drain = GracefulShutdown(
-        partial(screen.say, "finishing what is under way; again to quit at once"),
-        lambda: standing(progress, plan.rows, screen.say),
+        partial(screen.info, "finishing what is under way; again to quit at once"),
+        lambda: screen.info(progress.line()),
         pipes=plan.options.output.output == "-",
     )
     tolerance = plan.options.running.tolerance
     if output.state is not None:
         output.state.start(plan.rows, lambda: drain.paused_seconds)
-    watching = Watching(progress, OomNotice(engine, screen.say, output.state), tolerance, drain)
+    watching = Watching(progress, OomNotice(engine, screen.info, output.state), tolerance, drain)
     undrawn = None if output.ledger is None else RowHook(output.ledger, beside)
     try:
         with drain, progress, beside, output.sink:
@@ -201,8 +201,8 @@ def answered(
         raise
     except BaseException as problem:
         if not (isinstance(problem, Interrupted) and problem.signum == SIGPIPE):
-            rows = output.rows + progress.tally.rows
-            screen.say(summary.interrupted_notice(plan.options.output.output, rows, output.state))
+            rows = progress.done
+            screen.info(summary.interrupted_notice(plan.options.output.output, rows, output.state))
         raise
 
 

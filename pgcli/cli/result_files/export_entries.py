@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from pgcli.cli.job.draw.file_names import FileNames, folder_name
 from pgcli.cli.job.draw.originals import read_original
-from pgcli.cli.result_files.image_locator import Places, Search, picture_of, wanted
-from pgcli.cli.result_files.validate_rows import Survey, told
+from pgcli.cli.result_files.image_locator import ImageLocator, ImageSearch, image_key, wanted_image
+from pgcli.cli.result_files.validate_rows import RowStats, valid_rows
 from pgcli.errors import UsageError
 from pgcli.images import ImageError, ImageLimits, Size, read_file_header, read_header
 from pgcli.images.decoder_warnings import silence_decoders
@@ -23,15 +23,15 @@ from pgcli.sources.source_options import IMAGE_ENDINGS
 from pgcli.views.exports.entry import Entry, Format, Row, Wanted, untouched
 from pgcli.views.formats import ENDINGS
 
-CHANGED = Fault("missing", "The picture changed since it was answered.")
+IMAGE_CHANGED = Fault("missing", "The picture changed since it was answered.")
 
 
-class Gathering:
+class ExportEntries:
     """The pictures of a result file's rows for one export, found as they are asked for."""
 
-    def __init__(self, results: Path, format: Format, given: Wanted, search: Search):
+    def __init__(self, results: Path, format: Format, given: Wanted, search: ImageSearch):
         self._format, self._given, self._search = format, given, search
-        self._places = Places([results], search)
+        self._places = ImageLocator([results], search)
         self._endings = frozenset[str]() if format.by_stem else IMAGE_ENDINGS
         self._names = FileNames(self._endings, self._tidied)
 
@@ -51,8 +51,8 @@ class Gathering:
         Raises UsageError for one that does not lie in the folder `root`.
         """
         silence_decoders()
-        good = told(rows, prompt, Survey())
-        for number, (_, same) in enumerate(groupby(good, key=picture_of), start=1):
+        good = valid_rows(rows, prompt, RowStats())
+        for number, (_, same) in enumerate(groupby(good, key=image_key), start=1):
             group = tuple(same)
             found = self._found(number, group[0])
             names = self._named(number, group[0], found)
@@ -60,9 +60,9 @@ class Gathering:
             is_address = url_scheme(called) is not None
             yield Entry(number, called, *names, found.path, found.read, group, is_address)
 
-    def _found(self, number: int, row: Row) -> Found:
+    def _found(self, number: int, row: Row) -> RowImage:
         """The picture, as far as the format asks for it: its bytes, or the file that it is."""
-        format, one = self._format, wanted(row)
+        format, one = self._format, wanted_image(row)
         if format.opens and self._given.pictures != "none":
             item = self._places.item(number, one)
         else:
@@ -71,7 +71,7 @@ class Gathering:
             item = Item(number, one.id, one.image, path)
         # a text is put beside a picture whatever became of it
         size = None if format.merged else (row["width"], row["height"])
-        return Found(item, size, self._search.url_reader)
+        return RowImage(item, size, self._search.url_reader)
 
     def _tidied(self, part: str, is_folder: bool) -> str:
         """A folder's or a file's name as it is to be within the export."""
@@ -79,7 +79,7 @@ class Gathering:
         part = self._format.tidied(part, is_folder)
         return folder_name(part, pictures | self._format.endings, is_folder=is_folder)
 
-    def _named(self, number: int, row: Row, found: Found) -> tuple[str, str, str]:
+    def _named(self, number: int, row: Row, found: RowImage) -> tuple[str, str, str]:
         """What the picture is called within the export, where no other has the name: whole, without
         its ending, and as it would be if nothing were in the way.
         """
@@ -102,7 +102,7 @@ class Gathering:
         """What the picture is called from the folder on. Raises UsageError where it is not."""
         image, name = row["image"], ".."
         if image and not url_scheme(image):
-            name = os.path.relpath(self._places.named(wanted(row)), root)
+            name = os.path.relpath(self._places.named(wanted_image(row)), root)
         if name == ".." or name.startswith("../"):
             raise UsageError(
                 f"{image} does not lie in {root}",
@@ -112,7 +112,7 @@ class Gathering:
         return encodable(name)
 
 
-class Found:
+class RowImage:
     """A row's picture: a file, bytes, or something at an address.
 
     `size` is the width and height that it is to have; None where any will do.
@@ -157,5 +157,5 @@ class Found:
     def _same(self, format: str, size: Size) -> str:
         """The format, if the size is the row's, which late EXIF may turn. Raises `ImageError`."""
         if self._size is not None and sorted(size) != sorted(self._size):
-            raise ImageError(CHANGED)
+            raise ImageError(IMAGE_CHANGED)
         return format

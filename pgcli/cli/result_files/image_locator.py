@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pgcli.cli.result_files.reopen_input import items_again, told_in
+from pgcli.cli.result_files.reopen_input import metadata_of, reopen_items
 from pgcli.errors import PgcliError
 from pgcli.records import Fault, Item
 from pgcli.remote import UrlReader
@@ -25,24 +25,28 @@ from pgcli.views.gallery.cards import Wanted
 from pgcli.views.missing_images import Missing
 
 #: Files with pictures in them, by which rows name what has no path of its own.
-HOLDERS = tuple(READERS)
+CONTAINER_ENDINGS = tuple(READERS)
 #: Endings of sources that hold no bytes with names of their own.
-PLAIN = tuple(IMAGE_ENDINGS | READERS.keys() - {".parquet"})
-GONE = Fault("missing", "There is no such picture any more.")
-MOVED = Fault("missing", "The run's input changed: another picture is in this one's place now.")
-CLOSED = Fault("missing", "The picture lies in what the run read, which cannot be opened again.")
-UNKNOWN = Fault(
+NOT_TABLE_ENDINGS = tuple(IMAGE_ENDINGS | READERS.keys() - {".parquet"})
+NOT_FOUND = Fault("missing", "There is no such picture any more.")
+INPUT_CHANGED = Fault(
+    "missing", "The run's input changed: another picture is in this one's place now."
+)
+INPUT_NOT_READABLE = Fault(
+    "missing", "The picture lies in what the run read, which cannot be opened again."
+)
+NO_RUN_RECORD = Fault(
     "missing",
     "The picture lies within an archive or a table, and no run of these rows is known beside them.",
 )
 
-Tell = Callable[..., None]
+Report = Callable[..., None]
 #: What a run read, once more; None where that was a pipe.
-Again = Callable[[], Iterator[Item] | None]
+Reopen = Callable[[], Iterator[Item] | None]
 
 
 @dataclass(frozen=True)
-class Search:
+class ImageSearch:
     """How pictures are looked for, and who is told of what stands in the way.
 
     `images` is the folder that is looked in instead of where the run was begun, and nowhere outside
@@ -50,10 +54,10 @@ class Search:
     beside the rows says it.
     """
 
-    tell: Tell
+    tell: Report
     images: str | None = None
     url_reader: UrlReader | None = None
-    again: Again | None = None
+    again: Reopen | None = None
 
     def hint(self, missing: Missing, moved: str = "") -> str:
         """What finds pictures that were not found; `moved` is for those that were."""
@@ -61,34 +65,36 @@ class Search:
         hints = (
             ["--allow-urls fetches those at addresses"] if is_asked and not self.url_reader else []
         )
-        hints += [moved] if moved and GONE in missing.faults else []
+        hints += [moved] if moved and NOT_FOUND in missing.faults else []
         return "; ".join(hints)
 
 
-def picture_of(row: Mapping[str, Any]) -> tuple[object, ...]:
+def image_key(row: Mapping[str, Any]) -> tuple[object, ...]:
     """What the rows of one picture share, which are together."""
     return row["index"], row["id"], row["image"]
 
 
-def wanted(row: Mapping[str, Any]) -> Wanted:
+def wanted_image(row: Mapping[str, Any]) -> Wanted:
     """The picture of a row of a single file."""
     index = row["index"] if isinstance(row["index"], int) else -1
     return Wanted(0, index, str(row["id"]), str(row["image"]))
 
 
-def located(wanted: Iterable[Wanted], outputs: Sequence[Path], search: Search) -> Iterator[Item]:
+def locate_images(
+    wanted: Iterable[Wanted], outputs: Sequence[Path], search: ImageSearch
+) -> Iterator[Item]:
     """An item for each picture that is wanted, in order: see `Places.item`."""
-    places = Places(outputs, search)
+    places = ImageLocator(outputs, search)
     for number, one in enumerate(wanted):
         yield places.item(number, one)
 
 
-class Places:
+class ImageLocator:
     """The pictures of rows of these outputs, found again. To be asked in the order of the rows."""
 
-    def __init__(self, outputs: Sequence[Path], search: Search):
+    def __init__(self, outputs: Sequence[Path], search: ImageSearch):
         self._search = search
-        inputs = {output: Input(output, search) for output in outputs}
+        inputs = {output: RunInput(output, search) for output in outputs}
         self._inputs = [inputs[output] for output in outputs]
 
     def read(self) -> Iterator[str]:
@@ -125,14 +131,18 @@ class Places:
         for path in tried:
             with suppress(ValueError):  # a NUL, which no file name has
                 is_inside = images is None or resolves_inside(path, os.path.realpath(images))
-                if is_inside and os.path.lexists(path) and not path.lower().endswith(HOLDERS):
+                if (
+                    is_inside
+                    and os.path.lexists(path)
+                    and not path.lower().endswith(CONTAINER_ENDINGS)
+                ):
                     return path
         return None
 
     def _at_address(self, number: int, one: Wanted) -> Item:
         """What is at an address, if addresses may be asked, or lies in an archive at one."""
         placed = locate_url(one.image, allow_urls=self._search.url_reader is not None)
-        if placed.fault is None and is_held(url_path(one.image)):
+        if placed.fault is None and is_in_container(url_path(one.image)):
             input = self._inputs[one.file]
             held = input.item(number, one)
             if held is not None:
@@ -142,23 +152,23 @@ class Places:
         return Item(number, one.id, one.image, placed.path, fault=placed.fault)
 
 
-def is_held(image: str) -> bool:
+def is_in_container(image: str) -> bool:
     """Whether a row names its picture by the file that it lies in."""
     folders = image.lower().split("/")[:-1]
-    is_member = any(folder.endswith(HOLDERS) for folder in folders)
-    return is_member or image.lower().endswith(HOLDERS)
+    is_member = any(folder.endswith(CONTAINER_ENDINGS) for folder in folders)
+    return is_member or image.lower().endswith(CONTAINER_ENDINGS)
 
 
-class Input:
+class RunInput:
     """What a run read, read once more from its beginning to its end, for those who ask in order.
 
     It is opened when it is first asked. What cannot be opened again brings nothing.
     """
 
-    def __init__(self, output: Path, search: Search):
+    def __init__(self, output: Path, search: ImageSearch):
         self._output, self._search = output, search
         self._record = record_in(state_folder(output))
-        told = told_in(got(state_folder(output) / RUN) or {})
+        told = metadata_of(got(state_folder(output) / RUN) or {})
         folder, sources = told.get("folder"), told.get("sources")
         #: The folder from which the run named its pictures; this one where no run is known.
         self.begun_in = folder if isinstance(folder, str) and Path(folder).is_dir() else ""
@@ -204,22 +214,22 @@ class Input:
 
     def fault(self, image: str) -> Fault:
         """Why there is no picture where the row names one; what stands in the way is told once."""
-        may_be_held = is_held(image) or self.may_hold(image) or "-" in self.sources
+        may_be_held = is_in_container(image) or self.may_hold(image) or "-" in self.sources
         if self.is_closed and may_be_held:
             if not self._is_told:
                 told = f"the input of {self._output} cannot be opened again: {self._why}"
                 self._search.tell(told, hint=getattr(self._why, "hint", ""))
                 self._is_told = True
-            return CLOSED
+            return INPUT_NOT_READABLE
         if self._is_moved:
-            return MOVED
+            return INPUT_CHANGED
         is_known = self._record is not None or self._search.again is not None
-        return UNKNOWN if is_held(image) and not is_known else GONE
+        return NO_RUN_RECORD if is_in_container(image) and not is_known else NOT_FOUND
 
     def _opened(self) -> Iterator[Item]:
         try:
             if self._record is not None:
-                items = items_again(self._output, self._record, self._search.url_reader)
+                items = reopen_items(self._output, self._record, self._search.url_reader)
             elif self._search.again is not None:
                 items = self._search.again()
             else:
@@ -239,4 +249,4 @@ class Input:
 def may_be_table(source: str) -> bool:
     """Whether rows of a source may bring bytes and a name for them: it, or a file in it."""
     path = url_path(source) if url_scheme(source) else parse_path(source)
-    return path != "-" and not path.lower().endswith(PLAIN)
+    return path != "-" and not path.lower().endswith(NOT_TABLE_ENDINGS)

@@ -14,10 +14,10 @@ from pgcli.state.write_errors import exists, sync, writing
 
 #: In a folder that an export made: without it nothing there is replaced.
 MARK = ".pgcli-export"
-BEGINNING = 200  # bytes of a name that the part's name has, of 255 that file systems take
+MAX_NAME_BYTES = 200  # bytes of a name that the part's name has, of 255 that file systems take
 
 
-def check_free(target: Path, *, is_folder: bool, overwrite: bool) -> None:
+def check_target(target: Path, *, is_folder: bool, overwrite: bool) -> None:
     """Raise where the target cannot come to be: UsageError, OutputExists."""
     if not target.parent.is_dir():
         raise UsageError(f"there is no folder {target.parent}", hint="make it first")
@@ -41,12 +41,12 @@ def is_empty(target: Path, *, is_folder: bool) -> bool:
 
 
 @contextmanager
-def published(target: Path, *, is_folder: bool, overwrite: bool) -> Iterator[Path]:
+def publish(target: Path, *, is_folder: bool, overwrite: bool) -> Iterator[Path]:
     """A place to write to, which becomes the target when the block ends well, and else nothing.
 
     Raises OutputExists where the target has come to be meanwhile, and OutputFailed.
     """
-    begun = os.fsencode(target.name)[:BEGINNING].decode("utf-8", "ignore")
+    begun = os.fsencode(target.name)[:MAX_NAME_BYTES].decode("utf-8", "ignore")
     part = target.with_name(f".{begun}.{os.getpid()}.part")
     with writing(target):
         try:
@@ -54,11 +54,11 @@ def published(target: Path, *, is_folder: bool, overwrite: bool) -> Iterator[Pat
                 part.mkdir()
                 (part / MARK).write_text("made by pgcli export\n", encoding="utf-8")
             yield part
-            check_free(target, is_folder=is_folder, overwrite=overwrite)
+            check_target(target, is_folder=is_folder, overwrite=overwrite)
             if is_folder:
-                take_folder(part, target)
+                place_folder(part, target)
             else:
-                take_file(part, target, overwrite=overwrite)
+                place_file(part, target, overwrite=overwrite)
         finally:
             if is_folder:
                 shutil.rmtree(part, ignore_errors=True)
@@ -66,7 +66,7 @@ def published(target: Path, *, is_folder: bool, overwrite: bool) -> Iterator[Pat
                 part.unlink(missing_ok=True)
 
 
-def take_file(part: Path, target: Path, *, overwrite: bool) -> None:
+def place_file(part: Path, target: Path, *, overwrite: bool) -> None:
     """Give the file its name, on disk before it has it."""
     sync(part)
     if overwrite:
@@ -76,7 +76,7 @@ def take_file(part: Path, target: Path, *, overwrite: bool) -> None:
     sync(target.parent)
 
 
-def take_folder(part: Path, target: Path) -> None:
+def place_folder(part: Path, target: Path) -> None:
     """Give the folder its name; what an export had made there before is gone after it."""
     old = part.with_suffix(".old")
     if target.is_dir() and any(target.iterdir()):

@@ -22,7 +22,7 @@ from pgcli.tasks import Question, columns, with_prompts
 Check = Callable[[Any], bool]
 
 
-def items_again(
+def reopen_items(
     output: Path, record: Mapping[str, Any], url_reader: UrlReader | None
 ) -> Iterator[Item] | None:
     """The items that a run's rows are of, read from its input again; None where that was a pipe.
@@ -73,7 +73,7 @@ def items_again(
 
 def check_record(output: Path, record: Mapping[str, Any]) -> None:
     """Raise UsageError where what opens the input again is not as a run writes it."""
-    for part, checks in WRITTEN.items():
+    for part, checks in RECORD_CHECKS.items():
         held = record.get(part)
         for name, is_sound in checks.items():
             if not isinstance(held, Mapping) or not is_sound(held.get(name)):
@@ -98,7 +98,7 @@ def or_none(is_sound: Check) -> Check:
 
 
 #: What opens a run's input again, and how a record has it.
-WRITTEN: Mapping[str, Mapping[str, Check]] = {
+RECORD_CHECKS: Mapping[str, Mapping[str, Check]] = {
     "settings": {
         "command": is_text,
         "prompts": or_none(are_texts),
@@ -118,16 +118,16 @@ WRITTEN: Mapping[str, Mapping[str, Check]] = {
 }
 
 
-def reach_of(record: Mapping[str, Any]) -> UrlReader | None:
+def url_reader_of(record: Mapping[str, Any]) -> UrlReader | None:
     """The way to addresses that a run had, if it had one."""
-    told = told_in(record)
+    told = metadata_of(record)
     return make_url_reader(
         allow_urls=bool(told.get("allow_urls")),
         allow_private_hosts=bool(told.get("allow_private_hosts")),
     )
 
 
-def told_in(record: Mapping[str, Any]) -> Mapping[str, Any]:
+def metadata_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a run's record tells besides its settings."""
     told = record.get("told")
     return told if isinstance(told, Mapping) else {}

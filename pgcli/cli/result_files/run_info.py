@@ -7,8 +7,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pgcli.cli.commands.status import standing
-from pgcli.cli.result_files.reopen_input import told_in
+from pgcli.cli.commands.status import read_run_status
+from pgcli.cli.result_files.reopen_input import metadata_of
 from pgcli.errors import UsageError
 from pgcli.printable import is_deep
 from pgcli.state.run_state import record_in
@@ -16,25 +16,25 @@ from pgcli.state.state_folder import state_folder
 from pgcli.views.gallery.cards import ResultFile
 
 #: What a page that is passed on has no business to tell, and what only the program itself reads.
-UNTOLD = frozenset({"folder", "checkpoint", "columns"})
+PRIVATE_SETTINGS = frozenset({"folder", "checkpoint", "columns"})
 
 
-def described(output: Path, called: str) -> ResultFile:
+def read_run_info(output: Path, called: str) -> ResultFile:
     """The result file under the name it is called by, as far as anything is known of its run."""
     record = record_in(state_folder(output)) or {}
-    settings = record.get("settings") or written_in(output)
-    told = dict(told_in(record))
-    facts = [*flattened({**settings, **told})]
+    settings = record.get("settings") or settings_in_parquet(output)
+    told = dict(metadata_of(record))
+    facts = [*flatten({**settings, **told})]
     if isinstance(record.get("begun"), str):
         facts.append(("begun", record["begun"]))
     objects = settings.get("objects")
     asked = tuple(map(str, objects)) if isinstance(objects, list) else ()
     sources = told.get("sources", settings.get("sources"))
     pictures: Hashable = json.dumps([sources, settings.get("columns")], default=str)
-    return ResultFile(called, facts, asked, how_far(output), pictures if sources else ())
+    return ResultFile(called, facts, asked, incomplete_note(output), pictures if sources else ())
 
 
-def written_in(output: Path) -> Mapping[str, Any]:
+def settings_in_parquet(output: Path) -> Mapping[str, Any]:
     """The settings that a Parquet file, or the first of a folder, carries; none elsewhere."""
     import pyarrow
     from pyarrow import parquet
@@ -51,28 +51,34 @@ def written_in(output: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) and not is_deep(found) else {}
 
 
-def flattened(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+def flatten(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
     """Names and values as words, those of inner ones with the outer name before; nothing empty."""
     for name, value in settings.items():
-        if name in UNTOLD or value is None or value == [] or value == {} or value is False:
+        if (
+            name in PRIVATE_SETTINGS
+            or value is None
+            or value == []
+            or value == {}
+            or value is False
+        ):
             continue
         if isinstance(value, Mapping):
-            yield from flattened(value, f"{above}{name} ")
+            yield from flatten(value, f"{above}{name} ")
         else:
-            yield f"{above}{name}".replace("_", " "), words(value)
+            yield f"{above}{name}".replace("_", " "), format_setting(value)
 
 
-def words(value: object) -> str:
+def format_setting(value: object) -> str:
     """A setting as a person reads it."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(map(str, value))
     return "yes" if value is True else str(value)
 
 
-def how_far(output: Path) -> str:
+def incomplete_note(output: Path) -> str:
     """A note on a run that is not complete; empty for one that is, and where no run is known."""
     try:
-        told = standing(output)
+        told = read_run_status(output)
     except UsageError:
         return ""
     of = f" of {told.total:,}" if told.total is not None else ""

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from pgcli.cli.result_files.image_locator import picture_of
+from pgcli.cli.result_files.image_locator import image_key
 from pgcli.errors import UsageError
 from pgcli.records import BOX_TASKS, Rle
 from pgcli.rows import json_safe
 from pgcli.views.exports.entry import Row, found_in
 
-NAMED = 5  # prompts that a message names
-TEXTS = ("id", "image", "task", "prompt")
+MAX_PROMPTS_SHOWN = 5  # prompts that a message names
+TEXT_COLUMNS = ("id", "image", "task", "prompt")
 #: Sides of pictures and corners of boxes are within it, and a difference of two is a number.
-FARTHEST = 2**31
+MAX_COORDINATE = 2**31
 
 
 @dataclass
-class Survey:
+class RowStats:
     """What the rows of a file are: how many, how many of them errors or about another prompt.
 
     `answers` and `texts` are the most that any picture has; `looks` says that some row was to have
@@ -45,13 +45,13 @@ class Survey:
         return self.rows - self.errors - self.others
 
 
-def surveyed(rows: Iterable[Row], prompt: str | None) -> Survey:
+def collect_stats(rows: Iterable[Row], prompt: str | None) -> RowStats:
     """What the rows are, those of one prompt if it is given. Raises UsageError for a damaged one.
 
     Takes memory for their labels, not for the rows.
     """
-    found = Survey()
-    for _, same in groupby(told(rows, prompt, found), key=picture_of):
+    found = RowStats()
+    for _, same in groupby(valid_rows(rows, prompt, found), key=image_key):
         answers = texts = 0
         for row in same:
             answers += 1
@@ -66,19 +66,19 @@ def surveyed(rows: Iterable[Row], prompt: str | None) -> Survey:
     return found
 
 
-def told(rows: Iterable[Row], prompt: str | None, found: Survey) -> Iterator[Row]:
+def valid_rows(rows: Iterable[Row], prompt: str | None, found: RowStats) -> Iterator[Row]:
     """The rows that are to be written, all of them counted and checked, in what UTF-8 can hold."""
     for row in map(json_safe, rows):
         found.rows += 1
         if row["error"] is not None:
             found.errors += 1
             continue
-        if wrong := trouble(row):
+        if wrong := find_row_error(row):
             raise UsageError(
                 f"row {found.rows:,} is no row of an answer: {wrong}",
                 hint="name a file as caption, ask, detect, segment or ocr wrote it",
             )
-        if len(found.prompts) < NAMED:
+        if len(found.prompts) < MAX_PROMPTS_SHOWN:
             found.prompts[row["prompt"]] = None
         if prompt is not None and row["prompt"] != prompt:
             found.others += 1
@@ -86,9 +86,9 @@ def told(rows: Iterable[Row], prompt: str | None, found: Survey) -> Iterator[Row
         yield row
 
 
-def trouble(row: Row) -> str:
+def find_row_error(row: Row) -> str:
     """What keeps a row without an error from being exported, nothing for one of ours."""
-    for name in TEXTS:
+    for name in TEXT_COLUMNS:
         if not isinstance(row[name], str):
             return f"{name} is no text"
     if not isinstance(row["answer"], str | None):
@@ -120,7 +120,7 @@ def is_box(box: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Whether it is a number that can be a place in a picture; NaN is below and above nothing."""
     is_one = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_one and -FARTHEST <= value <= FARTHEST
+    return is_one and -MAX_COORDINATE <= value <= MAX_COORDINATE
 
 
 def check_mask(rle: Any, sides: tuple[Any, ...]) -> None:

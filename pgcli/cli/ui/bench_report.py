@@ -31,13 +31,13 @@ def show(report: Report) -> None:
     for heads, rows in tables:
         if not rows:
             continue
-        if stdout.is_drawn():
-            stdout.drawn(table(heads, rows), "")
+        if stdout.draws_tables():
+            stdout.print_tables(table(heads, rows), "")
         else:
             for cells in (heads, *rows):
-                stdout.cells(cells)
-            stdout.line("")
-    stdout.facts(facts(report))
+                stdout.print_cells(cells)
+            stdout.print_line("")
+    stdout.print_facts(facts(report))
 
 
 def table(heads: Sequence[str], rows: Rows) -> Table:

@@ -1,4 +1,4 @@
-"""What a person sees on stderr: messages and tables; foreign text in them is made harmless here."""
+"""Messages, tables and progress on stderr; foreign text in them is made printable here."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from pgcli.cli.job import shutdown
 from pgcli.printable import printable
 
 if TYPE_CHECKING:
-    from pgcli.cli.ui.progress import Progress, Rows
+    from pgcli.cli.ui.progress import Progress
+    from pgcli.cli.ui.progress_bar import OutputAboveBar
 
-#: A name in a message may be as long as a line of a manifest.
-LONGEST = 4000
-#: What a table shows: names and values, row by row.
+#: Characters of a message that are shown; a name in it may be as long as a line of a manifest.
+MAX_MESSAGE_LENGTH = 4000
+#: The rows of a table of two columns: names and values.
 Facts = Sequence[tuple[str, str]]
 
 
 class Stderr(Console):
-    """A console on stderr. A reader that has gone is the program's business; Rich would exit.
+    """A Rich console on stderr that leaves a broken pipe to the program; Rich would exit.
 
-    A terminal that was closed or a disk that is full of messages takes nothing any more, and a run
-    that nobody ended goes on.
+    If the terminal was closed or the disk of a log is full, messages are dropped and the run
+    continues.
     """
 
     def __init__(self) -> None:
@@ -47,125 +48,128 @@ class Stderr(Console):
 
 
 class Screen:
-    """Where messages go. With `quiet`, only problems are shown."""
+    """Shows messages, tables and progress on stderr. With `quiet`, it shows errors only.
+
+    `on_message` receives every message, also those that are not shown.
+    """
 
     def __init__(self, *, quiet: bool = False):
         self.console = Stderr()
         self.quiet = quiet
         self.is_terminal = is_terminal(sys.stderr)
-        self.redraws = self.is_terminal and not self.console.is_dumb_terminal
-        self._rows: Rows | None = None
-        #: Who writes down what is said, also where it is not shown.
-        self.noted: Callable[[str], None] = lambda line: None
+        self.is_interactive = self.is_terminal and not self.console.is_dumb_terminal
+        self.on_message: Callable[[str], None] = lambda message: None
+        self._output: OutputAboveBar | None = None
 
-    def say(self, message: str, *, hint: str = "") -> None:
+    def info(self, message: str, *, hint: str = "") -> None:
         """Show a message, unless quiet."""
-        self.noted(message)
+        self.on_message(message)
         if not self.quiet:
-            self._line("pgcli: ", "bold", message)
+            self._print("pgcli: ", "bold", message)
             if hint:
-                self._line("hint: ", "bold", hint)
+                self._print("hint: ", "bold", hint)
 
-    def problem(self, message: str, *, hint: str = "") -> None:
-        """Show what went wrong and what mends it, a line each."""
-        self._line("pgcli: ", "bold red", message)
+    def error(self, message: str, *, hint: str = "") -> None:
+        """Show what went wrong and how to fix it, one line each."""
+        self._print("pgcli: ", "bold red", message)
         if hint:
-            self._line("hint: ", "bold", hint)
+            self._print("hint: ", "bold", hint)
 
-    def trace(self, entries: Iterable[str]) -> None:
-        """Show a traceback, whose last words may come from anywhere."""
-        for line in traced(entries):
-            self._line("", "", line)
+    def traceback(self, entries: Iterable[str]) -> None:
+        """Show a traceback, whose message may hold foreign text."""
+        for line in traceback_lines(entries):
+            self._print("", "", line)
 
     def table(self, facts: Facts) -> None:
-        """Show names and values side by side, unless quiet; in a log, a line each."""
+        """Show names and values side by side, unless quiet; in a log, one line each."""
         if self.is_terminal or self.quiet:
             for name, value in facts:
-                self.noted(f"{name}: {value}")
+                self.on_message(f"{name}: {value}")
         if self.is_terminal and not self.quiet:
-            self.console.print("", grid(facts), sep="\n")
+            self.console.print("", facts_table(facts), sep="\n")
         elif not self.quiet:
             for name, value in facts:
-                self.say(f"{name}: {value}")
+                self.info(f"{name}: {value}")
 
-    def steps(self, steps: Facts) -> None:
-        """Show what to do next, unless quiet. The terminal breaks commands, so that a copy of one
-        is whole.
+    def next_steps(self, steps: Facts) -> None:
+        """Show the commands to run next, unless quiet.
+
+        The terminal wraps them, not Rich, so that a copied command has no line breaks.
         """
         width = max((len(name) for name, _ in steps), default=0) + 2
         if steps and self.is_terminal and not self.quiet:
             self.console.print()
         for name, command in steps:
             if not self.is_terminal or self.quiet:
-                self.say(f"{name}: {command}")
+                self.info(f"{name}: {command}")
                 continue
-            self.noted(f"{name}: {command}")
+            self.on_message(f"{name}: {command}")
             line = Text.assemble((name.ljust(width), "bold"), printable(command))
             self.console.print(line, soft_wrap=True)
 
     @property
-    def has_rows(self) -> bool:
-        """Whether a person reads rows, too, above what is said here."""
-        return self.is_terminal and is_one_terminal()
+    def shows_rows(self) -> bool:
+        """Whether the rows of standard output appear on the same terminal."""
+        return self.is_terminal and shares_terminal()
 
     @contextmanager
-    def waiting(self, message: str) -> Iterator[None]:
-        """A block that takes a while; the message stands there as long as it does."""
-        if self.quiet or not self.redraws:
+    def status(self, message: str) -> Iterator[None]:
+        """Show the message with a spinner for the duration of the block."""
+        if self.quiet or not self.is_interactive:
             yield
             return
         with self.console.status(Text(printable(message)), refresh_per_second=5):
             yield
 
-    def rows(self) -> BinaryIO | None:
-        """Where standard output's rows go so that they and the bar on its terminal keep apart.
+    def stdout_above_bar(self) -> BinaryIO | None:
+        """Standard output for rows that appear above the progress bar on the same terminal.
 
-        None where they meet no bar, and can go to standard output itself.
+        None where no bar is drawn there; rows then go to standard output itself.
         """
-        from pgcli.cli.ui.progress import Rows
+        from pgcli.cli.ui.progress_bar import OutputAboveBar
 
-        if self.quiet or not self.redraws or not is_one_terminal():
+        if self.quiet or not self.is_interactive or not shares_terminal():
             return None
-        self._rows = Rows(self.console)
-        return cast(BinaryIO, self._rows)
+        self._output = OutputAboveBar(self.console)
+        return cast(BinaryIO, self._output)
 
-    def progress(self, task: str, total: int | None, before: int = 0) -> Progress:
-        """What shows how a run of `total` rows goes on: a bar, or lines where none can be drawn.
+    def progress(
+        self, task: str, total: int | None = None, *, initial: int = 0, unit: str = "rows"
+    ) -> Progress:
+        """The progress of a task: a bar on a terminal, lines in a log, nothing with `quiet`."""
+        from pgcli.cli.ui.progress import Progress, ProgressDisplay, ProgressLog
+        from pgcli.cli.ui.progress_bar import ProgressBar
 
-        So many rows were there `before` it.
-        """
-        from pgcli.cli.ui.progress import Bar, Log, Nothing
+        display = ProgressDisplay()
+        if not self.quiet:
+            bar = self.is_interactive
+            display = ProgressBar(self.console, self._output) if bar else ProgressLog(self.info)
+        return Progress(task, total, initial=initial, unit=unit, display=display)
 
-        if self.quiet:
-            return Nothing(before)
-        if self.redraws:
-            return Bar(self.console, task, total, self._rows, before)
-        return Log(self.say, task, total, before)
-
-    def _line(self, label: str, style: str, message: str) -> None:
-        line = Text.assemble((label, style), shortened(printable(message)))
-        # a log's line is one line; on a terminal it breaks between words
+    def _print(self, label: str, style: str, message: str) -> None:
+        line = Text.assemble((label, style), shorten(printable(message)))
+        # a message is one line of a log; on a terminal it wraps between words
         self.console.print(line, soft_wrap=not self.is_terminal)
 
 
-def shortened(message: str) -> str:
-    """The message with its middle left out where a name in it is longer than anybody reads."""
-    left_out = len(message) - LONGEST
+def shorten(message: str) -> str:
+    """The message without its middle where it is longer than `MAX_MESSAGE_LENGTH`."""
+    left_out = len(message) - MAX_MESSAGE_LENGTH
     if left_out <= 0:
         return message
-    half = LONGEST // 2
+    half = MAX_MESSAGE_LENGTH // 2
     return f"{message[:half]}… ({left_out:,} more characters) …{message[-half:]}"
 
 
-def traced(entries: Iterable[str]) -> Iterator[str]:
-    """A traceback's lines. A message of several goes on indented, and can forge no line of ours."""
+def traceback_lines(entries: Iterable[str]) -> Iterator[str]:
+    """The lines of a traceback; the further lines of a message are indented and can forge none."""
     for entry in entries:
         first, *more = entry.splitlines() or [""]
         yield printable(first)
         yield from (printable(line if line.startswith(" ") else f"    {line}") for line in more)
 
 
-def grid(facts: Facts) -> Table:
+def facts_table(facts: Facts) -> Table:
     """Names and values as a table without lines."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
@@ -176,12 +180,12 @@ def grid(facts: Facts) -> Table:
 
 
 def is_terminal(stream: IO[str] | None) -> bool:
-    """Whether the stream is a terminal; one that was closed before the program began is None."""
+    """Whether the stream is a terminal; None is one that was closed before the program began."""
     return stream is not None and stream.isatty()
 
 
-def is_one_terminal() -> bool:
-    """Whether standard output and stderr are the same terminal, and can garble each other."""
+def shares_terminal() -> bool:
+    """Whether standard output and stderr are the same terminal."""
     if not (is_terminal(sys.stdout) and is_terminal(sys.stderr)):
         return False
     out, err = os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno())

@@ -1,4 +1,4 @@
-"""What libraries and threads say by themselves on stderr, without its control characters."""
+"""Makes warnings, log records and uncaught errors of libraries and threads printable."""
 
 from __future__ import annotations
 
@@ -11,52 +11,53 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pgcli.cli.ui.console import Screen, traced
+from pgcli.cli.ui.console import Screen, traceback_lines
 from pgcli.printable import printable
 
 
 @contextmanager
-def asides_tamed() -> Iterator[None]:
-    """A block in which warnings, log records and errors that nobody catches are printable.
+def sanitized_logs() -> Iterator[None]:
+    """Make warnings, log records and uncaught errors printable for the duration of the block.
 
-    Libraries put file names and a server's answers into them, and Python writes them as they are.
+    Libraries put file names and a server's answers into them, and Python writes them unchanged.
     """
-    formatted, made = warnings.formatwarning, logging.getLogRecordFactory()
-    in_thread, unraisable = threading.excepthook, sys.unraisablehook
+    format_warning, make_record = warnings.formatwarning, logging.getLogRecordFactory()
+    threading_hook, unraisable_hook = threading.excepthook, sys.unraisablehook
 
-    def warning(message: Warning | str, *about: Any, **more: Any) -> str:
-        return formatted(printable(str(message)), *about, **more)
+    def sanitized_warning(message: Warning | str, *arguments: Any, **options: Any) -> str:
+        return format_warning(printable(str(message)), *arguments, **options)
 
-    def record(*told: Any, **more: Any) -> logging.LogRecord:
-        return tamed(made(*told, **more))
+    def sanitized_record(*arguments: Any, **options: Any) -> logging.LogRecord:
+        return sanitize_record(make_record(*arguments, **options))
 
-    warnings.formatwarning = warning
-    logging.setLogRecordFactory(record)
-    threading.excepthook, sys.unraisablehook = of_thread, of_nobody
+    warnings.formatwarning = sanitized_warning
+    logging.setLogRecordFactory(sanitized_record)
+    threading.excepthook, sys.unraisablehook = show_thread_error, show_unraisable
     try:
         yield
     finally:
-        warnings.formatwarning = formatted
-        logging.setLogRecordFactory(made)
-        threading.excepthook, sys.unraisablehook = in_thread, unraisable
+        warnings.formatwarning = format_warning
+        logging.setLogRecordFactory(make_record)
+        threading.excepthook, sys.unraisablehook = threading_hook, unraisable_hook
 
 
-def tamed(record: logging.LogRecord) -> logging.LogRecord:
-    """The record with its message on one line, and its traceback as text."""
+def sanitize_record(record: logging.LogRecord) -> logging.LogRecord:
+    """The record with its message on one line, and its traceback as printable text."""
     record.msg, record.args = printable(record.getMessage()), None
     if record.exc_info:
-        record.exc_text = "\n".join(traced(traceback.format_exception(*record.exc_info)))
+        record.exc_text = "\n".join(traceback_lines(traceback.format_exception(*record.exc_info)))
     return record
 
 
-def of_thread(ended: threading.ExceptHookArgs) -> None:
-    """Show what ended a thread, unless that was its own will."""
-    if ended.exc_type is not SystemExit and ended.exc_value is not None:
-        Screen().trace(traceback.format_exception(ended.exc_value))
+def show_thread_error(hook: threading.ExceptHookArgs) -> None:
+    """Show the exception that ended a thread, except SystemExit."""
+    if hook.exc_type is not SystemExit and hook.exc_value is not None:
+        Screen().traceback(traceback.format_exception(hook.exc_value))
 
 
-def of_nobody(told: sys.UnraisableHookArgs) -> None:
-    """Show an error that had nowhere to go, as in an object's end."""
-    if told.exc_value is not None:
-        said = told.err_msg or "exception ignored in"
-        Screen().trace([f"{said}: {told.object!r}\n", *traceback.format_exception(told.exc_value)])
+def show_unraisable(hook: sys.UnraisableHookArgs) -> None:
+    """Show an exception that could not be raised, for example one of a finalizer."""
+    if hook.exc_value is not None:
+        message = hook.err_msg or "exception ignored in"
+        entries = traceback.format_exception(hook.exc_value)
+        Screen().traceback([f"{message}: {hook.object!r}\n", *entries])

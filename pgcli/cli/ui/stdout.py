@@ -1,4 +1,4 @@
-"""What a command that looks prints on standard output; foreign text in it is made harmless here."""
+"""Tables, lines and JSON on standard output; foreign text in them is made printable here."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from collections.abc import Iterable
 import typer
 from rich.console import Console, RenderableType
 
-from pgcli.cli.ui.console import Facts, grid, is_terminal
+from pgcli.cli.ui.console import Facts, facts_table, is_terminal
 from pgcli.printable import printable
 
 
-def line(text: str) -> None:
+def print_line(text: str) -> None:
     """Print one line."""
     typer.echo(printable(text))
 
 
-def cells(texts: Iterable[str]) -> None:
-    """Print a line of cells with tabs between them, for another program."""
+def print_cells(texts: Iterable[str]) -> None:
+    """Print one line of cells separated by tabs, for other programs."""
     typer.echo("\t".join(map(printable, texts)))
 
 
-def record(told: object) -> None:
-    """Print one JSON object, all of it in ASCII."""
-    typer.echo(json.dumps(told, indent=2))
+def print_json(value: object) -> None:
+    """Print one JSON object in ASCII."""
+    typer.echo(json.dumps(value, indent=2))
 
 
-def facts(told: Facts) -> None:
-    """Print names and values: side by side on a terminal, else a line of two cells each."""
-    if is_drawn():
-        drawn(grid(told))
+def print_facts(facts: Facts) -> None:
+    """Print names and values: as a table on a terminal, else one line of two cells each."""
+    if draws_tables():
+        print_tables(facts_table(facts))
         return
-    for fact in told:
-        cells(fact)
+    for fact in facts:
+        print_cells(fact)
 
 
-def is_drawn() -> bool:
-    """Whether a person looks at standard output, and tables are worth drawing."""
+def draws_tables() -> bool:
+    """Whether standard output is a terminal, on which tables are drawn."""
     return is_terminal(sys.stdout)
 
 
-def drawn(*tables: RenderableType) -> None:
-    """Draw tables, whose cells are `Text` of printable text, below each other."""
+def print_tables(*tables: RenderableType) -> None:
+    """Print tables below each other; their cells are `Text` of printable text."""
     Console(highlight=False, markup=False, emoji=False).print(*tables, sep="\n")

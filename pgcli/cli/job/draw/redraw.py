@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.cli.job.draw.painter import DrawHook
-from pgcli.cli.result_files.image_locator import Places, Search, picture_of, wanted
+from pgcli.cli.result_files.image_locator import ImageLocator, ImageSearch, image_key, wanted_image
 from pgcli.errors import UsageError
 from pgcli.records import EXTRA_COLUMNS, Answer, Item, Mask
 from pgcli.rle import spans
@@ -19,23 +19,23 @@ from pgcli.views.gallery.sanitize import box
 Row = Mapping[str, Any]
 
 
-def draw_rows(output: Path, rows: Iterable[Row], drawing: DrawHook, search: Search) -> None:
+def draw_rows(output: Path, rows: Iterable[Row], drawing: DrawHook, search: ImageSearch) -> None:
     """Have each row's picture drawn, within the drawing's own `with` block.
 
     Raises UsageError for a row that is none, and for a picture that lies where it would be drawn.
     """
-    for place, (row, item) in enumerate(with_items(rows, Places([output], search))):
+    for place, (row, item) in enumerate(with_items(rows, ImageLocator([output], search))):
         # several prompts about one picture are several drawings
         for _ in drawing.watch([replace(item, index=place)]):
             drawing.draw(replace(answer(output, row), index=place))
 
 
-def with_items(rows: Iterable[Row], places: Places) -> Iterator[tuple[Row, Item]]:
+def with_items(rows: Iterable[Row], places: ImageLocator) -> Iterator[tuple[Row, Item]]:
     """Every row with its item, found once where rows about one picture follow one another."""
-    for index, (_, same) in enumerate(groupby(rows, key=picture_of)):
+    for index, (_, same) in enumerate(groupby(rows, key=image_key)):
         item = None
         for row in same:
-            item = item or places.item(index, wanted(row))
+            item = item or places.item(index, wanted_image(row))
             yield row, item
 
 
