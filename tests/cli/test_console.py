@@ -68,7 +68,7 @@ def test_no_line_of_bar_or_table_is_wider_than_the_terminal(pictures, tmp_path, 
     )
     steps = ("view it  ", "errors  ", "retry them")  # the terminal breaks these: a copy is whole
     assert max(len(line) for line in lines(shown) if not line.startswith(steps)) <= columns
-    assert f"view it  pgcli view {tmp_path / 'r.jsonl'}" in lines(shown)
+    assert f"view it     pgcli view {tmp_path / 'r.jsonl'}" in lines(shown)
 
 
 def test_rows_and_bar_on_one_terminal_do_not_garble_each_other(pictures):

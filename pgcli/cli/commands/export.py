@@ -180,14 +180,11 @@ def label_numbers(given: str | None, found: RowStats) -> Mapping[str, int]:
             f"--labels {given} has a label twice or an empty one",
             hint="--labels cat,dog or a file with a label on each line",
         )
-    if strange := sorted(found.labels - set(labels)):
-        more = (
-            f" and {len(strange) - MAX_LABELS_SHOWN:,} more"
-            if len(strange) > MAX_LABELS_SHOWN
-            else ""
-        )
+    if unknown := sorted(found.labels - set(labels)):
+        shown, rest = ", ".join(unknown[:MAX_LABELS_SHOWN]), len(unknown) - MAX_LABELS_SHOWN
+        more = f" and {rest:,} more" if rest > 0 else ""
         raise UsageError(
-            f"the rows have labels that --labels has not: {', '.join(strange[:MAX_LABELS_SHOWN])}{more}",
+            f"the rows have labels that --labels has not: {shown}{more}",
             hint="add them to --labels; without it all labels are taken, sorted",
         )
     return {label: place for place, label in enumerate(labels)}
