@@ -21,7 +21,7 @@ from pgcli.cli.app import main
 from pgcli.cli.job import plan
 from pgcli.cli.job import run as ask
 from pgcli.errors import ManifestError, PgcliError
-from tests.support import pretend
+from tests.support import forkserver, pretend
 from tests.support.awkward import drawing
 from tests.support.runs import heed_signals
 
@@ -93,6 +93,9 @@ def call(capsys, *arguments):
 
 
 def spawn(*arguments, program=PRETEND, **more):
+    if program is PRETEND and more.keys() <= {"input", "env"} and sys.platform == "linux":
+        words = [str(argument) for argument in arguments]
+        return forkserver.run(words, cwd=ROOT, **{"env": os.environ} | more)
     return subprocess.run(
         [*program, *map(str, arguments)], capture_output=True, cwd=ROOT, check=False, **more
     )

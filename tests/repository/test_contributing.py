@@ -21,7 +21,7 @@ PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
 
 def installed(heading: str, room: ModuleType, known: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the example's module where its text says, and its line into the table."""
-    part = PAGE.split(f"### {heading}\n")[1].split("\n### ")[0]
+    part = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
     code = re.findall(r"^```python\n(.*?)^```$", part, re.M | re.S)[0]
     line = re.findall(r"`__init__.py` `(.*?)`", part)[0]
     ((key, target),) = json.loads("{" + line + "}").items()
@@ -47,7 +47,7 @@ def test_a_kind_of_manifest_is_a_file_and_a_line(tmp_path, monkeypatch):
 
 
 def test_a_format_to_export_to_is_a_file_and_a_line(tmp_path, monkeypatch):
-    installed("One more format to export to", exports, exports.FORMATS, monkeypatch)
+    installed("One more export format", exports, exports.FORMATS, monkeypatch)
     rows = saved(tmp_path / "rows.jsonl", detected(pictures(tmp_path)))
     made = tmp_path / "made.jsonl"
     assert main(["export", str(rows), "--to", "boxes", "-o", str(made)]) == 0
