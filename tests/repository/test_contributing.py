@@ -1,4 +1,4 @@
-"""The worked examples of CONTRIBUTING.md work: a file, a line in its table, and nothing else."""
+"""The examples of CONTRIBUTING.md work: a new file and a line in a table are enough."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
 
 
 def installed(heading: str, room: ModuleType, known: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the example's module where its text says, and its line into the table."""
+    """Import the example as a module of the room and add its line to the table."""
     part = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
     code = re.findall(r"^```python\n(.*?)^```$", part, re.M | re.S)[0]
     line = re.findall(r"`__init__.py` `(.*?)`", part)[0]
@@ -32,7 +32,7 @@ def installed(heading: str, room: ModuleType, known: Any, monkeypatch: pytest.Mo
     monkeypatch.setitem(known, key, target)
 
 
-def test_a_kind_of_manifest_is_a_file_and_a_line(tmp_path, monkeypatch):
+def test_manifest_kind_needs_a_file_and_a_line(tmp_path, monkeypatch):
     installed("One more kind of manifest", readers, readers.READERS, monkeypatch)
     pictures(tmp_path)
     (tmp_path / "few.lst").write_text("a.png\n\nsub/c.png\n../b.jpg\n")
@@ -46,7 +46,7 @@ def test_a_kind_of_manifest_is_a_file_and_a_line(tmp_path, monkeypatch):
         assert items[2].fault.code == "path_not_allowed"
 
 
-def test_a_format_to_export_to_is_a_file_and_a_line(tmp_path, monkeypatch):
+def test_export_format_needs_a_file_and_a_line(tmp_path, monkeypatch):
     installed("One more export format", exports, exports.FORMATS, monkeypatch)
     rows = saved(tmp_path / "rows.jsonl", detected(pictures(tmp_path)))
     made = tmp_path / "made.jsonl"

@@ -1,4 +1,4 @@
-"""docs/: the schema holds every row, the commands run, and what the pages say is so."""
+"""docs/: the schema accepts every row, and the commands and scripts of the pages run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def wrong(row: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ROWS)
-def test_the_schema_holds_rows_of_every_task(kind: str) -> None:
+def test_schema_accepts_rows_of_every_task(kind: str) -> None:
     assert wrong(json.loads(json.dumps(ROWS[kind]))) == []
 
 
@@ -67,16 +67,16 @@ def test_the_schema_holds_rows_of_every_task(kind: str) -> None:
         ("choices", {"choices": [{"text": "yes"}]}),
     ],
 )
-def test_the_schema_refuses_what_is_no_row(kind: str, changes: dict[str, Any]) -> None:
+def test_schema_refuses_invalid_rows(kind: str, changes: dict[str, Any]) -> None:
     assert wrong(ROWS[kind] | changes)
 
 
-def test_the_schema_refuses_a_row_that_lacks_a_column() -> None:
+def test_schema_refuses_a_row_without_a_column() -> None:
     for name in COLUMNS:
         assert wrong({key: value for key, value in ROWS["ask"].items() if key != name})
 
 
-def test_schema_and_page_name_the_columns_there_are() -> None:
+def test_schema_and_page_name_every_column() -> None:
     assert SCHEMA["required"] == list(COLUMNS)
     assert list(SCHEMA["properties"]) == [*COLUMNS, *EXTRA_COLUMNS]
     table = (DOCS / "rows.md").read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def test_schema_and_page_name_the_columns_there_are() -> None:
     ]
 
 
-def test_the_schema_has_the_codes_that_the_program_has() -> None:
+def test_schema_has_the_error_codes_of_the_code() -> None:
     """Every code that the code names, and none of another shape."""
     codes = set(SCHEMA["properties"]["error"]["enum"]) - {None}
     named = set()
@@ -96,13 +96,13 @@ def test_the_schema_has_the_codes_that_the_program_has() -> None:
     assert {"missing", "io_error"} <= named <= codes
 
 
-def test_the_page_of_exports_names_every_format() -> None:
+def test_exports_page_names_every_format() -> None:
     page = (DOCS / "outputs.md").read_text(encoding="utf-8")
     first = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     assert [name for cell in first for name in re.findall(r"`(\w+)`", cell)] == list(FORMATS)
 
 
-def test_every_file_that_the_pages_link_to_is_there() -> None:
+def test_linked_files_exist() -> None:
     for page in DOCS.glob("*.md"):
         links = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
         assert [name for name in links if "://" not in name and not (DOCS / name).exists()] == []
@@ -127,8 +127,8 @@ def run(folder: Path, *command: str) -> str:
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Path:
-    """A folder with the examples where the pages name them."""
+def workspace(tmp_path: Path) -> Path:
+    """A folder with the examples where the pages expect them."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "runs").mkdir()
     return tmp_path
@@ -145,17 +145,17 @@ def beside(tmp_path: Path) -> Path:
         ),
     ],
 )
-def test_the_commands_and_scripts_of_a_page_run(page: str, made: list[str], beside: Path) -> None:
+def test_commands_and_scripts_of_a_page_run(page: str, made: list[str], workspace: Path) -> None:
     commands = "".join(blocks(page, "sh"))
     shell = f'set -e; pgcli() {{ "{sys.executable}" -m pgcli "$@"; }}\n{commands}'
-    run(beside, "sh", "-c", shell)
-    assert [name for name in made if not (beside / "runs" / name).exists()] == []
-    rows = (beside / "runs" / "boxes.jsonl").read_text(encoding="utf-8").splitlines()
+    run(workspace, "sh", "-c", shell)
+    assert [name for name in made if not (workspace / "runs" / name).exists()] == []
+    rows = (workspace / "runs" / "boxes.jsonl").read_text(encoding="utf-8").splitlines()
     assert [problem for line in rows for problem in wrong(json.loads(line))] == []
     for script in blocks(page, "python"):
-        if script.startswith("boxes ="):  # of an answer at hand: tests/test_results.py runs it
+        if script.startswith("boxes ="):  # tests/test_results.py runs it on an answer
             continue
         for name in ("datasets", "webdataset"):
             if re.search(rf"^(from|import) {name}", script, flags=re.MULTILINE):
                 pytest.importorskip(name, reason="a development dependency")
-        assert run(beside, sys.executable, "-c", script)
+        assert run(workspace, sys.executable, "-c", script)

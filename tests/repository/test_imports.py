@@ -1,4 +1,4 @@
-"""Who may import whom: the plan of the house (CONTRIBUTING.md), held against the files."""
+"""Who may import whom (CONTRIBUTING.md), checked against the files."""
 
 import ast
 import subprocess
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-HOUSE = Path(__file__).parents[2] / "pgcli"
+PACKAGE = Path(__file__).parents[2] / "pgcli"
 EVERYTHING = None
 
-#: What each room may import from pgcli, besides its own files and what is FREE.
+#: What each room may import from pgcli, apart from its own files and FREE.
 ROOMS = {
     "records": "",
     "errors": "",
@@ -42,31 +42,31 @@ ROOMS = {
     "training": "model model.config checkpoints engine images records errors",
     "cluster": "pipeline engine sources sinks records errors",
     "api": "pipeline engine checkpoints remote sources workers images tasks records errors",
-    "house": "api records results",
+    "package": "api records results",
     "__main__": "cli",
     "cli": EVERYTHING,
     "builtin": "",
 }
 FREE = {"printable"}  # one function on text, which every room that shows or stores text needs
 
-FILES = sorted(HOUSE.rglob("*.py"))
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def module_of(file):
     """The dotted name within pgcli; "" for the package itself."""
-    parts = file.relative_to(HOUSE).with_suffix("").parts
+    parts = file.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def room_of(module):
     if module in ROOMS:
         return module
-    return module.partition(".")[0] or "house"
+    return module.partition(".")[0] or "package"
 
 
 def exists(module):
-    return (HOUSE / Path(*module.split("."))).with_suffix(".py").is_file() or (
-        HOUSE / Path(*module.split(".")) / "__init__.py"
+    return (PACKAGE / Path(*module.split("."))).with_suffix(".py").is_file() or (
+        PACKAGE / Path(*module.split(".")) / "__init__.py"
     ).is_file()
 
 
@@ -89,27 +89,27 @@ def imports(source, *, package=()):
                 yield module
 
 
-def trespasses(file):
+def forbidden_imports(file):
     """The imports of a file that its room is not allowed."""
     module = module_of(file)
     room = room_of(module)
     if ROOMS[room] is EVERYTHING:
         return []
     allowed = {room, *ROOMS[room].split(), *FREE}
-    package = ("pgcli", *file.relative_to(HOUSE).parent.parts)
+    package = ("pgcli", *file.relative_to(PACKAGE).parent.parts)
     seen = set(imports(file.read_text(encoding="utf-8"), package=package))
     return sorted(other for other in seen if room_of(other) not in allowed)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: module_of(file) or "pgcli")
-def test_every_file_has_a_room_and_imports_only_what_the_room_may(file):
-    assert room_of(module_of(file)) in ROOMS, "draw the new room on the plan first"
-    assert trespasses(file) == []
+def test_a_file_imports_only_what_its_room_may(file):
+    assert room_of(module_of(file)) in ROOMS, "add the new room to the table first"
+    assert forbidden_imports(file) == []
 
 
-def test_no_room_is_a_lumber_room():
-    lumber = {"utils", "util", "common", "base", "helper", "helpers", "manager", "misc"}
-    assert not lumber & {part for file in FILES for part in module_of(file).split(".")}
+def test_no_module_is_called_utils():
+    generic = {"utils", "util", "common", "base", "helper", "helpers", "manager", "misc"}
+    assert not generic & {part for file in FILES for part in module_of(file).split(".")}
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_no_room_is_a_lumber_room():
         ("import pgclix, torch\nfrom os import path", []),
     ],
 )
-def test_an_import_is_seen_however_it_is_written(source, found):
+def test_imports_are_found_in_every_form(source, found):
     assert list(imports(source, package=("pgcli", "sinks"))) == found
 
 
-def test_a_trespass_is_found(tmp_path, monkeypatch):
+def test_a_forbidden_import_is_found(tmp_path, monkeypatch):
     monkeypatch.setitem(ROOMS, "sinks", "records")
-    assert trespasses(HOUSE / "sinks" / "text.py") == []
-    assert trespasses(HOUSE / "sinks" / "lines.py") == ["state.write_errors"]
+    assert forbidden_imports(PACKAGE / "sinks" / "text.py") == []
+    assert forbidden_imports(PACKAGE / "sinks" / "lines.py") == ["state.write_errors"]
 
 
 LIGHT = "pipeline state rows remote results sources images workers sinks tasks parsing".split()
@@ -153,7 +153,7 @@ def test_decoding_and_writing_never_load_torch(room):
 @pytest.mark.parametrize(
     "room", ["pipeline", "remote", "sources", "sinks", "tasks", "parsing", "errors"]
 )
-def test_what_the_help_page_needs_loads_no_pyarrow(room):
+def test_help_loads_no_pyarrow(room):
     code = f"import sys, pgcli.{room}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"pyarrow", "numpy", "PIL", "ssl", "fsspec"} & set(run.stdout.split())

@@ -1,4 +1,4 @@
-"""The pages name tests and commands that exist."""
+"""The pages name tests that exist, their lines are short, and their commands run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMED = re.compile(r"(?:tests/(?:\w+/)*)?(test_\w+\.py)((?:::\w+)*)")
 
 @cache
 def file_named(name: str) -> Path:
-    """The file of that name, in whichever folder of tests/ it lies."""
+    """The test file of that name, in any folder of tests/."""
     (found,) = (ROOT / "tests").rglob(name)
     return found
 
@@ -39,7 +39,7 @@ def known_in(name: str) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_test_that_a_page_names_is_there(page: Path) -> None:
+def test_tests_named_by_a_page_exist(page: Path) -> None:
     for name, within in NAMED.findall(page.read_text()):
         assert file_named(name).is_file(), name
         if within:
@@ -71,7 +71,7 @@ def blocks(page: str) -> list[str]:
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed on this machine")
 @pytest.mark.parametrize("page", ["inputs.md", "recipes.md"])
-def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
+def test_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for name in ("one.png", "few.jpg", "blue.png"):
         shutil.copy(ROOT / "examples" / "images" / name, tmp_path / "photos")

@@ -1,4 +1,4 @@
-"""The pictures of the pages, made anew by `python docs/pictures.py`, with Chromium here."""
+"""Makes the screenshots of the pages with Chromium: `python docs/screenshots.py`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from rich.text import Text
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 COLUMNS, LINES = 100, 40
-DRAWN_OVER = re.compile("[\u2801-\u28ff━]|\x1b\\[1A")  # spinners, bars, and what goes back up
+REDRAWN = re.compile("[\u2801-\u28ff━]|\x1b\\[1A")  # spinners, bars and cursor movements
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 
 
-def typed(command: str) -> str:
-    """What a terminal shows of a command, the command included, its bar at its end."""
+def recorded(command: str) -> str:
+    """The command and its final output on a terminal."""
     outer, inner = pty.openpty()
     words = command.split()[1:]
-    known = {"COLUMNS": str(COLUMNS), "LINES": str(LINES), "TERM": "xterm-256color"}
+    terminal = {"COLUMNS": str(COLUMNS), "LINES": str(LINES), "TERM": "xterm-256color"}
     with subprocess.Popen(
         [sys.executable, "-m", "pgcli", *words],
         cwd=ROOT,
-        env=os.environ | known,
+        env=os.environ | terminal,
         stdin=subprocess.DEVNULL,
         stdout=inner,
         stderr=inner,
@@ -43,36 +43,36 @@ def typed(command: str) -> str:
             except OSError:
                 break
     os.close(outer)
-    return f"\x1b[1m$ {command}\x1b[0m\n{at_its_end(shown.decode())}\n"
+    return f"\x1b[1m$ {command}\x1b[0m\n{final_lines(shown.decode())}\n"
 
 
-def at_its_end(shown: str) -> str:
-    """The lines as they stand when all is written: those that a bar drew over are gone."""
+def final_lines(shown: str) -> str:
+    """The lines at the end of the output, without those that a progress bar replaced."""
     lines = []
     for line in shown.replace("\r\n", "\n").split("\n"):
         erased = line.rpartition("\x1b[2K")[2].rpartition("\r")[2]
         if erased.strip() or not lines or lines[-1]:
             lines.append(erased)
-    return "\n".join(line for line in lines if not DRAWN_OVER.search(line))
+    return "\n".join(line for line in lines if not REDRAWN.search(line))
 
 
 def terminal(file: Path, *commands: str) -> None:
-    """Save a picture of a terminal after these commands."""
+    """Save an SVG of a terminal after these commands."""
     console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
     for command in commands:
-        console.print(Text.from_ansi(typed(command)))
-    picture = console.export_svg(title="pgcli")
-    # fonts from a network would be asked for by whoever looks at it
-    file.write_text(re.sub(r"@font-face {.*?}\n", "", picture, flags=re.S), encoding="utf-8")
+        console.print(Text.from_ansi(recorded(command)))
+    svg = console.export_svg(title="pgcli")
+    # remove fonts that a viewer would download
+    file.write_text(re.sub(r"@font-face {.*?}\n", "", svg, flags=re.S), encoding="utf-8")
 
 
 def gallery(file: Path) -> None:
-    """Save a picture of the page of what the built-in model finds in its drawings."""
-    browser_path = next(found for name in BROWSERS if (found := shutil.which(name)))
+    """Save a screenshot of a page of boxes that the built-in model detects."""
+    browser_path = next(path for name in BROWSERS if (path := shutil.which(name)))
     with tempfile.TemporaryDirectory() as folder:
         rows, page = Path(folder) / "boxes.jsonl", Path(folder) / "boxes.html"
-        asked = ["detect", "examples/images", "--object", "star", "--model", "demo", "-q"]
-        command = [sys.executable, "-m", "pgcli", *asked, "-o", str(rows), "--view", str(page)]
+        arguments = ["detect", "examples/images", "--object", "star", "--model", "demo", "-q"]
+        command = [sys.executable, "-m", "pgcli", *arguments, "-o", str(rows), "--view", str(page)]
         subprocess.run(command, cwd=ROOT, check=True)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(
