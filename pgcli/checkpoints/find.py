@@ -41,43 +41,43 @@ def find(
     kind: Kind = "model",
     progress: DownloadProgress | None = None,
 ) -> Checkpoint:
-    """The files of a model named by folder, by Hub name, or `demo`; downloads what is missing.
+    """The files of a model named by folder, by Hub name, or `demo`; downloads missing files.
 
-    An existing folder wins over a Hub name of the same spelling. With the kind `adapter` it is the
-    two files of an adapter that are found, and `demo` is a name like any other. A download is
-    told to `progress`, and else shows a bar on a terminal.
+    An existing folder takes precedence over a Hub name. The kind `adapter` finds the two files of
+    an adapter, and gives `demo` no special meaning. A download reports to `progress`; the default
+    is a bar on a terminal.
 
     Raises ModelUnavailable with the remedy: licence not accepted, no token, offline and not cached,
-    unknown name or revision; InvalidCheckpoint where what the Hub or the cache has is damaged.
+    unknown name or revision; InvalidCheckpoint if the files on the Hub or in the cache are damaged.
     """
     folder = folder_of(name, kind)
     if folder == BUILTIN:
         return Checkpoint(DEMO, BUILTIN, digest(BUILTIN / "model.safetensors"))
     if folder is not None:
         return Checkpoint(name, folder)
-    from pgcli.checkpoints.hub.snapshot import snapshot  # the Hub's client, which takes a moment
+    from pgcli.checkpoints.hub.snapshot import snapshot  # slow to import
 
-    found = snapshot(name, revision, kind=kind, tell=progress or TqdmProgress())
+    found = snapshot(name, revision, kind=kind, progress=progress or TqdmProgress())
     return Checkpoint(name, found, found.name)
 
 
 def here(name: str, revision: str | None = None) -> Checkpoint | None:
-    """The files of a model that is on this machine as a whole, else None; nobody is asked.
+    """The files of a model that is complete on this machine, else None. Nothing is downloaded.
 
-    Raises ModelUnavailable for what can be no name of one.
+    Raises ModelUnavailable for a name that neither a folder nor a repository can have.
     """
     if folder_of(name) is not None:
         return find(name, revision)
-    from pgcli.checkpoints.hub.cache import Repository
+    from pgcli.checkpoints.hub.repository import Repository
 
     cached = Repository(name, revision or "main", "model").cached()
     return None if cached is None else Checkpoint(name, cached, cached.name)
 
 
 def folder_of(name: str, kind: Kind = "model") -> Path | None:
-    """The folder that the name means, None where it is a name on the Hub; nothing is downloaded.
+    """The folder that the name means, or None for a name on the Hub. Nothing is downloaded.
 
-    Raises ModelUnavailable for what can be neither.
+    Raises ModelUnavailable for a name that is neither.
     """
     if name == DEMO and kind == "model":
         return BUILTIN

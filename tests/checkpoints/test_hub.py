@@ -15,16 +15,18 @@ import sys
 import threading
 from collections import namedtuple
 from pathlib import Path
+from time import time
+from types import SimpleNamespace
 
 import huggingface_hub
 import numpy as np
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import constants, file_download
 from rich.console import Console
 from safetensors.numpy import save
 
 from pgcli.checkpoints.find import find
-from pgcli.checkpoints.hub import blobs, verify
+from pgcli.checkpoints.hub import verify
 from pgcli.checkpoints.hub.progress import DownloadPlan, NoProgress, TqdmProgress
 from pgcli.cli.ui import progress
 from pgcli.cli.ui.console import Screen
@@ -84,7 +86,8 @@ def machine(hub, monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr(blobs, "PAUSES", (0, 0, 0))
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 50_000)
+    monkeypatch.setattr(file_download, "time", SimpleNamespace(sleep=lambda _: None, time=time))
     monkeypatch.chdir(tmp_path)
 
 
@@ -94,23 +97,23 @@ def point_to(monkeypatch, url):
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
 
 
-class Told(NoProgress):
-    """Remembers what it was told."""
+class RecordedProgress(NoProgress):
+    """Remembers all that is reported."""
 
     def __init__(self):
-        self.remarks, self.plans, self.counts, self.ended = [], [], [], False
+        self.messages, self.plans, self.counts, self.ended = [], [], [], False
 
-    def remark(self, message):
-        self.remarks.append(message)
+    def message(self, text):
+        self.messages.append(text)
 
     def start(self, plan):
         self.plans.append(plan)
 
-    def count(self, arrived):
+    def advance(self, byte_count):
         assert not self.ended
-        self.counts.append(arrived)
+        self.counts.append(byte_count)
 
-    def __exit__(self, *problem):
+    def __exit__(self, *error):
         self.ended = True
 
 
@@ -134,18 +137,18 @@ def incomplete(tmp_path):
     return sorted(tmp_path.rglob("*.incomplete"))
 
 
-def part_of(file):
-    """Where the bytes of a file of MODEL or SHARDED are kept until all are there."""
+def blob(file):
+    """Where the cache keeps the contents of a file of MODEL or SHARDED."""
     blobs = Path(constants.HF_HUB_CACHE, f"models--{NAME.replace('/', '--')}", "blobs")
-    return blobs / f"{digest(file, (MODEL | SHARDED)[file])}.incomplete"
+    return blobs / digest(file, (MODEL | SHARDED)[file])
 
 
 class TestADownload:
     @pytest.mark.parametrize("files", [MODEL, SHARDED], ids=["one file", "shards"])
     def test_brings_what_is_read_and_nothing_else(self, hub, files, tmp_path):
         commit = hub.add(NAME, files | NEVER_READ)
-        told = Told()
-        found = find(NAME, progress=told)
+        recorded = RecordedProgress()
+        found = find(NAME, progress=recorded)
         assert (found.name, found.revision) == (NAME, commit)
         assert found.label == f"{NAME}@{commit}"
         assert contents(found.folder) == files
@@ -155,17 +158,17 @@ class TestADownload:
 
     def test_says_before_how_much_it_is_and_while_how_much_has_come(self, hub, tmp_path):
         hub.add(NAME, MODEL | NEVER_READ)
-        told = Told()
-        find(NAME, progress=told)
-        (plan,) = told.plans
+        recorded = RecordedProgress()
+        find(NAME, progress=recorded)
+        (plan,) = recorded.plans
         total = sum(map(len, MODEL.values()))
-        assert (plan.name, plan.total, plan.kept, plan.missing) == (NAME, total, 0, total)
+        assert (plan.name, plan.total, plan.cached, plan.missing) == (NAME, total, 0, total)
         assert plan.folder == tmp_path / "hub"
         assert plan.free == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.2)
-        assert sum(told.counts) == total
-        assert len(told.counts) > 5
-        assert told.remarks == []
-        assert told.ended
+        assert sum(recorded.counts) == total
+        assert len(recorded.counts) > 5
+        assert recorded.messages == []
+        assert recorded.ended
 
     def test_is_one_that_other_tools_find(self, hub, monkeypatch):
         commit = hub.add(NAME, MODEL)
@@ -181,21 +184,20 @@ class TestADownload:
         hub.add(NAME, MODEL)
         path = huggingface_hub.hf_hub_download(NAME, WEIGHTS)
         hub.sent.clear()
-        told = Told()
-        assert str(find(NAME, progress=told).folder / WEIGHTS) == path
+        recorded = RecordedProgress()
+        assert str(find(NAME, progress=recorded).folder / WEIGHTS) == path
         assert WEIGHTS not in hub.sent
-        assert told.plans[0].kept == len(MODEL[WEIGHTS])
+        assert recorded.plans[0].cached == len(MODEL[WEIGHTS])
 
     def test_happens_once_and_what_is_there_is_not_read_again(self, hub, monkeypatch):
         hub.add(NAME, MODEL)
         found = find(NAME)
         hub.asked.clear()
-        monkeypatch.setattr(blobs, "hashlib", None)
         monkeypatch.setattr(verify, "hashlib", None)
-        told = Told()
-        assert find(NAME, progress=told) == found
+        recorded = RecordedProgress()
+        assert find(NAME, progress=recorded) == found
         assert [path for _, path, _ in hub.asked] == [f"/api/models/{NAME}/revision/main"]
-        assert told.plans == told.remarks == []
+        assert recorded.plans == recorded.messages == []
 
     def test_of_a_whole_commit_that_is_there_asks_nobody(self, hub):
         commit = hub.add(NAME, MODEL)
@@ -326,79 +328,68 @@ class TestWhatIsRead:
 
 
 class TestACutConnection:
-    def test_is_gone_on_with_in_the_same_run(self, hub):
+    def test_is_resumed_in_the_same_run(self, hub):
         hub.add(NAME, MODEL)
-        hub.cut[WEIGHTS] = [300_000, 0, 0, 200_000, 0, 0]
-        told = Told()
-        found = find(NAME, progress=told)
+        hub.cut[WEIGHTS] = [300_000, 0, 0, 200_000, 0]
+        recorded = RecordedProgress()
+        found = find(NAME, progress=recorded)
         assert contents(found.folder) == MODEL
-        assert hub.ranges(WEIGHTS) == [None, *["bytes=300000-"] * 3, *["bytes=500000-"] * 3]
+        assert hub.ranges(WEIGHTS) == [None, *["bytes=300000-"] * 3, *["bytes=500000-"] * 2]
         assert hub.sent[WEIGHTS] == len(MODEL[WEIGHTS])
-        assert sum(told.counts) == sum(map(len, MODEL.values()))
-        assert [remark.split(";")[0] for remark in told.remarks] == [
-            f"{WEIGHTS} broke off after {place} of {len(MODEL[WEIGHTS]):,} bytes"
-            for place in ["300,000"] * 3 + ["500,000"] * 3
-        ]
+        assert sum(recorded.counts) == sum(map(len, MODEL.values()))
 
-    def test_is_gone_on_with_by_the_same_command(self, hub, tmp_path):
+    def test_that_fails_keeps_complete_files(self, hub, tmp_path):
         hub.add(NAME, SHARDED)
-        hub.cut[SHARDS[0]] = [123_456, 0, 0, 0]
+        hub.cut[SHARDS[0]] = [123_456, *[0] * 6]
         message, hint = refusal()
         assert hub.url in message
         assert "the same command again" in hint
-        assert part_of(SHARDS[0]).stat().st_size == 123_456
-        told = Told()
-        assert contents(find(NAME, progress=told).folder) == SHARDED
-        assert hub.ranges(SHARDS[0]) == [None, *["bytes=123456-"] * 4]
-        assert hub.sent[SHARDS[0]] == len(SHARDED[SHARDS[0]])
-        assert told.plans[0].kept >= 123_456
-        assert told.plans[0].kept + sum(told.counts) == sum(map(len, SHARDED.values()))
         assert incomplete(tmp_path) == []
+        hub.sent.clear()
+        recorded = RecordedProgress()
+        assert contents(find(NAME, progress=recorded).folder) == SHARDED
+        assert set(hub.sent) == {SHARDS[0]}
+        assert recorded.plans[0].cached == sum(map(len, SHARDED.values())) - len(SHARDED[SHARDS[0]])
 
     @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
-    def test_by_a_signal_costs_nothing_that_had_arrived(self, hub, tmp_path, signum):
-        hub.add(NAME, MODEL)
-        hub.held[WEIGHTS] = 400_000
+    def test_by_a_signal_keeps_complete_files(self, hub, tmp_path, signum):
+        hub.add(NAME, SHARDED)
+        hub.held[SHARDS[0]] = 400_000
         command = [sys.executable, "-m", "pgcli", "info", NAME]
         streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         run = subprocess.Popen(command, env=environment(hub, tmp_path), **streams)
-        assert hub.reached.wait(20)
-        wait_for(lambda: part_of(WEIGHTS).is_file() and part_of(WEIGHTS).stat().st_size > 300_000)
+        assert hub.reached.wait(60)
+        wait_for(lambda: all(blob(file).is_file() for file in SHARDED if file != SHARDS[0]))
         run.send_signal(signum)
         said = run.communicate(timeout=20)[1].decode()
         assert run.returncode == -signum
         if signum == signal.SIGINT:
             assert re.search(
-                r"stopped: [\d.]+ [kM]B of [\d.]+ [kM]B are kept; the same command goes on", said
+                r"stopped after [\d.]+ [kM]B of [\d.]+ [kM]B: complete files are kept, "
+                "and the same command downloads the others",
+                said,
             )
-        kept = part_of(WEIGHTS).stat().st_size
         hub.held.clear()
-        assert contents(find(NAME).folder) == MODEL
-        assert hub.ranges(WEIGHTS) == [None, f"bytes={kept}-"]
+        hub.sent.clear()
+        assert contents(find(NAME).folder) == SHARDED
+        assert set(hub.sent) == {SHARDS[0]}
 
-    def test_by_an_answer_that_names_another_length(self, hub):
+    def test_by_an_answer_of_another_length_is_an_error(self, hub):
         hub.add(NAME, MODEL)
         hub.claimed[WEIGHTS] = 50_000
-        message, _ = refusal()
-        assert f"{WEIGHTS} ended after 50000 of {len(MODEL[WEIGHTS])} bytes" in message
+        assert refusal(InvalidCheckpoint)[0].startswith(f"{WEIGHTS} arrived damaged")
         hub.claimed.clear()
         assert contents(find(NAME).folder) == MODEL
 
-    def test_at_a_server_that_knows_no_ranges_begins_anew(self, hub):
+    def test_without_range_requests_starts_over(self, hub):
         hub.add(NAME, MODEL)
         hub.takes_ranges = False
         hub.cut[WEIGHTS] = [300_000]
-        told = Told()
-        assert contents(find(NAME, progress=told).folder) == MODEL
-        assert sum(told.counts) == sum(map(len, MODEL.values()))
+        recorded = RecordedProgress()
+        assert contents(find(NAME, progress=recorded).folder) == MODEL
+        assert sum(recorded.counts) == sum(map(len, MODEL.values()))
 
-    def test_with_more_of_it_than_there_should_be_begins_anew(self, hub):
-        hub.add(NAME, MODEL)
-        part_of(WEIGHTS).parent.mkdir(parents=True)
-        part_of(WEIGHTS).write_bytes(bytes(len(MODEL[WEIGHTS]) + 1))
-        assert contents(find(NAME).folder) == MODEL
-
-    def test_does_not_last_where_the_server_mends_itself(self, hub):
+    def test_does_not_last_where_the_server_recovers(self, hub):
         hub.add(NAME, MODEL)
         hub.status[WEIGHTS] = [503, 429]
         assert contents(find(NAME).folder) == MODEL
@@ -472,7 +463,7 @@ class TestARefusal:
         hub.missing.add(WEIGHTS)
         message, _ = refusal()
         assert f"lists a file and does not have it, {WEIGHTS}" in message
-        assert len(hub.ranges(WEIGHTS)) == 1
+        assert WEIGHTS not in hub.sent
 
     @pytest.mark.parametrize("status", [410, 429, 500, 503])
     def test_any_other_number_is_named(self, hub, status):
@@ -529,7 +520,7 @@ class TestNoNetwork:
 
     def test_by_wish_and_a_download_broke_off(self, hub, monkeypatch):
         hub.add(NAME, SHARDED)
-        hub.cut[SHARDS[0]] = [1000, 0, 0, 0]
+        hub.cut[SHARDS[0]] = [1000, *[0] * 6]
         refusal()
         self.offline(monkeypatch)
         assert "not in the cache as a whole" in refusal()[0]
@@ -544,11 +535,11 @@ class TestNoNetwork:
             hub.listing_status = 503
         else:
             monkeypatch.setenv("HF_TOKEN", "hf_expired")
-        told = Told()
-        assert find(NAME, progress=told) == found
-        (remark,) = told.remarks
-        assert f"does not serve {NAME} now" in remark
-        assert found.revision[:12] in remark
+        recorded = RecordedProgress()
+        assert find(NAME, progress=recorded) == found
+        (message,) = recorded.messages
+        assert f"does not serve {NAME} now" in message
+        assert found.revision[:12] in message
 
     @pytest.mark.parametrize(
         ("url", "said"),
@@ -601,25 +592,18 @@ class TestDamage:
         message, hint = refusal(InvalidCheckpoint)
         assert message.startswith(f"{file} arrived damaged")
         assert "the same command again" in hint
-        assert not part_of(file).exists()
+        assert not blob(file).exists()
         hub.flipped.clear()
         hub.sent.clear()
         assert contents(find(NAME).folder) == MODEL
         assert hub.sent[file] == len(MODEL[file])
 
-    def test_in_the_part_that_had_arrived_is_found(self, hub):
-        hub.add(NAME, MODEL)
-        hub.cut[WEIGHTS] = [300_000, 0, 0, 0]
-        refusal()
-        part_of(WEIGHTS).write_bytes(bytes(300_000))
-        assert refusal(InvalidCheckpoint)[0].startswith(f"{WEIGHTS} arrived damaged")
-        assert contents(find(NAME).folder) == MODEL
-
-    def test_by_too_many_bytes_is_found(self, hub):
+    def test_by_too_many_bytes_is_an_error(self, hub, tmp_path):
         hub.add(NAME, MODEL)
         hub.claimed[WEIGHTS] = len(MODEL[WEIGHTS]) + 5
         assert refusal(InvalidCheckpoint)[0].startswith(f"{WEIGHTS} arrived damaged")
-        assert not part_of(WEIGHTS).exists()
+        assert not blob(WEIGHTS).exists()
+        assert incomplete(tmp_path) == []
 
     def mended(self, hint):
         """Do what the hint says."""
@@ -639,11 +623,11 @@ class TestDamage:
 
     def test_in_the_cache_before_it_is_a_model(self, hub):
         hub.add(NAME, MODEL)
-        blob = part_of(WEIGHTS).with_suffix("")
-        blob.parent.mkdir(parents=True)
-        blob.write_bytes(b"short")
+        file = blob(WEIGHTS)
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"short")
         message, hint = refusal(InvalidCheckpoint)
-        assert message.startswith(f"{blob} is damaged: it has 5 bytes")
+        assert message.startswith(f"{file} is damaged: it has 5 bytes")
         assert contents(self.mended(hint).folder) == MODEL
 
     def test_in_the_cache_that_shows_in_the_header(self, hub, monkeypatch):
@@ -651,7 +635,7 @@ class TestDamage:
         place = find(NAME).folder / WEIGHTS
         place.resolve().write_bytes(bytes(len(MODEL[WEIGHTS])))
         message, hint = refusal(InvalidCheckpoint)
-        assert message.startswith(f"{place} is no intact safetensors file: ")
+        assert message.startswith(f"{place} is not an intact safetensors file: ")
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
         assert refusal(InvalidCheckpoint) == (message, hint)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
@@ -671,7 +655,7 @@ class TestDamage:
     def test_that_is_the_hub_s_own_is_not_to_be_mended_here(self, hub, weights):
         hub.add(NAME, MODEL | {WEIGHTS: weights})
         message, hint = refusal(InvalidCheckpoint)
-        assert f"{WEIGHTS} is no intact safetensors file" in message
+        assert f"{WEIGHTS} is not an intact safetensors file" in message
         assert "--revision" in hint
         assert "delete" not in hint
 
@@ -758,13 +742,13 @@ class TestWhatAPersonSees:
     def test_in_a_log_are_lines_before_while_and_after(self, monkeypatch):
         monkeypatch.setattr(progress, "LOG_SECONDS", 0)
         screen, shown = self.screen()
-        with Downloads(screen) as tell:
-            tell.start(PLAN)
-            tell.count(2_000_000_000)
-            tell.count(3_000_000_000)
+        with Downloads(screen) as progress:
+            progress.start(PLAN)
+            progress.advance(2_000_000_000)
+            progress.advance(3_000_000_000)
         first, second, third, last = shown.getvalue().splitlines()
         assert first == (
-            "pgcli: downloading org/\\x1b[31mmodel: 5.0 GB, 1.0 GB is already there; "
+            "pgcli: downloading org/\\x1b[31mmodel: 5.0 GB, 1.0 GB is cached; "
             "into /cache, which has 70.0 GB free"
         )
         assert re.search(r"downloading: 3\.0 GB of 6\.0 GB \(50%\), .*B/s, .* left", second)
@@ -773,18 +757,18 @@ class TestWhatAPersonSees:
 
     def test_in_a_log_there_is_no_line_for_each_piece(self):
         screen, shown = self.screen()
-        with Downloads(screen) as tell:
-            tell.start(PLAN)
+        with Downloads(screen) as progress:
+            progress.start(PLAN)
             for _ in range(1000):
-                tell.count(5_000_000)
+                progress.advance(5_000_000)
         assert len(shown.getvalue().splitlines()) == 2
 
     @pytest.mark.parametrize("width", [40, 100])
     def test_on_a_terminal_is_one_bar_that_goes_away(self, width):
         screen, shown = self.screen(terminal=True, width=width)
-        with Downloads(screen) as tell:
-            tell.start(PLAN)
-            tell.count(2_000_000_000)
+        with Downloads(screen) as progress:
+            progress.start(PLAN)
+            progress.advance(2_000_000_000)
         text = shown.getvalue()
         assert "3.0 GB of 6.0 GB" in text
         assert "━" in text
@@ -793,18 +777,18 @@ class TestWhatAPersonSees:
 
     def test_a_download_that_fails_does_not_say_that_it_is_done(self):
         screen, shown = self.screen()
-        tell = Downloads(screen)
-        tell.start(PLAN)
-        tell.__exit__(ModelUnavailable, ModelUnavailable("no"), None)
+        progress = Downloads(screen)
+        progress.start(PLAN)
+        progress.__exit__(ModelUnavailable, ModelUnavailable("no"), None)
         assert "downloaded" not in shown.getvalue()
 
     @pytest.mark.parametrize("terminal", [True, False])
     def test_quiet_is_quiet(self, terminal):
         screen, shown = self.screen(terminal=terminal, quiet=True)
-        with Downloads(screen) as tell:
-            tell.remark("something")
-            tell.start(PLAN)
-            tell.count(5)
+        with Downloads(screen) as progress:
+            progress.message("something")
+            progress.start(PLAN)
+            progress.advance(5)
         assert shown.getvalue() == ""
 
     def test_from_python_it_is_a_bar_on_a_terminal(self, monkeypatch):
@@ -818,9 +802,9 @@ class TestWhatAPersonSees:
         monkeypatch.setattr(
             "huggingface_hub.utils.are_progress_bars_disabled", lambda: False, raising=False
         )
-        with TqdmProgress() as tell:
-            tell.start(PLAN)
-            tell.count(5_000_000_000)
-            tell.remark("look")
+        with TqdmProgress() as progress:
+            progress.start(PLAN)
+            progress.advance(5_000_000_000)
+            progress.message("look")
         assert "6.00G/6.00G" in shown.getvalue()
         assert "look\n" in shown.getvalue()

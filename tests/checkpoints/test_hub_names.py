@@ -11,7 +11,7 @@ from huggingface_hub.utils import hf_raise_for_status
 
 from pgcli.checkpoints import find as find_module
 from pgcli.checkpoints.find import Checkpoint, find
-from pgcli.checkpoints.hub import snapshot as hub_module
+from pgcli.checkpoints.hub.repository import Repository
 from pgcli.errors import ModelUnavailable
 
 NAME = "google/paligemma-3b-mix-224"
@@ -54,7 +54,7 @@ def raising(monkeypatch):
         def listed(repository):
             raise error
 
-        monkeypatch.setattr(hub_module, "_listed", listed)
+        monkeypatch.setattr(Repository, "list_files", listed)
 
     return raising
 

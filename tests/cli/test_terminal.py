@@ -337,7 +337,7 @@ DOORS = {
         "cli/ui/progress_bar.py",
     },
     "TextColumn": {"cli/ui/progress_bar.py"},
-    "tqdm": {"checkpoints/hub/progress.py", "api.py"},
+    "tqdm": {"checkpoints/hub/progress.py", "checkpoints/hub/transfer.py", "api.py"},
     "tqdm.write": {"checkpoints/hub/progress.py"},
     "sys.stdout.write": set(),
     "sys.stderr.write": set(),

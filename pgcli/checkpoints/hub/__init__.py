@@ -1,1 +1,1 @@
-"""The Hugging Face Hub: which files a checkpoint needs, fetched, verified and resumed."""
+"""Checkpoints on the Hugging Face Hub: required files, download, checks and error messages."""

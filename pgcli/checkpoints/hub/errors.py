@@ -1,20 +1,25 @@
-"""The Hub's errors in the user's terms, each in one line with what mends it."""
+"""Turns errors of the Hub's client into one line each, with a hint."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import constants, get_token
 from huggingface_hub import errors as hub
 
 from pgcli.checkpoints.hub import login
-from pgcli.checkpoints.hub.blobs import TRANSPORT
 from pgcli.errors import ModelUnavailable
+
+#: The base class of the HTTP errors, whichever HTTP library the client uses.
+TRANSPORT_ERROR: Any = hub.HfHubHTTPError.__bases__[0]
 
 
 def unavailable(name: str, revision: str, error: Exception) -> ModelUnavailable:
-    """What a user is told where listing or downloading a repository raised the client's error."""
+    """The error for an exception that the client raised while listing or downloading."""
     page = f"{constants.ENDPOINT}/{name}"
+    if isinstance(error, hub.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
     if isinstance(error, hub.GatedRepoError):  # before its parent, RepositoryNotFoundError
         return _gated(name, page)
     if isinstance(error, hub.RevisionNotFoundError):
@@ -37,21 +42,21 @@ def unavailable(name: str, revision: str, error: Exception) -> ModelUnavailable:
         )
     if isinstance(error, hub.HfHubHTTPError):
         return _answered(name, page, error)
-    if isinstance(error, hub.LocalEntryNotFoundError | ConnectionError | TRANSPORT):
-        return _unreachable(name, error.__cause__ or error)
+    if isinstance(error, hub.LocalEntryNotFoundError | ConnectionError | TRANSPORT_ERROR):
+        return _unreachable(name, error)
     if isinstance(error, OSError) and error.errno:
         return ModelUnavailable(
             f"{name} could not be stored in {constants.HF_HUB_CACHE}: {error.strerror}",
-            hint="make room there, or set HF_HOME to a folder on a larger disk",
+            hint="free space there, or set HF_HOME to a folder on a larger disk",
         )
     return ModelUnavailable(
         f"{name} could not be downloaded: {_first_line(error)}",
-        hint=f"try again: what is there already is kept. The model's page is {page}",
+        hint=f"try again: complete files are kept. The model's page is {page}",
     )
 
 
 def offline(name: str) -> ModelUnavailable:
-    """What a user is told where the cache does not do and nothing may be downloaded."""
+    """The error for an incomplete cached model while downloads are forbidden."""
     folder = name.rpartition("/")[2]
     return ModelUnavailable(
         f"{name} is not in the cache as a whole, and HF_HUB_OFFLINE forbids downloading it",
@@ -61,24 +66,24 @@ def offline(name: str) -> ModelUnavailable:
 
 
 def no_revision(name: str, revision: str) -> ModelUnavailable:
-    """What a user is told of a revision that the repository does not have."""
+    """The error for a revision that the repository does not have."""
     return ModelUnavailable(
         f"{name} has no revision {revision!r}",
         hint=f"see {constants.ENDPOINT}/{name}/commits/main",
     )
 
 
-def no_room(name: str, missing: int, free: int) -> ModelUnavailable:
-    """What a user is told where the disk is too small, before anything is downloaded."""
+def no_space(name: str, missing: int, free: int) -> ModelUnavailable:
+    """The error for a disk that is too small, raised before the download."""
     return ModelUnavailable(
         f"{name} needs {_size(missing)} more on disk, and {constants.HF_HUB_CACHE} has "
         f"{_size(free)} free",
-        hint="make room there, or set HF_HOME to a folder on a larger disk",
+        hint="free space there, or set HF_HOME to a folder on a larger disk",
     )
 
 
 def reason(error: BaseException) -> str:
-    """Why the Hub did not serve something, in a few words."""
+    """The status of an answer, or the first line of any other error."""
     if isinstance(error, hub.HfHubHTTPError):
         return f"{error.response.status_code} {error.response.reason_phrase}".strip()
     return _first_line(error)
@@ -97,9 +102,9 @@ def _gated(name: str, page: str) -> ModelUnavailable:
             f"accept it as the user that `hf auth whoami` names{instead}",
         )
     if get_token():
-        place = found[1] if found else "that of `hf auth login`"
+        source = found[1] if found else "that of `hf auth login`"
         return ModelUnavailable(
-            f"{said} by the user whose token is set on this machine ({place})",
+            f"{said} by the user whose token is set on this machine ({source})",
             hint=f"open {page} and accept it as the user that `hf auth whoami` names{instead}",
         )
     return ModelUnavailable(
@@ -109,7 +114,7 @@ def _gated(name: str, page: str) -> ModelUnavailable:
 
 
 def _invalid_token() -> str:
-    """What mends a token that the Hub does not know."""
+    """The hint for a token that the Hub does not accept."""
     if variable := login.overriding_variable(Path(constants.HF_TOKEN_PATH)):
         return (
             f"the token in {variable} is not valid, and hides that of `hf auth login`: "
@@ -121,9 +126,9 @@ def _invalid_token() -> str:
 
 
 def _answered(name: str, page: str, error: hub.HfHubHTTPError) -> ModelUnavailable:
-    """The Hub's other refusals, by their number."""
+    """The error for any other HTTP status."""
     status = error.response.status_code
-    hint = f"try again: what is there already is kept. The model's page is {page}"
+    hint = f"try again: complete files are kept. The model's page is {page}"
     if status == 401:
         hint = _invalid_token()
     elif status == 403:
@@ -138,7 +143,7 @@ def _answered(name: str, page: str, error: hub.HfHubHTTPError) -> ModelUnavailab
 def _unreachable(name: str, error: BaseException) -> ModelUnavailable:
     said = reason(error)
     hint = (
-        "check the network and run the same command again: what is there already is kept; or "
+        "check the network and run the same command again: complete files are kept; or "
         "name a local folder: --model DIR"
     )
     if "CERTIFICATE_VERIFY_FAILED" in said:

@@ -1,16 +1,16 @@
-"""The tokens that are set on this machine: where each is, and which of them hides another."""
+"""Finds the Hub tokens set on this machine, and which of them hides another."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-#: Variables that hold a token, the first that is set is taken, before any that is stored.
+#: Variables that hold a token: the first that is set wins, also over a stored token.
 VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
 def environment_token() -> tuple[str, str] | None:
-    """The token in the environment, which must never be shown, and the variable that it is in."""
+    """The token in the environment, which must never be shown, and the name of its variable."""
     for name in VARIABLES:
         if value := os.environ.get(name, "").strip():
             return value, name
@@ -18,7 +18,7 @@ def environment_token() -> tuple[str, str] | None:
 
 
 def stored_token(file: Path) -> str | None:
-    """The token that `hf auth login` left in its file, which must never be shown."""
+    """The token that `hf auth login` stored, which must never be shown."""
     try:
         return file.read_text(encoding="utf-8").strip() or None
     except (OSError, ValueError):
@@ -26,6 +26,6 @@ def stored_token(file: Path) -> str | None:
 
 
 def overriding_variable(file: Path) -> str | None:
-    """The variable whose token hides another one, which is stored; None where none is hidden."""
-    found, beneath = environment_token(), stored_token(file)
-    return found[1] if found and beneath not in (None, found[0]) else None
+    """The variable whose token hides another, stored one; None if none is hidden."""
+    found, stored = environment_token(), stored_token(file)
+    return found[1] if found and stored not in (None, found[0]) else None

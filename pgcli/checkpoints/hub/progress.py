@@ -1,4 +1,4 @@
-"""What a download says of itself while it goes on, and the bar that Python users see of it."""
+"""How a download reports its progress, and the progress bar of the Python interface."""
 
 from __future__ import annotations
 
@@ -15,85 +15,86 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DownloadPlan:
-    """A download about to begin: sizes in bytes, all that is needed and how much of it is there."""
+    """A download that is about to start. Sizes are in bytes; `cached` counts files in the cache."""
 
     name: str
     folder: Path
     total: int
-    kept: int
+    cached: int
     free: int
 
     @property
     def missing(self) -> int:
-        return self.total - self.kept
+        return self.total - self.cached
 
 
 class DownloadProgress(Protocol):
-    """Told of one download, within a `with` block that may also begin and end without any.
+    """Receives the progress of one download, in a `with` block; `start` is called at most once.
 
-    `count` comes from several threads, one at a time; it is negative where a file starts over.
+    `advance` is called by several threads, one at a time, and with a negative count where a file
+    starts over.
     """
 
-    def remark(self, message: str) -> None: ...
+    def message(self, text: str) -> None: ...
 
     def start(self, plan: DownloadPlan) -> None: ...
 
-    def count(self, arrived: int) -> None: ...
+    def advance(self, byte_count: int) -> None: ...
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(self, *problem: object) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 
 class NoProgress:
     """Shows nothing."""
 
-    def remark(self, message: str) -> None:
+    def message(self, text: str) -> None:
         pass
 
     def start(self, plan: DownloadPlan) -> None:
         pass
 
-    def count(self, arrived: int) -> None:
+    def advance(self, byte_count: int) -> None:
         pass
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *problem: object) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
 
 class TqdmProgress(NoProgress):
-    """A bar of bytes on stderr where that is a terminal, and nothing elsewhere."""
+    """A progress bar of bytes on stderr if that is a terminal."""
 
     def __init__(self) -> None:
-        self._drawn: tqdm[Any] | None = None
+        self._bar: tqdm[Any] | None = None
 
-    def remark(self, message: str) -> None:
+    def message(self, text: str) -> None:
         from tqdm import tqdm
 
-        tqdm.write(printable(message), file=sys.stderr)
+        tqdm.write(printable(text), file=sys.stderr)
 
     def start(self, plan: DownloadPlan) -> None:
-        from huggingface_hub.utils import (  # type: ignore[attr-defined]  # it loads it lazily
+        from huggingface_hub.utils import (  # type: ignore[attr-defined]  # imported lazily there
             are_progress_bars_disabled,
         )
         from tqdm import tqdm
 
-        self._drawn = tqdm(
+        self._bar = tqdm(
             desc=printable(plan.name),
             total=plan.total,
-            initial=plan.kept,
+            initial=plan.cached,
             unit="B",
             unit_scale=True,
             disable=True if are_progress_bars_disabled() else None,
         )
 
-    def count(self, arrived: int) -> None:
-        if self._drawn is not None:
-            self._drawn.update(arrived)
+    def advance(self, byte_count: int) -> None:
+        if self._bar is not None:
+            self._bar.update(byte_count)
 
-    def __exit__(self, *problem: object) -> None:
-        if self._drawn is not None:
-            self._drawn.close()
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()

@@ -1,4 +1,4 @@
-"""Which files of a repository are read, and so downloaded: never a pickle, never code."""
+"""Selects the files of a repository that are read: never a pickle, never code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONFIG: dict[Kind, str] = {"model": "config.json", "adapter": "adapter_config.js
 ALONE: dict[Kind, str] = {"model": SINGLE, "adapter": "adapter_model.safetensors"}
 PREPROCESSING = ("preprocessor_config.json", "processor_config.json")
 TOKENIZER = "tokenizer.json"
-# what a tokenizer is made of where there is no tokenizer.json
+# the files of a tokenizer without a tokenizer.json
 SENTENCEPIECE = (
     "tokenizer.model",
     "added_tokens.json",
@@ -28,10 +28,10 @@ SENTENCEPIECE = (
 def required_files(
     repository: str, kind: Kind, names: Collection[str], index: Callable[[], Path]
 ) -> list[str]:
-    """The files that are read, of those the top folder of a repository has; weights come last.
+    """The files that are read, among the names of a repository's files; weights come last.
 
-    `index` says where the index of the weights lies; it is called only where there is one.
-    Raises InvalidCheckpoint where configuration or weights are missing.
+    `index` returns the path of the index of the weights; it is called only if `names` has one.
+    Raises InvalidCheckpoint if the configuration or the weights are missing.
     """
     if CONFIG[kind] not in names:
         raise _no_configuration(repository, kind, names)
@@ -46,20 +46,20 @@ def required_files(
         if shard not in names:
             raise InvalidCheckpoint(
                 f"{repository} has no {shard}, which its {INDEX} names",
-                hint="the repository is not complete: choose another --revision, or tell its owner",
+                hint="choose another --revision, or report the missing file to the owner",
             )
     return [*described, INDEX, *shards]
 
 
 def complete_files(kind: Kind, folder: Path) -> list[str]:
-    """The files that are read from a snapshot in the cache; none unless it has all, as it seems."""
+    """The files that are read from a snapshot in the cache; none if one of them is missing."""
     names = {file.name for file in folder.glob("*") if file.is_file()}
     try:
         files = required_files(folder.name, kind, names, lambda: folder / INDEX)
     except InvalidCheckpoint:
         return []
-    has_words = TOKENIZER in files or SENTENCEPIECE[0] in files
-    return files if has_words or kind == "adapter" else []
+    has_tokenizer = TOKENIZER in files or SENTENCEPIECE[0] in files
+    return files if has_tokenizer or kind == "adapter" else []
 
 
 def _among(files: Iterable[str], names: Collection[str]) -> list[str]:
@@ -67,20 +67,20 @@ def _among(files: Iterable[str], names: Collection[str]) -> list[str]:
 
 
 def _single(repository: str, kind: Kind, names: Collection[str]) -> list[str]:
-    """The weights where no index names them."""
+    """The weight files of a repository without an index."""
     if ALONE[kind] in names:
         return [ALONE[kind]]
     weights = [name for name in sorted(names) if SHARD_NAME.fullmatch(name)]
     if kind == "model" and weights:
         return weights
     pickles = [name for name in sorted(names) if name.endswith(conversion.PICKLES)]
-    way = "save it again with PEFT: save_pretrained writes safetensors"
+    remedy = "save it again with PEFT: save_pretrained writes safetensors"
     if kind == "model":
-        way = f"convert it: {conversion.of_repository(repository)}"
+        remedy = f"convert it: {conversion.of_repository(repository)}"
     raise InvalidCheckpoint(
         f"{repository} has no {ALONE[kind]}"
         + (f"; {pickles[0]} is a pickle, which can run code" if pickles else ""),
-        hint="look for a --revision with safetensors" + (f"; or {way}" if pickles else ""),
+        hint="look for a --revision with safetensors" + (f"; or {remedy}" if pickles else ""),
     )
 
 

@@ -1,4 +1,4 @@
-"""A name on the Hub -> a folder of its cache that has all the files that are read, verified."""
+"""Finds the cached snapshot of a Hub repository, and downloads the files that it lacks."""
 
 from __future__ import annotations
 
@@ -7,44 +7,45 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from huggingface_hub import HfApi, constants, get_token, hf_hub_url
+from huggingface_hub import constants, get_token, hf_hub_download
 from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
-from huggingface_hub.hf_api import RepoSibling
 
 from pgcli.checkpoints.files import INDEX
 from pgcli.checkpoints.hub import errors, verify
-from pgcli.checkpoints.hub.blobs import SHA256, TRANSPORT, Remote, arrived
-from pgcli.checkpoints.hub.cache import COMMIT, Repository
 from pgcli.checkpoints.hub.progress import DownloadPlan, DownloadProgress, NoProgress
+from pgcli.checkpoints.hub.repository import HubFile, Repository
 from pgcli.checkpoints.hub.required_files import Kind, complete_files, required_files
-from pgcli.checkpoints.hub.transfer import fetch_all
+from pgcli.checkpoints.hub.transfer import DownloadCounter, download
 from pgcli.errors import ModelUnavailable
 
-# no branch or tag is spelled so, and the cache keeps each in a file of that name
-NO_REVISION = re.compile(r"\A/|\.\.|[\x00-\x20\\]|\A\Z")
-# the client's own checks are ValueErrors, and so is JSON that is none
-WRONG = (TRANSPORT, OSError, ValueError)
+#: No branch or tag has such a name, and the cache keeps the commit of each in a file of that name.
+INVALID_REVISION = re.compile(r"\A/|\.\.|[\x00-\x20\\]|\A\Z")
+#: The client raises ValueError for invalid arguments, and for answers that are not JSON.
+DOWNLOAD_ERRORS = (errors.TRANSPORT_ERROR, OSError, ValueError)
 
 
-def snapshot(name: str, revision: str | None, *, kind: Kind, tell: DownloadProgress) -> Path:
-    """The folder of the cache with what is needed of a repository; its name is the commit.
+def snapshot(name: str, revision: str | None, *, kind: Kind, progress: DownloadProgress) -> Path:
+    """The folder in the cache with the required files of a repository; its name is the commit.
 
-    Asks the Hub first, unless a whole commit is named and there; where the Hub does not answer,
-    what is in the cache does. Raises ModelUnavailable and InvalidCheckpoint with the remedy.
+    The Hub is asked which commit the revision is, unless the revision is a commit that the cache
+    has. If the Hub does not answer, the cached snapshot is used. Raises ModelUnavailable and
+    InvalidCheckpoint with the remedy.
     """
     revision = constants.DEFAULT_REVISION if revision is None else revision
-    if NO_REVISION.search(revision):
+    if INVALID_REVISION.search(revision):
         raise errors.no_revision(name, revision)
-    repository = Repository(name, revision, kind)
-    with tell:
-        folder = _found(repository, tell)
+    try:
+        with progress:
+            folder = _find(Repository(name, revision, kind), progress)
+    except HFValidationError as error:
+        raise errors.unavailable(name, revision, error) from error
     for file in complete_files(kind, folder):
         if file.endswith(".safetensors"):
-            verify.insist(folder / file)
+            verify.check_header(folder / file)
     return folder
 
 
-def _found(repository: Repository, tell: DownloadProgress) -> Path:
+def _find(repository: Repository, progress: DownloadProgress) -> Path:
     name, cached = repository.name, repository.cached()
     if cached and (constants.HF_HUB_OFFLINE or cached.name == repository.revision):
         return cached
@@ -52,23 +53,23 @@ def _found(repository: Repository, tell: DownloadProgress) -> Path:
         raise errors.offline(name)
     try:
         _check_token()
-        commit, remotes = _listed(repository)
-    except WRONG as error:
+        commit, files = repository.list_files()
+    except DOWNLOAD_ERRORS as error:
         if cached is None or isinstance(error, RevisionNotFoundError | HFValidationError):
             raise errors.unavailable(name, repository.revision, error) from error
-        tell.remark(
+        progress.message(
             f"{constants.ENDPOINT} does not serve {name} now ({errors.reason(error)}); "
             f"{cached.name[:12]} from the cache is used"
         )
         return cached
     try:
-        return _downloaded(repository, commit, remotes, tell)
-    except WRONG as error:
+        return _complete(repository, commit, files, progress)
+    except DOWNLOAD_ERRORS as error:
         raise errors.unavailable(name, repository.revision, error) from error
 
 
 def _check_token() -> None:
-    # the client's message about such a one would show it
+    # the client's own message about an invalid token would show it
     token = get_token() or ""
     if not (token.isascii() and token.isprintable()):
         raise ModelUnavailable(
@@ -77,79 +78,45 @@ def _check_token() -> None:
         )
 
 
-def _listed(repository: Repository) -> tuple[str, dict[str, Remote]]:
-    """The commit that the revision is now, and the files of its top folder, by name."""
-    info = HfApi().model_info(
-        repository.name,
-        revision=repository.revision,
-        files_metadata=True,
-        timeout=constants.HF_HUB_ETAG_TIMEOUT,
-    )
-    commit = info.sha or ""
-    if not COMMIT.fullmatch(commit):
-        raise ValueError(f"{constants.ENDPOINT} does not say which commit it has")
-    return commit, {
-        file.rfilename: _remote(repository.name, commit, file) for file in info.siblings or ()
-    }
-
-
-def _remote(name: str, commit: str, file: RepoSibling) -> Remote:
-    size, digest = file.size, file.blob_id or ""
-    if file.lfs is not None:
-        size, digest = file.lfs.size, file.lfs.sha256
-    # it becomes a name on this disk
-    if not isinstance(size, int) or not (SHA256.fullmatch(digest) or COMMIT.fullmatch(digest)):
-        raise ValueError(f"{constants.ENDPOINT} does not say what {file.rfilename} contains")
-    return Remote(file.rfilename, hf_hub_url(name, file.rfilename, revision=commit), size, digest)
-
-
-def _downloaded(
-    repository: Repository, commit: str, remotes: dict[str, Remote], tell: DownloadProgress
+def _complete(
+    repository: Repository, commit: str, files: dict[str, HubFile], progress: DownloadProgress
 ) -> Path:
-    folder = repository.snapshot(commit)
+    """Download the required files that the cache lacks."""
+    folder = repository.folder / "snapshots" / commit
 
     def index() -> Path:
-        blob = repository.blob(remotes[INDEX].digest)
-        if not _is_there(blob, remotes[INDEX]):
-            fetch_all(repository, [remotes[INDEX]], NoProgress())
-        return blob
+        bar = DownloadCounter(NoProgress()).tqdm_class
+        return Path(hf_hub_download(repository.name, INDEX, revision=commit, tqdm_class=bar))
 
-    wanted = [
-        remotes[name] for name in required_files(repository.name, repository.kind, remotes, index)
+    names = required_files(repository.name, repository.kind, files, index)
+    wanted = [files[name] for name in names]
+    unlinked = [file for file in wanted if not _is_cached(folder / file.name, file)]
+    missing = [
+        file for file in unlinked if not _is_cached(repository.folder / "blobs" / file.digest, file)
     ]
-    missing = []
-    for remote in wanted:
-        if not _is_there(folder / remote.name, remote):
-            _is_there(repository.blob(remote.digest), remote)
-            missing.append(remote)
     if missing:
-        plan = _plan(repository, wanted, missing)
-        if plan.missing:
-            tell.start(plan)
-            fetch_all(repository, missing, tell)
-        for remote in missing:
-            repository.link(commit, remote.name, remote.digest)
-    repository.remember(commit)
+        progress.start(_make_plan(repository, wanted, missing))
+    if unlinked:
+        download(repository.name, commit, [file.name for file in unlinked], progress)
+        verify.check_digests({folder / file.name: file.digest for file in missing})
+    repository.write_ref(commit)
     return folder
 
 
-def _is_there(file: Path, remote: Remote) -> bool:
-    if not file.is_file():
+def _is_cached(path: Path, file: HubFile) -> bool:
+    if not path.is_file():
         return False
-    verify.insist_on_size(file, remote.size)
+    verify.check_size(path, file.size)
     return True
 
 
-def _plan(
-    repository: Repository, wanted: Sequence[Remote], missing: Sequence[Remote]
+def _make_plan(
+    repository: Repository, wanted: Sequence[HubFile], missing: Sequence[HubFile]
 ) -> DownloadPlan:
-    """What is to be downloaded; ModelUnavailable where the disk has no room for it."""
-    to_come = sum(
-        remote.size - arrived(repository.blob(remote.digest), remote) for remote in missing
-    )
-    total = sum(remote.size for remote in wanted)
-    places = (repository.cache, *repository.cache.parents)
-    free = shutil.disk_usage(next(place for place in places if place.exists())).free
-    if to_come > free:
-        raise errors.no_room(repository.name, to_come, free)
-    return DownloadPlan(repository.name, repository.cache, total, total - to_come, free)
+    """The sizes of a download. Raises ModelUnavailable if the disk has not enough free space."""
+    cache = repository.folder.parent
+    total, size = (sum(file.size for file in files) for files in (wanted, missing))
+    free = shutil.disk_usage(next(path for path in (cache, *cache.parents) if path.exists())).free
+    if size > free:
+        raise errors.no_space(repository.name, size, free)
+    return DownloadPlan(repository.name, cache, total, total - size, free)

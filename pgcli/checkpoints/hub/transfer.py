@@ -1,71 +1,95 @@
-"""Several files of a repository at a time -> the cache, counted together."""
+"""Runs `huggingface_hub.snapshot_download` with our progress reports, and cancels it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
+from typing import Any
 
-from pgcli.checkpoints.hub.blobs import Abandoned, Remote, arrived, fetch
-from pgcli.checkpoints.hub.cache import Repository
+from huggingface_hub import snapshot_download
+from tqdm import tqdm
+
 from pgcli.checkpoints.hub.progress import DownloadProgress
 
-AT_ONCE = 4  # one connection seldom fills a fast line
+#: How long a cancelled download may take to remove its temporary files.
+CANCEL_SECONDS = 2.0
 
 
-class Standing:
-    """How far each file is, and with it what has arrived since `tell` was told last."""
+class Cancelled(Exception):
+    """The download was cancelled."""
 
-    def __init__(self, tell: DownloadProgress, bytes_of: dict[str, int]):
-        self._tell = tell
-        self._bytes_of = bytes_of
+
+class DownloadCounter:
+    """Counts the bytes of one download, and ends its threads once it is cancelled.
+
+    `snapshot_download` has two bars of bytes, received and written, which differ for Xet only; the
+    larger count is the progress.
+    """
+
+    def __init__(self, progress: DownloadProgress):
+        self._progress = progress
+        self._cancelled = threading.Event()
         self._lock = threading.Lock()
+        self._bars: list[ByteBar] = []
+        self._reported = 0
 
-    def at(self, name: str, size: int) -> None:
+    @property
+    def tqdm_class(self) -> Any:
+        """What the client makes its progress bars with."""
+        return partial(ByteBar, self)
+
+    def add(self, bar: ByteBar) -> None:
+        self._bars.append(bar)
+
+    def cancel(self) -> None:
+        """Make the next report of each thread raise `Cancelled`."""
+        self._cancelled.set()
+
+    def update(self, bar: ByteBar, byte_count: int) -> None:
+        """Report what has arrived since the last report."""
+        if self._cancelled.is_set():
+            raise Cancelled
         with self._lock:
-            arrived, self._bytes_of[name] = size - self._bytes_of[name], size
-            if arrived:
-                self._tell.count(arrived)
-
-    def remark(self, message: str) -> None:
-        with self._lock:
-            self._tell.remark(message)
+            bar.n += byte_count
+            arrived = max(bar.n for bar in self._bars)
+            if arrived != self._reported:
+                self._progress.advance(arrived - self._reported)
+                self._reported = arrived
 
 
-def fetch_all(repository: Repository, remotes: Sequence[Remote], tell: DownloadProgress) -> None:
-    """Put the files into the cache, as `blobs.fetch` does; the first that fails ends all."""
-    blobs = [repository.blob(remote.digest) for remote in remotes]
-    kept = {remote.name: arrived(blob, remote) for remote, blob in zip(remotes, blobs, strict=True)}
-    standing, over = Standing(tell, kept), threading.Event()
-    pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="download")
-    jobs = [
-        pool.submit(
-            fetch,
-            remote,
-            blob,
-            repository.lock(remote.digest),
-            at=partial(standing.at, remote.name),
-            remark=standing.remark,
-            over=over,
-        )
-        for remote, blob in zip(remotes, blobs, strict=True)
-    ]
-    try:
-        wait(jobs, return_when=FIRST_EXCEPTION)
-    except BaseException:  # a signal must not wait for a server
-        over.set()
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    over.set()
-    pool.shutdown(cancel_futures=True)
-    for job in jobs:
-        if (problem := _problem(job)) is not None:
-            raise problem
+class ByteBar(tqdm):  # type: ignore[type-arg]
+    """A progress bar that draws nothing and reports bytes to a `DownloadCounter`."""
 
+    def __init__(self, counter: DownloadCounter, unit: str = "it", **options: Any):
+        super().__init__(disable=True, total=options.get("total"))
+        self._counter = counter if unit == "B" else None
+        if self._counter is not None:
+            self._counter.add(self)
 
-def _problem(job: Future[None]) -> BaseException | None:
-    if job.cancelled():
+    def update(self, n: float | None = 1) -> bool | None:
+        if self._counter is not None:
+            self._counter.update(self, int(n or 0))
         return None
-    problem = job.exception()
-    return None if isinstance(problem, Abandoned) else problem
+
+
+def download(name: str, commit: str, files: Sequence[str], progress: DownloadProgress) -> None:
+    """Download files of a commit into the cache. A signal cancels it; complete files are kept."""
+    counter = DownloadCounter(progress)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="download")
+    job = pool.submit(
+        snapshot_download,
+        name,
+        revision=commit,
+        allow_patterns=list(files),
+        tqdm_class=counter.tqdm_class,
+    )
+    try:
+        job.result()
+    except BaseException:  # a signal must not wait for the server
+        counter.cancel()
+        wait([job], timeout=CANCEL_SECONDS)
+        raise
+    finally:
+        pool.shutdown(wait=False)

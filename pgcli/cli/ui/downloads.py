@@ -17,29 +17,29 @@ class Downloads:
     """Shows one download, if there is any: one progress display over all files."""
 
     def __init__(self, screen: Screen):
-        # the client's own warnings would tear the bar; it reads this when it is imported
+        # the client's warnings would break the bar; it reads the variable when it is imported
         os.environ.setdefault("HF_HUB_VERBOSITY", "error")
         self._screen = screen
         self._plan: DownloadPlan | None = None
         self._progress = Progress("download")
 
-    def remark(self, message: str) -> None:
-        self._screen.info(message)
+    def message(self, text: str) -> None:
+        self._screen.info(text)
 
     def start(self, plan: DownloadPlan) -> None:
         self._plan = plan
-        kept = f", {decimal(plan.kept)} is already there" if plan.kept else ""
+        cached = f", {decimal(plan.cached)} is cached" if plan.cached else ""
         self._screen.info(
-            f"downloading {plan.name}: {decimal(plan.missing)}{kept}; "
+            f"downloading {plan.name}: {decimal(plan.missing)}{cached}; "
             f"into {plan.folder}, which has {decimal(plan.free)} free"
         )
         self._progress = self._screen.progress(
-            "downloading", plan.total, initial=plan.kept, unit=BYTES
+            "downloading", plan.total, initial=plan.cached, unit=BYTES
         )
         self._progress.__enter__()
 
-    def count(self, arrived: int) -> None:
-        self._progress.advance(arrived)
+    def advance(self, byte_count: int) -> None:
+        self._progress.advance(byte_count)
 
     def __enter__(self) -> Self:
         return self
@@ -51,11 +51,11 @@ class Downloads:
         done, seconds = self._progress.done, self._progress.seconds
         if isinstance(problem[1], Interrupted):
             self._screen.info(
-                f"stopped: {decimal(done)} of {decimal(self._plan.total)} are kept; "
-                "the same command resumes the download"
+                f"stopped after {decimal(done)} of {decimal(self._plan.total)}: "
+                "complete files are kept, and the same command downloads the others"
             )
         elif not any(problem):
             self._screen.info(
-                f"downloaded {decimal(done - self._plan.kept)} in {seconds:.0f} s; "
+                f"downloaded {decimal(done - self._plan.cached)} in {seconds:.0f} s; "
                 "the checksums are right"
             )
