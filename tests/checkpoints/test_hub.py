@@ -28,7 +28,7 @@ from safetensors.numpy import save
 from pgcli.checkpoints.find import find
 from pgcli.checkpoints.hub import verify
 from pgcli.checkpoints.hub.progress import DownloadPlan, NoProgress, TqdmProgress
-from pgcli.cli.ui import progress
+from pgcli.cli.ui import progress as progress_module
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
@@ -740,7 +740,7 @@ class TestWhatAPersonSees:
         return screen, screen.console.file
 
     def test_in_a_log_are_lines_before_while_and_after(self, monkeypatch):
-        monkeypatch.setattr(progress, "LOG_SECONDS", 0)
+        monkeypatch.setattr(progress_module, "LOG_SECONDS", 0)
         screen, shown = self.screen()
         with Downloads(screen) as progress:
             progress.start(PLAN)

@@ -299,9 +299,9 @@ def test_libraries_are_left_as_they_were_behind_the_command():
 def test_the_bar_that_python_users_see_spells_a_model_s_name(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with TqdmProgress() as bar:
-        bar.remark(HOSTILE)
-        bar.start(DownloadPlan(name=HOSTILE, folder=Path(), total=2, kept=0, free=9))
-        bar.count(1)
+        bar.message(HOSTILE)
+        bar.start(DownloadPlan(name=HOSTILE, folder=Path(), total=2, cached=0, free=9))
+        bar.advance(1)
     told = capsys.readouterr().err
     assert told.count(SPELT) >= 1
     assert not STEERING.findall(OWN.sub("", told))
@@ -337,7 +337,7 @@ DOORS = {
         "cli/ui/progress_bar.py",
     },
     "TextColumn": {"cli/ui/progress_bar.py"},
-    "tqdm": {"checkpoints/hub/progress.py", "checkpoints/hub/transfer.py", "api.py"},
+    "tqdm": {"checkpoints/hub/progress.py", "api.py"},
     "tqdm.write": {"checkpoints/hub/progress.py"},
     "sys.stdout.write": set(),
     "sys.stderr.write": set(),
