@@ -53,7 +53,7 @@ class DownloadCounter:
             raise Cancelled
         with self._lock:
             bar.n += byte_count
-            arrived = max(bar.n for bar in self._bars)
+            arrived = max(int(bar.n) for bar in self._bars)
             if arrived != self._reported:
                 self._progress.advance(arrived - self._reported)
                 self._reported = arrived
