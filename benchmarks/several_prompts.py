@@ -26,7 +26,7 @@ from pgcli.bench.plan import Lengths
 from pgcli.bench.roofline import Stages, Workload, limit
 from pgcli.bench.work import Run, Shelf, Work
 from pgcli.checkpoints.find import find
-from pgcli.cli.commands.bench import answered
+from pgcli.cli.job.answer_files import answer_files
 from pgcli.engine.loader import load
 from pgcli.proof.patterns import drawings
 
@@ -36,7 +36,7 @@ PROMPTS = ("caption en", "caption de", "caption fr", "caption es", "caption it",
 def main() -> None:
     options = _options()
     engine = load(find(options.model), device=options.device, dtype=options.dtype)
-    side, prompts = Ours(engine, answered), PROMPTS[: options.prompts]
+    side, prompts = Ours(engine, answer_files), PROMPTS[: options.prompts]
     with TemporaryDirectory() as scratch:
         looked, stored = Shelf(drawings(), engine.spec, Path(scratch)).first(options.pictures)
     ids = [engine.tokenizer.encode_prompt(prompt) for prompt in prompts]

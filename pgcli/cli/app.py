@@ -13,7 +13,7 @@ import typer
 
 from pgcli import __version__
 from pgcli.cli import config as settings
-from pgcli.cli.commands import answering, inspecting, results, sharing
+from pgcli.cli.commands import answering, bench, check, doctor, info, sharing, status, verify
 from pgcli.cli.job import shutdown
 from pgcli.cli.options import DebugState
 from pgcli.cli.program import PgcliGroup, app
@@ -24,7 +24,18 @@ from pgcli.errors import OutputFailed, PgcliError
 from pgcli.printable import printable
 
 # each command joins the app as it is imported
-__all__ = ["answering", "app", "inspecting", "main", "results", "sharing"]
+__all__ = [
+    "answering",
+    "app",
+    "bench",
+    "check",
+    "doctor",
+    "info",
+    "main",
+    "sharing",
+    "status",
+    "verify",
+]
 
 #: What the system answers where an open file takes no more.
 STDOUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -28,7 +28,7 @@ from pgcli.bench.work import Run, Shelf, Work
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.app import main
-from pgcli.cli.commands.bench import answered
+from pgcli.cli.job.answer_files import answer_files
 from pgcli.engine import loader as engines
 from pgcli.engine import preparing
 from pgcli.engine.trial import Trial
@@ -58,7 +58,7 @@ def measured(folder, **plan):
         Plan(**(given | plan)),
         device="cpu",
         dtype="float32",
-        pipeline=answered,
+        pipeline=answer_files,
         waiting=lambda message: nullcontext(),
     )
 
@@ -86,7 +86,7 @@ def make_sides(folder, tmp_path, *, static=False):
         ids = [engine.tokenizer.encode_prompt(prompt) for prompt in prompts]
         return Work(looked, stored, question, ids, lengths.of(pictures * len(prompts)), batch)
 
-    return Ours(engine, answered), other, work
+    return Ours(engine, answer_files), other, work
 
 
 class TestEqualInputs:

@@ -496,7 +496,7 @@ def test_a_sample_is_spread_over_all_pictures_and_keeps_their_places(capsys, pre
     count = 2 * len(list(Path(EXAMPLES).iterdir()))
     assert [row["index"] for row in made] == [k * count // 5 for k in range(5)]
     assert call(capsys, *asked)[0] == 0
-    assert call(capsys, "check", output)[:2] == (0, "5 rows are those of the input, in order\n")
+    assert call(capsys, "check", output)[:2] == (0, "all 5 rows match the input, in order\n")
     assert call(capsys, *asked[:-1], "6")[0] == 13
     assert call(capsys, *asked[:-1], "1000", "--overwrite")[0] == 0
     assert len(output.read_text().splitlines()) == count

@@ -10,7 +10,7 @@ import torch
 from pgcli.checkpoints import files, weights
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.app import main
-from pgcli.cli.commands.info import worded
+from pgcli.cli.commands.info import facts as info_facts
 from pgcli.engine import model_info as facts_module
 from pgcli.engine.memory import needed_bytes, row_bytes
 from pgcli.engine.model_info import BATCH_SIZES, model_info
@@ -47,7 +47,7 @@ def test_the_architecture_tells_the_generations_apart(tiny, second):
     assert (first["generation"], later["generation"]) == (1, 2)
     assert later["decoder"]["attention_cap"] == 0.5
     assert (first["vision"]["depth"], first["vision"]["num_heads"]) == (2, 2)
-    shown = dict(worded(model_info(Checkpoint("x", second), device="cpu")))
+    shown = dict(info_facts(model_info(Checkpoint("x", second), device="cpu")))
     assert shown["generation"] == "PaliGemma 2 (Gemma 2)"
     assert shown["sliding window"] == "6 tokens in 2 layers"
     assert shown["soft caps"] == "attention 0.5, logits 0.3"

@@ -356,11 +356,11 @@ def test_a_full_disk_is_told_with_the_rows_that_are_saved(stage):
 def test_a_gpu_that_stays_idle_is_told_before_the_cpu_takes_its_time(stage):
     code, told = stage.gpu_idle("550.54.14", None)
     assert code == 0
-    assert "pgcli: the CPU answers, not the GPU: an NVIDIA driver (550.54.14)" in told
+    assert "pgcli: the CPU is used, not the GPU: an NVIDIA driver (550.54.14)" in told
     assert "hint: " in told
-    assert "the CPU answers" not in stage.gpu_idle("550.54.14", None, "--device", "cpu")[1]
+    assert "the CPU is used" not in stage.gpu_idle("550.54.14", None, "--device", "cpu")[1]
     stage.patch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert "the CPU answers" not in stage.gpu_idle("580.65.06", "13.0")[1]
+    assert "the CPU is used" not in stage.gpu_idle("580.65.06", "13.0")[1]
 
 
 def test_the_command_that_converts_a_pickle_does(stage):

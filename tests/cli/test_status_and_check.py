@@ -75,7 +75,7 @@ def test_a_whole_run_is_complete_and_its_rows_are_those_of_its_input(
     told = status(capsys, output)
     assert (told["state"], told["rows"], told["total"]) == ("complete", LINES, LINES)
     assert told["errors"] == {}
-    assert said(capsys, "check", output)[:2] == (0, "12 rows are those of the input, in order\n")
+    assert said(capsys, "check", output)[:2] == (0, "all 12 rows match the input, in order\n")
     code, out, _ = said(capsys, "status", output)
     assert code == 0
     assert "complete" in out
@@ -136,7 +136,7 @@ def test_what_was_tampered_with_is_found(
     code, out, err = said(capsys, "check", output)
     assert code == 5
     assert told in out
-    assert ("the same command makes" in err) == (told == "row 12 is missing")
+    assert ("the same command adds" in err) == (told == "row 12 is missing")
 
 
 def test_an_input_that_became_shorter_is_told_from_rows_that_are_missing(
@@ -150,7 +150,7 @@ def test_an_input_that_became_shorter_is_told_from_rows_that_are_missing(
     code, _, err = said(capsys, "check", output)
     assert code == 5
     assert "1 difference between" in err
-    assert "bring back what it had" in err
+    assert "restore it" in err
     assert "the same command" not in err
 
 
@@ -279,7 +279,7 @@ def test_what_was_said_is_written_down_beside_the_output(tmp_path: Path) -> None
     assert all(line.split(" ", 2)[1] == str(run.pid) for line in lines)
     said = [line.split(" ", 2)[2] for line in lines]
     assert said[0].startswith(f"pgcli caption {EXAMPLES}")
-    assert said[-1] == f"ended by Stopped: {int(signal.SIGTERM)}"
+    assert said[-1] == f"ended by Interrupted: {int(signal.SIGTERM)}"
     assert any(line.startswith("stopped after") for line in said)
     assert "secret" not in log.read_text()
     assert finished("caption", *MANY[:2], "-o", tmp_path / "b.jsonl").returncode == 0

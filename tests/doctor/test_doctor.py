@@ -100,9 +100,9 @@ class TestCommand:
 
     def test_the_worst_state_is_the_whole_s(self):
         fine, so_so, broken = ok("a", ""), warn("b", "", "x"), bad("c", "", "y")
-        assert shown.worst([fine]) == "ok"
-        assert shown.worst([so_so, fine]) == "warn"
-        assert shown.worst([fine, broken, so_so]) == "bad"
+        assert shown.worst_state([fine]) == "ok"
+        assert shown.worst_state([so_so, fine]) == "warn"
+        assert shown.worst_state([fine, broken, so_so]) == "bad"
 
     def test_control_characters_do_not_reach_the_terminal(self):
         finding = bad("x", "\x1b[31mred", "rm \x07")
@@ -113,9 +113,9 @@ class TestCommand:
 
     def test_a_settings_file_that_cannot_be_meant_is_named(self, tmp_path):
         file = tmp_path / "config.toml"
-        assert shown.settings_file({}, file).state == "ok"
+        assert shown.check_config({}, file).state == "ok"
         file.write_text("nonsense = ")
-        found = shown.settings_file({}, file)
+        found = shown.check_config({}, file)
         assert (found.state, str(file) in found.found) == ("bad", True)
 
 
@@ -256,13 +256,13 @@ class TestMachine:
     )
     def test_threads_fit_what_the_container_grants(self, monkeypatch, granted, threads, remedy):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
-        monkeypatch.setattr(machine.container, "processors", lambda: granted)
+        monkeypatch.setattr(machine.cgroup, "processors", lambda: granted)
         monkeypatch.setattr(os, "cpu_count", lambda: 16)
         monkeypatch.setattr(machine, "_bound", lambda: 16)
         assert machine.processor().remedy == remedy
 
     def test_little_memory_is_told_with_whose_limit_it_is(self, monkeypatch):
-        monkeypatch.setattr(machine.container, "memory_left", lambda: 2 * 10**9)
+        monkeypatch.setattr(machine.cgroup, "memory_left", lambda: 2 * 10**9)
         found = machine.memory()
         assert (found.state, "2.0 GB free" in found.found) == ("warn", True)
         assert "the container's limit" in found.found

@@ -1,115 +1,212 @@
-"""bench: this code beside transformers and against the limit of the machine."""
+"""bench: the speed of this code beside transformers and against the limit of the machine."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pgcli import __version__
-from pgcli.bench.plan import Plan
-from pgcli.checkpoints.find import Checkpoint, find
-from pgcli.cli.commands.info import check_revision
-from pgcli.cli.ui.bench_report import show
+from pgcli.cli.commands.info import ModelArgument
+from pgcli.cli.options import MODELS, Debug, Device, Dtype, Quantize, Revision, option, values
+from pgcli.cli.program import PgcliCommand, app
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.downloads import Downloads
-from pgcli.pipeline import run
-from pgcli.records import Answer, DecodedImage, Item, error_answer
-from pgcli.rows import RowSchema
-from pgcli.sinks import check_place
-from pgcli.sinks.jsonl import JsonLines
-from pgcli.sources import ReadOptions, open_sources
-from pgcli.state.run_state import State
-from pgcli.state.write_errors import writing
-from pgcli.tasks import Question
-from pgcli.workers import prefetch
 
 if TYPE_CHECKING:
-    from pgcli.engine.engine import Engine
-    from pgcli.engine.trial import Trial
+    from pgcli.bench.plan import Lengths
+    from pgcli.bench.report import Report
+    from pgcli.checkpoints.find import Checkpoint
 
 
+@app.command(
+    cls=PgcliCommand,
+    rich_help_panel="Models and this machine",
+    help="Measure images per second side by side with transformers.\n\n"
+    "Both run in turns on the same checkpoint, prompts and pixels. Shows the ratio of medians, the "
+    "time of each stage, its share of the limit of this machine, and how many tokens are the "
+    "same.\n\n"
+    "MODEL is a folder, a name on the Hub, or demo, the built-in model, which is the default.",
+    epilog="$ pgcli bench demo --batch-size 8 --scope device --rounds 1 --seconds 1\n"
+    "$ pgcli bench google/paligemma-3b-mix-224 --images photos --plot speed.svg",
+)
 def bench(
-    name: str,
-    plan: Plan,
-    *,
-    images: str | None,
-    revision: str | None,
-    device: str,
-    dtype: str,
-    outputs: tuple[str | None, str | None],
-    overwrite: bool,
+    model: ModelArgument = MODELS[0],
+    images: Annotated[
+        str | None,
+        option(
+            "Input",
+            "--images",
+            metavar="DIR",
+            default="drawn images",
+            help="Measure on the images of a folder.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        option(
+            "Input",
+            "--limit",
+            metavar="N",
+            parser=values.number(1),
+            default="what --seconds allows",
+            help="Images in each run.",
+        ),
+    ] = None,
+    new_tokens: Annotated[
+        values.Span | None,
+        option(
+            "Answering",
+            "--new-tokens",
+            metavar="N",
+            parser=values.span,
+            default="16",
+            help="Tokens of each answer, whatever the model says; 4-64 draws them from a range.",
+        ),
+    ] = None,
+    natural: Annotated[
+        bool,
+        option(
+            "Answering",
+            "--natural",
+            help="Let answers end by themselves; with --new-tokens, measure both.",
+        ),
+    ] = False,
+    scope: Annotated[
+        values.Scopes,
+        option(
+            "Running",
+            "--scope",
+            metavar="A,B",
+            parser=values.scopes,
+            choices=values.ALL_SCOPES,
+            default="device,arrays,files",
+            help="device: the model alone; arrays: pixels to tokens; files: files to rows.",
+        ),
+    ] = values.ALL_SCOPES,
+    rounds: Annotated[
+        int,
+        option(
+            "Running",
+            "--rounds",
+            metavar="N",
+            parser=values.number(1),
+            help="Runs of each program at each setting, in turns.",
+        ),
+    ] = 5,
+    seconds: Annotated[
+        float,
+        option(
+            "Running",
+            "--seconds",
+            metavar="N",
+            parser=values.number(0.0),
+            help="Time for all runs, which determines their number of images.",
+        ),
+    ] = 60.0,
+    batch_size: Annotated[
+        values.BatchSizes,
+        option(
+            "Model",
+            "--batch-size",
+            metavar="A,B",
+            parser=values.batch_sizes,
+            default="1, 8 and what fits",
+            help="Rows in one batch; several sizes are measured in turn.",
+        ),
+    ] = values.AUTO_SIZES,
+    output: Annotated[
+        str | None,
+        option(
+            "Output",
+            "--output",
+            "-o",
+            metavar="FILE",
+            once=False,
+            help="Write all results as JSON.",
+        ),
+    ] = None,
+    plot: Annotated[
+        str | None,
+        option(
+            "Output",
+            "--plot",
+            metavar="FILE",
+            once=False,
+            help="Draw images per second against batch size, as an SVG.",
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, option("Output", "--overwrite", help="Replace existing files.")
+    ] = False,
+    revision: Revision = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    quantize: Quantize = "none",
+    debug: Debug = False,
 ) -> None:
-    """Measure, print tables, and write what was asked for: the JSON, and the plot.
+    from pgcli.bench.plan import Plan
+    from pgcli.cli.find_model import find_model
+    from pgcli.cli.job.answer_files import answer_files
+    from pgcli.cli.ui.bench_report import show
+    from pgcli.sinks import check_place
+    from pgcli.sources import ReadOptions, open_sources
 
-    Pictures are those of `images`, or drawn ones. What the user can have got wrong shows first.
-    """
-    check_revision(name, revision)
-    for named in filter(None, outputs):
-        check_place(Path(named), overwrite=overwrite)
-    given = None if images is None else open_sources([images], ReadOptions())
+    for file in filter(None, (output, plot)):
+        check_place(Path(file), overwrite=overwrite)
+    source = None if images is None else open_sources([images], ReadOptions())
     screen = Screen()
-    checkpoint = find(name, revision, progress=Downloads(screen))
+    checkpoint = find_model(model, revision, screen)
     with screen.status("loading PyTorch and transformers"):
-        from pgcli.bench.plot import svg
-        from pgcli.bench.running import bench as measured
+        from pgcli.bench.running import bench as measure
         from pgcli.proof.patterns import drawings
 
-    report = measured(
+    report = measure(
         checkpoint,
-        drawings() if given is None else iter(given),
-        plan,
+        drawings() if source is None else iter(source),
+        Plan(
+            batch_sizes=batch_size,
+            scopes=scope,
+            lengths=answer_lengths(new_tokens, natural=natural),
+            rounds=rounds,
+            seconds=seconds,
+            pictures=limit,
+            quantize=quantize,
+        ),
         device=device,
         dtype=dtype,
-        pipeline=answered,
+        pipeline=answer_files,
         waiting=screen.status,
     )
     show(report)
-    told = json.dumps(about(checkpoint) | asdict(report), indent=2) + "\n"
-    title = f"{checkpoint.label} on {report.machine.device}, {report.dtype}"
-    for output, text in zip(outputs, (told, svg(report, title)), strict=True):
-        if output is not None:
-            with writing(output):
-                Path(output).write_text(text, encoding="utf-8")
+    write(report, checkpoint, output, plot)
 
 
-def about(checkpoint: Checkpoint) -> dict[str, object]:
-    """Which model, and which version of this program."""
-    return {
+def answer_lengths(new_tokens: values.Span | None, *, natural: bool) -> tuple[Lengths, ...]:
+    """The lengths of answers to measure: fixed or drawn ones, and those that the model ends."""
+    from pgcli.bench.plan import Lengths
+    from pgcli.tasks import MAX_NEW_TOKENS
+
+    lengths = [] if natural and new_tokens is None else [Lengths(*(new_tokens or (16, 16)))]
+    if natural:
+        lengths.append(Lengths(1, MAX_NEW_TOKENS["caption"], natural=True))
+    return tuple(lengths)
+
+
+def write(report: Report, checkpoint: Checkpoint, output: str | None, plot: str | None) -> None:
+    """Write the report as JSON and its plot as SVG, where they were asked for."""
+    from pgcli.bench.plot import svg
+    from pgcli.state.write_errors import writing
+
+    model = {
         "model": checkpoint.name,
         "path": str(checkpoint.folder),
         "revision": checkpoint.revision,
         "pgcli": __version__,
     }
-
-
-def answered(
-    engine: Engine, files: Sequence[Path], question: Question, trial: Trial, output: Path
-) -> list[Answer]:
-    """Answer about files as a run does, workers and all, into JSON lines; the answers too."""
-    from pgcli.images import ImageDecoder
-
-    prompts = question.templates or ()
-    items = (Item(n, str(f), str(f), path=str(f), prompts=prompts) for n, f in enumerate(files))
-    answers: list[Answer] = []
-
-    def refuse(picture: DecodedImage, prompt: str) -> Answer:
-        return error_answer(picture, prompt, task=question.task, model=engine.label)
-
-    def ask(stream: Iterable[tuple[int, DecodedImage]]) -> Iterator[tuple[int, Answer]]:
-        return engine.ask(stream, question, trial=trial)
-
-    with State(output, overwrite=True) as state, JsonLines(state, RowSchema()) as sink:
-
-        def save(answer: Answer) -> None:
-            sink.save(answer)
-            answers.append(answer)
-
-        looking = partial(
-            prefetch, decode=ImageDecoder(engine.spec), workers=None, total=len(files)
-        )
-        run(items, looking, ask, save, refuse, ledger=sink)
-    return answers
+    title = f"{checkpoint.label} on {report.machine.device}, {report.dtype}"
+    texts = (json.dumps(model | asdict(report), indent=2) + "\n", svg(report, title))
+    for file, text in zip((output, plot), texts, strict=True):
+        if file is not None:
+            with writing(file):
+                Path(file).write_text(text, encoding="utf-8")

@@ -1,68 +1,99 @@
-"""doctor: what is wrong on this machine, and the command that mends it."""
+"""doctor: what is wrong on this machine, and the command that fixes it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
-from pgcli import doctor
 from pgcli.cli import config
+from pgcli.cli.options import Debug, option
+from pgcli.cli.program import PgcliCommand, PgcliGroup, app
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
-from pgcli.doctor.finding import Finding, bad, ok
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.printable import printable
+
+if TYPE_CHECKING:
+    from pgcli.doctor.finding import Finding
 
 COLOURS = {"ok": "green", "warn": "yellow", "bad": "bold red"}
 
 
-def examine(commands: Mapping[str, Any], *, online: bool, as_json: bool) -> None:
-    """Print every finding. Raises NoUsableDevice where no model can run here; else all is said."""
-    with Screen().status("looking at this machine"):
-        findings = [settings_file(commands), *doctor.examine(online=online)]
+@app.command(
+    cls=PgcliCommand,
+    rich_help_panel="Models and this machine",
+    help="Check this machine, and show the command that fixes each problem.\n\n"
+    "Checks packages, PyTorch and its build, driver, memory, disk, the Hub's cache and login. "
+    "Changes nothing. Exits with 17 if no model can run here, otherwise with 0, whatever the "
+    "problems.",
+    epilog="$ pgcli doctor\n$ pgcli doctor --online --json",
+)
+def doctor(
+    context: typer.Context,
+    online: Annotated[
+        bool, option("Running", "--online", help="Also check that the Hub answers and the token.")
+    ] = False,
+    json: Annotated[bool, option("Output", "--json", help="Print one JSON object.")] = False,
+    debug: Debug = False,
+) -> None:
+    from pgcli.doctor import examine, has_device
+
+    assert context.parent is not None
+    assert isinstance(context.parent.command, PgcliGroup)
+    with Screen().status("checking this machine"):
+        findings = [check_config(context.parent.command.commands), *examine(online=online)]
+    show(findings, as_json=json)
+    if not has_device(findings):
+        broken = next(f for f in findings if f.state == "bad" and f.name == "pytorch")
+        raise NoUsableDevice(f"no model can run here: PyTorch {broken.found}", hint=broken.remedy)
+
+
+def check_config(commands: Mapping[str, Any], file: Path | None = None) -> Finding:
+    """Whether the user's configuration file is valid."""
+    from pgcli.doctor.finding import bad, ok
+
+    file = file or config.config_path()
+    try:
+        config.read_config(file, config.settable_options(commands))
+    except UsageError as problem:
+        return bad("settings", str(problem), problem.hint or f"correct or remove {file}")
+    return ok("settings", str(file) if file.exists() else f"defaults; {file} would change them")
+
+
+def show(findings: list[Finding], *, as_json: bool) -> None:
+    """Print the findings as one JSON object, as a table, or as lines of cells in a pipe."""
     if as_json:
-        told = {"state": worst(findings), "checks": [asdict(finding) for finding in findings]}
-        stdout.print_json(told)
+        checks = [asdict(finding) for finding in findings]
+        stdout.print_json({"state": worst_state(findings), "checks": checks})
     elif stdout.draws_tables():
         stdout.print_tables(table(findings), summary(findings))
     else:
         for f in findings:
             stdout.print_cells((f.state, f.name, f.found, f.remedy))
-    if not doctor.has_device(findings):
-        broken = next(f for f in findings if f.state == "bad" and f.name == "pytorch")
-        raise NoUsableDevice(f"no model can run here: PyTorch {broken.found}", hint=broken.remedy)
 
 
-def settings_file(commands: Mapping[str, Any], file: Path | None = None) -> Finding:
-    """Whether the user's configuration file says what can be meant."""
-    file = file or config.config_path()
-    try:
-        config.read_config(file, config.settable_options(commands))
-    except UsageError as problem:
-        return bad("settings", str(problem), problem.hint or f"mend or remove {file}")
-    return ok("settings", str(file) if file.exists() else f"defaults; {file} would change them")
-
-
-def worst(findings: list[Finding]) -> str:
+def worst_state(findings: list[Finding]) -> str:
     states = {finding.state for finding in findings}
     return next((state for state in ("bad", "warn") if state in states), "ok")
 
 
 def summary(findings: list[Finding]) -> str:
-    """What it comes to, in a line."""
-    troubles = sum(finding.state != "ok" for finding in findings)
-    if not troubles:
-        return "all is well"
-    return f"{troubles} to look at; what mends each stands below it"
+    """The number of problems, in one line."""
+    problems = sum(finding.state != "ok" for finding in findings)
+    if not problems:
+        return "no problems found"
+    plural = "s" * (problems != 1)
+    return f"{problems} problem{plural}; the line below each one shows how to fix it"
 
 
 def table(findings: list[Finding]) -> Table:
-    """State, name and finding, a line each; below a trouble, what mends it."""
+    """State, name and finding, one line each; below a problem, how to fix it."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True)

@@ -1,89 +1,84 @@
-"""info: what a model is and what it needs, without loading it."""
+"""info: the sizes of a model and the memory it needs, without loading it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pgcli.checkpoints.find import DEMO, find
+import typer
+from rich.filesize import decimal
+
+from pgcli.cli.options import MODELS, Debug, Device, Dtype, Revision, models, option
+from pgcli.cli.program import PgcliCommand, app
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts, Screen
-from pgcli.cli.ui.downloads import Downloads
-from pgcli.errors import UsageError
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", envvar="PGCLI_MODEL", hidden=True, autocompletion=models),
+]
 
 
-def check_revision(name: str, revision: str | None) -> None:
-    """Raise UsageError for a revision of a model that is on this machine only, and has one."""
-    if revision and (name == DEMO or Path(name).expanduser().is_dir()):
-        raise UsageError(
-            f"{name} has no revisions to choose from", hint="--revision goes with a name on the Hub"
-        )
+@app.command(
+    cls=PgcliCommand,
+    rich_help_panel="Models and this machine",
+    help="Show a model's sizes, the memory it needs and its files, without loading it.\n\n"
+    "MODEL is a folder, a name on the Hub, or demo, the built-in model, which is the default.",
+    epilog="$ pgcli info demo\n$ pgcli info google/paligemma-3b-mix-224 --device cuda",
+)
+def info(
+    model: ModelArgument = MODELS[0],
+    json: Annotated[bool, option("Output", "--json", help="Print one JSON object.")] = False,
+    revision: Revision = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    debug: Debug = False,
+) -> None:
+    from pgcli.cli.find_model import find_model
 
-
-def remark_idle_gpu(screen: Screen) -> None:
-    """Say why the CPU answers where there is a GPU, unless somebody has hidden it on purpose."""
-    from pgcli.device.nvidia_driver import unused_gpu
-
-    if (trouble := unused_gpu()) and not trouble.is_meant:
-        screen.info(f"the CPU answers, not the GPU: {trouble.found}", hint=trouble.remedy)
-
-
-def info(name: str, *, revision: str | None, device: str, dtype: str, as_json: bool) -> None:
-    """Print what is known of a model, for a person or as one JSON object."""
-    check_revision(name, revision)
-    checkpoint = find(name, revision, progress=Downloads(Screen()))
+    checkpoint = find_model(model, revision, Screen())
     from pgcli.engine.model_info import model_info  # torch, which takes a second
 
-    known = model_info(checkpoint, device=device, dtype=dtype)
-    if as_json:
-        stdout.print_json(known)
+    values = model_info(checkpoint, device=device, dtype=dtype)
+    if json:
+        stdout.print_json(values)
     else:
-        stdout.print_facts(worded(known))
+        stdout.print_facts(facts(values))
 
 
-def worded(known: Mapping[str, Any]) -> Facts:
-    """The facts as a person reads them: large numbers in units, mappings a line each."""
-    facts = []
-    for name, value in known.items():
+def facts(values: Mapping[str, Any]) -> Facts:
+    """The values as rows of a table: bytes in units, one row for each entry of a mapping."""
+    rows = []
+    for name, value in values.items():
         if name == "memory":
-            facts += [(f"batch of {rows}", size(need)) for rows, need in value.items()]
+            rows += [(f"batch of {batch}", decimal(needed)) for batch, needed in value.items()]
         elif name == "architecture":
-            facts += architecture(value)
+            rows += architecture(value)
         elif name.endswith("bytes") or name in ("cache_bytes_per_token", "free_memory"):
-            facts.append((name.replace("_bytes", "").replace("_", " "), size(value)))
+            rows.append((name.replace("_bytes", "").replace("_", " "), decimal(value)))
         elif name == "files":
-            facts += [(file, size(length)) for file, length in value.items()]
+            rows += [(file, decimal(length)) for file, length in value.items()]
         elif value is not None:
             shown = f"{value:,}" if isinstance(value, int) else str(value)
-            facts.append((name.replace("_", " "), shown))
-    return facts
+            rows.append((name.replace("_", " "), shown))
+    return rows
 
 
-def architecture(known: Mapping[str, Any]) -> Facts:
-    """A line for each tower, with the sizes that tell checkpoints apart."""
-    generation = {1: "PaliGemma (Gemma)", 2: "PaliGemma 2 (Gemma 2)"}[known["generation"]]
-    vision, decoder = known["vision"], known["decoder"]
+def architecture(values: Mapping[str, Any]) -> Facts:
+    """One row for each tower, with the sizes that distinguish checkpoints."""
+    generation = {1: "PaliGemma (Gemma)", 2: "PaliGemma 2 (Gemma 2)"}[values["generation"]]
+    vision, decoder = values["vision"], values["decoder"]
     sizes = "width {width}, {depth} layers, mlp {mlp_dim}, {num_heads} heads"
     kv = ", {num_kv_heads} key/value heads of {head_dim}"
-    lines = [
+    rows = [
         ("generation", generation),
         ("vision", sizes.format_map(vision)),
         ("decoder", (sizes + kv).format_map(decoder)),
     ]
     if decoder["window"] is not None and any(decoder["window_layers"]):
         count = sum(decoder["window_layers"])
-        lines.append(("sliding window", f"{decoder['window']} tokens in {count} layers"))
-    caps = [decoder["attention_cap"], decoder["final_cap"]]
-    if any(caps):
-        lines.append(("soft caps", "attention {}, logits {}".format(*caps)))
-    return lines
-
-
-def size(count: int) -> str:
-    """Bytes in the unit in which they are a small number: `5.8 GB`."""
-    units = ("bytes", "kB", "MB", "GB", "TB")
-    power = 0
-    while count >= 1000 ** (power + 1) and power < len(units) - 1:
-        power += 1
-    return f"{count / 1000**power:.{1 if power else 0}f} {units[power]}"
+        rows.append(("sliding window", f"{decoder['window']} tokens in {count} layers"))
+    softcaps = [decoder["attention_cap"], decoder["final_cap"]]
+    if any(softcaps):
+        rows.append(("soft caps", "attention {}, logits {}".format(*softcaps)))
+    return rows

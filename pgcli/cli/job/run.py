@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pgcli.checkpoints import files
 from pgcli.checkpoints.find import DEMO, FETCH_DECODER, Checkpoint, find
-from pgcli.cli.commands.info import check_revision, remark_idle_gpu
+from pgcli.cli.find_model import check_revision, warn_unused_gpu
 from pgcli.cli.job import plan as plans
 from pgcli.cli.job.callbacks import RowHook, Watching
 from pgcli.cli.job.draw.option import open_drawing
@@ -140,7 +140,7 @@ def load_model(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None)
             quantize=chosen.quantize,
         )
     if chosen.device == "auto" and str(engine.device) == "cpu":
-        remark_idle_gpu(screen)
+        warn_unused_gpu(screen)
     return engine
 
 

@@ -7,8 +7,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pgcli.cli.commands.status import read_run_status
 from pgcli.cli.result_files.reopen_input import metadata_of
+from pgcli.cli.result_files.run_status import read_run_status
 from pgcli.errors import UsageError
 from pgcli.printable import is_deep
 from pgcli.state.run_state import record_in

@@ -78,10 +78,9 @@ class Progress:
 
     def track(self, items: Iterable[T]) -> Iterator[T]:
         """Yield the items and count each one."""
-        with self:
-            for item in items:
-                yield item
-                self.advance()
+        for item in items:
+            yield item
+            self.advance()
 
     @property
     def seconds(self) -> float:

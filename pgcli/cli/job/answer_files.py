@@ -1,0 +1,46 @@
+"""Answers image files through the whole pipeline, as a run does; `pgcli bench` measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pgcli.images import ImageDecoder
+from pgcli.pipeline import run
+from pgcli.records import Answer, DecodedImage, Item, error_answer
+from pgcli.rows import RowSchema
+from pgcli.sinks.jsonl import JsonLines
+from pgcli.state.run_state import State
+from pgcli.tasks import Question
+from pgcli.workers import prefetch
+
+if TYPE_CHECKING:
+    from pgcli.engine.engine import Engine
+    from pgcli.engine.trial import Trial
+
+
+def answer_files(
+    engine: Engine, files: Sequence[Path], question: Question, trial: Trial, output: Path
+) -> list[Answer]:
+    """Answer the question about every file and write the rows to `output`; return the answers."""
+    prompts = question.templates or ()
+    items = (Item(n, str(f), str(f), path=str(f), prompts=prompts) for n, f in enumerate(files))
+    answers: list[Answer] = []
+
+    def refuse(picture: DecodedImage, prompt: str) -> Answer:
+        return error_answer(picture, prompt, task=question.task, model=engine.label)
+
+    def ask(stream: Iterable[tuple[int, DecodedImage]]) -> Iterator[tuple[int, Answer]]:
+        return engine.ask(stream, question, trial=trial)
+
+    with State(output, overwrite=True) as state, JsonLines(state, RowSchema()) as sink:
+
+        def save(answer: Answer) -> None:
+            sink.save(answer)
+            answers.append(answer)
+
+        decode = partial(prefetch, decode=ImageDecoder(engine.spec), workers=None, total=len(files))
+        run(items, decode, ask, save, refuse, ledger=sink)
+    return answers

@@ -1,0 +1,88 @@
+"""The report of `pgcli verify`: how far this code and transformers differ, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pgcli.proof.compare import Numbers, Tokens
+    from pgcli.proof.verdict import Proof
+
+
+def facts(proof: Proof) -> Iterator[tuple[str, str]]:
+    """The proof as names and values, the verdict last."""
+    yield "device", proof.device
+    yield (
+        "rows",
+        f"{proof.rows} on {proof.pictures} images: one batch here, one by one in transformers",
+    )
+    yield (
+        "prompts",
+        {
+            True: "same tokens",
+            False: f"different tokens in transformers: {proof.prompts.first!r}",
+            None: f"not compared: {proof.prompts.reason}",
+        }[proof.prompts.same],
+    )
+    if proof.levels is not None:
+        largest, mean = proof.levels.largest, proof.levels.mean
+        yield (
+            "preparation",
+            f"{largest:.2g} of 255 levels of difference at most, {mean:.2g} on average",
+        )
+    for run in proof.comparisons:
+        yield f"{run.dtype}: vision features", numbers(run.vision)
+        yield f"{run.dtype}: prefill logits", numbers(run.logits)
+        yield f"{run.dtype}: generated tokens", tokens(run.tokens)
+        yield (
+            f"{run.dtype}: time",
+            f"{run.our_seconds:.1f} s here, {run.their_seconds:.1f} s in transformers",
+        )
+    for reason in proof.left_out:
+        yield "not compared", reason
+    yield "verdict", proof.verdict
+
+
+def numbers(stage: Numbers) -> str:
+    """The differences of a stage's numbers, and the largest that is allowed."""
+    if stage.largest is None or stage.mean is None:
+        return "different: some are not finite numbers"
+    text = f"largest difference {stage.largest:.2g}, mean {stage.mean:.2g}"
+    allowed = f"{stage.largest_bound:.2g}"
+    if stage.mean_bound is not None:
+        allowed += f" and {stage.mean_bound:.2g}"
+    text += f"; allowed {allowed} of values up to {stage.scale:.3g}"
+    if stage.floor is not None:
+        text += f"; noise floor {stage.floor.largest:.2g}, mean {stage.floor.mean:.2g}"
+    if stage.same:
+        return f"same: {text}"
+    return f"different: {text}; first at {first_difference(stage)}"
+
+
+def first_difference(stage: Numbers) -> str:
+    """Where a stage first differs: `row 0, patch 3, channel 7`."""
+    names = ("row", "patch", "channel") if len(stage.first or ()) == 3 else ("row", "token")
+    return ", ".join(f"{n} {at}" for n, at in zip(names, stage.first or (), strict=False))
+
+
+def tokens(stage: Tokens) -> str:
+    """How many tokens are the same, and where rows diverge."""
+    whole = stage.rows - len(stage.partings)
+    text = f"{whole} of {stage.rows} rows are the same, {stage.agreeing} of {stage.tokens} tokens"
+    if ties := sum(parting.tie for parting in stage.partings):
+        text += f"; rows that diverge at a tie (logits within {stage.tie_bound:.2g}): {ties}"
+    if stage.floor_partings is not None:
+        text += f"; rows in which transformers differs from itself: {stage.floor_partings}"
+    if stage.same:
+        return f"same: {text}"
+    first = next(parting for parting in stage.partings if not parting.tie)
+    text += f"; first at row {first.row}, step {first.step}: {first.ours}, not {first.theirs}"
+    return f"different: {text}" + ("" if first.gap is None else f", by {first.gap:.2g}")
+
+
+def hint(proof: Proof) -> str:
+    """What to do about a difference."""
+    if any(run.parted for run in proof.comparisons):
+        return "please report it, with the output of --json and the name of the model"
+    return "the prompts are not those that transformers sends to the model: please report it"
