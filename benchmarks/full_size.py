@@ -67,10 +67,10 @@ def make(folder: Path, generation: int, resolution: int) -> None:
     """A checkpoint as the Hub has it: sparse configuration, shards, padded embedding rows."""
     import torch
 
+    from pgcli.checkpoints.config import parse_config
     from pgcli.checkpoints.find import BUILTIN
     from pgcli.checkpoints.names import hub_name
-    from pgcli.checkpoints.weights import blank, places
-    from pgcli.model.config import read_config
+    from pgcli.checkpoints.weights import meta_model, param_slices
 
     folder.mkdir(parents=True, exist_ok=True)
     config = {
@@ -86,7 +86,7 @@ def make(folder: Path, generation: int, resolution: int) -> None:
     torch.manual_seed(0)
     shard: dict[str, torch.Tensor] = {}
     shards: dict[str, str] = {}
-    for name, place in places(blank(read_config(config))).items():
+    for name, place in param_slices(meta_model(parse_config(config))).items():
         weights = torch.empty(place.shape, dtype=torch.bfloat16)
         shard[hub_name(name)] = weights.normal_(std=0.0 if "norm" in name else 0.02)
         if sum(tensor.nbytes for tensor in shard.values()) > SHARD_BYTES:

@@ -186,7 +186,7 @@ def main() -> None:
 
     # pgcli's own eye has the fused form, and its parameters have the names of SigLIP's files
     config = VisionConfig(WIDTH, 1, 4 * WIDTH, HEADS, patch_size=14, resolution=56)
-    own = siglip.Attention(config)
+    own = siglip.SiglipAttention(config)
     stack(own.qkv_proj, [ways["fused"].qkv])
     stack(own.out_proj, [ways["fused"].out])
     on_patches["pgcli.model.siglip"] = own(x_BPD)

@@ -93,12 +93,12 @@ def ask(
     )
 
 
-def check_max_new_tokens(question: Question, most_new_tokens: int) -> None:
+def check_max_new_tokens(question: Question, max_answer_tokens: int) -> None:
     """Raise UsageError where the longest answer would leave the model no room for a prompt."""
-    if question.max_new_tokens > most_new_tokens and not question.has_choices:
+    if question.max_new_tokens > max_answer_tokens and not question.has_choices:
         raise UsageError(
             f"answers of {question.max_new_tokens} tokens leave this model no room for a prompt",
-            hint=f"--max-new-tokens {most_new_tokens} at most",
+            hint=f"--max-new-tokens {max_answer_tokens} at most",
         )
 
 

@@ -88,8 +88,8 @@ def _config(vocabulary: Tokenizer) -> PaliGemmaConfig:
         vocab_size=vocabulary.size,
         max_positions=1024,
     )
-    image_token = vocabulary.id(IMAGE)
-    return PaliGemmaConfig(VISION, decoder, image_token=image_token, stop_tokens=(EOS,))
+    image_token_id = vocabulary.id(IMAGE)
+    return PaliGemmaConfig(VISION, decoder, image_token_id=image_token_id, stop_tokens=(EOS,))
 
 
 def _options() -> argparse.Namespace:

@@ -22,7 +22,7 @@ from examples.demo_model.optimizer import Schedule, make_optimizer
 from examples.demo_model.patch_targets import PatchHead
 from pgcli.model.kv_cache import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.siglip import normalise
+from pgcli.model.siglip import normalize_pixels
 from pgcli.training.losses import prefix_lm_loss
 from pgcli.training.packing import IGNORE_INDEX, packed_positions, packed_prefix_lm_mask
 
@@ -154,7 +154,7 @@ class Trainer:
             group["lr"] = self.schedule.at(self.step)
         with self._autocast():
             half = torch.tensor(HALF, device=self.device)
-            pixels = normalise(batch.pixels_BRRC, half, half, torch.float32)
+            pixels = normalize_pixels(batch.pixels_BRRC, half, half, torch.float32)
             patch_BPD = self.model.encode(pixels)
             patch_loss, patch_accuracy = self.head.loss(patch_BPD, batch.targets)
             loss, logits_MV = phase.patch_weight * patch_loss, None

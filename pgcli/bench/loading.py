@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from pgcli.checkpoints import stored
 from pgcli.checkpoints.names import hub_name
-from pgcli.checkpoints.weights import places
+from pgcli.checkpoints.weight_files import total_bytes
+from pgcli.checkpoints.weights import param_slices
 from pgcli.device.select import free_bytes
 from pgcli.engine.engine import Engine
 from pgcli.engine.memory import parameters, row_bytes
@@ -37,7 +37,7 @@ def beside(engine: Engine, folder: Path, batch: int) -> tuple[Any, bool]:
             f"{free / 1e9:.1f} GB free",
             hint="--batch-size with smaller numbers",
         )
-    file = stored.total_bytes(folder)
+    file = total_bytes(folder)
     is_of_dtype = abs(file - weights) < weights / 100  # but for its header
     # where the file is of another dtype transformers' loader holds both for a while
     needed = weights + rows + (0 if is_of_dtype else file)
@@ -54,7 +54,7 @@ def shared(model: PaliGemma, folder: Path) -> Any:
     library = theirs.imported()
     owned = dict(model.named_parameters())
     state = {}
-    for name, place in places(model).items():
+    for name, place in param_slices(model).items():
         whole: torch.Tensor = owned[place.parameter].detach()
         state[hub_name(name)] = whole.narrow(0, place.start, place.shape[0])
     made, info = library.PaliGemmaForConditionalGeneration.from_pretrained(

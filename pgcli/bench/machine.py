@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from pgcli.bench.roofline import Roof
 from pgcli.device.select import Stopwatch, free_bytes
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.model.cpu.packed_linear import LaidOut, can_lay_out
+from pgcli.model.cpu.packed_linear import PackedLinear, can_pack
 
 MOST_ROWS = 4096  # of a product: more are not faster
 LARGE = ("large", 2048, 2048, 16384)
@@ -99,8 +99,8 @@ def _product(rows: int, inner: int, outer: int, device: torch.device, dtype: tor
     x = torch.randn(rows, inner, device=device).to(dtype)  # numbers, as zeros take less power
     weight = torch.randn(outer, inner, device=device).to(dtype)
     seconds = _best_seconds(lambda: F.linear(x, weight), device)
-    if device.type == "cpu" and can_lay_out(dtype):
-        laid_out = LaidOut(weight)
+    if device.type == "cpu" and can_pack(dtype):
+        laid_out = PackedLinear(weight)
         seconds = min(seconds, _best_seconds(lambda: laid_out(x), device))
     return 2 * rows * inner * outer / seconds
 

@@ -23,8 +23,8 @@ from pgcli.bench.report import Limit, Report, Result, best, result, split
 from pgcli.bench.roofline import Roof, Workload, limit
 from pgcli.bench.theirs import Theirs
 from pgcli.bench.work import Run, Shelf, Side, Work
-from pgcli.checkpoints import files
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.engine.engine import Engine
 from pgcli.engine.loader import load
 from pgcli.errors import NoUsableDevice
@@ -89,7 +89,7 @@ class Bench:
         self.shelf = Shelf(items, engine.spec, scratch)
         model, self.sharing = beside(engine, folder, max(self.batch_sizes))
         config = engine.model.config
-        about = files.preprocessing(folder, config.vision.resolution)
+        about = read_preprocessing(folder, config.vision.resolution)
         other = partial(Theirs, model, folder, config, about, vocabulary=engine.tokenizer.size)
         self.theirs = [other()]
         if engine.device.startswith("cuda"):  # where transformers compiles what a static cache lets

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from pgcli.bench.roofline import Stages
 from pgcli.bench.work import Run, Work
-from pgcli.checkpoints.files import Preprocessing
+from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.device.select import Stopwatch
 from pgcli.engine.oom import memory_named
 from pgcli.engine.tokenizer import left_pad
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.model.siglip import normalise
+from pgcli.model.siglip import normalize_pixels
 from pgcli.proof import theirs
 
 
@@ -87,7 +87,7 @@ class Theirs:
 
     @torch.inference_mode()
     def _run(self, work: Work, pixels: Any, output: Path | None) -> Run:
-        listener = Listener(self.model, self._device, self._vocabulary, self._config.image_token)
+        listener = Listener(self.model, self._device, self._vocabulary, self._config.image_token_id)
         told: dict[int, tuple[int, ...]] = {}
         began = perf_counter()
         with (
@@ -135,7 +135,7 @@ class Theirs:
 
     def _padded(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Rows (B, S) of the image's slots and the prompt, and where they are real."""
-        image = [self._config.image_token] * self._config.image_tokens
+        image = [self._config.image_token_id] * self._config.image_tokens
         token_BS, is_real_BS = left_pad([[*image, *prompt] for prompt in prompts])
         real = torch.ones_like(token_BS) if is_real_BS is None else is_real_BS.long()
         return token_BS.to(self._device), real.to(self._device)
@@ -149,7 +149,7 @@ class Theirs:
         """The pictures of a batch as its model reads them, made of the same pixels as ours."""
         squares = [work.pictures[work.picture(row)].pixels for row in rows]
         pixels_BRRC = torch.from_numpy(np.stack([one for one in squares if one is not None]))
-        return normalise(pixels_BRRC.to(self._device), self._mean, self._std, self._dtype)
+        return normalize_pixels(pixels_BRRC.to(self._device), self._mean, self._std, self._dtype)
 
     def _prepared(self, work: Work, rows: Sequence[int]) -> Tensor:
         """The same from files, by its own processor."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
-from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.json_file import read_json
 from pgcli.errors import InvalidCheckpoint
 
 NAME = "adapter_config.json"

@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 
 from pgcli.checkpoints.adapter_config import AdapterConfig
 from pgcli.checkpoints.names import canonical, hub_name
-from pgcli.checkpoints.stored import DTYPES, insist_on_small_header
-from pgcli.checkpoints.weights import EMBEDDING, Place
+from pgcli.checkpoints.safetensors_files import DTYPES, check_header_size
+from pgcli.checkpoints.weights import EMBEDDING, ParamSlice
 from pgcli.errors import InvalidCheckpoint
 
 WEIGHTS = "adapter_model.safetensors"
@@ -25,7 +25,7 @@ POSITIONS = "vision.embeddings.position_embedding.weight"
 
 
 @dataclass(slots=True)
-class Lora:
+class LoraTensors:
     """What is stored for one weight: its module as the file spells it, part -> tensor's name."""
 
     module: str
@@ -33,10 +33,10 @@ class Lora:
 
 
 @dataclass(slots=True)
-class Stored:
+class AdapterTensors:
     """An adapter's tensors by the names of this code; `shapes` is by the file's own names."""
 
-    loras: dict[str, Lora] = field(default_factory=dict)
+    loras: dict[str, LoraTensors] = field(default_factory=dict)
     whole: dict[str, str] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -59,7 +59,7 @@ def weights_file(folder: Path) -> Path:
 def open_tensors(file: Path) -> Any:
     """The file, opened for reading tensors by name; InvalidCheckpoint where it is broken."""
     try:
-        insist_on_small_header(file)
+        check_header_size(file)
         return safe_open(file, framework="pt", device="cpu")
     except (SafetensorError, OSError) as error:
         raise InvalidCheckpoint(
@@ -67,9 +67,9 @@ def open_tensors(file: Path) -> Any:
         ) from error
 
 
-def sort(opened: Any, home: dict[str, Place]) -> Stored:
+def sort(opened: Any, home: dict[str, ParamSlice]) -> AdapterTensors:
     """What each tensor is, from its name; unknown names, repeated ones and dtypes are refused."""
-    stored = Stored()
+    stored = AdapterTensors()
     for name in sorted(opened.keys()):
         header = opened.get_slice(name)
         if header.get_dtype() not in DTYPES:
@@ -81,7 +81,7 @@ def sort(opened: Any, home: dict[str, Place]) -> Stored:
         found = PART.fullmatch(name.removeprefix(PREFIX))
         if found:
             weight = _known(found["module"] + ".weight", name, home)
-            parts = stored.loras.setdefault(weight, Lora(found["module"])).parts
+            parts = stored.loras.setdefault(weight, LoraTensors(found["module"])).parts
             part = found["part"] + (found["bias"] or "")
         else:
             weight = _whole(name, home)
@@ -94,7 +94,7 @@ def sort(opened: Any, home: dict[str, Place]) -> Stored:
     return stored
 
 
-def _whole(tensor: str, home: dict[str, Place]) -> str:
+def _whole(tensor: str, home: dict[str, ParamSlice]) -> str:
     """This code's name for a tensor that is stored as it is, not as LoRA matrices."""
     plain = tensor.removeprefix(PREFIX).replace(".base_layer.", ".")
     if ".modules_to_save." not in plain:
@@ -106,14 +106,14 @@ def _whole(tensor: str, home: dict[str, Place]) -> str:
     return _known(f"{module}.{rest.partition('.')[2]}", tensor, home)
 
 
-def _known(plain: str, tensor: str, home: dict[str, Place]) -> str:
+def _known(plain: str, tensor: str, home: dict[str, ParamSlice]) -> str:
     name = canonical(plain)
     if name not in home:
         raise InvalidCheckpoint(f"{tensor} in {WEIGHTS} has no place in the model")
     return name
 
 
-def insist(stored: Stored, config: AdapterConfig, home: dict[str, Place]) -> None:
+def insist(stored: AdapterTensors, config: AdapterConfig, home: dict[str, ParamSlice]) -> None:
     """Raise InvalidCheckpoint for a matrix without its other, a wrong shape, a missing layer."""
     hint = f"the adapter was trained on {config.base}" if config.base else ""
 
@@ -139,7 +139,7 @@ def insist(stored: Stored, config: AdapterConfig, home: dict[str, Place]) -> Non
 
 
 def _shapes(
-    name: str, lora: Lora, config: AdapterConfig, home: dict[str, Place]
+    name: str, lora: LoraTensors, config: AdapterConfig, home: dict[str, ParamSlice]
 ) -> dict[str, tuple[int, ...]]:
     """The parts that one weight's adapter must have, each with its shape."""
     rank, (rows, *rest) = config.rank_of(lora.module), home[name].shape
@@ -159,7 +159,7 @@ def _shapes(
     return shapes
 
 
-def _insist_every_layer(stored: Stored, home: dict[str, Place]) -> None:
+def _insist_every_layer(stored: AdapterTensors, home: dict[str, ParamSlice]) -> None:
     """A file cut short has an adapter for a projection in some layers of a tower, not in all."""
     kinds = {_kind(name) for name in stored.loras}
     for name in home:

@@ -20,8 +20,15 @@ import torch
 from torch import Tensor, nn
 
 from pgcli.checkpoints.adapter_config import AdapterConfig, read
-from pgcli.checkpoints.adapter_file import Lora, Stored, insist, open_tensors, sort, weights_file
-from pgcli.checkpoints.weights import EMBEDDING, HEAD, Place, Unfilled, places
+from pgcli.checkpoints.adapter_file import (
+    AdapterTensors,
+    LoraTensors,
+    insist,
+    open_tensors,
+    sort,
+    weights_file,
+)
+from pgcli.checkpoints.weights import EMBEDDING, HEAD, ParamSlice, Unfilled, param_slices
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
 
@@ -36,8 +43,8 @@ def merge(model: PaliGemma, folder: Path) -> None:
     naming the tensor or the setting: unknown, missing, of another shape, or not finite, which
     leaves the model half changed.
     """
-    home = places(model)
-    home.setdefault(HEAD, Place(HEAD, 0, home[EMBEDDING].shape))
+    home = param_slices(model)
+    home.setdefault(HEAD, ParamSlice(HEAD, 0, home[EMBEDDING].shape))
     with _named(folder):
         config, file = read(folder), weights_file(folder)
         with open_tensors(file) as opened:
@@ -56,7 +63,9 @@ def _named(folder: Path) -> Iterator[None]:
         raise InvalidCheckpoint(f"the adapter {folder.name}: {problem}", hint=hint) from problem
 
 
-def _merge_all(model: PaliGemma, stored: Stored, config: AdapterConfig, opened: Any) -> None:
+def _merge_all(
+    model: PaliGemma, stored: AdapterTensors, config: AdapterConfig, opened: Any
+) -> None:
     own = {name for name, tensor in stored.whole.items() if config.saves(tensor)}
     if model.config.tied and HEAD in stored.whole and HEAD not in own:
         _drop_equal_head(stored, opened)
@@ -72,7 +81,7 @@ def _merge_all(model: PaliGemma, stored: Stored, config: AdapterConfig, opened: 
         _add(weights, name, lora, config, opened)
 
 
-def _drop_equal_head(stored: Stored, opened: Any) -> None:
+def _drop_equal_head(stored: AdapterTensors, opened: Any) -> None:
     """Forget a head that is stored beside the embedding only because PEFT saves both."""
     if EMBEDDING in stored.whole:
         head, embedding = (opened.get_tensor(stored.whole[name]) for name in (HEAD, EMBEDDING))
@@ -80,7 +89,7 @@ def _drop_equal_head(stored: Stored, opened: Any) -> None:
             del stored.whole[HEAD]
 
 
-def _parts_ends(stored: Stored, own: set[str], config: AdapterConfig) -> bool:
+def _parts_ends(stored: AdapterTensors, own: set[str], config: AdapterConfig) -> bool:
     """Whether the adapter leaves the embedding and the head no longer the same matrix."""
     if HEAD in stored.whole or HEAD in stored.loras:
         return True
@@ -102,7 +111,7 @@ def _weights(model: PaliGemma) -> dict[str, Tensor]:
     parameters = dict(model.named_parameters())
     return {
         name: parameters[place.parameter].narrow(0, place.start, place.shape[0])
-        for name, place in places(model).items()
+        for name, place in param_slices(model).items()
     }
 
 
@@ -120,7 +129,7 @@ def _largest(values: Tensor) -> Tensor:
 
 
 def _add(
-    weights: dict[str, Tensor], name: str, lora: Lora, config: AdapterConfig, opened: Any
+    weights: dict[str, Tensor], name: str, lora: LoraTensors, config: AdapterConfig, opened: Any
 ) -> None:
     weight = weights[name].flatten(1)
     wide = torch.promote_types(weight.dtype, torch.float32)

@@ -61,7 +61,7 @@ def find(
     return Checkpoint(name, found, found.name)
 
 
-def here(name: str, revision: str | None = None) -> Checkpoint | None:
+def find_local(name: str, revision: str | None = None) -> Checkpoint | None:
     """The files of a model that is complete on this machine, else None. Nothing is downloaded.
 
     Raises ModelUnavailable for a name that neither a folder nor a repository can have.

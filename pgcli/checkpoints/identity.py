@@ -15,7 +15,7 @@ ENDINGS = (".safetensors", ".json", ".model", ".npz")
 MOST_REMEMBERED = 1000
 
 
-def identity(folder: Path) -> str:
+def folder_digest(folder: Path) -> str:
     """A digest of all that a checkpoint's folder holds for answers.
 
     A change of any byte changes it; the folder's name and place do not.

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from pgcli.checkpoints.names import hub_name
-from pgcli.checkpoints.weights import Place, blank, places
+from pgcli.checkpoints.weights import ParamSlice, meta_model, param_slices
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig
 from pgcli.model.paligemma import PaliGemma
 
@@ -21,16 +21,16 @@ def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
     Raises ValueError for a model of which something else was made, such as weights laid out.
     """
     parameters = dict(model.named_parameters())
-    missing = dict(blank(model.config).named_parameters()).keys() - parameters.keys()
+    missing = dict(meta_model(model.config).named_parameters()).keys() - parameters.keys()
     if missing:
         raise ValueError(f"{min(missing)} is not there any more as it is stored")
     folder.mkdir(parents=True, exist_ok=True)
 
-    def part(place: Place) -> torch.Tensor:
+    def part(place: ParamSlice) -> torch.Tensor:
         rows = parameters[place.parameter].detach().narrow(0, place.start, place.shape[0])
         return rows.to("cpu", dtype).contiguous()
 
-    tensors = {hub_name(name): part(place) for name, place in places(model).items()}
+    tensors = {hub_name(name): part(place) for name, place in param_slices(model).items()}
     file = folder / "model.safetensors"
     save_file(tensors, file, metadata={"format": "pt"})
     file.chmod(0o644)  # it is written for its owner alone
@@ -39,7 +39,7 @@ def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
 
 
 def config_values(config: PaliGemmaConfig, dtype: torch.dtype) -> dict[str, Any]:
-    """The `config.json` from which `model.config.read_config` makes the same sizes again."""
+    """The `config.json` from which `checkpoints.config.parse_config` makes the same sizes again."""
     vision, decoder = config.vision, config.decoder
     stop = list(config.stop_tokens)
     return {
@@ -50,7 +50,7 @@ def config_values(config: PaliGemmaConfig, dtype: torch.dtype) -> dict[str, Any]
         "pad_token_id": 0,
         "dtype": str(dtype).removeprefix("torch."),
         "hidden_size": decoder.width,
-        "image_token_index": config.image_token,
+        "image_token_index": config.image_token_id,
         "projection_dim": decoder.width,
         "tie_word_embeddings": config.tied,
         "vocab_size": decoder.vocab_size,
@@ -94,9 +94,9 @@ def _second_generation(decoder: DecoderConfig) -> dict[str, Any]:
     kinds = {True: "sliding_attention", False: "full_attention"}
     return {
         "model_type": "gemma2",
-        "query_pre_attn_scalar": decoder.query_scalar,
-        "attn_logit_softcapping": decoder.attention_cap,
-        "final_logit_softcapping": decoder.final_cap,
-        "sliding_window": decoder.window,
-        "layer_types": [kinds[windowed] for windowed in decoder.window_layers],
+        "query_pre_attn_scalar": decoder.query_pre_attn_scalar,
+        "attn_logit_softcapping": decoder.attn_softcap,
+        "final_logit_softcapping": decoder.final_softcap,
+        "sliding_window": decoder.sliding_window,
+        "layer_types": [kinds[windowed] for windowed in decoder.sliding_layers],
     }

@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.json_file import read_json
 from pgcli.errors import InvalidCheckpoint
 
 MAX_BYTES = 64 * 2**20  # Gemma's has 17 million, and its SentencePiece model 4 million

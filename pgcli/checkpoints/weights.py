@@ -10,16 +10,15 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from pgcli.checkpoints.files import INDEX, weight_map
 from pgcli.checkpoints.names import canonical, hub_name
-from pgcli.checkpoints.stored import (
+from pgcli.checkpoints.safetensors_files import (
     DTYPES,
-    Stored,
-    are_equal,
-    headers,
+    TensorInfo,
+    read_headers,
     read_into,
-    weight_files,
+    tensors_equal,
 )
+from pgcli.checkpoints.weight_files import INDEX, weight_files, weight_map
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.paligemma import PaliGemma
@@ -29,7 +28,7 @@ EMBEDDING = "decoder.embed_tokens.weight"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ParamSlice:
     """Where a stored tensor belongs: rows `start` to `start + shape[0]` of a (fused) parameter."""
 
     parameter: str
@@ -64,14 +63,14 @@ def load(
     """
     stored = _stored(folder)
     untied = replace(config, tied=config.tied and HEAD not in stored)
-    _insist(stored, places(blank(untied)))
-    if config.tied and HEAD in stored and are_equal(stored[HEAD], stored[EMBEDDING]):
+    _insist(stored, param_slices(meta_model(untied)))
+    if config.tied and HEAD in stored and tensors_equal(stored[HEAD], stored[EMBEDDING]):
         del stored[HEAD]
     else:
         config = untied
-    model = blank(config).eval()
+    model = meta_model(config).eval()
     _take_memory(model, dtype, device)
-    home = places(model)
+    home = param_slices(model)
     parameters = dict(model.named_parameters())
     in_file_order = sorted(stored, key=lambda name: (stored[name].file, stored[name].offset))
     for name in in_file_order:
@@ -81,7 +80,7 @@ def load(
     return model
 
 
-def blank(config: PaliGemmaConfig) -> PaliGemma:
+def meta_model(config: PaliGemmaConfig) -> PaliGemma:
     """The model's shapes, without memory."""
     with torch.device("meta"), Unfilled():
         return PaliGemma(config)
@@ -95,11 +94,11 @@ def _take_memory(model: PaliGemma, dtype: torch.dtype, device: torch.device | st
             setattr(module, name, nn.Parameter(memory, requires_grad=False))
 
 
-def _stored(folder: Path) -> dict[str, Stored]:
+def _stored(folder: Path) -> dict[str, TensorInfo]:
     """Every stored tensor under this code's name for it."""
-    found: dict[str, Stored] = {}
+    found: dict[str, TensorInfo] = {}
     for file in weight_files(folder):
-        for tensor in headers(file):
+        for tensor in read_headers(file):
             name = canonical(tensor.name)
             if name in found:
                 raise InvalidCheckpoint(
@@ -114,13 +113,13 @@ def _stored(folder: Path) -> dict[str, Stored]:
     return found
 
 
-def places(model: PaliGemma) -> dict[str, Place]:
+def param_slices(model: PaliGemma) -> dict[str, ParamSlice]:
     """Where each tensor of a complete checkpoint belongs; fused parameters take several."""
     found = {}
     for parameter, tensor in model.named_parameters():
         start = 0
         for name, rows in _parts(parameter, tensor.shape[0], model.config):
-            found[name] = Place(parameter, start, (rows, *tensor.shape[1:]))
+            found[name] = ParamSlice(parameter, start, (rows, *tensor.shape[1:]))
             start += rows
     return found
 
@@ -140,7 +139,7 @@ def _parts(parameter: str, rows: int, config: PaliGemmaConfig) -> list[tuple[str
     ]
 
 
-def _insist(stored: dict[str, Stored], home: dict[str, Place]) -> None:
+def _insist(stored: dict[str, TensorInfo], home: dict[str, ParamSlice]) -> None:
     for name, tensor in stored.items():
         if name not in home:
             raise InvalidCheckpoint(

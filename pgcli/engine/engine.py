@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from math import ceil
 
-from pgcli.checkpoints.files import Preprocessing
+from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine.batch_limits import BatchLimits
 from pgcli.engine.batches import Waiting
 from pgcli.engine.generate import Running
@@ -137,12 +137,12 @@ class Engine:
         Raises UsageError where they would leave no room for a prompt.
         """
         config = self.model.config
-        check_max_new_tokens(question, config.most_new_tokens)
+        check_max_new_tokens(question, config.max_answer_tokens)
         return Limits(
             max_new_tokens=question.max_new_tokens,
             stop_tokens=frozenset() if forced else frozenset(config.stop_tokens),
             vocabulary=self.tokenizer.size,
-            image_token=config.image_token,
+            image_token=config.image_token_id,
         )
 
     def _answering(

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pgcli.checkpoints.files import Preprocessing
+from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.device.select import Stopwatch
 from pgcli.engine.batches import Request
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.siglip import normalise
+from pgcli.model.siglip import normalize_pixels
 
 MOST_BYTES = 256 * 2**20  # of pictures that wait for their other prompts, on the device
 
@@ -120,7 +120,7 @@ class ImageFeatureCache:
         if self._device.type == "cuda":  # from pinned memory a copy goes on by itself
             pixels_BRRC = pixels_BRRC.pin_memory()
         pixels_BRRC = pixels_BRRC.to(self._device, non_blocking=True)
-        pixels_BCRR = normalise(pixels_BRRC, self._mean, self._std, self._dtype)
+        pixels_BCRR = normalize_pixels(pixels_BRRC, self._mean, self._std, self._dtype)
         patch_BPD = self._model.encode(pixels_BCRR)
         each_ms = watch.between(start, watch.mark()) / len(new)
         for request in new:

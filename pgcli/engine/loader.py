@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pgcli.checkpoints import adapters, files, mask_decoder, stored, weights
+from pgcli.checkpoints import adapters, mask_decoder, weights
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.preprocessing import read_preprocessing
+from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.engine import Engine
 from pgcli.engine.memory import batch_size as fitting_batch_size
@@ -37,10 +40,10 @@ def load(
     """
     folder = checkpoint.folder
     place = choose_device(device)
-    number = choose_dtype(dtype, place, stored.total_bytes(folder))
-    config = files.config(folder)
+    number = choose_dtype(dtype, place, total_bytes(folder))
+    config = read_config(folder)
     vocabulary = _vocabulary(folder, config)
-    preprocessing = files.preprocessing(folder, config.vision.resolution)
+    preprocessing = read_preprocessing(folder, config.vision.resolution)
     check_quantization(quantize, place, number)
     check_fits(parameters(config), number, place, quantize)
     decoder = None if masks is None else mask_decoder.load(masks, device=place)

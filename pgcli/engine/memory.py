@@ -35,7 +35,7 @@ def row_bytes(config: PaliGemmaConfig, itemsize: int) -> int:
 
 def needed_bytes(config: PaliGemmaConfig, itemsize: int, rows: int) -> int:
     """The weights and a batch; Python and PyTorch themselves, some 0.3 GB, are not reckoned."""
-    block = 0 if config.decoder.attention_cap is None else BLOCK_BYTES
+    block = 0 if config.decoder.attn_softcap is None else BLOCK_BYTES
     return parameters(config) * itemsize + block + rows * row_bytes(config, itemsize)
 
 

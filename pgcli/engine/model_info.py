@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from pgcli.checkpoints import files, stored
+from pgcli.checkpoints import safetensors_files
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.weight_files import total_bytes, weight_files
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.memory import batch_size, cache_bytes, largest_batch, needed_bytes, parameters
 from pgcli.model.config import PaliGemmaConfig
@@ -24,9 +26,9 @@ def model_info(
     what `auto` takes. `stored_dtype` is null where the files mix several.
     """
     folder = checkpoint.folder
-    config = files.config(folder)
+    config = read_config(folder)
     place = choose_device(device)
-    number = choose_dtype(dtype, place, stored.total_bytes(folder))
+    number = choose_dtype(dtype, place, total_bytes(folder))
     size, free = number.itemsize, free_bytes(place)
     left = max(0, free - parameters(config) * size)
     kinds = stored_dtypes(folder)
@@ -65,5 +67,7 @@ def architecture(config: PaliGemmaConfig) -> dict[str, object]:
 
 def stored_dtypes(folder: Path) -> list[str]:
     """The dtypes that a checkpoint's tensors are stored in, by their names in PyTorch."""
-    headers = (tensor for file in stored.weight_files(folder) for tensor in stored.headers(file))
+    headers = (
+        tensor for file in weight_files(folder) for tensor in safetensors_files.read_headers(file)
+    )
     return sorted({DTYPE_NAMES.get(tensor.dtype, tensor.dtype) for tensor in headers})

@@ -9,8 +9,8 @@ from contextlib import suppress
 import torch
 
 from pgcli.errors import NoUsableDevice, UsageError
-from pgcli.model.cpu.int8 import Int8, Int8Steps, can_quantize
-from pgcli.model.cpu.packed_linear import LaidOut, Make, can_lay_out, lay_out
+from pgcli.model.cpu.int8_linear import Int8DecodeLinear, Int8Linear, can_quantize
+from pgcli.model.cpu.packed_linear import KernelFactory, PackedLinear, can_pack, pack_weights
 from pgcli.model.paligemma import PaliGemma
 
 QUANTIZATIONS = ("none", "int8")
@@ -29,7 +29,7 @@ def check_quantization(name: str, device: torch.device, dtype: torch.dtype) -> N
             f"--quantize int8 is for processors, and the model would run on {device}",
             hint="leave it out, or --device cpu",
         )
-    if not (can_lay_out(dtype) and can_quantize(dtype)):
+    if not (can_pack(dtype) and can_quantize(dtype)):
         raise NoUsableDevice(
             "this PyTorch does not multiply eight-bit numbers on this processor",
             hint="leave --quantize out",
@@ -46,14 +46,14 @@ def optimize_for_device(model: PaliGemma, quantization: str = "none") -> None:
     if weight.device.type != "cpu":
         return
     keep_freed_memory()
-    if not can_lay_out(weight.dtype):
+    if not can_pack(weight.dtype):
         return
     if quantization != "int8":
-        lay_out(model, LaidOut, LaidOut)
+        pack_weights(model, PackedLinear, PackedLinear)
         return
-    make: Make = Int8Steps if reads_prompts_wide(weight.dtype) else Int8
-    lay_out(model, LaidOut, make)
-    model.decoder.scores = Int8(model.decoder.head).exactly
+    make: KernelFactory = Int8DecodeLinear if reads_prompts_wide(weight.dtype) else Int8Linear
+    pack_weights(model, PackedLinear, make)
+    model.decoder.scores = Int8Linear(model.decoder.head).forward_fp32
 
 
 def keep_freed_memory() -> None:
@@ -76,7 +76,7 @@ def reads_prompts_wide(dtype: torch.dtype) -> bool:
     return dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
 
 
-def prepared_bytes(weights: int, dtype: torch.dtype, quantization: str) -> int:
+def packed_bytes(weights: int, dtype: torch.dtype, quantization: str) -> int:
     """What so many bytes of weights take once they are prepared."""
     both = quantization == "int8" and reads_prompts_wide(dtype)
     return weights * 3 // 2 if both else weights

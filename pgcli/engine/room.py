@@ -8,7 +8,7 @@ import torch
 
 from pgcli.device import gpu_processes
 from pgcli.device.select import free_bytes
-from pgcli.engine.preparing import prepared_bytes
+from pgcli.engine.preparing import packed_bytes
 from pgcli.errors import NoUsableDevice
 
 SMALLER = "name a smaller model: `pgcli info MODEL` tells what one needs"
@@ -16,7 +16,7 @@ SMALLER = "name a smaller model: `pgcli info MODEL` tells what one needs"
 
 def check_fits(parameters: int, dtype: torch.dtype, device: torch.device, quantize: str) -> None:
     """Raise NoUsableDevice now rather than be killed in the middle of loading."""
-    needed = prepared_bytes(parameters * dtype.itemsize, dtype, quantize)
+    needed = packed_bytes(parameters * dtype.itemsize, dtype, quantize)
     free = free_bytes(device)
     if needed <= free:
         return
@@ -33,10 +33,10 @@ def _ways(
     parameters: int, dtype: torch.dtype, device: torch.device, quantize: str
 ) -> Iterator[str]:
     """What would fit, or come closer to it, each with what it takes."""
-    half = prepared_bytes(parameters * 2, torch.bfloat16, quantize)
+    half = packed_bytes(parameters * 2, torch.bfloat16, quantize)
     if dtype == torch.float32:
         yield f"--dtype bfloat16 takes {half / 1e9:.1f} GB"
-    if prepared_bytes(1000, dtype, quantize) > 1000:
+    if packed_bytes(1000, dtype, quantize) > 1000:
         yield "--quantize none takes a third less"
     if device.type != "cpu" and half <= free_bytes(torch.device("cpu")):
         yield "--device cpu has room"

@@ -71,15 +71,15 @@ class QKVProjection(nn.Linear):
 
     def __init__(self, width: int, queries: int, others: int):
         super().__init__(width, queries + others, bias=False)
-        self.parts = (queries, others)
+        self.split_sizes = (queries, others)
 
-    def trimmed(self, x_BLD: Tensor) -> tuple[Tensor, Tensor]:
+    def last_query(self, x_BLD: Tensor) -> tuple[Tensor, Tensor]:
         """The last slot's queries (B, 1, N * H), and every slot's keys and values in a row."""
-        queries, others = torch.split_with_sizes(self.weight, self.parts)
+        queries, others = torch.split_with_sizes(self.weight, self.split_sizes)
         return F.linear(x_BLD[:, -1:], queries), F.linear(x_BLD, others)
 
 
-class Attention(nn.Module):
+class GemmaAttention(nn.Module):
     """Grouped-query attention; query head n shares key/value head n // G."""
 
     def __init__(self, config: DecoderConfig):
@@ -87,7 +87,7 @@ class Attention(nn.Module):
         heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_dim
         self.heads = (heads, kv_heads)
         self.head_dim = size
-        self.scale, self.cap = config.query_scale, config.attention_cap
+        self.scale, self.cap = config.query_scale, config.attn_softcap
         self.qkv_proj = QKVProjection(config.width, heads * size, 2 * kv_heads * size)
         self.o_proj = nn.Linear(heads * size, config.width, bias=False)
 
@@ -118,7 +118,7 @@ class Attention(nn.Module):
         """Queries, of the last slot alone if that is all that is wanted, keys and values."""
         size = (-1, self.head_dim)
         if last_only:
-            queries, others = self.qkv_proj.trimmed(x_BLD)
+            queries, others = self.qkv_proj.last_query(x_BLD)
             key_BLKH, value_BLKH = torch.unflatten(others, -1, size).chunk(2, dim=2)
             return rotate(torch.unflatten(queries, -1, size)), rotate(key_BLKH), value_BLKH
         heads, kv_heads = self.heads
@@ -128,7 +128,7 @@ class Attention(nn.Module):
         return query_BLNH, key_BLKH, value_BLKH
 
 
-class MLP(nn.Module):
+class GemmaMLP(nn.Module):
     """GeGLU with the tanh approximation; gate and up come from one fused product."""
 
     def __init__(self, config: DecoderConfig):
@@ -142,8 +142,8 @@ class MLP(nn.Module):
         return out
 
 
-class Layer(nn.Module):
-    """Attention, then an MLP, each added to what came in.
+class GemmaDecoderLayer(nn.Module):
+    """GemmaAttention, then an MLP, each added to what came in.
 
     The first generation normalises what each reads, the second also what each writes; there
     `post_attention_layernorm` is the norm of attention's output, and the MLP's has another name.
@@ -152,9 +152,9 @@ class Layer(nn.Module):
     def __init__(self, config: DecoderConfig):
         super().__init__()
         self.input_layernorm = RMSNorm(config.width, config.norm_eps)
-        self.self_attn = Attention(config)
+        self.self_attn = GemmaAttention(config)
         self.post_attention_layernorm = RMSNorm(config.width, config.norm_eps)
-        self.mlp = MLP(config)
+        self.mlp = GemmaMLP(config)
         self.post_norms = config.post_norms
         if config.post_norms:
             self.pre_feedforward_layernorm = RMSNorm(config.width, config.norm_eps)
@@ -189,7 +189,7 @@ class Gemma(nn.Module):
         super().__init__()
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.width)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.depth))
+        self.layers = nn.ModuleList(GemmaDecoderLayer(config) for _ in range(config.depth))
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.lm_head = None if tied else nn.Linear(config.width, config.vocab_size, bias=False)
         #: What gives the scores in place of the head's weights, where something was made of them.
@@ -223,7 +223,7 @@ class Gemma(nn.Module):
         """
         rotate = RotaryEmbedding(position_BL, self.config, x_BLD.dtype)
         for number, layer in enumerate(self.layers):
-            mask = masks.sliding if self.config.is_windowed(number) else masks.full
+            mask = masks.sliding if self.config.is_sliding(number) else masks.full
             memory = None if remembered is None else partial(remembered.write, number)
             is_last = number == self.config.depth - 1
             x_BLD = layer(x_BLD, rotate, mask, memory, last_only and is_last)
@@ -236,5 +236,5 @@ class Gemma(nn.Module):
         Softly bounded ones are float32: in bfloat16 the best would often be equal.
         """
         logits = F.linear(x, self.head) if self.scores is None else self.scores(x)
-        cap = self.config.final_cap
+        cap = self.config.final_softcap
         return logits if cap is None else softcap(logits, cap)

@@ -14,7 +14,7 @@ from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.gemma import Gemma, Remembering
 from pgcli.model.kv_cache import AttentionMasks, Cache
 from pgcli.model.places import Places
-from pgcli.model.siglip import Siglip
+from pgcli.model.siglip import SiglipVisionModel
 
 
 class PaliGemma(nn.Module):
@@ -27,7 +27,7 @@ class PaliGemma(nn.Module):
     def __init__(self, config: PaliGemmaConfig):
         super().__init__()
         self.config = config
-        self.vision = Siglip(config.vision)
+        self.vision = SiglipVisionModel(config.vision)
         self.projector = nn.Linear(config.vision.width, config.decoder.width)
         self.decoder = Gemma(config.decoder, tied=config.tied)
 
@@ -47,7 +47,7 @@ class PaliGemma(nn.Module):
             head_dim=decoder.head_dim,
             dtype=weight.dtype,
             device=weight.device,
-            window=decoder.window,
+            window=decoder.sliding_window,
         )
 
     def places(self, rows: int) -> Places:

@@ -92,7 +92,7 @@ class Places:
         self._filled_A = torch.tensor([*self.filled, *nobody], device=device)
         position_A1 = self._filled_A[:, None] + 1
         slot_S = torch.arange(self._used, device=device)
-        window = self._config.window
+        window = self._config.sliding_window
         is_even = min(self.filled) + 1 == self._used
         whole = None if is_even else (slot_S < position_A1)[:, None, None]
         near = whole

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from pgcli.model.config import VisionConfig
 
 
-class Embeddings(nn.Module):
+class SiglipEmbeddings(nn.Module):
     """Patches as vectors, each with its place added."""
 
     def __init__(self, config: VisionConfig):
@@ -33,7 +33,7 @@ class Embeddings(nn.Module):
         )
 
 
-class Attention(nn.Module):
+class SiglipAttention(nn.Module):
     """Every patch looks at every patch; queries, keys and values come from one fused product."""
 
     def __init__(self, config: VisionConfig):
@@ -50,7 +50,7 @@ class Attention(nn.Module):
         return out_BPD
 
 
-class MLP(nn.Module):
+class SiglipMLP(nn.Module):
     def __init__(self, config: VisionConfig):
         super().__init__()
         self.fc1 = nn.Linear(config.width, config.mlp_dim)
@@ -61,15 +61,15 @@ class MLP(nn.Module):
         return out
 
 
-class Layer(nn.Module):
+class SiglipEncoderLayer(nn.Module):
     """A pre-norm block: attention, then an MLP, each added to what came in."""
 
     def __init__(self, config: VisionConfig):
         super().__init__()
         self.layer_norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.self_attn = Attention(config)
+        self.self_attn = SiglipAttention(config)
         self.layer_norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.mlp = MLP(config)
+        self.mlp = SiglipMLP(config)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.self_attn(self.layer_norm1(x))
@@ -77,13 +77,13 @@ class Layer(nn.Module):
         return out
 
 
-class Siglip(nn.Module):
+class SiglipVisionModel(nn.Module):
     """The tower: no class token, no pooling, no mask; one vector per patch, row by row."""
 
     def __init__(self, config: VisionConfig):
         super().__init__()
-        self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.depth))
+        self.embeddings = SiglipEmbeddings(config)
+        self.layers = nn.ModuleList(SiglipEncoderLayer(config) for _ in range(config.depth))
         self.post_layernorm = nn.LayerNorm(config.width, eps=config.norm_eps)
 
     def forward(self, pixels_BCRR: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class Siglip(nn.Module):
         return out
 
 
-def normalise(pixels_BRRC: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype) -> Tensor:
+def normalize_pixels(pixels_BRRC: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype) -> Tensor:
     """uint8 pictures (B, R, R, C) as the tower reads them, (B, C, R, R), as transformers rounds."""
     scaled = pixels_BRRC.to(torch.promote_types(dtype, torch.float32)) * (1 / 255)
     return ((scaled - mean) / std).permute(0, 3, 1, 2).to(dtype)

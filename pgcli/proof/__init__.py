@@ -10,8 +10,10 @@ from time import perf_counter
 
 import torch
 
-from pgcli.checkpoints import files, stored
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.preprocessing import read_preprocessing
+from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError
@@ -46,13 +48,13 @@ def prove(
     """
     folder = checkpoint.folder
     theirs.imported()
-    place, config = choose_device(device), files.config(folder)
+    place, config = choose_device(device), read_config(folder)
     vocabulary = Tokenizer.from_folder(folder)
-    preprocessing = files.preprocessing(folder, config.vision.resolution)
+    preprocessing = read_preprocessing(folder, config.vision.resolution)
     spec = ImageSpec(config.vision.resolution, preprocessing.resample)
     pictures = _readable(items, spec)
     given = make(pictures, vocabulary, config, preprocessing)
-    wanted, left_out = dtypes(dtype, config, place, len(given.ids), stored.total_bytes(folder))
+    wanted, left_out = dtypes(dtype, config, place, len(given.ids), total_bytes(folder))
     with theirs.silence():
         comparisons = tuple(_compare(folder, given, number, place, waiting) for number in wanted)
         told, looked = prompts(folder, vocabulary, PROMPTS), levels(folder, pictures, preprocessing)

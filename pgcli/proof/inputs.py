@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pgcli.checkpoints.files import Preprocessing
+from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine.sequence import Limits
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.model.siglip import normalise
+from pgcli.model.siglip import normalize_pixels
 from pgcli.records import DecodedImage
 
 #: Prompts of every task and of different lengths: in one batch, three of four rows have padding.
@@ -64,7 +64,7 @@ def make(
     prompts = tuple(PROMPTS[row % len(PROMPTS)] for row in rows)
     squares = [picture.pixels for picture in pictures if picture.pixels is not None]
     return Inputs(
-        pixels_BCRR=normalise(
+        pixels_BCRR=normalize_pixels(
             torch.from_numpy(np.stack([squares[row % len(squares)] for row in rows])),
             torch.tensor(preprocessing.mean),
             torch.tensor(preprocessing.std),
@@ -76,6 +76,6 @@ def make(
             max_new_tokens=MAX_NEW_TOKENS,
             stop_tokens=frozenset(config.stop_tokens),
             vocabulary=vocabulary.size,
-            image_token=config.image_token,
+            image_token=config.image_token_id,
         ),
     )

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from pgcli.checkpoints import files, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.engine.generate import generate
 from pgcli.engine.preparing import optimize_for_device
 from pgcli.engine.sampler import GREEDY
@@ -20,7 +21,7 @@ from pgcli.proof.inputs import Inputs, Outputs
 
 def answers(folder: Path, inputs: Inputs, dtype: torch.dtype, device: torch.device) -> Outputs:
     """Load the checkpoint, answer, and let the model go."""
-    model = weights.load(folder, files.config(folder), dtype=dtype, device=device)
+    model = weights.load(folder, read_config(folder), dtype=dtype, device=device)
     optimize_for_device(model)
     return outputs(model, inputs)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from pgcli.checkpoints.files import Preprocessing
+from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.images import ImageLimits, load_image
 from pgcli.proof import theirs

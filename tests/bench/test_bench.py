@@ -25,8 +25,10 @@ from pgcli.bench.plot import svg
 from pgcli.bench.roofline import Roof, Stages, Workload, limit
 from pgcli.bench.theirs import Listener, Theirs
 from pgcli.bench.work import Run, Shelf, Work
-from pgcli.checkpoints import files, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.cli.app import main
 from pgcli.cli.job.answer_files import answer_files
 from pgcli.engine import loader as engines
@@ -34,7 +36,7 @@ from pgcli.engine import preparing
 from pgcli.engine.trial import Trial
 from pgcli.errors import NoUsableDevice
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.siglip import normalise
+from pgcli.model.siglip import normalize_pixels
 from pgcli.proof import theirs as peer
 from pgcli.proof.patterns import SIZES, drawings, patterns
 
@@ -75,7 +77,7 @@ def make_sides(folder, tmp_path, *, static=False):
     with peer.silence():
         model, sharing = loading.beside(engine, folder, 2)
         assert not sharing
-        about = files.preprocessing(folder, config.vision.resolution)
+        about = read_preprocessing(folder, config.vision.resolution)
         size = engine.tokenizer.size
         other = Theirs(model, folder, config, about, vocabulary=size, static=static)
     shelf = Shelf(drawings(), engine.spec, tmp_path)
@@ -122,15 +124,15 @@ class TestEqualInputs:
         monkeypatch.setattr(peer, "load", loaded)
         measured(tiny, scopes=("arrays",), rounds=1)
         engine, pictures, question = asked[-1]
-        about = files.preprocessing(tiny, 56)
+        about = read_preprocessing(tiny, 56)
         squares = torch.stack([torch.from_numpy(one.pixels) for one in pictures])
         mean, std = torch.tensor(about.mean), torch.tensor(about.std)
         seen = torch.cat([inputs["pixel_values"] for inputs in generated[-2:]])
-        assert torch.equal(seen, normalise(squares, mean, std, torch.float32))
+        assert torch.equal(seen, normalize_pixels(squares, mean, std, torch.float32))
         ids = engine.tokenizer.encode_prompt(question.templates[0])
         assert given[-1] == [ids]
         tail = generated[-1]["input_ids"][0].tolist()
-        assert tail == [engine.model.config.image_token] * 16 + ids
+        assert tail == [engine.model.config.image_token_id] * 16 + ids
         assert not generated[-1]["token_type_ids"].any()
 
     def test_no_two_drawn_pictures_are_alike(self):
@@ -290,7 +292,7 @@ class TestRoofline:
     @pytest.mark.parametrize("generation", [1, 2])
     def test_flop_are_those_that_pytorch_counts_in_both_programs(self, tiny, tiny2, generation):
         folder = tiny if generation == 1 else tiny2
-        config = files.config(folder)
+        config = read_config(folder)
         model = weights.load(folder, config, dtype=torch.float32)
         with peer.silence():
             other = peer.load(folder, torch.float32, torch.device("cpu"))
@@ -309,7 +311,7 @@ class TestRoofline:
         assert read in (whole, trimmed)
         assert counted(lambda: model.step(token_BT[:, 0], cache)) == more
 
-        image_BP = torch.full((rows, config.image_tokens), config.image_token)
+        image_BP = torch.full((rows, config.image_tokens), config.image_token_id)
         token_BS = torch.cat([image_BP, token_BT], dim=1)
         types = torch.zeros_like(token_BS)
 
@@ -321,11 +323,11 @@ class TestRoofline:
 
         with peer.silence():
             assert passes(1) == seen + whole
-            if config.decoder.window is None:  # transformers lets go of what a window hides
+            if config.decoder.sliding_window is None:  # transformers lets go of what a window hides
                 assert passes(2) == seen + whole + more
 
     def test_bytes_are_those_of_the_weights_and_of_the_cache(self, tiny):
-        config = files.config(tiny)
+        config = read_config(tiny)
         model = weights.load(tiny, config, dtype=torch.float32)
         names = [n for n, p in model.decoder.named_parameters() if p.ndim == 2]
         matrices = sum(dict(model.decoder.named_parameters())[n].nbytes for n in names)
@@ -338,7 +340,7 @@ class TestRoofline:
         assert 0.8 < roofline.vision(config, 1, 4).bytes / sum(p.nbytes for p in eye) < 1
 
     def test_a_3b_on_an_h200_has_the_limit_that_was_worked_out_by_hand(self):
-        config = files.read_config(
+        config = parse_config(
             {
                 "model_type": "paligemma",
                 "image_token_index": 257152,
@@ -371,7 +373,7 @@ class TestRoofline:
         assert 256 / seconds == pytest.approx(538, rel=0.01)
 
     def test_a_row_that_ended_takes_nothing(self, tiny):
-        config, roof = files.config(tiny), Roof(1e9, 1e9)
+        config, roof = read_config(tiny), Roof(1e9, 1e9)
         equal = limit(config, Workload(4, 5, [8] * 4, 4), roof)
         uneven = limit(config, Workload(4, 5, [2, 2, 2, 8], 4), roof)
         assert uneven.vision == equal.vision
@@ -383,7 +385,7 @@ class TestRoofline:
         monkeypatch.setattr(machine, "PRODUCT_SECONDS", 0.0)
         monkeypatch.setattr(machine, "BUFFER_BYTES", 2**20)
         monkeypatch.setattr(machine, "LARGE", ("large", 32, 64, 64))
-        config = files.config(tiny)
+        config = read_config(tiny)
         told = machine.measured(config, 2, torch.device("cpu"), torch.bfloat16)
         names = [product.name for product in told.products]
         assert names[0] == "large"
@@ -458,7 +460,7 @@ def test_transformers_is_spared_a_copy_of_the_head_for_every_row(sides, monkeypa
 class TestRoom:
     def test_where_two_copies_do_not_fit_both_run_on_one(self, tiny, monkeypatch):
         # as on a GPU, where weights stay as they are stored
-        monkeypatch.setattr(preparing, "can_lay_out", lambda dtype: False)
+        monkeypatch.setattr(preparing, "can_pack", lambda dtype: False)
         engine = engines.load(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
         size = sum(parameter.nbytes for parameter in engine.model.parameters())
         monkeypatch.setattr(loading, "row_bytes", lambda config, itemsize: 1)
@@ -481,7 +483,7 @@ class TestRoom:
             loading.beside(sides[0]._engine, tiny, 2)
 
     def test_weights_that_only_this_code_reads_are_not_shared(self, tiny):
-        model = weights.load(tiny, files.config(tiny), dtype=torch.float32)
+        model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
         model.decoder.layers[0].mlp.down_proj = torch.nn.Identity()
         with peer.silence(), pytest.raises(NoUsableDevice, match="for each program"):
             loading.shared(model, tiny)
@@ -620,11 +622,11 @@ def test_no_code_of_a_checkpoint_is_run_to_measure_it(tiny, tmp_path, monkeypatc
         named = {"auto_map": auto, "model_type": "own"} if name == "config.json" else {}
         named = named or {"auto_map": auto, "tokenizer_class": "Own"}
         (folder / name).write_text(json.dumps(values | named))
-    config = files.config(tiny)
+    config = read_config(tiny)
     model = weights.load(tiny, config, dtype=torch.float32)
     with suppress(ValueError, OSError):  # transformers may refuse it, and must not run it
         loading.shared(model, folder)
-    preprocessing = files.preprocessing(tiny, config.vision.resolution)
+    preprocessing = read_preprocessing(tiny, config.vision.resolution)
     reference = peer.load(tiny, torch.float32, torch.device("cpu"))
     measured = Theirs(reference, folder, config, preprocessing, vocabulary=300)
     with suppress(ValueError, OSError):

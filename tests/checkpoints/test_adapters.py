@@ -11,8 +11,9 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import PaliGemmaForConditionalGeneration
 
-from pgcli.checkpoints import adapters, files, weights
+from pgcli.checkpoints import adapters, weights
 from pgcli.checkpoints.adapter_config import read
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loader
 from pgcli.engine.preparing import optimize_for_device
@@ -61,7 +62,7 @@ def trained(base, folder, *, dtype=torch.float32, settings=None, **config):
 
 
 def ours(base, folder, dtype=torch.float32):
-    model = weights.load(base, files.config(base), dtype=dtype)
+    model = weights.load(base, read_config(base), dtype=dtype)
     if folder is not None:
         adapters.merge(model, folder)
     return model
@@ -217,7 +218,7 @@ def test_in_bfloat16_every_weight_is_what_peft_merges(base, tmp_path):
     theirs = PeftModel.from_pretrained(reference(base, torch.bfloat16), tmp_path)
     theirs.merge_and_unload().save_pretrained(tmp_path / "merged")
     merged = weights.load(
-        tmp_path / "merged", files.config(tmp_path / "merged"), dtype=torch.bfloat16
+        tmp_path / "merged", read_config(tmp_path / "merged"), dtype=torch.bfloat16
     )
     model = ours(base, tmp_path, torch.bfloat16)
     for (name, mine), (_, other) in zip(
@@ -237,7 +238,7 @@ def test_a_wide_weight_is_merged_piece_by_piece(tiny, tmp_path, monkeypatch):
 
 def test_weights_are_merged_where_they_are(tiny, tmp_path, device):
     trained(tiny, tmp_path, target_modules=[*DECODER, "fc1", "embed_tokens"])
-    model = weights.load(tiny, files.config(tiny), dtype=torch.float32, device=device)
+    model = weights.load(tiny, read_config(tiny), dtype=torch.float32, device=device)
     adapters.merge(model, tmp_path)
     assert {parameter.device.type for parameter in model.parameters()} == {device}
     torch.testing.assert_close(our_logits(model.cpu()), our_logits(ours(tiny, tmp_path)), **EXACT)
@@ -288,7 +289,7 @@ def alter(folder, **changes):
 
 
 def refused(base, folder):
-    model = weights.load(base, files.config(base), dtype=torch.float32)
+    model = weights.load(base, read_config(base), dtype=torch.float32)
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     with pytest.raises(InvalidCheckpoint) as caught:
         adapters.merge(model, folder)

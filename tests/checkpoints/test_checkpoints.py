@@ -21,17 +21,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pgcli
 from pgcli import tasks
-from pgcli.checkpoints import files, weights
-from pgcli.checkpoints.files import INDEX, Preprocessing
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.names import canonical, hub_name
+from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
 from pgcli.checkpoints.save import config_values, save
-from pgcli.checkpoints.stored import total_bytes
+from pgcli.checkpoints.weight_files import INDEX, total_bytes
 from pgcli.checkpoints.weights import HEAD
 from pgcli.engine import loader
 from pgcli.errors import InvalidCheckpoint
 from pgcli.images import ImageLimits, decode
-from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig, read_config
+from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.records import Item
 from tests.support.awkward import drawing, encoded
 
@@ -81,7 +82,7 @@ def configure(folder):
 
 
 def loaded(folder, dtype=torch.float32):
-    return weights.load(folder, files.config(folder), dtype=dtype)
+    return weights.load(folder, read_config(folder), dtype=dtype)
 
 
 def parameters(model):
@@ -305,7 +306,9 @@ class TestStoredNumbers:
 
     def test_a_tensor_that_is_read_in_pieces_is_whole(self, write, stored, tiny, monkeypatch):
         """Every real checkpoint's embedding is, where its dtype changes on the way."""
-        monkeypatch.setattr("pgcli.checkpoints.stored.PIECE_BYTES", 70)  # no row is a multiple
+        monkeypatch.setattr(
+            "pgcli.checkpoints.safetensors_files.PIECE_BYTES", 70
+        )  # no row is a multiple
         model = loaded(write({name: t.bfloat16() for name, t in stored.items()}))
         assert_same(model, loaded(tiny, torch.bfloat16).float())
 
@@ -318,7 +321,7 @@ class TestStoredNumbers:
             return empty(*shape, **options)
 
         folder = write()
-        monkeypatch.setattr("pgcli.checkpoints.stored.PIECE_BYTES", 4000)
+        monkeypatch.setattr("pgcli.checkpoints.safetensors_files.PIECE_BYTES", 4000)
         monkeypatch.setattr(torch, "empty", watched)
         loaded(folder, torch.bfloat16)
         assert max(held) == 4000
@@ -355,7 +358,7 @@ class TestHead:
     def test_one_that_differs_in_its_last_number_only_is_used(self, write, stored, monkeypatch):
         head = stored[EMBEDDING].clone()
         head[-1, -1] += 1
-        monkeypatch.setattr("pgcli.checkpoints.stored.PIECE_BYTES", 4096)
+        monkeypatch.setattr("pgcli.checkpoints.safetensors_files.PIECE_BYTES", 4096)
         assert torch.equal(loaded(write(**{LM_HEAD: head})).decoder.lm_head.weight, head)
 
     def test_one_of_the_same_bits_in_another_dtype_is_used(self, write, stored):
@@ -572,7 +575,7 @@ class TestBrokenFiles:
 
 class TestPreprocessing:
     def read(self, folder):
-        return files.preprocessing(folder, 56)
+        return read_preprocessing(folder, 56)
 
     def test_the_usual_is_understood(self, tiny):
         assert self.read(tiny) == Preprocessing(3, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -700,25 +703,25 @@ def test_every_size_that_is_saved_is_read_back(generation):
     """None of them at its default, which would come back even if it were not saved."""
     vision = VisionConfig(32, 2, 64, 2, 14, 56, norm_eps=1e-5)
     second = {
-        "query_scalar": 24,
-        "attention_cap": 5.0,
-        "final_cap": 7.0,
-        "window": 6,
-        "window_layers": (False, True, True),
+        "query_pre_attn_scalar": 24,
+        "attn_softcap": 5.0,
+        "final_softcap": 7.0,
+        "sliding_window": 6,
+        "sliding_layers": (False, True, True),
         "post_norms": True,
     }
     decoder = DecoderConfig(
         48, 3, 96, 4, 2, 16, 300, norm_eps=1e-4, rope_theta=5e5, max_positions=99,
         **(second if generation == 2 else {}),
     )  # fmt: skip
-    config = PaliGemmaConfig(vision, decoder, image_token=299, stop_tokens=(3, 107), tied=False)
-    assert read_config(config_values(config, torch.float32)) == config
+    config = PaliGemmaConfig(vision, decoder, image_token_id=299, stop_tokens=(3, 107), tied=False)
+    assert parse_config(config_values(config, torch.float32)) == config
     plain = replace(config, tied=True, stop_tokens=(3,))
-    assert read_config(config_values(plain, torch.bfloat16)) == plain
+    assert parse_config(config_values(plain, torch.bfloat16)) == plain
     if generation == 2:
-        bare = replace(decoder, attention_cap=None, final_cap=None, window=None)
+        bare = replace(decoder, attn_softcap=None, final_softcap=None, sliding_window=None)
         unbound = replace(config, decoder=bare)
-        assert read_config(config_values(unbound, torch.float32)) == unbound
+        assert parse_config(config_values(unbound, torch.float32)) == unbound
 
 
 def test_what_is_saved_may_be_read_by_others(write, tmp_path):
@@ -731,13 +734,14 @@ MEASURE = """
 import re, sys
 from pathlib import Path
 import torch
-from pgcli.checkpoints import files, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 
 folder = Path(sys.argv[1])
-config = files.config(folder)
+config = read_config(folder)
 before = peak()
 model = weights.load(folder, config, dtype=torch.float32)
 assert "sympy" not in sys.modules, "which takes a second to import"

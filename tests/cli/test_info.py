@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pgcli.checkpoints import files, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.app import main
 from pgcli.cli.commands.info import facts as info_facts
@@ -27,7 +28,7 @@ def second(tmp_path_factory):
 def test_the_facts_are_those_of_the_loaded_model(tiny, second):
     for folder in (tiny, second):
         told = model_info(Checkpoint("tiny", folder, "r1"), device="cpu", dtype="bfloat16")
-        model = weights.load(folder, files.config(folder), dtype=torch.bfloat16)
+        model = weights.load(folder, read_config(folder), dtype=torch.bfloat16)
         assert told["parameters"] == sum(p.numel() for p in model.parameters())
         assert told["weights_bytes"] == sum(p.nbytes for p in model.parameters())
         assert (told["name"], told["path"], told["revision"]) == ("tiny", str(folder), "r1")
@@ -45,7 +46,7 @@ def test_the_architecture_tells_the_generations_apart(tiny, second):
         for folder in (tiny, second)
     )
     assert (first["generation"], later["generation"]) == (1, 2)
-    assert later["decoder"]["attention_cap"] == 0.5
+    assert later["decoder"]["attn_softcap"] == 0.5
     assert (first["vision"]["depth"], first["vision"]["num_heads"]) == (2, 2)
     shown = dict(info_facts(model_info(Checkpoint("x", second), device="cpu")))
     assert shown["generation"] == "PaliGemma 2 (Gemma 2)"
@@ -55,7 +56,7 @@ def test_the_architecture_tells_the_generations_apart(tiny, second):
 
 
 def test_memory_is_told_for_batches_of_1_to_512_and_what_fits(tiny, monkeypatch):
-    config = files.config(tiny)
+    config = read_config(tiny)
     free = needed_bytes(config, 4, 37) + 1
     monkeypatch.setattr(facts_module, "free_bytes", lambda device: free)
     told = model_info(Checkpoint("tiny", tiny), device="cpu", dtype="float32")

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import pgcli
+from pgcli.checkpoints.config import parse_config
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine.input_processor import InputProcessor, corners
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import ManifestError, UsageError
-from pgcli.model.config import read_config
 from pgcli.records import DecodedImage, Item
 from pgcli.sources import ReadOptions, open_sources
 
@@ -73,7 +73,7 @@ class TestPrompts:
         assert len(ids) == 6
 
     def admission(self, vocabulary):
-        config = read_config(json.loads((BUILTIN / "config.json").read_text()))
+        config = parse_config(json.loads((BUILTIN / "config.json").read_text()))
         return InputProcessor(vocabulary, config, task="caption", max_new_tokens=9, model="demo")
 
     def test_the_row_s_prompt_is_the_prompt_as_sent(self, vocabulary):

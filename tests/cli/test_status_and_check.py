@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pgcli.checkpoints import identity as identities
-from pgcli.checkpoints.identity import identity
+from pgcli.checkpoints.identity import folder_digest
 from pgcli.cli.app import main
 from pgcli.errors import UsageError
 from pgcli.state import run_log as diaries
@@ -236,14 +236,14 @@ def test_any_byte_of_a_checkpoint_changes_what_it_is(
     folder.mkdir()
     for name in ("model.safetensors", "config.json", "notes.md"):
         (folder / name).write_text(name)
-    first = identity(folder)
+    first = folder_digest(folder)
     (folder / "notes.md").write_text("other notes")
-    assert identity(folder) == first
+    assert folder_digest(folder) == first
     (folder / "config.json").write_text("config.jsoN")
-    assert identity(folder) != first
+    assert folder_digest(folder) != first
     moved = folder.rename(tmp_path / "moved")
     (moved / "config.json").write_text("config.json")
-    assert identity(moved) == first
+    assert folder_digest(moved) == first
 
 
 def test_a_file_is_hashed_again_only_when_it_changed(
@@ -255,14 +255,14 @@ def test_a_file_is_hashed_again_only_when_it_changed(
     (folder / "model.safetensors").write_text("weights")
     real = identities.sha256
     monkeypatch.setattr(identities, "sha256", lambda file: hashed.append(file) or real(file))
-    first = identity(folder)
-    assert identity(folder) == first
+    first = folder_digest(folder)
+    assert folder_digest(folder) == first
     assert len(hashed) == 1
     identities.store().write_text("{ not json")
-    assert identity(folder) == first
+    assert folder_digest(folder) == first
     assert len(hashed) == 2
     os.utime(folder / "model.safetensors", ns=(1, 1))
-    assert identity(folder) == first
+    assert folder_digest(folder) == first
     assert len(hashed) == 3
 
 

@@ -16,7 +16,8 @@ from examples.demo_model.optimizer import Schedule
 from examples.demo_model.patch_targets import patch_targets
 from examples.demo_model.scenes import BACKGROUNDS, COLOURS, SHAPES, VALIDATION_SEEDS, Scene
 from examples.demo_model.trainer import Phase, Trainer, exact_match_by_kind
-from pgcli.checkpoints import files, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.save import save
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
@@ -40,7 +41,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def model(vocabulary: Tokenizer) -> PaliGemma:
     vision = VisionConfig(32, 2, 64, 2, PATCH, RESOLUTION)
     decoder = DecoderConfig(32, 2, 64, 2, 1, 16, vocabulary.size)
-    model = PaliGemma(PaliGemmaConfig(vision, decoder, image_token=vocabulary.size - 1))
+    model = PaliGemma(PaliGemmaConfig(vision, decoder, image_token_id=vocabulary.size - 1))
     init_weights(model, seed=1)
     return model
 
@@ -116,7 +117,7 @@ def test_the_learning_rate_rises_stays_and_falls() -> None:
 def trainer(vocabulary: Tokenizer, folder: Path) -> Trainer:
     vision = VisionConfig(32, 2, 64, 2, PATCH, RESOLUTION)
     decoder = DecoderConfig(32, 2, 64, 2, 1, 16, vocabulary.size)
-    model = PaliGemma(PaliGemmaConfig(vision, decoder, image_token=vocabulary.size - 1))
+    model = PaliGemma(PaliGemmaConfig(vision, decoder, image_token_id=vocabulary.size - 1))
     init_weights(model, seed=1)
     phases = [
         Phase("vision", 2, scene_dataset(vocabulary, 0), has_text=False),
@@ -158,7 +159,7 @@ def test_the_command_trains_resumes_and_saves_a_checkpoint(tmp_path: Path) -> No
         assert complete or f"is at step {step} of 3; rerun the command to resume" in run.stderr
     logged = (tmp_path / "log.jsonl").read_text().splitlines()
     assert len(logged) == 1  # every 50th step is logged
-    config = files.config(tmp_path)
+    config = read_config(tmp_path)
     model = weights.load(tmp_path, config, dtype=torch.float32)
     assert all(weight.isfinite().all() for weight in model.state_dict().values())
 
@@ -180,7 +181,7 @@ def test_saved_models_load_here_and_in_transformers(
     from transformers import PaliGemmaForConditionalGeneration
 
     save(model, tmp_path, dtype=torch.float32)
-    config = files.config(tmp_path)
+    config = read_config(tmp_path)
     assert config == model.config
     again = weights.load(tmp_path, config, dtype=torch.float32)
     for name, weight in model.state_dict().items():

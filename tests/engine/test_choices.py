@@ -17,7 +17,8 @@ from transformers import PaliGemmaForConditionalGeneration
 import pgcli
 from examples.demo_model.examples import eval_examples
 from examples.demo_model.scenes import EVAL_SEEDS, Scene
-from pgcli.checkpoints import files, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine import choices as engine
 from pgcli.engine.choices import Candidate, ChoiceOutput, candidates, score
@@ -27,7 +28,6 @@ from pgcli.engine.sampler import GREEDY
 from pgcli.engine.sequence import Limits
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint, UsageError
-from pgcli.model.config import read_config
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import DecodedImage, Item
 from tests.support.awkward import drawing, encoded
@@ -56,7 +56,7 @@ CHOICES = [
 def limits_of(model: PaliGemma) -> Limits:
     config = model.config
     stops = frozenset(config.stop_tokens)
-    return Limits(1, stops, config.decoder.vocab_size - 2, config.image_token - 3)
+    return Limits(1, stops, config.decoder.vocab_size - 2, config.image_token_id - 3)
 
 
 def sums_of(rows: Sequence[ChoiceOutput]) -> list[list[float]]:
@@ -79,7 +79,7 @@ def folder(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def model(folder: Path) -> PaliGemma:
-    return weights.load(folder, files.config(folder), dtype=torch.float64)
+    return weights.load(folder, read_config(folder), dtype=torch.float64)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def their_sum(
 
 @torch.inference_mode()
 def test_each_candidate_scores_as_transformers_scores_it_alone(folder: Path) -> None:
-    ours = weights.load(folder, files.config(folder), dtype=torch.float32)
+    ours = weights.load(folder, read_config(folder), dtype=torch.float32)
     theirs = PaliGemmaForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
     pixels_BCRR = normal(4, 3, RESOLUTION, RESOLUTION, dtype=torch.float32).clamp(-1, 1)
     limits = limits_of(ours)
@@ -234,8 +234,8 @@ def test_candidates_are_text_whatever_they_spell(vocabulary: Tokenizer) -> None:
 @torch.inference_mode()
 def test_the_built_in_model_chooses_what_it_would_have_said(vocabulary: Tokenizer) -> None:
     """Its own answer gets the score it had when it was generated, and no other a better one."""
-    demo = weights.load(BUILTIN, files.config(BUILTIN), dtype=torch.float32)
-    size, image = vocabulary.size, demo.config.image_token
+    demo = weights.load(BUILTIN, read_config(BUILTIN), dtype=torch.float32)
+    size, image = vocabulary.size, demo.config.image_token_id
     limits = Limits(9, frozenset(demo.config.stop_tokens), size, image)
     both = candidates(["yes", "no", "red circle"], vocabulary)
     said = set()
@@ -258,7 +258,7 @@ def test_the_built_in_model_chooses_what_it_would_have_said(vocabulary: Tokenize
 
 
 def test_scores_that_are_no_numbers_are_refused_with_the_remedy(tiny: Path) -> None:
-    damaged = weights.load(tiny, files.config(tiny), dtype=torch.float32)
+    damaged = weights.load(tiny, read_config(tiny), dtype=torch.float32)
     damaged.decoder.norm.weight[3] = torch.nan
     with pytest.raises(InvalidCheckpoint, match="NaN") as caught:
         scored(damaged, torch.zeros(4, PATCHES, damaged.config.decoder.width))
@@ -277,7 +277,7 @@ def test_a_passs_time_is_divided_over_the_rows_with_candidates_in_it(
 
 
 def test_scores_are_the_same_on_every_device(folder: Path, device: str) -> None:
-    config = files.config(folder)
+    config = read_config(folder)
     here = weights.load(folder, config, dtype=torch.float64)
     there = weights.load(folder, config, dtype=torch.float64, device=device)
     patch_BPD = normal(4, PATCHES, config.decoder.width)
@@ -307,7 +307,7 @@ def test_a_row_with_choices_has_scores_and_no_generated_token(tiny: Path) -> Non
 
 
 def test_there_is_room_for_the_longest_candidate_and_its_stop_token(vocabulary: Tokenizer) -> None:
-    config = read_config(json.loads((BUILTIN / "config.json").read_text()))
+    config = parse_config(json.loads((BUILTIN / "config.json").read_text()))
     item = Item(0, "a", "a", prompts=("what is this?", "what?"), choices=("no", "a red circle"))
     picture = DecodedImage(item, 9, 9, None, 0.0)
     needed = config.image_tokens + len(vocabulary.encode_prompt("what is this?"))
@@ -329,7 +329,7 @@ def test_there_is_room_for_the_longest_candidate_and_its_stop_token(vocabulary: 
 
 
 def test_each_picture_has_its_own_candidates(vocabulary: Tokenizer) -> None:
-    config = read_config(json.loads((BUILTIN / "config.json").read_text()))
+    config = parse_config(json.loads((BUILTIN / "config.json").read_text()))
     admission = InputProcessor(vocabulary, config, task="ask", max_new_tokens=4, model="m")
     for choices in (("yes", "no"), ("yes", "no"), ("cat", "dog", "cow")):
         item = Item(0, "a", "a", prompts=("which?",), choices=choices)

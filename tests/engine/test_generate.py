@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pgcli.checkpoints import files, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.engine import generate as engine
 from pgcli.engine.generate import generate
 from pgcli.engine.sampler import GREEDY, Sampling
@@ -149,7 +150,7 @@ def test_the_image_token_and_ids_beyond_the_vocabulary_are_never_said(
 
 @pytest.fixture(scope="module")
 def model(tiny: Path) -> PaliGemma:
-    return weights.load(tiny, files.config(tiny), dtype=torch.float64)
+    return weights.load(tiny, read_config(tiny), dtype=torch.float64)
 
 
 PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 108], [2, 108]]
@@ -161,7 +162,7 @@ def test_logprobs_are_those_of_one_pass_over_the_whole_answer(
 ) -> None:
     """Recomputed without a cache, row by row; greedy tokens are each the likeliest there."""
     config = model.config
-    limits = Limits(6, frozenset({STOP}), config.decoder.vocab_size, config.image_token)
+    limits = Limits(6, frozenset({STOP}), config.decoder.vocab_size, config.image_token_id)
     patch_BPD = normal(3, PATCHES, config.decoder.width)
     rows = generate(model, patch_BPD, PROMPTS, list("abc"), limits, sampling)
     for patch_PD, prompt, row in zip(patch_BPD, PROMPTS, rows, strict=True):
@@ -172,7 +173,7 @@ def test_logprobs_are_those_of_one_pass_over_the_whole_answer(
         masks = make_masks(is_real_BS, is_prefix_BS, place_BS, None)
         hidden = model(patch_PD[None], token_BT, place_BS, masks)[0]
         logits = model.decoder.logits(hidden[len(prompt) - 1 : -1])
-        logits[:, config.image_token] = -torch.inf
+        logits[:, config.image_token_id] = -torch.inf
         expected = logits.log_softmax(-1)[range(len(row.tokens)), row.tokens]
         assert row.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
         if sampling == GREEDY:
@@ -190,7 +191,7 @@ def test_logprobs_are_those_of_one_pass_over_the_whole_answer(
 def test_scores_that_are_no_numbers_are_refused_with_the_remedy(
     tiny: Path, sampling: Sampling
 ) -> None:
-    damaged = weights.load(tiny, files.config(tiny), dtype=torch.float32)
+    damaged = weights.load(tiny, read_config(tiny), dtype=torch.float32)
     damaged.decoder.norm.weight[3] = torch.nan
     limits = Limits(6, frozenset({STOP}), 300, 299)
     patch_BPD = torch.zeros(1, PATCHES, damaged.config.decoder.width)

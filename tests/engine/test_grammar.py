@@ -14,7 +14,8 @@ from torch import Tensor
 from examples.demo_model.examples import eval_examples
 from examples.demo_model.scenes import EVAL_SEEDS, Scene
 from pgcli import parsing
-from pgcli.checkpoints import files, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine.generate import generate, select_tokens
 from pgcli.engine.grammar import START, Grammar
@@ -41,7 +42,7 @@ def vocabulary(tiny: Path) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def model(tiny: Path) -> PaliGemma:
-    return weights.load(tiny, files.config(tiny), dtype=torch.float64)
+    return weights.load(tiny, read_config(tiny), dtype=torch.float64)
 
 
 @pytest.fixture(scope="module")
@@ -340,7 +341,7 @@ def test_temperature_and_filters_work_on_what_is_allowed(
 def test_neighbours_are_invisible_with_the_grammar_too(
     tiny: Path, vocabulary: Tokenizer, device: str, sampling: Sampling
 ) -> None:
-    model = weights.load(tiny, files.config(tiny), dtype=torch.float64, device=device)
+    model = weights.load(tiny, read_config(tiny), dtype=torch.float64, device=device)
     grammar = Grammar(vocabulary, OBJECTS, {STOP}, device=device)
     patch_BPD = normal(4, PATCHES, model.config.decoder.width).to(device)
     limits = limits_of(vocabulary, 50)
@@ -367,7 +368,7 @@ def test_what_is_allowed_is_worked_out_once_per_state(grammar: Grammar) -> None:
 
 @pytest.fixture(scope="module")
 def demo() -> PaliGemma:
-    return weights.load(BUILTIN, files.config(BUILTIN), dtype=torch.float32)
+    return weights.load(BUILTIN, read_config(BUILTIN), dtype=torch.float32)
 
 
 @torch.inference_mode()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pgcli.checkpoints import files
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loader, room
 from pgcli.engine.generate import generate
@@ -42,12 +42,12 @@ from pgcli.model.paligemma import PaliGemma
 PUBLISHED = PaliGemmaConfig(
     VisionConfig(1152, 27, 4304, 16, patch_size=14, resolution=448),
     DecoderConfig(2048, 18, 16384, 8, 1, 256, vocab_size=257216),
-    image_token=257152,
+    image_token_id=257152,
 )
 SMALL = PaliGemmaConfig(
     VisionConfig(64, 2, 128, 4, patch_size=14, resolution=112),
     DecoderConfig(96, 4, 256, 4, 2, 16, vocab_size=1024),
-    image_token=1023,
+    image_token_id=1023,
 )
 
 
@@ -63,7 +63,7 @@ def test_the_count_is_that_of_the_model_itself(tied, sizes, kv_heads, post_norms
     vision = VisionConfig(4 * a, b, c, 2, patch_size=d, resolution=d * e)
     heads = (2 * kv_heads, kv_heads, 2 * a)
     decoder = DecoderConfig(f, g, h, *heads, vocab_size=b * c, post_norms=post_norms)
-    config = PaliGemmaConfig(vision, decoder, image_token=1, tied=tied)
+    config = PaliGemmaConfig(vision, decoder, image_token_id=1, tied=tied)
     assert parameters(config) == sum(p.numel() for p in PaliGemma(config).parameters())
 
 
@@ -86,7 +86,7 @@ def test_the_published_model_takes_what_is_known_of_it():
     ids=["3b", "10b", "28b"],
 )
 def test_the_published_second_generation_takes_what_is_known_of_it(decoder, count, cache_kib):
-    config = replace(PUBLISHED, decoder=replace(decoder, post_norms=True, attention_cap=50.0))
+    config = replace(PUBLISHED, decoder=replace(decoder, post_norms=True, attn_softcap=50.0))
     assert cache_bytes(config, 2) == cache_kib * 1024
     if count is not None:
         assert parameters(config) - 64 * decoder.width == count
@@ -137,7 +137,7 @@ def test_a_row_takes_no_more_than_is_reckoned(dtype, rows):
     model = PaliGemma(SMALL).to(dtype).eval().requires_grad_(False)
     prompts = [[2, *range(200, 200 + length), 108] for length in range(62, 62 - rows, -1)]
     any_token = frozenset(range(SMALL.decoder.vocab_size))  # the prefill takes the most
-    limits = Limits(TEXT_SLOTS - 64, any_token, SMALL.decoder.vocab_size, SMALL.image_token)
+    limits = Limits(TEXT_SLOTS - 64, any_token, SMALL.decoder.vocab_size, SMALL.image_token_id)
     with torch.inference_mode(), Peak() as peak:
         pixels_BCRR = torch.zeros(rows, 3, 112, 112, dtype=dtype)
         patch_BPD = model.encode(pixels_BCRR)
@@ -162,10 +162,10 @@ def resident(key):
     return int(re.search(rf"{key}:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 
 rows, dtype = 8, getattr(torch, sys.argv[1])
-second = {"attention_cap": 50.0, "post_norms": True} if sys.argv[2] == "2" else {}
+second = {"attn_softcap": 50.0, "post_norms": True} if sys.argv[2] == "2" else {}
 decoder = DecoderConfig(384, 4, 3072, 8, 4, 64, vocab_size=16000, **second)
 vision = VisionConfig(256, 2, 1024, 4, patch_size=14, resolution=224)
-config = PaliGemmaConfig(vision, decoder, image_token=15999)
+config = PaliGemmaConfig(vision, decoder, image_token_id=15999)
 torch.manual_seed(0)
 model = PaliGemma(config).to(dtype).eval().requires_grad_(False)
 
@@ -241,7 +241,7 @@ class TestBatchSize:
 def test_weights_that_do_not_fit_are_refused_before_they_are_read(
     tiny, monkeypatch, dtype, numbers, fits
 ):
-    free = parameters(files.config(tiny)) * numbers
+    free = parameters(read_config(tiny)) * numbers
     read = []
     monkeypatch.setattr(room, "free_bytes", lambda device: free)
     monkeypatch.setattr(loader.weights, "load", lambda *_, **__: read.append(1) or 1 / 0)

@@ -11,9 +11,9 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pgcli.checkpoints.config import parse_config
 from pgcli.checkpoints.save import config_values
 from pgcli.engine.memory import parameters
-from pgcli.model.config import read_config
 
 #: google/paligemma-3b-pt-224, keys as published.
 PUBLISHED = json.loads(
@@ -53,13 +53,13 @@ def published(**changes):
 
 def refusal(**changes):
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the callers look at the message
-        read_config(published(**changes))
+        parse_config(published(**changes))
     return str(refused.value)
 
 
 class TestFirstGenerationAsPublished:
     def test_it_is_read_to_the_last_number(self):
-        config = read_config(PUBLISHED)
+        config = parse_config(PUBLISHED)
         vision, decoder = config.vision, config.decoder
         assert (vision.width, vision.depth, vision.mlp_dim) == (1152, 27, 4304)
         assert (vision.num_heads, vision.patch_size, vision.resolution) == (16, 14, 224)
@@ -68,20 +68,20 @@ class TestFirstGenerationAsPublished:
         assert (decoder.num_heads, decoder.num_kv_heads, decoder.head_dim) == (8, 1, 256)
         assert (decoder.vocab_size, decoder.norm_eps) == (257216, 1e-6)
         assert (decoder.rope_theta, decoder.max_positions) == (10_000.0, 8192)
-        assert (config.image_token, config.stop_tokens, config.tied) == (257152, (1,), True)
+        assert (config.image_token_id, config.stop_tokens, config.tied) == (257152, (1,), True)
 
     @pytest.mark.parametrize(
         ("side", "tokens", "count"),
         [(224, 256, 2_923_335_408), (448, 1024, 2_924_220_144), (896, 4096, 2_927_759_088)],
     )
     def test_its_parameters_are_as_many_as_published(self, side, tokens, count):
-        config = read_config(published(vision_config__image_size=side))
+        config = parse_config(published(vision_config__image_size=side))
         assert config.image_tokens == tokens
         # the published count is of 257152 embeddings; transformers pads them to 257216
         assert parameters(config) - 64 * 2048 == count
 
     def test_an_untied_head_counts_as_well(self):
-        tied, untied = (read_config(published(tie_word_embeddings=tied)) for tied in (True, False))
+        tied, untied = (parse_config(published(tie_word_embeddings=tied)) for tied in (True, False))
         assert parameters(untied) - parameters(tied) == 257216 * 2048
 
 
@@ -100,7 +100,7 @@ class TestMissingKeysTakeTransformersDefaults:
     )
     def test_in_the_vision_tower(self, ours, theirs):
         values = published(vision_config={})
-        config, default = read_config(values), transformers.SiglipVisionConfig()
+        config, default = parse_config(values), transformers.SiglipVisionConfig()
         assert getattr(config.vision, ours) == getattr(default, theirs)
 
     @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ class TestMissingKeysTakeTransformersDefaults:
     )
     def test_in_the_decoder(self, ours, theirs):
         values = published(text_config={}, projection_dim=ABSENT)
-        config, default = read_config(values), transformers.GemmaConfig()
+        config, default = parse_config(values), transformers.GemmaConfig()
         assert getattr(config.decoder, ours) == getattr(default, theirs)
 
     def test_in_the_rotation_the_stop_token_and_the_shared_head(self):
-        config, default = read_config(published(eos_token_id=ABSENT)), transformers.GemmaConfig()
+        config, default = parse_config(published(eos_token_id=ABSENT)), transformers.GemmaConfig()
         assert config.decoder.rope_theta == default.rope_parameters["rope_theta"]
         assert default.rope_parameters["rope_type"] == "default"
         assert config.stop_tokens == (default.eos_token_id,)
@@ -145,7 +145,7 @@ class TestMissingKeysTakeTransformersDefaults:
             text_config__rope_parameters=None,
             quantization_config=None,
         )
-        assert read_config(nulls) == read_config(PUBLISHED)
+        assert parse_config(nulls) == parse_config(PUBLISHED)
 
     @pytest.mark.parametrize("section", ["vision_config", "text_config"])
     @pytest.mark.parametrize("value", [ABSENT, None])
@@ -155,7 +155,7 @@ class TestMissingKeysTakeTransformersDefaults:
     def test_nor_the_image_token_whose_default_is_a_location_token_on_the_hub(self):
         assert refusal(image_token_index=ABSENT) == "image_token_index is missing"
         renamed = published(image_token_index=ABSENT, image_token_id=257152)
-        assert read_config(renamed) == read_config(PUBLISHED)
+        assert parse_config(renamed) == parse_config(PUBLISHED)
 
 
 class TestWhatTransformersWritesToday:
@@ -176,17 +176,17 @@ class TestWhatTransformersWritesToday:
             tie_word_embeddings=tied,
         )
         written.save_pretrained(tmp_path)
-        config = read_config(json.loads((tmp_path / "config.json").read_text()))
+        config = parse_config(json.loads((tmp_path / "config.json").read_text()))
         assert (config.vision.width, config.vision.resolution) == (32, 112)
         assert (config.decoder.width, config.decoder.num_kv_heads) == (48, 4)
-        assert (config.decoder.rope_theta, config.image_token) == (5000.0, 777)
+        assert (config.decoder.rope_theta, config.image_token_id) == (5000.0, 777)
         assert (config.stop_tokens, config.tied) == ((1, 107), tied)
 
     def test_a_model_left_at_its_defaults_is_read_back(self, tmp_path):
         transformers.PaliGemmaConfig().save_pretrained(tmp_path)
-        config = read_config(json.loads((tmp_path / "config.json").read_text()))
+        config = parse_config(json.loads((tmp_path / "config.json").read_text()))
         assert (config.vision.width, config.vision.mlp_dim) == (1152, 4096)
-        assert (config.decoder.vocab_size, config.image_token) == (257152, 256000)
+        assert (config.decoder.vocab_size, config.image_token_id) == (257152, 256000)
 
 
 class TestHarmlessKeys:
@@ -212,7 +212,7 @@ class TestHarmlessKeys:
         ],
     )
     def test_they_are_accepted_in_silence(self, changes, capfd):
-        assert read_config(published(**changes)) == read_config(PUBLISHED)
+        assert parse_config(published(**changes)) == parse_config(PUBLISHED)
         assert capfd.readouterr() == ("", "")
 
 
@@ -256,9 +256,9 @@ class TestSettingsThatWouldChangeTheAnswer:
 
     def test_another_model_is_refused_before_its_settings(self):
         with pytest.raises(ValueError, match="model_type is 'gemma3', not 'paligemma'"):
-            read_config({"model_type": "gemma3", "anything": 1})
+            parse_config({"model_type": "gemma3", "anything": 1})
         with pytest.raises(ValueError, match="model_type is None"):
-            read_config({})
+            parse_config({})
 
     def test_a_message_stays_short_and_printable_whatever_the_value(self):
         for value in ("\x1b[2J" * 10_000, list(range(10_000)), 10**4000):
@@ -318,7 +318,7 @@ class TestValuesOutOfRange:
 
     def test_the_largest_sizes_accepted_can_be_reckoned_with(self):
         """Shapes of 64-bit numbers: past them PyTorch fails with a message about strides."""
-        huge = read_config(
+        huge = parse_config(
             published(
                 projection_dim=ABSENT,
                 text_config__hidden_size=1 << 20,
@@ -344,7 +344,7 @@ class TestSizesThatContradictEachOther:
     )
     def test_they_are_refused(self, changes, message):
         with pytest.raises(ValueError, match=message):
-            read_config(published(**changes))
+            parse_config(published(**changes))
 
 
 class TestStopTokens:
@@ -361,7 +361,7 @@ class TestStopTokens:
         ],
     )
     def test_they_come_from_both_levels_each_once(self, top, text, stops):
-        config = read_config(published(eos_token_id=top, text_config__eos_token_id=text))
+        config = parse_config(published(eos_token_id=top, text_config__eos_token_id=text))
         assert config.stop_tokens == stops
 
     @pytest.mark.parametrize("value", [-1, "1", 1.0, True, [1, "a"], [[1]], {"a": 1}, 1 << 31])
@@ -388,7 +388,7 @@ class TestRotation:
     def test_its_base_stands_alone_or_under_rope_parameters_as_in_transformers(self, where):
         values = published(**where)
         theirs = transformers.PaliGemmaConfig(**deepcopy(values)).text_config.rope_parameters
-        assert read_config(values).decoder.rope_theta == theirs["rope_theta"] == 5000.0
+        assert parse_config(values).decoder.rope_theta == theirs["rope_theta"] == 5000.0
 
 
 class TestTheSharedHead:
@@ -397,7 +397,7 @@ class TestTheSharedHead:
     def test_the_top_level_decides_as_in_transformers(self, top, text):
         values = published(tie_word_embeddings=top, text_config__tie_word_embeddings=text)
         theirs = transformers.PaliGemmaConfig(**deepcopy(values)).tie_word_embeddings
-        assert read_config(values).tied is theirs
+        assert parse_config(values).tied is theirs
 
 
 @given(
@@ -424,9 +424,9 @@ def test_what_is_saved_is_read_as_the_same(width, heads, groups, depth, eps, sto
         "eos_token_id": stops,
         "tie_word_embeddings": tied,
     }
-    config = read_config(published(**changes))
+    config = parse_config(published(**changes))
     values = json.loads(json.dumps(config_values(config, dtype)))
-    assert read_config(values) == config
+    assert parse_config(values) == config
     assert values["dtype"] == str(dtype).removeprefix("torch.")
     theirs = transformers.PaliGemmaConfig(**values)
     assert theirs.text_config.rope_parameters["rope_theta"] == config.decoder.rope_theta

@@ -11,7 +11,8 @@ import transformers
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from pgcli.checkpoints import files, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.model import attention
 from pgcli.model.attention import (
     can_compile,
@@ -22,7 +23,6 @@ from pgcli.model.attention import (
     softcap,
     softcapped_attention,
 )
-from pgcli.model.config import read_config
 from pgcli.model.gemma import Gemma
 from pgcli.model.kv_cache import Cache
 from pgcli.model.paligemma import make_masks
@@ -77,14 +77,14 @@ def published(size="3b", **changes):
 
 def refusal(**changes):
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the callers look at the message
-        read_config(published(**changes))
+        parse_config(published(**changes))
     return str(refused.value)
 
 
 class TestConfigurations:
     @pytest.mark.parametrize("size", SIZES)
     def test_every_published_size_is_read(self, size):
-        config = read_config(published(size))
+        config = parse_config(published(size))
         decoder = config.decoder
         found = (
             decoder.width,
@@ -101,39 +101,43 @@ class TestConfigurations:
 
     @pytest.mark.parametrize("size", SIZES)
     def test_every_published_size_has_its_published_number_of_weights(self, size):
-        config = read_config(published(size))
+        config = parse_config(published(size))
         # the published counts leave out the 64 padded rows of the embedding
         padding = (257216 - 257152) * config.decoder.width
-        model = weights.blank(config)
+        model = weights.meta_model(config)
         counted = sum(parameter.numel() for parameter in model.parameters()) - padding
         assert counted == SIZES[size][2]
 
     def test_what_is_left_out_is_as_in_transformers(self):
         values = published()
         values["text_config"] = {"model_type": "gemma2"}
-        decoder, default = read_config(values).decoder, transformers.Gemma2Config()
+        decoder, default = parse_config(values).decoder, transformers.Gemma2Config()
         assert decoder.width == default.hidden_size
         assert decoder.depth == default.num_hidden_layers
         assert decoder.mlp_dim == default.intermediate_size
         assert decoder.num_heads == default.num_attention_heads
         assert decoder.num_kv_heads == default.num_key_value_heads
         assert decoder.head_dim == default.head_dim
-        assert decoder.query_scalar == default.query_pre_attn_scalar
-        assert decoder.attention_cap == default.attn_logit_softcapping
-        assert decoder.final_cap == default.final_logit_softcapping
-        assert decoder.window == default.sliding_window
+        assert decoder.query_pre_attn_scalar == default.query_pre_attn_scalar
+        assert decoder.attn_softcap == default.attn_logit_softcapping
+        assert decoder.final_softcap == default.final_logit_softcapping
+        assert decoder.sliding_window == default.sliding_window
         sliding = tuple(kind == "sliding_attention" for kind in default.layer_types)
-        assert decoder.window_layers == sliding
+        assert decoder.sliding_layers == sliding
         assert sliding[:2] == (True, False)
 
     def test_a_null_bound_or_window_is_none(self):
-        decoder = read_config(
+        decoder = parse_config(
             published(
                 attn_logit_softcapping=None, final_logit_softcapping=None, sliding_window=None
             )
         ).decoder
-        assert (decoder.attention_cap, decoder.final_cap, decoder.window) == (None, None, None)
-        assert not any(decoder.is_windowed(layer) for layer in range(decoder.depth))
+        assert (decoder.attn_softcap, decoder.final_softcap, decoder.sliding_window) == (
+            None,
+            None,
+            None,
+        )
+        assert not any(decoder.is_sliding(layer) for layer in range(decoder.depth))
 
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -166,16 +170,16 @@ class TestConfigurations:
 class TestTheWindow:
     def test_each_bound_and_the_window_bite_in_the_checkpoint_that_tests_use(self, tiny2):
         """Else parity with transformers would prove nothing of them."""
-        config = files.config(tiny2)
+        config = read_config(tiny2)
         model = weights.load(tiny2, config, dtype=torch.float32)
         plain = stepped(model)
         for changes in (
-            {"attention_cap": None},
-            {"final_cap": None},
-            {"query_scalar": None},
-            {"window": None},
-            {"window": 7},
-            {"window_layers": (False, True, False)},
+            {"attn_softcap": None},
+            {"final_softcap": None},
+            {"query_pre_attn_scalar": None},
+            {"sliding_window": None},
+            {"sliding_window": 7},
+            {"sliding_layers": (False, True, False)},
         ):
             other = weights.load(
                 tiny2,
@@ -185,11 +189,11 @@ class TestTheWindow:
             assert (stepped(other) - plain).abs().max() > 1e-3, changes
 
     def test_it_does_not_touch_the_prefix(self, tiny2):
-        config = files.config(tiny2)
+        config = read_config(tiny2)
         model = weights.load(tiny2, config, dtype=torch.float32)
         wide = weights.load(
             tiny2,
-            replace(config, decoder=replace(config.decoder, window=4096)),
+            replace(config, decoder=replace(config.decoder, sliding_window=4096)),
             dtype=torch.float32,
         )
         prefix = torch.full((1, 9), 300)
@@ -232,7 +236,7 @@ class TestTheWindow:
 class TestForks:
     def test_continuations_side_by_side_are_what_each_is_alone(self, tiny, tiny2):
         for folder in (tiny, tiny2):
-            model = weights.load(folder, files.config(folder), dtype=torch.float64)
+            model = weights.load(folder, read_config(folder), dtype=torch.float64)
             patch, token_BT = normal(2, 16, 48), torch.randint(260, 400, (2, 5))
             is_real = torch.tensor([[False, False, True, True, True], [True] * 5])
             cache = model.cache(rows=2, slots=16 + 5 + 6)
@@ -369,7 +373,7 @@ class TestAttention:
 
 
 def test_logits_are_bounded_softly_and_in_float32():
-    decoder = replace(read_config(published()).decoder, width=8, depth=0, vocab_size=5, mlp_dim=1)
+    decoder = replace(parse_config(published()).decoder, width=8, depth=0, vocab_size=5, mlp_dim=1)
     model = randomised(Gemma(decoder), dtype=torch.bfloat16)
     x = normal(3, 8, dtype=torch.bfloat16) * 50
     logits = model.logits(x)
@@ -383,7 +387,7 @@ def test_logits_are_bounded_softly_and_in_float32():
 def test_a_checkpoint_of_the_second_generation_is_told_by_its_config(tiny2):
     values = json.loads((tiny2 / "config.json").read_text())
     assert values["text_config"]["model_type"] == "gemma2"
-    assert files.config(tiny2).decoder.post_norms
+    assert read_config(tiny2).decoder.post_norms
 
 
 def stepped(model) -> Tensor:

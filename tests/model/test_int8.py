@@ -16,9 +16,15 @@ from pgcli.cli.app import main
 from pgcli.engine import preparing
 from pgcli.engine.loader import load
 from pgcli.errors import NoUsableDevice, UsageError
-from pgcli.model.cpu import int8 as quantize
-from pgcli.model.cpu.int8 import CHANNELS_AT_ONCE, Int8, Int8Steps, can_quantize, levels
-from pgcli.model.cpu.packed_linear import LaidOut
+from pgcli.model.cpu import int8_linear as quantize
+from pgcli.model.cpu.int8_linear import (
+    CHANNELS_AT_ONCE,
+    Int8DecodeLinear,
+    Int8Linear,
+    can_quantize,
+    quantize_per_token,
+)
+from pgcli.model.cpu.packed_linear import PackedLinear
 
 pytestmark = pytest.mark.skipif(
     not can_quantize(torch.float32), reason="this PyTorch multiplies no eight-bit numbers"
@@ -48,15 +54,15 @@ def whole_numbers(rows, width, *, seed=0):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_product_is_within_the_rounding_of_eight_bits(rows, dtype):
     weight, x = drawn(96, 192, dtype=dtype), drawn(rows, 192, dtype=dtype, seed=1)
-    made, wanted = Int8(weight), F.linear(x.float(), weight.float())
+    made, wanted = Int8Linear(weight), F.linear(x.float(), weight.float())
     found = made(x)
     assert found.dtype == dtype
     assert (found.float() - wanted).norm() < 0.015 * wanted.norm()
     other = drawn(rows, 96, dtype=dtype, seed=2)
-    torch.testing.assert_close(made.times(x, other), found * other, rtol=0, atol=0)
+    torch.testing.assert_close(made.mul(x, other), found * other, rtol=0, atol=0)
     gelu = F.gelu(found, approximate="tanh")
     torch.testing.assert_close(made.gelu(x), gelu, rtol=0, atol=0)
-    exact = made.exactly(x)
+    exact = made.forward_fp32(x)
     assert exact.dtype == torch.float32
     assert (exact - wanted).norm() < 0.015 * wanted.norm()
 
@@ -65,7 +71,7 @@ def test_sums_are_exact():
     """Of numbers that eight bits hold nothing is lost, however many are added."""
     x, weight = whole_numbers(5, 20_000), whole_numbers(40, 20_000, seed=1)
     weight[:, 0] = 127
-    found = Int8(weight)(x)
+    found = Int8Linear(weight)(x)
     torch.testing.assert_close(
         found.double(), F.linear(x.double(), weight.double()), rtol=1e-6, atol=0
     )
@@ -76,28 +82,28 @@ def test_each_channel_has_its_own_scale():
     weight, x = drawn(64, 96), drawn(9, 96, seed=1)
     weight[7] *= 1e4
     x[3] *= 1e4
-    wanted, found = F.linear(x, weight), Int8(weight)(x)
+    wanted, found = F.linear(x, weight), Int8Linear(weight)(x)
     error = (found - wanted).abs() / (x.norm(dim=1)[:, None] * weight.norm(dim=1))
     assert error.max() < 0.01
 
 
 def test_a_token_is_what_it_is_alone():
     weight, x = drawn(64, 96), drawn(40, 96, seed=1)
-    made = Int8(weight)
+    made = Int8Linear(weight)
     alone = torch.cat([made(row[None]) for row in x])
     torch.testing.assert_close(made(x), alone, rtol=0, atol=0)
 
 
 def test_the_weights_themselves_are_left_as_they_are():
     weight = drawn(8, 16)
-    Int8(weight)
+    Int8Linear(weight)
     assert torch.equal(weight, drawn(8, 16))
 
 
 def test_zeros_are_zeros():
     weight, x = drawn(8, 16), drawn(3, 16)
     weight[2], x[1] = 0, 0
-    found = Int8(weight)(x)
+    found = Int8Linear(weight)(x)
     assert not found[1].any()
     assert not found[:, 2].any()
     assert found.isfinite().all()
@@ -105,14 +111,14 @@ def test_zeros_are_zeros():
 
 def test_a_bias_is_added():
     weight, x, bias = drawn(8, 16), drawn(3, 16), drawn(8, seed=4)
-    torch.testing.assert_close(Int8(weight, bias)(x), Int8(weight)(x) + bias)
+    torch.testing.assert_close(Int8Linear(weight, bias)(x), Int8Linear(weight)(x) + bias)
 
 
 def test_a_head_of_many_channels_is_rounded_piece_by_piece():
     weight, x = drawn(CHANNELS_AT_ONCE + 5, 16), drawn(3, 16)
-    whole = Int8(weight)(x)
+    whole = Int8Linear(weight)(x)
     for part in (slice(0, 9), slice(CHANNELS_AT_ONCE - 2, CHANNELS_AT_ONCE + 5)):
-        torch.testing.assert_close(whole[:, part], Int8(weight[part])(x), rtol=0, atol=0)
+        torch.testing.assert_close(whole[:, part], Int8Linear(weight[part])(x), rtol=0, atol=0)
 
 
 @given(
@@ -121,7 +127,7 @@ def test_a_head_of_many_channels_is_rounded_piece_by_piece():
 )
 def test_no_number_passes_its_scale(numbers, dtype):
     x = torch.tensor([numbers], dtype=torch.float32).to(dtype)
-    level, scale = levels(x)
+    level, scale = quantize_per_token(x)
     assert scale.dtype == dtype
     largest = int(x.float().abs().argmax())
     assert abs(int(level[0, largest])) <= 127
@@ -132,14 +138,14 @@ def test_no_number_passes_its_scale(numbers, dtype):
 
 def test_steps_are_rounded_and_prompts_are_not():
     weight, other = drawn(64, 96), drawn(5, 7, 64, seed=3)
-    both, rounded, wide = Int8Steps(weight), Int8(weight), LaidOut(weight)
+    both, rounded, wide = Int8DecodeLinear(weight), Int8Linear(weight), PackedLinear(weight)
     x = drawn(5, 7, 96, seed=1)
     step = x[:, :1]
     for way in ("__call__", "gelu"):
         assert torch.equal(getattr(both, way)(x), getattr(wide, way)(x))
         assert torch.equal(getattr(both, way)(step), getattr(rounded, way)(step))
-    assert torch.equal(both.times(x, other), wide.times(x, other))
-    assert torch.equal(both.times(step, other[:, :1]), rounded.times(step, other[:, :1]))
+    assert torch.equal(both.mul(x, other), wide.mul(x, other))
+    assert torch.equal(both.mul(step, other[:, :1]), rounded.mul(step, other[:, :1]))
     assert not torch.equal(both(step), wide(step))
 
 
@@ -156,9 +162,9 @@ def test_a_processor_with_tiles_reads_prompts_as_they_were(monkeypatch, tiny, ha
     (prompts, steps), (rounded_prompts, rounded_steps) = found
     assert torch.equal(prompts, rounded_prompts) == has_tiles
     assert not torch.equal(steps, rounded_steps)
-    assert preparing.prepared_bytes(100, torch.bfloat16, "int8") == (150 if has_tiles else 100)
-    assert preparing.prepared_bytes(100, torch.float32, "int8") == 100
-    assert preparing.prepared_bytes(100, torch.bfloat16, "none") == 100
+    assert preparing.packed_bytes(100, torch.bfloat16, "int8") == (150 if has_tiles else 100)
+    assert preparing.packed_bytes(100, torch.float32, "int8") == 100
+    assert preparing.packed_bytes(100, torch.bfloat16, "none") == 100
 
 
 def test_a_model_rounds_the_decoder_alone_and_its_head(tiny):
@@ -176,7 +182,7 @@ def test_a_model_rounds_the_decoder_alone_and_its_head(tiny):
 
 def test_bounded_scores_stay_bounded(tiny2):
     rounded = load(Checkpoint("tiny2", tiny2), device="cpu", quantize="int8").model
-    cap = rounded.config.decoder.final_cap
+    cap = rounded.config.decoder.final_softcap
     assert cap is not None
     logits = rounded.decoder.logits(drawn(2, rounded.config.decoder.width) * 100)
     assert logits.abs().max() <= cap
@@ -210,14 +216,14 @@ def test_what_cannot_be_is_refused(monkeypatch, anew, tiny):
         raise AttributeError("no such operation")
 
     can_quantize.cache_clear()
-    monkeypatch.setattr(quantize.Int8, "_sums", missing)
+    monkeypatch.setattr(quantize.Int8Linear, "_sums", missing)
     with pytest.raises(NoUsableDevice, match="does not multiply eight-bit numbers"):
         load(Checkpoint("tiny", tiny), device="cpu", quantize="int8")
 
 
 def test_wrong_products_are_noticed(monkeypatch, anew):
-    right = quantize.Int8._sums
-    monkeypatch.setattr(quantize.Int8, "_sums", lambda *given: 2 * right(*given))
+    right = quantize.Int8Linear._sums
+    monkeypatch.setattr(quantize.Int8Linear, "_sums", lambda *given: 2 * right(*given))
     assert not can_quantize(torch.float32)
 
 

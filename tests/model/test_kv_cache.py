@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pgcli.checkpoints import files, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.engine import generate as generate_module
 from pgcli.engine.generate import Running, generate
 from pgcli.engine.sampler import GREEDY, Sampling
@@ -25,7 +26,7 @@ PATCHES = 16
 @pytest.fixture(params=["tiny", "tiny2"])
 def model(request: pytest.FixtureRequest, device: str) -> PaliGemma:
     folder: Path = request.getfixturevalue(request.param)
-    return weights.load(folder, files.config(folder), dtype=torch.float64, device=device)
+    return weights.load(folder, read_config(folder), dtype=torch.float64, device=device)
 
 
 def prompts(count: int) -> list[list[int]]:
@@ -178,7 +179,7 @@ def test_rows_of_equal_length_need_no_mask(model: PaliGemma) -> None:
 
 def test_a_row_sees_its_own_last_positions_whatever_the_others_have(tiny2: Path) -> None:
     """The window of that checkpoint is 6; here prefixes of 18 and 20 slots stand side by side."""
-    model = weights.load(tiny2, files.config(tiny2), dtype=torch.float32)
+    model = weights.load(tiny2, read_config(tiny2), dtype=torch.float32)
     places = model.places(3)
     told = [[2, 108], [2, 300, 301, 108], [2, 108]]
     places.seat(prefix(model, looked(model, 3).float(), told), range(3))

@@ -10,22 +10,23 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pgcli.checkpoints import files, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.save import save
 from pgcli.device.select import cpu_has_bfloat16
 from pgcli.engine import preparing
 from pgcli.engine.loader import load
 from pgcli.model.cpu import packed_linear
-from pgcli.model.cpu.packed_linear import LaidOut, Ready, can_lay_out, in_blocks
-from pgcli.model.gemma import MLP as GatedMLP
-from pgcli.model.siglip import MLP
+from pgcli.model.cpu.packed_linear import PackedLinear, PackedModule, can_pack, run_in_blocks
+from pgcli.model.gemma import GemmaMLP as GatedMLP
+from pgcli.model.siglip import SiglipMLP
 
 ROOT = Path(__file__).parents[2]
 NOISE = {torch.float32: 1e-5, torch.bfloat16: 0.02}  # of the numbers' own size
 
 pytestmark = pytest.mark.skipif(
-    not can_lay_out(torch.float32), reason="this PyTorch lays out no weights"
+    not can_pack(torch.float32), reason="this PyTorch lays out no weights"
 )
 
 
@@ -37,9 +38,9 @@ def dtype(request):
 @pytest.fixture
 def anew():
     """The trial forgotten, before and after."""
-    can_lay_out.cache_clear()
+    can_pack.cache_clear()
     yield
-    can_lay_out.cache_clear()
+    can_pack.cache_clear()
 
 
 def assert_like(found, wanted, dtype=None):
@@ -62,19 +63,19 @@ def test_a_product_is_the_stored_weights_product_and_what_follows_it(
 ):
     weight, x = drawn(outer, inner, dtype=dtype), drawn(rows, inner, dtype=dtype, seed=1)
     bias = drawn(outer, dtype=dtype, seed=2) if biased else None
-    made = LaidOut(weight, bias)
+    made = PackedLinear(weight, bias)
     product = F.linear(x, weight, bias)
     assert_like(made(x), product)
     gelu = F.gelu(product, approximate="tanh")
     assert_like(made.gelu(x), gelu)
     other = drawn(rows, outer, dtype=dtype, seed=3)
-    assert_like(made.times(x, other), product * other)
+    assert_like(made.mul(x, other), product * other)
 
 
 def test_the_stored_weights_may_be_a_part_of_others(dtype):
     whole, x = drawn(48, 16, dtype=dtype), drawn(5, 16, dtype=dtype, seed=1)
     for part in (whole[10:30], whole.T[:, :16].T):
-        assert_like(LaidOut(part)(x), F.linear(x, part))
+        assert_like(PackedLinear(part)(x), F.linear(x, part))
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 100])
@@ -87,7 +88,7 @@ def test_blocks_of_rows_are_together_what_all_rows_are(monkeypatch, rows):
         return block_MD[:, :3] * 2
 
     x = drawn(rows, 2, 5, dtype=torch.float32)
-    torch.testing.assert_close(in_blocks(act, x, 10), x[..., :3] * 2, rtol=0, atol=0)
+    torch.testing.assert_close(run_in_blocks(act, x, 10), x[..., :3] * 2, rtol=0, atol=0)
     assert sum(sizes) == 2 * rows
     assert max(sizes) <= 8
     assert max(sizes) - min(sizes) <= 1
@@ -95,23 +96,23 @@ def test_blocks_of_rows_are_together_what_all_rows_are(monkeypatch, rows):
 
 @pytest.mark.parametrize("kind", ["eye", "decoder"])
 def test_an_mlp_in_blocks_is_the_stored_one(monkeypatch, tiny, dtype, kind):
-    model = weights.load(tiny, files.config(tiny), dtype=dtype)
+    model = weights.load(tiny, read_config(tiny), dtype=dtype)
     if kind == "eye":
         mlp, make, width = (
             model.vision.layers[0].mlp,
-            packed_linear.ReadyMLP,
+            packed_linear.PackedMLP,
             model.config.vision.width,
         )
-        assert isinstance(mlp, MLP)
+        assert isinstance(mlp, SiglipMLP)
     else:
-        mlp, make = model.decoder.layers[0].mlp, packed_linear.ReadyGatedMLP
+        mlp, make = model.decoder.layers[0].mlp, packed_linear.PackedGatedMLP
         width = model.config.decoder.width
         assert isinstance(mlp, GatedMLP)
     x = drawn(3, 40, width, dtype=dtype)
     whole = mlp(x)
-    assert_like(make(mlp, LaidOut)(x), whole)
+    assert_like(make(mlp, PackedLinear)(x), whole)
     monkeypatch.setattr(packed_linear, "BLOCK_BYTES", 1024)
-    assert_like(make(mlp, LaidOut)(x), whole)
+    assert_like(make(mlp, PackedLinear)(x), whole)
 
 
 def test_no_weight_is_kept_twice(tiny):
@@ -119,20 +120,20 @@ def test_no_weight_is_kept_twice(tiny):
     layers = [*model.vision.layers, *model.decoder.layers]
     matrices = [name for layer in layers for name, p in layer.named_parameters() if p.ndim == 2]
     assert not matrices
-    assert any(isinstance(module, Ready) for module in model.modules())
+    assert any(isinstance(module, PackedModule) for module in model.modules())
 
 
 def test_weights_that_nobody_else_holds_are_let_go_one_by_one(tiny):
-    model = weights.load(tiny, files.config(tiny), dtype=torch.float32)
+    model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
     names = {id(p): name for name, p in model.named_parameters() if p.ndim == 2}
     freed = []
 
     def make(weight, bias):
         here = {id(p) for p in model.parameters()}
         freed.append(sum(key not in here for key in names))
-        return LaidOut(weight, bias)
+        return PackedLinear(weight, bias)
 
-    packed_linear.lay_out(model, make, make)
+    packed_linear.pack_weights(model, make, make)
     assert freed == sorted(freed)
     assert freed[-1] > len(freed) / 2
 
@@ -180,38 +181,38 @@ def test_what_is_laid_out_is_not_saved_by_half(tiny, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-class Broken(LaidOut):
+class Broken(PackedLinear):
     def __init__(self, *weights):
         raise RuntimeError("no such operation")
 
 
-class Wrong(LaidOut):
-    def times(self, x_MD, other_MN):
-        return super().times(x_MD, -other_MN)
+class Wrong(PackedLinear):
+    def mul(self, x_MD, other_MN):
+        return super().mul(x_MD, -other_MN)
 
 
 @pytest.mark.parametrize("made", [Broken, Wrong])
 def test_where_the_operations_are_missing_or_wrong_the_stored_weights_serve(
     monkeypatch, tiny, anew, made
 ):
-    monkeypatch.setattr(packed_linear, "LaidOut", made)
+    monkeypatch.setattr(packed_linear, "PackedLinear", made)
     model = load(Checkpoint("tiny", tiny), device="cpu").model
-    assert not any(isinstance(module, Ready) for module in model.modules())
+    assert not any(isinstance(module, PackedModule) for module in model.modules())
     pixels_BCRR = torch.zeros(1, 3, 56, 56)
-    other = weights.load(tiny, files.config(tiny), dtype=torch.float32)
+    other = weights.load(tiny, read_config(tiny), dtype=torch.float32)
     torch.testing.assert_close(model.encode(pixels_BCRR), other.encode(pixels_BCRR), rtol=0, atol=0)
 
 
 def test_without_onednn_nothing_is_tried(monkeypatch, anew):
-    monkeypatch.setattr(packed_linear, "LaidOut", Broken)
+    monkeypatch.setattr(packed_linear, "PackedLinear", Broken)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert not can_lay_out(torch.float32)
+    assert not can_pack(torch.float32)
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny2"])
 def test_a_laid_out_model_computes_what_the_stored_one_does(request, name, dtype):
     folder = request.getfixturevalue(name)
-    stored, laid_out = (weights.load(folder, files.config(folder), dtype=dtype) for _ in range(2))
+    stored, laid_out = (weights.load(folder, read_config(folder), dtype=dtype) for _ in range(2))
     preparing.optimize_for_device(laid_out)
     generator = torch.Generator().manual_seed(5)
     pixels_BCRR = (torch.rand(3, 3, 56, 56, generator=generator) * 2 - 1).to(dtype)
@@ -228,9 +229,10 @@ def test_a_laid_out_model_computes_what_the_stored_one_does(request, name, dtype
 
 PRODUCTS = """
 import sys, torch
-from pgcli.model.cpu.packed_linear import LaidOut
-from pgcli.model.cpu.int8 import Int8
-made = {"laid out": LaidOut, "int8": Int8}[sys.argv[1]](torch.randn(128, 256).to(torch.bfloat16))
+from pgcli.model.cpu.packed_linear import PackedLinear
+from pgcli.model.cpu.int8_linear import Int8Linear
+kinds = {"packed": PackedLinear, "int8": Int8Linear}
+made = kinds[sys.argv[1]](torch.randn(128, 256).to(torch.bfloat16))
 print("now", flush=True)
 for _ in range(3):
     made(torch.randn(64, 256).to(torch.bfloat16))
@@ -238,7 +240,7 @@ for _ in range(3):
 
 
 @pytest.mark.skipif(not cpu_has_bfloat16(), reason="this processor multiplies no bfloat16")
-@pytest.mark.parametrize(("kind", "number"), [("laid out", "bf16"), ("int8", "s8")])
+@pytest.mark.parametrize(("kind", "number"), [("packed", "bf16"), ("int8", "s8")])
 def test_products_run_in_their_own_numbers_and_weights_are_not_put_in_order_again(kind, number):
     """oneDNN says itself which kernels it runs."""
     told = subprocess.run(

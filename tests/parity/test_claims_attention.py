@@ -7,10 +7,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pgcli.checkpoints.config import parse_config
 from pgcli.engine.memory import parameters
 from pgcli.model.attention import grouped_attention
-from pgcli.model.config import DecoderConfig, read_config
-from pgcli.model.gemma import MLP, Attention, Gemma, Layer, RMSNorm, RotaryEmbedding
+from pgcli.model.config import DecoderConfig
+from pgcli.model.gemma import (
+    Gemma,
+    GemmaAttention,
+    GemmaDecoderLayer,
+    GemmaMLP,
+    RMSNorm,
+    RotaryEmbedding,
+)
 from pgcli.model.paligemma import PaliGemma
 from tests.support.random_weights import normal, randomised
 
@@ -57,7 +65,7 @@ def rotation(
     return RotaryEmbedding(position_BL, DecoderConfig(1, 1, 1, 1, 1, size, 1), dtype)
 
 
-def whole(attention: Attention, x: Tensor, mask: Tensor | None = None) -> Tensor:
+def whole(attention: GemmaAttention, x: Tensor, mask: Tensor | None = None) -> Tensor:
     """The attention of a prefix on its own, without a cache."""
     position_BL = torch.arange(1, x.shape[1] + 1).expand(x.shape[:2])
     return attention(x, rotation(position_BL, x.dtype), mask, None)
@@ -154,7 +162,7 @@ def test_with_a_key_head_for_each_query_head_it_is_ordinary_attention() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_decoders_attention_is_a_loop_over_heads(kv_heads: int, causal: bool) -> None:
     config = DecoderConfig(24, 1, 1, 6, kv_heads, 8, 1)
-    attention, x, size = randomised(Attention(config)), normal(2, 5, 24), 8
+    attention, x, size = randomised(GemmaAttention(config)), normal(2, 5, 24), 8
     mask = torch.ones(5, 5, dtype=torch.bool)
     mask = mask.tril() if causal else mask
     queries, keys, values = (
@@ -280,7 +288,7 @@ def test_rms_norm_of_zeros_is_zeros() -> None:
 
 
 def test_a_block_whose_last_products_are_zero_is_the_identity() -> None:
-    layer, x = randomised(Layer(CONFIG)), normal(2, 5, 24)
+    layer, x = randomised(GemmaDecoderLayer(CONFIG)), normal(2, 5, 24)
     turn = rotation(torch.arange(1, 6).expand(2, 5))
     for last in (layer.self_attn.o_proj, layer.mlp.down_proj):
         changed = layer(x, turn, None, None)
@@ -291,7 +299,7 @@ def test_a_block_whose_last_products_are_zero_is_the_identity() -> None:
 
 
 def test_the_mlp_is_gated_by_the_tanh_gelu_of_its_first_half() -> None:
-    mlp, x = randomised(MLP(CONFIG)), normal(2, 5, 24)
+    mlp, x = randomised(GemmaMLP(CONFIG)), normal(2, 5, 24)
     gate, up = mlp.gate_up_proj.weight.chunk(2)
     expected = (F.gelu(x @ gate.T, approximate="tanh") * (x @ up.T)) @ mlp.down_proj.weight.T
     torch.testing.assert_close(mlp(x), expected, **EXACT)
@@ -324,7 +332,7 @@ def test_a_tied_head_is_the_embedding_itself() -> None:
 
 def test_the_first_generation_has_its_number_of_weights() -> None:
     """The published 2,923,335,408 and 64 rows of the embedding that the Hub's files add."""
-    config = read_config(FIRST_GENERATION)
+    config = parse_config(FIRST_GENERATION)
     with torch.device("meta"):
         model = PaliGemma(config)
     count = sum(parameter.numel() for parameter in model.parameters())

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pgcli.checkpoints import files, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.engine import Engine
 from pgcli.engine.generate import generate
@@ -30,7 +31,7 @@ EXACT = {"rtol": 0, "atol": 1e-10}
 
 @pytest.fixture(scope="module")
 def model(tiny: Path) -> PaliGemma:
-    return weights.load(tiny, files.config(tiny), dtype=torch.float64)
+    return weights.load(tiny, read_config(tiny), dtype=torch.float64)
 
 
 @pytest.fixture
@@ -242,7 +243,7 @@ def test_a_step_reads_one_token_and_scores_one_place(
     """Also the prefill scores its last place only: a row of logits is a mebibyte."""
     scored, logits = [], model.decoder.logits
     monkeypatch.setattr(model.decoder, "logits", lambda x: scored.append(x.shape[:-1]) or logits(x))
-    endless = Limits(4, frozenset(), model.config.decoder.vocab_size, model.config.image_token)
+    endless = Limits(4, frozenset(), model.config.decoder.vocab_size, model.config.image_token_id)
     generate(model, patch_BPD, PROMPTS, list("abc"), endless, GREEDY)
     assert [tuple(x.shape[:2]) for x in hidden] == [(3, PATCHES + 6), (3, 1), (3, 1), (3, 1)]
     assert scored == [(3,)] * 4

@@ -19,7 +19,7 @@ from pgcli.engine.engine import Engine
 from pgcli.engine.loader import load
 from pgcli.engine.tokenizer import Tokenizer, left_pad
 from pgcli.images import ImageLimits, ImageSpec, decode
-from pgcli.model.siglip import normalise
+from pgcli.model.siglip import normalize_pixels
 from pgcli.records import DecodedImage, Item
 from pgcli.tasks import Question
 from tests.support.tiny import PATCHES, RESOLUTION
@@ -55,7 +55,7 @@ def picture(data: bytes, index: int = 0, prompts: tuple[str, ...] = ()) -> Decod
 def channels(mode: str, colour: Any) -> Tensor:
     """What the eye is given of a picture of one colour: a number per channel."""
     pixels = picture(stored(mode, colour)).pixels
-    pixels_BCRR = normalise(torch.from_numpy(pixels)[None], HALF, HALF, torch.float32)
+    pixels_BCRR = normalize_pixels(torch.from_numpy(pixels)[None], HALF, HALF, torch.float32)
     assert pixels_BCRR.shape == (1, 3, RESOLUTION, RESOLUTION)
     assert (pixels_BCRR.amax((0, 2, 3)) == pixels_BCRR.amin((0, 2, 3))).all()
     return pixels_BCRR[0, :, 0, 0]
@@ -84,7 +84,7 @@ def test_the_channels_come_first_in_the_order_red_green_blue(
 def test_rows_of_pixels_stay_rows() -> None:
     pixels = np.zeros((4, 4, 3), np.uint8)
     pixels[1, 3, 2] = 255
-    found = normalise(torch.from_numpy(pixels)[None], HALF, HALF, torch.float32)
+    found = normalize_pixels(torch.from_numpy(pixels)[None], HALF, HALF, torch.float32)
     assert (found > 0).nonzero().tolist() == [[0, 2, 1, 3]]
 
 
@@ -289,7 +289,7 @@ def test_nothing_is_read_from_the_placeholders_embedding(tiny: Path) -> None:
     """Its row scores the placeholder itself through the tied head, and touches no other logit."""
     model = load(Checkpoint("tiny", tiny), device="cpu", dtype="float32").model
     patch_BPD = torch.randn(1, PATCHES, model.config.decoder.width)
-    token_BT, image = torch.tensor([[2, 300, 108]]), model.config.image_token
+    token_BT, image = torch.tensor([[2, 300, 108]]), model.config.image_token_id
 
     def logits() -> Tensor:
         return model.prefill(patch_BPD, token_BT, None, model.cache(rows=1, slots=PATCHES + 3))[0]

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pgcli.checkpoints import files, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.engine.generate import generate, select_tokens
 from pgcli.engine.sampler import GREEDY, Sampling, sample
 from pgcli.engine.sequence import Growing, Limits
@@ -155,7 +156,7 @@ def test_the_probability_of_what_was_drawn_is_the_models_own() -> None:
 
 @pytest.fixture(scope="module")
 def model(tiny: Path) -> PaliGemma:
-    return weights.load(tiny, files.config(tiny), dtype=torch.float64)
+    return weights.load(tiny, read_config(tiny), dtype=torch.float64)
 
 
 PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 108], [2, 108], [2, 420, 421, 108]]
@@ -166,7 +167,7 @@ WARM = Sampling(temperature=1, top_p=0.9, seed=5)
 def drawn(
     model: PaliGemma, patch_BPD: Tensor, prompts: list[list[int]], keys: list[str], how: Sampling
 ) -> list[list[int]]:
-    limits = Limits(6, frozenset({1}), model.config.decoder.vocab_size, model.config.image_token)
+    limits = Limits(6, frozenset({1}), model.config.decoder.vocab_size, model.config.image_token_id)
     return [row.tokens for row in generate(model, patch_BPD, prompts, keys, limits, how)]
 
 

@@ -9,9 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pgcli.checkpoints import files, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.model.config import VisionConfig
-from pgcli.model.siglip import MLP, Attention, Embeddings, Layer, Siglip
+from pgcli.model.siglip import (
+    SiglipAttention,
+    SiglipEmbeddings,
+    SiglipEncoderLayer,
+    SiglipMLP,
+    SiglipVisionModel,
+)
 from tests.support.random_weights import normal, randomised
 
 CONFIG = VisionConfig(width=24, depth=2, mlp_dim=40, num_heads=4, patch_size=4, resolution=12)
@@ -20,15 +27,15 @@ EXACT = {"rtol": 0, "atol": 1e-12}
 
 
 @pytest.fixture
-def attention() -> Attention:
-    return randomised(Attention(CONFIG))
+def attention() -> SiglipAttention:
+    return randomised(SiglipAttention(CONFIG))
 
 
 def pictures(rows: int, *, seed: int = 5) -> Tensor:
     return normal(rows, 3, CONFIG.resolution, CONFIG.resolution, seed=seed)
 
 
-def only_heads(attention: Attention) -> Attention:
+def only_heads(attention: SiglipAttention) -> SiglipAttention:
     """The attention without its last product: what comes out are the heads, side by side."""
     attention.out_proj.weight.copy_(torch.eye(CONFIG.width))
     attention.out_proj.bias.zero_()
@@ -38,7 +45,7 @@ def only_heads(attention: Attention) -> Attention:
 # --- patches
 
 
-def test_the_patch_convolution_is_torchs(normal_embeddings: Embeddings) -> None:
+def test_the_patch_convolution_is_torchs(normal_embeddings: SiglipEmbeddings) -> None:
     pixels = pictures(2)
     convolution = normal_embeddings.patch_embedding
     expected = F.conv2d(pixels, convolution.weight, convolution.bias, stride=CONFIG.patch_size)
@@ -47,7 +54,9 @@ def test_the_patch_convolution_is_torchs(normal_embeddings: Embeddings) -> None:
     torch.testing.assert_close(found, expected.flatten(2).transpose(1, 2) + places, **EXACT)
 
 
-def test_each_patch_is_cut_out_and_multiplied_row_by_row(normal_embeddings: Embeddings) -> None:
+def test_each_patch_is_cut_out_and_multiplied_row_by_row(
+    normal_embeddings: SiglipEmbeddings,
+) -> None:
     pixels, size = pictures(2), CONFIG.patch_size
     found = normal_embeddings(pixels) - normal_embeddings.position_embedding.weight
     matrix = normal_embeddings.patch_embedding.weight.reshape(CONFIG.width, -1)
@@ -60,7 +69,7 @@ def test_each_patch_is_cut_out_and_multiplied_row_by_row(normal_embeddings: Embe
 
 @pytest.mark.parametrize(("y", "x", "patch"), [(0, 0, 0), (3, 4, 1), (4, 3, 3), (11, 11, 8)])
 def test_one_pixel_changes_one_patch(
-    normal_embeddings: Embeddings, y: int, x: int, patch: int
+    normal_embeddings: SiglipEmbeddings, y: int, x: int, patch: int
 ) -> None:
     pixels = pictures(1)
     before = normal_embeddings(pixels)
@@ -80,13 +89,17 @@ def test_a_picture_has_as_many_patches_as_squares_fit_into_it(
     )
     assert config.num_patches == patches
     with torch.device("meta"):
-        assert Embeddings(config).position_embedding.weight.shape == (patches, 1152)
-        assert Siglip(config)(torch.empty(2, 3, resolution, resolution)).shape == (2, patches, 1152)
+        assert SiglipEmbeddings(config).position_embedding.weight.shape == (patches, 1152)
+        assert SiglipVisionModel(config)(torch.empty(2, 3, resolution, resolution)).shape == (
+            2,
+            patches,
+            1152,
+        )
 
 
 @pytest.fixture
-def normal_embeddings() -> Embeddings:
-    return randomised(Embeddings(CONFIG))
+def normal_embeddings() -> SiglipEmbeddings:
+    return randomised(SiglipEmbeddings(CONFIG))
 
 
 # --- attention
@@ -96,7 +109,7 @@ def test_every_layers_attention_is_transformers(tiny: Path) -> None:
     """All eight tensors of every layer arrive, weights and biases, and mean the same there."""
     from transformers import PaliGemmaForConditionalGeneration
 
-    ours = weights.load(tiny, files.config(tiny), dtype=torch.float32).vision
+    ours = weights.load(tiny, read_config(tiny), dtype=torch.float32).vision
     theirs = PaliGemmaForConditionalGeneration.from_pretrained(tiny, attn_implementation="eager")
     layers = theirs.model.vision_tower.encoder.layers
     assert len(layers) == len(ours.layers) == 2
@@ -109,7 +122,7 @@ def test_every_layers_attention_is_transformers(tiny: Path) -> None:
             assert (mine.self_attn(x) - expected).abs().max() <= 1e-6 * scale
 
 
-def test_heads_computed_together_are_a_loop_over_heads(attention: Attention) -> None:
+def test_heads_computed_together_are_a_loop_over_heads(attention: SiglipAttention) -> None:
     x, size = normal(2, 9, CONFIG.width), CONFIG.head_dim
     weight_q, weight_k, weight_v = attention.qkv_proj.weight.chunk(3)
     bias_q, bias_k, bias_v = attention.qkv_proj.bias.chunk(3)
@@ -125,7 +138,7 @@ def test_heads_computed_together_are_a_loop_over_heads(attention: Attention) -> 
     torch.testing.assert_close(attention(x), expected, **EXACT)
 
 
-def test_one_fused_product_is_three_linears(attention: Attention) -> None:
+def test_one_fused_product_is_three_linears(attention: SiglipAttention) -> None:
     x = normal(2, 9, CONFIG.width)
     three = [nn.Linear(CONFIG.width, CONFIG.width, dtype=x.dtype) for _ in "qkv"]
     for number, linear in enumerate(three):
@@ -143,12 +156,12 @@ def test_what_goes_in_and_what_comes_out_have_one_shape(
     rows: int, patches: int, dtype: torch.dtype
 ) -> None:
     x = normal(rows, patches, CONFIG.width, dtype=dtype)
-    for block in (Attention(CONFIG), MLP(CONFIG), Layer(CONFIG)):
+    for block in (SiglipAttention(CONFIG), SiglipMLP(CONFIG), SiglipEncoderLayer(CONFIG)):
         out = randomised(block, dtype=dtype)(x)
         assert (out.shape, out.dtype) == (x.shape, x.dtype)
 
 
-def test_attention_is_a_weighted_mean_of_the_values(attention: Attention) -> None:
+def test_attention_is_a_weighted_mean_of_the_values(attention: SiglipAttention) -> None:
     """No output leaves the range of the values, and where all values agree it is that value."""
     x = 3 * normal(2, 9, CONFIG.width)
     mixed = only_heads(attention)(x)
@@ -163,7 +176,7 @@ def test_attention_is_a_weighted_mean_of_the_values(attention: Attention) -> Non
 @pytest.mark.parametrize("head", range(CONFIG.num_heads))
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_heads_do_not_meet_before_the_last_product(
-    attention: Attention, head: int, part: int
+    attention: SiglipAttention, head: int, part: int
 ) -> None:
     x, size = normal(1, 9, CONFIG.width), CONFIG.head_dim
     before = only_heads(attention)(x)
@@ -174,7 +187,7 @@ def test_heads_do_not_meet_before_the_last_product(
 
 
 def test_no_patch_is_hidden_from_another() -> None:
-    tower = randomised(Siglip(CONFIG))
+    tower = randomised(SiglipVisionModel(CONFIG))
     pixels = pictures(1)
     before = tower(pixels)
     pixels[..., -1, -1] += 1  # the last patch
@@ -185,7 +198,9 @@ def test_no_patch_is_hidden_from_another() -> None:
 
 
 def test_layer_norm_gives_every_row_mean_0_and_deviation_1_before_its_weights() -> None:
-    norm = Layer(VisionConfig(2, 1, 1, 1, patch_size=1, resolution=1)).layer_norm1.double()
+    norm = SiglipEncoderLayer(
+        VisionConfig(2, 1, 1, 1, patch_size=1, resolution=1)
+    ).layer_norm1.double()
     x = torch.tensor([[0.0, 4.0], [-1.0, 7.0], [3.0, 5.0]], dtype=torch.float64)
     assert x.mean(-1).tolist() == [2, 3, 4]
     assert x.std(-1, correction=0).tolist() == [2, 4, 1]
@@ -197,7 +212,7 @@ def test_layer_norm_gives_every_row_mean_0_and_deviation_1_before_its_weights() 
 
 
 def test_layer_norm_of_a_row_is_bit_for_bit_the_same_in_any_batch() -> None:
-    norm = randomised(Layer(CONFIG), dtype=torch.float32).layer_norm1
+    norm = randomised(SiglipEncoderLayer(CONFIG), dtype=torch.float32).layer_norm1
     x = 100 * normal(7, 9, CONFIG.width, dtype=torch.float32)
     together = norm(x)
     for row in range(7):
@@ -206,7 +221,7 @@ def test_layer_norm_of_a_row_is_bit_for_bit_the_same_in_any_batch() -> None:
 
 
 def test_the_last_norm_gives_patches_of_mean_0_and_variance_1() -> None:
-    tower = randomised(Siglip(CONFIG))
+    tower = randomised(SiglipVisionModel(CONFIG))
     tower.post_layernorm.reset_parameters()
     found = tower(pictures(2))
     torch.testing.assert_close(found.mean(-1), torch.zeros(2, 9).double(), rtol=0, atol=1e-9)
@@ -215,7 +230,7 @@ def test_the_last_norm_gives_patches_of_mean_0_and_variance_1() -> None:
 
 
 def test_a_block_whose_last_products_are_zero_is_the_identity() -> None:
-    layer, x = randomised(Layer(CONFIG)), normal(2, 9, CONFIG.width)
+    layer, x = randomised(SiglipEncoderLayer(CONFIG)), normal(2, 9, CONFIG.width)
     for last in (layer.self_attn.out_proj, layer.mlp.fc2):
         assert not torch.equal(layer(x), x)
         last.weight.zero_()
@@ -224,7 +239,7 @@ def test_a_block_whose_last_products_are_zero_is_the_identity() -> None:
 
 
 def test_the_mlp_treats_every_patch_alone() -> None:
-    mlp, x = randomised(MLP(CONFIG)), normal(2, 9, CONFIG.width)
+    mlp, x = randomised(SiglipMLP(CONFIG)), normal(2, 9, CONFIG.width)
     order = torch.randperm(9, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(mlp(x[:, order]), mlp(x)[:, order], **EXACT)
     flat = mlp(x.reshape(-1, CONFIG.width)).view_as(x)
@@ -233,7 +248,11 @@ def test_the_mlp_treats_every_patch_alone() -> None:
 
 def test_the_mlp_bends_with_the_tanh_gelu() -> None:
     """Not with the exact one, from which it parts by up to 4.7e-4."""
-    mlp = MLP(VisionConfig(1, 1, 1, 1, patch_size=1, resolution=1)).double().requires_grad_(False)
+    mlp = (
+        SiglipMLP(VisionConfig(1, 1, 1, 1, patch_size=1, resolution=1))
+        .double()
+        .requires_grad_(False)
+    )
     for linear in (mlp.fc1, mlp.fc2):
         linear.weight.fill_(1)
         linear.bias.zero_()
@@ -247,7 +266,7 @@ def test_the_mlp_bends_with_the_tanh_gelu() -> None:
 
 
 def test_without_positions_shuffled_patches_come_out_shuffled_and_with_them_they_do_not() -> None:
-    tower, pixels = randomised(Siglip(CONFIG)), pictures(2)
+    tower, pixels = randomised(SiglipVisionModel(CONFIG)), pictures(2)
     order = torch.randperm(SIDE * SIDE, generator=torch.Generator().manual_seed(4))
     shuffled = rearranged(pixels, order)
     apart = (tower(shuffled) - tower(pixels)[:, order]).abs().amax(-1)
@@ -264,7 +283,7 @@ def rearranged(pixels: Tensor, order: Tensor) -> Tensor:
 
 
 def test_a_picture_is_seen_the_same_in_any_batch() -> None:
-    tower, pixels = randomised(Siglip(CONFIG)), pictures(5)
+    tower, pixels = randomised(SiglipVisionModel(CONFIG)), pictures(5)
     together = tower(pixels)
     for row in range(5):
         torch.testing.assert_close(tower(pixels[row : row + 1])[0], together[row], **EXACT)
@@ -273,6 +292,6 @@ def test_a_picture_is_seen_the_same_in_any_batch() -> None:
 
 def test_the_tower_keeps_nothing_but_its_weights() -> None:
     """Places are counted on the way: no buffer is missing from a file or left on a device."""
-    tower = Siglip(CONFIG)
+    tower = SiglipVisionModel(CONFIG)
     assert list(tower.buffers()) == []
     assert set(tower.state_dict()) == {name for name, _ in tower.named_parameters()}

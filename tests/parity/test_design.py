@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pgcli.checkpoints import files, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.engine.generate import generate
 from pgcli.engine.sampler import GREEDY
 from pgcli.engine.sequence import Limits
@@ -23,7 +24,7 @@ STEPS = 8
 def model(request: pytest.FixtureRequest, device: str) -> PaliGemma:
     """Each generation; the second has a window shorter than any prefix and bounds that bite."""
     folder: Path = request.getfixturevalue(request.param)
-    return weights.load(folder, files.config(folder), dtype=torch.float64, device=device)
+    return weights.load(folder, read_config(folder), dtype=torch.float64, device=device)
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_the_cache_is_only_a_shortcut(model: PaliGemma, patch_BPD: Tensor) -> No
     is_real_BS = torch.cat([image, is_real_BT, generated], dim=1)
     is_prefix_BS = torch.cat([image, is_real_BT, ~generated], dim=1)
     place_BS = is_real_BS.cumsum(1)
-    masks = make_masks(is_real_BS, is_prefix_BS, place_BS, model.config.decoder.window)
+    masks = make_masks(is_real_BS, is_prefix_BS, place_BS, model.config.decoder.sliding_window)
     hidden = model(patch_BPD, everything_BT, place_BS, masks)
     whole = model.decoder.logits(hidden[:, token_BT.shape[1] - 1 :])
     torch.testing.assert_close(torch.stack(cached, dim=1), whole, rtol=0, atol=1e-10)

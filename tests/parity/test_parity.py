@@ -16,10 +16,12 @@ from PIL import Image
 from transformers import PaliGemmaForConditionalGeneration, PaliGemmaProcessor
 from transformers.models.gemma import modeling_gemma as gemma
 
-from pgcli.checkpoints import files, weights
-from pgcli.checkpoints.files import INDEX
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.save import save
+from pgcli.checkpoints.weight_files import INDEX
 from pgcli.engine import engine as engine_module
 from pgcli.engine.generate import Running, generate
 from pgcli.engine.loader import load
@@ -31,7 +33,7 @@ from pgcli.images import ImageLimits as PictureLimits
 from pgcli.images import decode
 from pgcli.model.config import DecoderConfig
 from pgcli.model.gemma import Gemma, RMSNorm, RotaryEmbedding
-from pgcli.model.siglip import normalise
+from pgcli.model.siglip import normalize_pixels
 from pgcli.records import Item
 from pgcli.tasks import Question
 from tests.support.tiny import PATCHES, RESOLUTION, reference
@@ -72,7 +74,7 @@ def pair(folder, device="cpu", dtype=torch.float32, *, options=None, laid_out=Tr
         head = torch.randn_like(theirs.lm_head.weight) * 0.02
         theirs.lm_head.weight = torch.nn.Parameter(head, requires_grad=False)
     theirs.save_pretrained(folder, **(options or {}))
-    ours = weights.load(folder, files.config(folder), dtype=dtype, device=device)
+    ours = weights.load(folder, read_config(folder), dtype=dtype, device=device)
     if laid_out:
         optimize_for_device(ours)
     return theirs.to(device, dtype), ours
@@ -239,7 +241,7 @@ def test_every_layout_that_transformers_writes_answers_alike(
     assert index.exists() == ("max_shard_size" in options)
     if not with_index:
         index.unlink(missing_ok=True)
-    ours = weights.load(tmp_path, files.config(tmp_path), dtype=torch.float32)
+    ours = weights.load(tmp_path, read_config(tmp_path), dtype=torch.float32)
     their_tokens, their_logits = their_answers(
         theirs, their_inputs(PROMPTS, pixels(len(PROMPTS)), "cpu"), steps=3
     )
@@ -282,7 +284,7 @@ def test_any_resolution_is_as_in_transformers(tmp_path, generation, resolution):
 def test_any_stored_dtype_is_read_as_transformers_reads_it(tmp_path, generation, stored):
     reference(VOCABULARY, generation=generation).to(stored).save_pretrained(tmp_path)
     theirs = PaliGemmaForConditionalGeneration.from_pretrained(tmp_path, dtype=torch.float32).eval()
-    ours = weights.load(tmp_path, files.config(tmp_path), dtype=torch.float32)
+    ours = weights.load(tmp_path, read_config(tmp_path), dtype=torch.float32)
     inputs = their_inputs(PROMPTS, pixels(len(PROMPTS)), "cpu")
     their_tokens, their_logits = their_answers(theirs, inputs, steps=4)
     tokens = our_answers(ours, pixels(len(PROMPTS)), PROMPTS, steps=4)
@@ -414,7 +416,7 @@ def test_from_files_to_text_all_is_as_in_transformers(
     ]
     ids = [generated[f"{row.index} {row.prompt}"] for row in rows]
     assert [row.tokens for row in rows] == list(map(len, ids))
-    image = engine.model.config.image_token
+    image = engine.model.config.image_token_id
     assert_same_but_for_ties(ids, tokens, logits, image)
     for row, mine, theirs, text in zip(rows, ids, tokens, texts, strict=True):
         if mine == theirs[: len(mine)]:
@@ -438,11 +440,11 @@ def test_pictures_become_the_same_numbers(tiny, pictures, tmp_path, settings):
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
     processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
     engine = load(Checkpoint("model", folder), device="cpu", dtype="float32", batch_size=1)
-    said = files.preprocessing(folder, RESOLUTION)
+    said = read_preprocessing(folder, RESOLUTION)
     mean, std = torch.tensor(said.mean), torch.tensor(said.std)
     for path in pictures:
         theirs = processor(Image.open(path).convert("RGB"), return_tensors="pt")["pixel_values"]
         item = Item(0, path.name, path.name, path=str(path))
         square = torch.from_numpy(decode(item, engine.spec, PictureLimits()).pixels)
-        ours = normalise(square[None], mean, std, torch.float32)
+        ours = normalize_pixels(square[None], mean, std, torch.float32)
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)

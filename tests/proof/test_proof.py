@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from pgcli.checkpoints import files, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.cli.app import main
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError, NoUsableDevice, UsageError
@@ -285,11 +287,11 @@ def test_no_code_of_a_checkpoint_is_run(tiny, tmp_path, monkeypatch):
 
 def test_where_transformers_has_one_way_only_the_noise_is_that_of_one_more_rounding(tiny2):
     """Gemma 2 has no sdpa there; were vision's two ways equal too, no noise would be known."""
-    config, vocabulary = files.config(tiny2), Tokenizer.from_folder(tiny2)
+    config, vocabulary = read_config(tiny2), Tokenizer.from_folder(tiny2)
     side = config.vision.resolution
     items = patterns()
     pictures = [decode(item, ImageSpec(side), ImageLimits()) for item in items]
-    given = make(pictures, vocabulary, config, files.preprocessing(tiny2, side))
+    given = make(pictures, vocabulary, config, read_preprocessing(tiny2, side))
     model = theirs.load(tiny2, torch.bfloat16, torch.device("cpu"))
     first, other = theirs.outputs(model, given), theirs.another_way(model, given)
     again = theirs.outputs(model, given)  # nothing is left behind in the model

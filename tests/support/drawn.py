@@ -9,17 +9,17 @@ from torch import Tensor
 
 from examples.demo_model.render import render
 from examples.demo_model.scenes import Scene
-from pgcli.checkpoints import files
 from pgcli.checkpoints.find import BUILTIN
+from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.siglip import normalise
+from pgcli.model.siglip import normalize_pixels
 
 
 def seen(demo: PaliGemma, scene: Scene) -> Tensor:
     """One drawing's patches (1, P, D)."""
     side = demo.config.vision.resolution
-    preprocessing = files.preprocessing(BUILTIN, side)
+    preprocessing = read_preprocessing(BUILTIN, side)
     square = render(scene).resize((side, side), Image.Resampling(preprocessing.resample))
     mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
     pixels_BRRC = torch.from_numpy(numpy.array(square))[None]
-    return demo.encode(normalise(pixels_BRRC, mean, std, torch.float32))
+    return demo.encode(normalize_pixels(pixels_BRRC, mean, std, torch.float32))

@@ -29,10 +29,12 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from pgcli.checkpoints import adapter_config, files, stored
+from pgcli.checkpoints import adapter_config, safetensors_files
 from pgcli.checkpoints.adapter_file import open_tensors
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.checkpoints.tokenizer import open_tokenizer
+from pgcli.checkpoints.weight_files import weight_files
 from pgcli.errors import PgcliError
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.parsing import segments
@@ -87,10 +89,10 @@ def checkpoints(data: bytes) -> None:
         (here / (FILES + ADAPTER)[which]).write_bytes(data[1:])
         match which:
             case 0:
-                assert files.config(here).most_new_tokens < 2**25
+                assert read_config(here).max_answer_tokens < 2**25
             case 1 | 2:
-                for file in stored.weight_files(here):
-                    for one in stored.headers(file):
+                for file in weight_files(here):
+                    for one in safetensors_files.read_headers(file):
                         assert 0 <= one.offset <= one.offset + one.nbytes <= len(data)
             case 3:
                 open_tokenizer(here)

@@ -33,7 +33,7 @@ EXAMPLES = [
 def model() -> PaliGemma:
     vision = VisionConfig(32, 2, 64, 2, PATCH, RESOLUTION)
     decoder = DecoderConfig(32, 2, 64, 2, 1, 16, 256)
-    return randomised(PaliGemma(PaliGemmaConfig(vision, decoder, image_token=255)))
+    return randomised(PaliGemma(PaliGemmaConfig(vision, decoder, image_token_id=255)))
 
 
 def image_features(model: PaliGemma) -> Tensor:

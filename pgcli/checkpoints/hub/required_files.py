@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from pgcli.checkpoints import conversion
-from pgcli.checkpoints.files import INDEX, SHARD_NAME, SINGLE, weight_map
+from pgcli.checkpoints.weight_files import INDEX, SHARD_NAME, SINGLE, weight_map
 from pgcli.errors import InvalidCheckpoint
 
 Kind = Literal["model", "adapter"]

@@ -10,12 +10,12 @@ from pathlib import Path
 from huggingface_hub import constants, get_token, hf_hub_download
 from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
 
-from pgcli.checkpoints.files import INDEX
 from pgcli.checkpoints.hub import errors, verify
 from pgcli.checkpoints.hub.progress import DownloadPlan, DownloadProgress, NoProgress
 from pgcli.checkpoints.hub.repository import HubFile, Repository
 from pgcli.checkpoints.hub.required_files import Kind, complete_files, required_files
 from pgcli.checkpoints.hub.transfer import DownloadCounter, download
+from pgcli.checkpoints.weight_files import INDEX
 from pgcli.errors import ModelUnavailable
 
 #: No branch or tag has such a name, and the cache keeps the commit of each in a file of that name.

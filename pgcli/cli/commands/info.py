@@ -75,10 +75,10 @@ def architecture(values: Mapping[str, Any]) -> Facts:
         ("vision", sizes.format_map(vision)),
         ("decoder", (sizes + kv).format_map(decoder)),
     ]
-    if decoder["window"] is not None and any(decoder["window_layers"]):
-        count = sum(decoder["window_layers"])
-        rows.append(("sliding window", f"{decoder['window']} tokens in {count} layers"))
-    softcaps = [decoder["attention_cap"], decoder["final_cap"]]
+    if decoder["sliding_window"] is not None and any(decoder["sliding_layers"]):
+        count = sum(decoder["sliding_layers"])
+        rows.append(("sliding window", f"{decoder['sliding_window']} tokens in {count} layers"))
+    softcaps = [decoder["attn_softcap"], decoder["final_softcap"]]
     if any(softcaps):
         rows.append(("soft caps", "attention {}, logits {}".format(*softcaps)))
     return rows

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.filesize import decimal
 
-from pgcli.checkpoints.find import DEMO, here
+from pgcli.checkpoints.find import DEMO, find_local
 from pgcli.cli.job import run as ask
 from pgcli.cli.job.output import layout_of
 from pgcli.cli.job.plan import Plan
@@ -35,7 +35,7 @@ def facts(plan: Plan, screen: Screen) -> Facts:
     rows = plan.rows
     if screen.quiet or rows is None or (plan.pictures or 0) <= PICTURES:
         return []
-    checkpoint = here(plan.options.model.model or DEMO, plan.options.model.revision)
+    checkpoint = find_local(plan.options.model.model or DEMO, plan.options.model.revision)
     if checkpoint is None:
         return [("time", "unknown before the model is on this machine")]
     began = perf_counter()

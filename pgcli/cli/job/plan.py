@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from pgcli.checkpoints import files
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import DEMO, FETCH_DECODER, folder_of
 from pgcli.cli.options import ModelOptions, Options
 from pgcli.errors import ModelUnavailable, UsageError
@@ -145,7 +145,7 @@ def check_model(question: Question, chosen: ModelOptions, mask_decoder: str | No
     """Raise for a model, an adapter or a decoder that cannot serve; the Hub is not asked."""
     folder = folder_of(chosen.model or DEMO)
     if folder is not None:
-        check_max_new_tokens(question, files.config(folder).most_new_tokens)
+        check_max_new_tokens(question, read_config(folder).max_answer_tokens)
     if chosen.adapter is not None:
         folder_of(chosen.adapter, "adapter")
     if mask_decoder is not None and "://" in mask_decoder:

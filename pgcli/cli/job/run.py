@@ -11,7 +11,7 @@ from signal import SIGPIPE
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from pgcli.checkpoints import files
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import DEMO, FETCH_DECODER, Checkpoint, find
 from pgcli.cli.find_model import check_revision, warn_unused_gpu
 from pgcli.cli.job import plan as plans
@@ -126,7 +126,7 @@ def load_model(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None)
     adapter = None
     if chosen.adapter is not None:
         adapter = find(chosen.adapter, kind="adapter", progress=Downloads(screen))
-    check_max_new_tokens(plan.question, files.config(checkpoint.folder).most_new_tokens)
+    check_max_new_tokens(plan.question, read_config(checkpoint.folder).max_answer_tokens)
     with screen.status(f"loading {checkpoint.name}"):
         from pgcli.engine.loader import load  # torch, which takes a second
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pgcli import __version__
 from pgcli.checkpoints.find import BUILTIN, DEMO, digest, folder_of
-from pgcli.checkpoints.identity import identity
+from pgcli.checkpoints.identity import folder_digest
 from pgcli.cli.job.plan import Plan
 from pgcli.printable import encodable
 from pgcli.remote.addresses import without_credentials
@@ -60,7 +60,7 @@ def settings_of_model(plan: Plan, engine: Engine) -> dict[str, object]:
     The Hub's models and the built-in one have a revision in their names.
     """
     folder = folder_of(plan.options.model.model or DEMO)
-    checkpoint = None if folder is None or folder == BUILTIN else identity(folder)
+    checkpoint = None if folder is None or folder == BUILTIN else folder_digest(folder)
     return {"model": engine.label, "checkpoint": checkpoint, "dtype": engine.dtype}
 
 

@@ -16,20 +16,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pgcli.model.gemma import MLP as GatedMLP
-from pgcli.model.gemma import Layer as DecoderLayer
+from pgcli.model.gemma import GemmaDecoderLayer as DecoderLayer
+from pgcli.model.gemma import GemmaMLP as GatedMLP
 from pgcli.model.gemma import QKVProjection
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.siglip import MLP
-from pgcli.model.siglip import Layer as VisionLayer
+from pgcli.model.siglip import SiglipEncoderLayer as VisionLayer
+from pgcli.model.siglip import SiglipMLP
 
-USUAL_ROWS = 256  # for which weights are laid out; other numbers of rows may be any
+PACK_ROWS = 256  # for which weights are laid out; other numbers of rows may be any
 #: Of an MLP's inner values at once: a bound on memory alone. Blocks that stay in a core's cache are
 #: no faster, and each of them reads all weights again, which a busy machine feels first.
 BLOCK_BYTES = 128 * 2**20
 
 
-class Product(Protocol):
+class LinearKernel(Protocol):
     """A product with fixed weights, (M, D) to (M, N), and what can be done in the same pass."""
 
     def __call__(self, x_MD: Tensor) -> Tensor: ...
@@ -37,22 +37,22 @@ class Product(Protocol):
     def gelu(self, x_MD: Tensor) -> Tensor:
         """Followed by GELU, in its tanh approximation."""
 
-    def times(self, x_MD: Tensor, other_MN: Tensor) -> Tensor:
+    def mul(self, x_MD: Tensor, other_MN: Tensor) -> Tensor:
         """Times `other`, each value by its own."""
 
 
 #: Makes a product of a weight (N, D) and a bias (N,), or none.
-Make = Callable[[Tensor, Tensor | None], Product]
+KernelFactory = Callable[[Tensor, Tensor | None], LinearKernel]
 
 
-class LaidOut:
+class PackedLinear:
     """A product whose weights are in oneDNN's order for this processor; the rounding is finer.
 
     What is fused reads the sums before they are rounded to the weights' dtype.
     """
 
     def __init__(self, weight_ND: Tensor, bias_N: Tensor | None = None):
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight_ND.contiguous(), USUAL_ROWS)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight_ND.contiguous(), PACK_ROWS)
         self._bias = bias_N
 
     def __call__(self, x_MD: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class LaidOut:
     def gelu(self, x_MD: Tensor) -> Tensor:
         return self._pass(x_MD, "gelu", "tanh")
 
-    def times(self, x_MD: Tensor, other_MN: Tensor) -> Tensor:
+    def mul(self, x_MD: Tensor, other_MN: Tensor) -> Tensor:
         out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
             x_MD, other_MN, self._weight, self._bias, "mul"
         )
@@ -75,7 +75,7 @@ class LaidOut:
 
 
 @cache
-def can_lay_out(dtype: torch.dtype) -> bool:
+def can_pack(dtype: torch.dtype) -> bool:
     """Whether this PyTorch lays weights out for this processor, and rightly: a trial tells.
 
     The operations are PyTorch's own compiler's, and not promised to anybody else.
@@ -86,8 +86,8 @@ def can_lay_out(dtype: torch.dtype) -> bool:
     x, weight = (torch.randn(32, 32, generator=draws).to(dtype) for _ in range(2))
     product = F.linear(x, weight)
     try:
-        made = LaidOut(weight)
-        found = [made(x), made.gelu(x), made.times(x, product)]
+        made = PackedLinear(weight)
+        found = [made(x), made.gelu(x), made.mul(x, product)]
     except (RuntimeError, AttributeError, NotImplementedError):
         return False
     wanted = [product, F.gelu(product, approximate="tanh"), product * product]
@@ -97,10 +97,10 @@ def can_lay_out(dtype: torch.dtype) -> bool:
     )
 
 
-class Ready(nn.Module):
+class PackedModule(nn.Module):
     """A product where a linear layer was."""
 
-    def __init__(self, linear: nn.Linear, make: Make):
+    def __init__(self, linear: nn.Linear, make: KernelFactory):
         super().__init__()
         self._product = make(linear.weight, linear.bias)
 
@@ -108,23 +108,23 @@ class Ready(nn.Module):
         return self._product(x)
 
 
-class ReadyMLP(nn.Module):
+class PackedMLP(nn.Module):
     """The eye's MLP, in blocks of rows."""
 
-    def __init__(self, mlp: MLP, make: Make):
+    def __init__(self, mlp: SiglipMLP, make: KernelFactory):
         super().__init__()
         self._width = mlp.fc1.out_features
         self._up = make(mlp.fc1.weight, mlp.fc1.bias)
         self._down = make(mlp.fc2.weight, mlp.fc2.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return in_blocks(lambda rows_MD: self._down(self._up.gelu(rows_MD)), x, self._width)
+        return run_in_blocks(lambda rows_MD: self._down(self._up.gelu(rows_MD)), x, self._width)
 
 
-class ReadyGatedMLP(nn.Module):
+class PackedGatedMLP(nn.Module):
     """The decoder's MLP, in blocks of rows."""
 
-    def __init__(self, mlp: GatedMLP, make: Make):
+    def __init__(self, mlp: GatedMLP, make: KernelFactory):
         super().__init__()
         self._width = mlp.down_proj.in_features
         gate, up = mlp.gate_up_proj.weight.chunk(2)
@@ -132,60 +132,62 @@ class ReadyGatedMLP(nn.Module):
         self._down = make(mlp.down_proj.weight, None)
 
     def forward(self, x: Tensor) -> Tensor:
-        return in_blocks(self._block, x, self._width)
+        return run_in_blocks(self._block, x, self._width)
 
     def _block(self, x_MD: Tensor) -> Tensor:
-        return self._down(self._up.times(x_MD, self._gate.gelu(x_MD)))
+        return self._down(self._up.mul(x_MD, self._gate.gelu(x_MD)))
 
 
-class ReadyHeads(nn.Module):
+class PackedQKVProjection(nn.Module):
     """Queries, keys and values; in two products where the last layer wants few queries."""
 
-    def __init__(self, heads: QKVProjection, make: Make, *, parted: bool):
+    def __init__(self, heads: QKVProjection, make: KernelFactory, *, parted: bool):
         super().__init__()
-        parts = torch.split_with_sizes(heads.weight, heads.parts) if parted else [heads.weight]
+        parts = (
+            torch.split_with_sizes(heads.weight, heads.split_sizes) if parted else [heads.weight]
+        )
         self._products = [make(part, None) for part in parts]
 
     def forward(self, x: Tensor) -> Tensor:
         found = [product(x) for product in self._products]
         return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
 
-    def trimmed(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def last_query(self, x: Tensor) -> tuple[Tensor, Tensor]:
         queries, others = self._products
         return queries(x[:, -1:]), others(x)
 
 
-def in_blocks(act: Callable[[Tensor], Tensor], x: Tensor, width: int) -> Tensor:
+def run_in_blocks(act: Callable[[Tensor], Tensor], x: Tensor, width: int) -> Tensor:
     """What `act` makes of the rows of (..., D) by way of `width` inner values each.
 
     It is given a block of rows at a time, all of nearly a size: (M, D), or (M, 1, D) of a step.
     """
-    x_MD = x if is_step(x) else x.flatten(0, -2)
+    x_MD = x if is_decode(x) else x.flatten(0, -2)
     blocks = -(-len(x_MD) * width * x.itemsize // BLOCK_BYTES)
     if blocks <= 1:
         return act(x_MD).view(*x.shape[:-1], -1)
     return torch.cat([act(block) for block in x_MD.tensor_split(blocks)]).view(*x.shape[:-1], -1)
 
 
-def is_step(x: Tensor) -> bool:
+def is_decode(x: Tensor) -> bool:
     """Whether these are rows of one slot each (B, 1, D), as a step has them."""
     return x.dim() == 3 and x.shape[1] == 1
 
 
-def lay_out(model: PaliGemma, make: Make, make_decoder: Make) -> None:
+def pack_weights(model: PaliGemma, make: KernelFactory, make_decoder: KernelFactory) -> None:
     """Give the layers of both towers products made of their weights, which are let go one by one.
 
     The decoder's two ends are one matrix, from which rows are read: they stay as they are.
     """
     for layer in cast(Iterable[VisionLayer], model.vision.layers):
         attention = layer.self_attn
-        attention.add_module("qkv_proj", Ready(attention.qkv_proj, make))
-        attention.add_module("out_proj", Ready(attention.out_proj, make))
-        layer.add_module("mlp", ReadyMLP(layer.mlp, make))
+        attention.add_module("qkv_proj", PackedModule(attention.qkv_proj, make))
+        attention.add_module("out_proj", PackedModule(attention.out_proj, make))
+        layer.add_module("mlp", PackedMLP(layer.mlp, make))
     last = model.config.decoder.depth - 1
     for number, block in enumerate(cast(Iterable[DecoderLayer], model.decoder.layers)):
         reading = block.self_attn
-        heads = ReadyHeads(reading.qkv_proj, make_decoder, parted=number == last)
+        heads = PackedQKVProjection(reading.qkv_proj, make_decoder, parted=number == last)
         reading.add_module("qkv_proj", heads)
-        reading.add_module("o_proj", Ready(reading.o_proj, make_decoder))
-        block.add_module("mlp", ReadyGatedMLP(block.mlp, make_decoder))
+        reading.add_module("o_proj", PackedModule(reading.o_proj, make_decoder))
+        block.add_module("mlp", PackedGatedMLP(block.mlp, make_decoder))

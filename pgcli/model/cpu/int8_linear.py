@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pgcli.model.cpu.packed_linear import USUAL_ROWS, LaidOut, is_step
+from pgcli.model.cpu.packed_linear import PACK_ROWS, PackedLinear, is_decode
 
 LEVELS = 127
 #: A token's scale is rounded to its dtype: with one level less than there are, none is passed.
@@ -20,7 +20,7 @@ CHANNELS_AT_ONCE = 8192  # in float32 on the way: a head of 257k would take two 
 LEAST_SCALE = 1e-12  # of a token or a channel of zeros
 
 
-class Int8:
+class Int8Linear:
     """A product whose weights are eight bits wide, rounded to 127 levels either side of zero.
 
     Each output channel has its own scale, and so has every token, found when it comes.
@@ -35,26 +35,26 @@ class Int8:
             scale_N1 = weight.abs().amax(1, keepdim=True).div_(LEVELS).clamp_(min=LEAST_SCALE)
             level_ND[block] = (weight / scale_N1).round_().to(torch.int8)
             self._scale_N[block] = scale_N1[:, 0]
-        shape = [USUAL_ROWS, weight_ND.shape[1]]
+        shape = [PACK_ROWS, weight_ND.shape[1]]
         self._weight = torch.ops.onednn.qlinear_prepack(level_ND, shape)
         self._zero_N = torch.zeros(len(weight_ND), dtype=torch.long)
         self._one, self._zero = torch.ones(1), torch.zeros(1, dtype=torch.long)
         self._bias = bias_N
 
     def __call__(self, x_MD: Tensor) -> Tensor:
-        level_MD, scale_M1 = levels(x_MD)
+        level_MD, scale_M1 = quantize_per_token(x_MD)
         out = self._sums(level_MD, x_MD.dtype).mul_(scale_M1)
         return out if self._bias is None else out.add_(self._bias)
 
     def gelu(self, x_MD: Tensor) -> Tensor:
         return F.gelu(self(x_MD), approximate="tanh")
 
-    def times(self, x_MD: Tensor, other_MN: Tensor) -> Tensor:
+    def mul(self, x_MD: Tensor, other_MN: Tensor) -> Tensor:
         return self(x_MD).mul_(other_MN)
 
-    def exactly(self, x_MD: Tensor) -> Tensor:
+    def forward_fp32(self, x_MD: Tensor) -> Tensor:
         """The product in float32, as sums of 32 bits allow."""
-        level_MD, scale_M1 = levels(x_MD.float())
+        level_MD, scale_M1 = quantize_per_token(x_MD.float())
         return self._sums(level_MD, torch.float32).mul_(scale_M1)
 
     def _sums(self, level_MD: Tensor, dtype: torch.dtype) -> Tensor:
@@ -77,7 +77,7 @@ class Int8:
         return out
 
 
-class Int8Steps(Int8):
+class Int8DecodeLinear(Int8Linear):
     """Eight bits where every row has one slot; where prompts are read, the weights laid out.
 
     A step takes as long as its weights take to be read, and half of them are read in half the time.
@@ -87,19 +87,19 @@ class Int8Steps(Int8):
 
     def __init__(self, weight_ND: Tensor, bias_N: Tensor | None = None):
         super().__init__(weight_ND, bias_N)
-        self._many = LaidOut(weight_ND, bias_N)
+        self._many = PackedLinear(weight_ND, bias_N)
 
     def __call__(self, x_MD: Tensor) -> Tensor:
-        return super().__call__(x_MD) if is_step(x_MD) else self._many(x_MD)
+        return super().__call__(x_MD) if is_decode(x_MD) else self._many(x_MD)
 
     def gelu(self, x_MD: Tensor) -> Tensor:
-        return super().gelu(x_MD) if is_step(x_MD) else self._many.gelu(x_MD)
+        return super().gelu(x_MD) if is_decode(x_MD) else self._many.gelu(x_MD)
 
-    def times(self, x_MD: Tensor, other_MN: Tensor) -> Tensor:
-        return super().times(x_MD, other_MN) if is_step(x_MD) else self._many.times(x_MD, other_MN)
+    def mul(self, x_MD: Tensor, other_MN: Tensor) -> Tensor:
+        return super().mul(x_MD, other_MN) if is_decode(x_MD) else self._many.mul(x_MD, other_MN)
 
 
-def levels(x_MD: Tensor) -> tuple[Tensor, Tensor]:
+def quantize_per_token(x_MD: Tensor) -> tuple[Tensor, Tensor]:
     """Every token in 127 levels either side of zero, and its scale (M, 1) in its own dtype."""
     largest_M1 = x_MD.abs().amax(-1, keepdim=True).float()
     scale_M1 = largest_M1.div_(SAFE_LEVELS).clamp_(min=LEAST_SCALE).to(x_MD.dtype)
@@ -112,7 +112,7 @@ def can_quantize(dtype: torch.dtype) -> bool:
     draws = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(64, 64, generator=draws).to(dtype) for _ in range(2))
     try:
-        found = Int8(weight)(x).float()
+        found = Int8Linear(weight)(x).float()
     except (RuntimeError, AttributeError, NotImplementedError):
         return False
     wanted = F.linear(x.float(), weight.float())

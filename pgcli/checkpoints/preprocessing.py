@@ -1,22 +1,15 @@
-"""The small JSON files of a checkpoint: sizes, how pictures are prepared, which file has what."""
+"""Reads how a checkpoint wants its images prepared."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
+from pgcli.checkpoints.json_file import read_json
 from pgcli.errors import InvalidCheckpoint
-from pgcli.model.config import PaliGemmaConfig, read_config
-
-MAX_JSON_BYTES = 8 * 2**20  # the largest that are published have one; it takes thirty times that
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
-SHARD_NAME = re.compile(r"[A-Za-z0-9._-]+\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,48 +21,7 @@ class Preprocessing:
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file of a checkpoint; InvalidCheckpoint names the file otherwise."""
-    if not file.is_file():
-        raise InvalidCheckpoint(
-            f"{file.parent} has no {file.name}",
-            hint="a checkpoint is a folder in the Hugging Face layout",
-        )
-    try:
-        if file.stat().st_size > MAX_JSON_BYTES:
-            raise InvalidCheckpoint(f"{file.name} is larger than {MAX_JSON_BYTES} bytes")
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidCheckpoint(f"{file} cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise InvalidCheckpoint(f"{file} holds no JSON object")
-    return values
-
-
-def config(folder: Path) -> PaliGemmaConfig:
-    """The model's sizes; InvalidCheckpoint where `config.json` names one that is not supported."""
-    try:
-        return read_config(read_json(folder / "config.json"))
-    except ValueError as error:
-        raise InvalidCheckpoint(
-            f"{folder / 'config.json'}: {error}",
-            hint="PaliGemma and PaliGemma 2 are read: name such a model, for example "
-            "google/paligemma-3b-mix-224",
-        ) from error
-
-
-def weight_map(index: Path) -> dict[str, str]:
-    """Tensor name -> file name, as the index of the weights says; all files lie in its folder."""
-    names = read_json(index).get("weight_map")
-    if not isinstance(names, dict) or not names:
-        raise InvalidCheckpoint(f"{index} has no weight_map")
-    for tensor, file in names.items():
-        if not isinstance(file, str) or not SHARD_NAME.fullmatch(file):
-            raise InvalidCheckpoint(f"{INDEX} sends {tensor} to {file!r}, not a file of the folder")
-    return names
-
-
-def preprocessing(folder: Path, resolution: int) -> Preprocessing:
+def read_preprocessing(folder: Path, resolution: int) -> Preprocessing:
     """How the checkpoint wants its pictures; PaliGemma's own way where it does not say.
 
     What transformers 5 writes into `processor_config.json` is newer than, and wins over, a

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from reprlib import repr as brief
 from typing import Any
 
-# Keys that no answer depends on: bookkeeping, training, and code paths that are ours to choose.
+# Keys that do not change an answer: bookkeeping, training, and implementation choices.
 HARMLESS = frozenset(
     """
     _attn_implementation _attn_implementation_autoset _attn_implementation_internal _name_or_path
@@ -20,7 +20,7 @@ HARMLESS = frozenset(
 )
 
 
-class Keys:
+class ConfigReader:
     """One level of the configuration: each key is read once, and what is left must be harmless."""
 
     def __init__(self, level: str, values: Any):

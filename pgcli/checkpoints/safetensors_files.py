@@ -14,8 +14,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from pgcli.checkpoints.conversion import PICKLES, command
-from pgcli.checkpoints.files import INDEX, SINGLE, weight_map
 from pgcli.errors import InvalidCheckpoint
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -26,7 +24,7 @@ PIECE_BYTES = 16 * 2**20  # so much is held on the way to another dtype or devic
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class TensorInfo:
     """A tensor in a file: as its header describes it, nothing of it read yet."""
 
     name: str
@@ -37,41 +35,10 @@ class Stored:
     nbytes: int
 
 
-def total_bytes(folder: Path) -> int:
-    """The size of a checkpoint's weight files."""
-    return sum(file.stat().st_size for file in weight_files(folder))
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights: those the index names, the usual one, or else every one."""
-    if (folder / INDEX).exists():
-        files = [folder / name for name in sorted(set(weight_map(folder / INDEX).values()))]
-    elif (folder / SINGLE).exists():  # beside it there may be an adapter, or weights of another
-        files = [folder / SINGLE]
-    else:
-        files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise _no_weights(folder)
-    for file in files:
-        if not file.is_file():
-            raise InvalidCheckpoint(f"{file} is missing", hint="download the model again")
-    return files
-
-
-def _no_weights(folder: Path) -> InvalidCheckpoint:
-    said = f"{folder} has no safetensors file"
-    for name in sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES):
-        return InvalidCheckpoint(
-            f"{said}; {name} is a pickle, which can run code",
-            hint=f"convert it: {command(str(folder))}",
-        )
-    return InvalidCheckpoint(said, hint="download the model again, or name another folder")
-
-
-def headers(file: Path) -> Iterator[Stored]:
+def read_headers(file: Path) -> Iterator[TensorInfo]:
     """The tensors that a file says it holds, once safetensors has found its header sound."""
     try:
-        insist_on_small_header(file)
+        check_header_size(file)
         with safe_open(file, framework="pt", device="cpu"):
             pass
         with file.open("rb") as opened:
@@ -86,12 +53,12 @@ def headers(file: Path) -> Iterator[Stored]:
         if len(name) > MAX_NAME_LENGTH or len(about["shape"]) > MAX_DIMENSIONS:
             raise InvalidCheckpoint(f"{file.name} has a tensor of no such model: {brief(name)}")
         start, end = about["data_offsets"]
-        yield Stored(
+        yield TensorInfo(
             name, file, tuple(about["shape"]), about["dtype"], 8 + length + start, end - start
         )
 
 
-def insist_on_small_header(file: Path) -> None:
+def check_header_size(file: Path) -> None:
     """Raise InvalidCheckpoint for a header of millions of tensors, before any of it is parsed."""
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
@@ -99,7 +66,7 @@ def insist_on_small_header(file: Path) -> None:
         raise InvalidCheckpoint(f"{file.name} has a header of {length:,} bytes")
 
 
-def read_into(place: Tensor, tensor: Stored) -> None:
+def read_into(place: Tensor, tensor: TensorInfo) -> None:
     """Fill a contiguous `place` of the tensor's shape, of any dtype on any device.
 
     The file is read, not mapped: pages of a mapped file would count as this process's memory, and
@@ -119,7 +86,7 @@ def read_into(place: Tensor, tensor: Stored) -> None:
             piece.copy_(part)
 
 
-def are_equal(first: Stored, second: Stored) -> bool:
+def tensors_equal(first: TensorInfo, second: TensorInfo) -> bool:
     """Whether two tensors are the same to the bit, no more than a piece of each held at once."""
     if (first.dtype, first.shape) != (second.dtype, second.shape):
         return False
@@ -131,7 +98,7 @@ def are_equal(first: Stored, second: Stored) -> bool:
     return True
 
 
-def _opened(tensor: Stored) -> FileIO:
+def _opened(tensor: TensorInfo) -> FileIO:
     try:
         file = FileIO(tensor.file, "r")
         file.seek(tensor.offset)
@@ -140,7 +107,7 @@ def _opened(tensor: Stored) -> FileIO:
     return file
 
 
-def _fill(flat: Tensor, file: FileIO, tensor: Stored) -> None:
+def _fill(flat: Tensor, file: FileIO, tensor: TensorInfo) -> None:
     """Read as many bytes as the memory takes."""
     left = memoryview(flat.view(torch.uint8).numpy().data)
     try:
