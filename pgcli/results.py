@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from pgcli.records import COLUMNS, EXTRA_COLUMNS, Answer
-from pgcli.rows import RowSchema, completed
+from pgcli.rows import RowSchema, fill_columns
 
 if TYPE_CHECKING:
     import pandas
@@ -24,9 +24,9 @@ def read(path: str | os.PathLike[str]) -> Results:
 
     Raises UsageError for what holds anything else.
     """
-    from pgcli.sinks.reader import results
+    from pgcli.sinks.reader import read_results
 
-    return Results(answer_of(row) for row in results(Path(path)))
+    return Results(answer_of(row) for row in read_results(Path(path)))
 
 
 def answer_of(row: Row) -> Answer:
@@ -41,7 +41,7 @@ def answer_of(row: Row) -> Answer:
     extras = tuple(name for name in EXTRA_COLUMNS if name in row)
     keep = tuple(name for name in row if name not in (*COLUMNS, *EXTRA_COLUMNS))
     try:
-        return RowSchema(extras=extras, keep=keep).answer(completed(row))
+        return RowSchema(extras=extras, keep=keep).answer(fill_columns(row))
     except ValueError as problem:
         raise UsageError(
             f"the row of {row.get('id')!r} is no answer: {problem}",
@@ -65,10 +65,10 @@ class Results(Sequence[Answer]):
 
     def to_arrow(self) -> pyarrow.Table:
         """A table of pyarrow's, of the types that Parquet files have."""
-        from pgcli.sinks.schema import table
+        from pgcli.sinks.schema import make_table
 
         layout = self._layout()
-        return table([layout.row(answer) for answer in self], layout)
+        return make_table([layout.row(answer) for answer in self], layout)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A frame of pandas'. Raises ImportError, naming the remedy, where pandas is not there."""

@@ -52,7 +52,7 @@ class RowSchema:
         if row.get("choices") is not None:
             row["choices"] = [choice_to_dict(choice) for choice in row["choices"]]
         for name in TIMING_COLUMNS:
-            row[name] = rounded(row[name]) if self.timing else None
+            row[name] = round3(row[name]) if self.timing else None
         for name in self.keep:
             row[name] = answer.kept.get(name)
         return {name: json_safe(value) for name, value in row.items()}
@@ -66,7 +66,7 @@ class RowSchema:
             known = {name: row[name] for name in self.columns}
             known["boxes"] = tuple(Box(**box) for box in row["boxes"])
             if known.get("masks") is not None:
-                known["masks"] = tuple(map(decoded, row["masks"]))
+                known["masks"] = tuple(map(mask_from_dict, row["masks"]))
             if known.get("choices") is not None:
                 known["choices"] = tuple(Choice(**choice) for choice in row["choices"])
             return Answer(**known, kept={name: row[name] for name in self.keep})
@@ -74,7 +74,7 @@ class RowSchema:
             raise ValueError(f"not a row of this run: {problem}") from problem
 
 
-def completed(row: Mapping[str, Any]) -> dict[str, Any]:
+def fill_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with null in the columns of the contract that another tool left out."""
     return {**dict.fromkeys(COLUMNS), **row}
 
@@ -93,7 +93,7 @@ def mask_to_dict(mask: Mask) -> dict[str, Any]:
     return {"codes": list(mask.codes), "rle": rle}
 
 
-def decoded(mask: Mapping[str, Any] | None) -> Mask | None:
+def mask_from_dict(mask: Mapping[str, Any] | None) -> Mask | None:
     """The mask of a contract's struct."""
     if mask is None:
         return None
@@ -115,7 +115,7 @@ def round6(number: float | None) -> float | None:
     return None if number is None else float(f"{number:.6g}")
 
 
-def rounded(milliseconds: float | None) -> float | None:
+def round3(milliseconds: float | None) -> float | None:
     """To the microsecond; `batch`, a count among the times, stays as it is."""
     return round(milliseconds, 3) if isinstance(milliseconds, float) else milliseconds
 

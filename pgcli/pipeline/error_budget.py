@@ -1,4 +1,4 @@
-"""How many error rows a run bears before it stops."""
+"""The number of error rows after which a run stops."""
 
 from __future__ import annotations
 
@@ -8,60 +8,64 @@ from pgcli.errors import TooManyErrors
 from pgcli.pipeline.tally import Tally
 from pgcli.records import Answer
 
-#: So many error rows one after the other are a broken disk or model, not broken pictures.
-IN_A_ROW = 50
-#: A share of errors counts from so many rows on, or at the end.
-ROWS_BEFORE_SHARE = 1000
+#: As many consecutive error rows suggest a broken disk or model rather than broken images.
+MAX_CONSECUTIVE_ERRORS = 50
+#: The share of errors is checked from this number of rows on, and at the end.
+MIN_ROWS_FOR_SHARE = 1000
 
 
 @dataclass
 class ErrorBudget:
-    """The bounds of one run. `most` error rows and no more, or a `share` of all rows.
+    """At most `max_errors` error rows, or a `max_share` of all rows.
 
-    Where neither is given IN_A_ROW after one another end the run. With `none` the first one does.
+    Without either, MAX_CONSECUTIVE_ERRORS consecutive ones end the run; with `stop_on_error` the
+    first one does.
     """
 
-    most: int | None = None
-    share: float | None = None
-    none: bool = False
-    in_a_row: int = 0
+    max_errors: int | None = None
+    max_share: float | None = None
+    stop_on_error: bool = False
+    consecutive: int = 0
 
     def check(self, row: Answer, tally: Tally) -> None:
-        """Raise TooManyErrors if this row, which is saved, was one error too many."""
-        if tally.rows >= ROWS_BEFORE_SHARE:
+        """Raise TooManyErrors if this row, which is saved, exceeds the budget."""
+        if tally.rows >= MIN_ROWS_FOR_SHARE:
             self.check_share(tally)
         if row.error is None:
-            self.in_a_row = 0
+            self.consecutive = 0
             return
-        self.in_a_row += 1
-        if self.none:
+        self.consecutive += 1
+        if self.stop_on_error:
             raise TooManyErrors(
-                f"stopped at the first error, after {tally.rows - 1} answered rows: {told(row)}",
-                hint="mend or leave out the picture, or go on past it: --on-error record",
+                f"stopped at the first error, after {tally.rows - 1} answered rows: "
+                f"{describe(row)}",
+                hint="repair or remove the image, or continue after errors: --on-error record",
             )
         errors = tally.errors.total()
-        if self.most is not None and errors > self.most:
+        if self.max_errors is not None and errors > self.max_errors:
             raise too_many(f"{errors:,} of {tally.rows:,} rows have errors")
-        if self.most is self.share is None and self.in_a_row >= IN_A_ROW:
+        is_limited = self.max_errors is not None or self.max_share is not None
+        if not is_limited and self.consecutive >= MAX_CONSECUTIVE_ERRORS:
             raise TooManyErrors(
-                f"stopped after {IN_A_ROW} errors in a row, the last one {told(row)}",
-                hint="see that the disk, the paths and the model are well; the same command goes "
-                "on, and with --max-errors 100% past any number of errors",
+                f"stopped after {MAX_CONSECUTIVE_ERRORS} errors in a row, the last one "
+                f"{describe(row)}",
+                hint="check the disk, the paths and the model; the same command resumes, and "
+                "--max-errors 100% allows any number of errors",
             )
 
     def check_share(self, tally: Tally) -> None:
-        """Raise TooManyErrors where the share of errors is above the bound."""
+        """Raise TooManyErrors if the share of errors exceeds the budget."""
         errors = tally.errors.total()
-        if self.share is not None and errors > self.share * tally.rows:
+        if self.max_share is not None and errors > self.max_share * tally.rows:
             raise too_many(f"{errors / tally.rows:.1%} of {tally.rows:,} rows have errors")
 
 
-def too_many(what: str) -> TooManyErrors:
+def too_many(reason: str) -> TooManyErrors:
     return TooManyErrors(
-        f"stopped as {what}, more than --max-errors allows",
-        hint="the same command goes on from there; a larger --max-errors goes further",
+        f"stopped because {reason}, more than --max-errors allows",
+        hint="the same command resumes; a larger --max-errors continues further",
     )
 
 
-def told(row: Answer) -> str:
+def describe(row: Answer) -> str:
     return f"{row.id}: {row.error}: {row.error_message}"

@@ -1,4 +1,4 @@
-"""Rows on their way out: each has a place from the start and leaves after those before it."""
+"""Puts answers, which arrive in any order, back into the order of their rows."""
 
 from __future__ import annotations
 
@@ -14,185 +14,184 @@ from pgcli.records import Answer, DecodedImage, Item
 Decode = Callable[[Iterable[Item]], Iterable[DecodedImage]]
 Refuse = Callable[[DecodedImage, str], Answer]
 
-#: So many error rows in a row end the stream to `ask`, which then answers what it holds back.
-#: Without it a folder of a million broken files would be gathered in memory before a row leaves.
+#: After as many consecutive error rows the stream to `ask` ends, and `ask` answers what it holds
+#: back. Otherwise a folder of a million broken files would be held in memory before a row is saved.
 MAX_REFUSED_RUN = 100
 
 
 class ResumeLog(Protocol):
-    """What is there already of a run's rows, by their places in the whole of the input."""
+    """The rows that a run's output has already, by row index: their position in the whole input."""
 
     @property
     def rows(self) -> int:
-        """How many rows are saved."""
+        """The number of rows saved."""
 
-    def is_due(self, place: int, item: Item, prompt: str) -> bool:
-        """Whether the row is to leave in this run. Asked once for each row of the input, in order.
+    def is_missing(self, row_index: int, item: Item, prompt: str) -> bool:
+        """Whether this run is to save the row. Called once for each row of the input, in order.
 
-        Raises OutputExists where the input is not what it was when its rows were saved.
+        Raises OutputExists if the input is not the one that the saved rows were made from.
         """
 
-    def is_known(self, place: int) -> bool:
-        """Whether a due row needs no asking, as it was answered before."""
+    def is_answered(self, row_index: int) -> bool:
+        """Whether an earlier run answered the missing row. Called once."""
 
-    def row(self, place: int) -> Answer:
-        """The known row; taken once, when it leaves."""
+    def stored_answer(self, row_index: int) -> Answer:
+        """The answer of an earlier run. Called once, when the row is to be saved."""
 
-    def wait(self, place: int, answer: Answer) -> None:
-        """Told of an answer that has to wait for earlier ones."""
+    def journal(self, row_index: int, answer: Answer) -> None:
+        """Store an answer whose row waits for earlier rows."""
 
 
 class NoResume:
-    """The ledger of a run that begins and keeps nothing."""
+    """The resume log of an output that is not resumed."""
 
     rows = 0
 
-    def is_due(self, place: int, item: Item, prompt: str) -> bool:
+    def is_missing(self, row_index: int, item: Item, prompt: str) -> bool:
         return True
 
-    def is_known(self, place: int) -> bool:
+    def is_answered(self, row_index: int) -> bool:
         return False
 
-    def row(self, place: int) -> Answer:
-        raise AssertionError("no row is known")
+    def stored_answer(self, row_index: int) -> Answer:
+        raise AssertionError("no answer is stored")
 
-    def wait(self, place: int, answer: Answer) -> None:
+    def journal(self, row_index: int, answer: Answer) -> None:
         pass
 
 
 @dataclass
 class RowRange:
-    """Places that leave one after the other, from `start` to before `end`."""
+    """The row indices from `start` to before `end`."""
 
     start: int
     end: int
-    is_known: bool
+    is_answered: bool
 
 
-class Queue:
-    """The places that are due, in order: added where items come, taken where rows leave."""
+class RowQueue:
+    """The row indices to be saved, in order, as ranges: an item may have many prompts."""
 
     def __init__(self) -> None:
-        self._stretches: deque[RowRange] = deque()
-        self._lock = threading.Lock()  # items come in another thread than the one that saves
+        self._ranges: deque[RowRange] = deque()
+        self._lock = threading.Lock()  # items arrive in another thread than the one that saves
 
-    def add(self, start: int, end: int, *, is_known: bool) -> None:
+    def append(self, start: int, end: int, *, is_answered: bool) -> None:
+        """Append the row indices from `start` to before `end`."""
         with self._lock:
-            last = self._stretches[-1] if self._stretches else None
-            if last is not None and last.end == start and last.is_known == is_known:
+            last = self._ranges[-1] if self._ranges else None
+            if last is not None and last.end == start and last.is_answered == is_answered:
                 last.end = end
             else:
-                self._stretches.append(RowRange(start, end, is_known))
+                self._ranges.append(RowRange(start, end, is_answered))
 
-    def head(self) -> tuple[int, bool] | None:
-        """The next place that is to leave, and whether its row is known."""
+    def peek(self) -> tuple[int, bool] | None:
+        """The next row index, and whether an earlier run answered it; None if there is none."""
         with self._lock:
-            return (first.start, first.is_known) if (first := self._first()) else None
+            while self._ranges and self._ranges[0].start == self._ranges[0].end:
+                self._ranges.popleft()
+            return (self._ranges[0].start, self._ranges[0].is_answered) if self._ranges else None
 
-    def leave(self) -> None:
-        """The head has left."""
+    def pop(self) -> None:
+        """Remove the row index that `peek` returned."""
         with self._lock:
-            self._stretches[0].start += 1
-
-    def _first(self) -> RowRange | None:
-        while self._stretches and self._stretches[0].start == self._stretches[0].end:
-            self._stretches.popleft()
-        return self._stretches[0] if self._stretches else None
+            self._ranges[0].start += 1
 
 
 class ReorderBuffer:
-    """Items on their way to `ask`, and the rows that come of them, in order.
+    """Streams items to `ask` by way of `decode`, and returns rows in input order.
 
-    Rows that the ledger has are not asked for again; they take their turn among the others.
+    Only missing rows are asked. Answers of an earlier run are returned in their turn.
     """
 
     def __init__(
         self,
         items: Iterable[Item],
-        look: Decode,
+        decode: Decode,
         refuse: Refuse,
-        ledger: ResumeLog,
-        stopped: Callable[[], bool],
+        resume_log: ResumeLog,
+        should_stop: Callable[[], bool],
     ):
         self.ended = False
-        self._refuse = refuse
-        self._ledger = ledger
-        self._stopped = stopped
-        self._queue = Queue()
-        self._firsts: deque[int] = deque()  # of each picture, the place of its first row
+        self._refuse, self._resume_log, self._should_stop = refuse, resume_log, should_stop
+        self._queue = RowQueue()
+        self._first_rows: deque[int] = deque()  # the first row index of each image being decoded
         self._unanswered: set[int] = set()
-        self._waiting: dict[int, Answer] = {}
-        # a generator of ours, to be closed
-        self.pictures = (picture for picture in look(self._asked(items)))
+        self._answers: dict[int, Answer] = {}
+        # a generator, so that the pipeline can close it
+        self.decoded = (image for image in decode(self._missing_items(items)))
 
-    def good(self) -> Iterator[tuple[int, DecodedImage]]:
-        """Pictures to ask about, each with the place of its first row, till the end or PATIENCE."""
+    def images(self) -> Iterator[tuple[int, DecodedImage]]:
+        """Valid images, each with its first row index, until the end or MAX_REFUSED_RUN."""
         refused = 0
         while refused < MAX_REFUSED_RUN:
-            picture = None if self._stopped() else next(self.pictures, None)
-            if picture is None:
+            image = None if self._should_stop() else next(self.decoded, None)
+            if image is None:
                 self.ended = True
                 return
-            first, prompts = self._firsts.popleft(), picture.item.prompts
+            first, prompts = self._first_rows.popleft(), image.item.prompts
             self._unanswered.update(range(first, first + len(prompts)))
-            if picture.fault is None:
-                yield first, picture
+            if image.fault is None:
+                yield first, image
                 refused = 0
                 continue
-            for place, prompt in enumerate(prompts, start=first):
-                self.put(place, self._refuse(picture, prompt))
+            for row_index, prompt in enumerate(prompts, start=first):
+                self.add(row_index, self._refuse(image, prompt))
             refused += len(prompts)
 
-    def put(self, place: int, answer: Answer) -> None:
-        """Take the answer of a place that was asked about."""
-        if place not in self._unanswered:
-            raise AssertionError(f"place {place} was answered twice, or never asked about")
-        self._unanswered.remove(place)
-        self._waiting[place] = answer
-        head = self._queue.head()
-        if head is not None and place != head[0]:
-            self._ledger.wait(place, answer)
+    def add(self, row_index: int, answer: Answer) -> None:
+        """Add the answer of a row that was asked; journal it if earlier rows are not answered."""
+        if row_index not in self._unanswered:
+            raise AssertionError(f"row {row_index} was answered twice, or was never asked")
+        self._unanswered.remove(row_index)
+        self._answers[row_index] = answer
+        first = self._queue.peek()
+        if first is not None and row_index != first[0]:
+            self._resume_log.journal(row_index, answer)
 
-    def ready(self) -> Iterator[Answer]:
-        """The rows whose turn it is."""
-        while (head := self._queue.head()) is not None:
-            place, is_known = head
-            if not is_known and place not in self._waiting:
+    def pop_ready(self) -> Iterator[Answer]:
+        """Remove and return the rows up to the first that is not answered."""
+        while (first := self._queue.peek()) is not None:
+            row_index, is_answered = first
+            if not is_answered and row_index not in self._answers:
                 return
-            self._queue.leave()
-            yield self._ledger.row(place) if is_known else self._waiting.pop(place)
+            self._queue.pop()
+            if is_answered:
+                yield self._resume_log.stored_answer(row_index)
+            else:
+                yield self._answers.pop(row_index)
 
-    def check(self, stream: Iterator[tuple[int, DecodedImage]]) -> None:
-        """Raise AssertionError where `ask` came to its end with something left unanswered."""
-        if self._stopped():
+    def check_complete(self, stream: Iterator[tuple[int, DecodedImage]]) -> None:
+        """Raise AssertionError if `ask` returned before it had answered every image."""
+        if self._should_stop():
             return
-        next(stream, None)  # what `ask` did not take has its place too, and is missed below
+        next(stream, None)  # an image that `ask` did not take is unanswered too
         if self._unanswered:
-            raise AssertionError("a picture was asked about and never answered")
+            raise AssertionError("an image was never answered")
 
-    def _asked(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items, each with the prompts that are to be asked, and only those that have any."""
-        place = 0
+    def _missing_items(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items that have prompts to be asked, with only those prompts."""
+        next_row = 0
         for item in items:
-            first, place = place, place + len(item.prompts)
-            for start, end, is_known in self._due(first, item):
-                self._queue.add(start, end, is_known=is_known)
-                if not is_known:
-                    self._firsts.append(start)
-                    asked = item.prompts[start - first : end - first]
-                    yield item if asked == item.prompts else replace(item, prompts=asked)
+            first, next_row = next_row, next_row + len(item.prompts)
+            for start, end, is_answered in self._missing_rows(first, item):
+                self._queue.append(start, end, is_answered=is_answered)
+                if not is_answered:
+                    self._first_rows.append(start)
+                    prompts = item.prompts[start - first : end - first]
+                    yield item if prompts == item.prompts else replace(item, prompts=prompts)
 
-    def _due(self, first: int, item: Item) -> Iterator[tuple[int, int, bool]]:
-        """Those of the item's rows that are due, in stretches either known or not."""
-        ledger = self._ledger
-        due = [
-            place
-            for place, prompt in enumerate(item.prompts, start=first)
-            if ledger.is_due(place, item, prompt)
+    def _missing_rows(self, first: int, item: Item) -> Iterator[tuple[int, int, bool]]:
+        """The missing rows of an item as ranges, either answered by an earlier run or not."""
+        log = self._resume_log
+        missing = [
+            row_index
+            for row_index, prompt in enumerate(item.prompts, start=first)
+            if log.is_missing(row_index, item, prompt)
         ]
-        # places that follow each other keep the same distance from their numbers
-        for (_, is_known), stretch in groupby(
-            enumerate(due), lambda one: (one[1] - one[0], ledger.is_known(one[1]))
+        # consecutive row indices have the same difference from their position in the list
+        for (_, is_answered), group in groupby(
+            enumerate(missing), lambda pair: (pair[1] - pair[0], log.is_answered(pair[1]))
         ):
-            places = [place for _, place in stretch]
-            yield places[0], places[-1] + 1, is_known
+            row_indices = [row_index for _, row_index in group]
+            yield row_indices[0], row_indices[-1] + 1, is_answered

@@ -1,4 +1,4 @@
-"""What a run did so far, as counts and sums of time."""
+"""Counts and times of a run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pgcli.records import Answer, DecodedImage
 
 @dataclass
 class Tally:
-    """What a run did so far. The times are sums; `waited_seconds` is the model's for pictures.
+    """Counts and times of a run so far.
 
-    `rows` are those that this run added; `rows_before` those that were there when it began. In
-    `seconds` there are none of `paused_seconds`, which whoever watches the run notes here.
+    `rows` are those that this run added, `rows_before` those that were saved when it began.
+    `waited_seconds` is the time for which the model waited for images. `seconds` excludes
+    `paused_seconds`, which the run's callback sets.
     """
 
     rows: int = 0
     rows_before: int = 0
-    pictures: int = 0
+    images: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
     seconds: float = 0.0
@@ -31,6 +32,7 @@ class Tally:
     decode_ms: float = 0.0
 
     def count(self, row: Answer) -> None:
+        """Add a saved row."""
         self.rows += 1
         if row.error is not None:
             self.errors[row.error] += 1
@@ -40,12 +42,12 @@ class Tally:
         self.decode_ms += row.decode_ms or 0.0
 
 
-def timed(pictures: Iterable[DecodedImage], tally: Tally) -> Iterator[DecodedImage]:
-    """The pictures, counted, and the time that whoever takes them waits for each."""
+def timed(images: Iterable[DecodedImage], tally: Tally) -> Iterator[DecodedImage]:
+    """The images, counted, with the time that the consumer waits for each added to the tally."""
     started = perf_counter()
-    for picture in pictures:
+    for image in images:
         tally.waited_seconds += perf_counter() - started
-        tally.pictures += 1
-        yield picture
+        tally.images += 1
+        yield image
         started = perf_counter()
     tally.waited_seconds += perf_counter() - started

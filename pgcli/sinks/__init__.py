@@ -1,35 +1,32 @@
-"""Where rows go: standard output, JSON lines, text or Parquet, as the output's name says."""
+"""Where rows are written: standard output, JSON Lines, text or Parquet."""
 
 from __future__ import annotations
 
-import os
-import shlex
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, Self
 
-from pgcli.errors import OutputFailed, UsageError
-from pgcli.records import Answer, Item
+from pgcli.errors import UsageError
+from pgcli.records import Answer
 from pgcli.rows import RowSchema
-from pgcli.sinks.jsonl import JsonLines, json_line
-from pgcli.sinks.lines import LineFile, LineSink, StandardOutput
+from pgcli.sinks.chunk_store import ChunkStore
+from pgcli.sinks.jsonl import JsonlFile
+from pgcli.sinks.lines import LineSink, StandardOutput, TextFile, json_line
+from pgcli.sinks.resumable import ResumableSink
 from pgcli.sinks.text import text_lines
-from pgcli.state.run_state import RUN, State, is_begun, is_empty_folder, record_in, why_unknown
+from pgcli.state.run_state import RunState
 from pgcli.state.shard import Shard
-from pgcli.state.state_folder import state_folder
-from pgcli.state.write_errors import exists, writing
 
 if TYPE_CHECKING:
-    from pgcli.sinks.column_types import Kinds
+    from pgcli.sinks.column_types import ColumnTypes
 
-Format = Literal["auto", "jsonl", "text"]
-Written = Literal["jsonl", "parquet", "folder", "text"]
+FormatOption = Literal["auto", "jsonl", "text"]
+OutputFormat = Literal["jsonl", "parquet", "folder", "text"]
 
-FORMATS: Mapping[str, Written] = {".jsonl": "jsonl", ".parquet": "parquet"}
+ENDINGS: Mapping[str, OutputFormat] = {".jsonl": "jsonl", ".parquet": "parquet"}
 
 
 class Sink(Protocol):
@@ -47,148 +44,76 @@ class Sink(Protocol):
     ) -> None: ...
 
 
-class Record(Sink, Protocol):
-    """A sink that is the record of what is done, and thus the ledger of its run.
-
-    `torn` bytes were cut off where a run before this one was killed, and put aside.
-    """
-
-    @property
-    def torn(self) -> int: ...
-
-    @property
-    def rows(self) -> int:
-        """How many rows are saved."""
-
-    @property
-    def errors(self) -> Counter[str]:
-        """The error rows among those saved, by their codes."""
-
-    def is_due(self, place: int, item: Item, prompt: str) -> bool: ...
-
-    def is_known(self, place: int) -> bool: ...
-
-    def row(self, place: int) -> Answer: ...
-
-    def wait(self, place: int, answer: Answer) -> None: ...
-
-
-def open_sink(
-    output: str,
-    layout: RowSchema,
-    *,
-    format: Format = "auto",
-    overwrite: bool = False,
-    stdout: BinaryIO | None = None,
-    above: Callable[[Answer], str] | None = None,
-) -> Sink:
-    """The sink for an output that no run goes on with, all that can be refused refused here.
-
-    On a terminal `above` is what stands before a row's text.
-
-    Nothing is made or emptied before the first row is saved. Raises UsageError, OutputExists and
-    OutputFailed; saving raises OutputFailed.
-    """
-    if output == "-":
-        return standard_sink(stdout or sys.stdout.buffer, format, layout, above)
-    check_place(Path(output), overwrite=overwrite)
-    return LineSink(text_lines, LineFile(Path(output), overwrite=overwrite))
-
-
-def open_record(
-    state: State,
-    layout: RowSchema,
-    written_as: Written,
-    *,
-    settings: Mapping[str, object],
-    shard: Shard | None = None,
-    kinds: Callable[[], Kinds] = dict,
-    retry: bool = False,
-) -> Record:
-    """The sink for an output that is the record of what is done, gone on with where it is there.
-
-    `settings` go into Parquet files, and are read when one is complete. `kinds` are the types of
-    the kept columns in a folder of them. With `retry` rows with errors are made again.
-    """
-    if written_as == "jsonl":
-        return JsonLines(state, layout, retry=retry)
-
-    from pgcli.sinks.chunked_sink import ChunkedSink  # pyarrow is slow to import
-    from pgcli.sinks.parquet_folder import Folder
-    from pgcli.sinks.single_parquet import SingleParquet
-
-    if written_as == "parquet":
-        return ChunkedSink(state, layout, SingleParquet(state, layout, settings), retry=retry)
-    shelf = Folder(state, layout, settings, kinds())
-    is_ours = shard.has if shard else always
-    return ChunkedSink(state, layout, shelf, is_ours=is_ours, retry=retry)
-
-
-def always(chunk: int) -> bool:
-    return True
-
-
-def standard_sink(
-    stream: BinaryIO,
-    format: Format,
-    layout: RowSchema,
-    above: Callable[[Answer], str] | None = None,
-) -> Sink:
-    """Text for a terminal and JSON lines for a pipe, unless a format is named."""
-    terminal = stream.isatty()
-    if format == "text" or (format == "auto" and terminal):
-        target = StandardOutput(stream)
-        if above is None:
-            return LineSink(text_lines, target)
-        return LineSink(lambda answer: above(answer) + text_lines(answer), target)
-    render = partial(json_line, layout=layout, ascii_only=terminal)
-    return LineSink(render, StandardOutput(stream))
-
-
-def format_of(output: str, format: Format) -> Written:
-    """How the output is written: as its name ends, or as `format` does where that says nothing."""
-    meant = "folder" if output.endswith("/") else FORMATS.get(Path(output).suffix.lower())
-    if not output or (format == "auto" and meant is None):
+def output_format(output: str, option: FormatOption) -> OutputFormat:
+    """The format that the output's name or the `--format` option chooses. Raises UsageError."""
+    by_name = "folder" if output.endswith("/") else ENDINGS.get(Path(output).suffix.lower())
+    if not output or (option == "auto" and by_name is None):
         raise UsageError(
-            f"no format goes with the name {output!r}",
+            f"the name {output!r} does not choose a format",
             hint="end it in .jsonl or .parquet, or in / for a folder of Parquet files; or add "
             "--format jsonl or --format text",
         )
-    if format != "auto" and meant not in (None, format):
+    if option != "auto" and by_name not in (None, option):
+        kind = "folder" if by_name == "folder" else f"{by_name} file"
         raise UsageError(
-            f"{output} is the name of a {meant}{' file' * (meant != 'folder')}, and --format says "
-            f"{format}",
+            f"{output} is the name of a {kind}, and --format says {option}",
             hint="leave out one of the two",
         )
-    return meant or ("text" if format == "text" else "jsonl")
+    return by_name or ("text" if option == "text" else "jsonl")
 
 
-def check_place(path: Path, *, overwrite: bool, written_as: Written = "text") -> None:
-    """Raise where `path` cannot become the output, or is one already and may not be replaced.
+def open_stream(
+    output: str,
+    schema: RowSchema,
+    *,
+    format: FormatOption = "auto",
+    overwrite: bool = False,
+    stdout: BinaryIO | None = None,
+    header: Callable[[Answer], str] | None = None,
+) -> Sink:
+    """The sink of an output that is not resumed: standard output, or text in a file.
 
-    What a run can go on with may be there.
+    Standard output is text on a terminal and JSON Lines on a pipe, unless `format` says otherwise;
+    on a terminal `header` is written before the text of each row. A file is created or emptied
+    with the first row. Saving raises OutputFailed.
     """
-    may_exist = overwrite or (written_as != "text" and is_begun(path))
-    with writing(path):
-        if not path.parent.is_dir():
-            raise UsageError(
-                f"there is no folder {path.parent}",
-                hint=f"make it first: mkdir -p {shlex.quote(str(path.parent))}",
-            )
-        if path.exists() and not (path.is_dir() if written_as == "folder" else path.is_file()):
-            wanted = "folder" if written_as == "folder" else "regular file"
-            raise UsageError(f"{path} is no {wanted}", hint="name another, or -o - and a pipe")
-        is_there = path.is_symlink() or (path.exists() and not is_empty_folder(path))
-        if is_there and not may_exist:
-            raise exists(path, odd_record(path))
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise OutputFailed(
-                f"{path} may not be written", hint="mend its permissions, or choose another -o"
-            )
+    if output != "-":
+        return LineSink(text_lines, TextFile(Path(output), overwrite=overwrite))
+    stream = stdout or sys.stdout.buffer
+    is_terminal = stream.isatty()
+    if format != "text" and not (format == "auto" and is_terminal):
+        to_json = partial(json_line, schema=schema, ascii_only=is_terminal)
+        return LineSink(to_json, StandardOutput(stream))
+    if header is None:
+        return LineSink(text_lines, StandardOutput(stream))
+    return LineSink(lambda answer: header(answer) + text_lines(answer), StandardOutput(stream))
 
 
-def odd_record(output: Path) -> str:
-    """A clause about a record beside the output that is none; empty without one."""
-    folder = state_folder(output)
-    is_odd = (folder / RUN).exists() and record_in(folder) is None
-    return f", and {why_unknown(folder)}" if is_odd else ""
+def open_resumable(
+    state: RunState,
+    schema: RowSchema,
+    format: OutputFormat,
+    *,
+    settings: Mapping[str, object],
+    shard: Shard | None = None,
+    types: Callable[[], ColumnTypes] = dict,
+    retry: bool = False,
+) -> ResumableSink:
+    """The sink of an output that is resumed if it exists; it is the `ResumeLog` of its run.
+
+    `settings` are stored in Parquet files and read when one is complete. `types` returns the types
+    of kept columns in a folder of Parquet files. With `retry` error rows are made again.
+    """
+    store: ChunkStore
+    if format == "jsonl":
+        store = JsonlFile(state, retry=retry)
+    elif format == "parquet":
+        from pgcli.sinks.single_parquet import SingleParquet  # pyarrow is slow to import
+
+        store = SingleParquet(state, schema, settings, retry=retry)
+    else:
+        from pgcli.sinks.parquet_folder import ParquetFolder
+
+        owns = {"owns_chunk": shard.has} if shard else {}
+        store = ParquetFolder(state, schema, settings, types(), retry=retry, **owns)
+    return ResumableSink(state, schema, store, retry=retry)

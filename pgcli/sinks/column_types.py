@@ -1,4 +1,4 @@
-"""Kept columns in Parquet: JSON values of any kind, under one type for the whole file."""
+"""Types of kept columns in Parquet: JSON values of any kind under one type for the whole file."""
 
 from __future__ import annotations
 
@@ -11,99 +11,97 @@ import pyarrow
 from pgcli.rows import json_text
 
 Column: TypeAlias = "pyarrow.Array | pyarrow.ChunkedArray"
-Kinds: TypeAlias = "Mapping[str, pyarrow.DataType]"
+ColumnTypes: TypeAlias = "Mapping[str, pyarrow.DataType]"
 
-# what pyarrow raises for values that share no type, or one too narrow for them
-MISFITS = (pyarrow.ArrowException, ValueError, TypeError, OverflowError)
+BATCH_ROWS = 10_000
+#: What pyarrow raises for values without a common type, or of a type that is too narrow.
+MISMATCHES = (pyarrow.ArrowException, ValueError, TypeError, OverflowError)
 
 
-def column(values: Sequence[Any]) -> pyarrow.Array:
-    """The values under the type that holds them all, as text where there is none."""
+def make_column(values: Sequence[Any]) -> pyarrow.Array:
+    """The values under their common type, or as text if there is none."""
     try:
         array = pyarrow.array(values)
-    except MISFITS:
+    except MISMATCHES:
         return as_text(values)
-    return as_text(values) if holds_objects(array.type) else array
+    return as_text(values) if has_objects(array.type) else array
 
 
 def as_text(values: Iterable[Any]) -> pyarrow.Array:
-    """Text stays as it is, everything else is JSON; null stays null."""
-    return pyarrow.array(map(text, values), pyarrow.string())
+    """Strings as they are, null as null, and any other value as JSON."""
+    return pyarrow.array(
+        (v if v is None or isinstance(v, str) else json_text(v) for v in values), pyarrow.string()
+    )
 
 
-def text(value: Any) -> str | None:
-    """One value in a column of several kinds, or of objects."""
-    return value if value is None or isinstance(value, str) else json_text(value)
-
-
-def holds_objects(kind: pyarrow.DataType) -> bool:
-    """Whether values of this type are objects, or lists of them, each with keys of its own."""
+def has_objects(kind: pyarrow.DataType) -> bool:
+    """Whether the type is that of objects, or of lists of them, whose keys may differ."""
     while pyarrow.types.is_list(kind):
         kind = kind.value_type
     return bool(pyarrow.types.is_struct(kind))
 
 
-def kinds_of(
+def scan_types(
     names: Sequence[str], rows: Callable[[], Iterable[Mapping[str, Any]]]
 ) -> dict[str, pyarrow.DataType]:
-    """The type of each column over all rows, gone through once for each column and once more."""
+    """The common type of each column, from one pass over all rows and, if needed, one for each."""
     if not names:
         return {}
-    kinds: dict[str, set[pyarrow.DataType]] = {name: set() for name in names}
-    for some in batches(rows()):
-        for name, known in kinds.items():
-            known.add(column([row.get(name) for row in some]).type)
+    types: dict[str, set[pyarrow.DataType]] = {name: set() for name in names}
+    for batch in batches(rows()):
+        for name, known in types.items():
+            known.add(make_column([row.get(name) for row in batch]).type)
     return {
-        name: settled(known, (column([r.get(name) for r in some]) for some in batches(rows())))
-        for name, known in kinds.items()
+        name: common_type(
+            known, (make_column([row.get(name) for row in batch]) for batch in batches(rows()))
+        )
+        for name, known in types.items()
     }
 
 
-def as_text_all(names: Sequence[str]) -> dict[str, pyarrow.DataType]:
-    """Text for each column."""
+def text_types(names: Sequence[str]) -> dict[str, pyarrow.DataType]:
+    """Text for every column."""
     return dict.fromkeys(names, pyarrow.string())
 
 
 def batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    """The rows, ten thousand at a time."""
-    rest = iter(rows)
-    while some := list(islice(rest, 10_000)):
-        yield some
+    iterator = iter(rows)
+    while batch := list(islice(iterator, BATCH_ROWS)):
+        yield batch
 
 
-def settled(kinds: Iterable[pyarrow.DataType], arrays: Iterable[Column]) -> pyarrow.DataType:
-    """The type under which every value of all these arrays comes back equal, text if there is none.
+def common_type(types: Iterable[pyarrow.DataType], arrays: Iterable[Column]) -> pyarrow.DataType:
+    """The type that represents every value of all arrays exactly; text if there is none.
 
-    So whole numbers beside fractions are fractions (and spelled so, should a word come later) as
-    long as each is one exactly. A column of nulls is text. The arrays are read only where `kinds`,
-    their types, leave a doubt.
+    For example, a column of integers and fractions has fractions if each integer is one exactly. A
+    column of nulls is text. The arrays are read only if their `types` do not decide.
     """
-    known = set(kinds) - {pyarrow.null()}
+    known = set(types) - {pyarrow.null()}
     if len(known) <= 1:
         return known.pop() if known else pyarrow.string()
     schemas = [pyarrow.schema([("", kind)]) for kind in known]
     try:
         common = pyarrow.unify_schemas(schemas, promote_options="permissive").field(0).type
-    except MISFITS:
+    except MISMATCHES:
         return pyarrow.string()
-    return common if all(keeps(array, common) for array in arrays) else pyarrow.string()
+    return common if all(is_exact(array, common) for array in arrays) else pyarrow.string()
 
 
-def keeps(array: Column, kind: pyarrow.DataType) -> bool:
-    """Whether the values come back equal from this type."""
+def is_exact(array: Column, kind: pyarrow.DataType) -> bool:
+    """Whether the values read back equal under this type."""
     try:
-        return bool(under(array, kind).to_pylist() == array.to_pylist())
-    except MISFITS:
+        return bool(convert(array, kind).to_pylist() == array.to_pylist())
+    except MISMATCHES:
         return False
 
 
-def fitted(array: Column, kind: pyarrow.DataType) -> Column:
-    """The array under the type that `settled` found for its column."""
+def cast_column(array: Column, kind: pyarrow.DataType) -> Column:
+    """The array under the common type of its column."""
     if array.type == kind:
         return array
-    return as_text(array.to_pylist()) if kind == pyarrow.string() else under(array, kind)
+    return as_text(array.to_pylist()) if kind == pyarrow.string() else convert(array, kind)
 
 
-def under(array: Column, kind: pyarrow.DataType) -> Column:
-    """The values anew under a type: `cast` makes invalid arrays from empty lists (pyarrow 26)."""
+def convert(array: Column, kind: pyarrow.DataType) -> Column:
+    """The values under another type. `cast` makes invalid arrays of empty lists (pyarrow 26)."""
     return pyarrow.array(array.to_pylist(), kind)

@@ -1,20 +1,28 @@
-"""Rows written as lines: to standard output or to a file, each whole or not at all."""
+"""Rows written as lines to standard output or to a file that is not resumed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
-from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Protocol, Self
 
 from pgcli.records import Answer
-from pgcli.state.write_errors import sync, writing
+from pgcli.rows import RowSchema, json_text
+from pgcli.state.record_file import RecordFile
+from pgcli.state.write_errors import wrap_write_errors
 
 
-class Target(Protocol):
-    """Where lines go."""
+def json_line(answer: Answer, schema: RowSchema, *, ascii_only: bool = False) -> str:
+    """The row as compact JSON and a newline.
+
+    `ascii_only` is for terminals: JSON itself does not escape DEL, C1 controls and direction marks.
+    """
+    return json_text(schema.row(answer), ascii_only=ascii_only) + "\n"
+
+
+class LineWriter(Protocol):
+    """Writes bytes that end in a newline."""
 
     def write(self, line: bytes) -> None: ...
 
@@ -22,14 +30,13 @@ class Target(Protocol):
 
 
 class LineSink:
-    """Each answer is rendered and written at once: the reader of a pipe is not kept waiting."""
+    """Formats each answer and writes it immediately."""
 
-    def __init__(self, render: Callable[[Answer], str], target: Target):
-        self.render = render
-        self.target = target
+    def __init__(self, format_answer: Callable[[Answer], str], writer: LineWriter):
+        self._format, self._writer = format_answer, writer
 
     def save(self, answer: Answer) -> None:
-        self.target.write(self.render(answer).encode())
+        self._writer.write(self._format(answer).encode())
 
     def __enter__(self) -> Self:
         return self
@@ -40,56 +47,42 @@ class LineSink:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.target.close(complete=kind is None)
+        self._writer.close(complete=kind is None)
 
 
 class StandardOutput:
-    """The stream that the process was given; it is flushed by line and never closed."""
+    """The stream given to the process, flushed after each row and never closed."""
 
     def __init__(self, stream: BinaryIO):
-        self.stream = stream
+        self._stream = stream
 
     def write(self, line: bytes) -> None:
-        with writing("standard output"):
-            self.stream.write(line)
-            self.stream.flush()
+        with wrap_write_errors("standard output"):
+            self._stream.write(line)
+            self._stream.flush()
 
     def close(self, *, complete: bool) -> None:
         pass
 
 
-class LineFile:
-    """A file made, or emptied, only when its first line comes: until then an old one is intact."""
+class TextFile:
+    """A file created, or emptied, with its first line: until then an old file is intact."""
 
     def __init__(self, path: Path, *, overwrite: bool):
-        self.path = path
-        self.mode = "w" if overwrite else "x"
-        self.file: FileIO | None = None
-        self.size = 0
+        self._path, self._overwrite = path, overwrite
+        self._file: RecordFile | None = None
 
     def write(self, line: bytes) -> None:
-        with writing(self.path):
-            self.append(line, self.opened())
-
-    def append(self, line: bytes, file: FileIO) -> None:
-        rest = memoryview(line)
-        try:
-            while rest:
-                rest = rest[file.write(rest) :]
-        except BaseException:
-            file.truncate(self.size)  # a disk that is full takes half a line: leave whole ones
-            raise
-        self.size += len(line)
-
-    def opened(self) -> FileIO:
-        if self.file is None:
-            self.file = FileIO(self.path, self.mode)
-        return self.file
+        self._open().append(line)
 
     def close(self, *, complete: bool) -> None:
-        """Have the lines on disk. A complete run of no rows leaves an empty file, as it should."""
-        if self.file is None and not complete:
-            return
-        with writing(self.path), suppress(InterruptedError), self.opened():
-            sync(self.path)
-            sync(self.path.parent)
+        """Flush the lines to disk. A complete run of no rows leaves an empty file."""
+        if self._file is not None or complete:
+            file = self._open()
+            file.sync()
+            file.close()
+
+    def _open(self) -> RecordFile:
+        if self._file is None:
+            self._file = RecordFile(self._path, replace=self._overwrite)
+        return self._file

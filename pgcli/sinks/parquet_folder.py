@@ -1,97 +1,101 @@
-"""A folder of Parquet files: at every instant those are in it that are complete, nothing else."""
+"""A folder of Parquet files, one for each chunk: every file in it is complete at any time."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-
-import pyarrow
 
 from pgcli.errors import OutputExists, OutputFailed
 from pgcli.rows import RowSchema
-from pgcli.sinks import column_types
-from pgcli.sinks.chunk_store import Chunk, chunks_in, metadata, published, rows_in, write
-from pgcli.sinks.schema import Row, table
-from pgcli.state.run_state import State
-from pgcli.state.write_errors import make_folder, writing
+from pgcli.sinks.chunk_store import Chunk
+from pgcli.sinks.column_types import MISMATCHES, ColumnTypes
+from pgcli.sinks.parquet_chunks import ParquetChunks
+from pgcli.sinks.parquet_file import chunks_in, file_metadata, read_parquet, write_parquet
+from pgcli.sinks.schema import Row, make_table
+from pgcli.state.atomic_file import publish
+from pgcli.state.run_state import RunState
+from pgcli.state.write_errors import make_folder, wrap_write_errors
 
 NAME = re.compile(r"part-(\d{6,})\.parquet")
 
 
-class Folder:
-    """A shelf whose chunks are the output's files, named by their numbers.
+class ParquetFolder(ParquetChunks):
+    """Chunks in files named by their numbers, with the same column types in each.
 
-    A chunk that two processes compute is there once, as the first of them wrote it. The kept
-    columns have the same types in each file.
+    A chunk that two processes compute exists once, as the first of them wrote it. `owns_chunk`
+    selects the chunks of this process.
     """
 
     def __init__(
         self,
-        state: State,
-        layout: RowSchema,
+        state: RunState,
+        schema: RowSchema,
         settings: Mapping[str, object],
-        kinds: Mapping[str, pyarrow.DataType],
+        types: ColumnTypes,
+        *,
+        owns_chunk: Callable[[int], bool] = lambda number: True,
+        retry: bool = False,
     ):
-        self._state, self._layout, self._settings, self._kinds = state, layout, settings, kinds
-        self._output = state.output
-        self._chunks: dict[int, Chunk] = {}
-        for number, part in parts_in(self._output) if state.is_old else ():
-            if not (found := chunks_in(part, state.run)):
+        super().__init__(state, schema, settings, retry=retry)
+        self._types, self._owns_chunk = types, owns_chunk
+        for number, file in chunk_files(state.output) if state.resumes else ():
+            if not (found := chunks_in(file, state.run_id)):
                 raise OutputExists(
-                    f"{part} is not of the run that {self._output} belongs to",
+                    f"{file} is not a file of the run that {state.output} belongs to",
                     hint="move it away; or choose another -o",
                 )
-            self._chunks[number] = found[0]
+            self.chunks[number] = found[0]
 
-    def chunks(self) -> dict[int, Chunk]:
-        return dict(self._chunks)
+    def owns(self, number: int) -> bool:
+        return self._owns_chunk(number)
 
-    def rows(self, number: int) -> Iterator[Row]:
-        return rows_in(self._part(number))
+    def read_chunk(self, number: int) -> Iterator[Row]:
+        return read_parquet(self._path(number))
 
-    def put(self, chunk: Chunk, rows: list[Row]) -> None:
-        # not in the folder, and not called .parquet: readers take whatever they find there
-        beside = self._state.folder / f"{chunk.number:06}{self._state.part}.tmp"
-        told = metadata(self._settings, self._state.run, [chunk])
+    def write_chunk(self, chunk: Chunk, rows: list[Row]) -> None:
+        state = self._state
+        # not in the folder, and not called .parquet: readers load every file that they find there
+        temporary = state.folder / f"{chunk.number:06}{state.part}.tmp"
+        metadata = file_metadata(self._settings, state.run_id, [chunk])
         try:
-            made = table(rows, self._layout, self._kinds)
-        except column_types.MISFITS as problem:
+            table = make_table(rows, self._schema, self._types)
+        except MISMATCHES as problem:
             raise OutputExists(
-                f"a kept column of {self._output} has values of another type now: {problem}",
-                hint="another -o begins anew; --overwrite replaces it",
+                f"a kept column of {state.output} now has values of another type: {problem}",
+                hint="another -o starts anew; --overwrite replaces it",
             ) from problem
-        with writing(self._output):
-            make_folder(self._output)
-            write(beside, made, rows, told)
-        self._publish(beside, chunk)
-
-    def _publish(self, beside: Path, chunk: Chunk) -> None:
-        part = self._part(chunk.number)
-        replace = chunk.number in self._chunks
-        if not published(beside, part, replace=replace):
-            there = chunks_in(part, self._state.run)
-            if not there or there[0].digest != chunk.digest:
-                raise OutputFailed(
-                    f"{part} was made by something else while this run went on",
-                    hint="move it away; the same command goes on from there",
-                )
-            chunk = there[0]
-        self._chunks[chunk.number] = chunk
+        with wrap_write_errors(state.output):
+            make_folder(state.output)
+            write_parquet(temporary, table, rows, metadata)
+        file = self._path(chunk.number)
+        if not publish(temporary, file, replace=chunk.number in self.chunks):
+            chunk = self._stored_by_another(file, chunk)
+        self.chunks[chunk.number] = chunk
 
     def finish(self) -> None:
-        with writing(self._output):
-            make_folder(self._output)
+        with wrap_write_errors(self._state.output):
+            make_folder(self._state.output)
 
-    def clear(self) -> None:
+    def close(self) -> None:
         pass
 
-    def _part(self, number: int) -> Path:
-        return self._output / f"part-{number:06}.parquet"
+    def _stored_by_another(self, file: Path, chunk: Chunk) -> Chunk:
+        """The same chunk as another process of this run stored it. Raises OutputFailed."""
+        stored = chunks_in(file, self._state.run_id)
+        if not stored or stored[0].digest != chunk.digest:
+            raise OutputFailed(
+                f"{file} was created by another program during the run",
+                hint="move it away, then run the same command again to resume",
+            )
+        return stored[0]
+
+    def _path(self, number: int) -> Path:
+        return self._state.output / f"part-{number:06}.parquet"
 
 
-def parts_in(folder: Path) -> Iterator[tuple[int, Path]]:
-    """The parts in the folder, by their numbers."""
+def chunk_files(folder: Path) -> Iterator[tuple[int, Path]]:
+    """The files of chunks in the folder, with their numbers."""
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
         if found := NAME.fullmatch(file.name):
             yield int(found[1]), file

@@ -1,4 +1,4 @@
-"""The rows that are to be saved, in order, and those among them that were answered before."""
+"""Row indices still to be written; early answers go to the journal."""
 
 from __future__ import annotations
 
@@ -10,58 +10,53 @@ from pgcli.records import Answer, Item
 from pgcli.rows import RowSchema, json_text
 from pgcli.state.input_check import is_row_of
 from pgcli.state.journal import Journal
-from pgcli.state.previous_rows import PreviousRows
-from pgcli.state.run_state import JOURNAL, State
+from pgcli.state.run_state import RunState
+from pgcli.state.state_folder import JOURNAL
 
 Row = Mapping[str, Any]
 
 
 class PendingRows:
-    """Places of rows in the order in which they leave; answers that wait for earlier ones are safe.
+    """The indices of rows to be written, in order, and the answers that a previous run journaled.
 
-    What waited when a run before this one ended is known, unless `is_useless(place, row)`.
+    Journaled rows for which `is_stale(row_index, row)` holds are dropped.
     """
 
-    def __init__(self, state: State, layout: RowSchema, is_useless: Callable[[int, Row], bool]):
-        self._layout = layout
+    def __init__(self, state: RunState, schema: RowSchema, is_stale: Callable[[int, Row], bool]):
+        self._schema = schema
         self._journal = Journal(state.folder / f"{JOURNAL}{state.part}.jsonl")
-        self._places: deque[int] = deque()
-        self._known = self._journal.rows() if state.is_old else {}
-        for place, row in list(self._known.items()):
-            if is_useless(place, row):
-                self._forget(place)
+        self._indices: deque[int] = deque()
+        self._rows = self._journal.load() if state.resumes else {}
+        for row_index, row in list(self._rows.items()):
+            if is_stale(row_index, row):
+                self._drop(row_index)
 
-    def add(self, place: int, item: Item, prompt: str) -> None:
-        """The row is the next to leave. One known there that is of something else is forgotten."""
-        self._places.append(place)
-        known = self._known.get(place)
-        if known is not None and not is_row_of(known, item, prompt):
-            self._forget(place)
+    def add(self, row_index: int, item: Item, prompt: str) -> None:
+        """Append a row to be written. A journaled row of another item or prompt is dropped."""
+        self._indices.append(row_index)
+        row = self._rows.get(row_index)
+        if row is not None and not is_row_of(row, item, prompt):
+            self._drop(row_index)
 
-    def is_known(self, place: int, old: PreviousRows | None, at: int) -> bool:
-        """Whether the row is known, or is at this place of an old file without an error."""
-        is_old = old is not None and old.is_known(at)
-        return is_old or place in self._known
+    def __contains__(self, row_index: int) -> bool:
+        return row_index in self._rows
 
-    def row(self, place: int, old: PreviousRows | None, at: int) -> Answer:
-        """The answer of the row that is known at a place, once, else of the old file's."""
-        row = self._known.pop(place, None)
-        if row is None:
-            assert old is not None
-            row = old.row(at)
-        return self._layout.answer(row)
+    def pop_row(self, row_index: int) -> Row | None:
+        """The journaled row, returned once; None if there is none."""
+        return self._rows.pop(row_index, None)
 
-    def wait(self, place: int, answer: Answer) -> None:
-        """Keep the answer till it leaves. Raises OutputFailed."""
-        self._journal.add(place, json_text(self._layout.row(answer)))
+    def journal(self, row_index: int, answer: Answer) -> None:
+        """Keep the answer until its row is written. Raises OutputFailed."""
+        self._journal.add(row_index, json_text(self._schema.row(answer)))
 
-    def head(self) -> int:
-        """The place whose row is next."""
-        return self._places[0]
+    @property
+    def next(self) -> int:
+        """The index of the next row to be written."""
+        return self._indices[0]
 
-    def leave(self) -> None:
-        """The row at the head is saved."""
-        self._journal.leave(self._places.popleft())
+    def pop(self) -> None:
+        """Note that the next row has been written."""
+        self._journal.remove(self._indices.popleft())
 
     def sync(self) -> None:
         self._journal.sync()
@@ -69,6 +64,6 @@ class PendingRows:
     def close(self) -> None:
         self._journal.close()
 
-    def _forget(self, place: int) -> None:
-        self._known.pop(place)
-        self._journal.leave(place)
+    def _drop(self, row_index: int) -> None:
+        del self._rows[row_index]
+        self._journal.remove(row_index)

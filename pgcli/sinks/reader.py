@@ -1,4 +1,4 @@
-"""The rows of an output, whatever it is written as and whether it is complete or not."""
+"""Reads the rows of an output of any format, complete or not."""
 
 from __future__ import annotations
 
@@ -10,112 +10,131 @@ from typing import Any
 from pgcli.errors import UsageError
 from pgcli.printable import is_deep
 from pgcli.records import COLUMNS
-from pgcli.state.atomic_file import got
-from pgcli.state.record_file import DEEPEST, Mark, is_too_deep, lines, parsed
-from pgcli.state.row_file import Checkpoint, rows_of
-from pgcli.state.run_state import RUN
-from pgcli.state.shard import CHUNK_ROWS
-from pgcli.state.state_folder import PARTS, UNFINISHED, is_in_chunks, state_folder
+from pgcli.state import shard
+from pgcli.state.atomic_file import read_json
+from pgcli.state.progress import RunProgress
+from pgcli.state.record_file import MAX_LEVELS, is_too_deep, parse_row, read_lines, read_rows
+from pgcli.state.state_folder import (
+    COMPLETE,
+    RUN,
+    UNFINISHED,
+    chunk_file,
+    state_folder,
+    uses_chunks,
+)
 
 Row = Mapping[str, Any]
-#: Without these a row is not one of ours.
+#: A row and its index in the output; None for a line that is not a row.
+IndexedRow = tuple[int, Row | None]
+#: The columns that every result file of ours has.
 REQUIRED = {"index", "id", "image", "task", "prompt", "answer", "boxes", "error"}
-NO_ROW, TOO_DEEP = ": it is cut or damaged", ": it is nested too deeply"
-#: A row by its place in the whole of the input; None where there is something that is no row.
-Placed = tuple[int, Row | None]
+DAMAGED, TOO_DEEP = ": it is cut or damaged", ": it is nested too deeply"
+HINT = "name an output as it was given to -o"
 
 
-def results(output: Path) -> Iterator[Row]:
-    """The rows of a run's output, as far as it is, or of a file that was moved away from its run.
+def read_results(output: Path) -> Iterator[Row]:
+    """The rows of an output, complete or not, or of a result file without its state folder.
 
-    A last row that is cut is not there yet, or never came to be. Raises UsageError for what holds
-    anything else.
+    Ignores a last row that is cut off. Raises UsageError for any other content.
     """
     if not output.exists() and not state_folder(output).exists():
-        raise UsageError(f"{output} does not exist", hint="name an output as it was given to -o")
+        raise UsageError(f"{output} does not exist", hint=HINT)
     if output.is_dir() and not state_folder(output).exists() and not any(output.glob("*.parquet")):
-        raise UsageError(
-            f"{output} is a folder without rows", hint="name an output as it was given to -o"
-        )
+        raise UsageError(f"{output} is a folder without rows", hint=HINT)
     try:
-        cut = False
-        for place, row in placed_rows(output):
-            if place and row is None and not cut:
-                cut = True
-                continue
-            if cut or row is None or lacking(row):
-                why = NO_ROW if cut or row is None else lacking(row)
-                raise UsageError(
-                    f"{output}: row {place + 1:,} is no row of an answer{why}",
-                    hint="name a file or folder that caption, ask, detect, segment or ocr wrote",
-                )
-            yield row
-    except (OSError, ValueError, RecursionError) as problem:  # pyarrow's are of these
+        yield from valid_rows(output)
+    except (OSError, ValueError, RecursionError) as problem:  # includes those of pyarrow
         raise UsageError(
             f"{output} cannot be read: {problem}",
             hint="name a .jsonl or .parquet file, or a folder of Parquet files",
         ) from problem
 
 
-def lacking(row: Row) -> str:
-    """What keeps it from being a row of an answer, after a colon; nothing for one that is."""
+def valid_rows(output: Path) -> Iterator[Row]:
+    """The rows before an incomplete last one. Raises UsageError for anything that is not a row."""
+    is_cut = False
+    for row_index, row in indexed_rows(output):
+        if row is None and row_index and not is_cut:
+            is_cut = True
+            continue
+        problem = DAMAGED if is_cut or row is None else missing_columns(row)
+        if problem:
+            raise UsageError(
+                f"{output}: row {row_index + 1:,} is not a result row{problem}",
+                hint="name a file or folder that caption, ask, detect, segment or ocr wrote",
+            )
+        assert row is not None
+        yield row
+
+
+def missing_columns(row: Row) -> str:
+    """Why the row is not a result row, after a colon; empty for one that is."""
     if missing := [repr(name) for name in COLUMNS if name in REQUIRED - row.keys()]:
         return f": it has no {', '.join(missing)}"
-    return TOO_DEEP if is_deep(row, DEEPEST) else ""
+    return TOO_DEEP if is_deep(row, MAX_LEVELS) else ""
 
 
-def placed_rows(output: Path) -> Iterator[Placed]:
-    """Every row that is saved, with its place, in order; also those of an unfinished Parquet file.
+def indexed_rows(output: Path) -> Iterator[IndexedRow]:
+    """Every saved row with its index, in order, including those of an incomplete Parquet file.
 
-    Raises what pyarrow raises for a file that it cannot read, and ValueError for a row that is
-    nested too deeply.
+    Raises what pyarrow raises for a file it cannot read, and ValueError for a row that is nested
+    too deeply.
     """
-    if is_in_chunks(output):
-        yield from in_chunks(output)
+    if uses_chunks(output):
+        yield from rows_of_chunks(output)
         return
-    for place, line in enumerate(lines(output)) if output.exists() else ():
-        row = parsed(line)
+    for row_index, line in enumerate(read_lines(output)) if output.exists() else ():
+        row = parse_row(line)
         if row is None and is_too_deep(line):
-            raise ValueError(f"row {place + 1:,}{TOO_DEEP}")
-        yield place, row
+            raise ValueError(f"row {row_index + 1:,}{TOO_DEEP}")
+        yield row_index, row
 
 
-def in_chunks(output: Path) -> Iterator[Placed]:
-    """The rows of complete chunks, and of those that are not complete, each once."""
-    behind = 0
-    for place, row in in_all(output):
-        if place >= behind:
-            yield place, row
-            behind = place + 1
+def rows_of_chunks(output: Path) -> Iterator[IndexedRow]:
+    """The rows of the whole file, then of chunks that have more, each index once.
 
-
-def in_all(output: Path) -> Iterator[Placed]:
-    """The rows of a whole file, and then of the chunks that are beside it or in the folder.
-
-    A chunk that more rows come to has those that were there before as well.
+    A chunk that took more rows after the file was complete repeats the rows in the file.
     """
-    from pgcli.sinks.chunk_store import chunks_in, rows_in
-    from pgcli.sinks.parquet_folder import parts_in
+    next_index = 0
+    for rows, start in chunk_rows(output):
+        for row_index, row in enumerate(rows, start=start):
+            if row_index >= next_index:
+                yield row_index, row
+                next_index = row_index + 1
 
-    record = got(state_folder(output) / RUN)
-    # what is not of the run beside it is what that run is to replace
-    if output.is_file() and (record is None or chunks_in(output, record.get("run", ""))):
-        yield from enumerate(rows_in(output))
-    chunks = dict(parts_in(output))
+
+def chunk_rows(output: Path) -> Iterator[tuple[Iterator[Row], int]]:
+    """The rows of the whole file and of each chunk, with the index of the first of them."""
+    from pgcli.sinks.parquet_file import chunks_in, read_parquet
+    from pgcli.sinks.parquet_folder import chunk_files
+
     folder = state_folder(output)
-    chunks |= {int(part.name): part for part in (folder / PARTS).glob("[0-9]*")}
-    begun = {int(file.name[:6]): file for file in (folder / UNFINISHED).glob("[0-9]*.jsonl")}
-    for number in sorted(chunks.keys() | begun.keys()):
-        is_complete = number in chunks
-        rows = rows_in(chunks[number]) if is_complete else rows_of(begun[number], Mark())
-        yield from enumerate(rows, start=number * CHUNK_ROWS)
+    record = read_json(folder / RUN)
+    # a file that is not of the run beside it is one that the run will replace
+    if output.is_file() and (record is None or chunks_in(output, record.get("run", ""))):
+        yield read_parquet(output), 0
+    complete = dict(chunk_files(output))
+    complete |= {int(file.name): file for file in (folder / COMPLETE).glob("[0-9]*")}
+    lines = {int(file.name[:6]): file for file in (folder / UNFINISHED).glob("[0-9]*.jsonl")}
+    for number in sorted(complete.keys() | lines.keys()):
+        is_complete = number in complete
+        rows = read_parquet(complete[number]) if is_complete else read_rows(lines[number])
+        yield rows, number * shard.CHUNK_ROWS
 
 
-def behind(file: Path, safe: Checkpoint) -> tuple[int, Counter[str]]:
-    """How many rows a file of lines has, and their errors; up to `safe` they are not read again."""
-    rows, errors = safe.rows, Counter(safe.errors)
-    for row in rows_of(file, Mark(safe.bytes, safe.rows)) if file.exists() else ():
+def count_saved(output: Path, progress: RunProgress, part: str = "") -> tuple[int, Counter[str]]:
+    """The number of rows and of errors by code that a process has saved by now.
+
+    Reads only the rows added to its file of lines since it wrote the progress.
+    """
+    checkpoint, is_chunked = progress.safe, uses_chunks(output)
+    file = chunk_file(output, progress.chunk, part) if is_chunked else output
+    rows, errors = checkpoint.rows, Counter(checkpoint.errors)
+    for row in read_rows(file, checkpoint.bytes) if file.exists() else ():
         rows += 1
         if row.get("error") is not None:
             errors[row["error"]] += 1
+    if is_chunked:  # add the rows of other chunks
+        rows += progress.rows - checkpoint.rows
+        errors += Counter(progress.errors) - Counter(checkpoint.errors)
     return rows, errors

@@ -8,76 +8,68 @@ from typing import Any
 import pyarrow
 
 from pgcli.rows import RowSchema
-from pgcli.sinks import column_types
+from pgcli.sinks.column_types import as_text, make_column
 
 Row = Mapping[str, Any]
 
-REPEATED = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())  # few values, many rows
+STRING, FLOAT, INT = pyarrow.string(), pyarrow.float64(), pyarrow.int32()
+CATEGORY = pyarrow.dictionary(INT, STRING)  # few values, many rows
 BOX = pyarrow.struct(
-    [
-        ("label", pyarrow.string()),
-        ("xmin", pyarrow.float64()),
-        ("ymin", pyarrow.float64()),
-        ("xmax", pyarrow.float64()),
-        ("ymax", pyarrow.float64()),
-        ("score", pyarrow.float64()),
-    ]
+    [("label", STRING), *((name, FLOAT) for name in ("xmin", "ymin", "xmax", "ymax", "score"))]
 )
-RLE = pyarrow.struct([("size", pyarrow.list_(pyarrow.int32())), ("counts", pyarrow.string())])
+RLE = pyarrow.struct([("size", pyarrow.list_(INT)), ("counts", STRING)])
 MASK = pyarrow.struct([("codes", pyarrow.list_(pyarrow.int16())), ("rle", RLE)])
-CHOICE = pyarrow.struct(
-    [("text", pyarrow.string()), ("logprob", pyarrow.float64()), ("probability", pyarrow.float64())]
-)
+CHOICE = pyarrow.struct([("text", STRING), ("logprob", FLOAT), ("probability", FLOAT)])
 TYPES: Mapping[str, pyarrow.DataType] = {
     "index": pyarrow.int64(),
-    "id": pyarrow.string(),
-    "image": pyarrow.string(),
-    "width": pyarrow.int32(),
-    "height": pyarrow.int32(),
-    "task": REPEATED,
-    "prompt": REPEATED,
-    "answer": pyarrow.string(),
+    "id": STRING,
+    "image": STRING,
+    "width": INT,
+    "height": INT,
+    "task": CATEGORY,
+    "prompt": CATEGORY,
+    "answer": STRING,
     "boxes": pyarrow.list_(BOX),
-    "tokens": pyarrow.int32(),
-    "finish": REPEATED,
-    "logprob": pyarrow.float64(),
-    "load_ms": pyarrow.float64(),
-    "vision_ms": pyarrow.float64(),
-    "prefill_ms": pyarrow.float64(),
-    "decode_ms": pyarrow.float64(),
-    "batch": pyarrow.int32(),
-    "model": REPEATED,
-    "error": REPEATED,
-    "error_message": pyarrow.string(),
+    "tokens": INT,
+    "finish": CATEGORY,
+    "logprob": FLOAT,
+    "load_ms": FLOAT,
+    "vision_ms": FLOAT,
+    "prefill_ms": FLOAT,
+    "decode_ms": FLOAT,
+    "batch": INT,
+    "model": CATEGORY,
+    "error": CATEGORY,
+    "error_message": STRING,
     "masks": pyarrow.list_(MASK),
     "choices": pyarrow.list_(CHOICE),
 }
 
 
-def table(
-    rows: Sequence[Row], layout: RowSchema, kinds: Mapping[str, pyarrow.DataType] | None = None
+def make_table(
+    rows: Sequence[Row], schema: RowSchema, types: Mapping[str, pyarrow.DataType] | None = None
 ) -> pyarrow.Table:
-    """Rows as a table. Kept columns have the types of `kinds`, or else those of their values.
+    """The rows as a table; kept columns have the given `types`, or those of their values.
 
-    Raises one of `kept.MISFITS` where a value is not of its type.
+    Raises one of `column_types.MISMATCHES` if a value is not of its column's type.
     """
-    columns = layout.columns
+    columns = schema.columns
     arrays = [pyarrow.array([row[name] for row in rows], TYPES[name]) for name in columns]
-    for name in layout.keep:
+    for name in schema.keep:
         values = [row[name] for row in rows]
-        if kinds is None:
-            arrays.append(column_types.column(values))
-        elif kinds[name] == pyarrow.string():
-            arrays.append(column_types.as_text(values))
+        if types is None:
+            arrays.append(make_column(values))
+        elif types[name] == STRING:
+            arrays.append(as_text(values))
         else:
-            arrays.append(pyarrow.array(values, kinds[name]))
-    return pyarrow.Table.from_arrays(arrays, names=[*columns, *layout.keep])
+            arrays.append(pyarrow.array(values, types[name]))
+    return pyarrow.Table.from_arrays(arrays, names=[*columns, *schema.keep])
 
 
-def weight(value: Any) -> int:
-    """About how many bytes a value takes in memory."""
+def size_in_memory(value: Any) -> int:
+    """The approximate size of a value in bytes."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
-        return sum(map(weight, value.values()))
-    return sum(map(weight, value)) if isinstance(value, list) else 8
+        return sum(map(size_in_memory, value.values()))
+    return sum(map(size_in_memory, value)) if isinstance(value, list) else 8

@@ -1,4 +1,4 @@
-"""One Parquet file, which is there when it is complete; its chunks wait beside it."""
+"""A single Parquet file, created when all its chunks are complete."""
 
 from __future__ import annotations
 
@@ -10,112 +10,128 @@ from pyarrow import parquet
 
 from pgcli.errors import OutputExists
 from pgcli.rows import RowSchema
-from pgcli.sinks import column_types
-from pgcli.sinks.chunk_store import Chunk, chunks_in, metadata, published, rows_in, write
-from pgcli.sinks.schema import TYPES, Row, table
-from pgcli.state.run_state import State
-from pgcli.state.state_folder import PARTS
-from pgcli.state.write_errors import make_folder, sync, writing
+from pgcli.sinks.chunk_store import Chunk
+from pgcli.sinks.column_types import cast_column, common_type
+from pgcli.sinks.parquet_chunks import ParquetChunks
+from pgcli.sinks.parquet_file import (
+    chunks_in,
+    file_metadata,
+    read_parquet,
+    read_row_groups,
+    write_parquet,
+)
+from pgcli.sinks.schema import TYPES, Row, make_table
+from pgcli.state.atomic_file import publish
+from pgcli.state.run_state import RunState
+from pgcli.state.state_folder import COMPLETE
+from pgcli.state.write_errors import fsync, make_folder, wrap_write_errors
 
 WHOLE = "whole"
 
 
-class SingleParquet:
-    """A shelf whose chunks become one file at the end; those of an earlier end are in it.
+class SingleParquet(ParquetChunks):
+    """Chunks in separate files, joined at the end with those of an output that takes more rows.
 
-    What type a kept column needs is known only then: a manifest may hold whole numbers for a
-    million rows and a word in the next. `settings` is read then, too.
+    The type of a kept column is known only then: a manifest may have whole numbers in a million
+    rows and a word in the next.
     """
 
-    def __init__(self, state: State, layout: RowSchema, settings: Mapping[str, object]):
-        self._state, self._layout, self._settings = state, layout, settings
-        self._output = state.output
-        self._parts = state.folder / PARTS
-        self._before = chunks_in(self._output, state.run) if state.is_old else []
-        self._added: dict[int, Chunk] = {}
-        if state.is_old:
-            for part in sorted(self._parts.glob("*")):
-                self._added |= {chunk.number: chunk for chunk in chunks_in(part, state.run)}
+    def __init__(
+        self,
+        state: RunState,
+        schema: RowSchema,
+        settings: Mapping[str, object],
+        *,
+        retry: bool = False,
+    ):
+        super().__init__(state, schema, settings, retry=retry)
+        self._folder = state.folder / COMPLETE
+        joined = chunks_in(state.output, state.run_id) if state.resumes else []
+        self._joined = sorted(joined, key=lambda chunk: chunk.number)  # those in the output
+        self._separate: set[int] = set()  # those in files of their own, which take precedence
+        self.chunks |= {chunk.number: chunk for chunk in joined}
+        for file in sorted(self._folder.glob("*")) if state.resumes else ():
+            for chunk in chunks_in(file, state.run_id):
+                self._add(chunk)
 
-    def chunks(self) -> dict[int, Chunk]:
-        return {chunk.number: chunk for chunk in self._before} | self._added
+    def read_chunk(self, number: int) -> Iterator[Row]:
+        if number in self._separate:
+            return read_parquet(self._path(number))
+        return (row for table in self._joined_tables(number) for row in table.to_pylist())
 
-    def rows(self, number: int) -> Iterator[Row]:
-        if number in self._added:
-            return rows_in(self._part(number))
-        return (row for table in self._tables_before(number) for row in table.to_pylist())
-
-    def put(self, chunk: Chunk, rows: list[Row]) -> None:
-        beside = self._state.folder / "part"
-        with writing(beside):
-            make_folder(self._parts)
-            told = metadata({}, self._state.run, [chunk])
-            write(beside, table(rows, self._layout), rows, told)
-        published(beside, self._part(chunk.number), replace=True)
-        self._added[chunk.number] = chunk
+    def write_chunk(self, chunk: Chunk, rows: list[Row]) -> None:
+        temporary = self._state.folder / "part"
+        with wrap_write_errors(temporary):
+            make_folder(self._folder)
+            metadata = file_metadata({}, self._state.run_id, [chunk])
+            write_parquet(temporary, make_table(rows, self._schema), rows, metadata)
+        publish(temporary, self._path(chunk.number), replace=True)
+        self._add(chunk)
 
     def finish(self) -> None:
-        """Join the chunks, a row group each at least, and give the file its name."""
-        if not self._added and self._before:
+        """Join the chunks, at least a row group each, and replace the output."""
+        if not self._separate and self._joined:
             return
-        whole, schema = self._state.folder / WHOLE, self._schema()
-        with writing(self._output):
-            with parquet.ParquetWriter(whole, schema, compression="zstd") as writer:
-                for each in self._tables():
-                    columns = list(map(column_types.fitted, each.columns, schema.types))
-                    writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
-            sync(whole)
-        if self._output.exists() and not self._before and not self._state.replaces:
+        output, whole = self._state.output, self._state.folder / WHOLE
+        with wrap_write_errors(output):
+            self._write_whole(whole)
+        if output.exists() and not self._joined and not self._state.may_replace:
             raise OutputExists(
-                f"{self._output} was made by something else while this run went on",
+                f"{output} was created by another program during the run",
                 hint=f"all rows of this run are in {whole}: move it where you want it",
             )
-        published(whole, self._output, replace=True)
-        with writing(self._parts):
-            for number in self._added:
-                self._part(number).unlink()
-        self._added.clear()
+        publish(whole, output, replace=True)
+        with wrap_write_errors(self._folder):
+            for number in self._separate:
+                self._path(number).unlink()
+        self._separate.clear()
 
-    def clear(self) -> None:
-        with writing(self._state.folder):
-            if self._parts.is_dir() and not any(self._parts.iterdir()):
-                self._parts.rmdir()
+    def close(self) -> None:
+        with wrap_write_errors(self._state.folder):
+            if self._folder.is_dir() and not any(self._folder.iterdir()):
+                self._folder.rmdir()
 
-    def _part(self, number: int) -> Path:
-        return self._parts / f"{number:06}"  # not .parquet: globs must not find it
+    def _add(self, chunk: Chunk) -> None:
+        self.chunks[chunk.number] = chunk
+        self._separate.add(chunk.number)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:06}"  # without .parquet: globs must not find it
 
     def _tables(self) -> Iterator[pyarrow.Table]:
-        """The rows so far, a table for each row group."""
-        for number in sorted(self.chunks()):
-            if number in self._added:
-                yield from groups(self._part(number))
+        """The rows of all chunks, a table for each row group."""
+        for number in sorted(self.chunks):
+            if number in self._separate:
+                yield from read_row_groups(self._path(number))
             else:
-                yield from self._tables_before(number)
+                yield from self._joined_tables(number)
 
-    def _tables_before(self, number: int) -> Iterator[pyarrow.Table]:
-        """The rows of a chunk that is in the output."""
-        start = sum(chunk.rows for chunk in self._before if chunk.number < number)
-        end = start + next(chunk.rows for chunk in self._before if chunk.number == number)
+    def _joined_tables(self, number: int) -> Iterator[pyarrow.Table]:
+        """The rows of a chunk in the output."""
+        start = sum(chunk.rows for chunk in self._joined if chunk.number < number)
+        end = start + next(chunk.rows for chunk in self._joined if chunk.number == number)
         at = 0
-        for each in groups(self._output):
-            first, last = max(start - at, 0), min(end - at, len(each))
+        for table in read_row_groups(self._state.output):
+            first, last = max(start - at, 0), min(end - at, len(table))
             if first < last:
-                yield each.slice(first, last - first)
-            at += len(each)
+                yield table.slice(first, last - first)
+            at += len(table)
 
-    def _schema(self) -> pyarrow.Schema:
-        """The columns of the whole file and what it says of itself."""
-        fields = [(name, TYPES[name]) for name in self._layout.columns]
-        for place, name in enumerate(self._layout.keep, start=len(fields)):
-            kinds = {each.column(place).type for each in self._tables()}
-            arrays = (each.column(place) for each in self._tables())
-            fields.append((name, column_types.settled(kinds, arrays)))
-        chunks = [chunk for _, chunk in sorted(self.chunks().items())]
-        return pyarrow.schema(fields, metadata=metadata(self._settings, self._state.run, chunks))
+    def _write_whole(self, file: Path) -> None:
+        schema = self._file_schema()
+        with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+            for table in self._tables():
+                columns = list(map(cast_column, table.columns, schema.types))
+                writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
+        fsync(file)
 
-
-def groups(file: Path) -> Iterator[pyarrow.Table]:
-    """A Parquet file's row groups."""
-    with writing(file), parquet.ParquetFile(file) as opened:
-        for number in range(opened.num_row_groups):
-            yield opened.read_row_group(number)
+    def _file_schema(self) -> pyarrow.Schema:
+        """The columns of the whole file, and its metadata."""
+        fields = [(name, TYPES[name]) for name in self._schema.columns]
+        for column, name in enumerate(self._schema.keep, start=len(fields)):
+            types = {table.column(column).type for table in self._tables()}
+            arrays = (table.column(column) for table in self._tables())
+            fields.append((name, common_type(types, arrays)))
+        chunks = [chunk for _, chunk in sorted(self.chunks.items())]
+        metadata = file_metadata(self._settings, self._state.run_id, chunks)
+        return pyarrow.schema(fields, metadata=metadata)

@@ -1,4 +1,4 @@
-"""A row as lines that a person reads."""
+"""A row as lines of text for a person."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pgcli.records import Answer, Box, Choice
 
 
 def text_lines(answer: Answer) -> str:
-    """`id: answer`, a line for each box or candidate below it; or `id: error code: message`."""
+    """`id: answer` and a line for each box or choice, or `id: error code: message`."""
     name = printable(answer.id)
     if answer.error is not None:
         return f"{name}: error {answer.error}: {printable(answer.error_message or '')}\n"
     first = f"{name}: {printable(answer.answer or '')}".rstrip()
-    below = (*map(box_line, answer.boxes), *map(choice_line, answer.choices or ()))
-    return "".join(f"{line}\n" for line in (first, *below))
+    details = (*map(box_line, answer.boxes), *map(choice_line, answer.choices or ()))
+    return "".join(f"{line}\n" for line in (first, *details))
 
 
 def box_line(box: Box) -> str:
-    """A box in whole pixels, top left to bottom right, with its score to two digits."""
+    """A box in whole pixels, top left to bottom right, and its score to two digits."""
     corners = f"{box.xmin:.0f},{box.ymin:.0f} - {box.xmax:.0f},{box.ymax:.0f}"
     return f"  {printable(box.label)} {corners} ({box.score:.2g})"
 
 
 def choice_line(choice: Choice) -> str:
-    """A candidate with its probability in percent."""
+    """A choice and its probability in percent."""
     return f"  {choice.probability:6.1%} {printable(choice.text)}"

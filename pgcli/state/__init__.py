@@ -1,1 +1,1 @@
-"""What a run knows of itself: where it is kept."""
+"""The state of a run, kept in a folder beside its output: settings, lock, progress, journals."""

@@ -1,58 +1,72 @@
-"""Small files of a run's own, replaced as a whole: a reader finds the old one or the new one."""
+"""Files that are replaced as a whole: a reader finds the old one or the new one."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pgcli.printable import is_deep
-from pgcli.state.write_errors import sync, writing
+from pgcli.state.write_errors import fsync, wrap_write_errors
 
-#: What a file system answers that gives a file but one name.
+#: What a file system without hard links answers to `link`.
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 
 
-def put(file: Path, value: Any, *, lasting: bool = True) -> None:
-    """Write the value as JSON in the place of what the file holds; `lasting` outlives a power cut.
+def write_json(file: Path, value: Any, *, durable: bool = True, replace: bool = True) -> bool:
+    """Write the value as JSON; a `durable` file survives a power loss.
 
-    Raises OutputFailed.
+    Returns False where a file of that name exists and is not to be replaced. Raises OutputFailed.
     """
-    with _beside(file, value, lasting=lasting) as beside:
-        beside.replace(file)
-
-
-def put_new(file: Path, value: Any) -> bool:
-    """Write the value as JSON if there is no file of that name yet; False where there is one."""
-    with _beside(file, value, lasting=True) as beside:
-        return named(beside, file)
-
-
-@contextmanager
-def _beside(file: Path, value: Any, *, lasting: bool) -> Iterator[Path]:
-    """The value as JSON in a file beside, to be given its name in the block, and gone after it."""
-    beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    with writing(file):
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    with wrap_write_errors(file):
         try:
-            with suppress(InterruptedError):  # of closing it, when all is written
-                beside.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-            if lasting:
-                sync(beside)
-            yield beside
+            with suppress(InterruptedError):  # by `close`, after everything is written
+                temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+            return publish(temporary, file, replace=replace, durable=durable)
         finally:
-            beside.unlink(missing_ok=True)
-        if lasting:
-            sync(file.parent)
+            temporary.unlink(missing_ok=True)
 
 
-def named(beside: Path, file: Path) -> bool:
-    """Give a complete file its name if that is free; where files have but one, as its only one."""
+def read_json(file: Path) -> dict[str, Any] | None:
+    """The JSON object in the file; None if the file is missing or damaged."""
     try:
-        os.link(beside, file)
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and not is_deep(value) else None
+
+
+def publish(temporary: Path, file: Path, *, replace: bool, durable: bool = True) -> bool:
+    """Give a complete temporary file its final name.
+
+    Returns False where a file of that name exists and is not to be replaced: the first process
+    wins. The temporary file is gone afterwards. Raises OutputFailed.
+    """
+    with wrap_write_errors(file):
+        if durable:
+            fsync(temporary)
+        if replace:
+            temporary.replace(file)
+        elif not link_if_free(temporary, file):
+            temporary.unlink()
+            return False
+        temporary.unlink(missing_ok=True)
+        if durable:
+            fsync(file.parent)
+    return True
+
+
+def link_if_free(temporary: Path, file: Path) -> bool:
+    """Give the file a second name unless that exists; renames where hard links are not supported.
+
+    Raises OSError.
+    """
+    try:
+        os.link(temporary, file)
     except FileExistsError:
         return False
     except OSError as problem:
@@ -60,14 +74,5 @@ def named(beside: Path, file: Path) -> bool:
             raise
         if file.exists():
             return False
-        beside.rename(file)
+        temporary.rename(file)
     return True
-
-
-def got(file: Path) -> dict[str, Any] | None:
-    """The JSON object that the file holds; None where there is none, or it is damaged."""
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) and not is_deep(value) else None

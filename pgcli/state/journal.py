@@ -1,4 +1,4 @@
-"""Rows that wait for earlier ones, safe meanwhile."""
+"""A file of answers that are complete before earlier rows are."""
 
 from __future__ import annotations
 
@@ -8,81 +8,81 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pgcli.state.record_file import Mark, RecordFile, lines, parsed
-from pgcli.state.write_errors import writing
+from pgcli.state.record_file import Position, RecordFile, parse_row, read_lines
+from pgcli.state.write_errors import wrap_write_errors
 
-SMALL = 2**20  # bytes up to which it is not worth making the file smaller
+MIN_COMPACT_BYTES = 2**20  # a smaller file is not worth compacting
 
 
 class Journal:
-    """A file of rows by their places; those that have left are let go now and then."""
+    """Rows by row index, each kept until it is written to the output."""
 
     def __init__(self, file: Path):
         self.file = file
-        self._waiting: dict[int, int] = {}  # bytes of each
-        self._log: RecordFile | None = None
+        self._sizes: dict[int, int] = {}  # bytes of each row's line
+        self._lines: RecordFile | None = None
 
-    def rows(self) -> dict[int, Mapping[str, Any]]:
-        """The rows that a run before this one left waiting, by their places; they stay waiting.
+    def load(self) -> dict[int, Mapping[str, Any]]:
+        """The rows that an earlier run left, by row index. They stay in the journal.
 
-        What was being written when the process was killed is cut off. Raises OutputFailed.
+        Truncates the file after its last whole entry. Raises OutputFailed.
         """
-        found: dict[int, Mapping[str, Any]] = {}
+        rows: dict[int, Mapping[str, Any]] = {}
         if not self.file.exists():
-            return found
-        size = 0
-        for line in lines(self.file):
-            entry = parsed(line)
+            return rows
+        size = count = 0
+        for line in read_lines(self.file):
+            entry = parse_row(line)
             if entry is None or not isinstance(entry.get("place"), int) or "row" not in entry:
                 break
-            found[entry["place"]] = entry["row"]
-            self._waiting[entry["place"]] = len(line)
-            size += len(line)
-        with writing(self.file):
+            rows[entry["place"]] = entry["row"]
+            self._sizes[entry["place"]] = len(line)
+            size, count = size + len(line), count + 1
+        with wrap_write_errors(self.file):
             os.truncate(self.file, size)
-        self._log = RecordFile(self.file, Mark(size, len(found)))
-        return found
+        self._lines = RecordFile(self.file, Position(size, count))
+        return rows
 
-    def add(self, place: int, row: str) -> None:
-        """Keep a row, which is a JSON object, till it leaves. Raises OutputFailed."""
-        line = f'{{"place":{place},"row":{row}}}\n'.encode()
-        if self._log is None:
-            self._log = RecordFile(self.file)
-        self._log.add(line)
-        self._waiting[place] = len(line)
+    def add(self, row_index: int, row: str) -> None:
+        """Keep a row, a JSON object, until it is removed. Raises OutputFailed."""
+        line = f'{{"place":{row_index},"row":{row}}}\n'.encode()
+        if self._lines is None:
+            self._lines = RecordFile(self.file)
+        self._lines.append(line)
+        self._sizes[row_index] = len(line)
 
-    def leave(self, place: int) -> None:
-        """The row is in the output now."""
-        if self._waiting.pop(place, None) is None or self._log is None:
+    def remove(self, row_index: int) -> None:
+        """Forget a row, if the journal has it: it is in the output now."""
+        if self._sizes.pop(row_index, None) is None or self._lines is None:
             return
-        if not self._waiting:
+        if not self._sizes:
             self.clear()
-        elif self._log.mark.bytes > max(SMALL, 2 * sum(self._waiting.values())):
-            self._shrink()
+        elif self._lines.end.bytes > max(MIN_COMPACT_BYTES, 2 * sum(self._sizes.values())):
+            self._compact()
 
     def sync(self) -> None:
-        if self._log is not None:
-            self._log.sync()
+        if self._lines is not None:
+            self._lines.sync()
 
     def close(self) -> None:
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        if self._lines is not None:
+            self._lines.close()
+            self._lines = None
 
     def clear(self) -> None:
         """Forget all rows."""
         self.close()
-        with writing(self.file):
+        with wrap_write_errors(self.file):
             self.file.unlink(missing_ok=True)
 
-    def _shrink(self) -> None:
-        """Leave only the rows that still wait, in a new file that takes the old one's name."""
-        beside = self.file.with_name(f"{self.file.name}.tmp")
-        kept = b"".join(
-            line for line in lines(self.file) if json.loads(line)["place"] in self._waiting
+    def _compact(self) -> None:
+        """Replace the file with one that holds only the remaining rows."""
+        temporary = self.file.with_name(f"{self.file.name}.tmp")
+        data = b"".join(
+            line for line in read_lines(self.file) if json.loads(line)["place"] in self._sizes
         )
         self.close()
-        with writing(self.file):
-            beside.write_bytes(kept)
-            beside.replace(self.file)
-        self._log = RecordFile(self.file, Mark(len(kept), kept.count(b"\n")))
+        with wrap_write_errors(self.file):
+            temporary.write_bytes(data)
+            temporary.replace(self.file)
+        self._lines = RecordFile(self.file, Position(len(data), data.count(b"\n")))

@@ -1,4 +1,4 @@
-"""One run at a time on an output; who it is, for the others to read."""
+"""The lock that allows one process at a time to write an output, and a note on its owner."""
 
 from __future__ import annotations
 
@@ -14,32 +14,25 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from pgcli.errors import OutputInUse
-from pgcli.state.atomic_file import got, put
-from pgcli.state.write_errors import writing
+from pgcli.state.atomic_file import read_json, write_json
+from pgcli.state.state_folder import LOCK, OWNER
+from pgcli.state.write_errors import wrap_write_errors
 
-LOCK, OWNER = "lock", "owner"
+#: Covers the retry after the previous owner removed the lock file while releasing it.
+TIMEOUT_SECONDS = 0.1
 
 
 @contextmanager
-def only_run(folder: Path, *, part: str = "") -> Iterator[None]:
-    """The block in which no other process writes this output, or this part of it.
+def output_lock(folder: Path, *, part: str = "") -> Iterator[None]:
+    """A block in which no other process writes this output, or this part of it.
 
-    The system frees the lock of a process that was killed. Raises OutputInUse, which names the
-    other run, and OutputFailed.
+    The system releases the lock of a killed process. Raises OutputFailed, and OutputInUse with the
+    owner's process, host and start.
     """
-    # no singleton: two runs in one process exclude each other as well
-    lock = FileLock(folder / f"{LOCK}{part}", is_singleton=False, thread_local=False)
     owner = folder / f"{OWNER}{part}.json"
-    with writing(folder):
-        try:
-            lock.acquire(blocking=False)
-            while not is_there(lock):  # whoever held it removed it before it let go
-                lock.release()
-                lock.acquire(blocking=False)
-        except Timeout:
-            raise in_use(folder, got(owner) or {}) from None
+    lock = acquire(folder, part)
     try:
-        put(owner, ourselves(), lasting=False)
+        write_json(owner, current_process(), durable=False)
         yield
     finally:
         with suppress(OSError):
@@ -47,20 +40,27 @@ def only_run(folder: Path, *, part: str = "") -> Iterator[None]:
         lock.release()
 
 
-def is_there(lock: FileLock) -> bool:
-    """Whether the file that is locked is the one that others find under its name."""
-    descriptor = lock._context.lock_file_fd  # for which the library has no public name
-    assert descriptor is not None
-    mine = os.fstat(descriptor)
-    try:
-        found = Path(lock.lock_file).stat()
-    except FileNotFoundError:
-        return False
-    return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
+def check_unlocked(folder: Path, *, part: str = "") -> None:
+    """Raise OutputInUse if another process writes the output. Creates nothing."""
+    owner = read_json(folder / f"{OWNER}{part}.json")
+    if owner is not None and is_alive(owner) and (folder / f"{LOCK}{part}").exists():
+        acquire(folder, part).release()
 
 
-def ourselves() -> dict[str, Any]:
-    """This process, for whoever finds the output in use."""
+def acquire(folder: Path, part: str) -> FileLock:
+    """The lock, acquired. Raises OutputInUse and OutputFailed."""
+    # not a singleton: two runs in one process exclude each other too
+    lock = FileLock(folder / f"{LOCK}{part}", is_singleton=False, thread_local=False)
+    with wrap_write_errors(folder):
+        try:
+            lock.acquire(timeout=TIMEOUT_SECONDS, poll_interval=TIMEOUT_SECONDS / 5)
+        except Timeout:
+            raise in_use(folder, read_json(folder / f"{OWNER}{part}.json") or {}) from None
+    return lock
+
+
+def current_process() -> dict[str, Any]:
+    """What the owner file records of this process."""
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -69,7 +69,7 @@ def ourselves() -> dict[str, Any]:
 
 
 def is_alive(owner: Mapping[str, Any]) -> bool:
-    """Whether the process is there, as far as can be told: of another host's nothing can."""
+    """Whether the process may be running: true for any process of another host."""
     if owner.get("host") != socket.gethostname():
         return True
     try:
@@ -82,6 +82,7 @@ def is_alive(owner: Mapping[str, Any]) -> bool:
 
 
 def in_use(folder: Path, owner: Mapping[str, Any]) -> OutputInUse:
+    """The error for an output that another process writes."""
     output = folder.with_suffix("")
     by = "another run"
     if owner:

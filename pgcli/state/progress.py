@@ -1,23 +1,35 @@
-"""How far a run came, for whoever asks and for the next run."""
+"""How far a run has come, in a file that the next run and `pgcli status` read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from pgcli.state.row_file import Checkpoint
+from pgcli.state.atomic_file import read_json
+from pgcli.state.state_folder import PROGRESS
 
-MOST = 2**63
+MAX_COUNT = 2**63
 
 
 @dataclass
-class Progress:
-    """How far a run came, as `progress.json` tells whoever asks, and the next run.
+class FileCheckpoint:
+    """The part of a file of rows that is known to be on disk, and the digest of its input."""
 
-    `added` rows took `seconds` in the run that wrote this. `safe` is how far the file that rows are
-    added to is on disk; it is the output itself, or the journal of a `chunk` of it. `memory` is
-    what was learnt of each device's.
+    rows: int = 0
+    bytes: int = 0
+    digest: str = ""
+    errors: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class RunProgress:
+    """How far a run has come; the fields are the keys of `progress.json`.
+
+    `added` rows took `seconds` in the run that wrote this. `safe` is the checkpoint of the file
+    that rows are appended to: the output itself, or the lines of a `chunk` of it. `memory` holds
+    the batch limits of each device.
     """
 
     rows: int = 0
@@ -27,30 +39,45 @@ class Progress:
     added: int = 0
     chunk: int = 0
     memory: dict[str, Any] = field(default_factory=dict)
-    safe: Checkpoint = field(default_factory=Checkpoint)
+    safe: FileCheckpoint = field(default_factory=FileCheckpoint)
 
 
-def progress_of(told: Mapping[str, Any]) -> Progress:
-    """What a progress file says; nothing where it is damaged."""
+def read_progress(folder: Path, part: str = "") -> RunProgress:
+    """The progress of a run or of a part of it; none where the file is missing or damaged."""
+    return parse_progress(read_json(progress_file(folder, part)) or {})
+
+
+def progress_file(folder: Path, part: str = "") -> Path:
+    return folder / f"{PROGRESS}{part}.json"
+
+
+def progress_parts(folder: Path) -> Iterator[str]:
+    """The parts of an output that have a progress file; "" is the whole output."""
+    files = sorted(folder.glob(f"{PROGRESS}*.json"))
+    yield from (file.stem.removeprefix(PROGRESS) for file in files) if files else ("",)
+
+
+def parse_progress(value: Mapping[str, Any]) -> RunProgress:
+    """The progress in a JSON object; none if the object is not one that a run writes."""
     try:
-        found = Progress(**dict(told) | {"safe": Checkpoint(**told["safe"])})
+        found = RunProgress(**dict(value) | {"safe": FileCheckpoint(**value["safe"])})
     except (KeyError, TypeError):
-        return Progress()
+        return RunProgress()
     safe = found.safe
     counts = [found.rows, found.added, found.chunk, safe.rows, safe.bytes]
-    counts += [0 if found.total is None else found.total]
+    counts += [] if found.total is None else [found.total]
     by_code = (found.errors, safe.errors)
-    is_sound = (
+    is_valid = (
         all(isinstance(errors, dict) for errors in by_code)
         and all(map(is_count, (*counts, *found.errors.values(), *safe.errors.values())))
         and isinstance(found.seconds, int | float)
-        and -MOST <= found.seconds <= MOST
+        and -MAX_COUNT <= found.seconds <= MAX_COUNT
         and isinstance(safe.digest, str)
         and isinstance(found.memory, dict)
     )
-    return found if is_sound else Progress()
+    return found if is_valid else RunProgress()
 
 
 def is_count(value: object) -> bool:
-    """Whether it is a number of rows, bytes or the like."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST
+    """Whether the value is a count of rows, bytes or the like."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT

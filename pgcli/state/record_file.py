@@ -1,4 +1,4 @@
-"""A file of lines that is its own record: whole lines in order, whenever the process is killed."""
+"""A file of lines that recovers to whole lines wherever its process was killed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 
 from pgcli.errors import OutputFailed
 from pgcli.printable import MAX_DEPTH, is_deep
-from pgcli.state.write_errors import close, sync, writing
+from pgcli.state.write_errors import close, fsync, wrap_write_errors
 
-CHUNK = 4 * 2**20
-#: What a manifest may bring, and the row and the entry of a journal around it.
-DEEPEST = 2 * MAX_DEPTH
+READ_BYTES = 4 * 2**20
+#: Levels of nesting in a line: those of a manifest's values, and the row and journal entry around.
+MAX_LEVELS = 2 * MAX_DEPTH
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """A place behind whole lines of a file, in bytes and in lines."""
+class Position:
+    """The end of a whole line in a file, in bytes and in rows."""
 
     bytes: int = 0
     rows: int = 0
@@ -29,69 +29,74 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a file that may have been cut anywhere holds: whole lines up to `end`.
+    """The whole lines of a file that may end anywhere: those up to `end`.
 
-    Those from `parsed_from` on were read one by one, those before were counted. `torn` is how many
-    bytes behind them were none, and were put aside; `errors` are those of the lines that were read.
+    Lines before `parsed_from` were counted, the others parsed, and `errors` counts the error rows
+    among them. `torn` bytes after `end` were moved to another file.
     """
 
-    end: Mark
-    parsed_from: Mark
+    end: Position
+    parsed_from: Position
     torn: int
     errors: Counter[str]
 
 
-def recovered(file: Path, mark: Mark, aside: Path) -> Recovered:
-    """Cut the file behind its last whole row, the bytes cut kept `aside`, and say what is left.
+def recover(file: Path, known: Position, torn_file: Path) -> Recovered:
+    """Truncate the file after its last whole row and append the bytes cut off to `torn_file`.
 
-    Up to `mark`, where the file was safe, lines are counted; if they are not as many as they were,
-    all of them are read. Raises OutputFailed.
+    Lines up to the `known` position are only counted; if the count differs, all lines are parsed.
+    Raises OutputFailed.
     """
-    with writing(file), file.open("r+b") as stream:
+    with wrap_write_errors(file), file.open("r+b") as stream:
         size = os.fstat(stream.fileno()).st_size
-        if not holds(stream.fileno(), mark, size):
-            mark = Mark()
-        end, errors = mark, Counter[str]()
-        for line in lines(file, mark.bytes):
-            row = parsed(line)
+        if not has_lines(stream.fileno(), known, size):
+            known = Position()
+        end, errors = known, Counter[str]()
+        for line in read_lines(file, known.bytes):
+            row = parse_row(line)
             if row is None:
                 break
             if row.get("error") is not None:
                 errors[str(row["error"])] += 1
-            end = Mark(end.bytes + len(line), end.rows + 1)
+            end = Position(end.bytes + len(line), end.rows + 1)
         if torn := size - end.bytes:
-            keep_aside(stream.fileno(), end.bytes, size, aside)
+            append_bytes(stream.fileno(), end.bytes, size, torn_file)
             os.ftruncate(stream.fileno(), end.bytes)
             os.fsync(stream.fileno())
-    return Recovered(end, mark, torn, errors)
+    return Recovered(end, known, torn, errors)
 
 
-def holds(descriptor: int, mark: Mark, size: int) -> bool:
-    """Whether as many whole lines lie before the mark as did when it was made."""
-    if mark.bytes > size:
+def has_lines(descriptor: int, position: Position, size: int) -> bool:
+    """Whether the file has as many whole lines before the position as the position says."""
+    if position.bytes > size:
         return False
     count, at, last = 0, 0, b"\n"
-    while at < mark.bytes:
-        chunk = os.pread(descriptor, min(CHUNK, mark.bytes - at), at)
-        if not chunk:
+    while at < position.bytes:
+        data = os.pread(descriptor, min(READ_BYTES, position.bytes - at), at)
+        if not data:
             return False
-        count, at, last = count + chunk.count(b"\n"), at + len(chunk), chunk[-1:]
-    return count == mark.rows and last == b"\n"
+        count, at, last = count + data.count(b"\n"), at + len(data), data[-1:]
+    return count == position.rows and last == b"\n"
 
 
-def lines(file: Path, start: int = 0) -> Iterator[bytes]:
-    """The file's lines from a byte on, with their ends; the last may have none.
+def append_bytes(descriptor: int, start: int, end: int, target: Path) -> None:
+    """Append a range of bytes of an open file to another file."""
+    with wrap_write_errors(target), target.open("ab") as stream:
+        while start < end and (data := os.pread(descriptor, min(READ_BYTES, end - start), start)):
+            stream.write(data)
+            start += len(data)
 
-    None where the file ends before, by however much.
-    """
+
+def read_lines(file: Path, start: int = 0) -> Iterator[bytes]:
+    """The file's lines from a byte on, with their newlines, which the last line may lack."""
     with file.open("rb") as stream:
         if start <= os.fstat(stream.fileno()).st_size:
             stream.seek(start)
             yield from stream
 
 
-def parsed(line: bytes) -> dict[str, Any] | None:
-    """The row of a whole line; None for anything else."""
+def parse_row(line: bytes) -> dict[str, Any] | None:
+    """The row in a whole line; None for anything else."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -101,77 +106,89 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and not is_too_deep(line, row) else None
 
 
-def is_too_deep(line: bytes, row: object = None) -> bool:
-    """Whether a line nests more deeply than rows do; `row` is what it spells, if that is known."""
-    if line.count(b"[") + line.count(b"{") <= DEEPEST:
+def is_too_deep(line: bytes, value: object = None) -> bool:
+    """Whether a line nests deeper than any row; `value` is what it parses to, if known."""
+    if line.count(b"[") + line.count(b"{") <= MAX_LEVELS:
         return False
     try:
-        return is_deep(json.loads(line) if row is None else row, DEEPEST)
+        return is_deep(json.loads(line) if value is None else value, MAX_LEVELS)
     except (ValueError, RecursionError) as problem:
         return isinstance(problem, RecursionError)
 
 
-def keep_aside(descriptor: int, start: int, end: int, aside: Path) -> None:
-    """Add the bytes to what was put aside before."""
-    with writing(aside), aside.open("ab") as stream:
-        while start < end and (chunk := os.pread(descriptor, min(CHUNK, end - start), start)):
-            stream.write(chunk)
-            start += len(chunk)
+def read_rows(file: Path, start: int = 0) -> Iterator[dict[str, Any]]:
+    """The file's rows from a byte on, up to the first line that is not a row."""
+    for line in read_lines(file, start):
+        row = parse_row(line)
+        if row is None:
+            return
+        yield row
 
 
 class RecordFile:
-    """Lines added to a file's end, each whole or not at all."""
+    """Lines appended to a file, each completely or not at all."""
 
-    def __init__(self, file: Path, mark: Mark | None = None):
-        """Goes on behind the rows of `mark`; with none, a file of that name must not be there."""
+    def __init__(self, file: Path, end: Position | None = None, *, replace: bool = False):
+        """Appends after `end`. Without it the file must not exist, or `replace` empties it."""
         self.file = file
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if mark is None else 0)
-        with writing(file):
-            self._descriptor = os.open(file, flags, 0o666)
-        self.mark = mark or Mark()
-        self._has_lasting_name = False
+        self.end = end or Position()
+        creation = 0
+        if end is None:
+            creation = os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL)
+        with wrap_write_errors(file):
+            self._descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC | creation, 0o666)
+        self._has_durable_name = False
 
-    def add(self, line: bytes) -> None:
-        """Write the line; where there is no room for all of it there is none of it.
-
-        Raises OutputFailed.
-        """
-        with writing(self.file):
+    def append(self, line: bytes) -> None:
+        """Write the line; on a full disk nothing of it remains. Raises OutputFailed."""
+        with wrap_write_errors(self.file):
             self._write(line)
-        self.mark = Mark(self.mark.bytes + len(line), self.mark.rows + 1)
+        self.end = Position(self.end.bytes + len(line), self.end.rows + 1)
 
     def _write(self, line: bytes) -> None:
-        rest, at = memoryview(line), self.mark.bytes
+        rest, at = memoryview(line), self.end.bytes
         try:
             while rest:
                 written = os.pwrite(self._descriptor, rest, at)
                 rest, at = rest[written:], at + written
         except BaseException:
-            os.ftruncate(self._descriptor, self.mark.bytes)
+            os.ftruncate(self._descriptor, self.end.bytes)
             raise
 
-    def sync(self) -> Mark:
-        """Have all lines outlast a power cut. A failure is final: what is on disk is not known.
+    def rename(self, file: Path) -> None:
+        """Give the file another name, replacing the file that has it."""
+        with wrap_write_errors(file):
+            self.file.replace(file)
+        self.file, self._has_durable_name = file, False
 
-        Raises OutputFailed, also where the file is no longer what its name leads to.
+    def sync(self) -> Position:
+        """Flush all lines to disk and return their end.
+
+        A failed fsync is final: what is on disk is unknown. Raises OutputFailed, also if the file
+        has been removed or replaced.
         """
-        with writing(self.file):
+        with wrap_write_errors(self.file):
             os.fsync(self._descriptor)
-            if not self._has_lasting_name:
-                sync(self.file.parent)
-                self._has_lasting_name = True
-            mine = os.fstat(self._descriptor)
-            try:
-                there = self.file.stat()
-            except FileNotFoundError:
-                there = None
-        if there is None or (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
+            if not self._has_durable_name:
+                fsync(self.file.parent)
+                self._has_durable_name = True
+            is_moved = not self._is_named()
+        if is_moved:
             raise OutputFailed(
-                f"{self.file} was removed or replaced while the run went on",
-                hint="the same command begins again; leave the output alone while it goes on",
+                f"{self.file} was removed or replaced during the run",
+                hint="run the same command again, and leave the output alone while it runs",
             )
-        return self.mark
+        return self.end
+
+    def _is_named(self) -> bool:
+        """Whether the file's name still leads to the open file."""
+        own = os.fstat(self._descriptor)
+        try:
+            found = self.file.stat()
+        except FileNotFoundError:
+            return False
+        return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
 
     def close(self) -> None:
-        with writing(self.file):
+        with wrap_write_errors(self.file):
             close(self._descriptor)

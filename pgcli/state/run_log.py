@@ -1,4 +1,4 @@
-"""What was said while an output was made, by all its runs, in a file beside it."""
+"""The log of all runs of an output, in a file of its state folder."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from pathlib import Path
 
 from pgcli.printable import printable
 
-#: A file of so many bytes becomes the one before; of two that were full the older one is let go.
-MOST_BYTES = 10 * 2**20
+#: A file of this size is renamed to `.1.txt`, replacing the one before.
+MAX_BYTES = 10 * 2**20
 
 
 class RunLog:
-    """Lines with their times. A disk that takes none of them stops no run.
+    """Lines with their times. A failure to write them does not stop the run.
 
-    Nothing is written before the output is begun: until then lines are held.
+    Lines are buffered until `begin`: a run that saves nothing writes nothing.
     """
 
     def __init__(self, file: Path):
         self._file = file
-        self._held: list[str] | None = []
+        self._buffer: list[str] | None = []
 
-    def note(self, text: str) -> None:
-        """Add a line."""
+    def write(self, text: str) -> None:
+        """Append a line."""
         now = datetime.now().astimezone().isoformat(timespec="milliseconds")
         line = f"{now} {os.getpid()} {printable(text)}\n"
-        if self._held is not None:
-            self._held.append(line)
+        if self._buffer is not None:
+            self._buffer.append(line)
         else:
-            self._write(line)
+            self._append(line)
 
     def begin(self) -> None:
-        """Write from now on, first what was held."""
-        held, self._held = self._held, None
-        for line in held or ():
-            self._write(line)
+        """Write the buffered lines; from now on each line is written at once."""
+        buffered, self._buffer = self._buffer, None
+        for line in buffered or ():
+            self._append(line)
 
-    def _write(self, line: str) -> None:
+    def _append(self, line: str) -> None:
         with suppress(OSError):
-            if self._file.exists() and self._file.stat().st_size + len(line) > MOST_BYTES:
+            if self._file.exists() and self._file.stat().st_size + len(line) > MAX_BYTES:
                 self._file.replace(self._file.with_suffix(".1.txt"))
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(line)

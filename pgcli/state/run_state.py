@@ -1,10 +1,10 @@
-"""What a run knows of itself, beside its output: made, gone on with, or refused."""
+"""The state of the run that writes an output: started, resumed, or refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -16,62 +16,57 @@ from typing import Any, Self
 
 from filelock import FileLock
 
-from pgcli.errors import OutputExists
-from pgcli.state.atomic_file import got, put, put_new
-from pgcli.state.lock import LOCK, OWNER, only_run
-from pgcli.state.progress import Progress, progress_of
+from pgcli.state.atomic_file import write_json
+from pgcli.state.destination import is_occupied, unknown_output
+from pgcli.state.lock import output_lock
+from pgcli.state.progress import RunProgress, progress_file, read_progress
 from pgcli.state.run_log import RunLog
-from pgcli.state.settings import Settings, differences, fingerprint, others, plain
-from pgcli.state.state_folder import state_folder
-from pgcli.state.write_errors import sync, writing
-
-RUN, PROGRESS, JOURNAL, TORN, LOG = "run.json", "progress", "waiting", "torn", "log"
-RETRIED, FILES = "retried.jsonl", "files"
-VERSION = 1
+from pgcli.state.run_record import RunRecord, read_record
+from pgcli.state.settings import Settings
+from pgcli.state.state_folder import FILES, LOCK, LOG, OWNER, file_list, state_folder
+from pgcli.state.write_errors import fsync, wrap_write_errors
 
 
-class State:
-    """The folder beside an output while this process alone writes that, or its `part` of it.
+class RunState:
+    """The state folder of an output, or of one `part` of it, locked within the `with` block.
 
-    A context: within it no other run has the output. An output that is replaced is removed with the
-    first row, or stays till it is replaced as a whole (`stays`). Raises OutputInUse, OutputExists
-    where the output is not one that can be gone on with, and OutputFailed.
+    With `overwrite` the old output is removed before the first row is saved, or kept until it is
+    replaced as a whole (`keep_old`). Entering raises OutputInUse, OutputExists for an output that
+    cannot be resumed, and OutputFailed.
     """
 
     def __init__(
-        self, output: Path, *, overwrite: bool = False, stays: bool = False, part: str = ""
+        self, output: Path, *, overwrite: bool = False, keep_old: bool = False, part: str = ""
     ):
-        self.output = output
+        self.output, self.overwrite, self.part = output, overwrite, part
         self.folder = state_folder(output)
-        self.overwrite = overwrite
-        self.part = part
-        self.progress = Progress()
-        self.run = token_hex(8)
-        self.diary = RunLog(self.folder / f"{LOG}{part}.txt")
-        # the lists of what is replaced stay till it is
-        self._files = f"{FILES}-{self.run}" if overwrite else FILES
-        self.record: Mapping[str, Any] | None = None
-        self._stays = stays
+        self.progress = RunProgress()
+        self.run_id = token_hex(8)
+        self.log = RunLog(self.folder / f"{LOG}{part}.txt")
+        self.record: RunRecord | None = None  # of the run that this one resumes
+        # the file lists of an output that is replaced remain until it is
+        self._files = f"{FILES}-{self.run_id}" if overwrite else FILES
+        self._keep_old = keep_old
         self._settings: Settings = {}
-        self._told: Mapping[str, Any] = {}
+        self._metadata: Mapping[str, Any] = {}
         self._is_begun = False
-        self._since: tuple[float, int] | None = None
-        self._paused: Callable[[], float] = lambda: 0.0
+        self._started: tuple[float, int] | None = None
+        self._paused_seconds: Callable[[], float] = lambda: 0.0
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        with writing(self.folder):
+        with wrap_write_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
         try:
-            self._stack.enter_context(only_run(self.folder, part=self.part))
+            self._stack.enter_context(output_lock(self.folder, part=self.part))
         except BaseException:
-            self._leave_if_empty()  # what is in it is the other run's
+            self._remove_empty_folder()  # files in it belong to the other run
             raise
         try:
             if not self.overwrite:
-                self._find()
+                self._resume()
         except BaseException:
-            self._leave()
+            self._release()
             raise
         return self
 
@@ -81,131 +76,106 @@ class State:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.diary.note("ended" if kind is None else f"ended by {kind.__name__}: {problem}")
-        self._leave()
-
-    def _leave(self) -> None:
-        """Let others have the output; of a run that began nothing no trace stays."""
-        if not self._is_begun:
-            with suppress(OSError):
-                if not self.part:
-                    self._forget_lists()
-                    (self.folder / f"{LOCK}-{FILES}").unlink(missing_ok=True)
-                (self.folder / f"{LOCK}{self.part}").unlink(missing_ok=True)
-        self._stack.close()
-        self._leave_if_empty()
-
-    def _leave_if_empty(self) -> None:
-        with suppress(OSError):
-            self.folder.rmdir()  # which it does only where nothing is in it
+        self.log.write("ended" if kind is None else f"ended by {kind.__name__}: {problem}")
+        self._release()
 
     @property
-    def is_old(self) -> bool:
-        """Whether the run goes on with what one before it began."""
+    def resumes(self) -> bool:
+        """Whether the run continues an earlier one."""
         return self.record is not None
 
     @property
-    def replaces(self) -> bool:
-        """Whether what is there under the output's name, if it is not this run's, may go."""
-        return self.overwrite or bool(self.record and self.record.get("replaces"))
+    def may_replace(self) -> bool:
+        """Whether an existing output that is not this run's may be replaced."""
+        return self.overwrite or (self.record is not None and self.record.replaces)
 
-    def insist(self, settings: Settings, told: Mapping[str, Any] | None = None) -> None:
-        """Have the run be one of these settings; `told` is what rows do not depend on.
+    def check_settings(self, settings: Settings, metadata: Mapping[str, Any] | None = None) -> None:
+        """Set the run's settings, and the metadata that its rows do not depend on.
 
-        May be called again as more becomes known. Raises OutputExists where the output was begun
-        with others.
+        Called again when more settings are known. Raises OutputExists if the output belongs to a
+        run of other settings.
         """
-        self._settings, self._told = settings, told or {}
+        self._settings, self._metadata = settings, metadata or {}
         if self.record is not None:
-            known = self.record.get("settings", {})
-            if differing := differences(known, settings):
-                raise others(self.output, differing)
+            self.record.check_settings(settings, self.output)
 
     @contextmanager
-    def lists(self) -> Iterator[Callable[[int], Path]]:
-        """A block in which this process alone writes the lists of the input's files, by number."""
-        lock = FileLock(self.folder / f"{LOCK}-{FILES}", is_singleton=False)
-        with writing(self.folder), lock:
-            if self.record is None and not self.part:
-                self._forget_lists()
-            yield partial(files_listed, self.folder, {"files": self._files})
+    def file_lists(self) -> Iterator[Callable[[int], Path]]:
+        """A block in which only this process writes the lists of input files.
 
-    def start(self, total: int | None, paused: Callable[[], float] = lambda: 0.0) -> None:
-        """Count the time from now, and the rows to so many; None where nobody knows how many.
-
-        `paused` tells the seconds since then in which the process was stopped.
+        Yields a function from a source's number to the path that the names of its lists begin with.
         """
-        self._paused = paused
-        self._since = (monotonic(), self.progress.rows)
+        lock = FileLock(self.folder / f"{LOCK}-{FILES}", is_singleton=False)
+        with wrap_write_errors(self.folder), lock:
+            if self.record is None and not self.part:
+                self._remove_file_lists()
+            yield partial(file_list, self.folder, self._files)
+
+    def start(self, total: int | None, paused_seconds: Callable[[], float] = lambda: 0.0) -> None:
+        """Start measuring time; `total` rows are expected, None if unknown.
+
+        `paused_seconds` returns for how long the process has been stopped since.
+        """
+        self._paused_seconds = paused_seconds
+        self._started = (monotonic(), self.progress.rows)
         self.progress.total = total
         if self._is_begun:
-            self.diary.begin()
+            self.log.begin()
         if self.record is not None:
-            self.record = {**self.record, "told": plain(self._told)}
-            put(self.folder / RUN, self.record)
+            self.record = replace(self.record, metadata=self._metadata)
+            self.record.write(self.folder, replace=True)
 
     def begin(self) -> None:
-        """Write down what this run is, if none was begun: its first row is about to be saved.
+        """Write the run's record, if it has none yet; called before the first row is saved.
 
-        What is replaced goes first: were the process killed amid it, no rows would be taken for
-        those of other settings.
+        An output that is replaced is removed first: a process killed in between leaves no rows
+        that could be taken for those of other settings.
         """
         if self._is_begun:
             return
         if self.overwrite:
-            self._clear()
-        record = {
-            "version": VERSION,
-            "run": self.run,
-            "fingerprint": fingerprint(self._settings),
-            "settings": plain(self._settings),
-            "told": plain(self._told),
-            "replaces": self.overwrite,
-            "files": self._files,
-            "begun": datetime.now().astimezone().isoformat(timespec="seconds"),
-        }
+            self._remove_old_run()
+        begun = datetime.now().astimezone().isoformat(timespec="seconds")
+        record = RunRecord(
+            self.run_id, self._settings, self._metadata, self._files, begun, self.overwrite
+        )
         self._is_begun = True
-        if not put_new(self.folder / RUN, record):  # another part of the output was sooner
-            self.record = record_in(self.folder) or record
-            self.run = str(self.record["run"])
-            self.insist(self._settings, self._told)
-        with writing(self.folder):
-            sync(self.folder.parent)  # an output without what it is made of is not gone on with
-        self.diary.begin()
-        self.tell()
+        if not record.write(self.folder, replace=False):  # another part of the output was first
+            self.record = read_record(self.output) or record
+            self.run_id = self.record.run_id
+            self.check_settings(self._settings, self._metadata)
+        with wrap_write_errors(self.folder):
+            fsync(self.folder.parent)  # an output without its state folder cannot be resumed
+        self.log.begin()
+        self.save_progress()
 
-    def tell(self, *, lasting: bool = False) -> None:
-        """Write down how far the run came."""
-        if self._since is None:
-            self._since = (monotonic(), self.progress.rows)
-        began, rows = self._since
-        self.progress.seconds = round(monotonic() - began - self._paused(), 3)
+    def save_progress(self, *, durable: bool = False) -> None:
+        """Write how far the run has come."""
+        if self._started is None:
+            self._started = (monotonic(), self.progress.rows)
+        started, rows = self._started
+        self.progress.seconds = round(monotonic() - started - self._paused_seconds(), 3)
         self.progress.added = self.progress.rows - rows
-        file = self.folder / f"{PROGRESS}{self.part}.json"
-        put(file, asdict(self.progress), lasting=lasting)
+        file = progress_file(self.folder, self.part)
+        write_json(file, asdict(self.progress), durable=durable)
 
-    def _find(self) -> None:
-        """Find what a run before this one began."""
-        self.record = record_in(self.folder)
+    def _resume(self) -> None:
+        """Read the record and the progress of an earlier run, if there was one."""
+        self.record = read_record(self.output)
         if self.record is not None:
-            told = got(self.folder / f"{PROGRESS}{self.part}.json")
-            self.progress = progress_of(told or {})
-            self.run, self._files = str(self.record["run"]), str(self.record["files"])
+            self.progress = read_progress(self.folder, self.part)
+            self.run_id, self._files = self.record.run_id, self.record.files
             self._is_begun = True
-        elif self.output.exists() and not is_empty_folder(self.output):
-            raise OutputExists(
-                f"{self.output} exists, and nothing beside it says how to go on with it: "
-                f"{why_unknown(self.folder)}",
-                hint="--overwrite replaces it; another -o leaves it alone",
-            )
+        elif is_occupied(self.output):
+            raise unknown_output(self.output)
 
-    def _clear(self) -> None:
-        """Remove what is replaced, and all that was known of it."""
-        with writing(self.output):
+    def _remove_old_run(self) -> None:
+        """Remove the output that is replaced, and its state."""
+        with wrap_write_errors(self.output):
             if self.output.is_dir():
                 for file in self.output.glob("part-*.parquet"):
                     file.unlink()
-            elif not self._stays:
+            elif not self._keep_old:
                 self.output.unlink(missing_ok=True)
             for file in self.folder.iterdir():
                 if file.is_dir():
@@ -213,35 +183,21 @@ class State:
                 elif not file.name.startswith((LOCK, OWNER, f"{self._files}-")):
                     file.unlink()
 
-    def _forget_lists(self) -> None:
+    def _release(self) -> None:
+        """Release the lock; a run that saved nothing leaves no files."""
+        if not self._is_begun:
+            with suppress(OSError):
+                if not self.part:
+                    self._remove_file_lists()
+                    (self.folder / f"{LOCK}-{FILES}").unlink(missing_ok=True)
+                (self.folder / f"{LOCK}{self.part}").unlink(missing_ok=True)
+        self._stack.close()
+        self._remove_empty_folder()
+
+    def _remove_empty_folder(self) -> None:
+        with suppress(OSError):
+            self.folder.rmdir()  # fails if it is not empty
+
+    def _remove_file_lists(self) -> None:
         for file in self.folder.glob(f"{self._files}-*"):
             file.unlink(missing_ok=True)
-
-
-def files_listed(folder: Path, record: Mapping[str, Any], number: int) -> Path:
-    """What the names of the lists of an input's part begin with, by the run's record."""
-    return folder / f"{record['files']}-{number}"
-
-
-def is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and next(path.iterdir(), None) is None
-
-
-def is_begun(output: Path) -> bool:
-    """Whether a run beside the output can be gone on with."""
-    return record_in(state_folder(output)) is not None
-
-
-def record_in(folder: Path) -> dict[str, Any] | None:
-    """What a run wrote down of itself; None where there is none, or what is no such record."""
-    record = got(folder / RUN) or {}
-    kinds = {"run": str, "files": str, "begun": str, "settings": dict, "told": dict}
-    given = {"begun": "", "told": {}} | record
-    is_whole = all(isinstance(given.get(name), kind) for name, kind in kinds.items())
-    return record if is_whole and not {"/", "\0"} & set(record["files"]) else None
-
-
-def why_unknown(folder: Path) -> str:
-    """What stands in the way where `record_in` finds none."""
-    file = folder / RUN
-    return f"{file} is no record of a run" if file.exists() else f"there is no {file}"

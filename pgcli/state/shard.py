@@ -1,4 +1,4 @@
-"""A part of an output's chunks, one of several processes' that share them out beforehand."""
+"""Shards: the chunks of an output divided among processes in advance."""
 
 from __future__ import annotations
 
@@ -7,79 +7,79 @@ from dataclasses import dataclass
 
 from pgcli.errors import UsageError
 
-#: A chunk's rows: a number that every run of an output agrees on, whoever computes which chunk.
+#: Rows in a chunk: a constant, so that all runs of an output agree on it.
 CHUNK_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The chunks whose number leaves `number` when divided by `of`; from 0."""
+    """The chunks whose number modulo `count` is `number`, from 0."""
 
     number: int
-    of: int
+    count: int
 
     @property
     def part(self) -> str:
-        """What the files of this shard's state have in their names."""
-        return f"-{self.number}-of-{self.of}"
+        """The suffix of the file names of this shard's state."""
+        return f"-{self.number}-of-{self.count}"
 
     def has(self, chunk: int) -> bool:
-        """Whether the chunk is this shard's to compute."""
-        return chunk % self.of == self.number
+        """Whether this shard computes the chunk."""
+        return chunk % self.count == self.number
 
-    def rows(self, total: int, chunk_rows: int) -> int:
-        """How many of so many rows are this shard's."""
-        chunks = range(self.number, -(-total // chunk_rows), self.of)
-        return sum(min(chunk_rows, total - chunk * chunk_rows) for chunk in chunks)
+    def rows(self, total: int) -> int:
+        """The number of rows of this shard, of `total` rows."""
+        chunks = range(self.number, -(-total // CHUNK_ROWS), self.count)
+        return sum(min(CHUNK_ROWS, total - chunk * CHUNK_ROWS) for chunk in chunks)
 
 
-def shard(text: str, environment: Mapping[str, str]) -> Shard:
-    """The shard that `I/N` names, or that `auto` finds in a cluster's environment.
+def parse_shard(text: str, environment: Mapping[str, str]) -> Shard:
+    """The shard named by `I/N`, or for `auto` by the variables of SLURM or torchrun.
 
-    Raises UsageError, also where the environment says nothing, or what cannot be counted through.
+    Raises UsageError, also where the variables are missing or name a shard that does not exist.
     """
     if text == "auto":
-        return from_environment(environment)
-    number, slash, of = text.partition("/")
-    if not (slash and number.isdecimal() and of.isdecimal() and 0 <= int(number) < int(of)):
+        return shard_of_environment(environment)
+    number, slash, count = text.partition("/")
+    if not (slash and number.isdecimal() and count.isdecimal() and 0 <= int(number) < int(count)):
         raise UsageError(
             f"--shard {text} is neither auto nor I/N",
-            hint="I counts from 0 and N is how many there are: --shard 0/4 to --shard 3/4",
+            hint="I counts from 0, and N is the number of shards: --shard 0/4 to --shard 3/4",
         )
-    return Shard(int(number), int(of))
+    return Shard(int(number), int(count))
 
 
-def from_environment(environment: Mapping[str, str]) -> Shard:
-    """The shard of a SLURM job array's task, or of a torchrun process."""
+def shard_of_environment(environment: Mapping[str, str]) -> Shard:
+    """The shard of a task of a SLURM job array, or of a torchrun process."""
     task = environment.get("SLURM_ARRAY_TASK_ID")
     if task is not None:
         step = environment.get("SLURM_ARRAY_TASK_STEP", "1")
         first = environment.get("SLURM_ARRAY_TASK_MIN", "0")
-        count = environment.get("SLURM_ARRAY_TASK_COUNT", "")
         if step != "1":
             raise UsageError(
                 f"this SLURM array counts in steps of {step}",
-                hint="submit it with a step of 1, as --array=0-7 is, or write --shard I/N",
+                hint="submit it with a step of 1, such as --array=0-7, or write --shard I/N",
             )
-        number = whole(task, "SLURM_ARRAY_TASK_ID") - whole(first, "SLURM_ARRAY_TASK_MIN")
-        of = whole(count, "SLURM_ARRAY_TASK_COUNT")
+        number = parse_count(task, "SLURM_ARRAY_TASK_ID")
+        number -= parse_count(first, "SLURM_ARRAY_TASK_MIN")
+        count = parse_count(environment.get("SLURM_ARRAY_TASK_COUNT", ""), "SLURM_ARRAY_TASK_COUNT")
     elif "RANK" in environment and "WORLD_SIZE" in environment:
-        number = whole(environment["RANK"], "RANK")
-        of = whole(environment["WORLD_SIZE"], "WORLD_SIZE")
+        number = parse_count(environment["RANK"], "RANK")
+        count = parse_count(environment["WORLD_SIZE"], "WORLD_SIZE")
     else:
         raise UsageError(
             "--shard auto finds neither a SLURM array nor RANK and WORLD_SIZE here",
             hint="write --shard I/N, I from 0",
         )
-    if not 0 <= number < of:
+    if not 0 <= number < count:
         raise UsageError(
-            f"the environment says shard {number} of {of}, which there is not",
-            hint="an array must be whole, as --array=0-7 is; or write --shard I/N",
+            f"the environment names shard {number} of {count}, which does not exist",
+            hint="submit a whole array, such as --array=0-7; or write --shard I/N",
         )
-    return Shard(number, of)
+    return Shard(number, count)
 
 
-def whole(text: str, name: str) -> int:
+def parse_count(text: str, name: str) -> int:
     if not text.isdecimal():
-        raise UsageError(f"{name} is {text!r}, no whole number", hint="write --shard I/N")
+        raise UsageError(f"{name} is {text!r}, not a whole number", hint="write --shard I/N")
     return int(text)

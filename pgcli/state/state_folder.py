@@ -1,26 +1,35 @@
-"""Where a run keeps what it knows of itself: a folder beside the output."""
+"""The folder beside an output that holds the state of its run, and the names in it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-#: In it, chunks of rows that become Parquet: those not complete as lines, and those that are.
-UNFINISHED, PARTS = "chunks", "parts"
+RUN, PROGRESS, LOG = "run.json", "progress", "log"
+LOCK, OWNER = "lock", "owner"
+JOURNAL, TORN, RETRIED = "waiting", "torn", "retried.jsonl"
+FILES = "files"
+#: Folders of chunks: JSON lines of incomplete ones, and complete ones of a single Parquet file.
+UNFINISHED, COMPLETE = "chunks", "parts"
 
 
 def state_folder(output: Path) -> Path:
-    """`OUTPUT.pgcli`, a sibling: readers of a folder of data choke on any file that is not data."""
-    place = output if output.name else output.resolve()  # `.` and `rows/..`
-    return place.with_name(f"{place.name}.pgcli") if place.name else place / ".pgcli"
+    """`OUTPUT.pgcli`, beside the output: readers of a data folder reject any other file in it."""
+    path = output if output.name else output.resolve()  # `.` and `rows/..`
+    return path.with_name(f"{path.name}.pgcli") if path.name else path / ".pgcli"
 
 
-def is_in_chunks(output: Path) -> bool:
-    """Whether rows are saved in chunks, and not as lines of the output itself."""
-    # a folder is not there before its first part is
+def uses_chunks(output: Path) -> bool:
+    """Whether rows are saved in chunks rather than as lines of the output itself."""
+    # a folder of Parquet files does not exist before its first file does
     is_begun = (state_folder(output) / UNFINISHED).is_dir()
     return is_begun or output.is_dir() or output.suffix.lower() == ".parquet"
 
 
-def chunk_lines(output: Path, number: int, part: str = "") -> Path:
-    """The file with the rows so far of a chunk that is not complete."""
+def chunk_file(output: Path, number: int, part: str = "") -> Path:
+    """The file of lines that holds the rows of an incomplete chunk."""
     return state_folder(output) / UNFINISHED / f"{number:06}{part}.jsonl"
+
+
+def file_list(folder: Path, files: str, number: int) -> Path:
+    """The path that the names of the file lists of one source begin with."""
+    return folder / f"{files}-{number}"

@@ -1,4 +1,4 @@
-"""What can go wrong when an output is written, turned into messages with a remedy."""
+"""Errors of the operating system while an output is written, as messages with a remedy."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ from pgcli.errors import OutputExists, OutputFailed
 
 
 @contextmanager
-def writing(name: Path | str) -> Iterator[None]:
-    """A block that writes `name`: OutputFailed where the system refuses.
+def wrap_write_errors(name: Path | str) -> Iterator[None]:
+    """A block that writes `name`; raises OutputFailed or OutputExists in place of an OSError.
 
-    A pipe whose reader has gone is no failure of ours and rises as BrokenPipeError.
+    BrokenPipeError is not wrapped: the reader of a pipe has closed it, which is not a failure.
     """
     try:
         yield
     except BrokenPipeError:
         raise
     except FileExistsError as problem:
-        raise exists(name) from problem
+        raise already_exists(name) from problem
     except OSError as problem:
         raise OutputFailed(
             f"cannot write {name}: {problem.strerror or problem}",
-            hint="make room or mend the place, then the same command again; or choose another -o",
+            hint="free some space or correct the path, then run the same command again; or choose "
+            "another -o",
         ) from problem
 
 
-def exists(name: Path | str, why: str = "") -> OutputExists:
-    """The refusal to write over what is there; `why` is what is odd about it."""
+def already_exists(name: Path | str, detail: str = "", *, option: str = "-o") -> OutputExists:
+    """The error for a file that must not be replaced; `detail` continues the message."""
     return OutputExists(
-        f"{name} exists{why}", hint="--overwrite replaces it; another -o leaves it alone"
+        f"{name} exists{detail}",
+        hint=f"--overwrite replaces it; another {option} leaves it alone",
     )
 
 
-def sync(path: Path) -> None:
-    """Have a file's bytes, or a folder's names, outlast a power cut."""
+def fsync(path: Path) -> None:
+    """Flush a file's bytes, or a folder's names, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -46,15 +48,15 @@ def sync(path: Path) -> None:
 
 
 def close(descriptor: int) -> None:
-    """Close a file, though a signal come amid it: the system has closed it all the same.
+    """Close a file descriptor, also when a signal interrupts the call.
 
-    Python begins every other call anew that a signal broke off.
+    Linux has closed the file then. Python retries every other interrupted call itself.
     """
     with suppress(InterruptedError):
         os.close(descriptor)
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder if it is not there, to outlast a power cut. Raises OSError."""
+    """Create the folder if it does not exist, durably. Raises OSError."""
     path.mkdir(exist_ok=True)
-    sync(path.parent)
+    fsync(path.parent)

@@ -993,8 +993,8 @@ def test_no_settings_are_read_from_the_current_folder(tmp_path):
         ("$PRETEND caption - <&-", 2, "standard input is closed"),
         ("$PRETEND caption $IMAGES -o $(printf %0260d 1).jsonl", 14, "File name too long"),
         ("$PRETEND caption $(printf %0260d 1).jsonl", 2, "does not exist"),
-        ("$PRETEND caption $IMAGES -o /dev/full --format jsonl", 2, "is no regular file"),
-        ("$PRETEND caption $IMAGES -o /dev/stdout --format jsonl", 2, "is no regular file"),
+        ("$PRETEND caption $IMAGES -o /dev/full --format jsonl", 2, "is not a regular file"),
+        ("$PRETEND caption $IMAGES -o /dev/stdout --format jsonl", 2, "is not a regular file"),
     ],
 )
 def test_a_run_that_cannot_be_says_why(line, code, said):

@@ -19,7 +19,7 @@ from pgcli.cli.ui.duration import duration
 from pgcli.cli.ui.progress import Progress, ProgressLog
 from pgcli.cli.ui.progress_bar import OutputAboveBar, ProgressBar
 from pgcli.pipeline import Tally
-from pgcli.state.run_state import State
+from pgcli.state.run_state import RunState
 from tests.support import pretend
 from tests.support.terminal import on_terminal
 
@@ -223,13 +223,13 @@ def test_what_was_learnt_of_a_devices_memory_is_there_for_the_run_that_goes_on(t
         state_dict=lambda: learnt,
         load_state_dict=recalled.append,
     )
-    with State(tmp_path / "rows.jsonl") as state:
-        state.insist({})
+    with RunState(tmp_path / "rows.jsonl") as state:
+        state.check_settings({})
         shrinking = OomNotice(engine, str, state)
         state.begin()
         shrinking.remark()
-        state.tell()
-    with State(tmp_path / "rows.jsonl") as state:
+        state.save_progress()
+    with RunState(tmp_path / "rows.jsonl") as state:
         OomNotice(engine, str, state)
     assert recalled == [{}, learnt]
 

@@ -29,7 +29,7 @@ from pgcli.device import nvidia_driver as driver
 from pgcli.engine import loader, room
 from pgcli.errors import PgcliError
 from pgcli.state import lock
-from pgcli.state.lock import only_run
+from pgcli.state.lock import output_lock
 from tests.support import pretend
 from tests.support.hub_server import Hub
 
@@ -99,7 +99,7 @@ class Stage:
     def locked(self):
         self.patch.setattr(lock, "datetime", SimpleNamespace(now=lambda: Noon()))
         Path("it's.jsonl.pgcli").mkdir()
-        with only_run(Path("it's.jsonl.pgcli")):
+        with output_lock(Path("it's.jsonl.pgcli")):
             return self.run("caption", "one.png", "-o", "it's.jsonl")
 
     def full_disk(self):
@@ -245,8 +245,7 @@ SITUATIONS = [
         13,
         "rows.jsonl belongs to a run with other settings: command: caption -> ask; prompts: "
         '["caption en"] -> ["why?"]; max_new_tokens: 128 -> 64',
-        "the command that made it goes on with it; another -o leaves it alone; --overwrite "
-        "replaces it",
+        "the command that made it resumes it; another -o leaves it alone; --overwrite replaces it",
     ),
     Situation(
         "another run writes the output",
@@ -260,7 +259,8 @@ SITUATIONS = [
         Stage.full_disk,
         14,
         "cannot write rows.jsonl: File too large",
-        "make room or mend the place, then the same command again; or choose another -o",
+        "free some space or correct the path, then run the same command again; or choose another "
+        "-o",
     ),
     Situation(
         "the model is a pickle",
@@ -350,7 +350,7 @@ def test_a_full_disk_is_told_with_the_rows_that_are_saved(stage):
     _, told = stage.full_disk()
     saved = len(Path("rows.jsonl").read_text().splitlines())
     assert saved > 0
-    assert f"stopped after {saved} rows, saved in rows.jsonl; the same command goes on" in told
+    assert f"stopped after {saved} rows, saved in rows.jsonl; the same command resumes" in told
 
 
 def test_a_gpu_that_stays_idle_is_told_before_the_cpu_takes_its_time(stage):
@@ -390,7 +390,7 @@ def test_what_is_refused_for_its_input_does_not_promise_to_go_on(stage):
     Path("rows.csv").write_text("image\n" + "\n".join(json.loads(x)["image"] for x in lines[1:5]))
     code, told = stage.run(*command)
     assert code == 13
-    assert "the input is not what out.jsonl was made of" in told
+    assert "the input is not the one that out.jsonl was made from" in told
     assert "resumes the run" not in told
 
 

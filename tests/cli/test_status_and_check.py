@@ -14,8 +14,8 @@ from pgcli.checkpoints import identity as identities
 from pgcli.checkpoints.identity import folder_digest
 from pgcli.cli.app import main
 from pgcli.errors import UsageError
-from pgcli.state import run_log as diaries
-from pgcli.state.shard import Shard, shard
+from pgcli.state import run_log
+from pgcli.state.shard import Shard, parse_shard
 from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
 
 LINES = 12
@@ -166,11 +166,12 @@ def test_an_output_without_a_run_is_named(
 # --- shards
 
 
-def test_every_row_is_exactly_one_shard_s() -> None:
+def test_each_row_belongs_to_one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgcli.state.shard.CHUNK_ROWS", 10)
     for total in (0, 1, 9, 10, 11, 95):
         for of in (1, 2, 3, 7):
             shards = [Shard(number, of) for number in range(of)]
-            assert sum(one.rows(total, 10) for one in shards) == total
+            assert sum(one.rows(total) for one in shards) == total
             for chunk in range(12):
                 assert sum(one.has(chunk) for one in shards) == 1
 
@@ -194,7 +195,7 @@ def test_every_row_is_exactly_one_shard_s() -> None:
     ],
 )
 def test_auto_reads_what_a_cluster_says(environment: dict[str, str], found: Shard) -> None:
-    assert shard("auto", environment) == found
+    assert parse_shard("auto", environment) == found
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ def test_auto_reads_what_a_cluster_says(environment: dict[str, str], found: Shar
 )
 def test_a_shard_that_cannot_be_meant_is_refused(text: str, environment: dict[str, str]) -> None:
     with pytest.raises(UsageError) as refused:
-        shard(text, environment)
+        parse_shard(text, environment)
     assert refused.value.hint
 
 
@@ -291,20 +292,20 @@ def test_what_was_said_is_written_down_beside_the_output(tmp_path: Path) -> None
 def test_a_log_that_cannot_be_written_or_is_full_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diaries, "MOST_BYTES", 2000)
-    diary = diaries.RunLog(tmp_path / "log.txt")
-    diary.note("held")
+    monkeypatch.setattr(run_log, "MAX_BYTES", 2000)
+    log = run_log.RunLog(tmp_path / "log.txt")
+    log.write("held")
     assert not list(tmp_path.iterdir())
-    diary.begin()
+    log.begin()
     for number in range(100):
-        diary.note(f"line {number}\x1b")
+        log.write(f"line {number}\x1b")
     files = sorted(tmp_path.iterdir())
     assert [file.name for file in files] == ["log.1.txt", "log.txt"]
     assert all(file.stat().st_size <= 2000 for file in files)
     assert files[1].read_text().endswith("line 99\\x1b\n")
-    gone = diaries.RunLog(tmp_path / "gone" / "log.txt")
+    gone = run_log.RunLog(tmp_path / "gone" / "log.txt")
     gone.begin()
-    gone.note("nowhere")
+    gone.write("nowhere")
 
 
 @pytest.mark.parametrize("command", ["status", "check"])

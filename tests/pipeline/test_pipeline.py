@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pgcli.errors import TooManyErrors
 from pgcli.pipeline import ErrorBudget, Tally, answers, first_rows, run
-from pgcli.pipeline.error_budget import IN_A_ROW, ROWS_BEFORE_SHARE
+from pgcli.pipeline.error_budget import MAX_CONSECUTIVE_ERRORS, MIN_ROWS_FOR_SHARE
 from pgcli.pipeline.reorder_buffer import MAX_REFUSED_RUN
 from pgcli.records import COLUMNS, Answer, DecodedImage, Fault, Item, error_answer
 
@@ -54,17 +54,17 @@ def ask_in_batches(stream, size=3):
     yield from reversed(held)
 
 
-class Watch:
+class Callback:
     """Looks on: `on_row` is called for each row, and after `rows` of them an end is asked for."""
 
     def __init__(self, on_row=lambda row, tally: None, rows=None):
-        self.on_row, self.rows, self.seen = on_row, rows, 0
+        self.called, self.rows, self.seen = on_row, rows, 0
 
-    def row(self, row, tally):
+    def on_row(self, row, tally):
         self.seen += 1
-        self.on_row(row, tally)
+        self.called(row, tally)
 
-    def stopped(self):
+    def should_stop(self):
         return self.rows is not None and self.seen >= self.rows
 
 
@@ -188,7 +188,7 @@ def test_on_error_stop_saves_the_first_error_row_and_no_more():
             ask,
             saved.append,
             refuse,
-            watch=Watch(ErrorBudget(none=True).check),
+            callback=Callback(ErrorBudget(stop_on_error=True).check),
         )
     assert keys(saved) == [(0, "what?"), (1, "what?"), (2, "what?")]
     assert "--on-error record" in stopped.value.hint
@@ -203,7 +203,7 @@ def test_each_row_is_reported_after_it_is_saved_with_the_tally_so_far():
         ask,
         saved.append,
         refuse,
-        watch=Watch(lambda row, tally: seen.append((row, len(saved), tally.rows, tally))),
+        callback=Callback(lambda row, tally: seen.append((row, len(saved), tally.rows, tally))),
     )
     assert [entry[:3] for entry in seen] == [(row, k, k) for k, row in enumerate(saved, start=1)]
     assert all(tally is final for *_, tally in seen)
@@ -223,14 +223,14 @@ def test_a_row_that_could_not_be_saved_is_not_counted():
             ask,
             save,
             refuse,
-            watch=Watch(lambda row, tally: seen.append(tally)),
+            callback=Callback(lambda row, tally: seen.append(tally)),
         )
     assert seen[-1].rows == 2
 
 
 def test_the_tally_sums_what_the_rows_say():
     tally = run([item(k, "ab") for k in range(3)], partial(look, broken={1}), ask, id, refuse)
-    assert (tally.rows, tally.pictures, tally.tokens) == (6, 3, 8)
+    assert (tally.rows, tally.images, tally.tokens) == (6, 3, 8)
     assert (tally.vision_ms, tally.prefill_ms, tally.decode_ms) == (16.0, 12.0, 8.0)
     assert tally.errors == {"truncated": 2}
 
@@ -342,27 +342,27 @@ def test_a_tally_starts_at_nothing():
 # --- what is there already
 
 
-class Ledger:
-    """Some rows saved, some answered and not saved, and those of some places another's."""
+class FakeLog:
+    """A resume log with some rows saved, some answered but not saved, and some of another shard."""
 
-    def __init__(self, saved=(), known=(), foreign=()):
-        self.saved, self.known, self.foreign = set(saved), set(known), set(foreign)
-        self.asked_about, self.waited = [], []
+    def __init__(self, saved=(), answered=(), foreign=()):
+        self.saved, self.answered, self.foreign = set(saved), set(answered), set(foreign)
+        self.checked, self.journaled = [], []
         self.rows = len(self.saved)
 
-    def is_due(self, place, item, prompt):
-        self.asked_about.append((place, item.index, prompt))
-        return place not in self.saved | self.foreign
+    def is_missing(self, row_index, item, prompt):
+        self.checked.append((row_index, item.index, prompt))
+        return row_index not in self.saved | self.foreign
 
-    def is_known(self, place):
-        return place in self.known
+    def is_answered(self, row_index):
+        return row_index in self.answered
 
-    def row(self, place):
-        known = dict.fromkeys(COLUMNS) | {"index": place, "id": "known", "prompt": "", "boxes": ()}
-        return Answer(**known)
+    def stored_answer(self, row_index):
+        columns = {"index": row_index, "id": "stored", "prompt": "", "boxes": ()}
+        return Answer(**dict.fromkeys(COLUMNS) | columns)
 
-    def wait(self, place, answer):
-        self.waited.append((place, answer.prompt))
+    def journal(self, row_index, answer):
+        self.journaled.append((row_index, answer.prompt))
 
 
 @given(st.data())
@@ -372,7 +372,7 @@ def test_only_what_is_not_there_is_asked_and_every_due_row_leaves_in_order(data)
     items = [item(k, map(str, range(count))) for k, count in enumerate(counts)]
     fates = data.draw(st.lists(st.sampled_from("sakf"), min_size=sum(counts), max_size=sum(counts)))
     places_of = {fate: {k for k, one in enumerate(fates) if one == fate} for fate in "sakf"}
-    ledger = Ledger(places_of["s"], places_of["k"], places_of["f"])
+    log = FakeLog(places_of["s"], places_of["k"], places_of["f"])
     asked = []
 
     def ask_at_will(stream):
@@ -384,29 +384,29 @@ def test_only_what_is_not_there_is_asked_and_every_due_row_leaves_in_order(data)
                 yield held.pop(data.draw(st.integers(0, len(held) - 1)))
         yield from data.draw(st.permutations(held))
 
-    rows = list(answers(items, partial(look, broken=broken), ask_at_will, refuse, ledger=ledger))
+    rows = list(answers(items, partial(look, broken=broken), ask_at_will, refuse, resume_log=log))
     whole = wanted(items)
-    assert ledger.asked_about == [(k, *key) for k, key in enumerate(whole)]
+    assert log.checked == [(k, *key) for k, key in enumerate(whole)]
     due = sorted(places_of["a"] | places_of["k"])
     found = [place for place in due if place in places_of["k"] or True]
-    assert [row.index if row.id == "known" else (row.index, row.prompt) for row in rows] == [
+    assert [row.index if row.id == "stored" else (row.index, row.prompt) for row in rows] == [
         place if place in places_of["k"] else whole[place] for place in found
     ]
     assert sorted(asked) == [k for k in sorted(places_of["a"]) if whole[k][0] not in broken]
 
 
 def test_a_row_that_waits_for_an_earlier_one_is_told_of_and_no_other():
-    ledger = Ledger()
+    log = FakeLog()
     items = [item(k) for k in range(4)]
-    list(answers(items, look, partial(ask_in_batches, size=2), refuse, ledger=ledger))
-    assert [place for place, _ in ledger.waited] == [1, 3]
+    list(answers(items, look, partial(ask_in_batches, size=2), refuse, resume_log=log))
+    assert [place for place, _ in log.journaled] == [1, 3]
 
 
 def test_rows_that_were_there_count_apart():
     saved = []
     items = [item(k) for k in range(5)]
-    tally = run(items, look, ask, saved.append, refuse, ledger=Ledger(saved={0, 1}))
-    assert (tally.rows_before, tally.rows, tally.pictures) == (2, 3, 3)
+    tally = run(items, look, ask, saved.append, refuse, resume_log=FakeLog(saved={0, 1}))
+    assert (tally.rows_before, tally.rows, tally.images) == (2, 3, 3)
     assert [row.index for row in saved] == [2, 3, 4]
 
 
@@ -422,7 +422,7 @@ def test_what_is_under_way_is_finished_and_nothing_more_is_taken():
             yield picture
 
     items = [item(k) for k in range(100)]
-    tally = run(items, watched, ask, saved.append, refuse, watch=Watch(rows=7))
+    tally = run(items, watched, ask, saved.append, refuse, callback=Callback(rows=7))
     assert tally.rows == len(saved) == 7
     assert len(taken) == 7
 
@@ -432,11 +432,11 @@ def test_pictures_that_are_left_unanswered_then_are_no_mistake():
         held = [places(picture, first) for first, picture in stream]
         yield from (row for rows in held[:3] for row in rows)
 
-    watch, saved = Watch(), []
-    watch.stopped = lambda: len(saved) > 0 or watch.calls() > 9
+    callback, saved = Callback(), []
+    callback.should_stop = lambda: len(saved) > 0 or callback.calls() > 9
     calls = iter(range(1000))
-    watch.calls = lambda: next(calls)
-    run([item(k) for k in range(100)], look, ask_and_leave, saved.append, refuse, watch=watch)
+    callback.calls = lambda: next(calls)
+    run([item(k) for k in range(100)], look, ask_and_leave, saved.append, refuse, callback=callback)
     assert [row.index for row in saved] == [0, 1, 2]
 
 
@@ -449,7 +449,7 @@ def errors_after(broken, total, **bounds):
     items = [item(k) for k in range(total)]
     looking = partial(look, broken=set(broken))
     try:
-        tally = run(items, looking, ask, saved.append, refuse, watch=Watch(tolerance.check))
+        tally = run(items, looking, ask, saved.append, refuse, callback=Callback(tolerance.check))
         tolerance.check_share(tally)
     except TooManyErrors as problem:
         return len(saved), problem
@@ -458,28 +458,28 @@ def errors_after(broken, total, **bounds):
 
 def test_so_many_errors_in_a_row_end_the_run():
     saved, problem = errors_after(range(10, 200), 300)
-    assert saved == 10 + IN_A_ROW
-    assert f"{IN_A_ROW} errors in a row" in str(problem)
+    assert saved == 10 + MAX_CONSECUTIVE_ERRORS
+    assert f"{MAX_CONSECUTIVE_ERRORS} errors in a row" in str(problem)
     assert "--max-errors" in problem.hint
     every_other = range(0, 300, 2)
     assert errors_after(every_other, 300) == (300, None)
-    assert errors_after(range(200), 300, share=1.0) == (300, None)
+    assert errors_after(range(200), 300, max_share=1.0) == (300, None)
 
 
 def test_so_many_errors_are_borne_and_no_more():
-    assert errors_after(range(3), 10, most=3) == (10, None)
-    saved, problem = errors_after(range(4), 10, most=3)
+    assert errors_after(range(3), 10, max_errors=3) == (10, None)
+    saved, problem = errors_after(range(4), 10, max_errors=3)
     assert saved == 4
     assert "4 of 4 rows" in str(problem)
-    assert errors_after([5], 10, most=0)[0] == 6
+    assert errors_after([5], 10, max_errors=0)[0] == 6
 
 
 def test_a_share_of_errors_counts_once_there_are_many_rows_or_all():
-    total = ROWS_BEFORE_SHARE + 100
-    assert errors_after(range(100), total, share=0.1) == (total, None)
-    saved, problem = errors_after(range(200), total, share=0.1)
-    assert saved == ROWS_BEFORE_SHARE
+    total = MIN_ROWS_FOR_SHARE + 100
+    assert errors_after(range(100), total, max_share=0.1) == (total, None)
+    saved, problem = errors_after(range(200), total, max_share=0.1)
+    assert saved == MIN_ROWS_FOR_SHARE
     assert "20.0%" in str(problem)
-    saved, problem = errors_after(range(2), 10, share=0.1)
+    saved, problem = errors_after(range(2), 10, max_share=0.1)
     assert saved == 10
     assert problem is not None

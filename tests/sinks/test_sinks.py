@@ -24,9 +24,8 @@ from pyarrow import parquet as pq
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.records import COLUMNS, EXTRA_COLUMNS, TIMING_COLUMNS, Answer, Box, Choice, Mask, Rle
 from pgcli.rows import RowSchema
-from pgcli.sinks import chunk_store, chunked_sink
-from pgcli.sinks import reader as reading
-from pgcli.sinks import single_parquet as parquet_sink
+from pgcli.sinks import parquet_file
+from pgcli.state import shard
 from tests.support.answers import BOX, answer, refused
 from tests.support.saving import saving
 
@@ -129,8 +128,7 @@ def output(request, tmp_path):
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(chunked_sink, "CHUNK_ROWS", 2)
-    monkeypatch.setattr(reading, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(shard, "CHUNK_ROWS", 2)
 
 
 # what a row is
@@ -388,7 +386,7 @@ def test_a_parquet_part_that_cannot_be_written_is_a_failed_output(
 
     path = tmp_path / "out.parquet"
     with monkeypatch.context() as patch:
-        patch.setattr(parquet_sink.parquet, "write_table", full)
+        patch.setattr(pq, "write_table", full)
         with pytest.raises(OutputFailed, match=os.strerror(code)):
             write(path, map(answer, range(9)))
     assert not path.exists()
@@ -484,7 +482,7 @@ def test_columns_have_the_types_that_serve_them(tmp_path):
 
 
 def test_large_values_end_a_row_group_early(tmp_path, monkeypatch):
-    monkeypatch.setattr(chunk_store, "BYTES", 10_000)
+    monkeypatch.setattr(parquet_file, "MAX_GROUP_BYTES", 10_000)
     rows = [answer(k, kept={"k": ["x" * 4000]}) for k in range(7)]
     path = write(tmp_path / "out.parquet", rows, keep=("k",))
     assert pq.ParquetFile(path).num_row_groups == 4
@@ -523,7 +521,7 @@ KEPT = [
 def test_a_kept_column_has_the_type_of_all_its_values_wherever_they_come(
     tmp_path, monkeypatch, values, kind, read, part
 ):
-    monkeypatch.setattr(chunked_sink, "CHUNK_ROWS", part)
+    monkeypatch.setattr(shard, "CHUNK_ROWS", part)
     rows = [answer(index, kept={"a.b": value}) for index, value in enumerate(values)]
     path = write(tmp_path / "out.parquet", rows, keep=("a.b",))
     assert str(pq.read_schema(path).field("a.b").type) == kind
@@ -553,7 +551,7 @@ def test_no_kept_value_ever_stops_a_run(tmp_path_factory, values):
     folder = tmp_path_factory.mktemp("kept")
     rows = [answer(index, kept={"k": value}) for index, value in enumerate(values)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunked_sink, "CHUNK_ROWS", 2)
+        patch.setattr(shard, "CHUNK_ROWS", 2)
         stored = pq.read_table(write(folder / "out.parquet", rows, keep=("k",)))["k"].to_pylist()
     lines = rows_of(write(folder / "out.jsonl", rows, keep=("k",)))
     assert len(stored) == len(lines) == len(values)

@@ -40,7 +40,7 @@ from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.parsing import segments
 from pgcli.records import COLUMNS, Answer, Box, Item, Mask, Span
 from pgcli.rows import RowSchema
-from pgcli.sinks.reader import placed_rows
+from pgcli.sinks.reader import indexed_rows
 from pgcli.sources import ReadOptions, open_sources
 from tests.support.awkward import _broken, _odd_but_fine, drawing, encoded
 from tests.support.saving import saving
@@ -125,7 +125,7 @@ def answers(data: bytes) -> None:
         for name in ("rows.jsonl", "rows.parquet"):
             with saving(here / name, extras=("masks",), keep=("kept",)) as sink:
                 sink.save(row)
-            ((place, read),) = placed_rows(here / name)
+            ((place, read),) = indexed_rows(here / name)
             assert (place, read) == (0, plain), name
 
 

@@ -15,9 +15,10 @@ import pytest
 from pgcli.pipeline import run
 from pgcli.records import COLUMNS, Answer, DecodedImage, Fault, Item, error_answer
 from pgcli.rows import RowSchema
-from pgcli.sinks import Record, open_record
-from pgcli.sinks.reader import placed_rows
-from pgcli.state.run_state import State
+from pgcli.sinks import open_resumable
+from pgcli.sinks.reader import indexed_rows
+from pgcli.sinks.resumable import ResumableSink
+from pgcli.state.run_state import RunState
 from pgcli.state.shard import Shard
 
 LAYOUT = RowSchema(timing=False)
@@ -93,10 +94,10 @@ def made(
     """
     places: list[int] = []
     output.parent.mkdir(exist_ok=True)
-    state = State(output, stays=output.suffix == ".parquet", part=shard.part if shard else "")
+    state = RunState(output, keep_old=output.suffix == ".parquet", part=shard.part if shard else "")
     with state:
-        state.insist(dict(settings))
-        record = open_record(
+        state.check_settings(dict(settings))
+        record = open_resumable(
             state, LAYOUT, written_as(output), settings={}, shard=shard, retry=retry
         )
         save = saving(record, rows, saved)
@@ -107,7 +108,7 @@ def made(
 
         asking = partial(ask_at_will, rng=random.Random(seed), asked=noted)
         try:
-            run(items, partial(look, broken=broken), asking, save, refuse, ledger=record)
+            run(items, partial(look, broken=broken), asking, save, refuse, resume_log=record)
         except Killed:
             return places  # without a word: nothing is synced, nothing closed
         with record:
@@ -116,7 +117,7 @@ def made(
 
 
 def saving(
-    record: Record, rows: int | None, saved: Callable[[int], None]
+    record: ResumableSink, rows: int | None, saved: Callable[[int], None]
 ) -> Callable[[Answer], None]:
     """What saves rows in the record, and is killed instead of saving one after so many."""
     left = rows
@@ -138,7 +139,7 @@ def places(output: Path) -> list[tuple[int, str]]:
 
 def rows_in(output: Path) -> list[Any]:
     """The rows that are saved, whatever the output is; up to the first that is torn."""
-    return list(takewhile(lambda row: row is not None, (row for _, row in placed_rows(output))))
+    return list(takewhile(lambda row: row is not None, (row for _, row in indexed_rows(output))))
 
 
 def key_of(items: Sequence[Item]) -> list[tuple[int, str]]:
@@ -152,7 +153,4 @@ def row_texts(output: Path) -> list[str]:
 
 def chunks_of(rows: int, patch: pytest.MonkeyPatch) -> None:
     """Have chunks of so few rows that a test fills some."""
-    from pgcli.sinks import chunked_sink, reader
-
-    patch.setattr(chunked_sink, "CHUNK_ROWS", rows)
-    patch.setattr(reader, "CHUNK_ROWS", rows)
+    patch.setattr("pgcli.state.shard.CHUNK_ROWS", rows)

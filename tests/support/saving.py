@@ -9,10 +9,11 @@ from typing import Any
 
 from pgcli.records import Answer, Item
 from pgcli.rows import RowSchema
-from pgcli.sinks import check_place, format_of, open_record, open_sink
-from pgcli.sinks.column_types import as_text_all
-from pgcli.sinks.reader import placed_rows
-from pgcli.state.run_state import State
+from pgcli.sinks import open_resumable, open_stream, output_format
+from pgcli.sinks.column_types import text_types
+from pgcli.sinks.reader import indexed_rows
+from pgcli.state.destination import check_destination, check_resumable
+from pgcli.state.run_state import RunState
 
 
 class Saving:
@@ -23,7 +24,7 @@ class Saving:
 
     def save(self, answer: Answer) -> None:
         item = Item(answer.index, answer.id, answer.image, prompts=(answer.prompt,))
-        assert self.sink.is_due(self.place, item, answer.prompt)
+        assert self.sink.is_missing(self.place, item, answer.prompt)
         self.place += 1
         self.sink.save(answer)
 
@@ -40,20 +41,27 @@ def saving(
 ) -> Iterator[Any]:
     """What saves rows in the output as a command has them saved; `layout` is that of the rows."""
     columns = RowSchema(**layout)
-    written_as = "text" if str(path) == "-" else format_of(str(path), format)
+    written_as = "text" if str(path) == "-" else output_format(str(path), format)
     if written_as == "text":
         given = {"format": format, "overwrite": overwrite, "stdout": stdout}
-        with open_sink(str(path), columns, **given) as sink:
+        if str(path) != "-":
+            check_destination(Path(path), overwrite=overwrite)
+        with open_stream(str(path), columns, **given) as sink:
             yield sink
         return
     output = Path(path)
-    check_place(output, overwrite=overwrite, written_as=written_as)
-    with State(output, overwrite=overwrite, stays=written_as == "parquet") as state:
-        state.insist(settings or {})
-        kinds = {"kinds": lambda: as_text_all(columns.keep)} if written_as == "folder" else {}
-        with open_record(state, columns, written_as, settings=settings or {}, **kinds) as sink:
-            for place, row in list(placed_rows(output)) if sink.rows else ():
+    check_resumable(
+        output,
+        settings or {},
+        kind="folder" if written_as == "folder" else "file",
+        overwrite=overwrite,
+    )
+    with RunState(output, overwrite=overwrite, keep_old=written_as == "parquet") as state:
+        state.check_settings(settings or {})
+        kinds = {"types": lambda: text_types(columns.keep)} if written_as == "folder" else {}
+        with open_resumable(state, columns, written_as, settings=settings or {}, **kinds) as sink:
+            for place, row in list(indexed_rows(output)) if sink.rows else ():
                 assert row is not None
                 item = Item(row["index"], row["id"], row["image"])
-                assert not sink.is_due(place, item, row["prompt"])
+                assert not sink.is_missing(place, item, row["prompt"])
             yield Saving(sink)

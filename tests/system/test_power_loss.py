@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pgcli.sinks import chunked_sink, jsonl
+from pgcli.sinks import resumable
 from tests.support.making import Killed, chunks_of, key_of, made, many, places, row_texts
 from tests.support.power import Disk
 
@@ -22,8 +22,7 @@ OUTPUTS = ["rows.jsonl", "rows.parquet", "rows"]
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row is synced, and a few are a chunk."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # only what it promises counts
-    monkeypatch.setattr(jsonl, "SECONDS_BETWEEN_SYNCS", 0.0)
-    monkeypatch.setattr(chunked_sink, "SECONDS_BETWEEN_SYNCS", 0.0)
+    monkeypatch.setattr(resumable, "SECONDS_BETWEEN_SYNCS", 0.0)
     chunks_of(4, monkeypatch)
 
 

@@ -23,10 +23,10 @@ from pyarrow import parquet
 from pgcli.errors import OutputExists, OutputFailed, OutputInUse
 from pgcli.pipeline import answers
 from pgcli.records import Answer
-from pgcli.sinks import chunked_sink, jsonl
-from pgcli.sinks.jsonl import JsonLines
+from pgcli.sinks import open_resumable, resumable
+from pgcli.sinks.resumable import ResumableSink
 from pgcli.state import journal as journals
-from pgcli.state.run_state import State
+from pgcli.state.run_state import RunState
 from tests.support.making import (
     LAYOUT,
     Killed,
@@ -47,6 +47,10 @@ ROOT = Path(__file__).parents[2]
 PRETEND = [sys.executable, str(ROOT / "tests" / "support" / "pretend.py")]
 EXAMPLES = ROOT / "examples" / "images"
 ITEMS = many(17)
+
+
+def open_jsonl(state: RunState) -> ResumableSink:
+    return open_resumable(state, LAYOUT, "jsonl", settings={})
 
 
 @pytest.fixture(scope="module")
@@ -117,18 +121,18 @@ def test_rows_that_waited_when_it_was_killed_are_not_asked_again(tmp_path: Path)
         yield from reversed(held)
 
     asked: list[int] = []
-    with State(output) as state:
-        state.insist({"seed": 0})
-        sink = JsonLines(state, LAYOUT)
-        told = answers(items, look, partial(backwards, asked=asked), refuse, ledger=sink)
-        journaled = sink.wait
+    with RunState(output) as state:
+        state.check_settings({"seed": 0})
+        sink = open_jsonl(state)
+        told = answers(items, look, partial(backwards, asked=asked), refuse, resume_log=sink)
+        journal = sink.journal
 
         def until_the_third(place: int, answer: Answer) -> None:
             if place == 2:
                 raise Killed
-            journaled(place, answer)
+            journal(place, answer)
 
-        sink.wait = until_the_third  # type: ignore[method-assign]
+        sink.journal = until_the_third  # type: ignore[method-assign]
         with pytest.raises(Killed):
             list(told)
     assert asked == list(range(20))
@@ -139,11 +143,11 @@ def test_rows_that_waited_when_it_was_killed_are_not_asked_again(tmp_path: Path)
 
 def test_a_row_that_waited_is_not_taken_for_one_of_another_item(tmp_path: Path) -> None:
     output, items = tmp_path / "rows.jsonl", [item(k) for k in range(6)]
-    with State(output) as state:
-        state.insist({"seed": 0})
-        sink = JsonLines(state, LAYOUT)
+    with RunState(output) as state:
+        state.check_settings({"seed": 0})
+        sink = open_jsonl(state)
         picture = next(iter(look([items[5]])))
-        sink.wait(5, answer(picture, "what?"))
+        sink.journal(5, answer(picture, "what?"))
     other = [*items[:5], item(99)]
     assert 5 in made(output, other)
     assert places(output) == key_of(other)
@@ -152,24 +156,25 @@ def test_a_row_that_waited_is_not_taken_for_one_of_another_item(tmp_path: Path) 
 def test_the_journal_grows_no_larger_than_what_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journals, "SMALL", 1000)
+    monkeypatch.setattr(journals, "MIN_COMPACT_BYTES", 1000)
     journal = journals.Journal(tmp_path / "waiting.jsonl")
     row = json.dumps({"answer": "x" * 90})
     for place in range(1000):
         journal.add(place, row)
         if place >= 5:
-            journal.leave(place - 5)
+            journal.remove(place - 5)
         assert journal.file.stat().st_size < 3000
     journal.close()
-    assert set(journals.Journal(journal.file).rows()) >= set(range(995, 1000))
+    assert set(journals.Journal(journal.file).load()) >= set(range(995, 1000))
 
 
 def test_a_million_rows_are_counted_and_not_read(tmp_path: Path) -> None:
-    from pgcli.state.row_file import Checkpoint, RowFile
+    from pgcli.state.progress import FileCheckpoint
+    from pgcli.state.row_file import RowFile
 
     output, line = tmp_path / "rows.jsonl", json.dumps({"index": 1, "answer": "x" * 250}) + "\n"
     output.write_text(line * 1_000_000)
-    safe = Checkpoint(1_000_000, output.stat().st_size)
+    safe = FileCheckpoint(1_000_000, output.stat().st_size)
     began = time.perf_counter()
     saved = RowFile(output, tmp_path / "torn", safe)
     assert saved.rows == 1_000_000
@@ -194,7 +199,7 @@ def test_other_settings_are_refused_with_the_difference(tmp_path: Path) -> None:
 def test_an_output_that_no_run_made_is_not_added_to(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     output.write_text('{"index": 0}\n')
-    with pytest.raises(OutputExists, match="nothing beside it"):
+    with pytest.raises(OutputExists, match="cannot be resumed"):
         made(output, ITEMS)
     assert sorted(tmp_path.iterdir()) == [output]
 
@@ -205,7 +210,7 @@ def test_an_input_that_changed_under_its_rows_is_refused(tmp_path: Path, place: 
     made(output, ITEMS, rows=22)
     before = output.read_bytes()
     other = [*ITEMS[:place], item(99, ITEMS[place].prompts), *ITEMS[place + 1 :]]
-    with pytest.raises(OutputExists, match="the input is not what"):
+    with pytest.raises(OutputExists, match="the input is not the one"):
         made(output, other)
     assert output.read_bytes() == before
 
@@ -217,11 +222,11 @@ def test_a_run_that_ends_before_it_has_compared_all_leaves_what_is_known(
     output = tmp_path / "rows.jsonl"
     made(output, ITEMS, rows=20)
     made(output, ITEMS[:3])  # as with a limit: nothing is new
-    with State(output) as state, JsonLines(state, LAYOUT) as sink:
-        state.insist({"seed": 0})
+    with RunState(output) as state, open_jsonl(state) as sink:
+        state.check_settings({"seed": 0})
         for place in range(0 if end == "at once" else 5):
             index, prompt = key_of(ITEMS)[place]
-            assert not sink.is_due(place, ITEMS[index], prompt)
+            assert not sink.is_missing(place, ITEMS[index], prompt)
     made(output, ITEMS)
     assert places(output) == key_of(ITEMS)
 
@@ -236,7 +241,11 @@ def test_an_input_that_grew_at_its_end_is_gone_on_with(tmp_path: Path) -> None:
 
 def test_a_second_run_is_refused_and_names_the_first(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
-    with State(output), pytest.raises(OutputInUse, match=f"process {os.getpid()}"), State(output):
+    with (
+        RunState(output),
+        pytest.raises(OutputInUse, match=f"process {os.getpid()}"),
+        RunState(output),
+    ):
         pytest.fail("two runs at once")
     assert not list(tmp_path.iterdir())
 
@@ -247,13 +256,13 @@ import sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from pgcli.errors import OutputInUse
-from pgcli.state.lock import only_run
+from pgcli.state.lock import output_lock
 folder, go = Path(sys.argv[1]), Path(sys.argv[2])
 for turn in range(200):
     while not (go / str(turn)).exists():
         time.sleep(0.001)
     try:
-        with only_run(folder):
+        with output_lock(folder):
             print(turn, flush=True)
             while not (go / f"{{turn}}-end").exists():
                 time.sleep(0.001)
@@ -324,15 +333,15 @@ def test_a_retry_that_was_cut_short_says_nothing_of_the_old_output(tmp_path: Pat
     output = tmp_path / "rows.jsonl"
     made(output, ITEMS, broken={0, 7, 16})
     made(output, ITEMS, rows=9, retry=True)
-    with State(output) as state:
-        state.insist({"seed": 0})
-        sink = JsonLines(state, LAYOUT)
+    with RunState(output) as state:
+        state.check_settings({"seed": 0})
+        sink = open_jsonl(state)
         assert sink.rows == len(key_of(ITEMS))
         assert sink.errors.total() == sum(key[0] in (0, 7, 16) for key in key_of(ITEMS))
     made(output, ITEMS, retry=True)
-    with State(output) as state:
-        state.insist({"seed": 0})
-        assert not JsonLines(state, LAYOUT).errors
+    with RunState(output) as state:
+        state.check_settings({"seed": 0})
+        assert not open_jsonl(state).errors
 
 
 def test_a_shorter_input_takes_no_rows_away(tmp_path: Path) -> None:
@@ -395,8 +404,7 @@ class Failing:
 def test_whatever_call_fails_the_rows_saved_stay_and_the_rest_comes_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, problem: int, retry: bool
 ) -> None:
-    for room in (jsonl, chunked_sink):
-        monkeypatch.setattr(room, "SECONDS_BETWEEN_SYNCS", 0.0)
+    monkeypatch.setattr(resumable, "SECONDS_BETWEEN_SYNCS", 0.0)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     chunks_of(3, monkeypatch)
     few, broken = ITEMS[:4], {1, 3} if retry else set()
@@ -447,12 +455,12 @@ def test_a_signal_amid_the_closing_of_any_file_costs_nothing(
 def test_a_file_that_vanishes_under_the_run_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jsonl, "SECONDS_BETWEEN_SYNCS", 0.0)
+    monkeypatch.setattr(resumable, "SECONDS_BETWEEN_SYNCS", 0.0)
     output = tmp_path / "rows.jsonl"
-    with State(output) as state:
-        state.insist({})
-        sink = JsonLines(state, LAYOUT)
-        rows = answers([item(0), item(1)], look, in_order, refuse, ledger=sink)
+    with RunState(output) as state:
+        state.check_settings({})
+        sink = open_jsonl(state)
+        rows = answers([item(0), item(1)], look, in_order, refuse, resume_log=sink)
         sink.save(next(rows))
         output.unlink()
         with pytest.raises(OutputFailed, match="removed or replaced"):

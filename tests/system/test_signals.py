@@ -17,7 +17,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from pgcli.sinks.reader import placed_rows
+from pgcli.sinks.reader import indexed_rows
 from tests.support.runs import (
     EXAMPLES,
     MANY,
@@ -209,11 +209,11 @@ def test_a_real_disk_that_is_full_costs_no_row_that_was_saved(disk: Path, name: 
     count = re.search(r"stopped after (\d+) rows?, saved ", said)
     assert count is not None, said
     assert 0 < int(count[1]) < ROWS
-    assert len(list(placed_rows(Path(output)))) == int(count[1])
+    assert len(list(indexed_rows(Path(output)))) == int(count[1])
     filler.unlink()
     subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
     assert finished("caption", *MANY, "-o", output).returncode == 0
-    assert [row["index"] for _, row in placed_rows(Path(output)) if row] == list(range(ROWS))
+    assert [row["index"] for _, row in indexed_rows(Path(output)) if row] == list(range(ROWS))
 
 
 def test_a_disk_that_may_only_be_read_is_said_before_a_model_is_loaded(disk: Path) -> None:
@@ -272,9 +272,7 @@ def test_fifty_errors_in_a_row_stop_the_run_and_it_can_be_gone_on_with(tmp_path:
 
 
 def test_shards_killed_and_gone_on_with_make_one_folder(tmp_path: Path) -> None:
-    code = "import sys; from pgcli.state import shard; import pgcli.sinks.chunked_sink as c\n"
-    code += "c.CHUNK_ROWS = shard.CHUNK_ROWS = 7\n"
-    code += "import pgcli.cli.job.plan as p; p.CHUNK_ROWS = 7\n"
+    code = "import sys; from pgcli.state import shard; shard.CHUNK_ROWS = 7\n"
     code += "from tests.support.pretend import main; sys.exit(main())"
     output = f"{tmp_path}/rows/"
 

@@ -149,11 +149,11 @@ def bench(
     from pgcli.cli.find_model import find_model
     from pgcli.cli.job.answer_files import answer_files
     from pgcli.cli.ui.bench_report import show
-    from pgcli.sinks import check_place
     from pgcli.sources import ReadOptions, open_sources
+    from pgcli.state.destination import check_destination
 
     for file in filter(None, (output, plot)):
-        check_place(Path(file), overwrite=overwrite)
+        check_destination(Path(file), overwrite=overwrite)
     source = None if images is None else open_sources([images], ReadOptions())
     screen = Screen()
     checkpoint = find_model(model, revision, screen)
@@ -196,7 +196,7 @@ def answer_lengths(new_tokens: values.Span | None, *, natural: bool) -> tuple[Le
 def write(report: Report, checkpoint: Checkpoint, output: str | None, plot: str | None) -> None:
     """Write the report as JSON and its plot as SVG, where they were asked for."""
     from pgcli.bench.plot import svg
-    from pgcli.state.write_errors import writing
+    from pgcli.state.write_errors import wrap_write_errors
 
     model = {
         "model": checkpoint.name,
@@ -208,5 +208,5 @@ def write(report: Report, checkpoint: Checkpoint, output: str | None, plot: str 
     texts = (json.dumps(model | asdict(report), indent=2) + "\n", svg(report, title))
     for file, text in zip((output, plot), texts, strict=True):
         if file is not None:
-            with writing(file):
+            with wrap_write_errors(file):
                 Path(file).write_text(text, encoding="utf-8")

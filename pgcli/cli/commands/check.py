@@ -30,22 +30,21 @@ def check(
 ) -> None:
     from pgcli.cli.result_files.compare_rows import Comparison, compare, expected_rows
     from pgcli.cli.result_files.run_status import read_run_status
-    from pgcli.sinks.reader import placed_rows
-    from pgcli.state.run_state import record_in, why_unknown
-    from pgcli.state.state_folder import state_folder
+    from pgcli.sinks.reader import indexed_rows
+    from pgcli.state.run_record import read_record, why_no_record
 
     path = Path(output)
-    record = record_in(state_folder(path))
+    record = read_record(path)
     if record is None:
         raise UsageError(
             f"no run is known of {output}, so there is no input to compare it with: "
-            f"{why_unknown(state_folder(path))}",
+            f"{why_no_record(path)}",
             hint="name an output as it was given to -o",
         )
     comparison = Comparison()
     try:
         with Screen().progress("check", read_run_status(path).total) as progress:
-            compare(progress.track(placed_rows(path)), expected_rows(path, record), comparison)
+            compare(progress.track(indexed_rows(path)), expected_rows(path, record), comparison)
     except (OSError, ValueError) as problem:
         comparison.add(f"{output} cannot be read: {problem}")
     show(output, comparison)

@@ -16,9 +16,9 @@ from pgcli.cli.result_files.validate_rows import RowStats, collect_stats
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import NoInputError, UsageError
 from pgcli.remote import make_url_reader
-from pgcli.sinks.reader import results
+from pgcli.sinks.reader import read_results
 from pgcli.sources.paths import resolves_inside
-from pgcli.state.write_errors import writing
+from pgcli.state.write_errors import wrap_write_errors
 from pgcli.views.exports import FORMATS, format_named
 from pgcli.views.exports.entry import Entry, Existing, Format, Pictures, Tally, Wanted
 
@@ -65,7 +65,7 @@ def export(path: str, to: str, output: str | None, choices: ExportOptions, scree
     check_options(to, format, choices)
     target = check_place(to, format, path, output, overwrite=choices.overwrite)
     note = incomplete_note(Path(path))
-    found = collect_stats(results(Path(path)), choices.prompt)
+    found = collect_stats(read_results(Path(path)), choices.prompt)
     check_rows(to, format, path, found, choices)
     tally = Tally(outside=found.outside if "labels" in format.takes else 0)
     wanted = Wanted(
@@ -86,7 +86,7 @@ def export(path: str, to: str, output: str | None, choices: ExportOptions, scree
     if not format.merged:
         pictures.spare(target)
     # a run may go on meanwhile: its later rows were not surveyed
-    rows = islice(results(Path(path)), found.rows)
+    rows = islice(read_results(Path(path)), found.rows)
     entries = pictures.entries(rows, choices.prompt, choices.root)
     write(format, target, entries, wanted, overwrite=choices.overwrite)
     report(to, output or "beside the pictures", found, tally, search)
@@ -100,7 +100,7 @@ def write(
 ) -> None:
     """Write the export: among files that are there, or as a whole."""
     if format.merged:
-        with writing(target):
+        with wrap_write_errors(target):
             target.mkdir(exist_ok=True)
         format.write(target, entries, wanted)
         return

@@ -21,8 +21,8 @@ from pgcli.errors import NoInputError, OutputFailed, UsageError
 from pgcli.images import ImageLimits
 from pgcli.records import DecodedImage
 from pgcli.remote import make_url_reader
-from pgcli.sinks.reader import Row, results
-from pgcli.state.write_errors import exists, writing
+from pgcli.sinks.reader import Row, read_results
+from pgcli.state.write_errors import already_exists, wrap_write_errors
 from pgcli.views.gallery.cards import Cards
 from pgcli.views.gallery.page import page
 from pgcli.views.gallery.thumbnails import Copying, Entry, entry, file_name, side_for
@@ -70,7 +70,7 @@ class RowGroup:
 
     def rows(self, limit: int | None) -> Iterator[Row]:
         """The rows, the first ones up to a limit."""
-        found = results(self.output)
+        found = read_results(self.output)
         if self.prompt is not None:
             found = (row for row in found if row["prompt"] == self.prompt)
         return islice(found, limit)
@@ -131,7 +131,7 @@ def draw(output: Path, asked: GalleryOptions, screen: Screen) -> None:
     with DrawHook(
         str(asked.draw), asked=labels, url_reader=search.url_reader, tell=screen.info
     ) as drawing:
-        rows = list(islice(results(output), asked.limit))
+        rows = list(islice(read_results(output), asked.limit))
         progress = screen.progress("drawings", len(rows), unit="drawings")
         draw_rows(output, progress.track(rows), drawing, search)
     screen.info(f"drawn: {drawing.told()}")
@@ -167,9 +167,9 @@ def check_assets(folder: Path, *, overwrite: bool) -> None:
         raise UsageError(f"{folder} is no folder", hint="name a folder: --assets gallery")
     if not folder.parent.is_dir():
         raise UsageError(f"there is no folder {folder.parent}", hint="make it first")
-    with writing(folder):
+    with wrap_write_errors(folder):
         if folder.is_dir() and any(folder.iterdir()) and not overwrite:
-            raise exists(folder)
+            raise already_exists(folder)
         folder.mkdir(exist_ok=True)
 
 

@@ -11,8 +11,8 @@ from pgcli.images import ImageDecoder
 from pgcli.pipeline import run
 from pgcli.records import Answer, DecodedImage, Item, error_answer
 from pgcli.rows import RowSchema
-from pgcli.sinks.jsonl import JsonLines
-from pgcli.state.run_state import State
+from pgcli.sinks import open_resumable
+from pgcli.state.run_state import RunState
 from pgcli.tasks import Question
 from pgcli.workers import prefetch
 
@@ -35,12 +35,15 @@ def answer_files(
     def ask(stream: Iterable[tuple[int, DecodedImage]]) -> Iterator[tuple[int, Answer]]:
         return engine.ask(stream, question, trial=trial)
 
-    with State(output, overwrite=True) as state, JsonLines(state, RowSchema()) as sink:
+    with (
+        RunState(output, overwrite=True) as state,
+        open_resumable(state, RowSchema(), "jsonl", settings={}) as sink,
+    ):
 
         def save(answer: Answer) -> None:
             sink.save(answer)
             answers.append(answer)
 
         decode = partial(prefetch, decode=ImageDecoder(engine.spec), workers=None, total=len(files))
-        run(items, decode, ask, save, refuse, ledger=sink)
+        run(items, decode, ask, save, refuse, resume_log=sink)
     return answers

@@ -25,7 +25,7 @@ class Watching:
         self._tolerance = tolerance
         self._drain = drain
 
-    def row(self, answer: Answer, tally: Tally) -> None:
+    def on_row(self, answer: Answer, tally: Tally) -> None:
         tally.paused_seconds = self._drain.paused_seconds
         self._progress.update(
             tally.rows_before + tally.rows, errors=tally.errors.total(), seconds=tally.seconds
@@ -33,27 +33,29 @@ class Watching:
         self._shrinking.remark()
         self._tolerance.check(answer, tally)
 
-    def stopped(self) -> bool:
+    def should_stop(self) -> bool:
         return self._drain.asked()
 
 
 class RowHook:
-    """A ledger whose rows that are saved already are not drawn again."""
+    """A resume log that passes the rows that are saved already to the hooks, to be skipped."""
 
-    def __init__(self, ledger: ResumeLog, beside: RowHooks):
-        self._ledger, self._beside = ledger, beside
-        self.places = 0  # of the input that went by
-        self.is_known, self.row, self.wait = ledger.is_known, ledger.row, ledger.wait
+    def __init__(self, resume_log: ResumeLog, hooks: RowHooks):
+        self._resume_log, self._hooks = resume_log, hooks
+        self.rows_seen = 0  # rows of the input so far
+        self.is_answered = resume_log.is_answered
+        self.stored_answer = resume_log.stored_answer
+        self.journal = resume_log.journal
 
     @property
     def rows(self) -> int:
-        """How many rows are saved."""
-        return self._ledger.rows
+        """The number of rows saved."""
+        return self._resume_log.rows
 
-    def is_due(self, place: int, item: Item, prompt: str) -> bool:
-        """Whether the row is to leave in this run; if not, it is not drawn either."""
-        is_due = self._ledger.is_due(place, item, prompt)
-        self.places += 1
-        if not is_due:
-            self._beside.skip(item)
-        return is_due
+    def is_missing(self, row_index: int, item: Item, prompt: str) -> bool:
+        """Whether this run is to save the row; if not, the hooks skip it."""
+        is_missing = self._resume_log.is_missing(row_index, item, prompt)
+        self.rows_seen += 1
+        if not is_missing:
+            self._hooks.skip(item)
+        return is_missing

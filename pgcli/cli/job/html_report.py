@@ -16,9 +16,9 @@ from pgcli.cli.ui.console import Screen
 from pgcli.errors import OutputExists, UsageError
 from pgcli.records import Answer, Item
 from pgcli.rows import json_text
-from pgcli.sinks.reader import results
+from pgcli.sinks.reader import read_results
 from pgcli.sources import open_sources
-from pgcli.state.write_errors import writing
+from pgcli.state.write_errors import wrap_write_errors
 from pgcli.tasks import columns
 
 MOST = 6  # prompts beside each other; more would leave none of them room
@@ -77,7 +77,7 @@ class HtmlReportHook(NotCompared):
         asked = self._plan.question.templates or ()
         if not 1 < len(asked) <= MOST or columns(self._plan.question):
             return []
-        found = list(dict.fromkeys(row["prompt"] for row in results(rows)))
+        found = list(dict.fromkeys(row["prompt"] for row in read_results(rows)))
         return found if len(found) > 1 else []
 
     def _again(self) -> Iterator[Item] | None:
@@ -91,7 +91,7 @@ class HtmlReportHook(NotCompared):
 
 
 def add(file: Path, line: str) -> None:
-    with writing(file), file.open("a", encoding="utf-8") as opened:
+    with wrap_write_errors(file), file.open("a", encoding="utf-8") as opened:
         opened.write(f"{line}\n")
 
 

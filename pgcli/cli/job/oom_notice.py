@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pgcli.state.run_state import State
+from pgcli.state.run_state import RunState
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import Engine
@@ -17,7 +17,7 @@ class OomNotice:
     A run that is gone on with on the same device begins with batches that found memory there.
     """
 
-    def __init__(self, engine: Engine, say: Callable[[str], None], state: State | None = None):
+    def __init__(self, engine: Engine, say: Callable[[str], None], state: RunState | None = None):
         self._engine = engine
         self._say = say
         self._state = state

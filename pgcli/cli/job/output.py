@@ -19,19 +19,13 @@ from pgcli.pipeline import ResumeLog
 from pgcli.records import Answer
 from pgcli.remote.addresses import without_credentials
 from pgcli.rows import RowSchema
-from pgcli.sinks import (
-    Record,
-    Sink,
-    Written,
-    check_place,
-    format_of,
-    open_record,
-    open_sink,
-)
-from pgcli.state.run_state import State
+from pgcli.sinks import OutputFormat, Sink, open_resumable, open_stream, output_format
+from pgcli.sinks.resumable import ResumableSink
+from pgcli.state.destination import check_destination, check_resumable
+from pgcli.state.run_state import RunState
 
 if TYPE_CHECKING:
-    from pgcli.sinks.column_types import Kinds
+    from pgcli.sinks.column_types import ColumnTypes
 
 
 @dataclass
@@ -41,9 +35,9 @@ class RunOutput:
     `retries` says that rows with errors are made again.
     """
 
-    sink: Sink | Record
+    sink: Sink | ResumableSink
     settings: dict[str, object]
-    state: State | None = None
+    state: RunState | None = None
     rows: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     retries: bool = False
@@ -51,18 +45,18 @@ class RunOutput:
     @property
     def goes_on(self) -> bool:
         """Whether a run before this one began it."""
-        return self.state is not None and self.state.is_old
+        return self.state is not None and self.state.resumes
 
     @property
     def ledger(self) -> ResumeLog | None:
         """What is there already, as the run asks it."""
-        return None if self.state is None else cast(Record, self.sink)
+        return None if self.state is None else cast(ResumableSink, self.sink)
 
     def settle(self, learned: dict[str, object], told: dict[str, object]) -> None:
         """Add what only the loaded model tells. Raises OutputExists where that was another."""
         self.settings |= learned
         if self.state is not None:
-            self.state.insist(dict(self.settings), told)
+            self.state.check_settings(dict(self.settings), told)
         self.settings |= told
 
 
@@ -82,24 +76,24 @@ def opened(
     if written_as in ("stream", "text"):
         yield RunOutput(unrecorded(plan, screen, above), settings)
         return
-    with State(
+    with RunState(
         Path(chosen.output),
         overwrite=chosen.overwrite,
-        stays=written_as == "parquet",
+        keep_old=written_as == "parquet",
         part=plan.shard.part if plan.shard else "",
     ) as state:
-        screen.on_message = state.diary.note
-        state.diary.note("pgcli " + " ".join(map(without_credentials, sys.argv[1:])))
-        state.insist(dict(settings))
-        with state.lists() as lists:
+        screen.on_message = state.log.write
+        state.log.write("pgcli " + " ".join(map(without_credentials, sys.argv[1:])))
+        state.check_settings(dict(settings))
+        with state.file_lists() as lists:
             plan.source.pin_files(lists)
         yield recorded(plan, state, settings, screen)
 
 
-def check_output(plan: Plan) -> Literal["stream"] | Written:
+def check_output(plan: Plan) -> Literal["stream"] | OutputFormat:
     """How the output is written; what can be refused about it without making anything is."""
     chosen = plan.options.output
-    written_as = format_of(chosen.output, chosen.format) if chosen.output != "-" else "stream"
+    written_as = output_format(chosen.output, chosen.format) if chosen.output != "-" else "stream"
     if plan.shard is not None and (written_as != "folder" or chosen.overwrite):
         raise UsageError(
             "--shard needs a folder of Parquet files to write to, and none of an earlier run",
@@ -116,7 +110,17 @@ def check_output(plan: Plan) -> Literal["stream"] | Written:
         if sys.stdout is None:
             raise OutputFailed("standard output is closed", hint="name a file: -o rows.jsonl")
         return "stream"
-    check_place(Path(chosen.output), overwrite=chosen.overwrite, written_as=written_as)
+    path, overwrite = Path(chosen.output), chosen.overwrite
+    if written_as == "text":
+        check_destination(path, overwrite=overwrite)
+    else:
+        check_resumable(
+            path,
+            settings_of(plan),
+            kind="folder" if written_as == "folder" else "file",
+            overwrite=overwrite,
+            part=plan.shard.part if plan.shard else "",
+        )
     return written_as
 
 
@@ -132,28 +136,28 @@ def layout_of(plan: Plan) -> RowSchema:
 def unrecorded(plan: Plan, screen: Screen, above: Callable[[Answer], str] | None) -> Sink:
     """An output that no run goes on with: a pipe, or text for people."""
     chosen = plan.options.output
-    return open_sink(
+    return open_stream(
         chosen.output,
         layout_of(plan),
         format=chosen.format,
         overwrite=chosen.overwrite,
         stdout=screen.stdout_above_bar() if chosen.output == "-" else None,
-        above=above,
+        header=above,
     )
 
 
-def recorded(plan: Plan, state: State, settings: dict[str, object], screen: Screen) -> RunOutput:
+def recorded(plan: Plan, state: RunState, settings: dict[str, object], screen: Screen) -> RunOutput:
     """The output with what is there of it; with --retry-errors all that is no error is known."""
     opening = partial(
-        open_record,
+        open_resumable,
         state,
         layout_of(plan),
-        format_of(plan.options.output.output, plan.options.output.format),
+        output_format(plan.options.output.output, plan.options.output.format),
         settings=settings,
         shard=plan.shard,
-        kinds=partial(kinds_of, plan),
+        types=partial(kinds_of, plan),
     )
-    sink: Record = opening()
+    sink = opening()
     if sink.torn:
         screen.info(
             f"{state.output} was cut amid a row: {sink.torn:,} bytes are kept in "
@@ -171,14 +175,14 @@ def recorded(plan: Plan, state: State, settings: dict[str, object], screen: Scre
     return RunOutput(sink, settings, state, rows=sink.rows, errors=sink.errors)
 
 
-def kinds_of(plan: Plan) -> Kinds:
+def kinds_of(plan: Plan) -> ColumnTypes:
     """The types of the kept columns over the whole input; of standard input's all are text."""
     from pgcli.sinks import column_types
 
     names = plan.options.input.keep
     if plan.source.total is None:
-        return column_types.as_text_all(names)
-    return column_types.kinds_of(names, lambda: (item.kept for item in plan.source))
+        return column_types.text_types(names)
+    return column_types.scan_types(names, lambda: (item.kept for item in plan.source))
 
 
 def insist_on_as_many(plan: Plan, output: RunOutput, rows: int | None) -> None:
@@ -207,7 +211,7 @@ def already_complete(plan: Plan, output: RunOutput, screen: Screen) -> int:
     with output.sink:
         for item in plan.items():
             for prompt in item.prompts:
-                output.ledger.is_due(place, item, prompt)
+                output.ledger.is_missing(place, item, prompt)
                 place += 1
     errors = output.errors.total()
     chosen = plan.options.output

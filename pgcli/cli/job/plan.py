@@ -12,12 +12,12 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import DEMO, FETCH_DECODER, folder_of
 from pgcli.cli.options import ModelOptions, Options
 from pgcli.errors import ModelUnavailable, UsageError
-from pgcli.pipeline import first_rows, spread
+from pgcli.pipeline import first_rows, sample_evenly
 from pgcli.records import Item
 from pgcli.remote import UrlReader
 from pgcli.sources import ReadOptions, Source, ending_counts, open_sources
 from pgcli.sources.patterns import expand_source
-from pgcli.state.shard import CHUNK_ROWS, Shard, shard
+from pgcli.state.shard import Shard, parse_shard
 from pgcli.tasks import Question, check_max_new_tokens, columns, with_prompts
 
 #: `demo` takes no more pictures than this unless it was named: it is there to be tried.
@@ -62,13 +62,13 @@ class Plan:
         if total is None:
             return None
         rows = total * self.prompts if limit is None else min(total * self.prompts, limit)
-        return rows if self.shard is None else self.shard.rows(rows, CHUNK_ROWS)
+        return rows if self.shard is None else self.shard.rows(rows)
 
     @property
     def shard(self) -> Shard | None:
         """The part of the rows that is this process's."""
         named = self.options.input.shard
-        return None if named is None else shard(named, os.environ)
+        return None if named is None else parse_shard(named, os.environ)
 
     @property
     def takes_demo_unasked(self) -> bool:
@@ -80,7 +80,7 @@ class Plan:
         found: Iterable[Item] = self.source
         total, sample = self.source.total, self.options.input.sample
         if sample is not None and total is not None:
-            found = spread(found, total, sample)
+            found = sample_evenly(found, total, sample)
         items, limit = with_prompts(found, self.question), self.options.input.limit
         return items if limit is None else first_rows(items, limit)
 

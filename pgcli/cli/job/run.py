@@ -181,14 +181,14 @@ def answered(
                 asking(plan, engine, drain.asked),
                 save,
                 refuse,
-                ledger=undrawn,
-                watch=watching,
+                resume_log=undrawn,
+                callback=watching,
             )
             if drain.signum is not None:
                 raise Interrupted(drain.signum)
             tolerance.check_share(tally)
             if undrawn is not None:
-                insist_on_as_many(plan, output, undrawn.places)
+                insist_on_as_many(plan, output, undrawn.rows_seen)
             if not tally.rows and not output.rows:  # only standard input turns out empty this late
                 raise NoInputError(
                     "nothing came on standard input",

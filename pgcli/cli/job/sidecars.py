@@ -15,8 +15,8 @@ from pgcli.records import Answer, Item
 from pgcli.sources.paths import url_scheme
 from pgcli.sources.readers import READERS
 from pgcli.sources.source_options import IMAGE_ENDINGS
-from pgcli.state.atomic_file import named
-from pgcli.state.write_errors import writing
+from pgcli.state.atomic_file import link_if_free
+from pgcli.state.write_errors import wrap_write_errors
 from pgcli.views.exports.texts import Names
 
 ENDING = re.compile(r"\.[A-Za-z0-9_-]{1,16}")
@@ -96,7 +96,7 @@ class SidecarHook(NotDrawing):
     def _put(self, target: Path, text: str) -> bool:
         """Write the file; False where there is one that may not be replaced."""
         beside = target.with_name(f".pgcli-{os.getpid()}.part")
-        with writing(target):
+        with wrap_write_errors(target):
             if not self._overwrite and os.path.lexists(target):
                 return False
             try:
@@ -104,6 +104,6 @@ class SidecarHook(NotDrawing):
                 if self._overwrite:
                     beside.replace(target)
                     return True
-                return named(beside, target)
+                return link_if_free(beside, target)
             finally:
                 beside.unlink(missing_ok=True)

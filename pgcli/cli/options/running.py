@@ -52,8 +52,8 @@ class RunningOptions:
 
     @property
     def tolerance(self) -> ErrorBudget:
-        """How many error rows are borne."""
+        """The number of error rows that the run tolerates."""
         from pgcli.pipeline.error_budget import ErrorBudget  # not for --help, which is to be quick
 
         most, share = self.max_errors or (None, None)
-        return ErrorBudget(most=most, share=share, none=self.on_error == "stop")
+        return ErrorBudget(most, share, stop_on_error=self.on_error == "stop")

@@ -9,8 +9,9 @@ from typing import Any
 
 from pgcli.cli.result_files.reopen_input import reopen_items, url_reader_of
 from pgcli.records import Item
-from pgcli.sinks.reader import Placed
+from pgcli.sinks.reader import IndexedRow
 from pgcli.state.input_check import is_row_of
+from pgcli.state.run_record import RunRecord
 
 MAX_DIFFERENCES_SHOWN = 10
 
@@ -47,7 +48,7 @@ class Comparison:
 
 
 def compare(
-    rows: Iterable[Placed], expected: Iterator[tuple[Item, str]] | None, comparison: Comparison
+    rows: Iterable[IndexedRow], expected: Iterator[tuple[Item, str]] | None, comparison: Comparison
 ) -> None:
     """Add the differences to the comparison.
 
@@ -91,7 +92,7 @@ def compare_row(
     )
 
 
-def expected_rows(output: Path, record: Mapping[str, Any]) -> Iterator[tuple[Item, str]] | None:
+def expected_rows(output: Path, record: RunRecord) -> Iterator[tuple[Item, str]] | None:
     """The item and prompt of every row of a run; None if it read standard input."""
     items = reopen_items(output, record, url_reader_of(record))
     return None if items is None else ((item, one) for item in items for one in item.prompts)

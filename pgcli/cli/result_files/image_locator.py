@@ -18,9 +18,9 @@ from pgcli.sources.paths import locate_url, parse_path, resolves_inside, url_sch
 from pgcli.sources.patterns import expand_source
 from pgcli.sources.readers import READERS
 from pgcli.sources.source_options import IMAGE_ENDINGS
-from pgcli.state.atomic_file import got
-from pgcli.state.run_state import RUN, record_in
-from pgcli.state.state_folder import state_folder
+from pgcli.state.atomic_file import read_json
+from pgcli.state.run_record import read_record
+from pgcli.state.state_folder import RUN, state_folder
 from pgcli.views.gallery.cards import Wanted
 from pgcli.views.missing_images import Missing
 
@@ -167,8 +167,8 @@ class RunInput:
 
     def __init__(self, output: Path, search: ImageSearch):
         self._output, self._search = output, search
-        self._record = record_in(state_folder(output))
-        told = metadata_of(got(state_folder(output) / RUN) or {})
+        self._record = read_record(output)
+        told = metadata_of(read_json(state_folder(output) / RUN) or {})
         folder, sources = told.get("folder"), told.get("sources")
         #: The folder from which the run named its pictures; this one where no run is known.
         self.begun_in = folder if isinstance(folder, str) and Path(folder).is_dir() else ""

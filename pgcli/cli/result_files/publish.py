@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pgcli.errors import OutputExists, UsageError
-from pgcli.state.atomic_file import named
-from pgcli.state.write_errors import exists, sync, writing
+from pgcli.state.atomic_file import link_if_free
+from pgcli.state.write_errors import already_exists, fsync, wrap_write_errors
 
 #: In a folder that an export made: without it nothing there is replaced.
 MARK = ".pgcli-export"
@@ -27,7 +27,7 @@ def check_target(target: Path, *, is_folder: bool, overwrite: bool) -> None:
         kind, wanted = ("a folder", "a file") if target.is_dir() else ("no folder", "a folder")
         raise UsageError(f"{target} is {kind}, and {wanted} is made", hint="name another with -o")
     if not overwrite:
-        raise exists(target)
+        raise already_exists(target)
     if is_folder and (target.is_symlink() or not (target / MARK).is_file()):
         raise OutputExists(
             f"{target} holds something that no export made, and is not replaced",
@@ -48,7 +48,7 @@ def publish(target: Path, *, is_folder: bool, overwrite: bool) -> Iterator[Path]
     """
     begun = os.fsencode(target.name)[:MAX_NAME_BYTES].decode("utf-8", "ignore")
     part = target.with_name(f".{begun}.{os.getpid()}.part")
-    with writing(target):
+    with wrap_write_errors(target):
         try:
             if is_folder:
                 part.mkdir()
@@ -68,12 +68,12 @@ def publish(target: Path, *, is_folder: bool, overwrite: bool) -> Iterator[Path]
 
 def place_file(part: Path, target: Path, *, overwrite: bool) -> None:
     """Give the file its name, on disk before it has it."""
-    sync(part)
+    fsync(part)
     if overwrite:
         part.replace(target)
-    elif not named(part, target):
-        raise exists(target)
-    sync(target.parent)
+    elif not link_if_free(part, target):
+        raise already_exists(target)
+    fsync(target.parent)
 
 
 def place_folder(part: Path, target: Path) -> None:
@@ -82,5 +82,5 @@ def place_folder(part: Path, target: Path) -> None:
     if target.is_dir() and any(target.iterdir()):
         target.rename(old)
     part.rename(target)
-    sync(target.parent)
+    fsync(target.parent)
     shutil.rmtree(old, ignore_errors=True)

@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
-from pgcli.pipeline import first_rows, spread
+from pgcli.pipeline import first_rows, sample_evenly
 from pgcli.records import Item
 from pgcli.remote import UrlReader, make_url_reader
 from pgcli.sources import ReadOptions, open_sources
 from pgcli.state.progress import is_count
-from pgcli.state.run_state import RUN, files_listed
-from pgcli.state.state_folder import state_folder
+from pgcli.state.run_record import RunRecord
+from pgcli.state.state_folder import RUN, file_list, state_folder
 from pgcli.tasks import Question, columns, with_prompts
 
 Check = Callable[[Any], bool]
 
 
 def reopen_items(
-    output: Path, record: Mapping[str, Any], url_reader: UrlReader | None
+    output: Path, record: RunRecord, url_reader: UrlReader | None
 ) -> Iterator[Item] | None:
     """The items that a run's rows are of, read from its input again; None where that was a pipe.
 
@@ -31,7 +31,7 @@ def reopen_items(
     folder, or the record is not as a run writes it, and what opening sources raises.
     """
     check_record(output, record)
-    told, settings = record["told"], record["settings"]
+    told, settings = record.metadata, record.settings
     if "-" in told["sources"]:
         return None
     question = Question(
@@ -60,10 +60,10 @@ def reopen_items(
             hint=f"cd {shlex.quote(told['folder'])} first",
         )
     source = open_sources(told["sources"], reading)
-    source.pin_files(partial(files_listed, state_folder(output), record), is_written=False)
+    source.pin_files(partial(file_list, state_folder(output), record.files), is_written=False)
     found: Iterable[Item] = source
     if (sample := settings.get("sample")) is not None and source.total is not None:
-        found = spread(found, source.total, sample)
+        found = sample_evenly(found, source.total, sample)
     items: Any = with_prompts(found, question)
     if told["limit"] is not None:
         items = first_rows(items, told["limit"])
@@ -71,12 +71,13 @@ def reopen_items(
     return again
 
 
-def check_record(output: Path, record: Mapping[str, Any]) -> None:
+def check_record(output: Path, record: RunRecord) -> None:
     """Raise UsageError where what opens the input again is not as a run writes it."""
+    parts = {"settings": record.settings, "told": record.metadata}
     for part, checks in RECORD_CHECKS.items():
-        held = record.get(part)
+        held = parts[part]
         for name, is_sound in checks.items():
-            if not isinstance(held, Mapping) or not is_sound(held.get(name)):
+            if not is_sound(held.get(name)):
                 raise UsageError(
                     f"{state_folder(output) / RUN} is no record of a run: {name!r} in {part!r} is "
                     "not as a run writes it",
@@ -118,9 +119,9 @@ RECORD_CHECKS: Mapping[str, Mapping[str, Check]] = {
 }
 
 
-def url_reader_of(record: Mapping[str, Any]) -> UrlReader | None:
+def url_reader_of(record: RunRecord) -> UrlReader | None:
     """The way to addresses that a run had, if it had one."""
-    told = metadata_of(record)
+    told = record.metadata
     return make_url_reader(
         allow_urls=bool(told.get("allow_urls")),
         allow_private_hosts=bool(told.get("allow_private_hosts")),

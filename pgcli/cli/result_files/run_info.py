@@ -7,12 +7,10 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pgcli.cli.result_files.reopen_input import metadata_of
 from pgcli.cli.result_files.run_status import read_run_status
 from pgcli.errors import UsageError
 from pgcli.printable import is_deep
-from pgcli.state.run_state import record_in
-from pgcli.state.state_folder import state_folder
+from pgcli.state.run_record import read_record
 from pgcli.views.gallery.cards import ResultFile
 
 #: What a page that is passed on has no business to tell, and what only the program itself reads.
@@ -21,12 +19,12 @@ PRIVATE_SETTINGS = frozenset({"folder", "checkpoint", "columns"})
 
 def read_run_info(output: Path, called: str) -> ResultFile:
     """The result file under the name it is called by, as far as anything is known of its run."""
-    record = record_in(state_folder(output)) or {}
-    settings = record.get("settings") or settings_in_parquet(output)
-    told = dict(metadata_of(record))
+    record = read_record(output)
+    settings = (record and record.settings) or settings_in_parquet(output)
+    told = dict(record.metadata) if record else {}
     facts = [*flatten({**settings, **told})]
-    if isinstance(record.get("begun"), str):
-        facts.append(("begun", record["begun"]))
+    if record and record.begun:
+        facts.append(("begun", record.begun))
     objects = settings.get("objects")
     asked = tuple(map(str, objects)) if isinstance(objects, list) else ()
     sources = told.get("sources", settings.get("sources"))
@@ -39,7 +37,7 @@ def settings_in_parquet(output: Path) -> Mapping[str, Any]:
     import pyarrow
     from pyarrow import parquet
 
-    from pgcli.sinks.chunk_store import SETTINGS
+    from pgcli.sinks.parquet_file import SETTINGS
 
     file = next(iter(sorted(output.glob("*.parquet"))), output) if output.is_dir() else output
     if file.suffix.lower() != ".parquet" or not file.is_file():

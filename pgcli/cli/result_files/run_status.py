@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
-from pgcli.sinks.reader import behind
-from pgcli.state.atomic_file import got
-from pgcli.state.lock import OWNER, is_alive
-from pgcli.state.progress import Progress, progress_of
-from pgcli.state.run_state import PROGRESS, record_in, why_unknown
-from pgcli.state.state_folder import chunk_lines, is_in_chunks, state_folder
+from pgcli.sinks.reader import count_saved
+from pgcli.state.atomic_file import read_json
+from pgcli.state.lock import is_alive
+from pgcli.state.progress import RunProgress, progress_parts, read_progress
+from pgcli.state.run_record import read_record, why_no_record
+from pgcli.state.state_folder import OWNER, state_folder
 
 
 @dataclass
@@ -30,14 +29,9 @@ class RunStatus:
     runs: list[dict[str, Any]] = field(default_factory=list)
     begun: str | None = None
 
-    def add(self, progress: Progress, output: Path, part: str) -> None:
+    def add(self, progress: RunProgress, output: Path, part: str) -> None:
         """Add the progress that one process saved, and the rows that it wrote since then."""
-        is_chunk = is_in_chunks(output)
-        file = chunk_lines(output, progress.chunk, part) if is_chunk else output
-        rows, errors = behind(file, progress.safe)
-        if is_chunk:  # those of other chunks
-            rows += progress.rows - progress.safe.rows
-            errors = Counter(progress.errors) - Counter(progress.safe.errors) + errors
+        rows, errors = count_saved(output, progress, part)
         self.rows += rows
         for code, count in errors.items():
             self.errors[code] = self.errors.get(code, 0) + count
@@ -51,21 +45,19 @@ class RunStatus:
 def read_run_status(output: Path) -> RunStatus:
     """The status of the run that writes or wrote an output. Raises UsageError if there is none."""
     folder = state_folder(output)
-    record = record_in(folder)
-    owners = [got(file) or {} for file in sorted(folder.glob(f"{OWNER}*.json"))]
+    record = read_record(output)
+    owners = [read_json(file) or {} for file in sorted(folder.glob(f"{OWNER}*.json"))]
     runs = [owner for owner in owners if is_alive(owner)]
     if record is None and runs:
         return RunStatus(str(output), state="running", runs=runs)  # no row is saved yet
     if record is None:
         raise UsageError(
-            f"no run is known of {output}: {why_unknown(folder)}",
+            f"no run is known of {output}: {why_no_record(output)}",
             hint="name an output as it was given to -o",
         )
-    status = RunStatus(str(output), begun=record.get("begun"), runs=runs)
-    files = sorted(folder.glob(f"{PROGRESS}*.json"))
-    for file in files or [folder / f"{PROGRESS}.json"]:
-        part = file.stem.removeprefix(PROGRESS)
-        status.add(progress_of(got(file) or {}), output, part)
+    status = RunStatus(str(output), begun=record.begun or None, runs=runs)
+    for part in progress_parts(folder):
+        status.add(read_progress(folder, part), output, part)
     is_complete = status.total is not None and status.rows >= status.total
     status.state = "running" if runs else "complete" if is_complete else "stopped"
     if status.total is not None and status.rows_per_second and runs:

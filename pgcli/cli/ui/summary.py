@@ -15,7 +15,7 @@ from pgcli.cli.ui.console import Facts, Screen
 from pgcli.cli.ui.duration import duration
 from pgcli.pipeline import Tally
 from pgcli.remote.addresses import without_credentials
-from pgcli.state.run_state import State
+from pgcli.state.run_state import RunState
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import Engine
@@ -86,7 +86,7 @@ def rows(tally: Tally) -> str:
 def speed(tally: Tally) -> str:
     """Images and tokens per second."""
     seconds = tally.seconds or 1e-9
-    images = f"{tally.pictures / seconds:.1f} images/s"
+    images = f"{tally.images / seconds:.1f} images/s"
     return f"{images}, {tally.tokens / seconds:.0f} tokens/s" if tally.tokens else images
 
 
@@ -147,7 +147,7 @@ def retry_command(arguments: Sequence[str]) -> str:
     return command
 
 
-def interrupted_notice(output: str, count: int, state: State | None) -> str:
+def interrupted_notice(output: str, count: int, state: RunState | None) -> str:
     """Where the rows of an interrupted run are, and how to resume it."""
     rows = f"{count:,} row{'s' * (count != 1)}"
     if output == "-":

@@ -13,7 +13,7 @@ from pgcli.cli.result_files.image_locator import ImageLocator, ImageSearch, imag
 from pgcli.errors import UsageError
 from pgcli.records import EXTRA_COLUMNS, Answer, Item, Mask
 from pgcli.rle import spans
-from pgcli.rows import RowSchema, completed
+from pgcli.rows import RowSchema, fill_columns
 from pgcli.views.gallery.sanitize import box
 
 Row = Mapping[str, Any]
@@ -44,7 +44,7 @@ def answer(output: Path, row: Row) -> Answer:
     boxes = [one for one in row["boxes"] or () if box(one) and isinstance(one.get("label"), str)]
     try:
         made = RowSchema(extras=tuple(name for name in EXTRA_COLUMNS if name in row)).answer(
-            completed({**row, "boxes": boxes})
+            fill_columns({**row, "boxes": boxes})
         )
     except (ValueError, TypeError) as problem:
         raise UsageError(

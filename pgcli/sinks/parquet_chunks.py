@@ -1,0 +1,109 @@
+"""Chunks of rows that are JSON lines until they are complete and become Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from pgcli.rows import RowSchema, json_text
+from pgcli.sinks.chunk_store import Chunk, OpenChunk
+from pgcli.sinks.schema import Row
+from pgcli.state import shard
+from pgcli.state.input_check import PreviousRows
+from pgcli.state.progress import FileCheckpoint
+from pgcli.state.record_file import read_rows
+from pgcli.state.row_file import RowFile
+from pgcli.state.run_state import RunState
+from pgcli.state.state_folder import TORN, UNFINISHED, chunk_file
+from pgcli.state.write_errors import make_folder, wrap_write_errors
+
+
+class ParquetChunks:
+    """What a folder of Parquet files and a single Parquet file have in common.
+
+    With `retry` complete chunks that have error rows are made again. `settings` are stored in the
+    files, and read when a file is complete: some are known only then.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        schema: RowSchema,
+        settings: Mapping[str, object],
+        *,
+        retry: bool = False,
+    ):
+        self._state, self._schema, self._settings, self._retry = state, schema, settings, retry
+        self._lines_folder = state.folder / UNFINISHED
+        self.chunks: dict[int, Chunk] = {}
+
+    @property
+    def chunk_rows(self) -> int:
+        return shard.CHUNK_ROWS
+
+    def owns(self, number: int) -> bool:
+        return True
+
+    def read_chunk(self, number: int) -> Iterator[Row]:
+        """The rows of a complete chunk."""
+        raise NotImplementedError
+
+    def write_chunk(self, chunk: Chunk, rows: list[Row]) -> None:
+        """Store the rows of a chunk durably; one that another process has stored stays."""
+        raise NotImplementedError
+
+    def unfinished(self) -> list[int]:
+        numbers = {
+            number
+            for number, chunk in self.chunks.items()
+            if chunk.rows < self.chunk_rows or self._is_retried(number)
+        }
+        ending = f"{self._state.part}.jsonl"
+        names = [file.name.removesuffix(ending) for file in self._lines_folder.glob(f"*{ending}")]
+        numbers |= {int(name) for name in names if name.isdigit()} - self.chunks.keys()
+        return [number for number in sorted(numbers) if self.owns(number)]
+
+    def begin(self) -> None:
+        with wrap_write_errors(self._lines_folder):
+            make_folder(self._lines_folder)
+
+    def open(self, number: int) -> OpenChunk:
+        state, previous = self._state, None
+        file = chunk_file(state.output, number, state.part)
+        checkpoint = FileCheckpoint()
+        if self._is_retried(number):
+            file = file.with_suffix(".retry.jsonl")
+            previous = PreviousRows(state.output, partial(self.read_chunk, number))
+        elif number in self.chunks and not file.exists():
+            checkpoint = self._unpack(self.chunks[number])
+        elif state.progress.chunk == number:
+            checkpoint = state.progress.safe
+        rows = RowFile(
+            file, state.folder / TORN, checkpoint, is_new=not state.resumes, output=state.output
+        )
+        return OpenChunk(number, rows, previous)
+
+    def finish_chunk(self, chunk: OpenChunk) -> bool:
+        rows, stored = chunk.file.rows, self.chunks.get(chunk.number)
+        if rows and (stored is None or rows > stored.rows or chunk.previous is not None):
+            checkpoint = chunk.file.sync()
+            complete = Chunk(chunk.number, rows, checkpoint.digest, dict(checkpoint.errors))
+            self.write_chunk(complete, list(read_rows(chunk.file.file)))
+        chunk.file.close()
+        with wrap_write_errors(chunk.file.file):
+            chunk.file.file.unlink(missing_ok=True)
+        return True
+
+    def _is_retried(self, number: int) -> bool:
+        return self._retry and number in self.chunks and bool(self.chunks[number].errors)
+
+    def _unpack(self, chunk: Chunk) -> FileCheckpoint:
+        """Write the rows of a chunk that takes more rows as lines again."""
+        file = chunk_file(self._state.output, chunk.number, self._state.part)
+        lines = "".join(json_text(dict(row)) + "\n" for row in self.read_chunk(chunk.number))
+        temporary = file.with_suffix(".tmp")
+        with wrap_write_errors(file):
+            make_folder(self._lines_folder)
+            temporary.write_text(lines, encoding="utf-8")
+            temporary.replace(file)
+        return FileCheckpoint(chunk.rows, len(lines.encode()), chunk.digest, dict(chunk.errors))

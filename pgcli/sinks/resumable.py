@@ -1,0 +1,187 @@
+"""Writes rows in input order and resumes after a kill or a power loss."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from pgcli.errors import OutputFailed
+from pgcli.records import Answer, Item
+from pgcli.rows import RowSchema
+from pgcli.sinks.chunk_store import Chunk, ChunkStore, OpenChunk
+from pgcli.sinks.lines import json_line
+from pgcli.sinks.pending_rows import PendingRows, Row
+from pgcli.state.input_check import InputCheck
+from pgcli.state.progress import FileCheckpoint
+from pgcli.state.run_state import RunState
+
+#: Seconds between flushes to disk; a power loss costs the rows of the last ones.
+SECONDS_BETWEEN_SYNCS = 5.0
+
+
+class ResumableSink:
+    """The rows of a run, in chunks: complete ones in the store, open ones as files of lines.
+
+    It is the `ResumeLog` of its run. With `retry` error rows are made again and the others copied.
+    `torn` bytes at the ends of files were not rows, and were moved aside.
+    """
+
+    def __init__(
+        self, state: RunState, schema: RowSchema, store: ChunkStore, *, retry: bool = False
+    ):
+        self._state, self._schema, self._store, self._retry = state, schema, store, retry
+        self._open: dict[int, OpenChunk] = {}
+        self._input_check: tuple[int, InputCheck] = (-1, InputCheck(state.output))
+        self._is_begun = False
+        self._synced_at = monotonic()
+        self.torn = 0
+        for number in store.unfinished() if state.resumes else ():
+            self._open_chunk(number)
+        self._pending = PendingRows(state, schema, self._is_stale)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows saved; of a chunk that is made again, those made so far."""
+        complete = sum(chunk.rows for chunk in self._complete())
+        return complete + sum(chunk.file.rows for chunk in self._open.values())
+
+    @property
+    def errors(self) -> Counter[str]:
+        """The number of error rows among the saved rows, by code."""
+        counts: Counter[str] = Counter()
+        for chunk in self._complete():
+            counts.update(chunk.errors)
+        for open_chunk in self._open.values():
+            counts.update(open_chunk.file.errors)
+        return counts
+
+    def is_missing(self, row_index: int, item: Item, prompt: str) -> bool:
+        number, index = divmod(row_index, self._store.chunk_rows)
+        if not self._store.owns(number):
+            return False
+        if number in self._store.chunks and number not in self._open:
+            return self._complete_check(number).is_new(index, item, prompt)
+        chunk = self._open.get(number) or self._open_chunk(number)
+        if not chunk.file.is_new(index, item, prompt):
+            return False
+        self._pending.add(row_index, item, prompt)
+        if chunk.previous is not None:
+            chunk.previous.check(index, item, prompt)
+        return True
+
+    def is_answered(self, row_index: int) -> bool:
+        number, index = divmod(row_index, self._store.chunk_rows)
+        previous = self._open[number].previous
+        is_copied = previous is not None and previous.is_answered(index)
+        return is_copied or row_index in self._pending
+
+    def stored_answer(self, row_index: int) -> Answer:
+        row = self._pending.pop_row(row_index)
+        if row is None:
+            number, index = divmod(row_index, self._store.chunk_rows)
+            previous = self._open[number].previous
+            assert previous is not None
+            row = previous.row(index)
+        return self._schema.answer(row)
+
+    def journal(self, row_index: int, answer: Answer) -> None:
+        self._begin()
+        self._pending.journal(row_index, answer)
+
+    def save(self, answer: Answer) -> None:
+        self._begin()
+        chunk = self._open[self._pending.next // self._store.chunk_rows]
+        chunk.file.append(json_line(answer, self._schema).encode(), answer.error)
+        self._pending.pop()
+        if chunk.file.rows == self._store.chunk_rows:
+            self._finish_chunk(chunk)
+        if monotonic() - self._synced_at >= SECONDS_BETWEEN_SYNCS:
+            self._sync()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._begin()
+                for chunk in list(self._open.values()):
+                    self._finish_chunk(chunk)
+                self._store.finish()
+            if not isinstance(problem, OutputFailed):
+                self._sync()
+        finally:
+            for chunk in self._open.values():
+                chunk.file.close()
+            self._pending.close()
+            self._store.close()
+
+    def _complete(self) -> Iterator[Chunk]:
+        """The complete chunks of this process, except those that are open again."""
+        for number, chunk in self._store.chunks.items():
+            if number not in self._open and self._store.owns(number):
+                yield chunk
+
+    def _complete_check(self, number: int) -> InputCheck:
+        """The comparison of a complete chunk with the input."""
+        if self._input_check[0] != number:
+            chunk = self._store.chunks[number]
+            check = InputCheck(self._state.output, chunk.rows, chunk.rows, chunk.digest)
+            self._input_check = (number, check)
+        return self._input_check[1]
+
+    def _is_stale(self, row_index: int, row: Row) -> bool:
+        """Whether a journaled row is in the output already, or is to be made again."""
+        number, index = divmod(row_index, self._store.chunk_rows)
+        if number in self._open:
+            saved = self._open[number].file.rows
+        else:
+            saved = self._store.chunks[number].rows if number in self._store.chunks else 0
+        return index < saved or (self._retry and row.get("error") is not None)
+
+    def _begin(self) -> None:
+        if not self._is_begun:
+            self._state.begin()
+            self._store.begin()
+            self._is_begun = True
+
+    def _open_chunk(self, number: int) -> OpenChunk:
+        chunk = self._open[number] = self._store.open(number)
+        self.torn += chunk.file.torn
+        return chunk
+
+    def _finish_chunk(self, chunk: OpenChunk) -> None:
+        """Move the chunk to the store.
+
+        A chunk not all of whose rows were compared with the input, as with a limit, stays open.
+        """
+        if not chunk.file.is_compared:
+            return
+        if chunk.previous is not None:
+            chunk.previous.check_end(chunk.file.rows)
+        if self._store.finish_chunk(chunk):
+            del self._open[chunk.number]
+
+    def _sync(self) -> None:
+        """Flush all rows to disk and write how far the run has come."""
+        self._synced_at = monotonic()
+        progress, rows = self._state.progress, self.rows
+        if not rows and not self._state.resumes:
+            return
+        progress.rows, progress.errors = rows, dict(self.errors)
+        if not self._retry:
+            progress.chunk, progress.safe = 0, FileCheckpoint()
+        for chunk in self._open.values():
+            checkpoint = chunk.file.sync()
+            if chunk.previous is None:  # otherwise the file is not the one that is resumed
+                progress.chunk, progress.safe = chunk.number, checkpoint
+        self._pending.sync()
+        self._state.save_progress(durable=True)

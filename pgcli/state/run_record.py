@@ -1,0 +1,84 @@
+"""`run.json`: the settings and metadata of the run that an output belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pgcli.errors import OutputExists
+from pgcli.state.atomic_file import read_json, write_json
+from pgcli.state.settings import Settings, differences, fingerprint, plain
+from pgcli.state.state_folder import RUN, state_folder
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run's settings, and the metadata that its rows do not depend on.
+
+    `files` begins the names of the lists of input files, `begun` is the time of the first row, and
+    `replaces` is true for a run that replaces an output of other settings.
+    """
+
+    run_id: str
+    settings: Settings
+    metadata: Mapping[str, Any]
+    files: str
+    begun: str = ""
+    replaces: bool = False
+
+    def write(self, folder: Path, *, replace: bool) -> bool:
+        """Write `run.json`; False where it exists and is not to be replaced. Raises OutputFailed.
+
+        The keys are those of the first version of the format: `told` holds the metadata.
+        """
+        values = {
+            "version": VERSION,
+            "run": self.run_id,
+            "fingerprint": fingerprint(self.settings),
+            "settings": plain(self.settings),
+            "told": plain(self.metadata),
+            "replaces": self.replaces,
+            "files": self.files,
+            "begun": self.begun,
+        }
+        return write_json(folder / RUN, values, replace=replace)
+
+    def check_settings(self, settings: Settings, output: Path) -> None:
+        """Raise OutputExists if the run was begun with other settings.
+
+        Settings that are not known yet are not compared.
+        """
+        if changes := differences(self.settings, settings):
+            raise OutputExists(
+                f"{output} belongs to a run with other settings: {'; '.join(changes)}",
+                hint="the command that made it resumes it; another -o leaves it alone; "
+                "--overwrite replaces it",
+            )
+
+
+def read_record(output: Path) -> RunRecord | None:
+    """The record of an output's run; None if there is none or the file is not such a record."""
+    values = {"begun": "", "told": {}} | (read_json(state_folder(output) / RUN) or {})
+    types = {"run": str, "files": str, "begun": str, "settings": dict, "told": dict}
+    if not all(isinstance(values.get(name), kind) for name, kind in types.items()):
+        return None
+    if {"/", "\0"} & set(values["files"]):
+        return None
+    return RunRecord(
+        values["run"],
+        values["settings"],
+        values["told"],
+        values["files"],
+        values["begun"],
+        bool(values.get("replaces")),
+    )
+
+
+def why_no_record(output: Path) -> str:
+    """Why `read_record` finds none, as a clause of a message."""
+    file = state_folder(output) / RUN
+    return f"{file} is not a record of a run" if file.exists() else f"there is no {file}"
