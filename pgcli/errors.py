@@ -1,27 +1,27 @@
-"""What can go wrong in a way the user can fix, drawn as a tree.
+"""Errors that the user can fix, and their exit codes.
 
-PgcliError                 1   never raised itself
-├── UsageError             2   an option, a source or a prompt that cannot be meant
-│   └── ManifestError      2   a manifest that cannot be read as one
-├── NoInputError           4   nothing to do: no picture matched
-├── Difference             5   what was compared is not the same
+PgcliError                 1   the base class, not raised itself
+├── UsageError             2   an invalid option, source or prompt
+│   └── ManifestError      2   a manifest that cannot be read
+├── NoInputError           4   no image matched
+├── Difference             5   a comparison found a difference
 ├── ModelUnavailable      10   gated, offline or unknown model
 ├── OutputInUse           12   another run writes the output
-├── OutputExists          13   the output is there already, of other settings or another input
+├── OutputExists          13   the output exists, or has other settings or another input
 ├── OutputFailed          14   the output could not be written
-├── TooManyErrors         15   stopped because of error rows
-├── InvalidCheckpoint     16   model files invalid, unsafe or not understood
-└── NoUsableDevice        17   the device, its type or its memory does not serve
+├── TooManyErrors         15   too many error rows
+├── InvalidCheckpoint     16   invalid, unsafe or unsupported model files
+└── NoUsableDevice        17   the device, its dtypes or its memory do not suffice
 
-The number is the process's exit code. Whatever is wrong with one picture is not here: it is a
-`records.Fault`, data in that picture's row.
+The number is the exit code of the process. An error of a single image is not an exception but a
+`records.Fault`, which its row records.
 """
 
 from __future__ import annotations
 
 
 class PgcliError(Exception):
-    """A problem with a remedy: the message says what happened, `hint` says what to do."""
+    """An error whose message says what happened and whose `hint` says what to do."""
 
     exit_code = 1
 
@@ -35,10 +35,10 @@ class UsageError(PgcliError):
 
 
 class ManifestError(UsageError):
-    """The manifest is broken as a whole; one unreadable picture in it is an error row instead."""
+    """The manifest cannot be read; an image in it that cannot be read is an error row instead."""
 
     def __init__(
-        self, message: str, *, hint: str = "mend the manifest there, or leave the row out"
+        self, message: str, *, hint: str = "correct the manifest there, or remove the row"
     ):
         super().__init__(message, hint=hint)
 
@@ -78,8 +78,8 @@ class InvalidCheckpoint(PgcliError):
         self,
         message: str,
         *,
-        hint: str = "download it again if it is damaged; else name another: PaliGemma and "
-        "PaliGemma 2 are read, and LoRA adapters of them",
+        hint: str = "download it again if it is damaged, or name another: PaliGemma, PaliGemma 2 "
+        "and LoRA adapters of them are supported",
     ):
         super().__init__(message, hint=hint)
 

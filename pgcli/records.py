@@ -1,4 +1,4 @@
-"""The frozen dataclasses that travel: Item, DecodedImage, Span, Box, Mask, Choice, Answer."""
+"""The frozen dataclasses of the pipeline: Item, DecodedImage, Span, Box, Mask, Choice, Answer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Task = Literal["caption", "ask", "detect", "segment", "ocr"]
 Finish = Literal["stop", "length"]
 #: The tasks whose answers are boxes.
 BOX_TASKS: tuple[Task, ...] = ("detect", "segment")
-#: A part of a picture: xmin, ymin, xmax, ymax in pixels of the upright image.
+#: A part of an image: xmin, ymin, xmax, ymax in pixels of the upright image.
 Region = tuple[float, float, float, float]
-#: The largest file of a picture that is read, wherever it lies.
+#: The largest image file that is read, local or remote.
 MAX_IMAGE_BYTES = 256 * 2**20
 
 #: The columns that `--no-timing` leaves null.
@@ -24,7 +24,7 @@ TIMING_COLUMNS = ("load_ms", "vision_ms", "prefill_ms", "decode_ms", "batch")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with one picture: a code of the contract and one sentence."""
+    """What is wrong with an image: an error code and one sentence."""
 
     code: str
     message: str
@@ -32,13 +32,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One input picture as a source found it, not yet read.
+    """One input image as a source found it, not yet read.
 
     `image` is what the row shows; `path` is what is opened (undecodable bytes as surrogates), None
-    where `data` holds the bytes. `choices` are the candidates among which the answer is picked,
-    none where it is generated; `region` is the part of the picture that the prompts are about.
-    `fields` are the manifest columns that prompts may name, `kept` those that the output repeats.
-    `fault` is set where the picture must not be opened at all.
+    if `data` holds the bytes. The answer is one of the `choices`, or generated if there are none.
+    `region` is the part of the image that the prompts refer to. `fields` are the manifest columns
+    that prompts may name, `kept` those that are copied to the output. An image with a `fault` must
+    not be opened.
     """
 
     index: int
@@ -56,9 +56,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class DecodedImage:
-    """A decoded item: upright size, and uint8 RGB pixels (R, R, 3) in the model's square.
+    """A decoded item: upright size, and uint8 RGB pixels (R, R, 3) at the model's resolution.
 
-    With a `fault`, `pixels` is None, and width and height are known only if the header gave them.
+    With a `fault`, `pixels` is None, and width and height are None unless the header has them.
     """
 
     item: Item
@@ -71,7 +71,7 @@ class DecodedImage:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of an answer: one location token, one mask token, or the text between them.
+    """A part of an answer: one location token, one mask token, or the text between them.
 
     `value` is the token's number (0..1023 for a location, 0..127 for a mask code), None for text.
     """
@@ -84,7 +84,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A found object, in pixels of the upright image, corners from the top left."""
+    """A detected object, in pixels of the upright image from its top left."""
 
     label: str
     xmin: float
@@ -96,7 +96,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Rle:
-    """A mask over a whole picture in COCO's compressed run-length encoding; size: height, width."""
+    """A mask of an image in COCO's compressed run-length encoding; `size` is height, width."""
 
     size: tuple[int, int]
     counts: str
@@ -104,7 +104,7 @@ class Rle:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """What lies within a box: the 16 mask codes, and the pixels where a decoder was given."""
+    """The mask of a box: its 16 codes, and its pixels if a mask decoder was given."""
 
     codes: tuple[int, ...]
     rle: Rle | None = None
@@ -112,7 +112,7 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A candidate answer: the sum of its tokens' log-probabilities, and its share among all."""
+    """A candidate answer: the sum of its log-probabilities, and its softmax over the candidates."""
 
     text: str
     logprob: float
@@ -121,10 +121,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One row of the output, one image and prompt; the fields are the contract's columns.
+    """The output row of an image and a prompt; the fields are the output's columns.
 
-    `masks` has an entry for each box of `segment`, None where the box came without its 16 codes;
-    `choices` an entry for each candidate of a question that has any.
+    `masks` has an entry for each box of `segment`, None for a box without its 16 codes; `choices`
+    has an entry for each candidate.
     """
 
     index: int
@@ -152,29 +152,28 @@ class Answer:
     kept: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: The columns that only some runs have: those of `segment`, and those with choices.
+#: The columns that only some runs have: `segment`, and runs with choices.
 EXTRA_COLUMNS = ("masks", "choices")
-#: The contract's columns in the order in which they are written; the extra ones follow them, and
-#: then those of `--keep`.
+#: The columns of every run in order; the extra ones follow, then those of `--keep`.
 COLUMNS = tuple(f.name for f in fields(Answer) if f.name not in (*EXTRA_COLUMNS, "kept"))
 
 
-def error_answer(picture: DecodedImage, prompt: str, *, task: Task, model: str) -> Answer:
-    """The row of a picture that could not be looked at: what is known of it, and its fault."""
-    assert picture.fault is not None
-    row = unanswered(picture, prompt, task=task, model=model)
-    return replace(row, error=picture.fault.code, error_message=picture.fault.message)
+def error_answer(image: DecodedImage, prompt: str, *, task: Task, model: str) -> Answer:
+    """The row of an image that could not be decoded: what is known of it, and its fault."""
+    assert image.fault is not None
+    row = unanswered(image, prompt, task=task, model=model)
+    return replace(row, error=image.fault.code, error_message=image.fault.message)
 
 
-def unanswered(picture: DecodedImage, prompt: str, *, task: Task, model: str) -> Answer:
-    """The row of a picture and a prompt as far as it is known before it is answered."""
-    item = picture.item
+def unanswered(image: DecodedImage, prompt: str, *, task: Task, model: str) -> Answer:
+    """The row of an image and a prompt before it is answered."""
+    item = image.item
     return Answer(
         index=item.index,
         id=item.id,
         image=item.image,
-        width=picture.width,
-        height=picture.height,
+        width=image.width,
+        height=image.height,
         task=task,
         prompt=prompt,
         answer=None,
@@ -182,7 +181,7 @@ def unanswered(picture: DecodedImage, prompt: str, *, task: Task, model: str) ->
         tokens=None,
         finish=None,
         logprob=None,
-        load_ms=picture.load_ms,
+        load_ms=image.load_ms,
         vision_ms=None,
         prefill_ms=None,
         decode_ms=None,

@@ -1,9 +1,9 @@
 """COCO's compressed run-length encoding of masks, as pycocotools writes and reads it.
 
-A mask is read down its columns, from left to right. The counts are the lengths of its runs, of
-nothing and something in turn, nothing first; from the fourth on each is written as its difference
-from the one two before. A number is spelled five bits a character, the lowest first; the sixth bit
-says that another character follows, and 48 is added to make it printable.
+A mask is read column by column, from left to right. The counts are the lengths of its runs of
+zeros and ones in turn, zeros first; from the fourth on each is stored as its difference from the
+count two before. A number is stored as five bits in each character, the lowest first; the sixth bit
+says that another character follows, and 48 is added to make the character printable.
 """
 
 from __future__ import annotations
@@ -15,54 +15,54 @@ import numpy as np
 from pgcli.records import Rle
 
 BITS = 5
-MORE = 1 << BITS  # the bit that says that the number goes on
-NEGATIVE = 1 << (BITS - 1)  # in a number's last character: the bits above it are ones
+MORE = 1 << BITS  # set if another character follows
+NEGATIVE = 1 << (BITS - 1)  # in the last character of a number: the bits above it are ones
 ZERO = 48  # "0"
-MAX_CHARACTERS = 8  # of one number: 40 bits, more than any picture has pixels
+MAX_CHARACTERS = 8  # of one number: 40 bits, more than any image has pixels
 
-#: A part of a picture's mask, bool (h, w), and where its top left corner lies: left, top.
+#: A part of an image's mask, bool (h, w), and the position of its top left corner: left, top.
 Tile = tuple[np.ndarray, int, int]
 
 
 def encode(
     mask: np.ndarray, *, left: int = 0, top: int = 0, size: tuple[int, int] | None = None
 ) -> Rle:
-    """The encoding of a bool mask (h, w) that lies at (left, top) in an otherwise empty picture.
+    """The encoding of a bool mask (h, w) at (left, top) of an otherwise empty image.
 
-    `size` is the picture's (height, width), by default the mask's own; nothing of that size is
-    ever held. ValueError where the mask reaches out of the picture.
+    `size` is the image's (height, width), by default the mask's own; no array of that size is
+    made. Raises ValueError if the mask exceeds the image.
     """
     return encode_tiles([(mask, left, top)], size=size or (mask.shape[0], mask.shape[1]))
 
 
 def encode_tiles(tiles: Iterable[Tile], *, size: tuple[int, int]) -> Rle:
-    """The encoding of a picture's mask from parts that do not overlap, in any order.
+    """The encoding of an image's mask from parts that do not overlap, in any order.
 
-    `size` is the picture's (height, width). Takes memory for one part and for the runs only.
+    `size` is the image's (height, width). Needs memory for one part and the runs only.
     """
     runs_n2 = np.concatenate([np.empty((0, 2), np.int64), *(_runs(*tile, size) for tile in tiles)])
     runs_n2 = joined(np.sort(runs_n2, axis=0))  # disjoint: starts and ends keep their pairs
     counts = np.diff(runs_n2.ravel(), prepend=0, append=size[0] * size[1])
     if len(counts) > 1 and counts[-1] == 0:
         counts = counts[:-1]
-    return Rle(size, _spelled(counts))
+    return Rle(size, _to_text(counts))
 
 
 def decode(rle: Rle) -> np.ndarray:
-    """The mask as bool (height, width); ValueError where the counts do not spell one.
+    """The mask as bool (height, width). Raises ValueError for invalid counts.
 
-    A few characters can spell any size: of a foreign mask compare it with the picture's first.
+    A few characters can encode any size: compare that of an untrusted mask with the image's first.
     """
     counts = _counts(rle)
     height, width = rle.size
-    something = np.arange(len(counts)) % 2 == 1
-    return np.repeat(something, counts).reshape(width, height).T
+    is_one = np.arange(len(counts)) % 2 == 1
+    return np.repeat(is_one, counts).reshape(width, height).T
 
 
 def spans(rle: Rle) -> np.ndarray:
-    """Where the mask's runs start and end in the picture read by columns, (n, 2), none empty.
+    """Starts and ends of the mask's runs in the image read by columns, (n, 2), none empty.
 
-    Takes memory for the runs only, whatever the size. ValueError as of `decode`.
+    Needs memory for the runs only, whatever the size. Raises ValueError for invalid counts.
     """
     ends = np.cumsum(_counts(rle))
     runs_n2 = ends[: len(ends) // 2 * 2].reshape(-1, 2)
@@ -70,15 +70,15 @@ def spans(rle: Rle) -> np.ndarray:
 
 
 def area(rle: Rle) -> int:
-    """How many pixels the mask has; ValueError where the counts do not spell one.
+    """The number of pixels in the mask. Raises ValueError for invalid counts.
 
-    Takes memory for the runs only, whatever size they spell.
+    Needs memory for the runs only, whatever the size.
     """
     return int(_counts(rle)[1::2].sum())
 
 
 def joined(runs_n2: np.ndarray) -> np.ndarray:
-    """Sorted runs with those made one that touch, from the foot of a column to the next's head."""
+    """Sorted runs with touching ones joined, such as at the end of a column and the next start."""
     apart = runs_n2[:-1, 1] != runs_n2[1:, 0]
     ends = np.ones((2, len(runs_n2)), dtype=bool)
     ends[0, 1:] = ends[1, :-1] = apart
@@ -86,8 +86,8 @@ def joined(runs_n2: np.ndarray) -> np.ndarray:
 
 
 def _counts(rle: Rle) -> np.ndarray:
-    """The lengths of the runs; ValueError where they are not those of a mask of its size."""
-    counts = _read(rle.counts)
+    """The lengths of the runs. Raises ValueError if they do not fit the size of the mask."""
+    counts = _from_text(rle.counts)
     height, width = rle.size
     pixels = height * width
     if min(height, width, counts.min()) < 0 or counts.max() > pixels or counts.sum() != pixels:
@@ -96,43 +96,43 @@ def _counts(rle: Rle) -> np.ndarray:
 
 
 def _runs(mask: np.ndarray, left: int, top: int, size: tuple[int, int]) -> np.ndarray:
-    """Where the mask's runs start and end in the picture read by columns: (n, 2)."""
+    """Starts and ends of the mask's runs in the image read by columns: (n, 2)."""
     (h, w), (height, width) = mask.shape, size
     if left < 0 or top < 0 or left + w > width or top + h > height:
         raise ValueError(f"a {h} x {w} mask at ({left}, {top}) leaves the {height} x {width} image")
-    # nothing above and below, so that every run has its two ends within its column
+    # an empty row above and below, so that each run starts and ends within its column
     columns = np.zeros((w, h + 2), dtype=bool)
     columns[:, 1:-1] = mask.T
     column, row = np.divmod(np.flatnonzero(columns[:, 1:] != columns[:, :-1]), h + 1)
     return joined(((left + column) * height + top + row).reshape(-1, 2))
 
 
-def _spelled(counts: np.ndarray) -> str:
+def _to_text(counts: np.ndarray) -> str:
     rest = counts.astype(np.int64)
     rest[3:] -= counts[1:-2]
-    goes_on = np.ones(len(rest), dtype=bool)
+    continues = np.ones(len(rest), dtype=bool)
     characters, written = [], []
-    while goes_on.any():
-        written.append(goes_on)
+    while continues.any():
+        written.append(continues)
         low = rest & (MORE - 1)
         rest = rest >> BITS
-        goes_on = goes_on & np.where(low & NEGATIVE, rest != -1, rest != 0)
-        characters.append(low + MORE * goes_on + ZERO)
+        continues = continues & np.where(low & NEGATIVE, rest != -1, rest != 0)
+        characters.append(low + MORE * continues + ZERO)
     by_number = np.stack(characters, axis=1)[np.stack(written, axis=1)]
     text: str = by_number.astype(np.uint8).tobytes().decode("ascii")
     return text
 
 
-def _read(text: str) -> np.ndarray:
-    """The counts that a text spells; ValueError where it spells none."""
+def _from_text(text: str) -> np.ndarray:
+    """The counts in a text. Raises ValueError if it is not an encoding."""
     codes = np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int64) - ZERO
     ends = np.flatnonzero(codes & MORE == 0)
     starts = np.concatenate([[0], ends[:-1] + 1])
     if not len(ends) or ends[-1] != len(codes) - 1 or not np.all((codes >= 0) & (codes < 2 * MORE)):
-        raise ValueError("the counts of a mask are no run-length encoding")
+        raise ValueError("the counts of a mask are not a run-length encoding")
     lengths = ends - starts + 1
     if lengths.max() > MAX_CHARACTERS:
-        raise ValueError("the counts of a mask hold a number that no picture can have")
+        raise ValueError("the counts of a mask have a number larger than any image")
     shifts = BITS * (np.arange(len(codes)) - np.repeat(starts, lengths))
     counts = np.add.reduceat((codes & (MORE - 1)) << shifts, starts)
     counts -= np.where(codes[ends] & NEGATIVE, 1 << (BITS * lengths), 0)

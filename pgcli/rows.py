@@ -1,4 +1,4 @@
-"""An answer as a row of plain values, the same for every format, and back."""
+"""Converts answers to rows of plain values, the same in every format, and back."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from pgcli.records import COLUMNS, TIMING_COLUMNS, Answer, Box, Choice, Mask, Rl
 
 @dataclass(frozen=True, slots=True)
 class RowSchema:
-    """Which columns a row has: the contract's, without timing if not wanted, then the kept ones.
+    """The columns of a run's rows: those of every run, `extras`, and the columns to `keep`.
 
-    `extras` are those of the contract's that this run has and others do not: masks, choices.
+    `extras` are columns that only some runs have: masks, choices. Without `timing` the timing
+    columns are null.
     """
 
     timing: bool = True
@@ -34,15 +35,15 @@ class RowSchema:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All but the kept ones, in order."""
+        """All columns except the kept ones, in order."""
         return (*COLUMNS, *self.extras)
 
     def row(self, answer: Answer) -> dict[str, Any]:
-        """The row, column by column in order, every column present.
+        """The row with every column in order.
 
-        Milliseconds have three decimals, all other numbers of the model six significant digits: a
-        corner leads back to its location token exactly, at any size of picture. What no reader
-        takes is replaced: NaN and infinity by null, a lone surrogate by U+FFFD.
+        Milliseconds have three decimals, other floats six significant digits, which suffice to
+        recover a corner's location token at any image size. Values that readers reject are
+        replaced: NaN and infinity by null, a lone surrogate by U+FFFD.
         """
         row: dict[str, Any] = {name: getattr(answer, name) for name in self.columns}
         row["boxes"] = [box_to_dict(box) for box in answer.boxes]
@@ -58,9 +59,9 @@ class RowSchema:
         return {name: json_safe(value) for name, value in row.items()}
 
     def answer(self, row: Mapping[str, Any]) -> Answer:
-        """The answer that a row of this layout was made of; its row is the same again.
+        """The answer of a row, whose row is the same again.
 
-        Raises ValueError for what is no such row.
+        Raises ValueError if the row does not have these columns.
         """
         try:
             known = {name: row[name] for name in self.columns}
@@ -75,18 +76,18 @@ class RowSchema:
 
 
 def fill_columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with null in the columns of the contract that another tool left out."""
+    """The row with null in the columns that another tool has left out."""
     return {**dict.fromkeys(COLUMNS), **row}
 
 
 def box_to_dict(box: Box) -> dict[str, Any]:
-    """A box as the contract's struct."""
+    """A box as plain values."""
     numbers = ("xmin", "ymin", "xmax", "ymax", "score")
     return {"label": box.label} | {name: round6(getattr(box, name)) for name in numbers}
 
 
 def mask_to_dict(mask: Mask) -> dict[str, Any]:
-    """A mask as the contract's struct; `rle` is what pycocotools reads, null without pixels."""
+    """A mask as plain values; `rle` is the form of pycocotools, null without pixels."""
     rle = None
     if mask.rle is not None:
         rle = {"size": list(mask.rle.size), "counts": mask.rle.counts}
@@ -94,7 +95,7 @@ def mask_to_dict(mask: Mask) -> dict[str, Any]:
 
 
 def mask_from_dict(mask: Mapping[str, Any] | None) -> Mask | None:
-    """The mask of a contract's struct."""
+    """The inverse of `mask_to_dict`."""
     if mask is None:
         return None
     rle = mask["rle"]
@@ -102,7 +103,7 @@ def mask_from_dict(mask: Mapping[str, Any] | None) -> Mask | None:
 
 
 def choice_to_dict(choice: Choice) -> dict[str, Any]:
-    """A candidate as the contract's struct."""
+    """A candidate as plain values."""
     return {
         "text": choice.text,
         "logprob": round6(choice.logprob),
@@ -111,17 +112,17 @@ def choice_to_dict(choice: Choice) -> dict[str, Any]:
 
 
 def round6(number: float | None) -> float | None:
-    """Six significant digits."""
+    """The number with six significant digits."""
     return None if number is None else float(f"{number:.6g}")
 
 
 def round3(milliseconds: float | None) -> float | None:
-    """To the microsecond; `batch`, a count among the times, stays as it is."""
+    """The number with three decimals; an integer, such as `batch`, is returned as it is."""
     return round(milliseconds, 3) if isinstance(milliseconds, float) else milliseconds
 
 
 def json_safe(value: Any) -> Any:
-    """A value of any depth as JSON holds it, without NaN, infinity and lone surrogates."""
+    """The value as JSON represents it, without NaN, infinity and lone surrogates, at any depth."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -132,5 +133,5 @@ def json_safe(value: Any) -> Any:
 
 
 def json_text(value: Any, *, ascii_only: bool = False) -> str:
-    """Compact JSON."""
+    """The value as compact JSON."""
     return json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, separators=(",", ":"))

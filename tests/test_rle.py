@@ -22,9 +22,9 @@ masks = noise | blots
 
 
 def pasted(mask, left, top, size):
-    picture = np.zeros(size, bool)
-    picture[top : top + mask.shape[0], left : left + mask.shape[1]] = mask
-    return picture
+    image = np.zeros(size, bool)
+    image[top : top + mask.shape[0], left : left + mask.shape[1]] = mask
+    return image
 
 
 def by_pycocotools(mask):
@@ -124,7 +124,7 @@ def test_counts_that_spell_no_mask_of_the_size_are_refused(counts):
 
 
 def test_a_number_that_never_ends_is_refused_before_it_overflows():
-    with pytest.raises(ValueError, match="number that no picture can have"):
+    with pytest.raises(ValueError, match="number larger than any image"):
         decode(Rle((1, 5), "5" + "P" * 40 + "0"))
 
 

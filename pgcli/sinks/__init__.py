@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, Self
 
 from pgcli.errors import UsageError
@@ -14,7 +13,7 @@ from pgcli.records import Answer
 from pgcli.rows import RowSchema
 from pgcli.sinks.chunk_store import ChunkStore
 from pgcli.sinks.jsonl import JsonlFile
-from pgcli.sinks.lines import LineSink, StandardOutput, TextFile, json_line
+from pgcli.sinks.lines import StreamSink, TextSink, json_line
 from pgcli.sinks.resumable import ResumableSink
 from pgcli.sinks.text import text_lines
 from pgcli.state.run_state import RunState
@@ -36,12 +35,7 @@ class Sink(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, kind: object, problem: object, trace: object) -> None: ...
 
 
 def output_format(output: str, option: FormatOption) -> OutputFormat:
@@ -78,15 +72,14 @@ def open_stream(
     with the first row. Saving raises OutputFailed.
     """
     if output != "-":
-        return LineSink(text_lines, TextFile(Path(output), overwrite=overwrite))
+        return TextSink(Path(output), overwrite=overwrite)
     stream = stdout or sys.stdout.buffer
     is_terminal = stream.isatty()
     if format != "text" and not (format == "auto" and is_terminal):
-        to_json = partial(json_line, schema=schema, ascii_only=is_terminal)
-        return LineSink(to_json, StandardOutput(stream))
+        return StreamSink(stream, partial(json_line, schema=schema, ascii_only=is_terminal))
     if header is None:
-        return LineSink(text_lines, StandardOutput(stream))
-    return LineSink(lambda answer: header(answer) + text_lines(answer), StandardOutput(stream))
+        return StreamSink(stream, text_lines)
+    return StreamSink(stream, lambda answer: header(answer) + text_lines(answer))
 
 
 def open_resumable(

@@ -2,51 +2,32 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 
-from pgcli.sinks.chunk_store import Chunk, OpenChunk
+from pgcli.sinks.chunk_store import ChunkStore, OpenChunk
 from pgcli.state.input_check import PreviousRows
 from pgcli.state.progress import FileCheckpoint
 from pgcli.state.record_file import read_rows
 from pgcli.state.row_file import RowFile
-from pgcli.state.run_state import RunState
-from pgcli.state.state_folder import RETRIED, TORN
+from pgcli.state.state_folder import RETRIED
 
 
-class JsonlFile:
+class JsonlFile(ChunkStore):
     """A store of one chunk of any size, whose file of lines is the output itself.
 
     With `retry` the rows are written to a new file, which replaces the output when it is complete.
     """
 
-    chunk_rows = sys.maxsize
-
-    def __init__(self, state: RunState, *, retry: bool = False):
-        self._state, self._retry = state, retry
-        self._file: RowFile | None = None
-        self.chunks: dict[int, Chunk] = {}
-
-    def owns(self, number: int) -> bool:
-        return True
-
-    def unfinished(self) -> list[int]:
-        return [0]
+    _file: RowFile | None = None
 
     def open(self, number: int) -> OpenChunk:
         state, previous = self._state, None
-        file, checkpoint = state.output, FileCheckpoint()
+        file, checkpoint = state.output, state.progress.safe
         if self._retry:
-            file = state.folder / RETRIED
+            file, checkpoint = state.folder / RETRIED, FileCheckpoint()
             previous = PreviousRows(state.output, partial(read_rows, state.output))
-        elif state.resumes:
-            checkpoint = state.progress.safe
-        is_new = not state.resumes  # then the file is another run's, to be replaced
-        self._file = RowFile(file, state.folder / TORN, checkpoint, is_new=is_new)
+        self._file = self._open_file(file, checkpoint)
         return OpenChunk(number, self._file, previous)
-
-    def begin(self) -> None:
-        pass
 
     def finish_chunk(self, chunk: OpenChunk) -> bool:
         if chunk.previous is not None:
@@ -58,6 +39,3 @@ class JsonlFile:
     def finish(self) -> None:
         """Create the file of a run that had no rows."""
         (self._file or self.open(0).file).create()
-
-    def close(self) -> None:
-        pass

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Protocol, Self
+from typing import BinaryIO, Self
 
 from pgcli.records import Answer
 from pgcli.rows import RowSchema, json_text
+from pgcli.sinks.text import text_lines
 from pgcli.state.record_file import RecordFile
 from pgcli.state.write_errors import wrap_write_errors
 
@@ -21,63 +21,40 @@ def json_line(answer: Answer, schema: RowSchema, *, ascii_only: bool = False) ->
     return json_text(schema.row(answer), ascii_only=ascii_only) + "\n"
 
 
-class LineWriter(Protocol):
-    """Writes bytes that end in a newline."""
+class StreamSink:
+    """Writes each row to a stream, such as standard output, and flushes it. Never closes it."""
 
-    def write(self, line: bytes) -> None: ...
-
-    def close(self, *, complete: bool) -> None: ...
-
-
-class LineSink:
-    """Formats each answer and writes it immediately."""
-
-    def __init__(self, format_answer: Callable[[Answer], str], writer: LineWriter):
-        self._format, self._writer = format_answer, writer
+    def __init__(self, stream: BinaryIO, format_answer: Callable[[Answer], str]):
+        self._stream, self._format = stream, format_answer
 
     def save(self, answer: Answer) -> None:
-        self._writer.write(self._format(answer).encode())
+        with wrap_write_errors("standard output"):
+            self._stream.write(self._format(answer).encode())
+            self._stream.flush()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._writer.close(complete=kind is None)
-
-
-class StandardOutput:
-    """The stream given to the process, flushed after each row and never closed."""
-
-    def __init__(self, stream: BinaryIO):
-        self._stream = stream
-
-    def write(self, line: bytes) -> None:
-        with wrap_write_errors("standard output"):
-            self._stream.write(line)
-            self._stream.flush()
-
-    def close(self, *, complete: bool) -> None:
+    def __exit__(self, *problem: object) -> None:
         pass
 
 
-class TextFile:
-    """A file created, or emptied, with its first line: until then an old file is intact."""
+class TextSink:
+    """Writes rows as text to a file, created or emptied with the first row."""
 
     def __init__(self, path: Path, *, overwrite: bool):
         self._path, self._overwrite = path, overwrite
         self._file: RecordFile | None = None
 
-    def write(self, line: bytes) -> None:
-        self._open().append(line)
+    def save(self, answer: Answer) -> None:
+        self._open().append(text_lines(answer).encode())
 
-    def close(self, *, complete: bool) -> None:
-        """Flush the lines to disk. A complete run of no rows leaves an empty file."""
-        if self._file is not None or complete:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, problem: object, trace: object) -> None:
+        """Flush the file to disk. A complete run of no rows leaves an empty file."""
+        if self._file is not None or kind is None:
             file = self._open()
             file.sync()
             file.close()

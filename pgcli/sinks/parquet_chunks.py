@@ -6,19 +6,18 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from pgcli.rows import RowSchema, json_text
-from pgcli.sinks.chunk_store import Chunk, OpenChunk
+from pgcli.sinks.chunk_store import Chunk, ChunkStore, OpenChunk
 from pgcli.sinks.schema import Row
 from pgcli.state import shard
 from pgcli.state.input_check import PreviousRows
 from pgcli.state.progress import FileCheckpoint
 from pgcli.state.record_file import read_rows
-from pgcli.state.row_file import RowFile
 from pgcli.state.run_state import RunState
-from pgcli.state.state_folder import TORN, UNFINISHED, chunk_file
+from pgcli.state.state_folder import UNFINISHED, chunk_file
 from pgcli.state.write_errors import make_folder, wrap_write_errors
 
 
-class ParquetChunks:
+class ParquetChunks(ChunkStore):
     """What a folder of Parquet files and a single Parquet file have in common.
 
     With `retry` complete chunks that have error rows are made again. `settings` are stored in the
@@ -33,16 +32,10 @@ class ParquetChunks:
         *,
         retry: bool = False,
     ):
-        self._state, self._schema, self._settings, self._retry = state, schema, settings, retry
+        super().__init__(state, retry=retry)
+        self.chunk_rows = shard.CHUNK_ROWS
+        self._schema, self._settings = schema, settings
         self._lines_folder = state.folder / UNFINISHED
-        self.chunks: dict[int, Chunk] = {}
-
-    @property
-    def chunk_rows(self) -> int:
-        return shard.CHUNK_ROWS
-
-    def owns(self, number: int) -> bool:
-        return True
 
     def read_chunk(self, number: int) -> Iterator[Row]:
         """The rows of a complete chunk."""
@@ -78,10 +71,7 @@ class ParquetChunks:
             checkpoint = self._unpack(self.chunks[number])
         elif state.progress.chunk == number:
             checkpoint = state.progress.safe
-        rows = RowFile(
-            file, state.folder / TORN, checkpoint, is_new=not state.resumes, output=state.output
-        )
-        return OpenChunk(number, rows, previous)
+        return OpenChunk(number, self._open_file(file, checkpoint), previous)
 
     def finish_chunk(self, chunk: OpenChunk) -> bool:
         rows, stored = chunk.file.rows, self.chunks.get(chunk.number)

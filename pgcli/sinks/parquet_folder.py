@@ -77,9 +77,6 @@ class ParquetFolder(ParquetChunks):
         with wrap_write_errors(self._state.output):
             make_folder(self._state.output)
 
-    def close(self) -> None:
-        pass
-
     def _stored_by_another(self, file: Path, chunk: Chunk) -> Chunk:
         """The same chunk as another process of this run stored it. Raises OutputFailed."""
         stored = chunks_in(file, self._state.run_id)

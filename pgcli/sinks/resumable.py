@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 from pgcli.errors import OutputFailed
@@ -104,12 +103,7 @@ class ResumableSink:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, problem: object, trace: object) -> None:
         try:
             if kind is None:
                 self._begin()

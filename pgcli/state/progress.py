@@ -64,16 +64,13 @@ def parse_progress(value: Mapping[str, Any]) -> RunProgress:
     except (KeyError, TypeError):
         return RunProgress()
     safe = found.safe
-    counts = [found.rows, found.added, found.chunk, safe.rows, safe.bytes]
-    counts += [] if found.total is None else [found.total]
-    by_code = (found.errors, safe.errors)
+    counts = [found.rows, found.added, found.chunk, safe.rows, safe.bytes, found.total or 0]
+    types = {float | int: found.seconds, str: safe.digest, int | None: found.total}
     is_valid = (
-        all(isinstance(errors, dict) for errors in by_code)
+        all(isinstance(value, kind) for kind, value in types.items())
+        and all(isinstance(value, dict) for value in (found.errors, safe.errors, found.memory))
         and all(map(is_count, (*counts, *found.errors.values(), *safe.errors.values())))
-        and isinstance(found.seconds, int | float)
-        and -MAX_COUNT <= found.seconds <= MAX_COUNT
-        and isinstance(safe.digest, str)
-        and isinstance(found.memory, dict)
+        and abs(found.seconds) <= MAX_COUNT
     )
     return found if is_valid else RunProgress()
 

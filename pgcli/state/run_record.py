@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +11,11 @@ from typing import Any
 
 from pgcli.errors import OutputExists
 from pgcli.state.atomic_file import read_json, write_json
-from pgcli.state.settings import Settings, differences, fingerprint, plain
 from pgcli.state.state_folder import RUN, state_folder
 
 VERSION = 1
+Settings = Mapping[str, Any]
+MAX_CHARACTERS = 60  # of a value in a message
 
 
 @dataclass(frozen=True)
@@ -82,3 +85,33 @@ def why_no_record(output: Path) -> str:
     """Why `read_record` finds none, as a clause of a message."""
     file = state_folder(output) / RUN
     return f"{file} is not a record of a run" if file.exists() else f"there is no {file}"
+
+
+def plain(settings: Settings) -> dict[str, Any]:
+    """The settings as they read back from JSON: tuples as lists, other objects as text."""
+    values: dict[str, Any] = json.loads(json.dumps(dict(settings), default=str))
+    return values
+
+
+def fingerprint(settings: Settings) -> str:
+    """A digest that is equal for equal settings, in any order."""
+    text = json.dumps(plain(settings), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def differences(old: Settings, new: Settings) -> list[str]:
+    """`name: old -> new` for each setting of the new run that the old one has otherwise.
+
+    Settings that the new run does not know yet are not compared.
+    """
+    old, new = plain(old), plain(new)
+    return [
+        f"{name}: {shorten(old.get(name))} -> {shorten(value)}"
+        for name, value in new.items()
+        if old.get(name) != value
+    ]
+
+
+def shorten(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"

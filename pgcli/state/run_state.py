@@ -11,7 +11,6 @@ from pathlib import Path
 from secrets import token_hex
 from shutil import rmtree
 from time import monotonic
-from types import TracebackType
 from typing import Any, Self
 
 from filelock import FileLock
@@ -21,8 +20,7 @@ from pgcli.state.destination import is_occupied, unknown_output
 from pgcli.state.lock import output_lock
 from pgcli.state.progress import RunProgress, progress_file, read_progress
 from pgcli.state.run_log import RunLog
-from pgcli.state.run_record import RunRecord, read_record
-from pgcli.state.settings import Settings
+from pgcli.state.run_record import RunRecord, Settings, read_record
 from pgcli.state.state_folder import FILES, LOCK, LOG, OWNER, file_list, state_folder
 from pgcli.state.write_errors import fsync, wrap_write_errors
 
@@ -70,13 +68,8 @@ class RunState:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.log.write("ended" if kind is None else f"ended by {kind.__name__}: {problem}")
+    def __exit__(self, kind: object, problem: object, trace: object) -> None:
+        self.log.write("ended" if kind is None else f"ended by {type(problem).__name__}: {problem}")
         self._release()
 
     @property
