@@ -17,15 +17,15 @@ from typing import Any
 from pgcli import Box
 from pgcli.images import ImageLimits, load_image
 from pgcli.records import Mask, Rle
-from pgcli.views.colours import Colours
-from pgcli.views.overlay import painted
+from pgcli.views.colours import LabelColours
+from pgcli.views.overlay import draw_overlay
 
 
 def main(results: str, folder: str) -> None:
     out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
     rows = [json.loads(line) for line in Path(results).read_text(encoding="utf-8").splitlines()]
-    colours = Colours(box["label"] for row in rows for box in row["boxes"])
+    colours = LabelColours(box["label"] for row in rows for box in row["boxes"])
     for row in rows:
         if row["error"] or not row["boxes"]:
             continue
@@ -33,7 +33,7 @@ def main(results: str, folder: str) -> None:
         boxes = [Box(**box) for box in row["boxes"]]
         masks = tuple(mask and read(mask) for mask in row.get("masks") or ()) or None
         name = f"{row['index']:04d}-{Path(row['image']).stem}.png"
-        painted(picture, boxes, masks, colours=colours).save(out / name)
+        draw_overlay(picture, boxes, masks, colours=colours).save(out / name)
         print(out / name)
 
 

@@ -1,1 +1,1 @@
-"""Results for people to look at: answers painted on their pictures."""
+"""Views of results: overlays on images, the gallery page, notebook tables and exports."""

@@ -1,4 +1,4 @@
-"""One colour a label, told apart also by eyes that see fewer colours."""
+"""Colours of labels, distinguishable with colour vision deficiency."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from hashlib import blake2b
 
 Colour = tuple[int, int, int]
 
-#: Okabe and Ito's seven, with Tol's indigo and wine and a light green. Any two differ for normal,
-#: protan, deutan and tritan eyes; the order has the greatest differences between neighbours, which
-#: is where labels go that want the same colour.
+#: Okabe and Ito's seven, Tol's indigo and wine, and a light green. Any two are distinguishable
+#: with normal, protan, deutan and tritan vision. Neighbours differ most, since a label whose colour
+#: is taken gets the next one.
 PALETTE: tuple[Colour, ...] = (
     (230, 159, 0),
     (0, 158, 115),
@@ -26,35 +26,37 @@ BLACK: Colour = (0, 0, 0)
 WHITE: Colour = (255, 255, 255)
 
 
-class Colours:
-    """The colour of each label: its text alone decides, except that `asked` labels never share one
-    as long as there are colours left. The order in which they were asked for changes nothing.
+class LabelColours:
+    """The colour of each label, which follows from its text.
+
+    Labels in `distinct` have different colours as long as there are any left; their order does not
+    matter.
     """
 
-    def __init__(self, asked: Iterable[str] = ()):
-        self._settled: dict[str, int] = {}
-        late = []
-        for label in sorted({_plain(label) for label in asked}):
-            if _wish(label) in self._settled.values():
-                late.append(label)
+    def __init__(self, distinct: Iterable[str] = ()):
+        self._assigned: dict[str, int] = {}
+        conflicting = []
+        for label in sorted({_normalized(label) for label in distinct}):
+            if _hashed(label) in self._assigned.values():
+                conflicting.append(label)
             else:
-                self._settled[label] = _wish(label)
-        for label in late:
-            self._settled[label] = self._nearest_free(_wish(label))
+                self._assigned[label] = _hashed(label)
+        for label in conflicting:
+            self._assigned[label] = self._next_free(_hashed(label))
 
     def of(self, label: str) -> Colour:
-        """The label's colour; capitals and outer blanks change nothing."""
-        plain = _plain(label)
-        return PALETTE[self._settled.get(plain, _wish(plain))]
+        """The label's colour; case and outer blanks are ignored."""
+        normalized = _normalized(label)
+        return PALETTE[self._assigned.get(normalized, _hashed(normalized))]
 
-    def _nearest_free(self, wish: int) -> int:
-        taken = set(self._settled.values())
-        around = ((wish + step) % len(PALETTE) for step in range(len(PALETTE)))
-        return next((place for place in around if place not in taken), wish)
+    def _next_free(self, index: int) -> int:
+        taken = set(self._assigned.values())
+        candidates = ((index + step) % len(PALETTE) for step in range(len(PALETTE)))
+        return next((candidate for candidate in candidates if candidate not in taken), index)
 
 
-def readable_on(colour: Colour) -> Colour:
-    """Black or white, whichever stands out more: at least 4.5 to 1 on any colour (WCAG)."""
+def contrasting(colour: Colour) -> Colour:
+    """Black or white, whichever has more contrast: at least 4.5 to 1 on any colour (WCAG)."""
     light = luminance(colour)
     return BLACK if (light + 0.05) ** 2 > 1.05 * 0.05 else WHITE
 
@@ -69,11 +71,11 @@ def _linear(value: float) -> float:
     return value / 12.92 if value <= 0.04045 else float(((value + 0.055) / 1.055) ** 2.4)
 
 
-def _plain(label: str) -> str:
+def _normalized(label: str) -> str:
     return label.strip().casefold()
 
 
-def _wish(plain: str) -> int:
-    # Python's own hash differs from run to run
-    digest = blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+def _hashed(label: str) -> int:
+    # Python's hash of a string differs between processes
+    digest = blake2b(label.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") % len(PALETTE)

@@ -1,4 +1,4 @@
-"""A picture written as the file it came from was: the same format, in high quality."""
+"""Saves an image in the file format that its original had, in high quality."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from PIL import Image, ImageFile
 
-#: How pictures of each format are named and written: so that lines and letters stay crisp.
-ENDINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+#: The suffixes of files of each format, the usual one first.
+SUFFIXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
         "PNG": (".png",),
@@ -20,14 +20,15 @@ ENDINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "BMP": (".bmp",),
         "TIFF": (".tif", ".tiff"),
         "AVIF": (".avif",),
-        "PPM": (".ppm", ".pnm"),  # in colours, which .pgm and .pbm do not hold
+        "PPM": (".ppm", ".pnm"),  # RGB, which .pgm and .pbm files are not
     }
 )
-OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+#: How Pillow saves each format, so that lines and letters stay sharp.
+SAVE_OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "JPEG": {"quality": 95, "subsampling": 0},
         "PNG": {"compress_level": 4},  # a third of the time of 6, and a few percent larger
-        "WEBP": {"lossless": True, "quality": 20, "method": 0},  # lossy, it smears thin lines
+        "WEBP": {"lossless": True, "quality": 20, "method": 0},  # lossy WebP blurs thin lines
         "TIFF": {"compression": "tiff_lzw"},
         "AVIF": {"quality": 90, "speed": 8, "subsampling": "4:4:4"},
     }
@@ -37,45 +38,47 @@ FALLBACK = "PNG"
 
 
 @dataclass(frozen=True)
-class Original:
-    """What of a file outlives painting: its format, and its colour profile if that is for RGB."""
+class SavedFormat:
+    """The format of an image file, and its colour profile if that is for RGB."""
 
     format: str
     profile: bytes | None = None
 
     @property
     def written_as(self) -> str:
-        """The same format, or FALLBACK where the installed Pillow does not write it."""
-        return self.format if writes(self.format) else FALLBACK
+        """The format, or FALLBACK if the installed Pillow cannot write it."""
+        return self.format if can_write(self.format) else FALLBACK
 
 
-def original_of(file: ImageFile.ImageFile) -> Original:
-    """What to keep of a picture whose header was read."""
+def format_of(file: ImageFile.ImageFile) -> SavedFormat:
+    """The format and profile of an opened image file."""
     profile = file.info.get("icc_profile")
-    # pixels are RGB by now, which a profile of greys or inks would misread
+    # decoded pixels are RGB, for which a grey or CMYK profile is wrong
     is_rgb = isinstance(profile, bytes) and profile[16:20] == b"RGB "
-    return Original(file.format or FALLBACK, profile if is_rgb else None)
+    return SavedFormat(file.format or FALLBACK, profile if is_rgb else None)
 
 
-def encoded(picture: Image.Image, original: Original) -> bytes:
-    """The RGB picture as a file like the original. Raises OSError or ValueError where it cannot be.
+def save_image(image: Image.Image, original: SavedFormat) -> bytes:
+    """The RGB image as a file in the original's format. Raises OSError or ValueError.
 
-    What the picture's `info` holds, Pillow may write as well: a painted picture has none.
+    Pillow may also save what the image's `info` holds; an image with an overlay has none.
     """
-    options = dict(OPTIONS.get(original.written_as, {}))
+    options = dict(SAVE_OPTIONS.get(original.written_as, {}))
     if original.written_as in WITH_PROFILE:
         options["icc_profile"] = original.profile
     file = BytesIO()
-    picture.save(file, original.written_as, **options)
+    image.save(file, original.written_as, **options)
     return file.getvalue()
 
 
-def writes(name: str) -> bool:
+def can_write(name: str) -> bool:
     """Whether the installed Pillow can write the format."""
     Image.init()
     return name in Image.SAVE
 
 
-def writable_endings() -> frozenset[str]:
-    """The endings of files that can be written under their own name."""
-    return frozenset(e for name, endings in ENDINGS.items() if writes(name) for e in endings)
+def writable_suffixes() -> frozenset[str]:
+    """The suffixes of the formats that can be written."""
+    return frozenset(
+        suffix for name, suffixes in SUFFIXES.items() if can_write(name) for suffix in suffixes
+    )

@@ -1,4 +1,4 @@
-"""Where the label of each box goes: inside the picture, near its box, off the other labels."""
+"""Positions the labels of boxes: inside the image, near their boxes, without overlap."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-STEPS = 4  # label heights around a box that are tried before the whole picture is
-GRID = 32  # places across and down a picture that are tried at most
-MOST_COVERED = 1 / 3  # of its own box, if there is another place
+STEPS = 4  # label heights around a box that are tried before the whole image is
+GRID = 32  # positions in x and y of the image that are tried at most
+MAX_COVERED = 1 / 3  # of the label's own box, if another position is free
 
 
-class Frame(NamedTuple):
-    """Whole pixels of a picture: right and bottom are the first ones no longer in it."""
+class PixelBox(NamedTuple):
+    """A box in whole pixels; right and bottom are exclusive."""
 
     left: int
     top: int
@@ -29,75 +29,81 @@ class Frame(NamedTuple):
         return self.bottom - self.top
 
 
-def places(
-    boxes: Sequence[Frame], sizes: Sequence[tuple[int, int] | None], picture: tuple[int, int]
-) -> list[Frame | None]:
-    """The place of each box's label of `sizes` (width, height), None for those of no label.
+def layout_labels(
+    boxes: Sequence[PixelBox],
+    sizes: Sequence[tuple[int, int] | None],
+    image_size: tuple[int, int],
+) -> list[PixelBox | None]:
+    """The position of each box's label of `sizes` (width, height), None where the size is.
 
-    A label lies on another only where the whole picture has no other place for it.
+    A label overlaps another only if the image has no other position for it.
     """
-    taken = np.empty((0, 4), dtype=np.int64)
-    found: list[Frame | None] = []
+    occupied = np.empty((0, 4), dtype=np.int64)
+    labels: list[PixelBox | None] = []
     for box, size in zip(boxes, sizes, strict=True):
-        place = None if size is None else _place(box, size, picture, taken)
-        found.append(place)
-        if place is not None:
-            taken = np.vstack([taken, place])
-    return found
+        label = None if size is None else _position(box, size, image_size, occupied)
+        labels.append(label)
+        if label is not None:
+            occupied = np.vstack([occupied, label])
+    return labels
 
 
-def touches(one: Frame, other: Frame) -> bool:
-    """Whether the frames overlap or share a part of an edge."""
+def touches(one: PixelBox, other: PixelBox) -> bool:
+    """Whether the boxes overlap or share a part of an edge."""
     across = one.left <= other.right and other.left <= one.right
     return across and one.top <= other.bottom and other.top <= one.bottom
 
 
-def _place(box: Frame, size: tuple[int, int], picture: tuple[int, int], taken: np.ndarray) -> Frame:
-    near = _inside(list(_near(box, size)), size, picture)
-    overlaps = _overlap(near, taken)
+def _position(
+    box: PixelBox, size: tuple[int, int], image_size: tuple[int, int], occupied: np.ndarray
+) -> PixelBox:
+    near = _inside(list(_corners_near(box, size)), size, image_size)
+    overlaps = _overlap(near, occupied)
     free = near[overlaps == 0]
     if not len(free):
-        grid = _inside(_grid(picture, size), size, picture)
-        free = grid[_overlap(grid, taken) == 0]
+        grid = _inside(_grid(image_size, size), size, image_size)
+        free = grid[_overlap(grid, occupied) == 0]
         distance = np.abs(free[:, :2] - near[0, :2]).sum(axis=1)
         free = free[np.argsort(distance, kind="stable")]
     if not len(free):
-        return Frame(*near[np.argmin(overlaps)].tolist())
+        return PixelBox(*near[np.argmin(overlaps)].tolist())
     covered = _overlap(free, np.array([box])) / max(1, box.width * box.height)
-    return Frame(*free[np.argmax(covered <= MOST_COVERED)].tolist())  # the first, if none is
+    return PixelBox(*free[np.argmax(covered <= MAX_COVERED)].tolist())  # argmax: else the first
 
 
-def _near(box: Frame, size: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Left and top corners on the edges of the box, then further off; the best first."""
+def _corners_near(box: PixelBox, size: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Left top corners along the edges of the box, then further away; the best first."""
     width, height = size
     for step in range(STEPS):
-        off = step * height
+        offset = step * height
         for left in (box.left, box.right - width):
-            yield left, box.top - height - off
-            yield left, box.top + off
-            yield left, box.bottom + off
-            yield left, box.bottom - height - off
+            yield left, box.top - height - offset
+            yield left, box.top + offset
+            yield left, box.bottom + offset
+            yield left, box.bottom - height - offset
         for left in (box.right, box.left - width):
-            yield left, box.top + off
+            yield left, box.top + offset
 
 
-def _grid(picture: tuple[int, int], size: tuple[int, int]) -> list[tuple[int, int]]:
-    step_x = max(1, size[0] // 4, picture[0] // GRID)
-    step_y = max(1, size[1], picture[1] // GRID)
-    return [(x, y) for y in range(0, picture[1], step_y) for x in range(0, picture[0], step_x)]
+def _grid(image_size: tuple[int, int], size: tuple[int, int]) -> list[tuple[int, int]]:
+    step_x = max(1, size[0] // 4, image_size[0] // GRID)
+    step_y = max(1, size[1], image_size[1] // GRID)
+    return [
+        (x, y) for y in range(0, image_size[1], step_y) for x in range(0, image_size[0], step_x)
+    ]
 
 
 def _inside(
-    corners: Sequence[tuple[int, int]], size: tuple[int, int], picture: tuple[int, int]
+    corners: Sequence[tuple[int, int]], size: tuple[int, int], image_size: tuple[int, int]
 ) -> np.ndarray:
-    """Frames (n, 4) of this size with these left top corners, moved into the picture."""
-    start = np.clip(np.array(corners), 0, np.maximum(0, np.subtract(picture, size)))
+    """Boxes (n, 4) of this size with these left top corners, moved into the image."""
+    start = np.clip(np.array(corners), 0, np.maximum(0, np.subtract(image_size, size)))
     return np.hstack([start, start + np.array(size)])
 
 
-def _overlap(frames: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Pixels that each frame (n, 4) shares with the others (m, 4), summed over them."""
-    one, other = frames[:, None], others[None]
+def _overlap(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Pixels that each box (n, 4) shares with the others (m, 4), summed over them."""
+    one, other = boxes[:, None], others[None]
     start, end = np.maximum(one, other)[..., :2], np.minimum(one, other)[..., 2:]
     shared: np.ndarray = np.clip(end - start, 0, None).prod(axis=-1).sum(axis=-1)
     return shared

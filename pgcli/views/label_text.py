@@ -1,4 +1,4 @@
-"""Labels as pixels: a font that has their letters, cut to the room there is."""
+"""Renders a label as pixels, in a font that has its characters, truncated to a width."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from pgcli.printable import printable
 
-#: Fonts of common systems that know more letters than Pillow's own, which has plain ASCII and a
-#: few signs: those looked for where a label needs them, the wider first.
+#: Fonts of common systems with more characters than Pillow's own, which has ASCII and a few
+#: symbols. They are tried in this order if a label needs them.
 SYSTEM_FONTS = (
     "NotoSansCJK-Regular.ttc",
     "DejaVuSans.ttf",
@@ -26,55 +26,55 @@ SYSTEM_FONTS = (
     "segoeui.ttf",
     "Arial.ttf",
 )
-LONGEST = 200  # characters of a label that are looked at: no picture has room for more
+MAX_CHARACTERS = 200  # of a label; no image is wide enough for more
 ELLIPSIS = "..."
-NO_LETTER = "\U0010ffff"  # no font has it, and so it shows what a font draws for the unknown
+NO_CHARACTER = "\U0010ffff"  # in no font, so it renders as the font's missing-character glyph
 
 Font = ImageFont.FreeTypeFont
 
 
-def lettered(label: str, size: int, width: int) -> Image.Image | None:
-    """The label as a mask (mode L) `size` pixels high in its letters, no wider than `width`.
+def render_label(label: str, size: int, width: int) -> Image.Image | None:
+    """The label as a mask (mode L) with a font size of `size`, no wider than `width`.
 
-    What is too long ends in dots; None where not even its first letter has room, or it is blank.
-    Control characters are spelled out, as is a letter that no font here has, if it is not an
-    ASCII one with marks.
+    A longer label ends in dots; None if not even its first character fits, or if it is blank.
+    Control characters are escaped. A character that no installed font has is replaced by its ASCII
+    base character or escaped.
     """
-    text = unicodedata.normalize("NFC", printable(label.strip()[:LONGEST]))
+    text = unicodedata.normalize("NFC", printable(label.strip()[:MAX_CHARACTERS]))
     if not text:
         return None
-    name, text = _spelled(text)
+    name, text = _best_font(text)
     font = _font(name, size)
-    text = _cut(text, lambda part: font.getlength(part) <= width)
+    text = _truncated(text, lambda part: font.getlength(part) <= width)
     if not text:
         return None
     ascent, descent = font.getmetrics()
     mask = Image.new("L", (max(1, round(font.getlength(text))), ascent + descent))
-    ImageDraw.Draw(mask).text((0, 0), text, fill=255, font=font)  # marks piled high are cut off
+    ImageDraw.Draw(mask).text((0, 0), text, fill=255, font=font)  # stacked accents are cropped
     return mask
 
 
-def _spelled(text: str) -> tuple[str | None, str]:
-    """The font that has most of the text's letters, and the text in letters that it has."""
+def _best_font(text: str) -> tuple[str | None, str]:
+    """The font with most of the text's characters, and the text with the others replaced."""
     if text.isascii():
         return None, text
-    first, letters = None, set(text)
-    missing = _missing(None, letters)
+    best, characters = None, set(text)
+    missing = _missing(None, characters)
     for name in _installed() if missing else ():
-        if len(fewer := _missing(name, letters)) < len(missing):
-            first, missing = name, fewer
+        if len(fewer := _missing(name, characters)) < len(missing):
+            best, missing = name, fewer
         if not missing:
             break
-    return first, "".join(_plainer(letter) if letter in missing else letter for letter in text)
+    return best, "".join(_ascii_for(c) if c in missing else c for c in text)
 
 
-def _plainer(letter: str) -> str:
-    base = unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode()
-    return base or letter.encode("unicode_escape").decode()
+def _ascii_for(character: str) -> str:
+    base = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+    return base or character.encode("unicode_escape").decode()
 
 
-def _cut(text: str, fits: Callable[[str], bool]) -> str:
-    """The text if it fits, else the longest beginning of it that does with the dots, or nothing."""
+def _truncated(text: str, fits: Callable[[str], bool]) -> str:
+    """The text if it fits, else its longest prefix that fits with dots, or an empty string."""
     if fits(text):
         return text
     low, high = 0, len(text) - 1
@@ -84,15 +84,15 @@ def _cut(text: str, fits: Callable[[str], bool]) -> str:
     return text[:low].rstrip() + ELLIPSIS if low else ""
 
 
-def _missing(name: str | None, letters: set[str]) -> set[str]:
-    return {letter for letter in letters if not letter.isascii() and not _has(name, letter)}
+def _missing(name: str | None, characters: set[str]) -> set[str]:
+    return {c for c in characters if not c.isascii() and not _has(name, c)}
 
 
 @lru_cache(maxsize=4096)
-def _has(name: str | None, letter: str) -> bool:
+def _has(name: str | None, character: str) -> bool:
     font = _font(name, 16)
-    shown, unknown = font.getmask(letter), font.getmask(NO_LETTER)
-    return shown.size != unknown.size or bytes(shown) != bytes(unknown)
+    glyph, missing = font.getmask(character), font.getmask(NO_CHARACTER)
+    return glyph.size != missing.size or bytes(glyph) != bytes(missing)
 
 
 @lru_cache(maxsize=1)
@@ -113,5 +113,5 @@ def _font(name: str | None, size: int) -> Font:
     if name is not None:
         return ImageFont.truetype(name, size)
     font = ImageFont.load_default(size)
-    assert isinstance(font, Font)  # without a size it may be Pillow's old one of fixed dots
+    assert isinstance(font, Font)  # without a size, Pillow may return its bitmap font
     return font

@@ -1,4 +1,4 @@
-"""Pictures of rows that could not be had: how many, and the first of them."""
+"""Counts the images of rows that could not be read."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pgcli.records import Fault
 
 
 @dataclass
-class Missing:
-    """How many there are, by what is wrong with them, and why the first one is."""
+class MissingImages:
+    """The number of unreadable images by fault, and a description of the first one."""
 
     faults: Counter[Fault] = field(default_factory=Counter)
     first: str = ""

@@ -1,4 +1,4 @@
-"""Answers as a notebook shows them: the first few, each with its picture, boxes drawn."""
+"""Renders answers as an HTML table for notebooks, with thumbnails and boxes."""
 
 from __future__ import annotations
 
@@ -11,59 +11,59 @@ from html import escape
 from pgcli.images import ImageError, ImageLimits, load_image
 from pgcli.printable import printable
 from pgcli.records import Answer
-from pgcli.views.overlay import painted
+from pgcli.views.overlay import draw_overlay
 
-SHOWN = 20
+MAX_ROWS = 20
 SIDE = 240  # pixels of a thumbnail's longer side
-LONGEST = 400  # characters of an answer
+MAX_CHARACTERS = 400  # of an answer
 
 
 def page(answers: Sequence[Answer], path_of: Callable[[str], str]) -> str:
-    """HTML of the first answers, with pictures that are files where `path_of` has their names lead.
+    """HTML of the first answers; `path_of` returns the file of an image's name.
 
-    Whatever an answer or a name holds, it is text.
+    All text of answers and names is escaped.
     """
-    rows = "".join(line(answer, path_of(answer.image)) for answer in answers[:SHOWN])
-    rest = len(answers) - SHOWN
+    rows = "".join(table_row(answer, path_of(answer.image)) for answer in answers[:MAX_ROWS])
+    rest = len(answers) - MAX_ROWS
     more = f"<p>and {rest:,} more</p>" if rest > 0 else ""
     return f"<p>{len(answers):,} answers</p><table><tbody>{rows}</tbody></table>{more}"
 
 
-def line(answer: Answer, path: str) -> str:
-    """A row of the table: the picture, and what it was asked and answered."""
+def table_row(answer: Answer, path: str) -> str:
+    """A row of the table: the image, the prompt and the answer."""
     if answer.error is not None:
-        told = f"<b>{text(answer.error)}</b> {text(answer.error_message or '')}"
+        content = f"<b>{text(answer.error)}</b> {text(answer.error_message or '')}"
     else:
-        told = text(answer.answer or "")
-    found = ", ".join(f"{box.label} {box.score:.2g}" for box in answer.boxes)
-    parts = [f"<b>{text(answer.id)}</b>", f"<i>{text(answer.prompt)}</i>", told, text(found)]
+        content = text(answer.answer or "")
+    boxes = ", ".join(f"{box.label} {box.score:.2g}" for box in answer.boxes)
+    parts = [f"<b>{text(answer.id)}</b>", f"<i>{text(answer.prompt)}</i>", content, text(boxes)]
     cell = "<br>".join(part for part in parts if part)
     style = "text-align:left;vertical-align:top"
     return f'<tr><td>{thumbnail(answer, path)}</td><td style="{style}">{cell}</td></tr>'
 
 
 def text(foreign: str) -> str:
-    """Text that is nothing else in HTML, of bounded length."""
-    return escape(printable(foreign[:LONGEST]) + "…" * (len(foreign) > LONGEST))
+    """Foreign text, escaped for HTML and truncated."""
+    return escape(printable(foreign[:MAX_CHARACTERS]) + "…" * (len(foreign) > MAX_CHARACTERS))
 
 
 def thumbnail(answer: Answer, path: str) -> str:
-    """The picture, small and with its boxes; nothing where it is no picture of this size here."""
+    """A small copy of the image with its boxes; empty if no image of this size is at the path."""
     if answer.error is not None or not answer.width or not answer.height:
         return ""
     try:
-        picture = load_image(path, ImageLimits())
+        image = load_image(path, ImageLimits())
     except ImageError:
         return ""
-    if picture.size != (answer.width, answer.height):  # another one by now
+    if image.size != (answer.width, answer.height):  # the file was replaced
         return ""
-    picture.thumbnail((SIDE, SIDE))
-    x, y = picture.width / answer.width, picture.height / answer.height
+    image.thumbnail((SIDE, SIDE))
+    x, y = image.width / answer.width, image.height / answer.height
     boxes = [
         replace(box, xmin=box.xmin * x, ymin=box.ymin * y, xmax=box.xmax * x, ymax=box.ymax * y)
         for box in answer.boxes
     ]
     file = io.BytesIO()
-    painted(picture, boxes).save(file, "PNG")
+    draw_overlay(image, boxes).save(file, "PNG")
     data = base64.b64encode(file.getvalue()).decode("ascii")
     return f'<img src="data:image/png;base64,{data}" alt="{text(answer.id)}">'

@@ -1,4 +1,4 @@
-"""Files written below a folder, each whole or not at all, and never anywhere else."""
+"""Writes files atomically below a folder, without following links out of it."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from contextlib import contextmanager, suppress
 
 from pgcli.errors import OutputFailed
 
-_LED_ASTRAY = {errno.ELOOP, errno.ENOTDIR}
+_NOT_A_FOLDER = {errno.ELOOP, errno.ENOTDIR}
 
 
-DRAW_HINT = "make room or mend the place, or choose another folder with --draw"
+DRAW_HINT = "free disk space, check the folder's permissions, or choose another with --draw"
 
 
 def write_below(folder: str, name: str, data: bytes, *, token: str, hint: str = DRAW_HINT) -> None:
-    """Write `folder/name`, replacing what is there; `name` is a relative path with slashes.
+    """Write `folder/name`, replacing an existing file; `name` is a relative path with slashes.
 
-    Folders are made on the way; a link is replaced, not followed, but for `folder` itself. A killed
-    process leaves at most a hidden file named after the `token`, which the next one with the same
-    token replaces. Raises OutputFailed, with the `hint`.
+    Missing folders are created. A link is replaced, not followed, except for `folder` itself. A
+    killed process leaves at most a hidden file named after the `token`, which the next process with
+    the same token replaces. Raises OutputFailed with the `hint`.
     """
     *parents, last = name.split("/")
     if {"", ".", ".."} & {*parents, last}:
-        raise AssertionError(f"{name!r} is no path below a folder")
+        raise AssertionError(f"{name!r} is not a path below a folder")
     path = os.path.join(folder, name)  # noqa: PTH118
-    with _failures_named(path, hint), _opened(folder, parents) as place:
+    with _output_errors(path, hint), _opened(folder, parents) as parent:
         part = f".pgcli-{token}.part"
         with suppress(FileNotFoundError):
-            os.unlink(part, dir_fd=place)
+            os.unlink(part, dir_fd=parent)
         try:
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=place)
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=parent)
             with open(descriptor, "wb") as file:
                 file.write(data)
-            os.replace(part, last, src_dir_fd=place, dst_dir_fd=place)
+            os.replace(part, last, src_dir_fd=parent, dst_dir_fd=parent)
         except BaseException:
             with suppress(OSError):
-                os.unlink(part, dir_fd=place)
+                os.unlink(part, dir_fd=parent)
             raise
 
 
 @contextmanager
 def _opened(folder: str, parents: Sequence[str]) -> Iterator[int]:
-    """A descriptor of the folder that the parents lead to, each looked up in the one before."""
+    """A descriptor of the folder below the parents, each opened relative to the one before."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for parent in parents:
@@ -59,16 +59,16 @@ def _opened(folder: str, parents: Sequence[str]) -> Iterator[int]:
 
 
 @contextmanager
-def _failures_named(path: str, hint: str) -> Iterator[None]:
+def _output_errors(path: str, hint: str) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
         reason = problem.strerror or str(problem)
-        if problem.errno in _LED_ASTRAY:
-            reason = "a link or a file stands where a folder is needed"
-        raise cannot_draw(path, reason, hint) from problem
+        if problem.errno in _NOT_A_FOLDER:
+            reason = "a folder in the path is a link or a file"
+        raise draw_error(path, reason, hint) from problem
 
 
-def cannot_draw(path: str, reason: str, hint: str = DRAW_HINT) -> OutputFailed:
-    """The report of a picture that could not be written, and what may mend it."""
+def draw_error(path: str, reason: str, hint: str = DRAW_HINT) -> OutputFailed:
+    """The error for an image that could not be written."""
     return OutputFailed(f"cannot write {path}: {reason}", hint=hint)

@@ -1,4 +1,4 @@
-"""Boxes and masks painted on a picture, each with its label, legible at any size."""
+"""Draws boxes and masks with their labels onto an image, legible at any size."""
 
 from __future__ import annotations
 
@@ -11,89 +11,88 @@ from PIL import Image, ImageDraw
 
 from pgcli.records import Box, Mask
 from pgcli.rle import decode
-from pgcli.views.colours import Colour, Colours, readable_on
-from pgcli.views.label_layout import Frame, places, touches
-from pgcli.views.label_text import lettered
+from pgcli.views.colours import Colour, LabelColours, contrasting
+from pgcli.views.label_layout import PixelBox, layout_labels, touches
+from pgcli.views.label_text import render_label
 
-SMALLEST_LETTERS = 9  # pixels; smaller ones of Pillow's own font cannot be read
-FILL = 115  # of 255: how much of a label's colour a mask's inside has
-LABEL_SHARE = 0.5  # of a picture that all labels together may cover
+MIN_FONT_SIZE = 9  # pixels; smaller text in Pillow's own font is illegible
+FILL_ALPHA = 115  # of 255, inside a mask
+MAX_LABEL_SHARE = 0.5  # of the image, covered by all labels together
 
 
 @dataclass(frozen=True)
-class Pen:
-    """Pixels: how wide lines are, the lighter or darker rim along them, and how high letters."""
+class DrawStyle:
+    """In pixels: the width of lines, of their contrasting border, and the font size."""
 
-    line: int
-    rim: int
-    letters: int
+    line_width: int
+    border_width: int
+    font_size: int
 
 
-def painted(
-    picture: Image.Image,
+def draw_overlay(
+    image: Image.Image,
     boxes: Sequence[Box],
     masks: Sequence[Mask | None] | None = None,
     *,
-    colours: Colours | None = None,
+    colours: LabelColours | None = None,
 ) -> Image.Image:
-    """A copy of the RGB picture with the boxes, given in its pixels, and their masks, if any.
+    """A copy of the RGB image with the boxes, given in its pixels, and their masks, if any.
 
-    Nothing is kept of the original but its pixels. The same box under the same label is painted
-    once. Where labels would cover more than half of the picture, as on an icon, the smaller boxes
-    go without: the colours still tell them apart.
+    The copy has no metadata. Equal boxes with equal labels are drawn once. If the labels would
+    cover more than half of the image, as on an icon, those of the smaller boxes are omitted.
     """
-    colours = colours or Colours()
-    picture = picture.copy()
-    picture.info = {}  # EXIF and the like: true of the original, not of this one
-    pen = pen_for(picture.size)
+    colours = colours or LabelColours()
+    image = image.copy()
+    image.info = {}  # EXIF and other metadata describe the original
+    style = style_for(image.size)
     for box, mask in zip(boxes, masks or (), strict=False):
         if mask is not None and mask.rle is not None:
-            _fill(picture, decode(mask.rle), colours.of(box.label), pen)
-    frames = {(box.label, _frame(box, picture.size)): None for box in boxes}
-    found = sorted(frames, key=lambda one: -one[1].width * one[1].height)  # small ones on top
-    for label, frame in found:
-        _outline(picture, frame, colours.of(label), pen)
-    _label(picture, found, colours, pen)
-    return picture
+            _fill_mask(image, decode(mask.rle), colours.of(box.label), style)
+    unique = {(box.label, _pixel_box(box, image.size)): None for box in boxes}
+    by_size = sorted(unique, key=lambda one: -one[1].width * one[1].height)  # small ones on top
+    for label, box_pixels in by_size:
+        _draw_box(image, box_pixels, colours.of(label), style)
+    _draw_labels(image, by_size, colours, style)
+    return image
 
 
-def pen_for(size: tuple[int, int]) -> Pen:
-    """What suits a picture of this size: 1, 0 and 9 pixels for an icon, 17, 4 and 108 for 12 MP.
+def style_for(size: tuple[int, int]) -> DrawStyle:
+    """The style for an image size: 1, 0 and 9 pixels for an icon, 17, 4 and 108 for 12 MP.
 
-    Long narrow pictures are looked at from further off than their short side tells.
+    It follows the mean side, since long narrow images are displayed at a smaller scale.
     """
     mean, short = sqrt(size[0] * size[1]), min(size)
-    line = max(1, round(min(mean / 200, short / 30)))
-    letters = min(max(12, round(mean / 32)), short // 8)
-    rim = max(1, line // 4) if line > 1 else 0
-    return Pen(line, rim, max(SMALLEST_LETTERS, letters))
+    line_width = max(1, round(min(mean / 200, short / 30)))
+    font_size = min(max(12, round(mean / 32)), short // 8)
+    border_width = max(1, line_width // 4) if line_width > 1 else 0
+    return DrawStyle(line_width, border_width, max(MIN_FONT_SIZE, font_size))
 
 
-def _frame(box: Box, size: tuple[int, int]) -> Frame:
-    """The box in whole pixels inside the picture, at least one."""
+def _pixel_box(box: Box, size: tuple[int, int]) -> PixelBox:
+    """The box in whole pixels inside the image, at least one."""
     width, height = size
     left, top = min(max(0, floor(box.xmin)), width - 1), min(max(0, floor(box.ymin)), height - 1)
     right, bottom = min(ceil(box.xmax), width), min(ceil(box.ymax), height)
-    return Frame(left, top, max(right, left + 1), max(bottom, top + 1))
+    return PixelBox(left, top, max(right, left + 1), max(bottom, top + 1))
 
 
-def _fill(picture: Image.Image, mask: np.ndarray, colour: Colour, pen: Pen) -> None:
-    """Lay the colour over the mask (height, width), thin within and full along its border."""
+def _fill_mask(image: Image.Image, mask: np.ndarray, colour: Colour, style: DrawStyle) -> None:
+    """Fill the mask (height, width) with the colour, transparent inside and opaque at its edge."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not len(rows):
         return
     inside = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    strength = np.where(_shrunk(inside, pen.line), FILL, 255).astype(np.uint8)
-    strength[~inside] = 0
-    picture.paste(colour, (int(columns[0]), int(rows[0])), Image.fromarray(strength))
+    alpha = np.where(_eroded(inside, style.line_width), FILL_ALPHA, 255).astype(np.uint8)
+    alpha[~inside] = 0
+    image.paste(colour, (int(columns[0]), int(rows[0])), Image.fromarray(alpha))
 
 
-def _shrunk(mask: np.ndarray, reach: int) -> np.ndarray:
-    """The mask less a border as wide as `reach`, along the edge of the picture too."""
-    for _ in range(2):  # across, then down
-        mask = np.pad(mask, ((0, 0), (reach, reach)))
-        window, covered = 2 * reach + 1, 1
-        while covered < window:  # doubled: as many steps as the window has bits
+def _eroded(mask: np.ndarray, radius: int) -> np.ndarray:
+    """The mask eroded by a square of this radius; outside of the image counts as background."""
+    for _ in range(2):  # rows, then columns
+        mask = np.pad(mask, ((0, 0), (radius, radius)))
+        window, covered = 2 * radius + 1, 1
+        while covered < window:  # doubling takes as many steps as the window has bits
             step = min(covered, window - covered)
             mask = mask[:, :-step] & mask[:, step:]
             covered += step
@@ -101,52 +100,55 @@ def _shrunk(mask: np.ndarray, reach: int) -> np.ndarray:
     return mask
 
 
-def _outline(picture: Image.Image, frame: Frame, colour: Colour, pen: Pen) -> None:
-    line = max(1, min(pen.line, min(frame.width, frame.height) // 4))  # a small box stays hollow
-    pencil = ImageDraw.Draw(picture)
-    left, top, right, bottom = frame.left, frame.top, frame.right - 1, frame.bottom - 1
-    if pen.rim:
-        outer = (left - pen.rim, top - pen.rim, right + pen.rim, bottom + pen.rim)
-        pencil.rectangle(outer, outline=readable_on(colour), width=pen.rim)
-    pencil.rectangle((left, top, right, bottom), outline=colour, width=line)
+def _draw_box(image: Image.Image, box: PixelBox, colour: Colour, style: DrawStyle) -> None:
+    line = max(1, min(style.line_width, min(box.width, box.height) // 4))  # small boxes stay open
+    draw = ImageDraw.Draw(image)
+    left, top, right, bottom = box.left, box.top, box.right - 1, box.bottom - 1
+    if border := style.border_width:
+        outer = (left - border, top - border, right + border, bottom + border)
+        draw.rectangle(outer, outline=contrasting(colour), width=border)
+    draw.rectangle((left, top, right, bottom), outline=colour, width=line)
 
 
-def _label(
-    picture: Image.Image, found: Sequence[tuple[str, Frame]], colours: Colours, pen: Pen
+def _draw_labels(
+    image: Image.Image,
+    boxes: Sequence[tuple[str, PixelBox]],
+    colours: LabelColours,
+    style: DrawStyle,
 ) -> None:
-    edge = max(1, pen.letters // 5)
-    words = [lettered(label, pen.letters, picture.width - 2 * edge) for label, _ in found]
-    sizes = _that_fit(
-        [None if word is None else (word.width + 2 * edge, word.height) for word in words],
-        picture.size,
+    padding = max(1, style.font_size // 5)
+    texts = [render_label(label, style.font_size, image.width - 2 * padding) for label, _ in boxes]
+    sizes = _within_share(
+        [None if text is None else (text.width + 2 * padding, text.height) for text in texts],
+        image.size,
     )
-    tags = places([frame for _, frame in found], sizes, picture.size)
-    pencil = ImageDraw.Draw(picture)
-    for (label, frame), tag in zip(found, tags, strict=True):
-        if tag is not None and not touches(tag, frame):
-            line = (*_nearest(tag, frame), *_nearest(frame, tag))
-            pencil.line(line, fill=colours.of(label), width=pen.line)
-    for (label, _), tag, word in zip(found, tags, words, strict=True):
-        if tag is not None and word is not None:
-            colour = colours.of(label)
-            pencil.rectangle((tag.left, tag.top, tag.right - 1, tag.bottom - 1), fill=colour)
-            picture.paste(readable_on(colour), (tag.left + edge, tag.top), word)
+    labels = layout_labels([box for _, box in boxes], sizes, image.size)
+    draw = ImageDraw.Draw(image)
+    for (name, box), label in zip(boxes, labels, strict=True):
+        if label is not None and not touches(label, box):
+            leader = (*_nearest_point(label, box), *_nearest_point(box, label))
+            draw.line(leader, fill=colours.of(name), width=style.line_width)
+    for (name, _), label, text in zip(boxes, labels, texts, strict=True):
+        if label is not None and text is not None:
+            colour = colours.of(name)
+            draw.rectangle((label.left, label.top, label.right - 1, label.bottom - 1), fill=colour)
+            image.paste(contrasting(colour), (label.left + padding, label.top), text)
 
 
-def _that_fit(
-    sizes: Sequence[tuple[int, int] | None], picture: tuple[int, int]
+def _within_share(
+    sizes: Sequence[tuple[int, int] | None], image_size: tuple[int, int]
 ) -> list[tuple[int, int] | None]:
-    """The sizes of the labels, None from where on they would cover too much of the picture."""
-    room = LABEL_SHARE * picture[0] * picture[1]
-    fitting: list[tuple[int, int] | None] = []
+    """The sizes of the labels, None from the first that would cover too much of the image."""
+    free = MAX_LABEL_SHARE * image_size[0] * image_size[1]
+    kept: list[tuple[int, int] | None] = []
     for size in sizes:
-        room -= size[0] * size[1] if size else 0
-        fits = size is not None and room >= 0 and size[1] <= picture[1]
-        fitting.append(size if fits else None)
-    return fitting
+        free -= size[0] * size[1] if size else 0
+        fits = size is not None and free >= 0 and size[1] <= image_size[1]
+        kept.append(size if fits else None)
+    return kept
 
 
-def _nearest(one: Frame, other: Frame) -> tuple[int, int]:
-    """The point of one frame that is nearest to the middle of the other."""
+def _nearest_point(box: PixelBox, other: PixelBox) -> tuple[int, int]:
+    """The point of a box that is nearest to the centre of the other."""
     x, y = (other.left + other.right) // 2, (other.top + other.bottom) // 2
-    return min(max(x, one.left), one.right - 1), min(max(y, one.top), one.bottom - 1)
+    return min(max(x, box.left), box.right - 1), min(max(y, box.top), box.bottom - 1)

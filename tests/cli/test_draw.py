@@ -25,8 +25,8 @@ from pgcli.images import ImageLimits
 from pgcli.records import Answer, Box, DecodedImage, Fault, Item, Mask, error_answer
 from pgcli.rle import encode
 from pgcli.views import formats
-from pgcli.views.colours import Colours
-from pgcli.views.formats import ENDINGS, writable_endings
+from pgcli.views.colours import LabelColours
+from pgcli.views.formats import SUFFIXES, writable_suffixes
 from pgcli.views.output_folder import write_below
 
 STAR = Box("star", 10, 20, 50, 40, 0.9)
@@ -80,14 +80,14 @@ def near(pixel, colour, tolerance=40):
     return all(abs(a - b) <= tolerance for a, b in zip(pixel, colour, strict=True))
 
 
-@pytest.mark.parametrize("format_", ENDINGS)
+@pytest.mark.parametrize("format_", SUFFIXES)
 def test_every_format_keeps_its_name_its_format_and_its_size(tmp_path, format_):
-    for number, ending in enumerate(ENDINGS[format_]):
+    for number, ending in enumerate(SUFFIXES[format_]):
         name = f"sub/one{ending.upper()}"
         draw(tmp_path / f"drawn{number}", item_of(0, name, file_of(format_)))
         with Image.open(tmp_path / f"drawn{number}" / name) as after:
             assert (after.format, after.size) == (format_, (60, 45))
-            assert near(after.convert("RGB").getpixel((30, 20)), Colours().of("star"))
+            assert near(after.convert("RGB").getpixel((30, 20)), LabelColours().of("star"))
             assert near(after.convert("RGB").getpixel((55, 10)), (128, 128, 128))
 
 
@@ -101,7 +101,7 @@ def test_a_turned_picture_is_drawn_upright_and_its_exif_dropped(tmp_path, format
     with Image.open(tmp_path / name) as after:
         assert after.size == (45, 60)
         assert after.getexif().get(0x0112, 1) == 1
-        assert near(after.convert("RGB").getpixel((30, 20)), Colours().of("star"))
+        assert near(after.convert("RGB").getpixel((30, 20)), LabelColours().of("star"))
     assert b"secret" not in (tmp_path / name).read_bytes()
 
 
@@ -116,7 +116,7 @@ def test_a_colour_profile_is_kept_if_it_is_for_rgb(tmp_path):
 
 
 def test_what_pillow_cannot_write_becomes_png_and_is_told_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "writes", lambda name: name != "WEBP")
+    monkeypatch.setattr(formats, "can_write", lambda name: name != "WEBP")
     told = []
     items = [item_of(n, f"{n}.webp", file_of("WEBP")) for n in range(3)]
     draw(tmp_path / "drawn", *items, told=told)
@@ -149,13 +149,13 @@ def test_masks_are_drawn_with_their_boxes(tmp_path):
         list(drawing.watch([item]))
         masks = (Mask(tuple(range(16)), encode(inside)),)
         drawing.draw(answer_to(item, (60, 45), STAR, masks=masks))
-    assert Image.open(tmp_path / "drawn" / "a.png").getpixel((20, 30)) == Colours().of("star")
+    assert Image.open(tmp_path / "drawn" / "a.png").getpixel((20, 30)) == LabelColours().of("star")
 
 
 def test_labels_asked_for_have_colours_of_their_own_in_every_picture(tmp_path):
     labels = [
         "star",
-        next(w for w in "abcdefghijklmnop" if Colours().of(w) == Colours().of("star")),
+        next(w for w in "abcdefghijklmnop" if LabelColours().of(w) == LabelColours().of("star")),
     ]
     items = [item_of(n, f"{n}.png", file_of()) for n in range(2)]
     boxes = [Box(label, 5 + 30 * n, 25, 25 + 30 * n, 44, 0.9) for n, label in enumerate(labels)]
@@ -163,7 +163,7 @@ def test_labels_asked_for_have_colours_of_their_own_in_every_picture(tmp_path):
     for name in below(tmp_path):
         with Image.open(tmp_path / name) as after:
             found = [after.getpixel((5, 43)), after.getpixel((35, 43))]
-        assert found == [Colours(labels).of(label) for label in labels]
+        assert found == [LabelColours(labels).of(label) for label in labels]
 
 
 HOSTILE = {
@@ -211,7 +211,7 @@ def test_an_id_of_many_folders_keeps_the_innermost(tmp_path):
 
 @given(st.lists(st.text(), max_size=12))
 def test_no_id_leads_out_of_the_folder_and_no_two_to_the_same_file(ids):
-    names = FileNames(writable_endings())
+    names = FileNames(writable_suffixes())
     whole = [names.claim(id_, index).ended(".jpg") for index, id_ in enumerate(ids)]
     for name in whole:
         assert name == os.path.normpath(name)
@@ -222,7 +222,7 @@ def test_no_id_leads_out_of_the_folder_and_no_two_to_the_same_file(ids):
 
 
 def claimed(*ids):
-    names = FileNames(writable_endings())
+    names = FileNames(writable_suffixes())
     return [names.claim(id_, index).ended(".jpg") for index, id_ in enumerate(ids)]
 
 
@@ -243,7 +243,7 @@ def test_a_name_given_very_often_takes_no_longer_each_time(monkeypatch):
     monkeypatch.setattr(
         FileNames, "_take", lambda self, name: tries.append(name) or take(self, name)
     )
-    names = FileNames(writable_endings())
+    names = FileNames(writable_suffixes())
     assert [names.claim("a.png", 0).stem for _ in range(500)][-1] == "a-500"
     assert len(tries) < 2 * 500
 
@@ -268,7 +268,9 @@ def test_a_link_or_a_file_in_place_of_a_folder_ends_the_run(tmp_path, place):
         (drawn / "sub").symlink_to(tmp_path / "outside")
     else:
         (drawn / "sub").write_text("in the way")
-    with pytest.raises(OutputFailed, match=r"sub/a\.png: a link or a file") as problem:
+    with pytest.raises(
+        OutputFailed, match=r"sub/a\.png: a folder in the path is a link or a file"
+    ) as problem:
         draw(drawn, item_of(0, "sub/a.png", file_of()))
     assert problem.value.exit_code == 14
     assert "--draw" in problem.value.hint

@@ -51,5 +51,5 @@ def content(file: Path) -> Parsed:
 
 
 def copy(parsed: Parsed, number: int) -> Image.Image:
-    entry = parsed.named(f"pictures-{number // 24}")[number % 24]
+    entry = parsed.named(f"images-{number // 24}")[number % 24]
     return Image.open(BytesIO(b64decode(entry[0])))

@@ -16,7 +16,7 @@ import numpy
 import pytest
 
 from pgcli.rle import encode
-from pgcli.views.exports.brush import brush
+from pgcli.views.exports.brush import encode_brush
 from tests.support.exporting import (
     FOLDERS,
     SIZES,
@@ -223,7 +223,7 @@ def test_label_studio_s_converter_decodes_masks_and_spells_them_as_we_do(
         assert numbers == mask2rle(mask)
     for seed in range(40):  # so that the last byte is as full and as empty as it may be
         grid = numpy.random.default_rng(seed).random((20, 30)) < 0.5
-        assert list(brush(encode(grid))) == mask2rle(grid.astype(numpy.uint8) * 255)
+        assert list(encode_brush(encode(grid))) == mask2rle(grid.astype(numpy.uint8) * 255)
 
 
 # --- supervision

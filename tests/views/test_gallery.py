@@ -22,10 +22,10 @@ from pgcli.cli.app import main
 from pgcli.images import ImageLimits, load_thumbnail
 from pgcli.records import Item, Rle
 from pgcli.rle import decode, encode, spans
-from pgcli.views.gallery.cards import Cards, ResultFile, side_by_side
-from pgcli.views.gallery.outlines import outline
-from pgcli.views.gallery.page import inert, page
-from pgcli.views.gallery.thumbnails import Copying, side_for
+from pgcli.views.gallery.cards import Cards, ResultFile, group_cards
+from pgcli.views.gallery.outlines import mask_outline
+from pgcli.views.gallery.page import inert, render_page
+from pgcli.views.gallery.thumbnails import ThumbnailMaker, default_side
 from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row, saved
 from tests.support.parsed_page import Parsed, content, copy
 from tests.support.runs import EXAMPLES, MANY, ROWS, finished, started, wait_until
@@ -34,8 +34,8 @@ from tests.support.runs import EXAMPLES, MANY, ROWS, finished, started, wait_unt
 def made(rows: list[dict[str, Any]], title: str = "rows", name: str = "rows.jsonl") -> str:
     cards = Cards()
     cards.add(ResultFile(name, [("sources", name)], note=name), rows)
-    entries = [(0, None, None, "missing", title) for _ in cards.wanted]
-    return "".join(page(cards.data() | {"beside": None}, entries, title=title))  # type: ignore[arg-type]
+    entries = [(0, None, None, "missing", title) for _ in cards.images]
+    return "".join(render_page(cards.data() | {"assets": None}, entries, title=title))  # type: ignore[arg-type]
 
 
 def viewed(*arguments: object) -> int:
@@ -147,7 +147,7 @@ def test_a_mask_of_a_huge_picture_is_sampled_and_never_made() -> None:
     side = 200_000  # the mask itself would be 40 GB
     square = encode(np.ones((1000, 500), bool), left=7, top=9, size=(side, side))
     mask = {"rle": {"size": [side, side], "counts": square.counts}}
-    found = outline(mask, side, side)
+    found = mask_outline(mask, side, side)
     assert found is not None
     assert found[:6] == (7, 9, 500, 1000, 96, 96)
     assert decode(Rle((96, 96), found[6])).all()
@@ -156,20 +156,20 @@ def test_a_mask_of_a_huge_picture_is_sampled_and_never_made() -> None:
 def _outline(mask: np.ndarray) -> Any:
     rle = encode(mask)
     told = {"rle": {"size": list(rle.size), "counts": rle.counts}}
-    return outline(told, mask.shape[1], mask.shape[0])
+    return mask_outline(told, mask.shape[1], mask.shape[0])
 
 
 # several files
 
 
-def test_rows_of_several_files_stand_side_by_side_by_picture_and_prompt() -> None:
+def test_rows_of_several_files_share_cards_by_image_and_prompt() -> None:
     cards = Cards()
     cards.add(ResultFile("a"), [row(0, prompt="p"), row(0, prompt="q"), row(1, prompt="p")])
     cards.add(ResultFile("b"), [row(0, prompt="q"), row(0, prompt="other"), row(2, prompt="p")])
     told = cards.data()
     assert told["cards"] == [[0, 4], [1, 3], [2], [5]]
-    assert told["pictures"] == 3
-    assert side_by_side([]) == []
+    assert told["images"] == 3
+    assert group_cards([]) == []
 
 
 # pictures
@@ -184,7 +184,7 @@ def test_a_copy_is_small_and_upright_and_has_nothing_but_pixels(tmp_path: Path) 
     exif.get_ifd(0x8825)[1] = "N"
     file = tmp_path / "a.jpg"
     picture.save(file, exif=exif, icc_profile=b"x" * 200, comment=b"secret")
-    made = Copying(64, ImageLimits())(Item(0, "a", "a", str(file)))
+    made = ThumbnailMaker(64, ImageLimits())(Item(0, "a", "a", str(file)))
     assert (made.width, made.height) == (200, 400)
     assert made.pixels is not None
     data = made.pixels.tobytes()
@@ -205,7 +205,7 @@ def test_a_copy_is_never_larger_than_its_picture(tmp_path: Path) -> None:
     size, small = load_thumbnail(str(tmp_path / "a.png"), 300, ImageLimits())
     assert size == small.size == (20, 10)
     assert small.mode == "RGB"
-    assert side_for(10) > side_for(1_000) > side_for(10_000)
+    assert default_side(10) > default_side(1_000) > default_side(10_000)
 
 
 # the command
@@ -246,7 +246,7 @@ def test_pictures_that_are_gone_or_broken_are_placeholders(
     (results.parent / "00000.png").unlink()
     (results.parent / "00001.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
     assert viewed(results, "-o", "g.html") == 0
-    entries = content(Path("g.html")).named("pictures-0")
+    entries = content(Path("g.html")).named("images-0")
     assert [entry[0] != 0 for entry in entries] == [False, False, True]
     assert entries[0][3] == "missing"
     assert "2 pictures are not shown, the first is 00000.png" in capsys.readouterr().err
@@ -261,15 +261,15 @@ def test_moved_pictures_are_looked_for_where_one_says_and_nowhere_else(
         Path(name).rename(elsewhere / name)
     saved(results, [row(0), row(1, image="/gone/00001.png"), row(2, image="../00002.png")])
     assert viewed(results, "-o", "g.html", "--images", elsewhere) == 0
-    entries = content(Path("g.html")).named("pictures-0")
+    entries = content(Path("g.html")).named("images-0")
     assert [entry[0] != 0 for entry in entries] == [True, True, False]
 
 
 def test_pictures_may_lie_beside_the_page(results: Path) -> None:
     assert viewed(results, "-o", "g.html", "--assets", "with space") == 0
     parsed = content(Path("g.html"))
-    assert parsed.named("data")["beside"] == "./with%20space/"
-    assert parsed.named("pictures-0")[1] == [1, 40, 30]
+    assert parsed.named("data")["assets"] == "./with%20space/"
+    assert parsed.named("images-0")[1] == [1, 40, 30]
     with Image.open("with space/000/000001.webp") as found:
         assert found.size == (40, 30)
     assert viewed(results, "-o", "h.html", "--assets", "with space") == 13
@@ -342,11 +342,11 @@ def test_a_runs_settings_and_times_are_on_its_page(tmp_path: Path) -> None:
     finished("detect", EXAMPLES, "--object", "star", "-o", output)
     page = tmp_path / "g.html"
     assert viewed(output, "-o", page) == 0
-    facts = dict(content(page).named("data")["files"][0]["facts"])
+    facts = dict(content(page).named("data")["files"][0]["settings"])
     moved = output.rename(tmp_path / "moved.parquet")  # its run's own record stays behind
     assert viewed(moved, "-o", page, "--overwrite") == 0
     told = content(page).named("data")
-    for known in (facts, dict(told["files"][0]["facts"])):
+    for known in (facts, dict(told["files"][0]["settings"])):
         assert known["command"] == "detect"
         assert known["objects"] == "star"
         assert "folder" not in known
@@ -370,7 +370,7 @@ def test_pictures_that_a_manifest_holds_are_shown_from_there(
     assert [copy(parsed, number).size for number in range(3)] == [(10, 8), (11, 8), (12, 8)]
     Path("shop.parquet").unlink()
     assert viewed("rows.jsonl", "-o", "g.html", "--overwrite") == 0
-    assert [entry[0] for entry in content(tmp_path / "g.html").named("pictures-0")] == [0, 0, 0]
+    assert [entry[0] for entry in content(tmp_path / "g.html").named("images-0")] == [0, 0, 0]
 
 
 def test_pictures_in_an_archive_are_shown_from_there(

@@ -61,7 +61,7 @@ class Seen:
             self.page.keyboard.press(key)
 
     def says(self, text: str) -> None:
-        playwright.expect(self.all("#standing")).to_have_text(text)
+        playwright.expect(self.all("#status")).to_have_text(text)
 
     def shows(self, *ids: str) -> None:
         playwright.expect(self.all(".card .id")).to_have_text(list(ids))
@@ -69,7 +69,7 @@ class Seen:
     def ids(self) -> list[str]:
         """The ids of the cards in the document, in their places."""
         cards = self.all(".card").evaluate_all(
-            "all => all.map(c => [+c.dataset.place, c.querySelector('.id').textContent])"
+            "all => all.map(c => [+c.dataset.index, c.querySelector('.id').textContent])"
         )
         return [name for _, name in sorted(cards)]
 
@@ -127,7 +127,7 @@ def test_it_opens_from_a_disk_with_its_pictures(seen: Any, page: Path) -> None:
     shown = seen(page)
     assert shown.ids() == ["00000.png", "00001.png", "00002.png", "00003.png"]
     shown.says("4 answers")
-    playwright.expect(shown.all(".card img:not(.coming)")).to_have_count(4)
+    playwright.expect(shown.all(".card img:not(.loading)")).to_have_count(4)
     sizes = shown.all(".card img").evaluate_all("all => all.map(i => i.naturalWidth)")
     assert sizes == [40] * 4
     assert shown.all(".card img").nth(2).get_attribute("alt") == "00002.png: 1 cat, 1 dog"
@@ -172,7 +172,7 @@ def test_a_search_looks_at_names_answers_prompts_and_labels(seen: Any, page: Pat
         shown.press("Escape")
     shown.press("/")
     shown.page.keyboard.type("nowhere")
-    playwright.expect(shown.all("#nothing")).to_be_visible()
+    playwright.expect(shown.all("#empty")).to_be_visible()
     shown.all("#reset").click()
     shown.says("4 answers")
 
@@ -208,19 +208,19 @@ def test_cards_are_sorted_by_what_one_asks_for(seen: Any, page: Path) -> None:
 def test_keys_go_through_cards_and_pictures(seen: Any, page: Path) -> None:
     shown = seen(page)
     shown.press("j", "j", "k", "ArrowRight")
-    playwright.expect(shown.all(".card.chosen .id")).to_have_text("00001.png")
+    playwright.expect(shown.all(".card.selected .id")).to_have_text("00001.png")
     focused = shown.page.evaluate("document.activeElement.getAttribute('aria-label')")
     assert focused == "Open 00001.png"
     shown.press("Enter")
     playwright.expect(shown.all("#zoom")).to_be_visible()
-    playwright.expect(shown.all("#where")).to_have_text("2 of 4")
+    playwright.expect(shown.all("#position")).to_have_text("2 of 4")
     assert "a blue dog" in shown.all("#details").inner_text()
     shown.press("ArrowRight")
     playwright.expect(shown.all("#details h2")).to_have_text("00002.png")
     playwright.expect(shown.all("#stage svg.marks text").first).to_have_text("cat 0.5")
     shown.press("Escape")
     playwright.expect(shown.all("#zoom")).to_be_hidden()
-    playwright.expect(shown.all(".card.chosen .id")).to_have_text("00002.png")
+    playwright.expect(shown.all(".card.selected .id")).to_have_text("00002.png")
     shown.press("z")
     playwright.expect(shown.all("#zoom")).to_be_visible()
     shown.press("z")
@@ -295,7 +295,7 @@ def test_several_files_stand_side_by_side(seen: Any, tmp_path: Path) -> None:
     page = tmp_path / "both.html"
     assert main(["view", str(one), str(other), "-o", str(page), "--images", str(tmp_path)]) == 0
     shown = seen(page)
-    shown.says("3 pictures")
+    shown.says("3 images")
     assert shown.all(".card").nth(1).locator(".answer").all_text_contents() == ["same", "else"]
     shown.all("#differ").click()
     assert shown.ids() == ["00001.png", "00002.png"]
@@ -329,7 +329,7 @@ def test_prompts_about_a_picture_are_named_once_each_beneath_it(
         for prompt in PROMPTS
     ]
     shown = seen(by_prompt(tmp_path, rows), viewport=size)
-    shown.says("3 pictures")
+    shown.says("3 images")
     card = shown.all(".card").first
     playwright.expect(card.locator("img")).to_have_count(1)
     assert card.inner_text().split("\n") == [
@@ -367,7 +367,7 @@ def test_boxes_of_several_prompts_are_on_pictures_beside_each_other(
     shown = seen(by_prompt(tmp_path, rows, prompts), viewport={"width": 1600, "height": 700})
     playwright.expect(shown.all(".card").last.locator("img")).to_have_count(2)
     assert shown.all(".card").last.locator("svg.marks text").all_text_contents() == ["cat", "dog"]
-    assert shown.all(".card .asked").count() == 0
+    assert shown.all(".card .row-prompt").count() == 0
     shown.press("j", "ArrowRight", "z")
     first, second = (shown.all("#stage .figure").nth(place).bounding_box() for place in range(2))
     assert first["x"] < second["x"]
@@ -384,13 +384,13 @@ def test_what_is_counted_is_what_is_shown(seen: Any, tmp_path: Path) -> None:
     rows = [row(n, prompt=prompt, answer=f"w{n}") for n in range(2) for prompt in PROMPTS[:2]]
     rows += [failed(2) | {"prompt": prompt} for prompt in PROMPTS[:2]]
     shown = seen(by_prompt(tmp_path, rows, PROMPTS[:2]))
-    shown.says("2 pictures")
+    shown.says("2 images")
     shown.press("/")
     shown.page.keyboard.type("w1")
-    shown.says("1 picture of 2")
+    shown.says("1 image of 2")
     shown.press("Escape", "e")
     shown.all("#search").fill("")
-    shown.says("1 picture")
+    shown.says("1 image")
     for name in ("one", "two"):
         saved(tmp_path / f"{name}.jsonl", rows)
     page = tmp_path / "both.html"
@@ -403,7 +403,7 @@ def test_pictures_beside_the_page_are_shown(seen: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 5)
     page = gallery(tmp_path, some(), "--assets", str(tmp_path / "a folder #1"))
     shown = seen(page)
-    playwright.expect(shown.all(".card img:not(.coming)")).to_have_count(4)
+    playwright.expect(shown.all(".card img:not(.loading)")).to_have_count(4)
     assert shown.all(".card img").first.evaluate("i => i.naturalWidth") == 40
 
 
@@ -416,7 +416,7 @@ def test_ten_thousand_rows_open_scroll_and_are_searched_at_once(seen: Any, tmp_p
     page = gallery(tmp_path, rows)
     began = perf_counter()
     shown = seen(page)
-    playwright.expect(shown.all(".card img:not(.coming)").first).to_be_visible()
+    playwright.expect(shown.all(".card img:not(.loading)").first).to_be_visible()
     assert perf_counter() - began < 10
     shown.says("10,000 answers")
     began = perf_counter()
@@ -432,7 +432,7 @@ def test_ten_thousand_rows_open_scroll_and_are_searched_at_once(seen: Any, tmp_p
     assert last == "09999.png"
     assert took < 250  # milliseconds a frame, on a busy machine without a GPU
     shown.press("Escape", "j", "End")
-    playwright.expect(shown.all(".card.chosen .id")).to_have_text("09999.png")
+    playwright.expect(shown.all(".card.selected .id")).to_have_text("09999.png")
 
 
 SCROLL = """async () => {
@@ -447,7 +447,7 @@ SCROLL = """async () => {
     most = Math.max(most, document.querySelectorAll('.card').length);
   }
   const cards = [...document.querySelectorAll('.card')];
-  cards.sort((one, other) => one.dataset.place - other.dataset.place);
+  cards.sort((one, other) => one.dataset.index - other.dataset.index);
   const last = cards.at(-1).querySelector('.id').textContent;
   return [times.sort((one, other) => one - other)[50], most, last];
 }"""

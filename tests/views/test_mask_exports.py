@@ -16,9 +16,9 @@ from pycocotools.coco import COCO
 
 from pgcli.records import Rle
 from pgcli.rle import decode, encode
-from pgcli.views.exports.brush import brush
-from pgcli.views.exports.mask_contours import corners, loops, rows
-from pgcli.views.exports.polygons import MOST_TRIED, polygon, smoothed
+from pgcli.views.exports.brush import encode_brush
+from pgcli.views.exports.mask_contours import contours, corners, row_runs
+from pgcli.views.exports.polygons import MAX_BRIDGE_POINTS, polygon, smoothed
 from tests.support.exporting import (
     SIZES,
     exported,
@@ -85,7 +85,7 @@ def spelled(number: int) -> str:
 @settings(deadline=None)
 def test_loops_enclose_a_mask_and_go_the_other_way_round_its_holes(mask: numpy.ndarray) -> None:
     total = 0
-    for loop in loops(encode(mask)):
+    for loop in contours(encode(mask)):
         x, y = loop.T
         total += (numpy.roll(x, -1) * y - x * numpy.roll(y, -1)).sum() / 2
         steps = numpy.roll(loop, -1, axis=0) - loop
@@ -97,7 +97,7 @@ def test_loops_enclose_a_mask_and_go_the_other_way_round_its_holes(mask: numpy.n
 @settings(deadline=None)
 def test_rows_are_the_runs_of_a_mask_read_by_rows(mask: numpy.ndarray) -> None:
     flat = numpy.zeros(mask.size, int)
-    found = rows(encode(mask))
+    found = row_runs(encode(mask))
     for start, end in found:
         flat[start:end] += 1
     assert (flat.reshape(mask.shape) == mask).all()
@@ -131,8 +131,8 @@ def test_parts_are_joined_where_they_are_nearest_also_along_borders_of_many_poin
         mask[row, left : 15 + left // 2] = mask[row, 20 : 39 - right] = True
     mask[300:303, 12:18] = True
     joined = length(polygon(encode(mask)))
-    apart = sum(length(smoothed(loop)) for loop in loops(encode(mask)))
-    assert len(smoothed(loops(encode(mask))[0])) > MOST_TRIED
+    apart = sum(length(smoothed(loop)) for loop in contours(encode(mask)))
+    assert len(smoothed(contours(encode(mask))[0])) > MAX_BRIDGE_POINTS
     assert 0 < joined - apart < 2 * 10
 
 
@@ -147,7 +147,7 @@ def test_a_mask_that_is_read_again_may_have_runs_that_touch() -> None:
     again = Rle((4, 2), encode(decode(mask)).counts)
     assert mask.counts != again.counts
     assert polygon(mask).tolist() == polygon(again).tolist()
-    assert brush(mask) == brush(again)
+    assert encode_brush(mask) == encode_brush(again)
 
 
 def test_a_noisy_mask_is_joined_but_for_its_specks() -> None:
@@ -159,11 +159,11 @@ def test_a_noisy_mask_is_joined_but_for_its_specks() -> None:
 def test_a_mask_with_more_sides_than_any_picture_s_is_none() -> None:
     everywhere = Rle((1, 1 << 30), "0" + spelled(1 << 30))
     assert coco_masks.area({"size": [1, 1 << 30], "counts": everywhere.counts}) == 1 << 30
-    assert len(corners(everywhere)[0]) == len(rows(everywhere)) == len(polygon(everywhere)) == 0
-    assert brush(everywhere) == b""
+    assert len(corners(everywhere)[0]) == len(row_runs(everywhere)) == len(polygon(everywhere)) == 0
+    assert encode_brush(everywhere) == b""
     upright = Rle((1 << 30, 1), everywhere.counts)
     assert len(polygon(upright)) == 6
-    assert brush(upright) == b""
+    assert encode_brush(upright) == b""
 
 
 # --- formats
@@ -202,8 +202,8 @@ def test_yolo_s_polygons_lead_back_to_masks_with_parts_and_holes(
         assert (held(points, *mask.shape) == mask).all()
         canvas = Image.new("1", (size[0] * FINE, size[1] * FINE))
         ImageDraw.Draw(canvas).polygon([tuple(point) for point in points * FINE], fill=1)
-        painted = numpy.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
-        assert overlap(painted, mask) > 0.95
+        filled = numpy.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
+        assert overlap(filled, mask) > 0.95
 
 
 def test_a_box_without_a_mask_among_masks_is_its_rectangle_and_that_is_told(
@@ -233,7 +233,7 @@ def test_without_any_mask_yolo_s_labels_are_boxes(
 
 
 def brushed(numbers: list[int]) -> numpy.ndarray:
-    """What Label Studio's front end reads of a brush: a byte for each channel of each pixel."""
+    """The RGBA bytes that Label Studio's front end decodes from a brush region."""
     bits, at = "".join(f"{number:08b}" for number in numbers), 0
 
     def number(size: int) -> int:
@@ -272,7 +272,7 @@ def test_label_studio_s_brush_paints_the_mask_and_a_box_without_one_is_a_rectang
 @given(grids())
 @settings(deadline=None)
 def test_any_mask_is_painted_by_its_brush(mask: numpy.ndarray) -> None:
-    spelled = list(brush(encode(mask)))
+    spelled = list(encode_brush(encode(mask)))
     assert bool(spelled) == mask.any()
     if spelled:
         channels = brushed(spelled).reshape(*mask.shape, 4)
@@ -283,7 +283,7 @@ def test_runs_longer_than_a_word_are_painted_too() -> None:
     for corner in ((0, 0), (299, 299), (100, 0)):
         mask = numpy.ones((300, 300), bool)
         mask[: corner[0], :] = mask[:, : corner[1]] = False
-        channels = brushed(list(brush(encode(mask)))).reshape(300, 300, 4)
+        channels = brushed(list(encode_brush(encode(mask)))).reshape(300, 300, 4)
         assert (channels == 255 * mask[:, :, None]).all()
 
 

@@ -1,4 +1,4 @@
-"""Boxes and masks painted on a picture: where, in which colours, with labels that can be read."""
+"""Boxes and masks drawn on an image: positions, colours and legible labels."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from PIL import Image
 from pgcli.records import Box, Mask
 from pgcli.rle import encode
 from pgcli.views import label_text, overlay
-from pgcli.views.colours import PALETTE, Colours, luminance, readable_on
-from pgcli.views.label_layout import Frame, places
-from pgcli.views.label_text import lettered
-from pgcli.views.overlay import painted, pen_for
+from pgcli.views.colours import PALETTE, LabelColours, contrasting, luminance
+from pgcli.views.label_layout import PixelBox, layout_labels
+from pgcli.views.label_text import render_label
+from pgcli.views.overlay import draw_overlay, style_for
 
 GREY = (90, 90, 90)
 
@@ -32,7 +32,7 @@ def box(label, *corners):
 
 
 def changed(picture):
-    """Where a grey picture was painted: bool (height, width)."""
+    """Where a grey picture was draw_overlay: bool (height, width)."""
     return (np.asarray(picture) != GREY).any(axis=-1)
 
 
@@ -42,8 +42,8 @@ def mask_of(inside):
 
 def test_a_box_is_outlined_where_it_is_and_stays_hollow():
     before = grey(640, 480)
-    after = painted(before, [box("", 100.4, 120, 299.5, 400)])
-    colour, line = Colours().of(""), pen_for(before.size).line
+    after = draw_overlay(before, [box("", 100.4, 120, 299.5, 400)])
+    colour, line = LabelColours().of(""), style_for(before.size).line_width
     assert after.getpixel((100, 250)) == after.getpixel((299, 250)) == colour
     assert after.getpixel((200, 120)) == after.getpixel((200, 399)) == colour
     assert not changed(after)[120 + line : 400 - line, 100 + line : 300 - line].any()
@@ -55,43 +55,45 @@ def test_a_box_is_outlined_where_it_is_and_stays_hollow():
 
 @pytest.mark.parametrize("side", [1, 2, 16, 31, 64])
 def test_the_smallest_pictures_take_boxes_too(side):
-    after = painted(grey(side, side), [box("circle", 0, 0, side, side), box("dot", 0, 0, 0, 0)])
+    after = draw_overlay(
+        grey(side, side), [box("circle", 0, 0, side, side), box("dot", 0, 0, 0, 0)]
+    )
     assert after.size == (side, side)
     assert changed(after).any()
 
 
 def test_a_box_that_leaves_the_picture_is_drawn_at_its_edge():
-    after = painted(grey(100, 80), [box("", -20, -5, 130, 99)])
+    after = draw_overlay(grey(100, 80), [box("", -20, -5, 130, 99)])
     assert changed(after)[0].all()
     assert changed(after)[-1].all()
 
 
 def test_lines_and_letters_grow_with_the_picture():
-    pens = [pen_for((side, side)) for side in (16, 224, 640, 2000, 8000)]
-    assert pens == sorted(pens, key=lambda pen: (pen.line, pen.rim, pen.letters))
-    assert pens[-1].letters > 15 * pens[0].letters
-    assert pens[-1].line >= 20
-    panorama = pen_for((8000, 600))
-    assert pen_for((600, 600)).letters < panorama.letters < 600 / 8
+    pens = [style_for((side, side)) for side in (16, 224, 640, 2000, 8000)]
+    assert pens == sorted(pens, key=lambda pen: (pen.line_width, pen.border_width, pen.font_size))
+    assert pens[-1].font_size > 15 * pens[0].font_size
+    assert pens[-1].line_width >= 20
+    panorama = style_for((8000, 600))
+    assert style_for((600, 600)).font_size < panorama.font_size < 600 / 8
 
 
 def test_exif_and_the_like_do_not_outlive_painting():
     picture = grey(20, 20)
     picture.info["exif"] = b"turned"
-    assert painted(picture, []).info == {}
+    assert draw_overlay(picture, []).info == {}
     assert picture.info
 
 
 def tags_of(monkeypatch, picture, boxes):
-    """The frames of the labels that are painted, seen on the way."""
+    """The frames of the labels that are draw_overlay, seen on the way."""
     seen = []
 
-    def watched(*arguments):
-        seen.extend(places(*arguments))
+    def recorded(*arguments):
+        seen.extend(layout_labels(*arguments))
         return seen
 
-    monkeypatch.setattr(overlay, "places", watched)
-    painted(picture, boxes)
+    monkeypatch.setattr(overlay, "layout_labels", recorded)
+    draw_overlay(picture, boxes)
     return [tag for tag in seen if tag is not None]
 
 
@@ -114,7 +116,7 @@ def test_a_label_stays_in_the_picture_and_near_its_box(monkeypatch, corners):
     assert tag.top >= 0
     assert tag.right <= 640
     assert tag.bottom <= 480
-    frame = Frame(*corners)
+    frame = PixelBox(*corners)
     assert area(tag, frame) <= frame.width * frame.height / 3
     nearest = max(frame.left - tag.right, tag.left - frame.right, tag.top - frame.bottom)
     assert max(nearest, frame.top - tag.bottom) <= 0
@@ -130,9 +132,9 @@ def test_labels_of_boxes_in_one_place_do_not_cover_each_other(monkeypatch):
 @given(st.lists(st.tuples(*[st.integers(0, 400)] * 4), min_size=1, max_size=25))
 def test_labels_never_leave_the_picture_nor_cover_each_other_where_there_is_room(corners):
     frames = [
-        Frame(min(x, xx), min(y, yy), max(x, xx) + 1, max(y, yy) + 1) for x, y, xx, yy in corners
+        PixelBox(min(x, xx), min(y, yy), max(x, xx) + 1, max(y, yy) + 1) for x, y, xx, yy in corners
     ]
-    tags = places(frames, [(60, 15)] * len(frames), (401, 401))
+    tags = layout_labels(frames, [(60, 15)] * len(frames), (401, 401))
     assert overlapping(tags) == 0
     assert all(0 <= t.left < t.right <= 401 and 0 <= t.top < t.bottom <= 401 for t in tags)
 
@@ -149,12 +151,12 @@ def test_the_same_box_over_and_over_has_one_label(monkeypatch):
 
 
 def test_a_label_is_cut_to_the_room_there_is():
-    whole = lettered("a very long label", 20, 1000)
-    cut = lettered("a very long label", 20, 80)
+    whole = render_label("a very long label", 20, 1000)
+    cut = render_label("a very long label", 20, 80)
     assert cut.width <= 80 < whole.width
-    assert lettered("a very long label", 20, 3) is None
-    assert lettered("x" * 10_000_000, 20, 500).width <= 500
-    assert lettered(" \n ", 20, 500) is None
+    assert render_label("a very long label", 20, 3) is None
+    assert render_label("x" * 10_000_000, 20, 500).width <= 500
+    assert render_label(" \n ", 20, 500) is None
 
 
 def same(one, other):
@@ -171,7 +173,7 @@ def same(one, other):
     ],
 )
 def test_a_label_shows_its_control_characters_spelled_out(label, shown):
-    assert same(lettered(label, 20, 900), lettered(shown, 20, 900))
+    assert same(render_label(label, 20, 900), render_label(shown, 20, 900))
 
 
 @pytest.fixture
@@ -194,19 +196,19 @@ def no_system_fonts(monkeypatch):
 def test_letters_that_no_font_has_are_spelled_out_or_lose_their_marks(
     no_system_fonts, label, shown
 ):
-    assert same(lettered(label, 20, 900), lettered(shown, 20, 900))
+    assert same(render_label(label, 20, 900), render_label(shown, 20, 900))
 
 
 def test_letters_that_a_font_of_the_system_has_are_drawn():
     if not label_text._installed():
         pytest.skip("none of the fonts that are looked for is installed")
-    drawn = lettered("\u00e9t\u00e9", 20, 900)
-    assert not same(drawn, lettered("ete", 20, 900))
-    assert drawn.width < lettered("\\xe9t\\xe9", 20, 900).width
+    drawn = render_label("\u00e9t\u00e9", 20, 900)
+    assert not same(drawn, render_label("ete", 20, 900))
+    assert drawn.width < render_label("\\xe9t\\xe9", 20, 900).width
 
 
 def test_a_label_has_the_same_colour_in_every_run():
-    code = "from pgcli.views.colours import Colours; print(Colours().of('red car'))"
+    code = "from pgcli.views.colours import LabelColours; print(LabelColours().of('red car'))"
     runs = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -218,30 +220,30 @@ def test_a_label_has_the_same_colour_in_every_run():
         ).stdout
         for seed in "12"
     }
-    assert runs == {f"{Colours().of('red car')}\n"}
-    assert Colours().of(" Red Car ") == Colours().of("red car")
+    assert runs == {f"{LabelColours().of('red car')}\n"}
+    assert LabelColours().of(" Red Car ") == LabelColours().of("red car")
 
 
 @given(st.lists(st.text(), max_size=len(PALETTE)), st.randoms())
 def test_labels_asked_for_share_no_colour_while_there_are_some_left(labels, random):
     plain = {label.strip().casefold() for label in labels}
-    colours = Colours(labels)
+    colours = LabelColours(labels)
     assert len({colours.of(label) for label in plain}) == len(plain)
     random.shuffle(labels)
-    again = Colours(labels)
+    again = LabelColours(labels)
     assert all(again.of(label) == colours.of(label) for label in plain)
 
 
 def test_with_more_labels_than_colours_every_one_still_has_its_own_for_good():
     labels = [f"label {number}" for number in range(100)]
-    colours = Colours(labels)
+    colours = LabelColours(labels)
     assert all(colours.of(label) in PALETTE for label in labels)
     assert {colours.of(label) for label in labels} == set(PALETTE)
 
 
 @pytest.mark.parametrize("colour", [*PALETTE, (128, 128, 128), (118, 118, 118)])
 def test_text_stands_out_from_its_ground(colour):
-    light, dark = sorted([luminance(colour), luminance(readable_on(colour))], reverse=True)
+    light, dark = sorted([luminance(colour), luminance(contrasting(colour))], reverse=True)
     assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
@@ -277,8 +279,8 @@ def test_colours_differ_for_eyes_that_see_fewer_and_neighbours_differ_most(eye):
 def test_a_mask_is_half_transparent_with_a_border_in_full_colour():
     y, x = np.mgrid[:300, :400]
     inside = (x - 200) ** 2 + (y - 150) ** 2 < 100**2
-    after = painted(grey(400, 300), [box("cat", 90, 40, 310, 260)], [mask_of(inside)])
-    colour = np.array(Colours().of("cat"))
+    after = draw_overlay(grey(400, 300), [box("cat", 90, 40, 310, 260)], [mask_of(inside)])
+    colour = np.array(LabelColours().of("cat"))
     middle = np.asarray(after)[150, 200]
     assert (np.abs(middle - (0.55 * np.array(GREY) + 0.45 * colour)) <= 2).all()
     assert tuple(np.asarray(after)[150, 101]) == tuple(colour)
@@ -292,18 +294,18 @@ def test_masks_go_with_their_own_boxes_and_those_without_pixels_change_nothing()
     inside[40:60, 40:60] = True
     boxes = [box("", 0, 0, 20, 20), box("cat", 30, 30, 70, 70), box("", 80, 80, 90, 90)]
     masks = [None, mask_of(inside), Mask(tuple(range(16)), None)]
-    after = painted(grey(100, 100), boxes, masks)
-    assert after.getpixel((40, 50)) == Colours().of("cat")
-    bare = painted(grey(100, 100), boxes)
+    after = draw_overlay(grey(100, 100), boxes, masks)
+    assert after.getpixel((40, 50)) == LabelColours().of("cat")
+    bare = draw_overlay(grey(100, 100), boxes)
     assert not (np.asarray(after) != np.asarray(bare))[~inside].any()
     empty = [mask_of(np.zeros((100, 100), dtype=bool))] * 3
-    assert same(painted(grey(100, 100), boxes, empty), bare)
+    assert same(draw_overlay(grey(100, 100), boxes, empty), bare)
 
 
 @pytest.mark.parametrize("reach", [1, 2, 3, 7])
-def test_a_mask_is_shrunk_by_the_width_of_its_border(reach):
+def test_a_mask_is_eroded_by_the_width_of_its_border(reach):
     rng = np.random.default_rng(reach)
     mask = rng.random((40, 50)) < 0.98
     padded = np.pad(mask, reach)
     windows = np.lib.stride_tricks.sliding_window_view(padded, (2 * reach + 1, 2 * reach + 1))
-    assert (overlay._shrunk(mask, reach) == windows.all(axis=(-1, -2))).all()
+    assert (overlay._eroded(mask, reach) == windows.all(axis=(-1, -2))).all()

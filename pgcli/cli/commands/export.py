@@ -20,7 +20,14 @@ from pgcli.sinks.reader import read_results
 from pgcli.sources.paths import resolves_inside
 from pgcli.state.write_errors import wrap_write_errors
 from pgcli.views.exports import FORMATS, format_named
-from pgcli.views.exports.entry import Entry, Existing, Format, Pictures, Tally, Wanted
+from pgcli.views.exports.entry import (
+    ExistingTexts,
+    ExportCounts,
+    ExportEntry,
+    ExportFormat,
+    ExportSettings,
+    StoreImages,
+)
 
 MAX_LABELS_SHOWN = 5  # labels and prompts that a message names
 INCOMPLETE = 3
@@ -33,12 +40,12 @@ class ExportOptions:
     prompt: str | None = None
     overwrite: bool = False
     labels: str | None = None
-    pictures: Pictures | None = None
+    pictures: StoreImages | None = None
     root: str | None = None
     image_prefix: str | None = None
     prepend: str | None = None
     append: str | None = None
-    existing: Existing | None = None
+    existing: ExistingTexts | None = None
     csv_raw: bool | None = None
     allow_urls: bool = False
     allow_private_hosts: bool = False
@@ -67,39 +74,44 @@ def export(path: str, to: str, output: str | None, choices: ExportOptions, scree
     note = incomplete_note(Path(path))
     found = collect_stats(read_results(Path(path)), choices.prompt)
     check_rows(to, format, path, found, choices)
-    tally = Tally(outside=found.outside if "labels" in format.takes else 0)
-    wanted = Wanted(
+    counts = ExportCounts(boxes_outside=found.outside if "labels" in format.options else 0)
+    wanted = ExportSettings(
         labels=label_numbers(choices.labels, found),
         columns=tuple(found.columns),
-        looks=found.looks,
-        masks=found.masks,
-        pictures=choices.pictures or "link",
-        prefix=choices.image_prefix or "",
-        before=choices.prepend or "",
-        after=choices.append or "",
+        has_boxes=found.looks,
+        has_masks=found.masks,
+        images=choices.pictures or "link",
+        image_prefix=choices.image_prefix or "",
+        prepend=choices.prepend or "",
+        append=choices.append or "",
         existing=choices.existing or ("overwrite" if choices.overwrite else "skip"),
-        is_raw=bool(choices.csv_raw),
-        tally=tally,
+        csv_raw=bool(choices.csv_raw),
+        counts=counts,
     )
     search = choices.search(screen.info)
     pictures = ExportEntries(Path(path), format, wanted, search)
-    if not format.merged:
+    if not format.is_merged:
         pictures.spare(target)
     # a run may go on meanwhile: its later rows were not surveyed
     rows = islice(read_results(Path(path)), found.rows)
     entries = pictures.entries(rows, choices.prompt, choices.root)
     write(format, target, entries, wanted, overwrite=choices.overwrite)
-    report(to, output or "beside the pictures", found, tally, search)
+    report(to, output or "beside the pictures", found, counts, search)
     if note:
         search.tell(f"{note}; the export ends there")
-    return INCOMPLETE if tally.missing.count or tally.nameless else 0
+    return INCOMPLETE if counts.missing.count or counts.unnamed else 0
 
 
 def write(
-    format: Format, target: Path, entries: Iterator[Entry], wanted: Wanted, *, overwrite: bool
+    format: ExportFormat,
+    target: Path,
+    entries: Iterator[ExportEntry],
+    wanted: ExportSettings,
+    *,
+    overwrite: bool,
 ) -> None:
     """Write the export: among files that are there, or as a whole."""
-    if format.merged:
+    if format.is_merged:
         with wrap_write_errors(target):
             target.mkdir(exist_ok=True)
         format.write(target, entries, wanted)
@@ -110,25 +122,27 @@ def write(
         )
 
 
-def find_format(to: str) -> Format:
+def find_format(to: str) -> ExportFormat:
     """The format of a name. Raises UsageError for one that is none."""
     if to not in FORMATS:
         raise UsageError(f"{to} is no format", hint=f"--to takes {', '.join(FORMATS)}")
     return format_named(to)
 
 
-def check_options(to: str, format: Format, choices: ExportOptions) -> None:
+def check_options(to: str, format: ExportFormat, choices: ExportOptions) -> None:
     """Raise UsageError for an option that this format has nothing to do with."""
     for name in (field.name for field in fields(choices)):
         is_given = getattr(choices, name) is not None
-        if is_given and name not in format.takes | EVERY_FORMAT:
+        if is_given and name not in format.options | EVERY_FORMAT:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag} means nothing to {to}", hint=f"leave {flag} out")
 
 
-def check_place(to: str, format: Format, path: str, output: str | None, *, overwrite: bool) -> Path:
+def check_place(
+    to: str, format: ExportFormat, path: str, output: str | None, *, overwrite: bool
+) -> Path:
     """Where the export goes. Raises UsageError and OutputExists where it cannot."""
-    if output is None and format.merged:
+    if output is None and format.is_merged:
         return Path()
     if not output or output == "-":
         kind = "folder" if format.is_folder else "file"
@@ -136,14 +150,16 @@ def check_place(to: str, format: Format, path: str, output: str | None, *, overw
     target = Path(output)
     if target.exists() and resolves_inside(path, os.path.realpath(target)):
         raise UsageError(f"{path} lies in {output}, which is written", hint="name another with -o")
-    if not format.merged:
+    if not format.is_merged:
         check_target(target, is_folder=format.is_folder, overwrite=overwrite)
     elif not target.parent.is_dir() or (os.path.lexists(target) and not target.is_dir()):
         raise UsageError(f"{output} cannot be a folder of texts", hint="name a folder with -o")
     return target
 
 
-def check_rows(to: str, format: Format, path: str, found: RowStats, choices: ExportOptions) -> None:
+def check_rows(
+    to: str, format: ExportFormat, path: str, found: RowStats, choices: ExportOptions
+) -> None:
     """Raise where the rows do not suit the format: UsageError, or NoInputError without any."""
     prompts = ", ".join(map(repr, found.prompts))
     if not found.good:
@@ -154,12 +170,12 @@ def check_rows(to: str, format: Format, path: str, found: RowStats, choices: Exp
             )
         errors = f": {found.errors:,} rows have errors" if found.errors else ""
         raise NoInputError(f"no row of {path} has an answer{errors}", hint="name another file")
-    if format.holds_boxes and not found.looks:
+    if format.needs_boxes and not found.looks:
         raise UsageError(
             f"{to} is for boxes, and the rows of {path} are of no task that finds any",
             hint="detect and segment find boxes; coco, csv, txt and imagefolder take answers",
         )
-    most = {"answers": found.answers, "texts": found.texts, None: 0}[format.one_of]
+    most = {"answers": found.answers, "texts": found.texts, None: 0}[format.max_one]
     if most > 1:
         raise UsageError(
             f"{to} holds one answer for a picture, and {path} has up to {most}",
@@ -203,7 +219,7 @@ def parse_labels(given: str) -> Sequence[str]:
     return [label.strip() for label in given.split(",")]
 
 
-def check_not_inside(pictures: Iterator[Entry], target: Path) -> Iterator[Entry]:
+def check_not_inside(pictures: Iterator[ExportEntry], target: Path) -> Iterator[ExportEntry]:
     """The same. Raises UsageError for a picture within what may be replaced."""
     root = os.path.realpath(target)
     for entry in pictures:
@@ -218,28 +234,29 @@ def check_not_inside(pictures: Iterator[Entry], target: Path) -> Iterator[Entry]
         yield entry
 
 
-def report(to: str, place: str, found: RowStats, tally: Tally, search: ImageSearch) -> None:
+def report(to: str, place: str, found: RowStats, counts: ExportCounts, search: ImageSearch) -> None:
     """Say what was written and what was not."""
-    captions = f" with {tally.captions:,} captions" if tally.captions else ""
-    boxes = f" with {tally.boxes:,} boxes" if found.looks else captions
+    captions = f" with {counts.captions:,} captions" if counts.captions else ""
+    boxes = f" with {counts.boxes:,} boxes" if found.looks else captions
     notes = [
-        (tally.copied, "pictures copied, as they are no files that could be linked to"),
-        (tally.unread, "pictures that Ultralytics passes over: GIF and PPM"),
-        (tally.turned, "pictures turned upright, as their EXIF says"),
-        (tally.outside, "boxes left out, as they have no area in their picture"),
+        (counts.copied, "pictures copied, as they are no files that could be linked to"),
+        (counts.unsupported, "pictures that Ultralytics passes over: GIF and PPM"),
+        (counts.rotated, "pictures turned upright, as their EXIF says"),
+        (counts.boxes_outside, "boxes left out, as they have no area in their picture"),
         (found.errors, "rows with errors left out"),
         (found.others, "rows of other prompts left out"),
-        (tally.maskless, "boxes without a mask written as rectangles"),
-        (tally.left, "texts that were there stay as they are"),
-        (tally.missing.count, "pictures left out, as they cannot be read"),
-        (tally.nameless, "texts not written, as no name was left"),
+        (counts.boxes_without_mask, "boxes without a mask written as rectangles"),
+        (counts.kept, "texts that were there stay as they are"),
+        (counts.missing.count, "pictures left out, as they cannot be read"),
+        (counts.unnamed, "texts not written, as no name was left"),
     ]
     more = "".join(f"; {count:,} {what}" for count, what in notes if count)
-    search.tell(f"exported {tally.pictures:,} pictures{boxes} as {to} to {place}{more}")
-    if tally.missing.count:
-        hint = search.hint(tally.missing)
-        search.tell(f"the first that is left out: {tally.missing.first}", hint=hint)
-    if tally.renamed:
-        rest = tally.renamed - len(tally.told)
+    search.tell(f"exported {counts.images:,} pictures{boxes} as {to} to {place}{more}")
+    if counts.missing.count:
+        hint = search.hint(counts.missing)
+        search.tell(f"the first that is left out: {counts.missing.first}", hint=hint)
+    if counts.renamed:
+        examples = counts.renamed_examples
+        rest = counts.renamed - len(examples)
         others = f", and {rest:,} more" if rest else ""
-        search.tell(f"names that were taken or would be misread: {', '.join(tally.told)}{others}")
+        search.tell(f"names that were taken or would be misread: {', '.join(examples)}{others}")

@@ -24,9 +24,15 @@ from pgcli.remote import make_url_reader
 from pgcli.sinks.reader import Row, read_results
 from pgcli.state.write_errors import already_exists, wrap_write_errors
 from pgcli.views.gallery.cards import Cards
-from pgcli.views.gallery.page import page
-from pgcli.views.gallery.thumbnails import Copying, Entry, entry, file_name, side_for
-from pgcli.views.missing_images import Missing
+from pgcli.views.gallery.page import render_page
+from pgcli.views.gallery.thumbnails import (
+    ThumbnailEntry,
+    ThumbnailMaker,
+    default_side,
+    thumbnail_entry,
+    thumbnail_path,
+)
+from pgcli.views.missing_images import MissingImages
 from pgcli.views.output_folder import write_below
 from pgcli.workers import MIN_ITEMS_FOR_WORKERS, prefetch
 
@@ -103,22 +109,22 @@ def show(parts: Sequence[RowGroup], asked: GalleryOptions, screen: Screen) -> No
             f"no rows in {', '.join(map(str, outputs))} yet", hint="try again in a while"
         )
     by = "file" if parts[0].prompt is None else "prompt"
-    about = {"beside": relative_address(target, asked.assets), "by": by}
-    search, total = asked.search(screen.info), len(cards.wanted)
+    about = {"assets": relative_address(target, asked.assets), "by": by}
+    search, total = asked.search(screen.info), len(cards.images)
     looked: Any = prefetch(
-        locate_images(cards.wanted, outputs, search),
-        Copying(asked.side or side_for(total), ImageLimits()),
+        locate_images(cards.images, outputs, search),
+        ThumbnailMaker(asked.side or default_side(total), ImageLimits()),
         workers=workers(total),
         # what anybody may have put at an address is decoded apart, however little it is
         total=None if search.url_reader else total,
         fetcher=search.url_reader,
     )
-    missing, progress = Missing(), screen.progress("images", total, unit="images")
+    missing, progress = MissingImages(), screen.progress("images", total, unit="images")
     whole = publish(target, is_folder=False, overwrite=asked.overwrite)
     with closing(looked) as pictures, whole as made, made.open("w", encoding="utf-8") as file:
         entries = copies(progress.track(pictures), asked.assets, missing)
         names = [one.called for one in parts]
-        file.writelines(page(cards.data() | about, entries, title=title(names)))
+        file.writelines(render_page(cards.data() | about, entries, title=title(names)))
     report(target, cards, missing, search)
 
 
@@ -127,7 +133,7 @@ def draw(output: Path, asked: GalleryOptions, screen: Screen) -> None:
     from pgcli.cli.job.draw.painter import DrawHook
     from pgcli.cli.job.draw.redraw import draw_rows
 
-    labels, search = read_run_info(output, output.name).asked, asked.search(screen.info)
+    labels, search = read_run_info(output, output.name).labels, asked.search(screen.info)
     with DrawHook(
         str(asked.draw), asked=labels, url_reader=search.url_reader, tell=screen.info
     ) as drawing:
@@ -174,25 +180,25 @@ def check_assets(folder: Path, *, overwrite: bool) -> None:
 
 
 def copies(
-    pictures: Iterator[DecodedImage], assets: str | None, missing: Missing
-) -> Iterator[Entry]:
+    pictures: Iterator[DecodedImage], assets: str | None, missing: MissingImages
+) -> Iterator[ThumbnailEntry]:
     """What the page holds of each picture, those for the folder beside it written there."""
     for number, picture in enumerate(pictures):
         if picture.fault is not None:
             missing.add(picture.item.image, picture.fault)
         elif assets is not None and picture.pixels is not None:
             try:
-                write_below(assets, file_name(number), picture.pixels.tobytes(), token="view")
+                write_below(assets, thumbnail_path(number), picture.pixels.tobytes(), token="view")
             except OutputFailed as problem:
                 raise OutputFailed(str(problem), hint="make room or mend the place") from problem
-        yield entry(picture, is_beside=assets is not None)
+        yield thumbnail_entry(picture, is_external=assets is not None)
 
 
-def report(target: Path, cards: Cards, missing: Missing, search: ImageSearch) -> None:
+def report(target: Path, cards: Cards, missing: MissingImages, search: ImageSearch) -> None:
     """Say what was made, what is not in it, and what would be better."""
     size = target.stat().st_size
     search.tell(
-        f"{target}: {len(cards.rows):,} rows, {len(cards.wanted):,} pictures, {decimal(size)}"
+        f"{target}: {len(cards.rows):,} rows, {len(cards.images):,} pictures, {decimal(size)}"
     )
     if missing.count:
         search.tell(

@@ -47,7 +47,7 @@ class InlineHook(NotInline):
         """What shows the row's picture; empty where there is none, quietly."""
         from pgcli.cli.job.draw.originals import read_original
         from pgcli.images import ImageError, load_image
-        from pgcli.views.overlay import painted
+        from pgcli.views.overlay import draw_overlay
         from pgcli.views.terminal_image import shown
 
         item = self._items.take(answer.index)
@@ -57,7 +57,7 @@ class InlineHook(NotInline):
             picture = load_image(read_original(item, self._limits, self._url_reader), self._limits)
         except ImageError:
             return ""
-        return shown(painted(picture, answer.boxes, answer.masks), self._protocol)
+        return shown(draw_overlay(picture, answer.boxes, answer.masks), self._protocol)
 
 
 def open_inline(plan: Plan, limits: ImageLimits) -> NotInline:

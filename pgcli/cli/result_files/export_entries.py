@@ -20,8 +20,8 @@ from pgcli.records import Fault, Item
 from pgcli.remote import UrlReader
 from pgcli.sources.paths import parse_path, resolves_inside, url_scheme
 from pgcli.sources.source_options import IMAGE_ENDINGS
-from pgcli.views.exports.entry import Entry, Format, Row, Wanted, untouched
-from pgcli.views.formats import ENDINGS
+from pgcli.views.exports.entry import ExportEntry, ExportFormat, ExportSettings, Row, keep_name
+from pgcli.views.formats import SUFFIXES
 
 IMAGE_CHANGED = Fault("missing", "The picture changed since it was answered.")
 
@@ -29,10 +29,12 @@ IMAGE_CHANGED = Fault("missing", "The picture changed since it was answered.")
 class ExportEntries:
     """The pictures of a result file's rows for one export, found as they are asked for."""
 
-    def __init__(self, results: Path, format: Format, given: Wanted, search: ImageSearch):
+    def __init__(
+        self, results: Path, format: ExportFormat, given: ExportSettings, search: ImageSearch
+    ):
         self._format, self._given, self._search = format, given, search
         self._places = ImageLocator([results], search)
-        self._endings = frozenset[str]() if format.by_stem else IMAGE_ENDINGS
+        self._endings = frozenset[str]() if format.unique_stems else IMAGE_ENDINGS
         self._names = FileNames(self._endings, self._tidied)
 
     def spare(self, target: Path) -> None:
@@ -45,7 +47,9 @@ class ExportEntries:
                 f"{read} was read by the run, and {target} is written", hint="name another with -o"
             )
 
-    def entries(self, rows: Iterable[Row], prompt: str | None, root: str | None) -> Iterator[Entry]:
+    def entries(
+        self, rows: Iterable[Row], prompt: str | None, root: str | None
+    ) -> Iterator[ExportEntry]:
         """The pictures of rows that were surveyed, one by one, each with a name of its own.
 
         Raises UsageError for one that does not lie in the folder `root`.
@@ -58,26 +62,26 @@ class ExportEntries:
             names = self._named(number, group[0], found)
             called = group[0]["image"] if root is None else self._within(root, group[0])
             is_address = url_scheme(called) is not None
-            yield Entry(number, called, *names, found.path, found.read, group, is_address)
+            yield ExportEntry(number, called, *names, found.path, found.read, group, is_address)
 
     def _found(self, number: int, row: Row) -> RowImage:
         """The picture, as far as the format asks for it: its bytes, or the file that it is."""
         format, one = self._format, wanted_image(row)
-        if format.opens and self._given.pictures != "none":
+        if format.reads_images and self._given.images != "none":
             item = self._places.item(number, one)
         else:
-            is_asked = format.merged and not url_scheme(one.image)
+            is_asked = format.is_merged and not url_scheme(one.image)
             path = self._places.file(one) if is_asked else None
             item = Item(number, one.id, one.image, path)
         # a text is put beside a picture whatever became of it
-        size = None if format.merged else (row["width"], row["height"])
+        size = None if format.is_merged else (row["width"], row["height"])
         return RowImage(item, size, self._search.url_reader)
 
     def _tidied(self, part: str, is_folder: bool) -> str:
         """A folder's or a file's name as it is to be within the export."""
-        pictures = frozenset[str]() if self._format.merged else IMAGE_ENDINGS
-        part = self._format.tidied(part, is_folder)
-        return folder_name(part, pictures | self._format.endings, is_folder=is_folder)
+        pictures = frozenset[str]() if self._format.is_merged else IMAGE_ENDINGS
+        part = self._format.sanitize_name(part, is_folder)
+        return folder_name(part, pictures | self._format.suffixes, is_folder=is_folder)
 
     def _named(self, number: int, row: Row, found: RowImage) -> tuple[str, str, str]:
         """What the picture is called within the export, where no other has the name: whole, without
@@ -87,15 +91,18 @@ class ExportEntries:
         endings = (PurePosixPath(parse_path(name)).suffix for name in (id_, row["image"]))
         ending = next((one for one in endings if one.lower() in IMAGE_ENDINGS), "")
         # a text lies beside a picture whatever its name's bytes; what an index names is UTF-8
-        asked = parse_path(id_) if format.merged else encodable(parse_path(id_))
-        asked = asked.removesuffix(ending) if format.by_stem else asked
-        own = FileNames(self._endings, untouched).claim(asked, number)
+        asked = parse_path(id_) if format.is_merged else encodable(parse_path(id_))
+        asked = asked.removesuffix(ending) if format.unique_stems else asked
+        own = FileNames(self._endings, keep_name).claim(asked, number)
         name = self._names.claim(asked, number)
-        if not ending and format.opens:
+        if not ending and format.reads_images:
             ending = found.ending
-        whole, wish = name.ended(format.called.get(ending.lower(), ending)), own.ended(ending)
-        if whole != wish and not format.merged and format.opens:
-            self._given.tally.rename(wish, whole)
+        whole, wish = (
+            name.ended(format.suffix_aliases.get(ending.lower(), ending)),
+            own.ended(ending),
+        )
+        if whole != wish and not format.is_merged and format.reads_images:
+            self._given.counts.add_renamed(wish, whole)
         return whole, name.stem, wish
 
     def _within(self, root: str, row: Row) -> str:
@@ -139,8 +146,8 @@ class RowImage:
         path = self._item.path
         try:
             if path is None or url_scheme(path):
-                return ENDINGS[self._opened[1]][0]
-            return ENDINGS[self._same(*read_file_header(path, ImageLimits()))][0]
+                return SUFFIXES[self._opened[1]][0]
+            return SUFFIXES[self._same(*read_file_header(path, ImageLimits()))][0]
         except ImageError:
             return ""
 

@@ -21,8 +21,8 @@ from pgcli.sources.source_options import IMAGE_ENDINGS
 from pgcli.state.atomic_file import read_json
 from pgcli.state.run_record import read_record
 from pgcli.state.state_folder import RUN, state_folder
-from pgcli.views.gallery.cards import Wanted
-from pgcli.views.missing_images import Missing
+from pgcli.views.gallery.cards import ImageRef
+from pgcli.views.missing_images import MissingImages
 
 #: Files with pictures in them, by which rows name what has no path of its own.
 CONTAINER_ENDINGS = tuple(READERS)
@@ -59,7 +59,7 @@ class ImageSearch:
     url_reader: UrlReader | None = None
     again: Reopen | None = None
 
-    def hint(self, missing: Missing, moved: str = "") -> str:
+    def hint(self, missing: MissingImages, moved: str = "") -> str:
         """What finds pictures that were not found; `moved` is for those that were."""
         is_asked = any(fault.code == "url_blocked" for fault in missing.faults)
         hints = (
@@ -74,14 +74,14 @@ def image_key(row: Mapping[str, Any]) -> tuple[object, ...]:
     return row["index"], row["id"], row["image"]
 
 
-def wanted_image(row: Mapping[str, Any]) -> Wanted:
+def wanted_image(row: Mapping[str, Any]) -> ImageRef:
     """The picture of a row of a single file."""
     index = row["index"] if isinstance(row["index"], int) else -1
-    return Wanted(0, index, str(row["id"]), str(row["image"]))
+    return ImageRef(0, index, str(row["id"]), str(row["image"]))
 
 
 def locate_images(
-    wanted: Iterable[Wanted], outputs: Sequence[Path], search: ImageSearch
+    wanted: Iterable[ImageRef], outputs: Sequence[Path], search: ImageSearch
 ) -> Iterator[Item]:
     """An item for each picture that is wanted, in order: see `Places.item`."""
     places = ImageLocator(outputs, search)
@@ -104,7 +104,7 @@ class ImageLocator:
             for source in here:
                 yield from expand_source(os.path.join(input.begun_in, parse_path(source)))  # noqa: PTH118
 
-    def item(self, number: int, one: Wanted) -> Item:
+    def item(self, number: int, one: ImageRef) -> Item:
         """The picture as an item: its file, its address, its bytes, or why there is none."""
         if url_scheme(one.image):
             return self._at_address(number, one)
@@ -117,11 +117,11 @@ class ImageLocator:
             return Item(number, one.id, one.image, fault=input.fault(one.image))
         return Item(number, one.id, one.image, path)
 
-    def named(self, one: Wanted) -> str:
+    def named(self, one: ImageRef) -> str:
         """The path that a row names, from where its run was begun."""
         return os.path.join(self._inputs[one.file].begun_in, parse_path(one.image))  # noqa: PTH118
 
-    def file(self, one: Wanted) -> str | None:
+    def file(self, one: ImageRef) -> str | None:
         """The file that a row's path leads to, if it leads to one that may be a picture."""
         images, path = self._search.images, parse_path(one.image)
         if images is None:
@@ -139,7 +139,7 @@ class ImageLocator:
                     return path
         return None
 
-    def _at_address(self, number: int, one: Wanted) -> Item:
+    def _at_address(self, number: int, one: ImageRef) -> Item:
         """What is at an address, if addresses may be asked, or lies in an archive at one."""
         placed = locate_url(one.image, allow_urls=self._search.url_reader is not None)
         if placed.fault is None and is_in_container(url_path(one.image)):
@@ -188,7 +188,7 @@ class RunInput:
         is_file = any(f"{image}/".startswith(one.rstrip("/") + "/") for one in self.sources)
         return not is_file and any(map(may_be_table, self.sources))
 
-    def item(self, number: int, one: Wanted) -> Item | None:
+    def item(self, number: int, one: ImageRef) -> Item | None:
         """The picture as the run found it; None where it is not there any more."""
         self._is_moved = False
         if self._items is None:

@@ -11,7 +11,7 @@ from pgcli.cli.result_files.image_locator import image_key
 from pgcli.errors import UsageError
 from pgcli.records import BOX_TASKS, Rle
 from pgcli.rows import json_safe
-from pgcli.views.exports.entry import Row, found_in
+from pgcli.views.exports.entry import Row, row_boxes
 
 MAX_PROMPTS_SHOWN = 5  # prompts that a message names
 TEXT_COLUMNS = ("id", "image", "task", "prompt")
@@ -57,7 +57,7 @@ def collect_stats(rows: Iterable[Row], prompt: str | None) -> RowStats:
             answers += 1
             texts += row["task"] not in BOX_TASKS
             found.looks |= row["task"] in BOX_TASKS or bool(row["boxes"])
-            inside = list(found_in(row))
+            inside = list(row_boxes(row))
             found.outside += len(row["boxes"]) - len(inside)
             found.masks |= any(one.mask is not None for one in inside)
             found.labels.update(box["label"] for box in row["boxes"])

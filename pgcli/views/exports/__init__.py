@@ -1,4 +1,4 @@
-"""What answers can be exported to: a format's name -> the file here that writes it."""
+"""The export formats by name, each loaded when it is used."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pgcli.views.exports.entry import Format
+    from pgcli.views.exports.entry import ExportFormat
 
-#: The names that `--to` takes, each with its file and its Format there, read when it is asked for.
+#: The names that `--to` takes, each with its module here and its ExportFormat.
 FORMATS: Mapping[str, str] = {
     "coco": "coco.COCO",
     "yolo": "yolo.YOLO",
@@ -23,8 +23,8 @@ FORMATS: Mapping[str, str] = {
 }
 
 
-def format_named(name: str) -> Format:
+def format_named(name: str) -> ExportFormat:
     """The format of this name, one of FORMATS."""
     module, _, attribute = FORMATS[name].partition(".")
-    found: Format = getattr(import_module(f"{__name__}.{module}"), attribute)
+    found: ExportFormat = getattr(import_module(f"{__name__}.{module}"), attribute)
     return found

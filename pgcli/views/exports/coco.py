@@ -1,4 +1,4 @@
-"""COCO's JSON: images, annotations with boxes, masks and scores, and categories; or captions."""
+"""Exports COCO JSON: images, annotations and categories, or captions."""
 
 from __future__ import annotations
 
@@ -9,75 +9,80 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.rows import json_text
-from pgcli.views.exports.entry import Entry, Format, Found, Wanted
+from pgcli.views.exports.entry import ExportBox, ExportEntry, ExportFormat, ExportSettings
 
 
-def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
-    """Write the file; pictures are named as the rows name them."""
-    document(target, ((entry, entry.image) for entry in entries), wanted)
+def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
+    """Write the file; images have the names of the rows."""
+    write_document(target, ((entry, entry.image) for entry in entries), options)
 
 
-def document(target: Path, named: Iterable[tuple[Entry, str]], wanted: Wanted) -> None:
-    """Write entries, each with its file's name. Holds one of them at a time.
+def write_document(
+    target: Path, entries: Iterable[tuple[ExportEntry, str]], options: ExportSettings
+) -> None:
+    """Write entries, each with its file name, keeping one in memory at a time.
 
-    Rows that were to have boxes make a file of instances, others one of captions. Annotations wait
-    in a file of their own, as COCO has all images first.
+    Rows of tasks with boxes make an instances file, others a captions file. Annotations are first
+    written to a temporary file, since COCO lists all images before them.
     """
     with (
         open(target, "w", encoding="utf-8") as file,
-        tempfile.TemporaryFile("w+", encoding="utf-8", dir=target.parent) as waiting,
+        tempfile.TemporaryFile("w+", encoding="utf-8", dir=target.parent) as pending,
     ):
         file.write('{"info":{"description":"made by pgcli"},"images":[')
-        for entry, name in named:
-            file.write(",\n" if wanted.tally.pictures else "\n")
+        for entry, name in entries:
+            file.write(",\n" if options.counts.images else "\n")
             image = {"id": entry.number, "file_name": name}
             file.write(json_text(image | {"width": entry.width, "height": entry.height}))
-            wanted.tally.pictures += 1
-            for made in instances(entry, wanted) if wanted.looks else captions(entry, wanted):
-                waiting.write(",\n" if made["id"] > 1 else "\n")
-                waiting.write(json_text(made))
+            options.counts.images += 1
+            annotations = (
+                instances(entry, options) if options.has_boxes else captions(entry, options)
+            )
+            for one in annotations:
+                pending.write(",\n" if one["id"] > 1 else "\n")
+                pending.write(json_text(one))
         file.write('\n],"annotations":[')
-        waiting.seek(0)
-        shutil.copyfileobj(waiting, file)
+        pending.seek(0)
+        shutil.copyfileobj(pending, file)
         file.write("\n]")
-        if wanted.looks:  # pycocotools asks every annotation for a category where there are any
-            known = [{"id": place + 1, "name": label} for label, place in wanted.labels.items()]
-            file.write(f',"categories":{json_text(known)}')
+        if options.has_boxes:  # with categories, pycocotools expects one in every annotation
+            categories = [{"id": index + 1, "name": name} for name, index in options.labels.items()]
+            file.write(f',"categories":{json_text(categories)}')
         file.write("}\n")
 
 
-def captions(entry: Entry, wanted: Wanted) -> Iterator[dict[str, Any]]:
-    """The picture's answers as COCO has captions, each with the prompt that it answers."""
+def captions(entry: ExportEntry, options: ExportSettings) -> Iterator[dict[str, Any]]:
+    """The image's answers as COCO captions, each with its prompt."""
     for row in entry.rows:
-        wanted.tally.captions += 1
-        made = {"id": wanted.tally.captions, "image_id": entry.number}
-        yield made | {"caption": row["answer"] or "", "prompt": row["prompt"]}
+        options.counts.captions += 1
+        ids = {"id": options.counts.captions, "image_id": entry.number}
+        yield ids | {"caption": row["answer"] or "", "prompt": row["prompt"]}
 
 
-def instances(entry: Entry, wanted: Wanted) -> Iterator[dict[str, Any]]:
-    """The picture's boxes as COCO has objects."""
-    for found in entry.found():
-        wanted.tally.boxes += 1
-        yield annotation(found, entry, wanted)
+def instances(entry: ExportEntry, options: ExportSettings) -> Iterator[dict[str, Any]]:
+    """The image's boxes as COCO instances."""
+    for box in entry.boxes():
+        options.counts.boxes += 1
+        yield annotation(box, entry, options)
 
 
-def annotation(found: Found, entry: Entry, wanted: Wanted) -> dict[str, Any]:
-    """A box as COCO has it; with a mask, the area is the mask's."""
+def annotation(box: ExportBox, entry: ExportEntry, options: ExportSettings) -> dict[str, Any]:
+    """A box as a COCO annotation; with a mask, the area is the mask's."""
     made: dict[str, Any] = {
-        "id": wanted.tally.boxes,
+        "id": options.counts.boxes,
         "image_id": entry.number,
-        "category_id": wanted.labels[found.label] + 1,  # 0 is what is no object
-        "bbox": [found.left, found.top, found.width, found.height],
-        "area": round(found.width * found.height, 2),
+        "category_id": options.labels[box.label] + 1,  # 0 is the background
+        "bbox": [box.left, box.top, box.width, box.height],
+        "area": round(box.width * box.height, 2),
         "iscrowd": 0,
-        "score": found.score,
+        "score": box.score,
     }
-    if found.mask is not None:
+    if box.mask is not None:
         from pgcli.rle import area
 
-        made["segmentation"] = {"size": list(found.mask.size), "counts": found.mask.counts}
-        made["area"] = area(found.mask)
+        made["segmentation"] = {"size": list(box.mask.size), "counts": box.mask.counts}
+        made["area"] = area(box.mask)
     return made
 
 
-COCO = Format(write, takes=frozenset({"labels", "root"}))
+COCO = ExportFormat(write, options=frozenset({"labels", "root"}))

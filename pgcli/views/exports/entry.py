@@ -1,4 +1,4 @@
-"""What an export is made of: a picture's rows, what was asked for, and what was written."""
+"""Records of an export: an image with its rows, the options, the counts, and a format."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pgcli.records import BOX_TASKS, Rle
-from pgcli.views.missing_images import Missing
+from pgcli.views.missing_images import MissingImages
 
 Row = Mapping[str, Any]
-#: What happens to a text that is there already.
-Existing = Literal["skip", "overwrite", "append"]
-#: What an export with pictures in it has of them.
-Pictures = Literal["link", "copy", "none"]
+#: How an existing text file is treated.
+ExistingTexts = Literal["skip", "overwrite", "append"]
+#: How images are stored in an export that is a folder.
+StoreImages = Literal["link", "copy", "none"]
 
-NAMED = 5  # of what is told one by one
+MAX_EXAMPLES = 5  # renamed files that a message lists
 
 
-class Found(NamedTuple):
-    """A box: its label, left, top, width and height in pixels, its score, its mask if any."""
+class ExportBox(NamedTuple):
+    """A box: label, left, top, width and height in pixels, score, and mask if it was decoded."""
 
     label: str
     left: float
@@ -32,21 +32,21 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A picture with its rows, of which none is an error.
+class ExportEntry:
+    """An image with its rows, none of which is an error.
 
-    `number` counts from 1 in the order of the rows. `image` is what the picture is called outside
-    of the export and `name` what it is called within, a relative path that no other has: `stem`
-    with an ending. `own` is the name that it would have if nothing were in the way. `path` is the
-    file that it is, None where it is none, but bytes or at an address; `read` brings its bytes, or
-    raises `ImageError`. `is_address` says that `image` leads somewhere by itself.
+    `number` counts from 1 in the order of the rows. `image` is the image's name outside of the
+    export; `name` is its unique relative path within, `stem` with a suffix, and `own_name` the path
+    it has if no other image conflicts. `path` is the image's file, or None for bytes and addresses.
+    `read` returns its bytes or raises `ImageError`. `is_address` is true if `image` is an absolute
+    address.
     """
 
     number: int
     image: str
     name: str
     stem: str
-    own: str
+    own_name: str
     path: str | None
     read: Callable[[], bytes]
     rows: tuple[Row, ...]
@@ -62,116 +62,117 @@ class Entry:
 
     @property
     def texts(self) -> list[str]:
-        """The answers that are no boxes."""
+        """The answers of tasks without boxes."""
         return [row["answer"] or "" for row in self.rows if row["task"] not in BOX_TASKS]
 
-    def found(self) -> Iterator[Found]:
+    def boxes(self) -> Iterator[ExportBox]:
         """The boxes of all rows, in their order."""
         for row in self.rows:
-            yield from found_in(row)
+            yield from row_boxes(row)
 
 
-def found_in(row: Row) -> Iterator[Found]:
-    """A row's boxes as far as they lie in the picture, each with its mask if that was decoded.
+def row_boxes(row: Row) -> Iterator[ExportBox]:
+    """A row's boxes, clipped to the image, each with its mask if that was decoded.
 
-    One without an area there, as other tools may write, is left out.
+    A box without an area in the image, as other tools may write it, is skipped.
     """
     masks = row.get("masks") or []
-    for place, box in enumerate(row["boxes"]):
-        rle = masks[place]["rle"] if place < len(masks) and masks[place] else None
+    for number, box in enumerate(row["boxes"]):
+        rle = masks[number]["rle"] if number < len(masks) and masks[number] else None
         mask = rle and Rle((rle["size"][0], rle["size"][1]), rle["counts"])
         left, right = (min(max(box[name], 0), row["width"]) for name in ("xmin", "xmax"))
         top, bottom = (min(max(box[name], 0), row["height"]) for name in ("ymin", "ymax"))
-        # corners have six digits: what a difference has beyond is of the floats alone
+        # corners have six digits; further digits of a difference are float rounding
         width, height = round(right - left, 4), round(bottom - top, 4)
         if width > 0 and height > 0:
-            yield Found(box["label"], left, top, width, height, box.get("score"), mask)
+            yield ExportBox(box["label"], left, top, width, height, box.get("score"), mask)
 
 
 @dataclass
-class Tally:
-    """What an export wrote, and what it did not.
+class ExportCounts:
+    """What an export wrote and what it skipped.
 
-    `maskless` boxes stand for their masks, which are not there, and `outside` ones, that are left
-    out, have no area in their picture; `missing` pictures could not be read, and `copied` ones not
-    linked to, as they are no files; `unread` ones the tool passes over, and `turned` ones lie
-    otherwise than what they were made of; `left` texts were there before and stay, `nameless` ones
-    found no name that was free; `renamed` have another name than their own, and `told` are the
-    first few of them.
+    `boxes_without_mask` are written as rectangles where others are polygons; `boxes_outside` have
+    no area in their image. `missing` images could not be read, `copied` ones could not be linked,
+    `unsupported` ones are not read by the target tool, `rotated` ones were stored with another EXIF
+    orientation. `kept` texts existed before, `unnamed` ones have no free file name. `renamed`
+    counts images and texts under another name than their own, `renamed_examples` are the first.
     """
 
-    pictures: int = 0
+    images: int = 0
     boxes: int = 0
     captions: int = 0
-    maskless: int = 0
-    missing: Missing = field(default_factory=Missing)
-    outside: int = 0
-    unread: int = 0
+    boxes_without_mask: int = 0
+    missing: MissingImages = field(default_factory=MissingImages)
+    boxes_outside: int = 0
+    unsupported: int = 0
     copied: int = 0
-    turned: int = 0
-    left: int = 0
-    nameless: int = 0
+    rotated: int = 0
+    kept: int = 0
+    unnamed: int = 0
     renamed: int = 0
-    told: list[str] = field(default_factory=list)
+    renamed_examples: list[str] = field(default_factory=list)
 
-    def rename(self, name: str, becomes: str) -> None:
-        """Note that a picture bears another name than its own, which is taken or misread."""
+    def add_renamed(self, name: str, new_name: str) -> None:
+        """Count an image or text whose own name is taken or would be misread."""
         self.renamed += 1
-        self.told += [f"{name} is {becomes}"] if len(self.told) < NAMED else []
+        if len(self.renamed_examples) < MAX_EXAMPLES:
+            self.renamed_examples.append(f"{name} is {new_name}")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What was asked for. `labels` are all labels, each with its place from 0; `columns` the rows'.
+class ExportSettings:
+    """The options of an export, and what all rows have in common.
 
-    `looks` says that some row was to have boxes, `masks` that some box has a mask. `prefix` stands
-    before a picture's address; `before` and `after` a text.
+    `labels` maps every label to its index from 0; `columns` are the rows'. `has_boxes` is true if
+    any row is of a task with boxes, `has_masks` if any box has a mask. `image_prefix` precedes an
+    image's address; `prepend` and `append` surround a text.
     """
 
     labels: Mapping[str, int] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
-    looks: bool = False
-    masks: bool = False
-    pictures: Pictures = "link"
-    prefix: str = ""
-    before: str = ""
-    after: str = ""
-    existing: Existing = "skip"
-    is_raw: bool = False
-    tally: Tally = field(default_factory=Tally)
+    has_boxes: bool = False
+    has_masks: bool = False
+    images: StoreImages = "link"
+    image_prefix: str = ""
+    prepend: str = ""
+    append: str = ""
+    existing: ExistingTexts = "skip"
+    csv_raw: bool = False
+    counts: ExportCounts = field(default_factory=ExportCounts)
 
 
-def untouched(part: str, is_folder: bool) -> str:
-    """The name as it is, as its tool reads any."""
+def keep_name(part: str, is_folder: bool) -> str:
+    """The name unchanged, for tools that read any name."""
     return part
 
 
-def unhidden(part: str, is_folder: bool) -> str:
-    """The name without a dot before it: tools pass over what is hidden."""
+def without_leading_dot(part: str, is_folder: bool) -> str:
+    """The name with an underscore before a leading dot, for tools that skip hidden files."""
     return f"_{part}" if part.startswith(".") else part
 
 
 @dataclass(frozen=True)
-class Format:
-    """A format: what writes it, and what it asks of the rows.
+class ExportFormat:
+    """A format: its writer, and what it requires of the rows.
 
-    `write` makes the file or, of a folder, fills it, where nothing is yet. A `merged` one goes
-    among files that are there. `holds` boxes, else it can do without. `one_of` is what a picture
-    may have but one of: an answer, or a text, which boxes are not. `opens` the pictures. `by_stem`
-    tells pictures apart by their names without endings. `endings` are those of files that it has
-    where pictures are or in like folders; `tidied` is a folder's or a file's name as it is to be,
-    so that the tool reads what has it; `called` has other endings for some of pictures, where they
-    are told apart `by_stem`.
+    `write` writes the file or fills the new folder; with `is_merged`, it adds to existing files.
+    `needs_boxes` is true for formats of boxes only. `max_one` names what an image may have only one
+    of: an answer, or a text without boxes. `reads_images` is true if the image files are needed.
+    With `unique_stems`, names must differ without their suffixes. `suffixes` are those of the files
+    that the format adds to folders of images. `sanitize_name` makes a folder's or file's name one
+    that the tool reads; `suffix_aliases` replaces image suffixes that it does not know. `options`
+    are the command-line options that apply to the format.
     """
 
-    write: Callable[[Path, Iterable[Entry], Wanted], None]
+    write: Callable[[Path, Iterable[ExportEntry], ExportSettings], None]
     is_folder: bool = False
-    merged: bool = False
-    holds_boxes: bool = False
-    one_of: Literal["answers", "texts"] | None = None
-    opens: bool = False
-    by_stem: bool = False
-    endings: frozenset[str] = frozenset()
-    tidied: Callable[[str, bool], str] = untouched
-    called: Mapping[str, str] = field(default_factory=dict)
-    takes: frozenset[str] = frozenset()
+    is_merged: bool = False
+    needs_boxes: bool = False
+    max_one: Literal["answers", "texts"] | None = None
+    reads_images: bool = False
+    unique_stems: bool = False
+    suffixes: frozenset[str] = frozenset()
+    sanitize_name: Callable[[str, bool], str] = keep_name
+    suffix_aliases: Mapping[str, str] = field(default_factory=dict)
+    options: frozenset[str] = frozenset()

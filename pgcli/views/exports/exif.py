@@ -1,4 +1,4 @@
-"""Pictures whose pixels lie as they are seen, for tools that do not ask EXIF how to turn them."""
+"""Applies EXIF orientation to image files, for tools that ignore it."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from PIL.JpegImagePlugin import JpegImageFile, get_sampling
 
 from pgcli.images import ImageLimits, stored_and_upright
 from pgcli.images.errors import wrap_image_errors
-from pgcli.views.formats import OPTIONS, writes
+from pgcli.views.formats import SAVE_OPTIONS, can_write
 
-COARSE = 2  # colours at half of a JPEG's width and height, which no turn makes coarser
+SUBSAMPLING_420 = 2  # symmetric, so that rotation loses no colour resolution
 
 
 def upright_file(data: bytes) -> bytes | None:
-    """The picture turned as its EXIF says, in the same format; None where nothing is to be turned.
+    """The image rotated by its EXIF orientation, in its format; None if it is upright already.
 
-    JPEG and AVIF are encoded anew, in high quality; others keep every pixel. Raises `ImageError`.
+    JPEG and AVIF are re-encoded in high quality; others keep every pixel. Raises `ImageError`.
     """
     found = stored_and_upright(data, ImageLimits())
-    if found is None or not writes(str(found[0].format)):
+    if found is None or not can_write(str(found[0].format)):
         return None
-    image, picture = found
+    stored, upright = found
     file = BytesIO()
     with wrap_image_errors():
-        picture.save(file, str(image.format), **options(image, picture))
+        upright.save(file, str(stored.format), **save_options(stored, upright))
     return file.getvalue()
 
 
-def options(image: ImageFile.ImageFile, picture: Image.Image) -> dict[str, Any]:
-    """How the turned picture is written: with the profile and the EXIF of the one that it is of."""
-    made = dict(OPTIONS.get(str(image.format), {}))
-    if isinstance(image, JpegImageFile) and get_sampling(image) == COARSE:
-        made["subsampling"] = COARSE
-    names = ("icc_profile",) if image.format == "TIFF" else ("icc_profile", "exif")
-    return made | {name: picture.info[name] for name in names if picture.info.get(name)}
+def save_options(stored: ImageFile.ImageFile, upright: Image.Image) -> dict[str, Any]:
+    """Options that save the rotated image with the stored one's colour profile and EXIF."""
+    options = dict(SAVE_OPTIONS.get(str(stored.format), {}))
+    if isinstance(stored, JpegImageFile) and get_sampling(stored) == SUBSAMPLING_420:
+        options["subsampling"] = SUBSAMPLING_420
+    names = ("icc_profile",) if stored.format == "TIFF" else ("icc_profile", "exif")
+    return options | {name: upright.info[name] for name in names if upright.info.get(name)}

@@ -1,32 +1,37 @@
-"""The folder that FiftyOne imports as a COCODetectionDataset: data/ and labels.json."""
+"""Exports a folder that FiftyOne imports as a COCODetectionDataset: data/ and labels.json."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pgcli.views.exports.coco import document
-from pgcli.views.exports.entry import Entry, Format, Wanted, unhidden
-from pgcli.views.exports.image_files import placed
+from pgcli.views.exports.coco import write_document
+from pgcli.views.exports.entry import (
+    ExportEntry,
+    ExportFormat,
+    ExportSettings,
+    without_leading_dot,
+)
+from pgcli.views.exports.image_files import store_image
 
 
-def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
-    """Fill the folder. A picture that cannot be read is left out with its boxes."""
+def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
+    """Fill the folder. An unreadable image is skipped with its boxes."""
 
-    def there() -> Iterator[tuple[Entry, str]]:
+    def stored() -> Iterator[tuple[ExportEntry, str]]:
         for entry in entries:
-            if placed(target / "data", entry, wanted):
+            if store_image(target / "data", entry, options):
                 yield entry, entry.name
 
     (target / "data").mkdir()
-    document(target / "labels.json", there(), wanted)
+    write_document(target / "labels.json", stored(), options)
 
 
-FIFTYONE = Format(
+FIFTYONE = ExportFormat(
     write,
     is_folder=True,
-    holds_boxes=True,
-    opens=True,
-    tidied=unhidden,
-    takes=frozenset({"labels", "pictures"}),
+    needs_boxes=True,
+    reads_images=True,
+    sanitize_name=without_leading_dot,
+    options=frozenset({"labels", "pictures"}),
 )

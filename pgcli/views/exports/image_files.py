@@ -1,4 +1,4 @@
-"""The pictures of an export that is a folder: links to them, or copies."""
+"""Stores the images of an export that is a folder, as links or copies."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 from pathlib import Path
 
 from pgcli.images import ImageError
-from pgcli.views.exports.entry import Entry, Wanted
+from pgcli.views.exports.entry import ExportEntry, ExportSettings
 from pgcli.views.exports.exif import upright_file
 
 
-def placed(folder: Path, entry: Entry, wanted: Wanted) -> bool:
-    """Have the entry's picture in the folder, as `wanted` says; False where it cannot be read.
+def store_image(folder: Path, entry: ExportEntry, options: ExportSettings) -> bool:
+    """Link or copy the entry's image into the folder; return False if it cannot be read.
 
-    What is no file, as no link leads to it, is copied.
+    Images that are not files, such as bytes, are copied.
     """
-    if wanted.pictures == "none":
+    if options.images == "none":
         return True
-    is_linked = wanted.pictures == "link" and entry.path is not None
-    data = b"" if is_linked else picture(entry, wanted)
+    is_linked = options.images == "link" and entry.path is not None
+    data = b"" if is_linked else image_bytes(entry, options)
     if data is None:
         return False
     target = folder / entry.name
@@ -27,20 +27,20 @@ def placed(folder: Path, entry: Entry, wanted: Wanted) -> bool:
         target.symlink_to(os.path.realpath(str(entry.path)))
     else:
         target.write_bytes(data)
-        wanted.tally.copied += wanted.pictures == "link"
+        options.counts.copied += options.images == "link"
     return True
 
 
-def picture(entry: Entry, wanted: Wanted) -> bytes | None:
-    """The bytes of the entry's picture, upright as its boxes are in what has no EXIF.
+def image_bytes(entry: ExportEntry, options: ExportSettings) -> bytes | None:
+    """The bytes of the entry's image, upright as its boxes expect.
 
-    None, once that is counted, where it cannot be read.
+    Returns None if it cannot be read, and counts it as missing.
     """
     try:
         data = entry.read()
         upright = upright_file(data)
-        wanted.tally.turned += upright is not None
+        options.counts.rotated += upright is not None
         return data if upright is None else upright
     except ImageError as problem:
-        wanted.tally.missing.add(entry.image, problem.fault)
+        options.counts.missing.add(entry.image, problem.fault)
         return None

@@ -1,4 +1,4 @@
-"""The folder that the datasets library reads as an imagefolder: pictures and metadata.jsonl."""
+"""Exports a folder that the datasets library reads as an imagefolder, with metadata.jsonl."""
 
 from __future__ import annotations
 
@@ -8,60 +8,66 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.rows import json_text
-from pgcli.views.exports.entry import Entry, Format, Wanted, unhidden
-from pgcli.views.exports.image_files import placed
+from pgcli.views.exports.entry import (
+    ExportEntry,
+    ExportFormat,
+    ExportSettings,
+    without_leading_dot,
+)
+from pgcli.views.exports.image_files import store_image
 
-#: What `datasets` takes in a name for that of a split, a shard, what is left out, or an archive.
-SPLIT = re.compile(
+#: What `datasets` interprets in a name as a split, a shard, a hidden file or an archive.
+SPECIAL = re.compile(
     r"(?:^|(?<=[-._ 0-9]))"
     r"(?:train|training|validation|valid|dev|val|test|testing|eval|evaluation)(?=[-._ 0-9]|$)"
     r"|-[0-9]{5}-of(?=-[0-9]{5})|^_(?=_)|:(?=:)"
 )
 
 
-def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
-    """Fill the folder. A picture that cannot be read is left out."""
+def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
+    """Fill the folder. An unreadable image is skipped."""
     with open(target / "metadata.jsonl", "w", encoding="utf-8") as file:
         for entry in entries:
-            if not placed(target, entry, wanted):
+            if not store_image(target, entry, options):
                 continue
-            file.write(json_text(line(entry, wanted)) + "\n")
-            wanted.tally.pictures += 1
+            file.write(json_text(metadata(entry, options)) + "\n")
+            options.counts.images += 1
 
 
-def line(entry: Entry, wanted: Wanted) -> dict[str, Any]:
-    """What is known of a picture: its text, or where there are boxes to be, those.
+def metadata(entry: ExportEntry, options: ExportSettings) -> dict[str, Any]:
+    """The image's line: its text, and its boxes if the rows are of tasks with boxes.
 
-    `categories` are places in the list of all labels, `labels` their names.
+    `categories` are indices into the list of all labels, `labels` their names.
     """
-    made: dict[str, Any] = {"file_name": entry.name}
+    line: dict[str, Any] = {"file_name": entry.name}
     if texts := entry.texts:
-        made["text"] = texts[0]
-    if wanted.labels or len(texts) < len(entry.rows):
-        found = list(entry.found())
-        wanted.tally.boxes += len(found)
-        made["objects"] = {
-            "bbox": [[float(number) for number in one[1:5]] for one in found],
-            "categories": [wanted.labels[one.label] for one in found],
-            "labels": [one.label for one in found],
-            "scores": [one.score for one in found],
+        line["text"] = texts[0]
+    if options.labels or len(texts) < len(entry.rows):
+        boxes = list(entry.boxes())
+        options.counts.boxes += len(boxes)
+        line["objects"] = {
+            "bbox": [[float(number) for number in box[1:5]] for box in boxes],
+            "categories": [options.labels[box.label] for box in boxes],
+            "labels": [box.label for box in boxes],
+            "scores": [box.score for box in boxes],
         }
-    return made
+    return line
 
 
-def tidied(part: str, is_folder: bool) -> str:
-    """The name with a `~` behind what would be read as something else: of folders and files whose
-    names have such words, `datasets` makes splits, and loses what is known of them.
+def sanitize_name(part: str, is_folder: bool) -> str:
+    """The name with a `~` after every word that `datasets` would interpret.
+
+    It makes splits of folders and files whose names have such words, and drops their metadata.
     """
-    return SPLIT.sub(r"\g<0>~", unhidden(part, is_folder))
+    return SPECIAL.sub(r"\g<0>~", without_leading_dot(part, is_folder))
 
 
-IMAGEFOLDER = Format(
+IMAGEFOLDER = ExportFormat(
     write,
     is_folder=True,
-    one_of="texts",
-    opens=True,
-    endings=frozenset({".jsonl"}),
-    tidied=tidied,
-    takes=frozenset({"labels", "pictures"}),
+    max_one="texts",
+    reads_images=True,
+    suffixes=frozenset({".jsonl"}),
+    sanitize_name=sanitize_name,
+    options=frozenset({"labels", "pictures"}),
 )

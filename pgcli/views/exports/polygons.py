@@ -1,72 +1,72 @@
-"""A mask as the one polygon that YOLO's labels have for an object, its parts and holes joined."""
+"""Converts a mask to the single polygon that YOLO's labels allow, with its parts joined."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from pgcli.records import Rle
-from pgcli.views.exports.mask_contours import loops
+from pgcli.views.exports.mask_contours import contours
 
-MOST_LOOPS = 64  # the largest; the model's masks have 64 pixels a side, and a few of them
-MOST_TRIED = 512  # points of a loop that may begin a bridge
+MAX_CONTOURS = 64  # the largest ones; masks of the model have 64 pixels a side and few contours
+MAX_BRIDGE_POINTS = 512  # points of a contour that are tried as the start of a bridge
 
 
 def polygon(mask: Rle) -> np.ndarray:
-    """The mask's border as one closed line, (n, 2) of x and y in pixels, from 0 to the sides.
+    """The mask as one closed polygon, (n, 2) of x and y in pixels.
 
-    It holds the middles of the mask's pixels and of no others. Parts and holes hang on bridges of
-    no width, walked there and back, as Ultralytics joins COCO's. Empty where `corners` has none.
+    It contains the centres of the mask's pixels and of no others. Parts and holes are joined by
+    bridges of no width, as Ultralytics joins COCO's polygons. Empty where `contours` is.
     """
-    largest = sorted(loops(mask), key=area, reverse=True)[:MOST_LOOPS]
+    largest = sorted(contours(mask), key=area, reverse=True)[:MAX_CONTOURS]
     if not largest:
         return np.empty((0, 2))
-    joined, *rest = map(smoothed, largest)
-    newest, gaps = joined, [np.inf] * len(rest)
+    merged, *rest = map(smoothed, largest)
+    newest, gaps = merged, [np.inf] * len(rest)
     while rest:
-        gaps = [min(gap, nearest(newest, loop)[0]) for gap, loop in zip(gaps, rest, strict=True)]
-        place = gaps.index(min(gaps))
-        del gaps[place]
-        newest = rest.pop(place)
-        joined = bridged(joined, newest)
-    return joined
+        gaps = [min(gap, closest(newest, other)[0]) for gap, other in zip(gaps, rest, strict=True)]
+        index = gaps.index(min(gaps))
+        del gaps[index]
+        newest = rest.pop(index)
+        merged = bridged(merged, newest)
+    return merged
 
 
-def smoothed(loop_n2: np.ndarray) -> np.ndarray:
-    """The loop through the middles of its pixels' sides: stairs become slopes.
+def smoothed(contour_n2: np.ndarray) -> np.ndarray:
+    """The contour through the midpoints of its pixel sides, which turns stairs into slopes.
 
-    It holds the middles of the pixels that the loop held, and reaches as far.
+    It contains the same pixel centres and has the same extent.
     """
-    onward = np.roll(loop_n2, -1, axis=0) - loop_n2
-    half = np.sign(onward)  # half of a pixel's side, as everything is doubled
-    ends = np.stack([2 * loop_n2 + half, 2 * (loop_n2 + onward) - half], axis=1).reshape(-1, 2)
+    step = np.roll(contour_n2, -1, axis=0) - contour_n2
+    half = np.sign(step)  # half of a pixel side, as all coordinates are doubled
+    ends = np.stack([2 * contour_n2 + half, 2 * (contour_n2 + step) - half], axis=1).reshape(-1, 2)
     ends = ends[(ends != np.roll(ends, 1, axis=0)).any(axis=1)]
     before, after = ends - np.roll(ends, 1, axis=0), np.roll(ends, -1, axis=0) - ends
-    turns = before[:, 0] * after[:, 1] != before[:, 1] * after[:, 0]
-    halved: np.ndarray = ends[turns] / 2
+    is_corner = before[:, 0] * after[:, 1] != before[:, 1] * after[:, 0]
+    halved: np.ndarray = ends[is_corner] / 2
     return halved
 
 
-def area(loop_n2: np.ndarray) -> float:
-    """What a loop encloses, whichever way it goes."""
-    x, y = loop_n2.T
+def area(contour_n2: np.ndarray) -> float:
+    """The enclosed area, for either direction."""
+    x, y = contour_n2.T
     return abs(float((x * np.roll(y, -1) - y * np.roll(x, -1)).sum())) / 2
 
 
 def bridged(one_n2: np.ndarray, other_n2: np.ndarray) -> np.ndarray:
-    """Both lines as one: from where they are nearest over to the other, round it, and back."""
-    _, here, there = nearest(one_n2, other_n2)
-    around = np.roll(other_n2, -there, axis=0)
-    return np.concatenate([one_n2[: here + 1], around, around[:1], one_n2[here:]])
+    """Both polygons as one: from the closest point to the other polygon, around it, and back."""
+    _, start, end = closest(one_n2, other_n2)
+    around = np.roll(other_n2, -end, axis=0)
+    return np.concatenate([one_n2[: start + 1], around, around[:1], one_n2[start:]])
 
 
-def nearest(one_n2: np.ndarray, other_n2: np.ndarray) -> tuple[float, int, int]:
-    """The square of the distance of two lines' nearest points, and their places.
+def closest(one_n2: np.ndarray, other_n2: np.ndarray) -> tuple[float, int, int]:
+    """The squared distance of two polygons' closest points, and their indices.
 
-    Of very long lines only some of the points are looked at.
+    Only every n-th point of a very long polygon is tried.
     """
-    steps = [-(-len(line) // MOST_TRIED) for line in (one_n2, other_n2)]
-    across, down = (one_n2[:: steps[0], None] - other_n2[None, :: steps[1]]).transpose(2, 0, 1)
-    squares = across**2 + down**2
-    place = int(squares.argmin())
-    here, there = divmod(place, squares.shape[1])
-    return float(squares.flat[place]), here * steps[0], there * steps[1]
+    steps = [-(-len(points) // MAX_BRIDGE_POINTS) for points in (one_n2, other_n2)]
+    x, y = (one_n2[:: steps[0], None] - other_n2[None, :: steps[1]]).transpose(2, 0, 1)
+    squares = x**2 + y**2
+    index = int(squares.argmin())
+    start, end = divmod(index, squares.shape[1])
+    return float(squares.flat[index]), start * steps[0], end * steps[1]

@@ -1,4 +1,4 @@
-"""A text for each picture, beside it or in a folder, as trainers of LoRAs read them."""
+"""Exports a text file for each image, next to it or in a folder, as LoRA trainers read them."""
 
 from __future__ import annotations
 
@@ -12,101 +12,104 @@ from pathlib import Path, PurePosixPath
 from pgcli.errors import OutputFailed
 from pgcli.printable import encodable
 from pgcli.records import Fault
-from pgcli.views.exports.entry import Entry, Format, Wanted
+from pgcli.views.exports.entry import ExportEntry, ExportFormat, ExportSettings
 from pgcli.views.output_folder import write_below
 
-LONGEST_NAME = 255  # bytes that file systems take
-NO_FILE = Fault("missing", "There is no such file here, beside which a text could lie.")
-HINT = "make room or mend the place, or name a folder with -o"
+MAX_NAME_BYTES = 255  # of file systems
+NO_FILE = Fault("missing", "There is no image file here to put a text next to.")
+HINT = "free disk space, check the folder's permissions, or name another folder with -o"
 
 
-def write(target: Path, entries: Iterable[Entry], wanted: Wanted, *, ending: str) -> None:
-    """Write a text for each picture below the folder; beside the pictures where that is `Path()`.
+def write(
+    target: Path, entries: Iterable[ExportEntry], options: ExportSettings, *, suffix: str
+) -> None:
+    """Write a text for each image below the folder, or next to the images if it is `Path()`.
 
-    Each is there as a whole or not at all. Where `a.jpg` has `a.txt`, `a.png` has `a.png.txt`.
+    Each file is written atomically. If `a.jpg` has `a.txt`, `a.png` gets `a.png.txt`.
     """
-    names, is_beside = Names(ending), target == Path()
+    names, is_next_to_images = TextNames(suffix), target == Path()
     for entry in entries:
-        place = entry.path if is_beside else str(target / entry.name)
-        own = place if is_beside else str(target / entry.own)
-        # a row from elsewhere names what it likes: texts are put beside pictures that are there
-        if place is None or own is None or (is_beside and not os.path.isfile(place)):  # noqa: PTH113
-            wanted.tally.missing.add(entry.image, NO_FILE)
+        image = entry.path if is_next_to_images else str(target / entry.name)
+        own_image = image if is_next_to_images else str(target / entry.own_name)
+        # a row may name any path: texts are written only next to existing images
+        is_missing = is_next_to_images and image is not None and not Path(image).is_file()
+        if image is None or own_image is None or is_missing:
+            options.counts.missing.add(entry.image, NO_FILE)
             continue
-        name = names.claim(place)
+        name = names.claim(image)
         if name is None:
-            wanted.tally.nameless += 1
+            options.counts.unnamed += 1
             continue
-        if name != names.own(own):
-            wanted.tally.rename(names.own(own), name)
-        folder = os.path.dirname(place) or "." if is_beside else str(target)  # noqa: PTH120
-        if put(folder, os.path.relpath(name, folder), text_of(entry, wanted), wanted):
-            wanted.tally.pictures += 1
+        if name != names.own(own_image):
+            options.counts.add_renamed(names.own(own_image), name)
+        folder = os.path.dirname(image) or "." if is_next_to_images else str(target)  # noqa: PTH120
+        if write_text(folder, os.path.relpath(name, folder), text_of(entry, options), options):
+            options.counts.images += 1
         else:
-            wanted.tally.left += 1
+            options.counts.kept += 1
 
 
-def text_of(entry: Entry, wanted: Wanted) -> str:
-    """The answer between what is to be before and after it."""
-    return encodable(wanted.before + (entry.rows[0]["answer"] or "") + wanted.after)
+def text_of(entry: ExportEntry, options: ExportSettings) -> str:
+    """The answer with the prepended and appended texts."""
+    return encodable(options.prepend + (entry.rows[0]["answer"] or "") + options.append)
 
 
 @dataclass
-class Names:
-    """Gives each picture's text a name that no other has, also where capitals tell nothing."""
+class TextNames:
+    """Gives each image's text a unique name, also on file systems that ignore case."""
 
-    ending: str
-    taken: set[int] = field(default_factory=set)  # hashes, as names of millions would weigh
+    suffix: str
+    taken: set[int] = field(default_factory=set)  # hashes take less memory than millions of names
 
-    def own(self, picture: str) -> str:
-        """The name that a picture's text has where no other is in its way."""
-        return str(PurePosixPath(picture).with_suffix(self.ending))
+    def own(self, image: str) -> str:
+        """The name of an image's text if no other text has it."""
+        return str(PurePosixPath(image).with_suffix(self.suffix))
 
-    def claim(self, picture: str) -> str | None:
-        """The name of a picture's text; None where none is left that file systems take."""
-        for name in (self.own(picture), picture + self.ending):
+    def claim(self, image: str) -> str | None:
+        """A free name for an image's text, or None if there is none that file systems allow."""
+        for name in (self.own(image), image + self.suffix):
             key = hash(unicodedata.normalize("NFC", name).casefold())
-            if key not in self.taken and len(os.fsencode(Path(name).name)) <= LONGEST_NAME:
+            if key not in self.taken and len(os.fsencode(Path(name).name)) <= MAX_NAME_BYTES:
                 self.taken.add(key)
                 return name
         return None
 
 
-def put(folder: str, name: str, text: str, wanted: Wanted) -> bool:
-    """Write the text as `wanted` says of what is there; False where that stays."""
+def write_text(folder: str, name: str, text: str, options: ExportSettings) -> bool:
+    """Write the text as `options.existing` says; return False if an existing file is kept."""
     file = Path(folder) / name
     if os.path.lexists(file):
-        if wanted.existing == "skip" or (wanted.existing == "append" and file.is_symlink()):
+        if options.existing == "skip" or (options.existing == "append" and file.is_symlink()):
             return False
-        if wanted.existing == "append":
-            known = known_text(file).rstrip("\n")
-            text = known + (" " if known and not wanted.before else "") + text
+        if options.existing == "append":
+            old = existing_text(file).rstrip("\n")
+            text = old + (" " if old and not options.prepend else "") + text
     write_below(folder, name, f"{text}\n".encode(), token=f"export-{os.getpid()}", hint=HINT)
     return True
 
 
-def known_text(file: Path) -> str:
-    """What a text holds. Raises OutputFailed where it cannot be read as one."""
+def existing_text(file: Path) -> str:
+    """The text of a file. Raises OutputFailed if it cannot be read as UTF-8."""
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as problem:
         raise OutputFailed(
-            f"cannot add to {file}: {problem}",
-            hint="--existing skip leaves what is there, --existing overwrite replaces it",
+            f"cannot append to {file}: {problem}",
+            hint="--existing skip keeps existing texts, --existing overwrite replaces them",
         ) from problem
 
 
-def made(ending: str) -> Format:
-    """The format of texts in files with this ending."""
-    return Format(
-        partial(write, ending=ending),
+def text_format(suffix: str) -> ExportFormat:
+    """The format of text files with this suffix."""
+    return ExportFormat(
+        partial(write, suffix=suffix),
         is_folder=True,
-        merged=True,
-        one_of="answers",
-        endings=frozenset({ending}),
-        takes=frozenset({"prepend", "append", "existing"}),
+        is_merged=True,
+        max_one="answers",
+        suffixes=frozenset({suffix}),
+        options=frozenset({"prepend", "append", "existing"}),
     )
 
 
-TXT = made(".txt")
-CAPTION = made(".caption")
+TXT = text_format(".txt")
+CAPTION = text_format(".caption")

@@ -1,4 +1,4 @@
-"""A WebDataset tar: for each picture its file, its answer as text and its row as JSON."""
+"""Exports a WebDataset tar: each image with its answer as text and its row as JSON."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from pgcli.rows import json_text
-from pgcli.views.exports.entry import Entry, Format, Wanted
-from pgcli.views.exports.image_files import picture
+from pgcli.views.exports.entry import ExportEntry, ExportFormat, ExportSettings
+from pgcli.views.exports.image_files import image_bytes
 
 
-def write(target: Path, entries: Iterable[Entry], wanted: Wanted) -> None:
-    """Write the tar. A key is the picture's number, which no dot and no other picture shares.
+def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
+    """Write the tar. Keys are the images' numbers, which are unique and contain no dot.
 
-    A picture that cannot be read is left out.
+    An unreadable image is skipped.
     """
     with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as tar:
         for entry in entries:
-            data = picture(entry, wanted)
+            data = image_bytes(entry, options)
             if data is None:
                 continue
             (row,) = entry.rows
-            add(tar, entry, PurePosixPath(entry.name).suffix.lower(), data)
-            add(tar, entry, ".txt", (row["answer"] or "").encode())
-            add(tar, entry, ".json", json_text(row).encode())
-            wanted.tally.pictures += 1
-            wanted.tally.boxes += len(row["boxes"])
+            add_file(tar, entry, PurePosixPath(entry.name).suffix.lower(), data)
+            add_file(tar, entry, ".txt", (row["answer"] or "").encode())
+            add_file(tar, entry, ".json", json_text(row).encode())
+            options.counts.images += 1
+            options.counts.boxes += len(row["boxes"])
 
 
-def add(tar: tarfile.TarFile, entry: Entry, ending: str, data: bytes) -> None:
-    """Add a file under the entry's key; of no time and no owner, so that equal rows are equal."""
-    member = tarfile.TarInfo(f"{entry.number:09}{ending}")
+def add_file(tar: tarfile.TarFile, entry: ExportEntry, suffix: str, data: bytes) -> None:
+    """Add a file with the entry's key, without time and owner, for reproducible exports."""
+    member = tarfile.TarInfo(f"{entry.number:09}{suffix}")
     member.size = len(data)
     tar.addfile(member, io.BytesIO(data))
 
 
-WEBDATASET = Format(write, one_of="answers", opens=True)
+WEBDATASET = ExportFormat(write, max_one="answers", reads_images=True)

@@ -1,1 +1,1 @@
-"""A gallery of answers: rows in, one page out that opens from a disk and asks for nothing."""
+"""A gallery of results: one HTML page that works without a server and makes no requests."""

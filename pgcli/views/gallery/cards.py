@@ -1,4 +1,4 @@
-"""Rows of result files as the plain data that the page's script reads: cards, rows, pictures."""
+"""Converts rows of result files to the data that the page's script reads."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pgcli.views.colours import Colours, readable_on
-from pgcli.views.gallery.outlines import outline
-from pgcli.views.gallery.sanitize import Row, box, entries, line, number, text
+from pgcli.views.colours import LabelColours, contrasting
+from pgcli.views.gallery.outlines import mask_outline
+from pgcli.views.gallery.sanitize import (
+    Row,
+    as_list,
+    clean_box,
+    clean_line,
+    clean_number,
+    clean_text,
+)
 
 STAGES = ("load_ms", "vision_ms", "prefill_ms", "decode_ms")
-#: Columns that have a place of their own on the page; all others are shown by name.
+#: Columns that the page shows in a specific way; all others are shown as name and value.
 KNOWN = frozenset(
     "index id image width height task prompt answer boxes tokens finish logprob batch model error "
     "error_message masks choices".split()
@@ -21,22 +28,21 @@ KNOWN = frozenset(
 
 @dataclass(frozen=True)
 class ResultFile:
-    """A result file: what it is called, what its run was, and which labels were asked for.
+    """A result file: its name, the settings of its run, and the labels of its prompts.
 
-    `pictures` is the same for files whose pictures come from the same place, so that rows of both
-    about one picture share it.
+    `source` is equal for files whose images have the same source, so that their rows share images.
     """
 
     name: str
-    facts: Sequence[tuple[str, str]] = ()
-    asked: tuple[str, ...] = ()
+    settings: Sequence[tuple[str, str]] = ()
+    labels: tuple[str, ...] = ()
     note: str = ""
-    pictures: Hashable = ()
+    source: Hashable = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A picture that cards show: the row that named it first, and that row's file."""
+class ImageRef:
+    """An image of a card: the first row with it, and that row's file."""
 
     file: int
     index: int
@@ -45,31 +51,33 @@ class Wanted:
 
 
 class Cards:
-    """All that the page shows but the pictures themselves, gathered a row at a time."""
+    """The page's data except the images, collected row by row."""
 
     def __init__(self) -> None:
-        self.wanted: list[Wanted] = []
+        self.images: list[ImageRef] = []
         self.rows: list[dict[str, Any]] = []
         self._files: list[dict[str, Any]] = []
-        self._asked: set[str] = set()
-        self._pictures: dict[Hashable, int] = {}
-        self._words: dict[str, dict[Hashable, int]] = {"prompts": {}, "labels": {}, "models": {}}
+        self._distinct_labels: set[str] = set()
+        self._image_numbers: dict[Hashable, int] = {}
+        self._tables: dict[str, dict[Hashable, int]] = {"prompts": {}, "labels": {}, "models": {}}
 
     def add(self, file: ResultFile, rows: Iterable[Row]) -> None:
-        """Take in the rows of one more file."""
-        place, first = len(self._files), len(self.rows)
+        """Add the rows of a file."""
+        number, first = len(self._files), len(self.rows)
         stages = dict.fromkeys(STAGES, 0.0)
-        self._asked.update(file.asked)
+        self._distinct_labels.update(file.labels)
         for row in rows:
-            self.rows.append(self._row(row, place, file.pictures))
+            self.rows.append(self._row(row, number, file.source))
             for name in STAGES:
-                stages[name] += number(row.get(name)) or 0.0
+                stages[name] += clean_number(row.get(name)) or 0.0
         own = self.rows[first:]
         self._files.append(
             {
-                "name": line(file.name),
-                "facts": [[line(name), line(value)] for name, value in file.facts],
-                "note": line(file.note),
+                "name": clean_line(file.name),
+                "settings": [
+                    [clean_line(name), clean_line(value)] for name, value in file.settings
+                ],
+                "note": clean_line(file.note),
                 "rows": len(own),
                 "errors": sum("e" in row for row in own),
                 "tokens": sum(row.get("t") or 0 for row in own),
@@ -78,99 +86,101 @@ class Cards:
         )
 
     def data(self) -> dict[str, Any]:
-        """What the script reads."""
-        colours = Colours(self._asked)
-        labels = [str(label) for label in self._words["labels"]]
+        """The JSON that the script reads."""
+        colours = LabelColours(self._distinct_labels)
+        labels = [str(label) for label in self._tables["labels"]]
         return {
             "files": self._files,
-            "prompts": list(self._words["prompts"]),
-            "models": list(self._words["models"]),
+            "prompts": list(self._tables["prompts"]),
+            "models": list(self._tables["models"]),
             "labels": [[label, *_colours(colours, label)] for label in labels],
             "rows": self.rows,
-            "cards": side_by_side(self.rows) if len(self._files) > 1 else None,
-            "pictures": len(self.wanted),
+            "cards": group_cards(self.rows) if len(self._files) > 1 else None,
+            "images": len(self.images),
         }
 
-    def _row(self, row: Row, file: int, pictures: Hashable) -> dict[str, Any]:
-        """The row under short names, without what it does not have."""
-        width, height = number(row.get("width")), number(row.get("height"))
+    def _row(self, row: Row, file: int, source: Hashable) -> dict[str, Any]:
+        """The row with short keys, without those that have no value."""
+        width, height = clean_number(row.get("width")), clean_number(row.get("height"))
         sizes = [size if isinstance(size, int) and size > 0 else None for size in (width, height)]
-        made: dict[str, Any] = {
+        prompt = (clean_line(row.get("task")), clean_text(row.get("prompt")) or "")
+        others = [[clean_line(name), clean_text(row[name])] for name in row if name not in KNOWN]
+        short: dict[str, Any] = {
             "f": file,
-            "p": self._picture(row, file, pictures),
-            "id": line(row.get("id")),
-            "q": self._number("prompts", (line(row.get("task")), text(row.get("prompt")) or "")),
-            "md": self._number("models", line(row.get("model"))),
+            "p": self._image_number(row, file, source),
+            "id": clean_line(row.get("id")),
+            "q": self._table_index("prompts", prompt),
+            "md": self._table_index("models", clean_line(row.get("model"))),
             "w": sizes[0],
             "h": sizes[1],
-            "a": text(row.get("answer")),
-            "t": number(row.get("tokens")),
-            "s": None if row.get("finish") is None else line(row.get("finish")),
-            "lp": number(row.get("logprob")),
-            "ms": [number(row.get(name)) for name in STAGES],
-            "bt": number(row.get("batch")),
-            "e": None if row.get("error") is None else line(row.get("error")),
-            "em": text(row.get("error_message")),
-            "k": [[line(name), text(row[name])] for name in row if name not in KNOWN] or None,
-            **self._found(row, sizes),
-            "c": [_choice(choice) for choice in entries(row.get("choices"))] or None,
+            "a": clean_text(row.get("answer")),
+            "t": clean_number(row.get("tokens")),
+            "s": None if row.get("finish") is None else clean_line(row.get("finish")),
+            "lp": clean_number(row.get("logprob")),
+            "ms": [clean_number(row.get(name)) for name in STAGES],
+            "bt": clean_number(row.get("batch")),
+            "e": None if row.get("error") is None else clean_line(row.get("error")),
+            "em": clean_text(row.get("error_message")),
+            "k": others or None,
+            **self._boxes_and_masks(row, sizes),
+            "c": [_choice(choice) for choice in as_list(row.get("choices"))] or None,
         }
-        if line(row.get("image")) != made["id"]:
-            made["im"] = line(row.get("image"))
-        return {name: value for name, value in made.items() if value is not None}
+        if clean_line(row.get("image")) != short["id"]:
+            short["im"] = clean_line(row.get("image"))
+        return {key: value for key, value in short.items() if value is not None}
 
-    def _found(self, row: Row, sizes: Sequence[int | None]) -> dict[str, Any]:
-        """Boxes and masks, each under its number in the list of labels."""
-        masks = entries(row.get("masks"))
+    def _boxes_and_masks(self, row: Row, sizes: Sequence[int | None]) -> dict[str, Any]:
+        """Boxes with the index of their label, and outlines of their masks."""
+        masks = as_list(row.get("masks"))
         boxes, outlines = [], []
-        for place, given in enumerate(entries(row.get("boxes"))):
-            if (found := box(given)) is None:
+        for number, value in enumerate(as_list(row.get("boxes"))):
+            if (cleaned := clean_box(value)) is None:
                 continue
-            label, corners = found
-            boxes.append([self._number("labels", label), *corners])
-            outlines.append(outline(masks[place], *sizes) if place < len(masks) else None)
+            label, corners = cleaned
+            boxes.append([self._table_index("labels", label), *corners])
+            outlines.append(mask_outline(masks[number], *sizes) if number < len(masks) else None)
         return {"b": boxes or None, "m": outlines if any(outlines) else None}
 
-    def _picture(self, row: Row, file: int, pictures: Hashable) -> int:
+    def _image_number(self, row: Row, file: int, source: Hashable) -> int:
         index = row.get("index")
         index = index if isinstance(index, int) else -1
         image = str(row.get("image") or "")
-        number = self._pictures.setdefault((pictures, index, image), len(self.wanted))
-        if number == len(self.wanted):
-            self.wanted.append(Wanted(file, index, str(row.get("id")), image))
+        number = self._image_numbers.setdefault((source, index, image), len(self.images))
+        if number == len(self.images):
+            self.images.append(ImageRef(file, index, str(row.get("id")), image))
         return number
 
-    def _number(self, kind: str, word: Hashable) -> int:
-        known = self._words[kind]
-        return known.setdefault(word, len(known))
+    def _table_index(self, name: str, value: Hashable) -> int:
+        table = self._tables[name]
+        return table.setdefault(value, len(table))
 
 
-def side_by_side(rows: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Rows of several files that belong together, as lists of their places, in order.
+def group_cards(rows: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Indices of the rows of several files that share a card, in order.
 
-    Rows of one id go together by their prompt where another file asks it too, and else in order.
+    Rows with equal ids are matched by prompt if another file has the prompt too, else by order.
     """
-    asked = Counter({(row["id"], row["q"], row["f"]): 1 for row in rows})
-    files_asking = Counter((id_, prompt) for id_, prompt, _ in asked)
-    unshared: Counter[Hashable] = Counter()
+    files_with = Counter({(row["id"], row["q"], row["f"]): 1 for row in rows})
+    num_files = Counter((id_, prompt) for id_, prompt, _ in files_with)
+    unmatched: Counter[Hashable] = Counter()
     repeated: Counter[Hashable] = Counter()
     cards: dict[Hashable, list[int]] = {}
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         key: Hashable
-        if files_asking[row["id"], row["q"]] > 1:
+        if num_files[row["id"], row["q"]] > 1:
             own = (row["id"], row["q"], row["f"])
-            key = (row["id"], "asked", row["q"], repeated[own])
+            key = (row["id"], "prompt", row["q"], repeated[own])
             repeated[own] += 1
         else:
-            key = (row["id"], "place", unshared[row["id"], row["f"]])
-            unshared[row["id"], row["f"]] += 1
-        cards.setdefault(key, []).append(place)
+            key = (row["id"], "order", unmatched[row["id"], row["f"]])
+            unmatched[row["id"], row["f"]] += 1
+        cards.setdefault(key, []).append(index)
     return list(cards.values())
 
 
-def _colours(colours: Colours, label: str) -> tuple[str, str]:
+def _colours(colours: LabelColours, label: str) -> tuple[str, str]:
     colour = colours.of(label)
-    return _hex(colour), _hex(readable_on(colour))
+    return _hex(colour), _hex(contrasting(colour))
 
 
 def _hex(colour: Sequence[int]) -> str:
@@ -179,5 +189,5 @@ def _hex(colour: Sequence[int]) -> str:
 
 def _choice(value: object) -> list[Any]:
     if not isinstance(value, Mapping):
-        return [line(value), None]
-    return [line(value.get("text")), number(value.get("probability"))]
+        return [clean_line(value), None]
+    return [clean_line(value.get("text")), clean_number(value.get("probability"))]

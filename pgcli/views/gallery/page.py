@@ -1,4 +1,4 @@
-"""The page itself: markup, style and script as one file, and the rows in it as inert data."""
+"""Assembles the gallery page: markup, style, script, and the rows as inert JSON."""
 
 from __future__ import annotations
 
@@ -13,50 +13,52 @@ from string import Template
 from typing import Any
 
 from pgcli.printable import encodable, printable
-from pgcli.views.gallery.thumbnails import Entry
+from pgcli.views.gallery.thumbnails import ThumbnailEntry
 
-#: The script's files, in the order in which they are read as one.
+#: The script's files, in the order in which they are concatenated.
 SCRIPTS = ("data", "marks", "filters", "grid", "zoom", "runs", "start")
-TOGETHER = 24  # pictures in one piece of data: what a screen shows is found in a few of them
+CHUNK_SIZE = 24  # images in one JSON element, so that a screen needs few of them
 
 
-def page(data: dict[str, Any], pictures: Iterable[Entry], *, title: str) -> Iterator[str]:
-    """The page, piece by piece: all but the pictures first, so that it shows before they are read.
+def render_page(
+    data: dict[str, Any], images: Iterable[ThumbnailEntry], *, title: str
+) -> Iterator[str]:
+    """The page in pieces, the images last, so that a browser shows the cards while it loads them.
 
-    Nothing from outside is markup in it: rows and pictures are JSON in which no tag can begin, and
-    the browser is told to run this script alone, by its digest, and to fetch nothing.
+    No foreign value is markup: rows and images are JSON in which no tag can begin. The content
+    security policy allows this script alone, by its digest, and no requests.
     """
-    style, script = part("page.css"), _script()
-    head = Template(part("page.html")).substitute(
-        policy=escape(policy(style, script, beside=data.get("beside") is not None)),
+    style, script = asset("page.css"), _script()
+    head = Template(asset("page.html")).substitute(
+        policy=escape(policy(style, script, has_assets=data.get("assets") is not None)),
         title=escape(printable(encodable(title))),
         style=style,
-        data=inert(data | {"together": TOGETHER}),
+        data=inert(data | {"chunkSize": CHUNK_SIZE}),
         script=script,
     )
     yield head
-    for number, entries in enumerate(together(pictures)):
-        yield f'<script type="application/json" id="pictures-{number}">{inert(entries)}</script>\n'
+    for number, chunk in enumerate(chunks(images)):
+        yield f'<script type="application/json" id="images-{number}">{inert(chunk)}</script>\n'
     yield "</body>\n</html>\n"
 
 
-def together(pictures: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """The pictures, so many at a time as one piece of data has."""
-    left = iter(pictures)
-    while entries := list(islice(left, TOGETHER)):
-        yield entries
+def chunks(images: Iterable[ThumbnailEntry]) -> Iterator[list[ThumbnailEntry]]:
+    """The images in lists of CHUNK_SIZE."""
+    remaining = iter(images)
+    while chunk := list(islice(remaining, CHUNK_SIZE)):
+        yield chunk
 
 
-def policy(style: str, script: str, *, beside: bool) -> str:
-    """What the browser is to allow: this style, this script, and pictures in the page.
+def policy(style: str, script: str, *, has_assets: bool) -> str:
+    """The content security policy: this style, this script, and images in the page.
 
-    Copies `beside` the page are files for a page that is one; the script asks for no other.
+    With an assets folder, images may also be files of the page's origin.
     """
-    pictures = "data: 'self' file:" if beside else "data:"
+    images = "data: 'self' file:" if has_assets else "data:"
     return "; ".join(
         (
             "default-src 'none'",
-            f"img-src {pictures}",
+            f"img-src {images}",
             f"style-src {_digest(style)}",
             f"script-src {_digest(script)}",
             "base-uri 'none'",
@@ -66,18 +68,18 @@ def policy(style: str, script: str, *, beside: bool) -> str:
 
 
 def inert(value: object) -> str:
-    """JSON that can stand in a script tag: no tag begins or ends within it, and no comment."""
+    """JSON for a script element, escaped so that it cannot contain a tag or a comment."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def part(name: str) -> str:
-    """A file of the page, as it lies in the package."""
+def asset(name: str) -> str:
+    """A file of the page's folder in the package."""
     return files("pgcli.views.gallery").joinpath("page", name).read_text(encoding="utf-8")
 
 
 def _script() -> str:
-    parts = "\n".join(part(f"{name}.js") for name in SCRIPTS)
+    parts = "\n".join(asset(f"{name}.js") for name in SCRIPTS)
     return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
 
 
@@ -85,4 +87,4 @@ def _digest(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-__all__ = ["SCRIPTS", "inert", "page", "part", "policy"]
+__all__ = ["SCRIPTS", "asset", "inert", "policy", "render_page"]

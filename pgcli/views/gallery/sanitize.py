@@ -1,4 +1,4 @@
-"""Values of foreign rows as the page takes them: text that hides nothing, numbers that are some."""
+"""Sanitizes the values of result rows for the gallery page."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pgcli.printable import encodable, printable
 Row = Mapping[str, Any]
 
 
-def text(value: object) -> str | None:
-    """Text with its lines, and every character in it that steers or hides spelled out."""
+def clean_text(value: object) -> str | None:
+    """The value as text with its line breaks, with control characters escaped."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -22,13 +22,13 @@ def text(value: object) -> str | None:
     return "\n".join(map(printable, lines))
 
 
-def line(value: object) -> str:
-    """The same on one line; what is not there is empty."""
+def clean_line(value: object) -> str:
+    """The value as one line with control characters escaped; None is empty."""
     return "" if value is None else printable(encodable(str(value)))
 
 
-def number(value: object, digits: int = 6) -> float | int | None:
-    """A finite number of so many significant digits; None for anything else."""
+def clean_number(value: object, digits: int = 6) -> float | int | None:
+    """A finite number rounded to significant digits; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if isinstance(value, int):
@@ -36,17 +36,17 @@ def number(value: object, digits: int = 6) -> float | int | None:
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
-def box(value: object) -> tuple[str, list[float]] | None:
-    """A box's label, and its corners and score; None for what is no box."""
+def clean_box(value: object) -> tuple[str, list[float]] | None:
+    """A box's label, and its corners and score; None if the value is not a box."""
     if not isinstance(value, Mapping):
         return None
-    corners = [number(value.get(name)) for name in ("xmin", "ymin", "xmax", "ymax")]
+    corners = [clean_number(value.get(name)) for name in ("xmin", "ymin", "xmax", "ymax")]
     found = [corner for corner in corners if corner is not None]
     if len(found) < 4:
         return None
-    return line(value.get("label")), [*found, number(value.get("score")) or 0.0]
+    return clean_line(value.get("label")), [*found, clean_number(value.get("score")) or 0.0]
 
 
-def entries(value: object) -> Sequence[Any]:
-    """A list's entries; none for anything else."""
+def as_list(value: object) -> Sequence[Any]:
+    """The value if it is a list, else an empty one."""
     return value if isinstance(value, list | tuple) else ()

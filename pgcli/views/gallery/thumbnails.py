@@ -1,4 +1,4 @@
-"""Small copies of pictures for the gallery, with nothing of the originals but pixels."""
+"""Makes thumbnails for the gallery, without the metadata of the originals."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from pgcli.printable import printable
 from pgcli.records import DecodedImage, Item
 
 QUALITY = 82
-EFFORT = 2  # of 6: twice as fast as Pillow's own 4, and a few percent larger
-ENDING = ".webp"
-#: The longest side of a copy, by how many pictures there are: some fill a screen, and ten thousand
-#: still make a page that a browser opens.
+METHOD = 2  # of 6: twice as fast as Pillow's default of 4, and a few percent larger
+SUFFIX = ".webp"
+#: The longest side of a thumbnail, by the number of images, so that a page of ten thousand images
+#: still opens in a browser.
 SIDES = ((60, 1024), (400, 640), (3_000, 448))
-SMALLEST = 320
+MIN_SIDE = 320
 
-#: What the script reads of a picture: its copy (base64, 1 for a file beside the page, 0 for none),
-#: the original's upright size, and what is wrong with it, as a code and a sentence.
-Entry = tuple[str | int, int | None, int | None] | tuple[int, None, None, str, str]
+#: What the script reads of an image: its thumbnail (base64, 1 for a file in the assets folder, 0
+#: for none), the original's upright size, and its error as a code and a message.
+ThumbnailEntry = tuple[str | int, int | None, int | None] | tuple[int, None, None, str, str]
 
 
 @dataclass(frozen=True)
-class Copying:
-    """Copies one picture, at most `side` pixels on either side. Travels to other processes."""
+class ThumbnailMaker:
+    """Makes a thumbnail with sides of at most `side` pixels; it can be pickled."""
 
     side: int
     limits: ImageLimits
 
     def __call__(self, item: Item) -> DecodedImage:
-        """The item's picture with the bytes of a WebP file as its pixels, or its fault."""
+        """The item's image with the bytes of a WebP file as its pixels, or its fault."""
         started = perf_counter()
         if item.fault is not None:
             return DecodedImage(item, None, None, None, 0.0, item.fault)
@@ -44,29 +44,29 @@ class Copying:
             )
         except ImageError as problem:
             return DecodedImage(replace(item, data=None), None, None, None, 0.0, problem.fault)
-        small.info = {}  # EXIF, places and names among it, is not for who gets the page
+        small.info = {}  # EXIF may hold locations and names, which are not for the page's readers
         file = BytesIO()
-        small.save(file, "WEBP", quality=QUALITY, method=EFFORT)
+        small.save(file, "WEBP", quality=QUALITY, method=METHOD)
         pixels = np.frombuffer(file.getvalue(), np.uint8)
         milliseconds = (perf_counter() - started) * 1000
         return DecodedImage(item, size.width, size.height, pixels, milliseconds)
 
 
-def side_for(count: int) -> int:
-    """The longest side in pixels that copies of so many pictures have by default."""
-    return next((side for most, side in SIDES if count <= most), SMALLEST)
+def default_side(count: int) -> int:
+    """The default longest side in pixels of the thumbnails of `count` images."""
+    return next((side for max_count, side in SIDES if count <= max_count), MIN_SIDE)
 
 
-def entry(picture: DecodedImage, *, is_beside: bool) -> Entry:
-    """What the page holds of a picture whose copy `is_beside` the page, or else within it."""
-    if picture.fault is not None or picture.pixels is None:
-        fault = picture.fault
+def thumbnail_entry(image: DecodedImage, *, is_external: bool) -> ThumbnailEntry:
+    """The page's data of an image; the thumbnail itself is included unless it `is_external`."""
+    if image.fault is not None or image.pixels is None:
+        fault = image.fault
         assert fault is not None
         return (0, None, None, fault.code, printable(fault.message))
-    copy = 1 if is_beside else base64.b64encode(picture.pixels.tobytes()).decode("ascii")
-    return (copy, picture.width, picture.height)
+    thumbnail = 1 if is_external else base64.b64encode(image.pixels.tobytes()).decode("ascii")
+    return (thumbnail, image.width, image.height)
 
 
-def file_name(number: int) -> str:
-    """Where a copy lies in the folder beside the page: a thousand in each of its folders."""
-    return f"{number // 1000:03}/{number:06}{ENDING}"
+def thumbnail_path(number: int) -> str:
+    """A thumbnail's path in the assets folder, which has a thousand in each subfolder."""
+    return f"{number // 1000:03}/{number:06}{SUFFIX}"

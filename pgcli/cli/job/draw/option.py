@@ -11,7 +11,7 @@ from pgcli.cli.job.plan import Plan
 from pgcli.errors import OutputExists, UsageError
 from pgcli.images import ImageLimits
 from pgcli.sources.paths import parse_path, resolves_inside
-from pgcli.views.output_folder import cannot_draw
+from pgcli.views.output_folder import draw_error
 
 
 def open_drawing(
@@ -51,12 +51,12 @@ def check_folder(folder: str, *, overwrite: bool) -> bool:
     try:
         is_filled = path.is_dir() and any(path.iterdir())
     except OSError as problem:
-        raise cannot_draw(folder, problem.strerror or str(problem)) from problem
+        raise draw_error(folder, problem.strerror or str(problem)) from problem
     if is_filled and not overwrite:
         hint = "--overwrite draws into it all the same; another --draw leaves it alone"
         raise OutputExists(f"{folder} is not empty", hint=hint)
     if not os.access(path if path.is_dir() else path.parent, os.W_OK | os.X_OK):
-        raise cannot_draw(folder, "it may not be written")
+        raise draw_error(folder, "it may not be written")
     return is_filled
 
 

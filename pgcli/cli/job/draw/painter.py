@@ -20,10 +20,10 @@ from pgcli.images.formats import open_image
 from pgcli.records import BOX_TASKS, Answer, Item
 from pgcli.remote import UrlReader
 from pgcli.sources.paths import resolves_inside
-from pgcli.views.colours import Colours
-from pgcli.views.formats import ENDINGS, Original, encoded, original_of, writable_endings
-from pgcli.views.output_folder import cannot_draw, write_below
-from pgcli.views.overlay import painted
+from pgcli.views.colours import LabelColours
+from pgcli.views.formats import SUFFIXES, SavedFormat, format_of, save_image, writable_suffixes
+from pgcli.views.output_folder import draw_error, write_below
+from pgcli.views.overlay import draw_overlay
 
 THREADS = 2  # painters; each holds a picture or two in full size
 WAITING = 8  # pictures that wait for a painter; then the run waits for them
@@ -81,11 +81,11 @@ class DrawHook(NotDrawing):
         self._limits = limits or ImageLimits()
         self._url_reader = url_reader
         self._tell = tell
-        self._colours = Colours(asked)
-        self._names = FileNames(writable_endings())
+        self._colours = LabelColours(asked)
+        self._names = FileNames(writable_suffixes())
         self._items = PendingItems()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="draw")
-        self._pending: deque[tuple[Answer, Future[Original | None]]] = deque()
+        self._pending: deque[tuple[Answer, Future[SavedFormat | None]]] = deque()
         self._replaced: set[str] = set()
         self._missed: list[str] = []
         self._missed_count = 0
@@ -138,7 +138,7 @@ class DrawHook(NotDrawing):
         try:
             Path(self._folder).mkdir(exist_ok=True)
         except OSError as problem:
-            raise cannot_draw(self._folder, problem.strerror or str(problem)) from problem
+            raise draw_error(self._folder, problem.strerror or str(problem)) from problem
         return self
 
     def __exit__(
@@ -158,26 +158,28 @@ class DrawHook(NotDrawing):
             self._items.clear()
             self._report()
 
-    def _drawn(self, item: Item, answer: Answer, name: FileName, *, token: str) -> Original | None:
+    def _drawn(
+        self, item: Item, answer: Answer, name: FileName, *, token: str
+    ) -> SavedFormat | None:
         """Draw the picture; None if it is no longer what it was when it was answered."""
         try:
             data = stored(item, self._limits, self._url_reader)
             picture = load_image(data, self._limits)
-            original = original_of(open_image(data))
+            original = format_of(open_image(data))
         except ImageError:
             return None
         if picture.size != (answer.width, answer.height):
             return None
-        file_name = name.ended(ENDINGS[original.written_as][0])
-        overlay = painted(picture, answer.boxes, answer.masks, colours=self._colours)
+        file_name = name.ended(SUFFIXES[original.written_as][0])
+        overlay = draw_overlay(picture, answer.boxes, answer.masks, colours=self._colours)
         try:
-            file = encoded(overlay, original)
+            file = save_image(overlay, original)
         except (OSError, ValueError) as problem:
-            raise cannot_draw(f"{self._folder}/{file_name}", str(problem)) from problem
+            raise draw_error(f"{self._folder}/{file_name}", str(problem)) from problem
         write_below(self._folder, file_name, file, token=token)
         return original
 
-    def _settle(self, answer: Answer, drawn: Future[Original | None]) -> None:
+    def _settle(self, answer: Answer, drawn: Future[SavedFormat | None]) -> None:
         original = drawn.result()
         if original is None:
             self._missed_count += 1

@@ -13,8 +13,13 @@ from pgcli.cli.result_files.image_locator import ImageLocator, ImageSearch, imag
 from pgcli.errors import UsageError
 from pgcli.records import EXTRA_COLUMNS, Answer, Item, Mask
 from pgcli.rle import spans
+<<<<<<< HEAD
 from pgcli.rows import RowSchema, fill_columns
 from pgcli.views.gallery.sanitize import box
+=======
+from pgcli.rows import RowSchema, completed
+from pgcli.views.gallery.sanitize import clean_box
+>>>>>>> 23fd656 (views: the field's names for exports, overlays and the gallery; user-facing text says image)
 
 Row = Mapping[str, Any]
 
@@ -41,7 +46,9 @@ def with_items(rows: Iterable[Row], places: ImageLocator) -> Iterator[tuple[Row,
 
 def answer(output: Path, row: Row) -> Answer:
     """The row's answer, with those of its boxes and masks that can be painted."""
-    boxes = [one for one in row["boxes"] or () if box(one) and isinstance(one.get("label"), str)]
+    boxes = [
+        one for one in row["boxes"] or () if clean_box(one) and isinstance(one.get("label"), str)
+    ]
     try:
         made = RowSchema(extras=tuple(name for name in EXTRA_COLUMNS if name in row)).answer(
             fill_columns({**row, "boxes": boxes})

@@ -1,19 +1,19 @@
-// The rows and pictures of the page, and elements made of them: text is only ever text.
+// The page's data, and helpers that create elements; foreign values are set as text only.
 const data = JSON.parse(document.getElementById("data").textContent);
 const at = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element with attributes of our own, and children: elements, or text. */
+/** Create an HTML element with attributes and children, which are elements or text. */
 function make(tag, attributes = {}, ...children) {
-  return filled(document.createElement(tag), attributes, children);
+  return setUp(document.createElement(tag), attributes, children);
 }
 
-/** The same of a drawing. */
+/** Create an SVG element. */
 function draw(tag, attributes = {}, ...children) {
-  return filled(document.createElementNS(SVG, tag), attributes, children);
+  return setUp(document.createElementNS(SVG, tag), attributes, children);
 }
 
-function filled(element, attributes, children) {
+function setUp(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== undefined && value !== null && value !== false) element.setAttribute(name, value);
   }
@@ -21,46 +21,46 @@ function filled(element, attributes, children) {
   return element;
 }
 
-const pieces = new Map(); // of pictures, those read last
-const PIECES = 16;
+const chunks = new Map(); // of images, the most recently used
+const MAX_CHUNKS = 16;
 
-/** A picture's entry: [copy, width, height] or [0, null, null, code, sentence]; undefined before it has come. */
-function picture(number) {
-  const place = Math.floor(number / data.together);
-  let piece = pieces.get(place);
-  if (piece === undefined) {
-    const tag = at(`pictures-${place}`);
-    // while the page is read, a tag is there before all of its text is
-    if (tag === null || (document.readyState === "loading" && tag.nextSibling === null)) return undefined;
-    piece = JSON.parse(tag.textContent);
+/** An image's entry: [thumbnail, width, height] or [0, null, null, code, message]; undefined until it is loaded. */
+function imageEntry(number) {
+  const index = Math.floor(number / data.chunkSize);
+  let chunk = chunks.get(index);
+  if (chunk === undefined) {
+    const element = at(`images-${index}`);
+    // while the page loads, an element exists before all of its text does
+    if (element === null || (document.readyState === "loading" && element.nextSibling === null)) return undefined;
+    chunk = JSON.parse(element.textContent);
   }
-  pieces.delete(place);
-  pieces.set(place, piece);
-  if (pieces.size > PIECES) pieces.delete(pieces.keys().next().value);
-  return piece[number % data.together];
+  chunks.delete(index);
+  chunks.set(index, chunk);
+  if (chunks.size > MAX_CHUNKS) chunks.delete(chunks.keys().next().value);
+  return chunk[number % data.chunkSize];
 }
 
-/** Where the browser finds a copy: within the page, or in the folder beside it. */
-function address(entry, number) {
+/** The URL of a thumbnail: in the page, or in the assets folder. */
+function thumbnailUrl(entry, number) {
   if (entry[0] !== 1) return `data:image/webp;base64,${entry[0]}`;
   const folder = String(Math.floor(number / 1000)).padStart(3, "0");
-  return `${data.beside}${folder}/${String(number).padStart(6, "0")}.webp`;
+  return `${data.assets}${folder}/${String(number).padStart(6, "0")}.webp`;
 }
 
-/** Whether the parts side by side are prompts about the same pictures, each named by its own. */
+/** Whether the columns of a card are prompts of one file, and not files. */
 const isByPrompt = data.by === "prompt";
 const labelName = (number) => data.labels[number][0];
 const promptText = (row) => data.prompts[row.q][1];
 
-/** A number as short as it stays telling: 0.93, 5.8e-6, 1,234. */
+/** A number with few significant digits: 0.93, 5.8e-6, 1,234. */
 function short(value, digits = 3) {
   if (value === undefined || value === null) return "";
   if (value !== 0 && Math.abs(value) < 0.001) return value.toExponential(1).replace("-", "\u2212").replace("e\u2212", "e-");
   return value.toLocaleString("en", { maximumSignificantDigits: digits }).replace("-", "\u2212");
 }
 
-/** Milliseconds as a person says them. */
-function span(milliseconds) {
+/** Milliseconds in a readable unit. */
+function duration(milliseconds) {
   if (milliseconds === undefined || milliseconds === null) return "";
   if (milliseconds < 1000) return `${short(milliseconds)} ms`;
   const seconds = milliseconds / 1000;
@@ -71,8 +71,8 @@ function span(milliseconds) {
 
 const count = (number, one) => `${number.toLocaleString("en")} ${one}${number === 1 ? "" : "s"}`;
 
-/** How often each of some values is there, the most frequent first. */
-function tallied(values) {
+/** The values with their counts, the most frequent first. */
+function countValues(values) {
   const counts = new Map();
   for (const value of values) counts.set(value, (counts.get(value) ?? 0) + 1);
   return [...counts].sort((one, other) => other[1] - one[1] || one[0] - other[0]);

@@ -1,56 +1,56 @@
-// Boxes and masks drawn over a picture, in its own pixels.
-const pen = document.createElement("canvas").getContext("2d");
-const LETTERS = 11.5; // pixels of the screen, as is LINE
-const LINE = 2;
+// Boxes and masks drawn over an image, in its pixels.
+const textMeter = document.createElement("canvas").getContext("2d");
+const FONT_SIZE = 11.5; // pixels of the screen, as LINE_WIDTH
+const LINE_WIDTH = 2;
 
-/** The drawing over a row's picture in a frame of `room` (width, height); null where there is none. */
-function marks(row, room, { scores = false } = {}) {
-  const entry = picture(row.p);
+/** The drawing over a row's image in a frame of `size` (width, height); null without boxes. */
+function marks(row, size, { scores = false } = {}) {
+  const entry = imageEntry(row.p);
   const width = row.w ?? entry?.[1];
   const height = row.h ?? entry?.[2];
   if (!row.b || !width || !height || hasChanged(row, entry)) return null;
-  const unit = 1 / Math.min(room[0] / width, room[1] / height);
+  const unit = 1 / Math.min(size[0] / width, size[1] / height);
   const drawing = draw("svg", { class: "marks", viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
-  const found = row.b.map((box, place) => ({ box, place, mask: row.m?.[place] }));
-  found.sort((one, other) => area(other.box) - area(one.box)); // small ones on top
-  for (const one of found) {
-    one.group = draw("g", { "data-box": one.place });
-    if (one.mask) one.group.append(shape(one.mask, one.box, unit));
-    one.group.append(...frame(one.box, unit));
+  const boxes = row.b.map((box, number) => ({ box, number, mask: row.m?.[number] }));
+  boxes.sort((one, other) => area(other.box) - area(one.box)); // small ones on top
+  for (const one of boxes) {
+    one.group = draw("g", { "data-box": one.number });
+    if (one.mask) one.group.append(maskPath(one.mask, one.box, unit));
+    one.group.append(...boxRects(one.box, unit));
     drawing.append(one.group);
   }
   const taken = [];
-  for (const { box, group } of found) {
-    const tag = lettered(box, { unit, width, height, taken, scores });
+  for (const { box, group } of boxes) {
+    const tag = labelTag(box, { unit, width, height, taken, scores });
     if (tag) group.append(...tag);
   }
   return drawing;
 }
 
-/** Whether the picture is not the one that the row's numbers are of. */
+/** Whether the image has another size than the row. */
 function hasChanged(row, entry) {
   return Boolean(entry?.[1] && row.w && row.h && (entry[1] !== row.w || entry[2] !== row.h));
 }
 
 const area = ([, left, top, right, bottom]) => (right - left) * (bottom - top);
 
-function frame([label, left, top, right, bottom], unit) {
-  const [, colour, ink] = data.labels[label];
-  const place = { x: left, y: top, width: Math.max(right - left, unit), height: Math.max(bottom - top, unit), fill: "none" };
+function boxRects([label, left, top, right, bottom], unit) {
+  const [, colour, contrast] = data.labels[label];
+  const rect = { x: left, y: top, width: Math.max(right - left, unit), height: Math.max(bottom - top, unit), fill: "none" };
   return [
-    draw("rect", { ...place, stroke: ink, "stroke-width": (LINE + 1.5) * unit, "stroke-opacity": 0.7 }),
-    draw("rect", { ...place, stroke: colour, "stroke-width": LINE * unit }),
+    draw("rect", { ...rect, stroke: contrast, "stroke-width": (LINE_WIDTH + 1.5) * unit, "stroke-opacity": 0.7 }),
+    draw("rect", { ...rect, stroke: colour, "stroke-width": LINE_WIDTH * unit }),
   ];
 }
 
-/** The label beside its box where no other is; none where a picture is too small for another. */
-function lettered(box, { unit, width, height, taken, scores }) {
+/** The label at its box, without overlap; null if every position is taken. */
+function labelTag(box, { unit, width, height, taken, scores }) {
   const [label, left, top, right, bottom, score] = box;
-  const [name, colour, ink] = data.labels[label];
+  const [name, colour, contrast] = data.labels[label];
   const words = scores && score ? `${name} ${short(score, 2)}` : name;
   if (!words) return null;
-  pen.font = `600 ${LETTERS}px system-ui, sans-serif`;
-  const w = Math.min((pen.measureText(words).width + 9) * unit, width);
+  textMeter.font = `600 ${FONT_SIZE}px system-ui, sans-serif`;
+  const w = Math.min((textMeter.measureText(words).width + 9) * unit, width);
   const h = 17 * unit;
   const x = Math.max(0, Math.min(left - unit, width - w));
   const rows = [top - h, top, bottom, bottom - h].filter((y) => y >= 0 && y + h <= height);
@@ -58,7 +58,7 @@ function lettered(box, { unit, width, height, taken, scores }) {
   if (y === undefined) return null;
   taken.push([x, y, w, h]);
   const text = draw("text", {
-    x: x + 4.5 * unit, y: y + h / 2, fill: ink, "font-size": LETTERS * unit, "font-weight": 600,
+    x: x + 4.5 * unit, y: y + h / 2, fill: contrast, "font-size": FONT_SIZE * unit, "font-weight": 600,
     "dominant-baseline": "central", "font-family": "system-ui, sans-serif",
   }, words);
   return [draw("rect", { x, y, width: w, height: h, rx: 3 * unit, fill: colour }), text];
@@ -66,13 +66,13 @@ function lettered(box, { unit, width, height, taken, scores }) {
 
 const apart = ([x, y, w, h], [a, b, c, d]) => x + w <= a || a + c <= x || y + h <= b || b + d <= y;
 
-/** A mask as one path, laid over thinly and lined along its border. */
-function shape([left, top, width, height, h, w, counts], [label], unit) {
+/** A mask as one translucent path with an outline. */
+function maskPath([left, top, width, height, h, w, counts], [label], unit) {
   const colour = data.labels[label][1];
-  const [across, down] = [width / w, height / h];
+  const [scaleX, scaleY] = [width / w, height / h];
   let path = "";
-  for (const loop of loops(grid(counts, h, w), h, w)) {
-    const points = loop.map(([x, y]) => `${(left + x * across).toFixed(1)} ${(top + y * down).toFixed(1)}`);
+  for (const contour of contours(decodeRle(counts, h, w), h, w)) {
+    const points = contour.map(([x, y]) => `${(left + x * scaleX).toFixed(1)} ${(top + y * scaleY).toFixed(1)}`);
     path += `M${points.join("L")}Z`;
   }
   return draw("path", {
@@ -81,19 +81,19 @@ function shape([left, top, width, height, h, w, counts], [label], unit) {
   });
 }
 
-/** COCO's run lengths as a grid of zeros and ones, read down its columns. */
-function grid(counts, h, w) {
+/** COCO's run-length encoding as a column-major grid of zeros and ones. */
+function decodeRle(counts, h, w) {
   const cells = new Uint8Array(h * w);
   const runs = [];
-  for (let place = 0; place < counts.length;) {
+  for (let at = 0; at < counts.length;) {
     let value = 0;
     let shift = 0;
     let code = 0;
     do {
-      code = counts.charCodeAt(place++) - 48;
+      code = counts.charCodeAt(at++) - 48;
       value |= (code & 31) << shift;
       shift += 5;
-    } while (code & 32 && place < counts.length && shift < 30);
+    } while (code & 32 && at < counts.length && shift < 30);
     if (code & 16) value |= -1 << shift;
     runs.push(runs.length > 2 ? value + runs[runs.length - 2] : value);
   }
@@ -105,34 +105,34 @@ function grid(counts, h, w) {
   return cells;
 }
 
-/** The borders of what is in a grid, as loops through the middles of its cells' sides. */
-function loops(cells, h, w) {
-  const is = (x, y) => x >= 0 && y >= 0 && x < w && y < h && cells[x * h + y] === 1;
-  const next = new Map(); // from a corner of cells to those that a border leads to
-  const lead = (x, y, a, b) => {
+/** The contours of a grid, through the midpoints of its cells' sides. */
+function contours(cells, h, w) {
+  const isInside = (x, y) => x >= 0 && y >= 0 && x < w && y < h && cells[x * h + y] === 1;
+  const next = new Map(); // from a corner to the next corners of its contours
+  const connect = (x, y, a, b) => {
     const key = y * (w + 1) + x;
     next.has(key) ? next.get(key).push([a, b]) : next.set(key, [[a, b]]);
   };
   for (let x = 0; x < w; x++) {
     for (let y = 0; y < h; y++) {
-      if (!is(x, y)) continue; // what is within stays to the right
-      if (!is(x, y - 1)) lead(x, y, x + 1, y);
-      if (!is(x + 1, y)) lead(x + 1, y, x + 1, y + 1);
-      if (!is(x, y + 1)) lead(x + 1, y + 1, x, y + 1);
-      if (!is(x - 1, y)) lead(x, y + 1, x, y);
+      if (!isInside(x, y)) continue; // the inside is on the right of a contour
+      if (!isInside(x, y - 1)) connect(x, y, x + 1, y);
+      if (!isInside(x + 1, y)) connect(x + 1, y, x + 1, y + 1);
+      if (!isInside(x, y + 1)) connect(x + 1, y + 1, x, y + 1);
+      if (!isInside(x - 1, y)) connect(x, y + 1, x, y);
     }
   }
   const found = [];
-  for (const [key, leads] of next) {
-    while (leads.length) {
-      const loop = [];
+  for (const [key, starts] of next) {
+    while (starts.length) {
+      const contour = [];
       let [x, y] = [key % (w + 1), Math.floor(key / (w + 1))];
-      for (let on = leads; on?.length; on = next.get(y * (w + 1) + x)) {
-        const [a, b] = on.pop();
-        loop.push([(x + a) / 2, (y + b) / 2]); // the middles round off the steps
+      for (let corners = starts; corners?.length; corners = next.get(y * (w + 1) + x)) {
+        const [a, b] = corners.pop();
+        contour.push([(x + a) / 2, (y + b) / 2]); // midpoints smooth the steps
         [x, y] = [a, b];
       }
-      found.push(loop);
+      found.push(contour);
     }
   }
   return found;

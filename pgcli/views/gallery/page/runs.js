@@ -1,4 +1,4 @@
-// What the runs were: their settings, their errors, and where their time went.
+// The dialogs about runs (settings, errors, time by stage) and keyboard shortcuts.
 const STAGES = ["load", "vision", "prefill", "decode"];
 
 function panel(title, ...children) {
@@ -8,56 +8,56 @@ function panel(title, ...children) {
 }
 
 function showRuns() {
-  panel(data.files.length > 1 && !isByPrompt ? "The runs" : "The run", ...data.files.map(run));
+  panel(data.files.length > 1 && !isByPrompt ? "Runs" : "Run", ...data.files.map(run));
 }
 
 function run(file, number) {
-  const errors = tallied(data.rows.filter((row) => row.f === number && row.e !== undefined).map((row) => row.e));
-  const told = errors.map(([code, times]) => `${code} ${times.toLocaleString("en")}`).join(", ");
+  const errors = countValues(data.rows.filter((row) => row.f === number && row.e !== undefined).map((row) => row.e));
+  const errorCounts = errors.map(([code, times]) => `${code} ${times.toLocaleString("en")}`).join(", ");
   return make("section", {},
     make("h3", {}, "Results"),
-    listed([[isByPrompt ? "prompt" : "file", file.name], ["state", file.note], ["rows", file.rows.toLocaleString("en")], ["errors", told || "none"],
+    factList([[isByPrompt ? "prompt" : "file", file.name], ["state", file.note], ["rows", file.rows.toLocaleString("en")], ["errors", errorCounts || "none"],
       ["tokens", file.tokens.toLocaleString("en")]]),
     make("h3", {}, "Time by stage"),
     ...stages(file),
     ...settings(file, number));
 }
 
-/** What the run was asked to do; prompts side by side have one run, which is told of last. */
+/** The run's settings; prompts side by side have one run, whose settings are shown last. */
 function settings(file, number) {
-  if (!file.facts.length || (isByPrompt && number < data.files.length - 1)) return [];
-  return [make("h3", {}, "Settings"), listed(file.facts)];
+  if (!file.settings.length || (isByPrompt && number < data.files.length - 1)) return [];
+  return [make("h3", {}, "Settings"), factList(file.settings)];
 }
 
-/** The model's stages as one bar, and what workers loaded meanwhile as another. */
+/** The model's stages as one bar, and the workers' load time as another. */
 function stages(file) {
   const [load, ...model] = file.stages;
   const total = model.reduce((sum, value) => sum + value, 0);
   const longest = Math.max(load, total);
-  if (!longest) return [make("p", { class: "asked" }, "The run kept no times.")];
+  if (!longest) return [make("p", { class: "row-prompt" }, "The rows have no timings.")];
   const scale = 560 / longest;
   const rows = Math.max(1, file.rows - file.errors);
-  const words = STAGES.map((name, place) => `${name} ${span(file.stages[place])}`).join(", ");
-  const plot = draw("svg", { class: "plot", viewBox: "0 0 640 62", role: "img", "aria-label": `Time by stage: ${words}` });
+  const summary = STAGES.map((name, stage) => `${name} ${duration(file.stages[stage])}`).join(", ");
+  const plot = draw("svg", { class: "plot", viewBox: "0 0 640 62", role: "img", "aria-label": `Time by stage: ${summary}` });
   let x = 70;
-  model.forEach((value, place) => {
-    plot.append(draw("rect", { class: `stage-${STAGES[place + 1]}`, x, y: 4, width: value * scale, height: 26, rx: 2 }));
+  model.forEach((value, stage) => {
+    plot.append(draw("rect", { class: `stage-${STAGES[stage + 1]}`, x, y: 4, width: value * scale, height: 26, rx: 2 }));
     x += value * scale;
   });
   plot.append(draw("rect", { class: "stage-load", x: 70, y: 38, width: Math.max(load * scale, 1), height: 14, rx: 2 }),
-    draw("text", { x: 0, y: 22 }, "model"), draw("text", { x: 0, y: 50 }, "pictures"));
-  const legend = make("div", { class: "legend" }, ...STAGES.map((name, place) => make("span", {},
+    draw("text", { x: 0, y: 22 }, "model"), draw("text", { x: 0, y: 50 }, "images"));
+  const legend = make("div", { class: "legend" }, ...STAGES.map((name, stage) => make("span", {},
     draw("svg", { class: "dot", viewBox: "0 0 12 12", "aria-hidden": "true" },
       draw("rect", { class: `stage-${name}`, width: 12, height: 12, rx: 3 })),
-    `${name} ${span(file.stages[place])}, ${span(file.stages[place] / rows)} a row`)));
+    `${name} ${duration(file.stages[stage])}, ${duration(file.stages[stage] / rows)} per row`)));
   return [plot, legend];
 }
 
 const KEYS = [
-  ["\u2190 \u2192  or  k j", "previous and next"], ["\u2191 \u2193", "a row up and down"], ["Enter  or  z", "open the picture"],
-  ["Escape", "close it"], ["/", "search"], ["b", "boxes on and off"], ["e", "answers or errors"], ["?", "this list"],
+  ["\u2190 \u2192  or  k j", "previous and next"], ["\u2191 \u2193", "a row up or down"], ["Enter  or  z", "open the image"],
+  ["Escape", "close it"], ["/", "search"], ["b", "show or hide boxes"], ["e", "answers or errors"], ["?", "this list"],
 ];
 
 function showKeys() {
-  panel("Keys", make("dl", { class: "facts" }, ...KEYS.flatMap(([keys, what]) => [make("dt", {}, keys), make("dd", {}, what)])));
+  panel("Keyboard shortcuts", make("dl", { class: "facts" }, ...KEYS.flatMap(([keys, action]) => [make("dt", {}, keys), make("dd", {}, action)])));
 }

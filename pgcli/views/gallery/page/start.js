@@ -1,13 +1,13 @@
-// The controls and keys, and the first look.
-const SETTLE_MS = 90;
+// Controls, keyboard shortcuts and start-up.
+const DEBOUNCE_MS = 90;
 
-/** Leave text on the clipboard; a browser that refuses a page from a disk takes it the old way. */
-async function copied(words) {
+/** Copy text to the clipboard; `execCommand` works where the API is not available to local files. */
+async function copyText(text) {
   try {
-    await navigator.clipboard.writeText(words);
+    await navigator.clipboard.writeText(text);
   } catch {
     const area = make("textarea", { class: "skip", "aria-hidden": "true" });
-    area.value = words;
+    area.value = text;
     document.body.append(area);
     area.select();
     document.execCommand("copy");
@@ -17,23 +17,23 @@ async function copied(words) {
 
 function toggleBoxes() {
   state.boxes = !state.boxes;
-  reflect();
+  updateControls();
 }
 
-function showErrors(wanted) {
-  state.errors = wanted;
-  reflect();
+function showErrors(isShown) {
+  state.errors = isShown;
+  updateControls();
   refilter();
 }
 
 function listen() {
-  let settling;
+  let timer;
   at("search").addEventListener("input", () => {
-    clearTimeout(settling);
-    settling = setTimeout(() => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
       state.terms = at("search").value.toLowerCase().split(/\s+/).filter(Boolean);
       refilter();
-    }, SETTLE_MS);
+    }, DEBOUNCE_MS);
   });
   for (const id of ["file", "prompt", "code"]) {
     at(id).addEventListener("change", () => {
@@ -43,37 +43,37 @@ function listen() {
   }
   at("sort").addEventListener("change", () => {
     state.sort = at("sort").value;
-    state.falls = SORTS[state.sort].falls;
-    reflect();
+    state.descending = SORTS[state.sort].descending;
+    updateControls();
     refilter();
   });
   const clicks = {
-    direction: () => { state.falls = !state.falls; reflect(); refilter(); },
-    differ: () => { state.differ = !state.differ; reflect(); refilter(); },
+    direction: () => { state.descending = !state.descending; updateControls(); refilter(); },
+    differ: () => { state.differ = !state.differ; updateControls(); refilter(); },
     "tab-answers": () => showErrors(false),
     "tab-errors": () => showErrors(true),
     boxes: toggleBoxes, "zoom-boxes": toggleBoxes, reset, about: showRuns, help: showKeys,
-    before: () => turn(-1), after: () => turn(1), close: () => at("zoom").close(),
+    before: () => step(-1), after: () => step(1), close: () => at("zoom").close(),
     "panel-close": () => at("panel").close(),
-    "page-before": () => leaf(-1), "page-after": () => leaf(1),
+    "page-before": () => turnPage(-1), "page-after": () => turnPage(1),
     more: () => at("more").setAttribute("aria-expanded", String(at("top").classList.toggle("open"))),
     copy: async () => {
-      await copied(state.shown.flatMap((card) => [...new Set(cells(card).map((row) => row.id))]).join("\n"));
+      await copyText(state.shown.flatMap((card) => [...new Set(cells(card).map((row) => row.id))]).join("\n"));
       at("copy").textContent = "Copied";
       setTimeout(() => { at("copy").textContent = "Copy ids"; }, 1500);
     },
   };
   for (const [id, act] of Object.entries(clicks)) at(id).addEventListener("click", act);
-  at("zoom").addEventListener("close", () => pick(state.chosen));
+  at("zoom").addEventListener("close", () => select(state.selected));
   document.addEventListener("keydown", pressed);
 }
 
-/** Go to another page of a result that is too long for one. */
-function leaf(step) {
-  const pages = Math.ceil(state.shown.length / ON_A_PAGE);
-  state.page = Math.max(0, Math.min(pages - 1, state.page + step));
-  state.chosen = 0;
-  regrid({ top: true });
+/** Show another page of results. */
+function turnPage(change) {
+  const pages = Math.ceil(state.shown.length / CARDS_PER_PAGE);
+  state.page = Math.max(0, Math.min(pages - 1, state.page + change));
+  state.selected = 0;
+  layOut({ top: true });
 }
 
 function pressed(event) {
@@ -87,19 +87,19 @@ function pressed(event) {
     return;
   }
   const isZoomed = at("zoom").open;
-  const move = (step) => (isZoomed ? turn(step) : pick(state.moved ? state.chosen + step : 0));
+  const move = (change) => (isZoomed ? step(change) : select(state.moved ? state.selected + change : 0));
   const column = isZoomed ? 1 : layout.columns;
   const keys = {
     j: () => move(1), ArrowRight: () => move(1), k: () => move(-1), ArrowLeft: () => move(-1),
     ArrowDown: () => move(column), ArrowUp: () => move(-column),
-    Home: () => pick(0), End: () => pick(here.length - 1),
-    z: () => (isZoomed ? at("zoom").close() : here.length && open(state.chosen)),
+    Home: () => select(0), End: () => select(current.length - 1),
+    z: () => (isZoomed ? at("zoom").close() : current.length && open(state.selected)),
     b: toggleBoxes, "?": showKeys,
   };
   if (!isZoomed) {
     keys["/"] = () => { at("search").focus(); at("search").select(); };
     keys.e = () => showErrors(!state.errors);
-    if (!event.target.closest?.("button")) keys.Enter = () => here.length && open(state.chosen);
+    if (!event.target.closest?.("button")) keys.Enter = () => current.length && open(state.selected);
   } else { delete keys.Home; delete keys.End; }
   if (!(event.key in keys)) return;
   event.preventDefault();
@@ -109,26 +109,26 @@ function pressed(event) {
 function start() {
   at("title").textContent = data.files.map((file) => file.name).join("  \u00b7  ");
   at("title").title = at("title").textContent;
-  prepare();
-  reflect();
+  setUpFilters();
+  updateControls();
   listen();
   refilter();
-  let isDue = false;
+  let isScheduled = false;
   window.addEventListener("scroll", () => {
-    if (isDue) return;
-    isDue = true;
-    requestAnimationFrame(() => { isDue = false; refresh(); });
+    if (isScheduled) return;
+    isScheduled = true;
+    requestAnimationFrame(() => { isScheduled = false; refresh(); });
   }, { passive: true });
   let width = 0;
   new ResizeObserver(() => {
     if (at("cards").clientWidth !== width) {
       width = at("cards").clientWidth;
-      regrid();
+      layOut();
     }
   }).observe(at("cards"));
-  window.addEventListener("resize", () => { refresh(); restage(); });
-  const waiting = setInterval(catchUp, 150); // pictures come behind the script
-  document.addEventListener("DOMContentLoaded", () => { clearInterval(waiting); catchUp(); restage(); });
+  window.addEventListener("resize", () => { refresh(); drawStage(); });
+  const polling = setInterval(showLoaded, 150); // images are loaded after the script
+  document.addEventListener("DOMContentLoaded", () => { clearInterval(polling); showLoaded(); drawStage(); });
 }
 
 start();

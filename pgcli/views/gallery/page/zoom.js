@@ -1,90 +1,90 @@
-// One picture as large as the screen lets it, and all that is known of its rows.
+// The dialog with one image in full size and the details of its rows.
 
-/** Open a card of the grid, by its place. */
-function open(place) {
-  pick(place, { focus: false });
+/** Open a card of the grid by its index. */
+function open(index) {
+  select(index, { focus: false });
   if (!at("zoom").open) at("zoom").showModal();
   fill();
 }
 
-/** Show the next card, or the one before. */
-function turn(step) {
-  const place = state.chosen + step;
-  if (place < 0 || place >= here.length) return;
-  pick(place, { focus: false });
+/** Show the next or the previous card. */
+function step(change) {
+  const index = state.selected + change;
+  if (index < 0 || index >= current.length) return;
+  select(index, { focus: false });
   fill();
 }
 
 function fill() {
-  const rows = cells(here[state.chosen]);
-  at("where").textContent = `${(state.chosen + 1).toLocaleString("en")} of ${here.length.toLocaleString("en")}`;
-  at("before").disabled = state.chosen === 0;
-  at("after").disabled = state.chosen === here.length - 1;
-  at("zoom").setAttribute("aria-label", `Picture ${rows[0].id}`);
+  const rows = cells(current[state.selected]);
+  at("position").textContent = `${(state.selected + 1).toLocaleString("en")} of ${current.length.toLocaleString("en")}`;
+  at("before").disabled = state.selected === 0;
+  at("after").disabled = state.selected === current.length - 1;
+  at("zoom").setAttribute("aria-label", `Image ${rows[0].id}`);
   at("details").replaceChildren(...rows.map(details));
   at("details").scrollTop = 0;
-  restage();
+  drawStage();
 }
 
-/** Draw the pictures for the room that there is. */
-function restage() {
+/** Draw the images in the size of the dialog. */
+function drawStage() {
   if (!at("zoom").open) return;
-  const all = cells(here[state.chosen]);
-  const rows = isOnePicture(all) ? all.slice(0, 1) : all;
+  const all = cells(current[state.selected]);
+  const rows = hasOneImage(all) ? all.slice(0, 1) : all;
   const stage = at("stage");
   stage.classList.toggle("stacked", isTaller(stage.clientWidth, stage.clientHeight, rows));
   const figures = rows.map((row) => make("div", { class: row.e === undefined ? "figure" : "figure failed" }));
   stage.replaceChildren(...figures);
-  rows.forEach((row, place) => {
-    const room = [figures[place].clientWidth, figures[place].clientHeight];
-    figures[place].append(...pictured(row, room, { scores: true }));
+  rows.forEach((row, column) => {
+    const size = [figures[column].clientWidth, figures[column].clientHeight];
+    figures[column].append(...imageElements(row, size, { scores: true }));
   });
 }
 
-/** Whether pictures are larger below each other than beside. */
+/** Whether images are larger when stacked than side by side. */
 function isTaller(width, height, rows) {
   const { w = 1, h = 1 } = rows[0];
   const size = (across, down) => Math.min(width / across / w, height / down / h);
   return size(1, rows.length) > size(rows.length, 1);
 }
 
-function details(row, place) {
-  const entry = picture(row.p);
+function details(row, column) {
+  const entry = imageEntry(row.p);
   return make("section", {},
     make("h2", {}, row.id),
-    partName(row),
-    row.e === undefined ? answer(row) : make("p", { class: "said wrong" }, `${row.e}: ${row.em ?? ""}`),
+    fileName(row),
+    row.e === undefined ? answer(row) : make("p", { class: "full-answer wrong" }, `${row.e}: ${row.em ?? ""}`),
     row.e === undefined && entry?.[0] === 0 ? make("p", { class: "note" }, `Not shown: ${entry[4]}`) : null,
     hasChanged(row, entry)
-      ? make("p", { class: "note" }, `The picture changed since it was answered: it is ${entry[1]} \u00d7 ${entry[2]} now, and nothing is drawn on it.`)
+      ? make("p", { class: "note" }, `The image changed after the run: its size is ${entry[1]} \u00d7 ${entry[2]} now, and no boxes are drawn.`)
       : null,
-    row.b ? boxes(row, place) : null,
+    row.b ? boxes(row, column) : null,
     row.c ? choices(row) : null,
     make("h3", {}, "Row"),
-    listed(facts(row)));
+    factList(facts(row)));
 }
 
 function answer(row) {
-  if (row.b && /<loc\d{4}>/.test(row.a ?? "")) return null; // the boxes say it; the text comes last
-  return row.a ? make("p", { class: "said" }, row.a) : make("p", { class: "said" }, said(row).textContent);
+  if (row.b && /<loc\d{4}>/.test(row.a ?? "")) return null; // the boxes are listed, the text is under "raw answer"
+  return make("p", { class: "full-answer" }, row.a || shortAnswer(row).textContent);
 }
 
-function boxes(row, place) {
+function boxes(row, column) {
   const list = make("ul", { class: "found" });
   row.b.forEach(([label, left, top, right, bottom, score], number) => {
     const corners = [left, top, right, bottom].map((value) => Math.round(value)).join(", ");
     const item = make("li", { title: `left, top, right, bottom: ${corners}` }, dot(label),
       make("b", {}, labelName(label) || "(no label)"), make("span", {}, short(score, 2)));
-    item.addEventListener("pointerenter", () => single(place, number));
-    item.addEventListener("pointerleave", () => single(place, null));
+    item.addEventListener("pointerenter", () => highlight(column, number));
+    item.addEventListener("pointerleave", () => highlight(column, null));
     list.append(item);
   });
   return make("div", {}, make("h3", {}, row.b.length === 1 ? "1 box" : `${row.b.length} boxes`), list);
 }
 
-/** Have one box stand out on a picture of the stage, or none. */
-function single(place, number) {
-  const drawing = at("stage").children[place]?.querySelector(".marks");
+/** Highlight one box of an image, or none. */
+function highlight(column, number) {
+  const drawing = at("stage").children[column]?.querySelector(".marks");
   drawing?.classList.toggle("one", number !== null);
   for (const group of drawing?.children ?? []) group.classList.toggle("strong", Number(group.dataset.box) === number);
 }
@@ -103,22 +103,22 @@ function meter(share) {
     draw("rect", { class: "filled", width: Math.max(0, Math.min(1, share)) * 100, height: 10, rx: 3 }));
 }
 
-/** What is known of a row, by name. */
+/** Names and values of a row's columns. */
 function facts(row) {
   const [load, vision, prefill, decode] = row.ms;
   const tokens = row.t === undefined ? undefined : `${row.t}${row.s ? `, ended by ${row.s}` : ""}`;
   return [
     ["prompt", isByPrompt ? undefined : promptText(row)], ["task", data.prompts[row.q][0]], ["image", row.im ?? row.id],
     ["size", row.w && row.h ? `${row.w} \u00d7 ${row.h}` : undefined],
-    ["log-probability", short(row.lp, 4)], ["tokens", tokens], ["load", span(load)],
-    ["vision", span(vision)], ["prefill", span(prefill)], ["decode", span(decode)],
+    ["log-probability", short(row.lp, 4)], ["tokens", tokens], ["load", duration(load)],
+    ["vision", duration(vision)], ["prefill", duration(prefill)], ["decode", duration(decode)],
     ["batch", row.bt], ["model", data.models[row.md]], ...(row.k ?? []),
     ["raw answer", row.b ? row.a : undefined],
   ];
 }
 
-/** Names and values; those that are not there are left out. */
-function listed(pairs) {
+/** A list of names and values, without empty values. */
+function factList(pairs) {
   const list = make("dl", { class: "facts" });
   for (const [name, value] of pairs) {
     if (value === undefined || value === null || value === "") continue;
