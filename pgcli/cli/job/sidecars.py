@@ -15,15 +15,9 @@ from pgcli.records import Answer, Item
 from pgcli.sources.paths import url_scheme
 from pgcli.sources.readers import READERS
 from pgcli.sources.source_options import IMAGE_ENDINGS
-<<<<<<< HEAD
 from pgcli.state.atomic_file import link_if_free
 from pgcli.state.write_errors import wrap_write_errors
-from pgcli.views.exports.texts import Names
-=======
-from pgcli.state.atomic_file import named
-from pgcli.state.write_errors import writing
 from pgcli.views.exports.texts import TextNames
->>>>>>> 23fd656 (views: the field's names for exports, overlays and the gallery; user-facing text says image)
 
 ENDING = re.compile(r"\.[A-Za-z0-9_-]{1,16}")
 

@@ -13,13 +13,8 @@ from pgcli.cli.result_files.image_locator import ImageLocator, ImageSearch, imag
 from pgcli.errors import UsageError
 from pgcli.records import EXTRA_COLUMNS, Answer, Item, Mask
 from pgcli.rle import spans
-<<<<<<< HEAD
 from pgcli.rows import RowSchema, fill_columns
-from pgcli.views.gallery.sanitize import box
-=======
-from pgcli.rows import RowSchema, completed
 from pgcli.views.gallery.sanitize import clean_box
->>>>>>> 23fd656 (views: the field's names for exports, overlays and the gallery; user-facing text says image)
 
 Row = Mapping[str, Any]
 
