@@ -1,28 +1,29 @@
-"""What can be wrong with an address, as a code of the contract and one sentence."""
+"""The faults of remote files: an error code of a row, and one sentence."""
 
 from __future__ import annotations
 
 from pgcli.records import Fault
 
 MISSING = Fault("missing", "There is nothing at the address.")
-DENIED = Fault("permission_denied", "What is at the address may not be read.")
+DENIED = Fault("permission_denied", "The server denies access to the address.")
 PRIVATE = Fault(
     "url_blocked",
     "The address leads to a machine that is not public; --allow-private-hosts allows that.",
 )
-OTHER_SCHEME = Fault("url_blocked", "The address leads to one of a kind that is not read.")
-DOWNGRADED = Fault("url_blocked", "The address leads from https to http.")
-UNREADABLE = Fault("io_error", "The address cannot be read as one.")
+UNKNOWN_SCHEME = Fault("url_blocked", "Addresses of this kind are not read.")
+CREDENTIALS = Fault("url_blocked", "The address holds a user name or a password.")
+DOWNGRADED = Fault("url_blocked", "The address redirects from https to http.")
+INVALID_URL = Fault("io_error", "The address is not a valid URL.")
 TOO_SLOW = Fault("timeout", "The server did not answer in time.")
-CUT = Fault("io_error", "The connection broke off.")
-RING = Fault("io_error", "The address leads on and on to others.")
-PACKED = Fault("io_error", "The server packed what it sent, though it was asked not to.")
-CHANGED = Fault("io_error", "What is at the address changed while it was read.")
-STOPPED = Fault("io_error", "The run ended while it was read.")
+CUT = Fault("io_error", "The connection was closed before the answer was complete.")
+TOO_MANY_REDIRECTS = Fault("io_error", "The address redirects too many times.")
+COMPRESSED = Fault("io_error", "The server compressed its answer without being asked to.")
+CHANGED = Fault("io_error", "The file at the address changed while it was read.")
+STOPPED = Fault("io_error", "The run ended while the address was read.")
 
 
 class RemoteError(OSError):
-    """What is at an address cannot be had: its fault."""
+    """A remote file that cannot be read, and its fault."""
 
     def __init__(self, fault: Fault):
         super().__init__(fault.message)
@@ -30,16 +31,16 @@ class RemoteError(OSError):
 
 
 class TransientError(RemoteError):
-    """The same, where another try may do; `after_seconds` is when, if the server said so."""
+    """An error that may not occur again; the server may say after how many seconds to retry."""
 
-    def __init__(self, fault: Fault, after_seconds: float | None = None):
+    def __init__(self, fault: Fault, retry_after: float | None = None):
         super().__init__(fault)
-        self.after_seconds = after_seconds
+        self.retry_after = retry_after
 
 
-def too_large(most: int) -> Fault:
-    return Fault("too_large", f"The file is larger than {most} bytes.")
+def too_large(limit: int) -> Fault:
+    return Fault("too_large", f"The file is larger than {limit} bytes.")
 
 
-def failed(why: str) -> Fault:
-    return Fault("io_error", f"Reading the address failed: {why}.")
+def failed(reason: str) -> Fault:
+    return Fault("io_error", f"Reading the address failed: {reason}.")

@@ -1,63 +1,77 @@
-"""Which machines may be asked: names resolved once, and every address they have looked at."""
+"""Resolves host names, and checks that all their addresses are public."""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
-from typing import Any, NamedTuple
+import threading
+from concurrent.futures import Future, wait
 
+from pgcli.remote.deadline import RESOLVE_SECONDS, Deadline
 from pgcli.remote.errors import PRIVATE, RemoteError, TransientError, failed
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-#: An old way to write an IPv4 address, and a network's own way to reach one.
-_INWARD = (ipaddress.ip_network("::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
-_INNER = ("ipv4_mapped", "sixtofour")
-#: Public by its number, and a door to a cloud's own machinery all the same.
-_CLOUDS_OWN = frozenset({ipaddress.ip_address("168.63.129.16")})
+#: Deprecated IPv4-compatible addresses, and the local prefix of NAT64.
+_NEVER_PUBLIC = (ipaddress.ip_network("::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
+_EMBEDDED = ("ipv4_mapped", "sixtofour")
+#: The metadata service of Azure, at an address that is formally public.
+_METADATA_SERVICES = frozenset({ipaddress.ip_address("168.63.129.16")})
+_POLL_SECONDS = 0.1
 
 
-class Peer(NamedTuple):
-    """An address of a host that may be dialled, as the socket module wants it."""
+def resolve(host: str, port: int, deadline: Deadline, *, allow_private: bool) -> list[str]:
+    """The vetted addresses of a host, within the deadline. Raises RemoteError, TimeoutError.
 
-    family: int
-    place: Any
+    `getaddrinfo` has no timeout: it runs in a thread, which is abandoned if it takes too long.
+    """
+    found: Future[list[str]] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(vetted_addresses(host, port, allow_private=allow_private))
+        except RemoteError as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, name="pgcli-resolve", daemon=True).start()
+    limit = Deadline(RESOLVE_SECONDS, threading.Event())
+    while not found.done():
+        wait([found], min(limit.remaining(_POLL_SECONDS), deadline.remaining(_POLL_SECONDS)))
+    return found.result()
 
 
-def peers(host: str, port: int, *, allow_private: bool) -> list[Peer]:
-    """The addresses that a name has now. Raises `RemoteError`, also if a single one is private.
+def vetted_addresses(host: str, port: int, *, allow_private: bool) -> list[str]:
+    """The IP addresses of a host. Raises RemoteError, also if a single one is not public.
 
-    What is dialled is one of these and not the name, which may stand for another a moment later.
+    Connections go to these addresses: the name may resolve to others a moment later.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except socket.gaierror as problem:
-        fault = failed("the server's name is not known")
-        if problem.errno == socket.EAI_AGAIN:
-            raise TransientError(fault) from problem
-        raise RemoteError(fault) from problem
-    except (OSError, ValueError) as problem:  # names that no host has
-        raise RemoteError(failed("the server's name is none")) from problem
-    known = [Peer(family, place) for family, _, _, _, place in found]
-    if not known or not (allow_private or all(is_public(str(peer.place[0])) for peer in known)):
+    except socket.gaierror as error:
+        fault = failed("the name of the server is not known")
+        if error.errno == socket.EAI_AGAIN:
+            raise TransientError(fault) from error
+        raise RemoteError(fault) from error
+    except (OSError, ValueError) as error:
+        raise RemoteError(failed("the name of the server is not valid")) from error
+    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+    if not addresses or not (allow_private or all(map(is_public, addresses))):
         raise RemoteError(PRIVATE)
-    return known
+    return addresses
 
 
 def is_public(text: str) -> bool:
-    """Whether anybody on the internet is meant: no own network, no machine's own, none hidden in
-    an IPv6 address that leads to an IPv4 one.
-    """
+    """Whether an IP address is public, and so is every IPv4 address embedded in it."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
         return False
     if isinstance(address, ipaddress.IPv6Address):
-        inner = [one for name in _INNER if (one := getattr(address, name)) is not None]
+        embedded = [one for name in _EMBEDDED if (one := getattr(address, name)) is not None]
         if address in _NAT64:
-            inner.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-        if inner:
-            return all(is_public(str(one)) for one in inner)
-        is_inward = any(address in network for network in _INWARD)
-        if is_inward or address.is_site_local or address.scope_id:
+            embedded.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+        if embedded:
+            return all(is_public(str(one)) for one in embedded)
+        is_internal = any(address in network for network in _NEVER_PUBLIC)
+        if is_internal or address.is_site_local or address.scope_id:
             return False
-    return address.is_global and not address.is_multicast and address not in _CLOUDS_OWN
+    return address.is_global and not address.is_multicast and address not in _METADATA_SERVICES

@@ -1,185 +1,170 @@
-"""What is at `s3`, `gs` and `hf` addresses: files and folders, through pyarrow's filesystems."""
+"""Reads files and lists folders of S3 and Google Cloud Storage."""
 
 from __future__ import annotations
 
-import io
 import os
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from configparser import ConfigParser
+from configparser import Error as ConfigError
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from threading import Lock
-from typing import Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
-from pgcli.errors import UsageError
-from pgcli.remote.addresses import scheme_of
-from pgcli.remote.errors import DENIED, MISSING, TOO_SLOW, RemoteError, failed
+from pgcli.remote.errors import DENIED, MISSING, TOO_SLOW, RemoteError, failed, too_large
+from pgcli.remote.stored_file import StoredFile
+from pgcli.remote.urls import scheme_of
 
-CONNECT_SECONDS = 10
-READ_SECONDS = 30
-TRIES = 4
-GIVE_UP_SECONDS = 60
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
 
-_SAID = re.compile(
-    r"AWS Error ([A-Z_]+)|status:? (?:code )?(\d{3})|HTTP (?:status |Error )?(\d{3})"
-)
-_IS_DENIED = re.compile(
-    r"ACCESS_DENIED|status:? (code )?40[13]|UNAUTHENTICATED|PERMISSION_DENIED|40[13] "
-)
-_IS_MISSING = re.compile(r"NO_SUCH|NOT_FOUND|does not exist|status:? (code )?404|404 ")
+CLIENT: ClientConfig = {
+    "connect_timeout": timedelta(seconds=10),
+    "timeout": timedelta(seconds=30),
+}
+RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
+CHUNK_BYTES = 4 * 2**20  # most images are one
+BUFFER_BYTES = 2**20
+#: A store that failed after so long did not answer in time; `obstore` has no exception for that.
+SLOW_SECONDS = 30.0
 
 
-class Stores:
-    """The filesystems that addresses lead to, made when they are first asked for."""
+class ObjectStores:
+    """The buckets that URLs name, opened when they are first needed."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[str, str], Any] = {}
+        self._stores: dict[str, Any] = {}
         self._lock = Lock()
 
-    def kind(self, address: str) -> str:
-        """`file`, `folder`, or `` where there is nothing. Raises `RemoteError`."""
-        from pyarrow.fs import FileType
+    def kind(self, url: str) -> str:
+        """`file`, `folder`, or `` if there is neither. Raises RemoteError."""
+        store, path = self._open(url)
+        with translated(), suppress(FileNotFoundError):
+            if path:
+                store.head(path)
+                return "file"
+        with translated(), listing(store, path):
+            return "folder" if any(store.list(path or None, chunk_size=1)) else ""
 
-        system, path = self._found(address)
+    def list_files(self, url: str) -> list[str]:
+        """The sorted relative paths of the files below a folder. Raises RemoteError."""
+        store, path = self._open(url)
+        start = len(path) + 1 if path else 0
+        with translated(), listing(store, path):
+            found = {one["path"][start:] for page in store.list(path or None) for one in page}
+        folders = {name[:at] for name in found for at, c in enumerate(name) if c == "/"}
+        return sorted(found - folders - {""})  # an empty object may stand for a folder
+
+    def read(self, url: str, limit: int, on_size: Callable[[int], object]) -> bytes:
+        """The contents of a file. `on_size` is called before they are read. Raises RemoteError."""
+        store, path = self._open(url)
         with translated():
-            found = system.get_file_info(path).type
-        return {FileType.File: "file", FileType.Directory: "folder"}.get(found, "")
+            response = store.get(path)
+            size = response.meta["size"]
+            if size > limit:
+                raise RemoteError(too_large(limit))
+            on_size(size)
+            return b"".join(map(bytes, response.stream(min_chunk_size=CHUNK_BYTES)))
 
-    def names(self, address: str) -> list[str]:
-        """The files below a folder, by their paths relative to it, in code-point order."""
-        from pyarrow.fs import FileSelector, FileType
+    def open(self, url: str) -> StoredFile:
+        """The file as a seekable stream. Raises RemoteError."""
+        import obstore
 
-        system, path = self._found(address)
-        path = path.rstrip("/")
+        store, path = self._open(url)
         with translated():
-            below = system.get_file_info(FileSelector(path, recursive=True))
-        start = len(path) + 1
-        return sorted(one.path[start:] for one in below if one.type == FileType.File)
+            file = obstore.open_reader(store, path, buffer_size=BUFFER_BYTES)
+        return StoredFile(file, translated)
 
-    def open(self, address: str) -> StoredFile:
-        """The file, to be read from any place. Raises `RemoteError`."""
-        system, path = self._found(address)
-        with translated():
-            if scheme_of(address) == "hf":  # pyarrow would take a network that fails for no file
-                return StoredFile(system.handler.fs.open(path, "rb"))
-            return StoredFile(system.open_input_file(path))
-
-    def _found(self, address: str) -> tuple[Any, str]:
-        kind, path = scheme_of(address), address.partition("://")[2]
-        user, at, bucket = path.partition("/")[0].rpartition("@")
-        if kind == "hf":
-            bucket, user = "", ""
-        elif at:
-            path = path[len(user) + 1 :]
+    def _open(self, url: str) -> tuple[Any, str]:
+        bucket, _, path = url.partition("://")[2].partition("/")
+        key = f"{scheme_of(url)}://{bucket}"
         with self._lock:
-            key = (kind + user, bucket)
-            if key not in self._made:
+            if key not in self._stores:
+                anonymous, _, name = bucket.rpartition("@")
+                make = make_s3 if scheme_of(url) == "s3" else make_gcs
                 with translated():
-                    self._made[key] = filesystem(kind, bucket, anonymous=user == "anonymous")
-            return self._made[key], path
+                    self._stores[key] = make(name, anonymous=bool(anonymous))
+            return self._stores[key], path.strip("/")
 
 
-class StoredFile(io.RawIOBase):
-    """A file of a store whose failures are `RemoteError`."""
-
-    def __init__(self, file: Any):
-        self._file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return int(self._file.tell())
-
-    def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
-        with translated():
-            return int(self._file.seek(place, whence))
-
-    def readinto(self, room: Any) -> int:
-        with translated():
-            return int(self._file.readinto(room))
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-def filesystem(kind: str, bucket: str, *, anonymous: bool) -> Any:
-    """The filesystem of a kind, with the environment's credentials unless `anonymous`."""
-    try:
-        if kind == "hf":
-            from huggingface_hub import HfFileSystem
-            from pyarrow.fs import FSSpecHandler, PyFileSystem
-
-            return PyFileSystem(FSSpecHandler(HfFileSystem()))
-        if kind == "gs":
-            from pyarrow.fs import GcsFileSystem
-
-            limit = timedelta(seconds=GIVE_UP_SECONDS)
-            return GcsFileSystem(anonymous=anonymous, retry_time_limit=limit, **emulator())
-        return s3(bucket, anonymous=anonymous)
-    except ImportError as problem:
-        raise UsageError(
-            f"the installed pyarrow reads no {kind}:// addresses: {problem}",
-            hint="pip install --force-reinstall pyarrow, which brings all of its filesystems",
-        ) from problem
-
-
-def s3(bucket: str, *, anonymous: bool) -> Any:
-    """Amazon's store, or what AWS_ENDPOINT_URL names instead."""
-    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
+def make_s3(bucket: str, *, anonymous: bool) -> Any:
+    """A bucket of S3, or of the server that AWS_ENDPOINT_URL names."""
+    from obstore.store import S3Store
 
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if not endpoint:
-        with suppress(OSError):  # what is wrong shows when the bucket is read
-            region = resolve_s3_region(bucket)
-    where: dict[str, Any] = {}
+    options: dict[str, Any] = {"skip_signature": True} if anonymous else profile_keys()
     if endpoint:
-        scheme, _, host = endpoint.rpartition("://")
-        where = {"endpoint_override": host.rstrip("/"), "scheme": scheme or "https"}
-    return S3FileSystem(
-        anonymous=anonymous,
-        region=region,
-        connect_timeout=CONNECT_SECONDS,
-        request_timeout=READ_SECONDS,
-        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=TRIES),
-        **where,
-    )
+        options |= {"endpoint": endpoint}
+    elif not region:
+        from pyarrow.fs import resolve_s3_region
+
+        with suppress(OSError):  # the first request reports what is wrong
+            region = resolve_s3_region(bucket)
+    if region:
+        options |= {"region": region}
+    client: ClientConfig = {**CLIENT, "allow_http": (endpoint or "").startswith("http://")}
+    return S3Store(bucket, client_options=client, retry_config=RETRIES, **options)
 
 
-def emulator() -> dict[str, str]:
-    """Where Google's store is pretended, if it is."""
-    endpoint = os.environ.get("STORAGE_EMULATOR_HOST", "")
-    scheme, _, host = endpoint.rpartition("://")
-    return {"endpoint_override": host.rstrip("/"), "scheme": scheme or "http"} if endpoint else {}
+def make_gcs(bucket: str, *, anonymous: bool) -> Any:
+    """A bucket of Google Cloud Storage, or of the server that STORAGE_EMULATOR_HOST names."""
+    from obstore.store import GCSStore
+
+    options: dict[str, Any] = {"skip_signature": True} if anonymous else {}
+    client: ClientConfig = {**CLIENT}
+    if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
+        url = emulator if "://" in emulator else f"http://{emulator}"
+        options |= {"base_url": url, "skip_signature": True}
+        client["allow_http"] = url.startswith("http://")
+    return GCSStore(bucket, client_options=client, retry_config=RETRIES, **options)
+
+
+def profile_keys() -> dict[str, str]:
+    """The keys of AWS_PROFILE in the shared credentials file, which `obstore` does not read."""
+    if os.environ.get("AWS_ACCESS_KEY_ID"):
+        return {}
+    file = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path("~/.aws/credentials").expanduser()
+    profiles = ConfigParser(interpolation=None)
+    with suppress(OSError, ValueError, ConfigError):
+        profiles.read(file, encoding="utf-8")
+    name = os.environ.get("AWS_PROFILE") or "default"
+    keys = dict(profiles[name]) if profiles.has_section(name) else {}
+    names = ("access_key_id", "secret_access_key", "session_token")
+    return {key: keys[f"aws_{key}"] for key in names if f"aws_{key}" in keys}
+
+
+@contextmanager
+def listing(store: Any, path: str) -> Iterator[None]:
+    """Raise the typed error of a failed listing: `obstore` has one for a single object only."""
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except BaseError:
+        store.head(path or "-")
+        raise
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn whatever is raised within into `RemoteError`: libraries of three kinds are behind it."""
+    """Turn the exceptions of `obstore` into RemoteError, by their types alone."""
+    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+    began = monotonic()
     try:
         yield
-    except (RemoteError, UsageError):
+    except RemoteError:
         raise
-    except Exception as problem:
-        text = str(problem)
-        status = getattr(getattr(problem, "response", None), "status_code", None)
-        if isinstance(problem, FileNotFoundError) or status == 404:
-            fault = MISSING
-        elif isinstance(problem, PermissionError) or status in (401, 403):
-            fault = DENIED
-        elif isinstance(problem, TimeoutError) or "timeout" in text.lower():
-            fault = TOO_SLOW
-        elif _IS_DENIED.search(text):
-            fault = DENIED
-        elif _IS_MISSING.search(text):
-            fault = MISSING
-        else:
-            said = _SAID.search(text)
-            why = next(filter(None, said.groups()), "") if said else type(problem).__name__
-            fault = failed(f"the store answered {status or why}")
-        raise RemoteError(fault) from problem
+    except FileNotFoundError as error:
+        raise RemoteError(MISSING) from error
+    except (PermissionError, PermissionDeniedError, UnauthenticatedError) as error:
+        raise RemoteError(DENIED) from error
+    except (BaseError, OSError, ValueError) as error:
+        if isinstance(error, TimeoutError) or monotonic() - began >= SLOW_SECONDS:
+            raise RemoteError(TOO_SLOW) from error
+        raise RemoteError(
+            failed(f"the store does not serve it ({type(error).__name__})")
+        ) from error

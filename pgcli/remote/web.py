@@ -1,8 +1,7 @@
-"""What is at `http` and `https` addresses: asked for with patience, and within bounds."""
+"""Reads web URLs: follows redirects, retries transient errors, and checks each answer."""
 
 from __future__ import annotations
 
-import http.client
 import random
 import ssl
 import threading
@@ -13,153 +12,189 @@ from time import time
 from typing import TypeVar
 from urllib.parse import urljoin
 
-from pgcli.remote.addresses import is_web
-from pgcli.remote.connection import TOTAL_SECONDS, Clock, Connection, target
+import httpcore2
+
+from pgcli.remote.deadline import TOTAL_SECONDS, Deadline
 from pgcli.remote.errors import (
+    COMPRESSED,
+    CREDENTIALS,
     CUT,
     DENIED,
     DOWNGRADED,
+    INVALID_URL,
     MISSING,
-    OTHER_SCHEME,
-    PACKED,
-    RING,
     STOPPED,
+    TOO_MANY_REDIRECTS,
     TOO_SLOW,
+    UNKNOWN_SCHEME,
     RemoteError,
     TransientError,
     failed,
 )
-from pgcli.remote.hosts import peers
+from pgcli.remote.hosts import resolve
+from pgcli.remote.transport import ConnectError, Exchange, Transport
+from pgcli.remote.urls import has_credentials, is_web, parse_target
 
 WAITS_SECONDS = (0.5, 1.0, 2.0)
-#: A server that asks for a longer pause gets this one.
-LONGEST_WAIT_SECONDS = 30.0
-MOST_REDIRECTS = 5
+#: The longest pause that a server may ask for.
+MAX_WAIT_SECONDS = 30.0
+MAX_REDIRECTS = 5
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+HEADERS = {"User-Agent": "pgcli", "Accept": "*/*", "Accept-Encoding": "identity"}
 
 Result = TypeVar("Result")
 
 
-class Answer:
-    """A server's good answer, its body to be read within the clock's time."""
+class WebResponse:
+    """A response, whose body is read within the deadline of its exchange."""
 
-    def __init__(self, response: http.client.HTTPResponse, clock: Clock):
-        self._response = response
-        self.clock = clock
+    def __init__(self, response: httpcore2.Response, exchange: Exchange):
+        headers = {name.lower(): value.decode("latin-1") for name, value in response.headers}
+        self._headers = headers
+        self._exchange = exchange
+        self._body = iter(response.stream)  # type: ignore[arg-type]  # never the asynchronous one
+        self._chunk = memoryview(b"")
+        self.deadline = exchange.deadline
         self.status = response.status
-        self.length = response.length
-        self.range = response.getheader("Content-Range", "")
-        self.version = response.getheader("ETag") or response.getheader("Last-Modified")
-        self._left = response.length
+        length = headers.get(b"content-length", "")
+        is_chunked = b"transfer-encoding" in headers
+        self.length = int(length) if length.isdigit() and not is_chunked else None
+        self.version = self.header("ETag") or self.header("Last-Modified")
+
+    def header(self, name: str) -> str:
+        return self._headers.get(name.lower().encode(), "")
 
     def read(self, size: int) -> bytes:
-        """Some bytes, no more than so many; none at the end. Raises `RemoteError`."""
-        with translated():
-            data = self._response.read1(size)
-        if self._left is not None:
-            self._left -= len(data)
-            if not data and self._left > 0 and size:
-                raise TransientError(CUT)
+        """At most `size` bytes, none at the end. Raises RemoteError."""
+        if not self._chunk:
+            with translated(self._exchange):
+                self._chunk = memoryview(next(self._body, b""))
+        data, self._chunk = bytes(self._chunk[:size]), self._chunk[size:]
         return data
 
 
-class Web:
-    """The servers that may be asked. Every address of a host is checked before it is dialled."""
+class WebClient:
+    """Reads web URLs. Every address of a host is vetted before each request."""
 
     def __init__(self, *, allow_private_hosts: bool, stopped: threading.Event):
         self._allow_private = allow_private_hosts
         self.stopped = stopped
-        self._lines: set[Connection] = set()
+        self._transport = Transport()
 
-    def stop(self) -> None:
-        """Hang up on all, also where somebody waits."""
-        for line in tuple(self._lines):
-            line.hang_up()
+    def close(self) -> None:
+        """Close all connections, also those that a thread is waiting for."""
+        self._transport.close()
 
     @contextmanager
-    def asked(self, address: str, clock: Clock, more: Mapping[str, str]) -> Iterator[Answer]:
-        """The answer with the body, wherever the address leads. Raises `RemoteError`."""
-        first = target(address)
-        for _ in range(MOST_REDIRECTS + 1):
-            one = target(address)
-            headers = dict(more)
-            # a password is its own server's, and no other's that this one leads to
-            if first.user is not None and one.origin == first.origin:
-                headers["Authorization"] = first.user
-            with translated():
-                line = Connection(
-                    one, peers(one.host, one.port, allow_private=self._allow_private), clock
-                )
-            self._lines.add(line)
-            try:
-                with translated():
-                    response = line.ask(one, headers)
-                onward = response.getheader("Location")
-                if response.status not in REDIRECTS or onward is None:
-                    check(response)
-                    yield Answer(response, clock)
+    def get(
+        self, url: str, deadline: Deadline, headers: Mapping[str, str]
+    ) -> Iterator[WebResponse]:
+        """The successful response after redirects. Raises RemoteError."""
+        for _ in range(MAX_REDIRECTS + 1):
+            with self._request(url, deadline, headers) as response:
+                location = response.header("Location")
+                if response.status not in REDIRECTS or not location:
+                    check_response(response)
+                    yield response
                     return
-            finally:
-                self._lines.discard(line)
-                line.hang_up()
-            address = followed(address, onward)
-        raise RemoteError(RING)
+            url = redirected(url, location)
+        raise RemoteError(TOO_MANY_REDIRECTS)
 
-    def with_retries(self, attempt: Callable[[Clock], Result]) -> Result:
-        """What an attempt returns, the last of several where what is wrong may pass."""
-        clock = Clock(TOTAL_SECONDS, self.stopped)
+    def with_retries(self, attempt: Callable[[Deadline], Result]) -> Result:
+        """The result of `attempt`, which is repeated after transient errors."""
+        deadline = Deadline(TOTAL_SECONDS, self.stopped)
         for wait_seconds in WAITS_SECONDS:
             try:
-                return attempt(clock)
-            except TransientError as problem:
-                # all that were turned away at once would come back at once
-                after = wait_seconds * random.uniform(0.5, 1)
-                if problem.after_seconds is not None:
-                    after = min(max(after, problem.after_seconds), LONGEST_WAIT_SECONDS)
+                return attempt(deadline)
+            except TransientError as error:
+                # requests that failed together must not come again together
+                pause = wait_seconds * random.uniform(0.5, 1)
+                if error.retry_after is not None:
+                    pause = min(max(pause, error.retry_after), MAX_WAIT_SECONDS)
                 try:
-                    after = clock.left(after)
+                    pause = deadline.remaining(pause)
                 except TimeoutError:
-                    raise problem from None
-            if self.stopped.wait(after):
+                    raise error from None
+            if self.stopped.wait(pause):
                 raise RemoteError(STOPPED)
-        return attempt(clock)
+        return attempt(deadline)
+
+    @contextmanager
+    def _request(
+        self, url: str, deadline: Deadline, headers: Mapping[str, str]
+    ) -> Iterator[WebResponse]:
+        exchange = Exchange(deadline)
+        with translated(exchange):
+            response = self._send(url, exchange, headers)
+        try:
+            yield WebResponse(response, exchange)
+        finally:
+            response.close()
+
+    def _send(self, url: str, exchange: Exchange, headers: Mapping[str, str]) -> httpcore2.Response:
+        if has_credentials(url):
+            raise RemoteError(CREDENTIALS)
+        try:
+            target = parse_target(url)
+        except ValueError as error:
+            raise RemoteError(INVALID_URL) from error
+        addresses = resolve(
+            target.host, target.port, exchange.deadline, allow_private=self._allow_private
+        )
+        sent = {**HEADERS, **headers}.items()
+        for address in addresses[:-1]:
+            try:
+                return self._transport.send(target, address, sent, exchange)
+            except ConnectError:
+                continue
+        return self._transport.send(target, addresses[-1], sent, exchange)
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Turn what sockets and http.client raise within into `RemoteError`."""
+def translated(exchange: Exchange) -> Iterator[None]:
+    """Turn the exceptions of sockets and of `httpcore2` into RemoteError."""
     try:
         yield
     except RemoteError:
         raise
-    except TimeoutError as problem:
-        raise TransientError(TOO_SLOW) from problem
-    except (http.client.IncompleteRead, ConnectionError, ssl.SSLEOFError) as problem:
-        raise TransientError(CUT) from problem
-    except ssl.SSLError as problem:
-        raise RemoteError(failed(f"TLS fails ({problem.reason})")) from problem
-    except OSError as problem:
-        raise TransientError(failed(problem.strerror or type(problem).__name__)) from problem
-    except (http.client.HTTPException, ValueError) as problem:
-        raise RemoteError(failed("the server's answer makes no sense")) from problem
+    except ConnectError as error:
+        cause = error.args[0]
+        if isinstance(cause, TimeoutError):
+            raise TransientError(TOO_SLOW) from error
+        reason = cause.strerror or type(cause).__name__
+        raise TransientError(failed(f"no connection ({reason})")) from error
+    except TimeoutError as error:
+        raise TransientError(TOO_SLOW) from error
+    except (ConnectionError, ssl.SSLEOFError) as error:
+        raise TransientError(CUT) from error
+    except ssl.SSLError as error:
+        raise RemoteError(failed(f"TLS failed ({error.reason})")) from error
+    except OSError as error:
+        raise TransientError(failed(error.strerror or type(error).__name__)) from error
+    except httpcore2.RemoteProtocolError as error:
+        if exchange.is_cut:
+            raise TransientError(CUT) from error
+        raise RemoteError(failed("the answer of the server is not valid HTTP")) from error
+    except httpcore2.LocalProtocolError as error:
+        raise RemoteError(INVALID_URL) from error
 
 
-def followed(address: str, onward: str) -> str:
-    """Where an address leads. Raises `RemoteError` where it may not lead there."""
+def redirected(url: str, location: str) -> str:
+    """The URL that a redirect leads to. Raises RemoteError if it may not be followed."""
     try:
-        found = urljoin(address, onward)
-    except ValueError as problem:
-        raise RemoteError(OTHER_SCHEME) from problem
+        found = urljoin(url, location)
+    except ValueError as error:
+        raise RemoteError(UNKNOWN_SCHEME) from error
     if not is_web(found):
-        raise RemoteError(OTHER_SCHEME)
-    if address.lower().startswith("https:") and found.lower().startswith("http:"):
+        raise RemoteError(UNKNOWN_SCHEME)
+    if url.lower().startswith("https:") and found.lower().startswith("http:"):
         raise RemoteError(DOWNGRADED)
     return found
 
 
-def check(response: http.client.HTTPResponse) -> None:
-    """Raise `RemoteError` for an answer that is not what was asked for."""
+def check_response(response: WebResponse) -> None:
+    """Raise RemoteError for a response that is not the file."""
     status = response.status
     if status in (404, 410):
         raise RemoteError(MISSING)
@@ -167,15 +202,15 @@ def check(response: http.client.HTTPResponse) -> None:
         raise RemoteError(DENIED)
     fault = TOO_SLOW if status == 408 else failed(f"the server answered {status}")
     if status in BUSY:
-        raise TransientError(fault, after_seconds(response.getheader("Retry-After", "")))
+        raise TransientError(fault, retry_after(response.header("Retry-After")))
     if status not in (200, 206):
         raise RemoteError(fault)
-    if response.getheader("Content-Encoding", "identity").strip().lower() != "identity":
-        raise RemoteError(PACKED)
+    if (response.header("Content-Encoding") or "identity").strip().lower() != "identity":
+        raise RemoteError(COMPRESSED)
 
 
-def after_seconds(text: str) -> float | None:
-    """When to come back, as a server says it: in seconds, or as a date."""
+def retry_after(text: str) -> float | None:
+    """The seconds of a header Retry-After, which holds seconds or a date."""
     if text.strip().isascii() and text.strip().isdigit():
         return float(text.strip()[:9])
     try:

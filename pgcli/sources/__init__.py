@@ -114,7 +114,7 @@ def _parts(name: str, reading: ReadOptions, *, alone: bool) -> Iterator[SourcePa
         yield StdinSource(reading)
         return
     if url_scheme(name):
-        yield from remote_files.parts(name, reading, alone=alone)
+        yield from remote_files.expand_url(name, reading, alone=alone)
         return
     path = parse_path(name)
     if os.path.isdir(path):  # noqa: PTH112 - Path raises for a NUL

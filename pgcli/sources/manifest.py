@@ -11,7 +11,7 @@ from dataclasses import replace
 from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
 from pgcli.remote import RemoteFile
-from pgcli.remote.addresses import parent_url
+from pgcli.remote.urls import parent_url
 from pgcli.sources.duplicate_ids import SeenIds, digest, repeated_digests
 from pgcli.sources.items import check, item, row_id
 from pgcli.sources.manifest_file import Where, kind

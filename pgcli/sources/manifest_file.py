@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pgcli.remote import RemoteFile
-from pgcli.remote.addresses import url_path
+from pgcli.remote.urls import url_path
 from pgcli.sources.readers import kind_of
 
 #: A path, or an address and the way to it; as text either is what messages call it.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from pgcli.records import Fault
-from pgcli.remote.addresses import SCHEMES, join_url, without_credentials
+from pgcli.remote.urls import SCHEMES, has_credentials, join_url, without_credentials
 
 _SCHEME = re.compile(r"(?!file:)([A-Za-z][A-Za-z0-9+.-]+)://|(data):", re.IGNORECASE)
 _DRIVE_OR_SHARE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
@@ -19,6 +19,7 @@ _URL_BLOCKED = Fault(
     "url_blocked", "The row names an address, and addresses are not fetched without --allow-urls."
 )
 _UNKNOWN_SCHEME = Fault("url_blocked", "The row names an address of a kind that is not read.")
+_CREDENTIALS = Fault("url_blocked", "The address in the row holds a user name or a password.")
 _OUTSIDE = Fault(
     "path_not_allowed",
     "The path leads outside the folder it belongs to; --allow-outside-root allows that.",
@@ -85,6 +86,8 @@ def locate_url(text: str, *, allow_urls: bool) -> ImageLocation:
         return ImageLocation(display_path(text), None, _URL_BLOCKED)
     if url_scheme(text) not in SCHEMES:
         return ImageLocation(display_path(text), None, _UNKNOWN_SCHEME)
+    if has_credentials(text):
+        return ImageLocation(display_path(text), None, _CREDENTIALS)
     if len(text) > LONGEST_PATH * 3:
         return ImageLocation(display_path(text), None, _TOO_LONG)
     return ImageLocation(display_path(text), text)

@@ -1,4 +1,4 @@
-"""Pictures whose bytes are elsewhere, fetched before they are looked at."""
+"""Fetches the bytes of images that are not on this machine, before they are decoded."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import NamedTuple, Protocol
 
 from pgcli.records import Item
 
-#: Pictures that are fetched at once. They wait for servers, and take no core.
+#: Images that are fetched at once. Their threads wait for servers, and need no core.
 FETCHES = 16
 
 
 class Fetcher(Protocol):
-    """Brings the bytes of pictures, from wherever they are."""
+    """Fetches the bytes of items from elsewhere."""
 
     def fetched(self, item: Item) -> AbstractContextManager[Item]:
-        """The item with its bytes, or with what is wrong with it; others as they are."""
+        """The item with its bytes, or with a fault; other items are unchanged."""
 
     def stop(self) -> None:
-        """Give up what is under way."""
+        """Make all fetches fail, also those under way."""
 
 
 class FetchedItem(NamedTuple):
-    """An item as it can be looked at, and how long that took."""
+    """An item that can be decoded, and how long it took to fetch."""
 
     item: Item
     took_ms: float = 0.0
@@ -32,10 +32,10 @@ class FetchedItem(NamedTuple):
 
 @contextmanager
 def fetched(item: Item, fetcher: Fetcher | None) -> Iterator[FetchedItem]:
-    """The item with its bytes, for as long as it is looked at."""
+    """The item with its bytes, which are held for the duration of the block."""
     if fetcher is None or item.fault is not None:
         yield FetchedItem(item)
         return
     began = perf_counter()
-    with fetcher.fetched(item) as whole:
-        yield FetchedItem(whole, (perf_counter() - began) * 1000 * (whole is not item))
+    with fetcher.fetched(item) as result:
+        yield FetchedItem(result, (perf_counter() - began) * 1000 * (result is not item))

@@ -21,6 +21,7 @@ import pytest
 from pgcli.errors import NoInputError, PgcliError, UsageError
 from pgcli.records import Item
 from pgcli.remote import RemoteError, UrlReader
+from pgcli.remote.object_stores import profile_keys
 from pgcli.sources import ReadOptions, open_sources
 from pgcli.sources.patterns import glob_files
 from pgcli.sources.remote_files import glob_matches
@@ -229,7 +230,7 @@ def test_pictures_that_come_later_come_behind_those_that_were_there(
         ("s3://pictures/none", UsageError, "nothing at s3://pictures/none"),
         ("s3://nobucket/*.png", UsageError, "nothing at the address"),
         ("s3://pictures/photos/*.gif", NoInputError, "nothing matches"),
-        ("s3://pictures/photos/notes.txt", UsageError, "neither a picture nor a manifest"),
+        ("s3://pictures/photos/notes.txt", UsageError, "neither an image nor a manifest"),
         ("abfs://box/x.png", UsageError, "abfs addresses are not read"),
         ("data:image/png;base64,AAAA", UsageError, "data"),
     ],
@@ -292,7 +293,7 @@ def test_what_a_store_refuses_is_told_by_its_code(monkeypatch: Any, status: int)
 def test_a_file_of_a_store_larger_than_a_picture_may_be_is_not_read(s3: Files) -> None:
     s3["pictures/large.png"] = bytes(5 * 2**20)
     with pytest.raises(RemoteError) as problem:
-        UrlReader().read("s3://pictures/large.png", most=2**20)
+        UrlReader().read("s3://pictures/large.png", limit=2**20)
     assert problem.value.fault.code == "too_large"
 
 
@@ -320,3 +321,62 @@ def test_a_pattern_means_what_it_means_in_a_folder(
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).touch()
     assert (path in glob_files(pattern)) == is_meant
+
+
+@pytest.mark.parametrize(("status", "code"), [(403, "permission_denied"), (404, "missing")])
+def test_a_listing_that_is_refused_has_its_code(monkeypatch: Any, status: int, code: str) -> None:
+    class Refusing(S3):
+        def answered(self, path: str, query: Any) -> None:
+            self.send(status)
+
+    with served(Refusing, {}) as endpoint:
+        for name, value in place("s3", endpoint).environment.items():
+            monkeypatch.setenv(name, value)
+        for url in ("s3://pictures", "s3://pictures/photos"):
+            with pytest.raises(RemoteError) as problem:
+                UrlReader().list_files(url)
+            assert problem.value.fault.code == code
+
+
+def test_a_key_that_looks_like_a_status_is_not_one(s3: Files, monkeypatch: Any) -> None:
+    """Errors are told apart by type and status, never by a text that holds the key."""
+    keys = ["photos/1403 beach.jpg", "photos/404 status: 404.jpg", "photos/timeout 403 .jpg"]
+    keys += ["AWS Error ACCESS_DENIED.jpg", "NO_SUCH_KEY/does not exist.jpg"]
+    for key in keys:
+        s3[f"pictures/{key}"] = JPEG
+        assert UrlReader().read(f"s3://pictures/{key}") == JPEG
+        del s3[f"pictures/{key}"]
+        with pytest.raises(RemoteError) as problem:
+            UrlReader().read(f"s3://pictures/{key}")
+        assert problem.value.fault.code == "missing"
+
+    class Failing(S3):
+        def answered(self, path: str, query: Any) -> None:
+            self.send(500)
+
+    with served(Failing, {}) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        reader = UrlReader()
+        for key in keys[:3]:
+            with pytest.raises(RemoteError) as problem:
+                reader.read(f"s3://pictures/{key}")
+            assert problem.value.fault.code == "io_error"
+
+
+def test_keys_of_a_profile_are_those_of_the_credentials_file(
+    monkeypatch: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "credentials"
+    file.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b%\n[other]\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    assert profile_keys() == {"access_key_id": "a", "secret_access_key": "b%"}
+    monkeypatch.setenv("AWS_PROFILE", "other")
+    assert profile_keys() == {}
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.delenv("AWS_PROFILE")
+    assert profile_keys() == {}
+    file.write_bytes(b"\xff no ini")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    assert profile_keys() == {}

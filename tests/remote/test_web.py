@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +25,9 @@ from hypothesis import strategies as st
 from pgcli.errors import ManifestError, UsageError
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.records import Item
-from pgcli.remote import RemoteError, UrlReader, connection, hosts, remote_file, web
-from pgcli.remote.addresses import join_url, parent_url, url_path, without_credentials
-from pgcli.remote.hosts import is_public, peers
+from pgcli.remote import RemoteError, UrlReader, hosts, transport, web, web_file
+from pgcli.remote.hosts import is_public, vetted_addresses
+from pgcli.remote.urls import join_url, parent_url, url_path, without_credentials
 from pgcli.sources import ReadOptions, open_sources
 from pgcli.workers import prefetch
 from tests.support.awkward import drawing, encoded
@@ -48,8 +49,8 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits of tenths of a second in place of seconds."""
     monkeypatch.setattr(web, "WAITS_SECONDS", (0.01, 0.01, 0.01))
     monkeypatch.setattr(web, "TOTAL_SECONDS", 1.0)
-    monkeypatch.setattr(remote_file, "TOTAL_SECONDS", 1.0)
-    monkeypatch.setattr(connection, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(web_file, "TOTAL_SECONDS", 1.0)
+    monkeypatch.setattr(transport, "READ_SECONDS", 0.3)
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def looked(address: str, url_reader: UrlReader | None = None) -> str:
         ("packed.png", "io_error", 1),
         ("short.png", "io_error", 4),
         ("less.png", "truncated", 1),
-        ("negative.png", "good", 1),
+        ("negative.png", "io_error", 1),
         ("huge.png", "too_large", 1),
         ("nonsense.png", "io_error", 1),
         ("dropped.png", "io_error", 4),
@@ -109,7 +110,7 @@ def test_a_server_that_takes_its_time_is_given_up(server: Server, hurried: None,
 @pytest.mark.parametrize("path", ["endless.png", "chunks.png"])
 def test_a_body_without_end_is_read_to_the_limit(server: Server, path: str) -> None:
     with pytest.raises(RemoteError) as problem:
-        UrlReader(allow_private_hosts=True).read(f"{server.url}/{path}", most=2**22)
+        UrlReader(allow_private_hosts=True).read(f"{server.url}/{path}", limit=2**22)
     assert problem.value.fault.code == "too_large"
 
 
@@ -123,8 +124,8 @@ def test_a_server_that_names_a_time_is_asked_again_then(server: Server) -> None:
     [("2", 2), (" 7 ", 7), ("", None), ("soon", None), ("-1", None), ("9" * 99, 999_999_999)],
 )
 def test_a_time_to_come_back_is_understood_or_passed_over(text: str, seconds: float | None) -> None:
-    assert web.after_seconds(text) == seconds
-    assert web.after_seconds("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert web.retry_after(text) == seconds
+    assert web.retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
 
 
 @pytest.mark.parametrize("path", ["loopback.png", "metadata.png", "decimal.png"])
@@ -154,28 +155,134 @@ def test_what_is_dialled_is_the_address_that_was_looked_at(
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", changing)
-    dialled = []
-    connect = connection.Connection._dialled
-    monkeypatch.setattr(
-        connection.Connection,
-        "_dialled",
-        lambda line, known: (dialled.extend(known), connect(line, known))[1],
-    )
+    dialled = recorded_connections(monkeypatch)
     url_reader = UrlReader()
     assert looked(f"http://pictures.test:{server.port}/good.png", url_reader) == "good"
     assert asked == ["pictures.test"]
-    assert [peer.place[0] for peer in dialled] == ["127.0.0.1"]
+    assert dialled == ["127.0.0.1"]
     assert server.asked[0][1]["host"] == f"pictures.test:{server.port}"
     assert looked(f"http://pictures.test:{server.port}/good.png", url_reader) == "url_blocked"
     assert len(dialled) == 1
+
+
+def recorded_connections(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The IP addresses of the connections that are opened from now on."""
+    opened: list[str] = []
+    connect_tcp = transport._Network.connect_tcp
+
+    def record(network: Any, host: str, port: int, **options: Any) -> Any:
+        stream = connect_tcp(network, host, port, **options)
+        opened.append(stream._socket.getpeername()[0])
+        return stream
+
+    monkeypatch.setattr(transport._Network, "connect_tcp", record)
+    return opened
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
+    """Let each resolution of any host name give the next of these addresses."""
+    remaining = iter(answers)
+
+    def changing(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(remaining), port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", changing)
+
+
+def test_connections_are_kept_alive(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.keeps_alive = True
+    opened = recorded_connections(monkeypatch)
+    reader = UrlReader(allow_private_hosts=True)
+    for number in range(5):
+        assert looked(f"{server.url}/good.png?{number}", reader) == "good"
+    assert opened == ["127.0.0.1"]
+
+
+def test_a_kept_connection_serves_its_vetted_address_alone(
+    server: Server, public: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither an address that is private by now nor another host name uses the connection."""
+    server.keeps_alive = True
+    opened = recorded_connections(monkeypatch)
+    resolve_to(monkeypatch, "127.0.0.1", "10.0.0.1", "127.0.0.1", "127.0.0.1")
+    reader = UrlReader()
+    url = f"http://pictures.test:{server.port}/good.png"
+    assert looked(url, reader) == "good"
+    assert looked(url, reader) == "url_blocked"
+    assert looked(url, reader) == "good"
+    assert opened == ["127.0.0.1"]
+    assert looked(url.replace("pictures", "other"), reader) == "good"
+    assert opened == ["127.0.0.1", "127.0.0.1"]
+    assert server.asked[-1][1]["host"] == f"other.test:{server.port}"
+
+
+def test_a_kept_connection_that_follows_a_new_address_is_another(
+    server: Server, hurried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.keeps_alive = True
+    opened = recorded_connections(monkeypatch)
+    resolve_to(monkeypatch, "127.0.0.1", *["127.0.0.2"] * 4)
+    reader = UrlReader(allow_private_hosts=True)
+    url = f"http://pictures.test:{server.port}/good.png"
+    assert looked(url, reader) == "good"
+    assert looked(url, reader) == "io_error"  # nothing listens there
+    assert opened == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("path", ["surplus.png", "hangup.png"])
+def test_a_kept_connection_that_is_unusable_is_replaced(server: Server, path: str) -> None:
+    """Bytes beyond an answer, or a connection closed by the server, cost the next row nothing."""
+    server.keeps_alive = True
+    reader = UrlReader(allow_private_hosts=True)
+    began = time.monotonic()
+    assert looked(f"{server.url}/{path}", reader) == "good"
+    for _ in range(3):
+        assert looked(f"{server.url}/good.png", reader) == "good"
+    assert server.counts["/good.png"] <= 4
+    assert time.monotonic() - began < 0.5  # without the pauses of retries
+
+
+def test_a_slow_body_on_a_kept_connection_times_out(server: Server, hurried: None) -> None:
+    server.keeps_alive = True
+    reader = UrlReader(allow_private_hosts=True)
+    assert looked(f"{server.url}/good.png", reader) == "good"
+    assert looked(f"{server.url}/drip.png", reader) == "timeout"
+    assert looked(f"{server.url}/silent.png", reader) == "timeout"
+    assert looked(f"{server.url}/good.png", reader) == "good"
+
+
+def test_name_resolution_has_a_deadline(monkeypatch: pytest.MonkeyPatch, hurried: None) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(hosts, "RESOLVE_SECONDS", 0.1)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(20) and [])
+    began = time.monotonic()
+    assert looked("http://pictures.test/good.png") == "timeout"
+    assert time.monotonic() - began < 3
+    monkeypatch.setattr(hosts, "RESOLVE_SECONDS", 10.0)
+    monkeypatch.setattr(web, "TOTAL_SECONDS", 10.0)
+    reader = UrlReader()
+    threading.Timer(0.2, reader.stop).start()
+    began = time.monotonic()
+    assert looked("http://pictures.test/good.png", reader) == "io_error"
+    assert time.monotonic() - began < 3
+    release.set()
+
+
+def test_proxies_of_the_environment_are_ignored(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+        monkeypatch.setenv(name.upper(), "http://127.0.0.1:9")
+    assert looked(f"{server.url}/good.png") == "good"
 
 
 def test_a_name_with_a_single_private_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     both = [(socket.AF_INET, 1, 6, "", (one, 80)) for one in ("93.184.216.34", "192.168.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
     with pytest.raises(RemoteError):
-        peers("pictures.test", 80, allow_private=False)
-    assert len(peers("pictures.test", 80, allow_private=True)) == 2
+        vetted_addresses("pictures.test", 80, allow_private=False)
+    assert len(vetted_addresses("pictures.test", 80, allow_private=True)) == 2
 
 
 PRIVATE = ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"]
@@ -204,7 +311,7 @@ def spellings(address: ipaddress.IPv4Address) -> list[str]:
 def test_no_spelling_of_a_private_address_passes(address: ipaddress.IPv4Address) -> None:
     for host in spellings(address):
         with pytest.raises(RemoteError):
-            peers(host, 80, allow_private=False)
+            vetted_addresses(host, 80, allow_private=False)
 
 
 @given(inward())
@@ -240,20 +347,26 @@ def test_an_address_is_public_or_not(text: str, is_meant: bool) -> None:
     assert is_public(text) == is_meant
 
 
-def test_a_password_goes_to_its_own_server_alone_and_is_never_shown(server: Server) -> None:
-    with Server(PNG) as other:
-        server.leads["/away.png"] = f"{other.url}/good.png"
-        server.leads["/here.png"] = "/good.png"
-        host = f"user:p%40ss@127.0.0.1:{server.port}"
-        assert looked(f"http://{host}/away.png") == "good"
-        assert looked(f"http://{host}/here.png") == "good"
-        assert [headers.get("authorization") for _, headers in server.asked] == [
-            "Basic dXNlcjpwQHNz"
-        ] * 3
-        assert "authorization" not in other.asked[0][1]
-    source = open_sources([f"http://{host}/good.png"], ReadOptions(url_reader=UrlReader()))
-    (item,) = source
-    assert (item.id, item.image) == (f"http://127.0.0.1:{server.port}/good.png",) * 2
+def test_credentials_in_a_url_are_refused(server: Server) -> None:
+    host = f"user:p%40ss@127.0.0.1:{server.port}"
+    assert looked(f"http://{host}/good.png") == "url_blocked"
+    assert looked("s3://key:secret@bucket/good.png") == "url_blocked"
+    options = ReadOptions(url_reader=UrlReader(allow_private_hosts=True))
+    for url in (f"http://{host}/good.png", "s3://key:secret@bucket/x.jsonl"):
+        with pytest.raises(UsageError, match="user name or a password") as problem:
+            open_sources([url], options)
+        assert "p%40ss" not in str(problem.value)
+        assert "secret" not in str(problem.value) + problem.value.hint
+    lines = [{"image": f"http://{host}/good.png"}, {"image": f"{server.url}/good.png"}]
+    server.files["/rows.jsonl"] = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    refused, read = open_sources([f"{server.url}/rows.jsonl"], options)
+    assert refused.fault is not None
+    assert (refused.fault.code, refused.path) == ("url_blocked", None)
+    assert refused.image == f"http://127.0.0.1:{server.port}/good.png"
+    assert read.fault is None
+    server.leads["/away.png"] = f"http://{host}/good.png"
+    assert looked(f"{server.url}/away.png") == "url_blocked"
+    assert {path for path, _ in server.asked} == {"/rows.jsonl", "/away.png"}
 
 
 @pytest.mark.parametrize(
@@ -285,16 +398,13 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
     monkeypatch: pytest.MonkeyPatch, hurried: None
 ) -> None:
     with Server(PNG, CERTIFICATE) as server:
-        connection._trust.cache_clear()
         assert looked(f"{server.url}/good.png") == "io_error"
         assert not server.asked
         monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
-        connection._trust.cache_clear()
         assert looked(f"https://localhost:{server.port}/good.png") == "good"
         assert looked(f"{server.url}/good.png") == "io_error"  # it vouches for the name alone
         server.leads["/down.png"] = f"http://localhost:{server.port}/good.png"
         assert looked(f"https://localhost:{server.port}/down.png") == "url_blocked"
-    connection._trust.cache_clear()
 
 
 def held(server: Server) -> ReadOptions:
@@ -401,8 +511,9 @@ def test_a_run_that_ends_waits_for_no_server(server: Server) -> None:
 def test_the_command_line_reads_addresses_only_where_it_is_told_to(
     server: Server, tmp_path: Path
 ) -> None:
-    host = f"http://me:secret@127.0.0.1:{server.port}"
-    names = [f"{host}/good.png", f"{host}/gone.png", "ftp://me:secret@host/x.png"]
+    with_password = f"http://me:secret@127.0.0.1:{server.port}/good.png"
+    names = [f"{server.url}/good.png", f"{server.url}/gone.png", with_password]
+    names.append("ftp://me:secret@host/x.png")
 
     def ran(*options: str) -> tuple[int, list[Any], str]:
         run = subprocess.run(
@@ -418,17 +529,20 @@ def test_the_command_line_reads_addresses_only_where_it_is_told_to(
 
     output = ["-o", "out.jsonl", "--model", "demo", "--overwrite"]
     code, errors, said = ran("-", *output)
-    assert (code, errors) == (3, ["url_blocked"] * 3)
+    assert (code, errors) == (3, ["url_blocked"] * 4)
     code, errors, said = ran("-", *output, "--allow-urls")
-    assert (code, errors) == (3, ["url_blocked"] * 3)
+    assert (code, errors) == (3, ["url_blocked"] * 4)
     assert not server.asked
     code, errors, said = ran("-", *output, "--allow-urls", "--allow-private-hosts")
-    assert (code, errors) == (3, [None, "missing", "url_blocked"])
+    assert (code, errors) == (3, [None, "missing", "url_blocked", "url_blocked"])
     code, errors, said = ran(names[0], *output, "--allow-urls", "--allow-private-hosts", "-v")
     assert (code, errors) == (0, [None]), said
-    refused, _, said_too = ran(names[0], *output)
-    assert refused == 2
+    code, _, said_too = ran(names[0], *output)
+    assert code == 2
     assert "--allow-urls" in said_too
+    code, _, said_as_well = ran(with_password, *output, "--allow-urls", "--allow-private-hosts")
+    assert code == 2
+    assert "user name or a password" in said_as_well
     written = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
     assert b"secret" not in written
-    assert "secret" not in said + said_too
+    assert "secret" not in said + said_too + said_as_well

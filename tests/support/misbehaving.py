@@ -29,6 +29,7 @@ class Server:
         self.takes_ranges = True
         self.cut_at: list[int] = []
         self.pause_seconds = 0.0
+        self.keeps_alive = False
         self.left = threading.Event()
         self._certificate = certificate
 
@@ -89,7 +90,7 @@ class Answering(BaseHTTPRequestHandler):
                 self.send_header(key.replace("_", "-"), str(value))
         self.end_headers()
         self.wfile.write(body)
-        self.close_connection = True
+        self.close_connection = not self.owner.keeps_alive
 
     def file(self, data: bytes) -> None:
         """A file that may be asked for from any place, and breaks off as often as it is to."""
@@ -159,9 +160,18 @@ class Answering(BaseHTTPRequestHandler):
         self.say(200, self.owner.picture, Content_Length=100)
 
     def more(self) -> None:
-        """Says that more comes, and keeps the line."""
+        """Announces more bytes, and leaves the connection open."""
         self.say(200, self.owner.picture[:100], Content_Length=10**6)
         self.owner.left.wait(30)
+
+    def surplus(self) -> None:
+        """A good answer, and bytes beyond it on the same connection."""
+        self.say(200, self.owner.picture + b"surplus", Content_Length=len(self.owner.picture))
+
+    def hangup(self) -> None:
+        """A good answer, after which the connection is closed without a header that says so."""
+        self.good()
+        self.close_connection = True
 
     def huge(self) -> None:
         self.say(200, b"x", Content_Length=10**15)

@@ -17,7 +17,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.pipeline import ResumeLog
 from pgcli.records import Answer
-from pgcli.remote.addresses import without_credentials
+from pgcli.remote.urls import without_credentials
 from pgcli.rows import RowSchema
 from pgcli.sinks import OutputFormat, Sink, open_resumable, open_stream, output_format
 from pgcli.sinks.resumable import ResumableSink

@@ -13,7 +13,7 @@ from pgcli.checkpoints.find import BUILTIN, DEMO, digest, folder_of
 from pgcli.checkpoints.identity import folder_digest
 from pgcli.cli.job.plan import Plan
 from pgcli.printable import encodable
-from pgcli.remote.addresses import without_credentials
+from pgcli.remote.urls import without_credentials
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import Engine

@@ -13,7 +13,7 @@ from pgcli.cli.result_files.reopen_input import metadata_of, reopen_items
 from pgcli.errors import PgcliError
 from pgcli.records import Fault, Item
 from pgcli.remote import UrlReader
-from pgcli.remote.addresses import url_path
+from pgcli.remote.urls import url_path
 from pgcli.sources.paths import locate_url, parse_path, resolves_inside, url_scheme
 from pgcli.sources.patterns import expand_source
 from pgcli.sources.readers import READERS

@@ -14,7 +14,7 @@ from pgcli.cli.options import OutputOptions
 from pgcli.cli.ui.console import Facts, Screen
 from pgcli.cli.ui.duration import duration
 from pgcli.pipeline import Tally
-from pgcli.remote.addresses import without_credentials
+from pgcli.remote.urls import without_credentials
 from pgcli.state.run_state import RunState
 
 if TYPE_CHECKING:
