@@ -28,7 +28,7 @@ from pgcli.checkpoints.adapter_file import (
     sort,
     weights_file,
 )
-from pgcli.checkpoints.weights import EMBEDDING, HEAD, ParamSlice, Unfilled, param_slices
+from pgcli.checkpoints.weights import EMBEDDING, HEAD, ParamSlice, param_slices
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
 
@@ -97,12 +97,9 @@ def _parts_ends(stored: AdapterTensors, own: set[str], config: AdapterConfig) ->
 
 
 def _untie(model: PaliGemma) -> None:
+    """Give the LM head a copy of the embedding's weight."""
     weight = model.decoder.embed_tokens.weight
-    rows, width = weight.shape
-    with torch.device("meta"), Unfilled():
-        head = nn.Linear(width, rows, bias=False)
-    head.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
-    model.decoder.lm_head = head.eval()
+    model.decoder.lm_head.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
     model.config = replace(model.config, tied=False)
 
 

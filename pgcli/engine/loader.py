@@ -14,11 +14,12 @@ from pgcli.engine.engine import Engine
 from pgcli.engine.memory import batch_size as fitting_batch_size
 from pgcli.engine.memory import parameters
 from pgcli.engine.oom import memory_named
-from pgcli.engine.preparing import check_quantization, optimize_for_device
+from pgcli.engine.quantization import check_quantization
 from pgcli.engine.room import SMALLER, check_fits
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import PaliGemmaConfig
+from pgcli.model.cpu.optimize import optimize_for_device
 
 
 def load(

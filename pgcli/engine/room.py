@@ -8,8 +8,8 @@ import torch
 
 from pgcli.device import gpu_processes
 from pgcli.device.select import free_bytes
-from pgcli.engine.preparing import packed_bytes
 from pgcli.errors import NoUsableDevice
+from pgcli.model.cpu.optimize import packed_bytes
 
 SMALLER = "name a smaller model: `pgcli info MODEL` tells what one needs"
 

@@ -1,1 +1,1 @@
-"""The eye, the decoder and what joins them: tensors in, tensors out; no file, string or flag."""
+"""PaliGemma in PyTorch: tensors in, tensors out; no files, strings or flags."""

@@ -1,12 +1,14 @@
-"""Attention of many query heads over few key/value heads, with or without a soft bound on scores.
+"""Attention of many query heads over few key/value heads, with or without a softcap on scores.
 
 B rows · L new slots this pass · S slots so far · N query heads · K key/value heads ·
-Q queries of one key/value head, all slots of a group's first head, then of its second ·
-H head size
+G query heads per key/value head · Q = G * L queries of one key/value head, the slots of its first
+query head first · H head size
 """
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable
 from functools import cache
 
@@ -15,11 +17,16 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
-SCORES = 2**23  # so many scores at a time, 32 MiB in float32: within the caches' reach, if barely
-FEW_QUERIES = 128  # below so many a compiled kernel saves nothing
-SMALLEST_HEAD = 16  # that FlexAttention takes
-VARIANTS = 64
+SCORES = 2**23  # per chunk: 32 MiB in float32, about the size of a CPU's caches
+MIN_FLEX_QUERIES = 128  # a compiled kernel is no faster for fewer
+MIN_FLEX_HEAD_DIM = 16  # FlexAttention supports no smaller heads
+RECOMPILE_LIMIT = 64
+#: Device, dtype and head size of the heads that FlexAttention has failed to compile for.
 FLEX_UNSUPPORTED: set[tuple[torch.device, torch.dtype, int]] = set()
+COMPILER_PACKAGES = ("torch._dynamo", "torch._inductor", "triton")
+UNSUPPORTED = re.compile(
+    "unsupported|not supported|not implemented|no (valid )?triton config", re.IGNORECASE
+)
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -27,7 +34,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:
-    """Values within -cap and cap, hardly changed while they are small; float32 or wider."""
+    """`cap * tanh(x / cap)`: values within -cap and cap; float32 or wider."""
     return cap * torch.tanh(at_least_float32(x) / cap)
 
 
@@ -40,12 +47,12 @@ def grouped_attention(
     scale: float | None = None,
     cap: float | None = None,
 ) -> Tensor:
-    """What each head read, heads joined again: (B, L, N * H).
+    """The output of all heads, concatenated: (B, L, N * H).
 
-    A group's heads are laid one after another along the query axis, so that its keys and values
-    are read where they lie and never copied per head. The mask may be (B, 1, 1, S) or
-    (B, 1, L, S); no query may be without a key that it sees. Scores are multiplied by `scale`,
-    H to the power of -1/2 where it is None, and bounded softly by `cap` before the mask.
+    The query heads of a group are concatenated along the query axis, so that keys and values are
+    not copied for each head. The mask is (B, 1, 1, S) or (B, 1, L, S), and every query must attend
+    to at least one key. Scores are multiplied by `scale`, by default H to the power of -1/2, and
+    softcapped before the mask is applied.
     """
     rows, length, heads, size = query_BLNH.shape
     kv_heads = key_BKSH.shape[1]
@@ -73,56 +80,79 @@ def softcapped_attention(
     scale: float,
     cap: float,
 ) -> Tensor:
-    """Softly bounded attention (B, K, Q, H), as one kernel where that can be had."""
+    """Attention with softcapped scores (B, K, Q, H), by FlexAttention where it is supported.
+
+    Where it does not compile, a warning says so once for each device, dtype and head size, and
+    `chunked_attention` is used. Any other error is raised, out-of-memory errors among them.
+    """
     kind = (query_BKQH.device, query_BKQH.dtype, query_BKQH.shape[3])
-    if kind not in FLEX_UNSUPPORTED and can_compile(query_BKQH):
+    if can_compile(query_BKQH) and kind not in FLEX_UNSUPPORTED:
         try:
-            return compiled(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:  # a variant that does not compile although the trial did
-            FLEX_UNSUPPORTED.add(kind)  # to fail takes as long as to compile
+            return compiled_attention(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
+        except (RuntimeError, ImportError, OSError, torch._dynamo.exc.FailOnRecompileLimitHit) as e:
+            raise_out_of_memory(e)
+            if not is_unsupported(e):
+                raise
+            FLEX_UNSUPPORTED.add(kind)  # not tried again: a failure takes as long as a compilation
+            warn_unsupported(query_BKQH, e)
     return chunked_attention(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
 
 
 def can_compile(query_BKQH: Tensor) -> bool:
-    """Whether a compiled kernel serves: on a GPU, for many queries, where it can be compiled."""
+    """Whether a compiled kernel is worth trying: on a GPU, for many queries of a usual dtype."""
     return (
         query_BKQH.is_cuda
-        and query_BKQH.shape[2] >= FEW_QUERIES
-        and query_BKQH.shape[3] >= SMALLEST_HEAD
+        and query_BKQH.shape[2] >= MIN_FLEX_QUERIES
+        and query_BKQH.shape[3] >= MIN_FLEX_HEAD_DIM
         and query_BKQH.dtype in (torch.bfloat16, torch.float32)
-        and compiles(query_BKQH.device, query_BKQH.dtype, query_BKQH.shape[3])
     )
 
 
-@cache
-def compiles(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether FlexAttention compiles for such heads on the device: a trial tells, made once.
+def raise_out_of_memory(error: BaseException) -> None:
+    """Raise the out-of-memory error that this error is or was raised from, if any."""
+    current: BaseException | None = error
+    while current is not None:
+        if isinstance(current, torch.OutOfMemoryError):
+            raise current
+        current = current.__cause__ or current.__context__
 
-    The kernel is another one for other dtypes and heads: large heads want more shared memory than
-    many GPUs have.
+
+def is_unsupported(error: BaseException) -> bool:
+    """Whether the error means that FlexAttention cannot be compiled here.
+
+    That is an error of the compiler's own packages, a missing package or program, or a message that
+    says so. An error of the device, such as an illegal memory access, is none of these.
     """
-    trial = torch.zeros(2, 1, 2 * FEW_QUERIES, head_dim, dtype=dtype, device=device)
-    try:
-        compiled(trial, trial, trial, None, 1.0, 1.0)
-    except (RuntimeError, ImportError, OSError):  # no compiler, no Triton, no kernel that fits
-        return False
-    return True
+    return any(
+        isinstance(cause, (NotImplementedError, ImportError, OSError))
+        or type(cause).__module__.startswith(COMPILER_PACKAGES)
+        or UNSUPPORTED.search(str(cause)) is not None
+        for cause in (error, error.__cause__)
+        if cause is not None
+    )
+
+
+def warn_unsupported(query_BKQH: Tensor, error: BaseException) -> None:
+    dtype, size = str(query_BKQH.dtype).removeprefix("torch."), query_BKQH.shape[3]
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    warnings.warn(
+        f"FlexAttention does not compile for {dtype} heads of size {size} on {query_BKQH.device}; "
+        f"attention is computed in chunks, which is slower and gives the same answers ({reason})",
+        stacklevel=1,
+    )
 
 
 @cache
 def flex() -> Callable[..., Tensor]:
     """FlexAttention, compiled at its first call for each dtype and kind of mask, for any length.
 
-    Where it could not be it would fall back to an attention that holds all scores; it fails
-    instead.
+    `fullgraph` raises an error where eager FlexAttention would hold all scores in memory.
     """
-    made: Callable[..., Tensor] = torch.compile(flex_attention, dynamic=True, fullgraph=True)
-    return made
+    compiled: Callable[..., Tensor] = torch.compile(flex_attention, dynamic=True, fullgraph=True)
+    return compiled
 
 
-def compiled(
+def compiled_attention(
     query_BKQH: Tensor,
     key_BKSH: Tensor,
     value_BKSH: Tensor,
@@ -130,20 +160,20 @@ def compiled(
     scale: float,
     cap: float,
 ) -> Tensor:
-    """Softly bounded attention (B, K, Q, H) in one fused kernel, scores never in memory at all."""
-    # numbers would be part of the compiled code, and a second model's could not be
+    """Attention with softcapped scores (B, K, Q, H) in one fused kernel, scores never in memory."""
+    # tensors, as Python numbers would be compiled in and another model's would recompile
     scale_, cap_ = torch.tensor([scale, cap], device=query_BKQH.device)
 
-    def bounded(score: Tensor, row: Tensor, head: Tensor, query: Tensor, slot: Tensor) -> Tensor:
+    def score_mod(score: Tensor, row: Tensor, head: Tensor, query: Tensor, slot: Tensor) -> Tensor:
         score = cap_ * torch.tanh(score * scale_ / cap_)
         if mask_B1QS is None:
             return score
-        place = query if mask_B1QS.shape[2] > 1 else 0
-        return torch.where(mask_B1QS[row, 0, place, slot], score, -torch.inf)
+        query_index = query if mask_B1QS.shape[2] > 1 else 0
+        return torch.where(mask_B1QS[row, 0, query_index, slot], score, -torch.inf)
 
-    # a model has more variants than eight: with and without masks of two kinds, one row or several
-    with torch._dynamo.config.patch(recompile_limit=VARIANTS):
-        return flex()(query_BKQH, key_BKSH, value_BKSH, score_mod=bounded, scale=1.0)
+    # one model has more variants than the default limit of eight: three kinds of masks, row counts
+    with torch._dynamo.config.patch(recompile_limit=RECOMPILE_LIMIT):
+        return flex()(query_BKQH, key_BKSH, value_BKSH, score_mod=score_mod, scale=1.0)
 
 
 def chunked_attention(
@@ -154,21 +184,21 @@ def chunked_attention(
     scale: float,
     cap: float,
 ) -> Tensor:
-    """Softly bounded attention (B, K, Q, H) in plain operations, a block of queries at a time.
+    """Attention with softcapped scores (B, K, Q, H), computed for a chunk of queries at a time.
 
     The scores of all queries are never in memory together.
     """
-    rows, kv_heads, _, slots = *key_BKSH.shape[:2], None, key_BKSH.shape[2]
-    block = max(1, SCORES // (rows * kv_heads * slots))
+    rows, kv_heads, slots = key_BKSH.shape[:3]
+    chunk = max(1, SCORES // (rows * kv_heads * slots))
     key_BKHS = key_BKSH.transpose(2, 3)
-    read = []
-    for start in range(0, query_BKQH.shape[2], block):
-        query = query_BKQH[:, :, start : start + block]
+    chunks = []
+    for start in range(0, query_BKQH.shape[2], chunk):
+        query = query_BKQH[:, :, start : start + chunk]
         score = softcap((query @ key_BKHS) * scale, cap)
         if mask_B1QS is not None:
             mask = mask_B1QS
             if mask.shape[2] > 1:
-                mask = mask[:, :, start : start + block]
+                mask = mask[:, :, start : start + chunk]
             score = score.masked_fill(~mask, -torch.inf)
-        read.append(score.softmax(-1).to(value_BKSH.dtype) @ value_BKSH)
-    return torch.cat(read, dim=2)
+        chunks.append(score.softmax(-1).to(value_BKSH.dtype) @ value_BKSH)
+    return torch.cat(chunks, dim=2)

@@ -1,7 +1,7 @@
-"""The decoder: Gemma, first and second generation, from embedded slots to the next token's logits.
+"""The Gemma and Gemma 2 decoder: embedded slots in, logits of the next token out.
 
-B rows · L new slots this pass · S slots so far · D width · N query heads · K key/value heads ·
-G query heads per key/value head · H head size · V vocabulary
+B rows · T prompt tokens · L new slots this pass · S slots so far · D width · N query heads ·
+K key/value heads · G query heads per key/value head · H head size · V vocabulary
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pgcli.model.attention import at_least_float32, grouped_attention, softcap
 from pgcli.model.config import DecoderConfig
 from pgcli.model.kv_cache import AttentionMasks
 
-#: Takes a layer's new keys and values, (B, K, L, H) each, and returns all so far.
-Memory = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+#: Stores a layer's new keys and values, (B, K, L, H) each, and returns all of them so far.
+UpdateCache = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Remembering(Protocol):
@@ -31,7 +31,7 @@ class Remembering(Protocol):
 
 
 class RMSNorm(nn.Module):
-    """Scale to unit mean square, then by one plus the weight, in float32 up to the last cast."""
+    """Root-mean-square norm with weight `1 + w`, computed in float32."""
 
     def __init__(self, width: int, eps: float):
         super().__init__()
@@ -45,10 +45,10 @@ class RMSNorm(nn.Module):
 
 
 class RotaryEmbedding:
-    """Rotary position embedding: the cosines and sines of one pass, made once for all layers.
+    """The cosines and sines of one pass's positions, computed once for all layers.
 
-    The head is split in halves, not interleaved, as Gemma's weights expect. Angles are float32
-    whatever the dtype: in bfloat16 positions past 256 would fall together.
+    The head is split into halves, not interleaved, as in Gemma's weights. Angles are float32 in
+    every dtype, as bfloat16 cannot represent every position above 256.
     """
 
     def __init__(self, position_BL: Tensor, config: DecoderConfig, dtype: torch.dtype):
@@ -60,33 +60,32 @@ class RotaryEmbedding:
         self.sin = angle_BLH.sin().to(dtype)[:, :, None]
 
     def __call__(self, x_BLNH: Tensor) -> Tensor:
-        """The heads turned, of all slots or of as many of the last ones as are given."""
+        """The rotated heads of all slots, or of the last ones if `x` has fewer."""
         cos, sin = self.cos[:, -x_BLNH.shape[1] :], self.sin[:, -x_BLNH.shape[1] :]
         first, second = x_BLNH.chunk(2, dim=-1)
         return x_BLNH * cos + torch.cat([-second, first], dim=-1) * sin
 
 
 class QKVProjection(nn.Linear):
-    """Queries, then keys, then values of all heads, from one fused product."""
+    """Queries, keys and values of all heads, in this order, from one matrix product."""
 
-    def __init__(self, width: int, queries: int, others: int):
-        super().__init__(width, queries + others, bias=False)
-        self.split_sizes = (queries, others)
+    def __init__(self, width: int, query_size: int, key_value_size: int):
+        super().__init__(width, query_size + key_value_size, bias=False)
+        self.split_sizes = (query_size, key_value_size)
 
     def last_query(self, x_BLD: Tensor) -> tuple[Tensor, Tensor]:
-        """The last slot's queries (B, 1, N * H), and every slot's keys and values in a row."""
-        queries, others = torch.split_with_sizes(self.weight, self.split_sizes)
-        return F.linear(x_BLD[:, -1:], queries), F.linear(x_BLD, others)
+        """The last slot's queries (B, 1, N * H); keys and values of all slots (B, L, 2 * K * H)."""
+        query, key_value = torch.split_with_sizes(self.weight, self.split_sizes)
+        return F.linear(x_BLD[:, -1:], query), F.linear(x_BLD, key_value)
 
 
 class GemmaAttention(nn.Module):
-    """Grouped-query attention; query head n shares key/value head n // G."""
+    """Grouped-query attention; query head n uses key/value head n // G."""
 
     def __init__(self, config: DecoderConfig):
         super().__init__()
         heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_dim
-        self.heads = (heads, kv_heads)
-        self.head_dim = size
+        self.num_heads, self.num_kv_heads, self.head_dim = heads, kv_heads, size
         self.scale, self.cap = config.query_scale, config.attn_softcap
         self.qkv_proj = QKVProjection(config.width, heads * size, 2 * kv_heads * size)
         self.o_proj = nn.Linear(heads * size, config.width, bias=False)
@@ -94,42 +93,42 @@ class GemmaAttention(nn.Module):
     def forward(
         self,
         x_BLD: Tensor,
-        rotate: RotaryEmbedding,
+        rotary: RotaryEmbedding,
         mask: Tensor | None,
-        memory: Memory | None,
+        update_cache: UpdateCache | None,
         last_only: bool = False,
     ) -> Tensor:
-        """What each slot read, (B, L, D); what the last one read alone, (B, 1, D)."""
-        query_BLNH, key_BLKH, value_BLKH = self._projected(x_BLD, rotate, last_only)
+        """The output of every slot (B, L, D), or of the last slot only (B, 1, D)."""
+        query_BLNH, key_BLKH, value_BLKH = self._project(x_BLD, rotary, last_only)
         key_BKSH, value_BKSH = key_BLKH.transpose(1, 2), value_BLKH.transpose(1, 2)
-        if memory is not None:
-            key_BKSH, value_BKSH = memory(key_BKSH, value_BKSH)
+        if update_cache is not None:
+            key_BKSH, value_BKSH = update_cache(key_BKSH, value_BKSH)
         if last_only and mask is not None:
             mask = mask[:, :, -1:]
-        read = grouped_attention(
+        attention = grouped_attention(
             query_BLNH, key_BKSH, value_BKSH, mask, scale=self.scale, cap=self.cap
         )
-        out_BLD: Tensor = self.o_proj(read)
+        out_BLD: Tensor = self.o_proj(attention)
         return out_BLD
 
-    def _projected(
-        self, x_BLD: Tensor, rotate: RotaryEmbedding, last_only: bool
+    def _project(
+        self, x_BLD: Tensor, rotary: RotaryEmbedding, last_only: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, of the last slot alone if that is all that is wanted, keys and values."""
-        size = (-1, self.head_dim)
+        """Rotated queries, rotated keys, and values; queries of the last slot if `last_only`."""
+        head = (-1, self.head_dim)
         if last_only:
-            queries, others = self.qkv_proj.last_query(x_BLD)
-            key_BLKH, value_BLKH = torch.unflatten(others, -1, size).chunk(2, dim=2)
-            return rotate(torch.unflatten(queries, -1, size)), rotate(key_BLKH), value_BLKH
-        heads, kv_heads = self.heads
-        all_BLxH = torch.unflatten(self.qkv_proj(x_BLD), -1, size)
-        turning, value_BLKH = torch.split_with_sizes(all_BLxH, (heads + kv_heads, kv_heads), dim=2)
-        query_BLNH, key_BLKH = torch.split_with_sizes(rotate(turning), self.heads, dim=2)
+            query, key_value = self.qkv_proj.last_query(x_BLD)
+            key_BLKH, value_BLKH = torch.unflatten(key_value, -1, head).chunk(2, dim=2)
+            return rotary(torch.unflatten(query, -1, head)), rotary(key_BLKH), value_BLKH
+        heads, kv_heads = self.num_heads, self.num_kv_heads
+        qkv_BLxH = torch.unflatten(self.qkv_proj(x_BLD), -1, head)
+        qk_BLxH, value_BLKH = torch.split_with_sizes(qkv_BLxH, (heads + kv_heads, kv_heads), dim=2)
+        query_BLNH, key_BLKH = torch.split_with_sizes(rotary(qk_BLxH), (heads, kv_heads), dim=2)
         return query_BLNH, key_BLKH, value_BLKH
 
 
 class GemmaMLP(nn.Module):
-    """GeGLU with the tanh approximation; gate and up come from one fused product."""
+    """GeGLU in the tanh approximation; gate and up come from one matrix product."""
 
     def __init__(self, config: DecoderConfig):
         super().__init__()
@@ -143,10 +142,10 @@ class GemmaMLP(nn.Module):
 
 
 class GemmaDecoderLayer(nn.Module):
-    """GemmaAttention, then an MLP, each added to what came in.
+    """Attention and MLP, each with a residual connection.
 
-    The first generation normalises what each reads, the second also what each writes; there
-    `post_attention_layernorm` is the norm of attention's output, and the MLP's has another name.
+    Gemma normalizes the inputs of both; Gemma 2 normalizes their outputs too. In Gemma 2,
+    `post_attention_layernorm` is the norm of attention's output, not of the MLP's input.
     """
 
     def __init__(self, config: DecoderConfig):
@@ -163,27 +162,41 @@ class GemmaDecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        rotate: RotaryEmbedding,
+        rotary: RotaryEmbedding,
         mask: Tensor | None,
-        memory: Memory | None,
+        update_cache: UpdateCache | None,
         last_only: bool = False,
     ) -> Tensor:
-        """The slots with what this layer adds, or the last one alone."""
-        read = self.self_attn(self.input_layernorm(x), rotate, mask, memory, last_only)
+        """The hidden states of every slot, or of the last slot only."""
+        attention = self.self_attn(self.input_layernorm(x), rotary, mask, update_cache, last_only)
         x = x[:, -1:] if last_only else x
         if self.post_norms:
-            x = x + self.post_attention_layernorm(read)
+            x = x + self.post_attention_layernorm(attention)
             out: Tensor = x + self.post_feedforward_layernorm(
                 self.mlp(self.pre_feedforward_layernorm(x))
             )
         else:
-            x = x + read
+            x = x + attention
             out = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
 
+class LMHead(nn.Module):
+    """Logits from hidden states, by a weight of its own or, if tied, by the embedding's."""
+
+    def __init__(self, config: DecoderConfig, *, tied: bool):
+        super().__init__()
+        self.weight: nn.Parameter | None = None
+        if not tied:
+            weight_VD = torch.empty(config.vocab_size, config.width)
+            self.weight = nn.Parameter(nn.init.normal_(weight_VD, std=config.width**-0.5))
+
+    def forward(self, x: Tensor, embedding_VD: Tensor) -> Tensor:
+        return F.linear(x, embedding_VD if self.weight is None else self.weight)
+
+
 class Gemma(nn.Module):
-    """The decoder's trunk and its two ends, which share one matrix unless `tied` is False."""
+    """The decoder: embedding, layers and LM head. `tied`: the head uses the embedding's weight."""
 
     def __init__(self, config: DecoderConfig, *, tied: bool = True):
         super().__init__()
@@ -191,16 +204,7 @@ class Gemma(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.width)
         self.layers = nn.ModuleList(GemmaDecoderLayer(config) for _ in range(config.depth))
         self.norm = RMSNorm(config.width, config.norm_eps)
-        self.lm_head = None if tied else nn.Linear(config.width, config.vocab_size, bias=False)
-        #: What gives the scores in place of the head's weights, where something was made of them.
-        self.scores: Callable[[Tensor], Tensor] | None = None
-
-    @property
-    def head(self) -> Tensor:
-        """The weights (V, D) that give the vocabulary's scores."""
-        head = self.embed_tokens if self.lm_head is None else self.lm_head
-        weight: Tensor = head.weight
-        return weight
+        self.lm_head = LMHead(config, tied=tied)
 
     def embed(self, token_BT: Tensor) -> Tensor:
         """Token embeddings (B, T, D) times sqrt(D), a factor rounded to the weights' dtype."""
@@ -217,24 +221,24 @@ class Gemma(nn.Module):
         *,
         last_only: bool = False,
     ) -> Tensor:
-        """The new slots' last hidden states (B, L, D), normalised, or the last one's (B, 1, D).
+        """Normalized hidden states of the new slots (B, L, D), or of the last one only (B, 1, D).
 
-        Where the last slot alone is wanted, the last layer reads no more than it must for it.
+        With `last_only`, the last layer computes the query and the MLP of the last slot only.
         """
-        rotate = RotaryEmbedding(position_BL, self.config, x_BLD.dtype)
-        for number, layer in enumerate(self.layers):
-            mask = masks.sliding if self.config.is_sliding(number) else masks.full
-            memory = None if remembered is None else partial(remembered.write, number)
-            is_last = number == self.config.depth - 1
-            x_BLD = layer(x_BLD, rotate, mask, memory, last_only and is_last)
+        rotary = RotaryEmbedding(position_BL, self.config, x_BLD.dtype)
+        for index, layer in enumerate(self.layers):
+            mask = masks.sliding if self.config.is_sliding(index) else masks.full
+            update = None if remembered is None else partial(remembered.write, index)
+            is_last = index == self.config.depth - 1
+            x_BLD = layer(x_BLD, rotary, mask, update, last_only and is_last)
         out: Tensor = self.norm(x_BLD[:, -1:] if last_only else x_BLD)
         return out
 
     def logits(self, x: Tensor) -> Tensor:
-        """Scores over the vocabulary (..., V) for normalised hidden states (..., D).
+        """Logits (..., V) of normalized hidden states (..., D).
 
-        Softly bounded ones are float32: in bfloat16 the best would often be equal.
+        Softcapped logits are float32, because in bfloat16 the largest ones would often be equal.
         """
-        logits = F.linear(x, self.head) if self.scores is None else self.scores(x)
+        logits: Tensor = self.lm_head(x, self.embed_tokens.weight)
         cap = self.config.final_softcap
         return logits if cap is None else softcap(logits, cap)

@@ -1,6 +1,6 @@
-"""Mask codes -> pixels: the decoder of big_vision's VQ-VAE, 16 codes in, a 64 x 64 mask out.
+"""The decoder of big_vision's VQ-VAE: 16 mask codes in, a mask of 64 x 64 pixels out.
 
-B masks · D width of a code
+B masks · D code width · R resolution
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 NUM_CODES = 128
-SIDE = 4  # codes, row by row
-RESOLUTION = 64  # pixels: four times doubled
+SIDE = 4  # the codes form a 4 x 4 grid, row by row
+RESOLUTION = 64  # pixels: four layers double the grid
 WIDTH = 128
 
 
-class Residual(nn.Module):
-    """Two 3 x 3 convolutions and a 1 x 1, added to what came in."""
+class ResidualBlock(nn.Module):
+    """Two 3 x 3 convolutions and one 1 x 1, with a residual connection."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -34,17 +34,16 @@ class Residual(nn.Module):
 
 
 class MaskDecoder(nn.Module):
-    """The codebook and the decoder; the encoder, which makes codes, has no part in answers.
+    """The codebook and the decoder; the encoder is not needed for answers.
 
-    The layers stand in the published file's order, so that its names (`decoder.2.net.0.weight`)
-    are theirs.
+    The order of the layers gives them the names of the published file (`decoder.2.net.0.weight`).
     """
 
     def __init__(self, code_width: int):
         super().__init__()
         self.codebook = nn.Parameter(torch.empty(NUM_CODES, code_width))
         layers = [nn.Conv2d(code_width, WIDTH, kernel_size=1), nn.ReLU()]
-        layers += [Residual(WIDTH), Residual(WIDTH)]
+        layers += [ResidualBlock(WIDTH), ResidualBlock(WIDTH)]
         for width in (WIDTH, WIDTH // 2, WIDTH // 4, WIDTH // 8):
             wider = min(2 * width, WIDTH)
             layers += [nn.ConvTranspose2d(wider, width, kernel_size=4, stride=2, padding=1)]
@@ -52,10 +51,10 @@ class MaskDecoder(nn.Module):
         self.decoder = nn.Sequential(*layers, nn.Conv2d(WIDTH // 8, 1, kernel_size=1))
 
     def forward(self, code_B16: Tensor) -> Tensor:
-        """The masks (B, 64, 64) as float32, in about -1 to 1: above 0 lies the object.
+        """The masks (B, 64, 64) in float32, about -1 to 1; the object is where they exceed 0.
 
-        With weights of float64 a mask is the same in any company: what float32's order of
-        summation would move, here rounds away.
+        With float64 weights a mask does not depend on the batch: differences in summation order
+        are rounded away in float32.
         """
         code_B44D = F.embedding(code_B16.reshape(-1, SIDE, SIDE), self.codebook)
         out_B1RR: Tensor = self.decoder(code_B44D.movedim(-1, 1))

@@ -1,6 +1,6 @@
-"""The eye: SigLIP's vision tower, pixels in, one vector per patch out.
+"""The SigLIP vision tower: pixels in, one vector per patch out.
 
-B pictures · C channels · R resolution · P patches · D width · N heads · H head size
+B images · C channels · R resolution · P patches · D width · N heads · H head size
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from pgcli.model.config import VisionConfig
 
 
 class SiglipEmbeddings(nn.Module):
-    """Patches as vectors, each with its place added."""
+    """Patch embeddings plus position embeddings."""
 
     def __init__(self, config: VisionConfig):
         super().__init__()
         size = config.patch_size
-        # kept in the convolution's shape, as stored; run as the matrix product that it is, which
-        # also keeps float32 out of the reach of cuDNN's tf32
+        # stored as a convolution, computed as a matrix product, which cuDNN cannot run in tf32
         self.patch_embedding = nn.Conv2d(3, config.width, kernel_size=size, stride=size)
         self.position_embedding = nn.Embedding(config.num_patches, config.width)
 
@@ -34,7 +33,7 @@ class SiglipEmbeddings(nn.Module):
 
 
 class SiglipAttention(nn.Module):
-    """Every patch looks at every patch; queries, keys and values come from one fused product."""
+    """Self-attention of all patches; queries, keys and values come from one matrix product."""
 
     def __init__(self, config: VisionConfig):
         super().__init__()
@@ -51,6 +50,8 @@ class SiglipAttention(nn.Module):
 
 
 class SiglipMLP(nn.Module):
+    """Two linear layers around GELU in its tanh approximation."""
+
     def __init__(self, config: VisionConfig):
         super().__init__()
         self.fc1 = nn.Linear(config.width, config.mlp_dim)
@@ -62,7 +63,7 @@ class SiglipMLP(nn.Module):
 
 
 class SiglipEncoderLayer(nn.Module):
-    """A pre-norm block: attention, then an MLP, each added to what came in."""
+    """Attention and MLP with pre-norm, each with a residual connection."""
 
     def __init__(self, config: VisionConfig):
         super().__init__()
@@ -78,7 +79,7 @@ class SiglipEncoderLayer(nn.Module):
 
 
 class SiglipVisionModel(nn.Module):
-    """The tower: no class token, no pooling, no mask; one vector per patch, row by row."""
+    """The vision tower without pooling: one vector per patch, in row-major order."""
 
     def __init__(self, config: VisionConfig):
         super().__init__()
@@ -87,7 +88,7 @@ class SiglipVisionModel(nn.Module):
         self.post_layernorm = nn.LayerNorm(config.width, eps=config.norm_eps)
 
     def forward(self, pixels_BCRR: Tensor) -> Tensor:
-        """The patches (B, P, D) of normalised pictures, whose channels lie within -1 and 1."""
+        """Patch features (B, P, D) of images normalized to -1 ... 1."""
         x_BPD: Tensor = self.embeddings(pixels_BCRR)
         for layer in self.layers:
             x_BPD = layer(x_BPD)
@@ -96,6 +97,6 @@ class SiglipVisionModel(nn.Module):
 
 
 def normalize_pixels(pixels_BRRC: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype) -> Tensor:
-    """uint8 pictures (B, R, R, C) as the tower reads them, (B, C, R, R), as transformers rounds."""
+    """uint8 images (B, R, R, C) to normalized ones (B, C, R, R), rounded as in transformers."""
     scaled = pixels_BRRC.to(torch.promote_types(dtype, torch.float32)) * (1 / 255)
     return ((scaled - mean) / std).permute(0, 3, 1, 2).to(dtype)

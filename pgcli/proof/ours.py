@@ -12,9 +12,9 @@ import torch
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.engine.generate import generate
-from pgcli.engine.preparing import optimize_for_device
 from pgcli.engine.sampler import GREEDY
 from pgcli.engine.tokenizer import left_pad
+from pgcli.model.cpu.optimize import optimize_for_device
 from pgcli.model.paligemma import PaliGemma
 from pgcli.proof.inputs import Inputs, Outputs
 

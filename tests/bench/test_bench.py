@@ -32,9 +32,9 @@ from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.cli.app import main
 from pgcli.cli.job.answer_files import answer_files
 from pgcli.engine import loader as engines
-from pgcli.engine import preparing
 from pgcli.engine.trial import Trial
 from pgcli.errors import NoUsableDevice
+from pgcli.model.cpu import optimize
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
 from pgcli.proof import theirs as peer
@@ -460,7 +460,7 @@ def test_transformers_is_spared_a_copy_of_the_head_for_every_row(sides, monkeypa
 class TestRoom:
     def test_where_two_copies_do_not_fit_both_run_on_one(self, tiny, monkeypatch):
         # as on a GPU, where weights stay as they are stored
-        monkeypatch.setattr(preparing, "can_pack", lambda dtype: False)
+        monkeypatch.setattr(optimize, "can_pack", lambda dtype: False)
         engine = engines.load(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
         size = sum(parameter.nbytes for parameter in engine.model.parameters())
         monkeypatch.setattr(loading, "row_bytes", lambda config, itemsize: 1)

@@ -13,10 +13,9 @@ from examples.demo_model.render import render
 from examples.demo_model.scenes import EVAL_SEEDS, Scene
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.app import main
-from pgcli.engine import preparing
 from pgcli.engine.loader import load
+from pgcli.engine.quantization import check_quantization
 from pgcli.errors import NoUsableDevice, UsageError
-from pgcli.model.cpu import int8_linear as quantize
 from pgcli.model.cpu.int8_linear import (
     CHANNELS_AT_ONCE,
     Int8DecodeLinear,
@@ -24,6 +23,7 @@ from pgcli.model.cpu.int8_linear import (
     can_quantize,
     quantize_per_token,
 )
+from pgcli.model.cpu.optimize import packed_bytes
 from pgcli.model.cpu.packed_linear import PackedLinear
 
 pytestmark = pytest.mark.skipif(
@@ -162,9 +162,9 @@ def test_a_processor_with_tiles_reads_prompts_as_they_were(monkeypatch, tiny, ha
     (prompts, steps), (rounded_prompts, rounded_steps) = found
     assert torch.equal(prompts, rounded_prompts) == has_tiles
     assert not torch.equal(steps, rounded_steps)
-    assert preparing.packed_bytes(100, torch.bfloat16, "int8") == (150 if has_tiles else 100)
-    assert preparing.packed_bytes(100, torch.float32, "int8") == 100
-    assert preparing.packed_bytes(100, torch.bfloat16, "none") == 100
+    assert packed_bytes(100, torch.bfloat16, "int8") == (150 if has_tiles else 100)
+    assert packed_bytes(100, torch.float32, "int8") == 100
+    assert packed_bytes(100, torch.bfloat16, "none") == 100
 
 
 def test_a_model_rounds_the_decoder_alone_and_its_head(tiny):
@@ -205,25 +205,25 @@ def test_the_built_in_model_says_nearly_the_same(tmp_path, dtype):
 
 def test_what_cannot_be_is_refused(monkeypatch, anew, tiny):
     cuda, cpu = torch.device("cuda"), torch.device("cpu")
-    with pytest.raises(UsageError, match="no quantization is called 'int4'"):
+    with pytest.raises(UsageError, match="unknown quantization 'int4'"):
         load(Checkpoint("tiny", tiny), device="cpu", quantize="int4")
-    with pytest.raises(NoUsableDevice, match="is for processors"):
-        preparing.check_quantization("int8", cuda, torch.float32)
-    preparing.check_quantization("none", cuda, torch.float32)
-    preparing.check_quantization("int8", cpu, torch.float32)
+    with pytest.raises(NoUsableDevice, match="int8 is for CPUs"):
+        check_quantization("int8", cuda, torch.float32)
+    check_quantization("none", cuda, torch.float32)
+    check_quantization("int8", cpu, torch.float32)
 
     def missing(*_):
         raise AttributeError("no such operation")
 
     can_quantize.cache_clear()
-    monkeypatch.setattr(quantize.Int8Linear, "_sums", missing)
-    with pytest.raises(NoUsableDevice, match="does not multiply eight-bit numbers"):
+    monkeypatch.setattr(Int8Linear, "_channel_scaled", missing)
+    with pytest.raises(NoUsableDevice, match="does not support int8"):
         load(Checkpoint("tiny", tiny), device="cpu", quantize="int8")
 
 
 def test_wrong_products_are_noticed(monkeypatch, anew):
-    right = quantize.Int8Linear._sums
-    monkeypatch.setattr(quantize.Int8Linear, "_sums", lambda *given: 2 * right(*given))
+    right = Int8Linear._channel_scaled
+    monkeypatch.setattr(Int8Linear, "_channel_scaled", lambda *given: 2 * right(*given))
     assert not can_quantize(torch.float32)
 
 

@@ -25,14 +25,14 @@ from pgcli.checkpoints.weight_files import INDEX
 from pgcli.engine import engine as engine_module
 from pgcli.engine.generate import Running, generate
 from pgcli.engine.loader import load
-from pgcli.engine.preparing import optimize_for_device
 from pgcli.engine.sampler import GREEDY
 from pgcli.engine.sequence import Limits
 from pgcli.engine.tokenizer import left_pad
 from pgcli.images import ImageLimits as PictureLimits
 from pgcli.images import decode
 from pgcli.model.config import DecoderConfig
-from pgcli.model.gemma import Gemma, RMSNorm, RotaryEmbedding
+from pgcli.model.cpu.optimize import optimize_for_device
+from pgcli.model.gemma import Gemma, LMHead, RMSNorm, RotaryEmbedding
 from pgcli.model.siglip import normalize_pixels
 from pgcli.records import Item
 from pgcli.tasks import Question
@@ -254,7 +254,7 @@ def test_every_layout_that_transformers_writes_answers_alike(
 def test_what_is_saved_here_answers_alike_in_transformers(tmp_path, head, generation):
     _, ours = pair(tmp_path / "theirs", generation=generation, laid_out=False)
     if head == "its own":
-        ours.decoder.lm_head = torch.nn.Linear(48, VOCABULARY, bias=False).requires_grad_(False)
+        ours.decoder.lm_head = LMHead(ours.config.decoder, tied=False).requires_grad_(False)
         ours.config = replace(ours.config, tied=False)
     save(ours, tmp_path / "ours", dtype=torch.float32)
     theirs = PaliGemmaForConditionalGeneration.from_pretrained(tmp_path / "ours").eval()

@@ -1,1 +1,1 @@
-"""Products of packed and int8 weights on processors."""
+"""Packed and int8 weights for inference on CPUs."""

@@ -1,6 +1,6 @@
-"""Products in eight bits: weights by output channel, activations by token, sums in 32 bits.
+"""Linear layers in int8: weights quantized per output channel, activations per token.
 
-M rows of any kind · D width · N width of what comes out
+M rows of any kind · D input width · N output width
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from torch.nn import functional as F
 
 from pgcli.model.cpu.packed_linear import PACK_ROWS, PackedLinear, is_decode
 
-LEVELS = 127
-#: A token's scale is rounded to its dtype: with one level less than there are, none is passed.
-SAFE_LEVELS = LEVELS - 1
-CHANNELS_AT_ONCE = 8192  # in float32 on the way: a head of 257k would take two gigabytes
-LEAST_SCALE = 1e-12  # of a token or a channel of zeros
+MAX_LEVEL = 127
+#: A token's scale is rounded to the activations' dtype; one level less keeps values below 128.
+MAX_TOKEN_LEVEL = MAX_LEVEL - 1
+CHANNELS_AT_ONCE = 8192  # converted to float32 at a time: an LM head of 257k would take 2 GB
+MIN_SCALE = 1e-12  # of a token or a channel of zeros
 
 
 class Int8Linear:
-    """A product whose weights are eight bits wide, rounded to 127 levels either side of zero.
+    """A linear layer with int8 weights, int8 activations and int32 sums.
 
-    Each output channel has its own scale, and so has every token, found when it comes.
+    Weights have one scale per output channel. Activations have one per token, computed at each
+    call.
     """
 
     def __init__(self, weight_ND: Tensor, bias_N: Tensor | None = None):
@@ -32,7 +33,7 @@ class Int8Linear:
         for start in range(0, len(weight_ND), CHANNELS_AT_ONCE):
             block = slice(start, start + CHANNELS_AT_ONCE)
             weight = weight_ND[block].float()
-            scale_N1 = weight.abs().amax(1, keepdim=True).div_(LEVELS).clamp_(min=LEAST_SCALE)
+            scale_N1 = weight.abs().amax(1, keepdim=True).div_(MAX_LEVEL).clamp_(min=MIN_SCALE)
             level_ND[block] = (weight / scale_N1).round_().to(torch.int8)
             self._scale_N[block] = scale_N1[:, 0]
         shape = [PACK_ROWS, weight_ND.shape[1]]
@@ -43,7 +44,7 @@ class Int8Linear:
 
     def __call__(self, x_MD: Tensor) -> Tensor:
         level_MD, scale_M1 = quantize_per_token(x_MD)
-        out = self._sums(level_MD, x_MD.dtype).mul_(scale_M1)
+        out = self._channel_scaled(level_MD, x_MD.dtype).mul_(scale_M1)
         return out if self._bias is None else out.add_(self._bias)
 
     def gelu(self, x_MD: Tensor) -> Tensor:
@@ -53,12 +54,12 @@ class Int8Linear:
         return self(x_MD).mul_(other_MN)
 
     def forward_fp32(self, x_MD: Tensor) -> Tensor:
-        """The product in float32, as sums of 32 bits allow."""
+        """The output in float32, not rounded to the dtype of `x`; without the bias."""
         level_MD, scale_M1 = quantize_per_token(x_MD.float())
-        return self._sums(level_MD, torch.float32).mul_(scale_M1)
+        return self._channel_scaled(level_MD, torch.float32).mul_(scale_M1)
 
-    def _sums(self, level_MD: Tensor, dtype: torch.dtype) -> Tensor:
-        """The product of levels, times the channels' scales alone."""
+    def _channel_scaled(self, level_MD: Tensor, dtype: torch.dtype) -> Tensor:
+        """The product of the levels, times the scales of the output channels only."""
         out: Tensor = torch.ops.onednn.qlinear_pointwise.tensor(
             level_MD,
             self._one,
@@ -78,42 +79,44 @@ class Int8Linear:
 
 
 class Int8DecodeLinear(Int8Linear):
-    """Eight bits where every row has one slot; where prompts are read, the weights laid out.
+    """Int8 weights for decode steps, packed weights for prefill. Takes 1.5 times the memory.
 
-    A step takes as long as its weights take to be read, and half of them are read in half the time.
-    Where prompts are read the time goes into sums; a processor with tiles for bfloat16 makes these
-    sooner than activations can be rounded and scaled. It keeps both, one and a half times the room.
+    A decode step is bound by reading the weights, and int8 halves them. A prefill is bound by
+    arithmetic, and a CPU with bfloat16 tiles (AMX) finishes it sooner than activations can be
+    quantized.
     """
 
     def __init__(self, weight_ND: Tensor, bias_N: Tensor | None = None):
         super().__init__(weight_ND, bias_N)
-        self._many = PackedLinear(weight_ND, bias_N)
+        self._prefill = PackedLinear(weight_ND, bias_N)
 
     def __call__(self, x_MD: Tensor) -> Tensor:
-        return super().__call__(x_MD) if is_decode(x_MD) else self._many(x_MD)
+        return super().__call__(x_MD) if is_decode(x_MD) else self._prefill(x_MD)
 
     def gelu(self, x_MD: Tensor) -> Tensor:
-        return super().gelu(x_MD) if is_decode(x_MD) else self._many.gelu(x_MD)
+        return super().gelu(x_MD) if is_decode(x_MD) else self._prefill.gelu(x_MD)
 
     def mul(self, x_MD: Tensor, other_MN: Tensor) -> Tensor:
-        return super().mul(x_MD, other_MN) if is_decode(x_MD) else self._many.mul(x_MD, other_MN)
+        if is_decode(x_MD):
+            return super().mul(x_MD, other_MN)
+        return self._prefill.mul(x_MD, other_MN)
 
 
 def quantize_per_token(x_MD: Tensor) -> tuple[Tensor, Tensor]:
-    """Every token in 127 levels either side of zero, and its scale (M, 1) in its own dtype."""
+    """The int8 levels (M, D) of every token, within 127 of zero, and its scale (M, 1)."""
     largest_M1 = x_MD.abs().amax(-1, keepdim=True).float()
-    scale_M1 = largest_M1.div_(SAFE_LEVELS).clamp_(min=LEAST_SCALE).to(x_MD.dtype)
+    scale_M1 = largest_M1.div_(MAX_TOKEN_LEVEL).clamp_(min=MIN_SCALE).to(x_MD.dtype)
     return x_MD.float().mul(scale_M1.float().reciprocal()).round_().to(torch.int8), scale_M1
 
 
 @cache
 def can_quantize(dtype: torch.dtype) -> bool:
-    """Whether this PyTorch multiplies eight bits on this processor, and rightly: a trial tells."""
-    draws = torch.Generator().manual_seed(0)
-    x, weight = (torch.randn(64, 64, generator=draws).to(dtype) for _ in range(2))
+    """Whether this build of PyTorch multiplies int8 on this CPU with correct results."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(64, 64, generator=generator).to(dtype) for _ in range(2))
     try:
-        found = Int8Linear(weight)(x).float()
+        output = Int8Linear(weight)(x).float()
     except (RuntimeError, AttributeError, NotImplementedError):
         return False
-    wanted = F.linear(x.float(), weight.float())
-    return bool((found - wanted).norm() < 0.03 * wanted.norm())
+    expected = F.linear(x.float(), weight.float())
+    return bool((output - expected).norm() < 0.03 * expected.norm())

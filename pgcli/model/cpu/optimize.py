@@ -1,0 +1,54 @@
+"""Replaces a loaded model's linear layers by the fastest ones that its CPU has."""
+
+from __future__ import annotations
+
+import torch
+
+from pgcli.model.cpu.int8_linear import Int8DecodeLinear, Int8Linear, can_quantize
+from pgcli.model.cpu.malloc import keep_freed_memory
+from pgcli.model.cpu.packed_linear import KernelFactory, PackedLinear, can_pack
+from pgcli.model.cpu.packed_modules import PackedLMHead, pack_weights
+from pgcli.model.paligemma import PaliGemma
+
+
+def optimize_for_device(model: PaliGemma, quantize: str = "none") -> None:
+    """Pack the model's weights for its CPU, in place. On a GPU nothing changes.
+
+    With `quantize` "int8" the decoder's layers and the LM head are quantized, the layers for decode
+    steps only where prefill is faster in bfloat16.
+    """
+    weight = model.projector.weight
+    if weight.device.type != "cpu":
+        return
+    keep_freed_memory()
+    if not can_pack(weight.dtype):
+        return
+    if quantize != "int8":
+        pack_weights(model, PackedLinear, PackedLinear)
+        return
+    kernel: KernelFactory = Int8DecodeLinear if prefills_in_bf16(weight.dtype) else Int8Linear
+    pack_weights(model, PackedLinear, kernel)
+    _quantize_lm_head(model)
+
+
+def _quantize_lm_head(model: PaliGemma) -> None:
+    decoder = model.decoder
+    weight_VD = decoder.lm_head.weight
+    kernel = Int8Linear(decoder.embed_tokens.weight if weight_VD is None else weight_VD)
+    decoder.add_module("lm_head", PackedLMHead(kernel.forward_fp32))
+
+
+def supports_int8(dtype: torch.dtype) -> bool:
+    """Whether `optimize_for_device` can quantize a model of this dtype on this CPU."""
+    return can_pack(dtype) and can_quantize(dtype)
+
+
+def packed_bytes(weight_bytes: int, dtype: torch.dtype, quantize: str) -> int:
+    """The memory that weights of `weight_bytes` take after `optimize_for_device`."""
+    keeps_both = quantize == "int8" and prefills_in_bf16(dtype)
+    return weight_bytes * 3 // 2 if keeps_both else weight_bytes
+
+
+def prefills_in_bf16(dtype: torch.dtype) -> bool:
+    """Whether int8 is for decode steps only, as bfloat16 tiles (AMX) make prefill faster."""
+    return dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()

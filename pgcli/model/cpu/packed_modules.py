@@ -1,0 +1,126 @@
+"""Modules of the model with packed weights, and the function that puts them in place.
+
+B rows · L slots · M rows of any kind · D width
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from pgcli.model.cpu.packed_linear import KernelFactory, is_decode
+from pgcli.model.gemma import GemmaDecoderLayer, GemmaMLP, QKVProjection
+from pgcli.model.paligemma import PaliGemma
+from pgcli.model.siglip import SiglipEncoderLayer, SiglipMLP
+
+#: The most bytes of an MLP's inner activations at once. This bounds memory only: blocks that fit
+#: into a core's cache are no faster, and each block reads all weights again.
+BLOCK_BYTES = 128 * 2**20
+
+
+class PackedProjection(nn.Module):
+    """Replaces a `nn.Linear`."""
+
+    def __init__(self, linear: nn.Linear, make_kernel: KernelFactory):
+        super().__init__()
+        self._kernel = make_kernel(linear.weight, linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._kernel(x)
+
+
+class PackedMLP(nn.Module):
+    """Replaces a `SiglipMLP`; runs in blocks of rows."""
+
+    def __init__(self, mlp: SiglipMLP, make_kernel: KernelFactory):
+        super().__init__()
+        self._inner_width = mlp.fc1.out_features
+        self._up = make_kernel(mlp.fc1.weight, mlp.fc1.bias)
+        self._down = make_kernel(mlp.fc2.weight, mlp.fc2.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return run_in_blocks(self._block, x, self._inner_width)
+
+    def _block(self, x_MD: Tensor) -> Tensor:
+        return self._down(self._up.gelu(x_MD))
+
+
+class PackedGatedMLP(nn.Module):
+    """Replaces a `GemmaMLP`; runs in blocks of rows."""
+
+    def __init__(self, mlp: GemmaMLP, make_kernel: KernelFactory):
+        super().__init__()
+        self._inner_width = mlp.down_proj.in_features
+        gate, up = mlp.gate_up_proj.weight.chunk(2)
+        self._gate, self._up = make_kernel(gate, None), make_kernel(up, None)
+        self._down = make_kernel(mlp.down_proj.weight, None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return run_in_blocks(self._block, x, self._inner_width)
+
+    def _block(self, x_MD: Tensor) -> Tensor:
+        return self._down(self._up.mul(x_MD, self._gate.gelu(x_MD)))
+
+
+class PackedQKVProjection(nn.Module):
+    """Replaces a `QKVProjection`; `split` packs queries apart, as `last_query` needs."""
+
+    def __init__(self, qkv: QKVProjection, make_kernel: KernelFactory, *, split: bool):
+        super().__init__()
+        weights = torch.split_with_sizes(qkv.weight, qkv.split_sizes) if split else [qkv.weight]
+        self._kernels = [make_kernel(weight, None) for weight in weights]
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = [kernel(x) for kernel in self._kernels]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
+
+    def last_query(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        query, key_value = self._kernels
+        return query(x[:, -1:]), key_value(x)
+
+
+class PackedLMHead(nn.Module):
+    """Replaces an `LMHead`; the kernel has a copy of its weight."""
+
+    def __init__(self, kernel: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self._kernel = kernel
+
+    def forward(self, x: Tensor, _embedding_VD: Tensor) -> Tensor:
+        return self._kernel(x)
+
+
+def run_in_blocks(mlp: Callable[[Tensor], Tensor], x: Tensor, inner_width: int) -> Tensor:
+    """The output of `mlp` for (..., D), computed for one block of rows at a time.
+
+    The blocks have nearly equal sizes and the shape (M, D), or (M, 1, D) in a decode step.
+    """
+    x_MD = x if is_decode(x) else x.flatten(0, -2)
+    blocks = -(-len(x_MD) * inner_width * x.itemsize // BLOCK_BYTES)
+    if blocks <= 1:
+        return mlp(x_MD).view(*x.shape[:-1], -1)
+    return torch.cat([mlp(block) for block in x_MD.tensor_split(blocks)]).view(*x.shape[:-1], -1)
+
+
+def pack_weights(
+    model: PaliGemma, vision_kernel: KernelFactory, decoder_kernel: KernelFactory
+) -> None:
+    """Replace the layers of both towers by packed ones; the old weights are freed one by one.
+
+    The embedding stays as it is, because its rows are looked up. A tied LM head uses it.
+    """
+    for layer in cast(Iterable[SiglipEncoderLayer], model.vision.layers):
+        attention = layer.self_attn
+        attention.add_module("qkv_proj", PackedProjection(attention.qkv_proj, vision_kernel))
+        attention.add_module("out_proj", PackedProjection(attention.out_proj, vision_kernel))
+        layer.add_module("mlp", PackedMLP(layer.mlp, vision_kernel))
+    last = model.config.decoder.depth - 1
+    for index, block in enumerate(cast(Iterable[GemmaDecoderLayer], model.decoder.layers)):
+        self_attn = block.self_attn
+        qkv = PackedQKVProjection(self_attn.qkv_proj, decoder_kernel, split=index == last)
+        self_attn.add_module("qkv_proj", qkv)
+        self_attn.add_module("o_proj", PackedProjection(self_attn.o_proj, decoder_kernel))
+        block.add_module("mlp", PackedGatedMLP(block.mlp, decoder_kernel))

@@ -1,0 +1,135 @@
+"""When FlexAttention is used for softcapped attention, and what happens when it fails."""
+
+import warnings
+
+import pytest
+import torch
+from torch._dynamo.exc import FailOnRecompileLimitHit, Unsupported
+from torch._inductor.exc import InductorError
+from torch._inductor.runtime.triton_heuristics import NoTritonConfigsError
+
+from pgcli.model import attention
+from pgcli.model.attention import (
+    FLEX_UNSUPPORTED,
+    chunked_attention,
+    compiled_attention,
+    softcapped_attention,
+)
+from tests.support.random_weights import normal
+
+
+def raised_from(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+UNSUPPORTED = [
+    NoTritonConfigsError("No valid triton configs. out of resource: shared memory"),
+    Unsupported("a graph break"),
+    FailOnRecompileLimitHit("recompile_limit reached"),
+    NotImplementedError("no such kernel"),
+    ImportError("No module named 'triton'"),
+    FileNotFoundError("gcc"),
+    RuntimeError("flex_attention is not supported on this device"),
+    raised_from(RuntimeError("backend failed"), InductorError(ValueError("lowering"), None)),
+]
+OTHER = [
+    RuntimeError("CUDA error: an illegal memory access was encountered"),
+    RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"),
+]
+
+
+@pytest.fixture
+def heads(monkeypatch):
+    """Query, and key and value in one, for which a kernel would be compiled on a GPU."""
+    monkeypatch.setattr(attention, "can_compile", lambda query: True)
+    monkeypatch.setattr(attention, "FLEX_UNSUPPORTED", set())
+    return normal(1, 2, 5, 16), normal(1, 2, 7, 16)
+
+
+def failing(monkeypatch, error):
+    """Have the compiled kernel raise the error; the calls are counted in the list."""
+    calls = []
+
+    def fail(*arguments):
+        calls.append(arguments)
+        raise error
+
+    monkeypatch.setattr(attention, "compiled_attention", fail)
+    return calls
+
+
+@pytest.mark.parametrize("error", UNSUPPORTED, ids=lambda error: type(error).__name__)
+def test_unsupported_kernel_warns_once_and_uses_chunks(heads, monkeypatch, error):
+    query, key = heads
+    calls = failing(monkeypatch, error)
+    expected = chunked_attention(query, key, key, None, 0.5, 2.0)
+    with pytest.warns(UserWarning, match="heads of size 16 on cpu; .* in chunks"):
+        found = softcapped_attention(query, key, key, None, 0.5, 2.0)
+    assert torch.equal(found, expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(softcapped_attention(query, key, key, None, 0.5, 2.0), expected)
+    assert len(calls) == 1, "the kernel is not tried again"
+    assert {(query.device, query.dtype, 16)} == attention.FLEX_UNSUPPORTED
+
+
+def test_another_head_size_is_still_tried(heads, monkeypatch):
+    query, key = heads
+    calls = failing(monkeypatch, UNSUPPORTED[0])
+    with pytest.warns(UserWarning, match="heads of size 16"):
+        softcapped_attention(query, key, key, None, 0.5, 2.0)
+    with pytest.warns(UserWarning, match="heads of size 8"):
+        softcapped_attention(query[..., :8], key[..., :8], key[..., :8], None, 0.5, 2.0)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("error", OTHER, ids=str)
+def test_other_errors_are_raised_and_disable_nothing(heads, monkeypatch, error):
+    query, key = heads
+    failing(monkeypatch, error)
+    with pytest.raises(RuntimeError) as raised:
+        softcapped_attention(query, key, key, None, 0.5, 2.0)
+    assert raised.value is error
+    assert set() == attention.FLEX_UNSUPPORTED
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_out_of_memory_is_raised_and_disables_nothing(heads, monkeypatch, wrapped):
+    """Also if the compiler wraps it, as it does while it tries configurations."""
+    query, key = heads
+    error = torch.OutOfMemoryError("CUDA out of memory")
+    if wrapped:
+        error = raised_from(InductorError(ValueError("autotuning"), None), error)
+    failing(monkeypatch, error)
+    with pytest.raises(torch.OutOfMemoryError):
+        softcapped_attention(query, key, key, None, 0.5, 2.0)
+    assert set() == attention.FLEX_UNSUPPORTED
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("masked", [None, "keys", "pairs"])
+def test_flex_attention_is_used_on_a_gpu(monkeypatch, dtype, masked):
+    """Heads of PaliGemma 2 3b: 4 key/value heads of 256, two query heads each."""
+    calls = []
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return compiled_attention(*arguments)
+
+    monkeypatch.setattr(attention, "compiled_attention", counted)
+    query = normal(2, 4, 512, 256, dtype=dtype).cuda()
+    key, value = (normal(2, 4, 256, 256, seed=seed, dtype=dtype).cuda() for seed in (2, 3))
+    mask = None
+    if masked:
+        mask = torch.rand(2, 1, 512 if masked == "pairs" else 1, 256, device="cuda") > 0.3
+        mask[..., 0] = True
+    with torch.inference_mode():
+        found = softcapped_attention(query, key, value, mask, 256**-0.5, 50.0)
+        expected = chunked_attention(query, key, value, mask, 256**-0.5, 50.0)
+    assert len(calls) == 1
+    assert not FLEX_UNSUPPORTED, "the kernel compiled"
+    tolerance = 2e-2 if dtype == torch.bfloat16 else 5e-3
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
