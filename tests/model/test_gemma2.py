@@ -153,7 +153,6 @@ class TestConfigurations:
             ("layer_types", "sliding_attention"),
             ("attention_bias", True),
             ("use_bidirectional_attention", False),
-            ("made_up", 1),
         ],
     )
     def test_what_is_out_of_range_is_refused_by_name(self, key, value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -11,8 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pgcli
 from pgcli.cli.ui.console import Screen, traceback_lines
 from pgcli.printable import printable
+
+PACKAGE = os.path.join(os.path.dirname(pgcli.__file__), "")  # noqa: PTH118, PTH120 - a str prefix
 
 
 @contextmanager
@@ -20,12 +24,18 @@ def sanitized_logs() -> Iterator[None]:
     """Make warnings, log records and uncaught errors printable for the duration of the block.
 
     Libraries put file names and a server's answers into them, and Python writes them unchanged.
+    Warnings of this package are shown as messages, without the line of code.
     """
     format_warning, make_record = warnings.formatwarning, logging.getLogRecordFactory()
     threading_hook, unraisable_hook = threading.excepthook, sys.unraisablehook
 
-    def sanitized_warning(message: Warning | str, *arguments: Any, **options: Any) -> str:
-        return format_warning(printable(str(message)), *arguments, **options)
+    def sanitized_warning(
+        message: Warning | str, category: type[Warning], filename: str, *rest: Any, **options: Any
+    ) -> str:
+        text = printable(str(message))
+        if filename.startswith(PACKAGE):
+            return f"pgcli: {text}\n"
+        return format_warning(text, category, filename, *rest, **options)
 
     def sanitized_record(*arguments: Any, **options: Any) -> logging.LogRecord:
         return sanitize_record(make_record(*arguments, **options))

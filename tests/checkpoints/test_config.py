@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import warnings
 from copy import deepcopy
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgcli.checkpoints.config import parse_config
+from pgcli.checkpoints.config_reader import HARMLESS_KEYS, warn_ignored
+from pgcli.checkpoints.known_keys import TEXT_KEYS, TOP_KEYS, VISION_KEYS
 from pgcli.checkpoints.save import config_values
 from pgcli.engine.memory import parameters
 
@@ -242,9 +245,6 @@ class TestSettingsThatWouldChangeTheAnswer:
             ("text_config__sliding_window", 4096),
             ("text_config__layer_types", ["full_attention"]),
             ("text_config__use_bidirectional_attention", False),
-            ("text_config__made_up", 0),
-            ("vision_config__made_up", False),
-            ("made_up", "x"),
             ("model_type", "colpali"),
             ("projection_dim", 2304),
         ],
@@ -262,10 +262,64 @@ class TestSettingsThatWouldChangeTheAnswer:
 
     def test_a_message_stays_short_and_printable_whatever_the_value(self):
         for value in ("\x1b[2J" * 10_000, list(range(10_000)), 10**4000):
-            for key in ("made_up", "projection_dim", "text_config__head_dim", "model_type"):
+            for key in ("rope_scaling", "projection_dim", "text_config__head_dim", "model_type"):
                 message = refusal(**{key: value})
                 assert len(message) < 200
                 assert message.isprintable()
+
+
+class TestUnknownKeys:
+    """A key that transformers does not know either cannot change its answers."""
+
+    @pytest.fixture(autouse=True)
+    def new_process(self):
+        warn_ignored.cache_clear()
+
+    @pytest.mark.parametrize("key", ["text_config__made_up", "vision_config__made_up", "made_up"])
+    @pytest.mark.parametrize("value", [0, False, "x", {"a": 1}])
+    def test_unknown_keys_are_ignored_with_a_warning(self, key, value):
+        name = key.replace("__", ".")
+        with pytest.warns(UserWarning, match=f"'{name}' is not a setting .* it is ignored"):
+            config = parse_config(published(**{key: value}))
+        assert config == parse_config(PUBLISHED)
+
+    def test_unknown_keys_warn_once_for_several_reads(self):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                parse_config(published(never_seen_before=1))
+        assert len(caught) == 1
+
+    def test_null_is_ignored_silently(self, recwarn):
+        parse_config(published(made_up=None, text_config__made_up=None))
+        assert not recwarn
+
+    def test_a_warning_stays_short_and_printable(self):
+        with pytest.warns(UserWarning, match="it is ignored") as caught:
+            parse_config(published(**{"\x1b[2J" * 10_000: 1}))
+        assert len(str(caught[0].message)) < 200
+        assert str(caught[0].message).isprintable()
+
+    def test_keys_are_those_of_transformers(self):
+        """The tables are the keys that the installed configuration classes write and read."""
+
+        def keys(kind):
+            return kind().to_dict().keys() | kind.attribute_map.keys()
+
+        assert keys(transformers.SiglipVisionConfig) == VISION_KEYS
+        assert keys(transformers.PaliGemmaConfig) == TOP_KEYS
+        assert keys(transformers.GemmaConfig) | keys(transformers.Gemma2Config) == TEXT_KEYS
+
+    @pytest.mark.parametrize("key", sorted(TEXT_KEYS - HARMLESS_KEYS))
+    def test_every_known_key_of_the_decoder_is_checked(self, key):
+        """None of them is ignored: a value that no setting has is refused by its name."""
+        with pytest.raises(ValueError, match=key):
+            parse_config(published(**{f"text_config__{key}": ["no such value"]}))
+
+    @pytest.mark.parametrize("key", sorted(VISION_KEYS - HARMLESS_KEYS))
+    def test_every_known_key_of_the_vision_tower_is_checked(self, key):
+        with pytest.raises(ValueError, match=key):
+            parse_config(published(**{f"vision_config__{key}": ["no such value"]}))
 
 
 class TestValuesOutOfRange:
@@ -338,7 +392,7 @@ class TestSizesThatContradictEachOther:
             ({"vision_config__num_attention_heads": 7}, "7 heads do not divide the width 1152"),
             ({"vision_config__image_size": 225}, "patches of 14 do not divide .* 225"),
             ({"text_config__num_key_value_heads": 3}, "3 key/value heads do not divide 8 heads"),
-            ({"text_config__head_dim": 255}, "head_dim is 255; rotation needs an even one"),
+            ({"text_config__head_dim": 255}, "head_dim is 255, not an even number"),
             ({"text_config__hidden_size": 1024}, "projection_dim is 2048, not .* 1024"),
         ],
     )
