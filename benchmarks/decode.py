@@ -35,9 +35,10 @@ from time import process_time, thread_time
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+from ready_pixels import ReadyPixels
 
 from pgcli.images import ImageLimits, ImageSpec, decode
-from pgcli.records import DecodedImage, Item
+from pgcli.records import Item
 from pgcli.workers import prefetch
 
 SIZES = {"224 px": (224, 224), "0.5 MP": (816, 612), "12 MP": (4000, 3000)}
@@ -155,8 +156,7 @@ def differences(folder: Path) -> list[dict[str, object]]:
 
 def handover(side: int, pictures: int = 500) -> float:
     """The core's time that a ready square takes from a worker process to the caller, both ends."""
-    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
-    ready = partial(DecodedImage, width=side, height=side, pixels=pixels, load_ms=0.0)
+    ready = ReadyPixels(side)
     items = (Item(n, str(n), "picture.jpg", "picture.jpg") for n in range(pictures + 100))
     coming = prefetch(items, ready, workers=1, total=None)
     next(coming)

@@ -1,4 +1,4 @@
-"""Keep what decoders say to themselves about broken files away from the terminal."""
+"""Silences what image decoders print about broken files."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from contextlib import suppress
 
 from PIL import _imaging
 
-_NOWHERE = logging.NullHandler()
+_NULL_HANDLER = logging.NullHandler()
 
 
 def silence_decoders() -> None:
-    """Silence, for the rest of this process, what Pillow and libtiff write about damaged files.
+    """Silence, for the rest of this process, what Pillow and libtiff print about damaged files.
 
-    Only what would go to stderr by default: the warnings that Pillow raises over its own lines, its
-    log where the program has set up none, and libtiff's messages. All of it is in the fault.
+    Only what goes to stderr by default: warnings raised in Pillow's own lines, its log if the
+    program has configured none, and libtiff's messages. The item's fault has the reason.
     """
-    # Set for good, as `warnings.catch_warnings` and a moved stderr would reach into other threads,
-    # the one that draws the progress bar among them.
+    # Permanently: `warnings.catch_warnings` and a redirected stderr would affect other threads,
+    # such as the one that draws the progress bar.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
-    logging.getLogger("PIL").addHandler(_NOWHERE)
-    with suppress(OSError, AttributeError):  # a Pillow that hides its libtiff, or has none
+    logging.getLogger("PIL").addHandler(_NULL_HANDLER)
+    with suppress(OSError, AttributeError):  # a Pillow without libtiff, or with a hidden one
         ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)

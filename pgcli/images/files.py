@@ -1,4 +1,4 @@
-"""Read the bytes of a picture's file, and of nothing that only looks like one."""
+"""Reads the bytes of image files: regular files only, with retries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pgcli.images.errors import EMPTY, MISSING, NOT_A_FILE, ImageError, too_larg
 from pgcli.images.image_spec import ImageLimits
 from pgcli.records import Fault
 
-#: What passes: a network disk that lost its server, a cable, a queue that was full.
+#: Errors that may pass: a network disk that lost its server, a loose cable, a full queue.
 TRANSIENT = {
     errno.EIO,
     errno.ESTALE,
@@ -24,37 +24,37 @@ TRANSIENT = {
     errno.ENETDOWN,
     errno.EHOSTDOWN,
 }
-WAITS_SECONDS = (0.5, 1.0, 2.0)
+RETRY_SECONDS = (0.5, 1.0, 2.0)
 
 
-def read_file(path: str, limits: ImageLimits, most: int | None = None) -> bytes:
-    """The bytes of a regular file; nothing else is opened: a FIFO would wait, a device act.
+def read_file(path: str, limits: ImageLimits, max_bytes: int | None = None) -> bytes:
+    """The bytes of a regular file, or the first `max_bytes` of them.
 
-    No more than `most` of them, where that is given. A disk or a network that fails for a moment is
-    given another. Raises `ImageError` where there are no bytes to be had, or more than the limit.
+    Nothing else is opened: a FIFO would block, a device may act. Errors that may pass are retried.
+    Raises ImageError for an unreadable or empty file, and for one above the limit.
     """
-    for wait_seconds in WAITS_SECONDS:
+    for wait_seconds in RETRY_SECONDS:
         try:
-            return _read(path, limits, most)
+            return _read(path, limits, max_bytes)
         except ImageError as problem:
             cause = problem.__cause__
             if not isinstance(cause, OSError) or cause.errno not in TRANSIENT:
                 raise
-        time.sleep(wait_seconds * random.uniform(0.5, 1))  # all workers at once would fail again
-    return _read(path, limits, most)
+        time.sleep(wait_seconds * random.uniform(0.5, 1))  # not all workers at the same moment
+    return _read(path, limits, max_bytes)
 
 
-def _read(path: str, limits: ImageLimits, most: int | None) -> bytes:
+def _read(path: str, limits: ImageLimits, max_bytes: int | None) -> bytes:
     try:
         _check_kind(Path(path).stat(), limits)
-        # a FIFO may be there by now, and opening it without O_NONBLOCK waits for a writer
+        # it may be a FIFO by now, and opening one without O_NONBLOCK waits for a writer
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             _check_kind(status, limits)
-            if most is not None:
-                return checked_bytes(file.read(most), limits)
-            # a read makes room for all that it is asked for: ask for more only if the file grew
+            if max_bytes is not None:
+                return checked_bytes(file.read(max_bytes), limits)
+            # a read allocates all that it is asked for: ask for more only if the file grew
             data = file.read(status.st_size + 1)
             if len(data) > status.st_size:
                 data += file.read(limits.max_bytes + 1 - len(data))
@@ -66,12 +66,12 @@ def _read(path: str, limits: ImageLimits, most: int | None) -> bytes:
     except OSError as problem:
         reason = os.strerror(problem.errno) if problem.errno else type(problem).__name__
         raise ImageError(Fault("io_error", f"Reading the file failed: {reason}.")) from problem
-    except ValueError as problem:  # a NUL in the path, or characters that no file name has
+    except ValueError as problem:  # a NUL in the path, or characters that file names cannot have
         raise ImageError(MISSING) from problem
 
 
 def checked_bytes(data: bytes | None, limits: ImageLimits) -> bytes:
-    """The data, if there is some and not too much. Raises `ImageError`."""
+    """The data unless it is empty or above the limit. Raises ImageError."""
     if not data:
         raise ImageError(EMPTY)
     if len(data) > limits.max_bytes:

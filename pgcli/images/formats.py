@@ -1,4 +1,4 @@
-"""Recognise a picture by how its bytes begin; its header is read on the way."""
+"""Identifies an image by its signature and opens it with the matching Pillow reader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pgcli.images.errors import TRUNCATED, UNKNOWN, ImageError
 from pgcli.records import Fault
 
 # Called directly, not through Image.open: its pixel limit is a global of the process, and its
-# JPEG reader hands files of several frames to another reader, which trips on broken indexes.
+# JPEG reader hands files of several frames to another reader, which fails on broken indexes.
 READERS: dict[str, type[ImageFile.ImageFile]] = {
     "JPEG": JpegImageFile,
     "PNG": PngImageFile,
@@ -31,10 +31,10 @@ READERS: dict[str, type[ImageFile.ImageFile]] = {
 }
 FORMATS = tuple(READERS)
 
-#: Two letters begin many files that are no pictures; their header has to read as well.
-WEAKLY_SIGNED = ("BMP", "PPM")
+#: Signatures of two letters match many other files, so the header has to be valid as well.
+SHORT_SIGNATURES = ("BMP", "PPM")
 
-#: How files begin that are pictures too, known by name and not read.
+#: Signatures of image formats that are not supported, to name them in the error.
 OTHER_FORMATS = {
     "EPS": (b"%!PS", b"\xc5\xd0\xd3\xc6"),
     "PDF": (b"%PDF",),
@@ -53,36 +53,37 @@ OTHER_FORMATS = {
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
 
 
-def open_image(data: bytes) -> ImageFile.ImageFile:
-    """The picture with its header read, by the one reader whose signature the bytes bear."""
+def identify_image(data: bytes) -> ImageFile.ImageFile:
+    """The image with its header read, by the reader whose signature the bytes have."""
     if name := _other_format(data):
-        message = f"This is {name}, which is not read here; convert it to PNG or JPEG."
+        message = f"This is {name}, which is not supported; convert it to PNG or JPEG."
         raise ImageError(Fault("unsupported_format", message))
     for format_, reader in READERS.items():
         accepts = Image.OPEN[format_][1]
         assert accepts is not None
         accepted = accepts(data[:16])
-        if isinstance(accepted, str):  # Pillow's way to say that it was built without this format
+        if isinstance(accepted, str):  # how Pillow reports a format it was built without
             message = f"This is {format_}, which the installed Pillow was built without."
             raise ImageError(Fault("unsupported_format", message))
         if accepted:
-            return _opened(reader, data, format_)
+            return _open(reader, data, format_)
     raise ImageError(UNKNOWN)
 
 
-def _opened(reader: type[ImageFile.ImageFile], data: bytes, format_: str) -> ImageFile.ImageFile:
+def _open(reader: type[ImageFile.ImageFile], data: bytes, format_: str) -> ImageFile.ImageFile:
     file = BytesIO(data)
     try:
         return reader(file)
     except (OSError, ValueError, SyntaxError) as problem:
-        if format_ in WEAKLY_SIGNED:
+        if format_ in SHORT_SIGNATURES:
             raise ImageError(UNKNOWN) from problem
-        if _promised_length(data, format_) > len(data) or _stopped_at_the_end(file, format_):
+        if _stated_length(data, format_) > len(data) or _is_at_end(file, format_):
             raise ImageError(TRUNCATED) from problem
         raise
 
 
 def _other_format(data: bytes) -> str | None:
+    """The name of the unsupported image format that the bytes are in."""
     for name, signatures in OTHER_FORMATS.items():
         if data.startswith(signatures):
             return name
@@ -95,8 +96,8 @@ def _other_format(data: bytes) -> str | None:
     return None
 
 
-def _promised_length(data: bytes, format_: str) -> int:
-    """The length that a container's boxes add up to; 0 for formats that do not tell."""
+def _stated_length(data: bytes, format_: str) -> int:
+    """The file length that the container states; 0 for other formats."""
     if format_ == "WEBP":
         return int.from_bytes(data[4:8], "little") + 8
     end = 0
@@ -105,6 +106,6 @@ def _promised_length(data: bytes, format_: str) -> int:
     return end
 
 
-def _stopped_at_the_end(file: BytesIO, format_: str) -> bool:
-    # the readers of WebP and AVIF take the whole file at once, so their place in it tells nothing
+def _is_at_end(file: BytesIO, format_: str) -> bool:
+    # the readers of WebP and AVIF read the whole file at once, so their position says nothing
     return format_ not in ("WEBP", "AVIF") and file.tell() >= file.getbuffer().nbytes

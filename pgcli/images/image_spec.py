@@ -1,4 +1,4 @@
-"""The sizes that count: a picture's own, the largest that is read, the one the model wants."""
+"""Image sizes: an image's own, the limits for reading, and the model's resolution."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """What the model looks at: the side in pixels, and Pillow's resampling number (3: bicubic).
+    """The model's input: pixels per side, and Pillow's resampling filter (3: bicubic).
 
-    With `fast_decode`, JPEGs are decoded no larger than it takes, which changes pixels.
+    With `fast_decode`, JPEGs are decoded at a reduced size, which changes pixels.
     """
 
     resolution: int
@@ -29,7 +29,7 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """The largest picture (pixels, by its header) and the largest file (bytes) that are read."""
+    """The largest image (pixels, from its header) and the largest file (bytes) that are read."""
 
     max_pixels: int = 89_478_485
     max_bytes: int = MAX_IMAGE_BYTES

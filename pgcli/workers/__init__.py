@@ -1,4 +1,4 @@
-"""Look at pictures ahead of the model, in processes of their own, bounded by bytes."""
+"""Decodes images ahead of the model, in worker processes."""
 
 from __future__ import annotations
 
@@ -9,45 +9,53 @@ from dataclasses import replace
 
 from pgcli.images.decoder_warnings import silence_decoders
 from pgcli.records import DecodedImage, Item
+from pgcli.workers.decoder import Decoder
 from pgcli.workers.fetcher import Fetcher, fetched
 from pgcli.workers.prefetcher import Prefetcher
-from pgcli.workers.process import looked_at
 
-__all__ = ["prefetch"]
+__all__ = ["DEFAULT_WORKERS", "MIN_ITEMS_FOR_WORKERS", "Decoder", "prefetch"]
 
 DEFAULT_WORKERS = 4
-MIN_ITEMS_FOR_WORKERS = 32  # below this, processes take longer to start than they save
+MIN_ITEMS_FOR_WORKERS = 32  # for fewer, processes take longer to start than they save
 
 
 def prefetch(
     items: Iterable[Item],
-    decode: Callable[[Item], DecodedImage],
+    decode: Decoder,
     *,
     workers: int | None,
     total: int | None,
-    ahead_bytes: int = 64 * 2**20,
+    max_bytes: int = 64 * 2**20,
     stopped: Callable[[], bool] = lambda: False,
     fetcher: Fetcher | None = None,
 ) -> Iterator[DecodedImage]:
-    """The items' pictures, in order, looked at by `workers` processes ahead of who takes them.
+    """Decoded items in order, decoded ahead by `workers` processes.
 
-    With no workers, or where their `total` is known to be small and no number of workers was named,
-    each is looked at in this process when it is asked for: nothing ends one there that takes for
-    ever. Item bytes are let go once looked at. A picture that kills its process,
-    twice, or takes longer than `process.TIME_LIMIT_SECONDS` has a fault; closing the iterator ends
-    the processes. Once `stopped`, none is waited for any more. What must be fetched first, as from
-    an address, `fetcher` brings, many at once.
+    Without workers, or if their number is None and `total` is small, each item is decoded in this
+    process when it is asked for; no time limit applies there. The bytes of an item are released
+    once it is decoded. An image that crashes its process twice, or takes longer than
+    `process.TIME_LIMIT_SECONDS`, becomes a fault. Images ahead take at most `max_bytes`. Closing
+    the iterator ends the processes; once `stopped`, it ends without waiting. `fetcher` downloads
+    items at URLs, several at a time.
     """
     are_few = workers is None and total is not None and total < MIN_ITEMS_FOR_WORKERS
     if workers == 0 or are_few:
-        silence_decoders()
-        for item in items:
-            with fetched(item, fetcher) as whole:
-                picture = looked_at(decode, whole.item)
-            yield replace(picture, load_ms=picture.load_ms + whole.took_ms)
+        yield from decoded_here(items, decode, fetcher)
         return
     count = workers or min(DEFAULT_WORKERS, os.cpu_count() or 1)
     count = count if total is None else max(1, min(count, total))
-    with Prefetcher(decode, count, ahead_bytes, fetcher) as ahead:
-        threading.Thread(target=ahead.feed, args=(items,), daemon=True).start()
-        yield from ahead.pictures(stopped)
+    with Prefetcher(decode, count, max_bytes, fetcher) as prefetcher:
+        threading.Thread(target=prefetcher.feed, args=(items,), daemon=True).start()
+        yield from prefetcher.images(stopped)
+
+
+def decoded_here(
+    items: Iterable[Item], decode: Decoder, fetcher: Fetcher | None
+) -> Iterator[DecodedImage]:
+    """Items decoded in this process, one at a time."""
+    silence_decoders()
+    for item in items:
+        with fetched(item, fetcher) as whole:
+            image = decode(whole.item)
+        load_ms = image.load_ms + whole.took_ms
+        yield replace(image, item=replace(image.item, data=None), load_ms=load_ms)

@@ -1,136 +1,152 @@
-"""A worker process as its parent has it: started, asked, given up on, started again."""
+"""The parent's side of a worker process: starts it, decodes with it, restarts it."""
 
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from time import monotonic
 
 from pgcli.records import DecodedImage, Fault, Item
-from pgcli.workers.process import READY, TIME_LIMIT_SECONDS, Look, receive, send
+from pgcli.workers.decoder import Decoder, describe_decoder
+from pgcli.workers.message_pipe import MalformedMessage, Message, MessagePipe
+from pgcli.workers.messages import image_from_message, item_to_message
+from pgcli.workers.process import TIME_LIMIT_SECONDS
 
 START_LIMIT_SECONDS = 120
+#: Of one decoded image; 896 x 896 RGB pixels are 2.4 MB.
+MAX_PIXEL_BYTES = 64 * 2**20
 
-#: The parent's module path is passed on, so that a checkout works that is not installed; -P keeps
-#: the current folder, where pictures may be, from becoming a place that modules come from.
+#: The parent's module path is passed on, so that a checkout works that is not installed. -P keeps
+#: the current folder, which may hold images, off the module path.
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[1:]; from pgcli.workers.process import serve; serve()"
 )
 
-#: Large pictures take and free tens of megabytes each, and to have the system give, clear and take
-#: back these every time costs a seventh of their time. A worker keeps this much instead, in bytes.
-#: glibc reads them, other C libraries do not; whoever has set them otherwise is obeyed.
-KEPT_MEMORY = {
+#: Decoding large images allocates and frees tens of megabytes each. Returning them to the system
+#: every time costs a seventh of the time, so a worker keeps this much, in bytes. Only glibc reads
+#: these variables; values that the user has set take precedence.
+MALLOC_SETTINGS = {
     "MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),  # above Pillow's blocks of 16 MiB
 }
 
 
 class WorkerDied(Exception):
-    """The process ended in the middle of a picture."""
+    """The process ended, or sent something else than a decoded image."""
 
 
-class TookTooLong(Exception):
-    """The process was still at a picture when its time was over."""
+class WorkerTimeout(Exception):
+    """The process did not answer within the time limit."""
 
 
 class Worker:
-    """A worker process, started when made and again whenever it has died."""
+    """A worker process, started with the object and restarted whenever it has died."""
 
-    def __init__(self, look: Look):
-        self._look = look
+    def __init__(self, decoder: Decoder):
+        self._decoder = decoder
         self._lock = threading.Lock()
         self._stopped = False
-        self._ready = False
         self._start()
 
-    def look(self, item: Item) -> DecodedImage:
-        """The item's picture. One that the process dies of is tried once more, in a fresh one."""
-        fault = Fault("worker_crashed", "The process that decodes the picture died of it, twice.")
+    def decode(self, item: Item) -> DecodedImage:
+        """The decoded item. An item whose process dies is tried once more, in a new process."""
+        if item.fault is not None:
+            return failed(item, item.fault)
+        fault = Fault("worker_crashed", "The process that decodes the image crashed, twice.")
         for _ in range(2):
             try:
-                return self._answer(item)
+                return self._request(item)
             except WorkerDied:
                 self._restart()
-            except TookTooLong:
+            except WorkerTimeout:
                 self._restart()
-                message = f"Decoding the picture takes longer than {TIME_LIMIT_SECONDS} seconds."
+                message = f"Decoding the image takes longer than {TIME_LIMIT_SECONDS} seconds."
                 fault = Fault("timeout", message)
                 break
-        return DecodedImage(replace(item, data=None), None, None, None, 0.0, fault)
+        return failed(item, fault)
 
     def stop(self) -> None:
-        """End the process, and let no new one start."""
+        """Kill the process for good. A thread that waits for its reply gets WorkerDied."""
         with self._lock:
             self._stopped = True
-            self._end()
+            self._process.kill()
 
-    def _answer(self, item: Item) -> DecodedImage:
+    def close(self) -> None:
+        """Release the pipes, once no thread uses them any more."""
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        with suppress(subprocess.TimeoutExpired):  # it may hang on a dead disk, beyond signals
+            self._process.wait(timeout=5)
+
+    def _request(self, item: Item) -> DecodedImage:
         self._wait_until_ready()
-        try:
-            # what only the output needs stays here
-            send(self._requests, replace(item, fields={}, kept={}))
-        except OSError as problem:
-            raise WorkerDied from problem
-        picture: DecodedImage = self._reply(TIME_LIMIT_SECONDS)
-        return replace(picture, item=replace(item, data=None))
+        deadline = monotonic() + TIME_LIMIT_SECONDS
+        with pipe_errors():
+            self._pipe.send(item_to_message(item), deadline)
+            return image_from_message(self._pipe.receive(deadline), item, self._decoder)
 
     def _wait_until_ready(self) -> None:
-        """Keep the time that starting takes from counting as the first picture's."""
+        """Wait for the process to start, so that its first image has all of the time limit."""
         if self._ready:
             return
         try:
-            self._ready = self._reply(START_LIMIT_SECONDS) == READY
-        except (WorkerDied, TookTooLong) as problem:
+            with pipe_errors():
+                self._pipe.receive(monotonic() + START_LIMIT_SECONDS)
+        except (WorkerDied, WorkerTimeout) as problem:
             if self._stopped:
                 raise
             raise RuntimeError(f"A worker process did not start: {sys.executable}") from problem
-
-    def _reply(self, seconds: float) -> Any:
-        poll = select.poll()
-        poll.register(self._replies, select.POLLIN)
-        if not poll.poll(seconds * 1000):
-            raise TookTooLong
-        reply = receive(self._replies)
-        if reply is None:
-            raise WorkerDied
-        return reply
+        self._ready = True
 
     def _start(self) -> None:
-        home = str(Path(__file__).parents[2])
+        root = str(Path(__file__).parents[2])
         path = [entry for entry in sys.path if entry]
         command = [sys.executable, "-P", f"-Xutf8={sys.flags.utf8_mode}", "-c", _PROGRAM]
         self._process = subprocess.Popen(
-            [*command, *path, *([] if home in path else [home])],
+            [*command, *path, *([] if root in path else [root])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=KEPT_MEMORY | os.environ,
-            process_group=0,  # the terminal's Ctrl-C is for the parent, also while this one starts
+            bufsize=0,
+            env=MALLOC_SETTINGS | os.environ,
+            process_group=0,  # Ctrl-C in the terminal is for the parent, also while this one starts
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._requests, self._replies = self._process.stdin, self._process.stdout
+        stdin, stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(stdin, False)  # so that the deadline holds for writes too
+        self._pipe = MessagePipe(stdout, stdin, max_data_bytes=MAX_PIXEL_BYTES)
         self._ready = False
-        with suppress(OSError):  # one that died at once is noticed when it is not ready
-            send(self._requests, self._look)
+        with suppress(OSError):  # a process that died at once is noticed when it is not ready
+            self._pipe.send(Message(describe_decoder(self._decoder)))
 
     def _restart(self) -> None:
         with self._lock:
             if self._stopped:
                 raise WorkerDied
-            self._end()
+            self.close()
             self._start()
 
-    def _end(self) -> None:
-        self._process.kill()
-        with suppress(OSError):  # bytes that were not taken any more
-            self._requests.close()
-        with suppress(subprocess.TimeoutExpired):  # it may hang in a dead disk, beyond signals
-            self._process.wait(timeout=5)
+
+def failed(item: Item, fault: Fault) -> DecodedImage:
+    """The item with its fault instead of pixels."""
+    return DecodedImage(replace(item, data=None), None, None, None, 0.0, fault)
+
+
+@contextmanager
+def pipe_errors() -> Iterator[None]:
+    """Raise what goes wrong with the pipe as WorkerDied or WorkerTimeout."""
+    try:
+        yield
+    except TimeoutError as problem:
+        raise WorkerTimeout from problem
+    except (OSError, EOFError, MalformedMessage) as problem:
+        raise WorkerDied from problem

@@ -20,7 +20,7 @@ from pgcli.checkpoints.find import BUILTIN, DEMO, find
 from pgcli.engine.loader import load
 from pgcli.evaluation.metrics import exact_match
 from pgcli.images import ImageSpec
-from pgcli.images.pixels import TURNS
+from pgcli.images.orientation import TRANSPOSE
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.tasks import Question
 
@@ -108,7 +108,7 @@ def test_the_checkpoint_is_small_and_in_bfloat16() -> None:
 
 def test_boxes_are_those_of_the_upright_image(tmp_path: Path) -> None:
     """A PNG stored in each of the eight EXIF orientations has the same boxes."""
-    inverse = TURNS | {6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
+    inverse = TRANSPOSE | {6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
     with Image.open(ONE) as opened:
         upright = opened.convert("RGB")
     names = []

@@ -703,7 +703,7 @@ def test_a_file_s_header_is_the_same_where_only_its_beginning_is_read(
         read_bytes.append(most)
         return real(path, limits, most)
 
-    monkeypatch.setattr("pgcli.images.read_file", counted)
+    monkeypatch.setattr("pgcli.images.header.read_file", counted)
     far = Image.Exif()
     far[0x0112] = 6
     noise = Image.effect_noise((400, 300), 90)

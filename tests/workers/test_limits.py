@@ -1,4 +1,4 @@
-"""What a decoding process may take, and what it is given another chance at."""
+"""Memory limits of worker processes, and retries of file reads."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pgcli.images import files
 from pgcli.images.errors import ImageError
 from pgcli.images.image_spec import ImageLimits
 
-GREEDY = """
+ALLOCATE = """
 import numpy
-from pgcli.workers import process
-process.MEMORY_LIMIT_BYTES = 256 * 2**20
-process.limit_memory()
+from pgcli.workers import process_limits
+process_limits.MEMORY_LIMIT_BYTES = 256 * 2**20
+process_limits.limit_memory()
 try:
     numpy.ones(2**30, dtype=numpy.uint8)
 except MemoryError:
@@ -28,15 +28,17 @@ print("granted")
 """
 
 
-def test_a_decoder_that_asks_for_too_much_is_told_that_there_is_no_more() -> None:
-    run = subprocess.run([sys.executable, "-c", GREEDY], capture_output=True, text=True, check=True)
+def test_memory_limit_makes_large_allocations_fail() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", ALLOCATE], capture_output=True, text=True, check=True
+    )
     assert run.stdout.split() == ["refused", "granted"]
 
 
 @pytest.fixture
 def flaky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that fails to open as often as `failures` says."""
-    monkeypatch.setattr(files, "WAITS_SECONDS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(files, "RETRY_SECONDS", (0.0, 0.0, 0.0))
     file = tmp_path / "a.png"
     file.write_bytes(b"bytes")
     return file
@@ -44,7 +46,7 @@ def flaky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("problem", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
 @pytest.mark.parametrize("failures", [1, 3])
-def test_a_disk_that_fails_for_a_moment_is_tried_again(
+def test_transient_read_error_is_retried(
     flaky: Path, monkeypatch: pytest.MonkeyPatch, problem: int, failures: int
 ) -> None:
     opened = failing(monkeypatch, problem, failures)
@@ -52,7 +54,7 @@ def test_a_disk_that_fails_for_a_moment_is_tried_again(
     assert len(opened) == failures + 1
 
 
-def test_one_that_keeps_failing_is_given_up(flaky: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_error_that_stays_is_an_io_error(flaky: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = failing(monkeypatch, errno.EIO, 99)
     with pytest.raises(ImageError) as refused:
         files.read_file(str(flaky), ImageLimits())
@@ -60,7 +62,7 @@ def test_one_that_keeps_failing_is_given_up(flaky: Path, monkeypatch: pytest.Mon
     assert len(opened) == 4
 
 
-def test_what_does_not_pass_is_not_waited_for(flaky: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permanent_read_error_is_not_retried(flaky: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = failing(monkeypatch, errno.EACCES, 99)
     with pytest.raises(ImageError):
         files.read_file(str(flaky), ImageLimits())

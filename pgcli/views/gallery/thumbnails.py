@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from time import perf_counter
+from typing import Any, Self
 
 import numpy as np
 
@@ -28,7 +30,7 @@ ThumbnailEntry = tuple[str | int, int | None, int | None] | tuple[int, None, Non
 
 @dataclass(frozen=True)
 class ThumbnailMaker:
-    """Makes a thumbnail with sides of at most `side` pixels; it can be pickled."""
+    """Makes a thumbnail with sides of at most `side` pixels."""
 
     side: int
     limits: ImageLimits
@@ -50,6 +52,19 @@ class ThumbnailMaker:
         pixels = np.frombuffer(file.getvalue(), np.uint8)
         milliseconds = (perf_counter() - started) * 1000
         return DecodedImage(item, size.width, size.height, pixels, milliseconds)
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as JSON, from which a worker process makes its own."""
+        return asdict(self)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """The decoder with these `settings`."""
+        return cls(settings["side"], ImageLimits(**settings["limits"]))
+
+    def produces(self, shape: tuple[int, ...]) -> bool:
+        """Whether this is the shape of a file's bytes."""
+        return len(shape) == 1
 
 
 def default_side(count: int) -> int:

@@ -16,7 +16,7 @@ from pgcli.cli.job.draw.pending_items import PendingItems
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import ImageError, ImageLimits, load_image
 from pgcli.images.decoder_warnings import silence_decoders
-from pgcli.images.formats import open_image
+from pgcli.images.formats import identify_image
 from pgcli.records import BOX_TASKS, Answer, Item
 from pgcli.remote import UrlReader
 from pgcli.sources.paths import resolves_inside
@@ -165,7 +165,7 @@ class DrawHook(NotDrawing):
         try:
             data = stored(item, self._limits, self._url_reader)
             picture = load_image(data, self._limits)
-            original = format_of(open_image(data))
+            original = format_of(identify_image(data))
         except ImageError:
             return None
         if picture.size != (answer.width, answer.height):

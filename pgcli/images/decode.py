@@ -1,0 +1,74 @@
+"""Decodes an item to the model's pixels, or to the fault that explains why it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+from typing import Any, Self
+
+import numpy as np
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
+
+from pgcli.images.errors import ImageError, wrap_image_errors
+from pgcli.images.image_spec import ImageLimits, ImageSpec, Size
+from pgcli.images.jpeg_draft import resize_draft
+from pgcli.images.open_image import OpenedImage, open_image
+from pgcli.images.pixels import to_rgb, upright_8bit
+from pgcli.records import DecodedImage, Item
+
+
+@dataclass(frozen=True)
+class ImageDecoder:
+    """Decodes items to the model's pixels: `decode` with its settings."""
+
+    spec: ImageSpec
+    limits: ImageLimits = field(default_factory=ImageLimits)
+
+    def __call__(self, item: Item) -> DecodedImage:
+        """The decoded item; see `decode`."""
+        return decode(item, self.spec, self.limits)
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as JSON, from which a worker process makes its own decoder."""
+        return asdict(self)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """The decoder with these `settings`."""
+        return cls(ImageSpec(**settings["spec"]), ImageLimits(**settings["limits"]))
+
+    def produces(self, shape: tuple[int, ...]) -> bool:
+        """Whether this is the shape of the model's pixels."""
+        return shape == (self.spec.resolution, self.spec.resolution, 3)
+
+
+def decode(item: Item, spec: ImageSpec, limits: ImageLimits) -> DecodedImage:
+    """The item's pixels at the model's resolution, or its fault. Raises nothing for a bad image."""
+    started = perf_counter()
+    size, pixels, fault = None, None, item.fault
+    if fault is None:
+        try:
+            opened = open_image(item.path if item.data is None else item.data, limits)
+            size, image = _resize(opened, spec)
+            pixels = np.array(image)
+        except ImageError as problem:
+            size, fault = problem.size, problem.fault
+    width, height = size or (None, None)
+    load_ms = (perf_counter() - started) * 1000
+    return DecodedImage(item, width, height, pixels, load_ms, fault)
+
+
+def _resize(opened: OpenedImage, spec: ImageSpec) -> tuple[Size, Image.Image]:
+    """The upright size, and the image at the model's resolution."""
+    with wrap_image_errors(opened.size, opened.data):
+        if spec.fast_decode and isinstance(opened.image, JpegImageFile):
+            return opened.size, resize_draft(opened.image, spec)
+        opened.image.load()
+        image = upright_8bit(opened.image)
+        size = Size(*image.size)
+    with wrap_image_errors(size):
+        side = (spec.resolution, spec.resolution)
+        # grey images are resized as one channel instead of three, to the same values
+        return size, to_rgb(image.resize(side, Image.Resampling(spec.resample)))
