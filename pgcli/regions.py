@@ -1,4 +1,4 @@
-"""A part of a picture as people write it: four numbers, a text of them, or a box."""
+"""Parses regions of images: four numbers, text with four numbers, or a box."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 def parse_region(value: Any) -> Region:
-    """xmin, ymin, xmax, ymax in pixels, from a list, `1,2,30,40`, or a mapping that names them.
+    """xmin, ymin, xmax, ymax in pixels, from a list, `1,2,30,40`, or a mapping with these keys.
 
-    What lies outside a picture is cut off when the picture is known. Raises ValueError, saying
-    why, for anything else.
+    Parts outside an image are cut off later. Raises ValueError, with the reason, for other values.
     """
     if isinstance(value, Mapping):
         value = [value.get(corner) for corner in CORNERS]
     corners = value.split(",") if isinstance(value, str) else value
     try:
         if any(isinstance(corner, bool) for corner in corners):
-            raise TypeError("a truth is no number")
+            raise TypeError("a truth value is not a number")
         left, top, right, bottom = map(float, corners)
     except (TypeError, ValueError, OverflowError):
         raise ValueError("not four numbers of pixels: xmin,ymin,xmax,ymax") from None

@@ -28,12 +28,12 @@ any_text = st.text(st.characters())  # lone surrogates included
         ("[bold]x[/bold] :cat: %s {a} C:\\new", "[bold]x[/bold] :cat: %s {a} C:\\new"),
     ],
 )
-def test_controls_are_spelled_out_and_all_else_is_left(raw, shown):
+def test_control_characters_are_escaped(raw, shown):
     assert printable(raw) == shown
 
 
 @given(any_text)
-def test_what_is_shown_is_one_line_of_text_without_controls(text):
+def test_printable_text_is_one_line_without_controls(text):
     shown = printable(text)
     shown.encode()
     assert not any(unicodedata.category(char) in {"Cc", "Cs", "Zl", "Zp"} for char in shown)
@@ -42,12 +42,12 @@ def test_what_is_shown_is_one_line_of_text_without_controls(text):
 
 
 @given(any_text)
-def test_what_is_encodable_is_the_text_but_for_lone_surrogates(text):
+def test_encodable_text_differs_only_in_lone_surrogates(text):
     fit = encodable(text)
     fit.encode()
     if not any("\ud800" <= char <= "\udfff" for char in text):
         assert fit == text
 
 
-def test_each_lone_surrogate_is_one_replacement_character():
+def test_each_lone_surrogate_is_replaced():
     assert encodable("a\udcffb\ud800") == "a\ufffdb\ufffd"

@@ -18,7 +18,7 @@ def prompts(question, **fields):
     return item.prompts
 
 
-def test_each_task_has_its_prompt_and_its_own_length_of_answer():
+def test_each_task_has_its_prompt_and_token_limit():
     assert prompts(caption()) == ("caption en",)
     assert prompts(caption("pt-BR")) == ("caption pt-BR",)
     assert prompts(detect([" cat ", "red car"])) == ("detect cat ; red car",)
@@ -30,39 +30,39 @@ def test_each_task_has_its_prompt_and_its_own_length_of_answer():
     assert [question.max_new_tokens for question in questions] == [128, 64, 256, 512, 512]
 
 
-def test_only_some_questions_have_columns_of_their_own():
+def test_extra_columns_of_questions():
     assert segment(["cat"]).extra_columns == ("masks",)
     assert ask(["cat?"], choices=["yes", "no"]).extra_columns == ("choices",)
     assert ask(None, choices_column="options").extra_columns == ("choices",)
     assert detect(["cat"]).extra_columns == ask(["cat?"]).extra_columns == ()
 
 
-def test_objects_go_with_the_question_so_that_strict_answers_can_name_them():
+def test_question_has_its_objects():
     assert detect([" cat ", "red car"], strict=True).objects == ("cat", "red car")
     assert detect(["cat"], strict=True).strict
     assert not detect(["cat"]).strict
 
 
-def test_given_choices_go_to_every_item_without_their_outer_blanks():
+def test_choices_go_to_every_item_stripped():
     (item,) = with_prompts([Item(0, "a", "a")], ask(["cat?"], choices=[" yes ", "no"]))
     assert item.choices == ("yes", "no")
 
 
-def test_an_item_s_own_choices_are_its_own():
+def test_items_may_have_their_own_choices():
     items = [Item(0, "a", "a", choices=("x ", "y")), Item(1, "b", "b", choices=("p", "q", "r"))]
     asked = with_prompts(items, ask(["which?"], choices_column="options"))
     assert [item.choices for item in asked] == [("x", "y"), ("p", "q", "r")]
 
 
 @pytest.mark.parametrize("choices", [["yes"], ["yes", ""], ["yes", "no", " yes"], ["", "  "]])
-def test_choices_that_leave_nothing_to_pick_are_refused(choices):
+def test_too_few_or_repeated_choices_are_refused(choices):
     with pytest.raises(UsageError):
         ask(["cat?"], choices=choices)
 
 
 @pytest.mark.parametrize("choices", ["yes", [1, 2], [None, "a"], "yes|no"])
-def test_what_is_no_list_of_texts_is_no_choices(choices):
-    with pytest.raises(UsageError, match="no list of choices") as refused:
+def test_choices_must_be_a_list_of_texts(choices):
+    with pytest.raises(UsageError, match="not a list of choices") as refused:
         ask(["cat?"], choices=choices)
     assert "choices=[" in refused.value.hint
 
@@ -76,29 +76,29 @@ def test_what_is_no_list_of_texts_is_no_choices(choices):
         ([5, 1, 5, 9], "empty"),
     ],
 )
-def test_what_is_no_region_is_refused(region, problem):
+def test_invalid_region_is_refused(region, problem):
     with pytest.raises(UsageError, match=problem):
         with_region(caption(), region)
 
 
-def test_a_question_may_be_about_a_part():
+def test_question_may_have_a_region():
     assert with_region(caption(), "-1, 2.5,30,40").region == (-1, 2.5, 30, 40)
     assert with_region(caption(), None).region is None
 
 
-def test_choices_and_a_column_of_them_exclude_each_other():
+def test_choices_and_a_choices_column_are_exclusive():
     with pytest.raises(UsageError, match="a column of them is named"):
         ask(["cat?"], choices=["yes", "no"], choices_column="options")
 
 
-def test_the_length_of_an_answer_can_be_given():
+def test_max_new_tokens_can_be_given():
     assert caption(max_new_tokens=7).max_new_tokens == 7
     with pytest.raises(UsageError, match="0 tokens"):
         ocr(max_new_tokens=0)
 
 
 @pytest.mark.parametrize("lang", ["", "e", "english language", "en\n", "en; detect cat", "{a}"])
-def test_a_language_that_is_no_tag_is_refused(lang):
+def test_invalid_language_tag_is_refused(lang):
     with pytest.raises(UsageError, match="language tag"):
         caption(lang)
 
@@ -106,12 +106,12 @@ def test_a_language_that_is_no_tag_is_refused(lang):
 @pytest.mark.parametrize(
     "objects", [[], [""], ["cat", "  "], ["cat ; dog"], ["cat\ndog"], ["a\rb"]]
 )
-def test_what_is_not_the_name_of_an_object_is_refused(objects):
+def test_invalid_object_name_is_refused(objects):
     with pytest.raises(UsageError):
         detect(objects)
 
 
-def test_braces_in_an_object_are_text():
+def test_braces_in_an_object_are_literal():
     question = detect(["{cat}", "{{"])
     assert columns(question) == ()
     assert prompts(question) == ("detect {cat} ; {{",)
@@ -121,17 +121,17 @@ def test_one_item_is_asked_every_prompt_in_order():
     assert prompts(ask(["b", "a"])) == ("b", "a")
 
 
-def test_prompts_are_stripped_outside_and_left_alone_inside():
+def test_prompts_are_stripped_at_both_ends():
     assert prompts(ask([" \n what\nis  this? \n"])) == ("what\nis  this?",)
     assert prompts(ask([""])) == ("",)
 
 
-def test_the_same_prompt_twice_is_refused():
+def test_repeated_prompt_is_refused():
     with pytest.raises(UsageError, match="twice"):
         ask(["what?", " what?\n"])
 
 
-def test_no_prompt_at_all_is_refused():
+def test_empty_list_of_prompts_is_refused():
     with pytest.raises(UsageError, match="no prompt"):
         ask([])
 
@@ -157,13 +157,13 @@ def test_only_a_name_in_braces_is_a_column(template, made):
     assert prompts(ask([template]), a=1) == (made,)
 
 
-def test_what_a_value_spells_is_not_read_again():
+def test_braces_in_a_value_are_literal():
     assert prompts(ask(["{a} {b}"]), a="{b}", b="{{x}}") == ("{b} {{x}}",)
     assert prompts(ask(["{a}"]), a="<loc0001><image>") == ("<loc0001><image>",)
 
 
 @pytest.mark.parametrize("name", ["__class__", "0", "a.b", "a[0]", "a!r", "a:>9", " a ", "b-c"])
-def test_whatever_stands_in_braces_is_a_column_or_refused(name):
+def test_braces_hold_a_column_or_are_refused(name):
     with pytest.raises(UsageError, match=re.escape(name)):
         prompts(ask([f"{{{name}}}"]), a=1)
     assert columns(ask([f"is it {{{name}}}?"])) == (name,)
@@ -187,7 +187,7 @@ def test_a_column_of_any_name_fills_the_prompt():
         (datetime.date(2024, 2, 29), "2024-02-29"),
     ],
 )
-def test_plain_values_are_worded(value, words):
+def test_text_and_numbers_are_formatted(value, words):
     assert prompts(ask(["x {a} y"]), a=value) == (f"x {words} y",)
 
 
@@ -197,23 +197,23 @@ def test_other_values_are_refused_by_column_and_item(value):
         prompts(ask(["{a}"]), a=value)
 
 
-def test_an_unknown_column_is_refused_by_name_with_those_there_are():
+def test_unknown_column_is_refused_with_the_existing_ones():
     with pytest.raises(UsageError, match="'size'") as refused:
         prompts(ask(["{size}"]), colour="red", shape="dot")
     assert "colour, shape" in refused.value.hint
 
 
-def test_prompts_that_a_row_makes_alike_are_asked_once():
+def test_equal_prompts_of_a_row_are_asked_once():
     assert prompts(ask(["{a}", "{b}"]), a="same", b=" same ") == ("same",)
 
 
-def test_without_a_prompt_each_item_brings_its_own():
+def test_without_prompts_each_item_has_its_own():
     items = [Item(0, "a", "a", prompts=(" what {x}? \n",)), Item(1, "b", "b", prompts=("",))]
     assert [item.prompts for item in with_prompts(items, ask(None))] == [("what {x}?",), ("",)]
     assert columns(ask(None)) == ()
 
 
-def test_an_item_that_should_bring_a_prompt_and_does_not_is_refused():
+def test_item_without_a_required_prompt_is_refused():
     with pytest.raises(UsageError, match=r"a\.png has no prompt"):
         prompts(ask(None))
 
@@ -223,7 +223,7 @@ def test_a_lone_surrogate_does_not_reach_the_tokenizer():
 
 
 @given(st.text(), st.text())
-def test_every_template_and_value_make_a_prompt_that_can_be_sent(template, value):
+def test_every_template_and_value_give_an_encodable_prompt(template, value):
     question = ask([template])
     item = Item(0, "a", "a", fields=dict.fromkeys(columns(question), value))
     (filled,) = with_prompts([item], question)
@@ -232,5 +232,5 @@ def test_every_template_and_value_make_a_prompt_that_can_be_sent(template, value
 
 
 @given(st.text().filter(lambda name: name.strip() and not set(";\n\r") & set(name)))
-def test_an_object_is_looked_for_under_the_very_name_given(name):
+def test_object_names_are_in_the_prompt_unchanged(name):
     assert prompts(detect([name])) == (f"detect {name.strip()}",)

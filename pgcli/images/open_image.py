@@ -23,8 +23,7 @@ class OpenedImage(NamedTuple):
 
 def open_image(source: str | bytes | None, limits: ImageLimits) -> OpenedImage:
     """The image of a file (its path) or of bytes. Raises ImageError."""
-    is_path = isinstance(source, str)
-    data = read_file(source, limits) if is_path else checked_bytes(source, limits)
+    data = read_file(source, limits) if isinstance(source, str) else checked_bytes(source, limits)
     with wrap_image_errors():
         image = identify_image(data)
         size = header_size(image)

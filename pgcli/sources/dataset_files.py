@@ -1,32 +1,33 @@
-"""The files of a data set in a folder without pictures, here or at an address."""
+"""The files of a data set in a folder without images, local or remote."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from pgcli.sources.readers import kind_of
-from pgcli.sources.source_options import SourcePart, ending
+from pgcli.sources.endings import ending
+from pgcli.sources.readers import manifest_ending
+from pgcli.sources.source_part import SourcePart
 
-#: What data sets are stored as; a folder that has the first of these is not looked at for others.
-STORED = ((".parquet",), (".tar", ".tar.gz", ".tgz"))
+#: Endings of data set files; of a folder with several kinds only the first kind is read.
+DATASET_ENDINGS = ((".parquet",), (".tar", ".tar.gz", ".tgz"))
 
 
 def dataset_files(names: Iterable[str]) -> list[str]:
-    """Those of a folder's files that are its data set: all Parquet files, or all archives."""
-    by_kind = [(name, kind_of(name)) for name in names]
-    found = ([name for name, kind in by_kind if kind in kinds] for kinds in STORED)
+    """The files of a folder's data set: all Parquet files, or else all archives."""
+    by_ending = [(name, manifest_ending(name)) for name in names]
+    found = ([name for name, end in by_ending if end in ends] for ends in DATASET_ENDINGS)
     return next(filter(None, found), [])
 
 
 def may_have_dataset(ignored: Mapping[str, int]) -> bool:
-    """Whether there may be such files, by the endings of a folder's files that are no pictures."""
-    return any(ending(f"x{kind}") in ignored for kinds in STORED for kind in kinds)
+    """Whether a folder may have such files, from the endings of its files that are not images."""
+    return any(ending(f"x{end}") in ignored for ends in DATASET_ENDINGS for end in ends)
 
 
-def dataset_parts(found: Mapping[str, SourcePart], ignored: Counter[str]) -> Iterator[SourcePart]:
-    """The parts of a data set by their names, the first of them with what else the folder has."""
-    left = ignored - Counter(map(ending, found))
-    for part in found.values():
-        part.ignored, left = part.ignored + left, Counter()
+def dataset_parts(parts: Mapping[str, SourcePart], ignored: Counter[str]) -> Iterator[SourcePart]:
+    """The parts of a data set by file name. The first reports the folder's other files."""
+    rest = ignored - Counter(map(ending, parts))
+    for part in parts.values():
+        part.ignored, rest = part.ignored + rest, Counter()
         yield part

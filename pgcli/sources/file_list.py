@@ -1,4 +1,4 @@
-"""Names of a source's files, listed beside the output so that each keeps its place."""
+"""Stored lists of a source's files, which keep the index of each file between runs."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from pathlib import Path
 
 
 class FileList:
-    """The names found first, and in a list of its own each time those that were new then.
+    """The names of a source's files, in one list for each generation.
 
-    The lists lie beside each other: `BASE.0` has the first, and `BASE.2` what was new when the run
-    was gone on with for the second time that any of its sources had something new.
+    `BASE.0` holds the names of the first run. Each time a resumed run finds new files in any of
+    its sources, the next generation begins: `BASE.2` holds what was new the second time.
     """
 
     def __init__(self, base: Path, *, is_written: bool = True):
         self._base = base
-        self._is_written = is_written  # else what is new is only remembered
+        self._is_written = is_written  # otherwise new names are only kept in memory
         self._new: dict[int, list[str]] = {}
 
     @property
-    def last(self) -> int:
-        """The number of the last list; -1 where there is none."""
+    def last_generation(self) -> int:
+        """The number of the last list; -1 if there is none."""
         endings = (file.suffix[1:] for file in self._base.parent.glob(f"{self._base.name}.*"))
         numbers = {int(ending) for ending in endings if ending.isdigit()}
         return max(numbers | self._new.keys(), default=-1)
 
-    def add(self, names: Iterable[str], number: int) -> int:
-        """List those of the names that are in no list yet in one of this number, for good.
+    def add(self, names: Iterable[str], generation: int) -> int:
+        """Store the names that no list has yet as this generation.
 
-        Returns how many are listed then; nothing new makes no list. Raises OSError.
+        Returns how many names are listed then; without new names no list is made. Raises OSError.
         """
-        before = {name for old in range(self.last + 1) for name in self.names(old)}
+        before = {name for old in range(self.last_generation + 1) for name in self.names(old)}
         new = [name for name in names if name not in before]
         if new and not self._is_written:
-            self._new[number] = new
+            self._new[generation] = new
         elif new:
-            self._write(new, number)
+            self._write(new, generation)
         return len(before) + len(new)
 
-    def names(self, number: int) -> Iterator[str]:
-        """The names in one of the lists, in order; none where it is not there."""
-        yield from self._new.get(number, ())
-        file = self._file(number)
+    def names(self, generation: int) -> Iterator[str]:
+        """The names of one generation, in order; none if it has no list."""
+        yield from self._new.get(generation, ())
+        file = self._file(generation)
         if not file.exists():
             return
         rest = b""
@@ -51,13 +51,13 @@ class FileList:
                 *names, rest = (rest + chunk).split(b"\0")
                 yield from map(os.fsdecode, names)
 
-    def _write(self, names: Iterable[str], number: int) -> None:
-        beside = self._file(number).with_suffix(".tmp")
-        with beside.open("wb") as file:
+    def _write(self, names: Iterable[str], generation: int) -> None:
+        temporary = self._file(generation).with_suffix(".tmp")
+        with temporary.open("wb") as file:
             file.writelines(os.fsencode(name) + b"\0" for name in names)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(self._file(number))  # the folder is synced before the first row is saved
+        temporary.replace(self._file(generation))  # the folder is synced before the first row
 
-    def _file(self, number: int) -> Path:
-        return self._base.with_name(f"{self._base.name}.{number}")
+    def _file(self, generation: int) -> Path:
+        return self._base.with_name(f"{self._base.name}.{generation}")

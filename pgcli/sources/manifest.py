@@ -1,4 +1,4 @@
-"""Manifests: files whose rows name pictures, gone through once before the first item is used."""
+"""Manifests as sources: checked once when opened, then streamed."""
 
 from __future__ import annotations
 
@@ -12,147 +12,140 @@ from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
 from pgcli.remote import RemoteFile
 from pgcli.remote.urls import parent_url
-from pgcli.sources.duplicate_ids import SeenIds, digest, repeated_digests
-from pgcli.sources.items import check, item, row_id
-from pgcli.sources.manifest_file import Where, kind
-from pgcli.sources.paths import (
-    ImageLocation,
-    display_name,
-    locate_local,
-    locate_remote,
-    locate_url,
-    url_scheme,
-)
-from pgcli.sources.readers import reader_of
+from pgcli.sources.image_location import ImageLocation, locate_local, locate_remote, locate_url
+from pgcli.sources.manifest_file import FileLocation, path_of
+from pgcli.sources.paths import display_name, url_scheme
+from pgcli.sources.read_options import ReadOptions
+from pgcli.sources.readers import load_reader, manifest_ending
 from pgcli.sources.readers.reader import Manifest, ManifestRow
-from pgcli.sources.source_options import ReadOptions
+from pgcli.sources.row_item import check_row, row_id, row_to_item
+from pgcli.sources.seen_ids import SeenIds, digest, repeated_digests
 
-#: Column names that are remembered of JSON lines, whose rows may each name their own.
-MOST_COLUMNS = 10_000
+#: Column names collected of JSON lines, where each row may name its own.
+MAX_COLUMNS = 10_000
+MAX_SUSPECTS = 1000  # repeated digests that are checked for one error message
+MAX_LISTED_COLUMNS = 50
 
 
 class ManifestSource:
-    """A manifest as a source: counted and checked when made, streamed anew by each pass.
+    """A manifest as a source: its rows are counted and checked first, and read again by each pass.
 
-    Raises ManifestError for broken lines, ids given twice and missing prompts, UsageError for
-    columns that do not exist. Where rows bear what is wrong with them, those are faults, and an id
-    that was given before is not taken again.
+    Raises ManifestError for invalid rows, repeated ids and missing prompts, and UsageError for
+    columns that do not exist. Where bad rows are tolerated they become faults instead, and a
+    repeated id is replaced by the image's name.
     """
 
-    def __init__(self, name: str, path: Where, reading: ReadOptions):
+    def __init__(self, name: str, location: FileLocation, options: ReadOptions):
         self.name = display_name(name)
-        self.path = path
+        self.location = location
         self.ignored: Counter[str] = Counter()
         self._root: str | None = None
-        if isinstance(path, RemoteFile):
-            self._folder = parent_url(path.address)
+        if isinstance(location, RemoteFile):
+            self._folder = parent_url(location.address)
         else:
-            self._folder = os.path.dirname(path)  # noqa: PTH120 - Path would drop a leading `./`
-            if not reading.allow_outside_root:
+            self._folder = os.path.dirname(location)  # noqa: PTH120 - Path would drop a leading ./
+            if not options.allow_outside_root:
                 self._root = os.path.realpath(self._folder or ".")
-        self._reader = reader_of(kind(path))
-        self._reading = reading = replace(
-            reading, tolerates_bad_rows=self._reader.tolerates_bad_rows
-        )
-        self._twice = array("Q")
-        self._manifest = Manifest(path, self.name, reading.image_column)
+        self._ending = manifest_ending(path_of(location)) or ""
+        self._reader = load_reader(self._ending)
+        self._options = replace(options, tolerates_bad_rows=self._reader.tolerates_bad_rows)
+        self._repeated = array("Q")
+        self._manifest = Manifest(location, self.name, options.image_column)
         self._check()
 
     @property
     def kinds(self) -> Counter[str]:
-        """How many rows there are, by the manifest's ending."""
-        return Counter({f"rows of {kind(self.path)}": self.total})
+        """The number of rows, by the manifest's ending."""
+        return Counter({f"rows of {self._ending}": self.total})
 
     def items(self, first: int) -> Iterator[Item]:
         """The manifest's items, numbered from `first`."""
-        met = SeenIds(self._twice)
+        seen, locate, name = SeenIds(self._repeated), self._locate, self.name
         for index, row in enumerate(self._rows(self._wanted()), first):
             try:
-                found = item(row, index, self._reading, place=self._place, holder=self.name)
+                item = row_to_item(row, index, self._options, locate=locate, manifest=name)
             except ManifestError as problem:
-                raise ManifestError(f"{self.name}, {problem}", hint=problem.hint) from problem
-            yield replace(found, id=found.image) if met.before(found.id) else found
+                raise self._with_name(problem) from problem
+            yield replace(item, id=item.image) if seen.add(item.id) else item
 
-    def _place(self, path: str) -> ImageLocation:
+    def _locate(self, path: str) -> ImageLocation:
         if url_scheme(path):
-            return locate_url(path, allow_urls=self._reading.url_reader is not None)
-        if isinstance(self.path, RemoteFile):
+            return locate_url(path, allow_urls=self._options.url_reader is not None)
+        if isinstance(self.location, RemoteFile):
             return locate_remote(self._folder, path)
         return locate_local(self._folder, path, self._root)
 
     def _wanted(self) -> set[str]:
-        reading = self._reading
-        names = {reading.image_column, *reading.keep, *reading.fields}
-        return names | self._asked()
+        """All columns that items are made of."""
+        options = self._options
+        return {options.image_column, *options.keep, *options.fields} | self._checked_columns()
 
-    def _asked(self) -> set[str]:
-        """The columns that say what is asked of which row: ids, prompts, choices, regions."""
-        reading = self._reading
-        names = {reading.id_column, reading.region_column}
-        if reading.requires_prompts:
-            names.add(reading.prompt_column)
-        if reading.choices_column is not None:
-            names.add(reading.choices_column)
+    def _checked_columns(self) -> set[str]:
+        """The columns that are checked in every row: ids, prompts, choices, regions."""
+        options = self._options
+        names = {options.id_column, options.region_column}
+        if options.requires_prompts:
+            names.add(options.prompt_column)
+        if options.choices_column is not None:
+            names.add(options.choices_column)
         return names
 
     def _rows(self, wanted: set[str]) -> Iterator[ManifestRow]:
         return self._reader.rows(self._manifest, wanted)
 
     def _check(self) -> None:
-        """Count the rows and find what is wrong with any, in memory of eight bytes for an id."""
-        reading = self._reading
-        named = self._reader.columns and self._reader.columns(self._manifest)
-        known = set(named or ())
-        if named is not None:
+        """Count and check the rows, in eight bytes of memory for each id."""
+        header = self._reader.columns and self._reader.columns(self._manifest)
+        known = set(header or ())
+        if header is not None:
             self._check_columns(known)
-        seen, total = array("Q"), 0
-        for row in self._rows(self._asked()):
+        digests, total = array("Q"), 0
+        for row in self._rows(self._checked_columns()):
             total += 1
-            if named is None and len(known) < MOST_COLUMNS:
+            if header is None and len(known) < MAX_COLUMNS:
                 known.update(row.values)
-            self._check_row(row, seen)
+            try:
+                id_ = check_row(row, self._options)
+            except ManifestError as problem:
+                raise self._with_name(problem) from problem
+            if id_ is not None:
+                digests.append(digest(id_))
         self.total = total
-        self.has_prompts = reading.prompt_column in known
+        self.has_prompts = self._options.prompt_column in known
         if total:
             self._check_columns(known)
-        self._check_ids(seen)
-        next(
-            self.items(0), None
-        )  # the images of Parquet were not read yet: is the first one sound?
-
-    def _check_row(self, row: ManifestRow, seen: array[int]) -> None:
-        try:
-            given = check(row, self._reading)
-        except ManifestError as problem:
-            raise ManifestError(f"{self.name}, {problem}", hint=problem.hint) from problem
-        if given is not None:
-            seen.append(digest(given))
+        self._check_ids(digests)
+        next(self.items(0), None)  # reads all columns, images too: is the first row valid?
 
     def _check_columns(self, known: set[str]) -> None:
+        """Raise UsageError for a wanted column that does not exist."""
         for name in sorted(self._wanted() - {ReadOptions.id_column, ReadOptions.region_column}):
             if name not in known:
-                listed = ", ".join(sorted(known)[:50])
+                listed = ", ".join(sorted(known)[:MAX_LISTED_COLUMNS])
                 message = f"{self.name} has no column {name!r}"
                 raise UsageError(message, hint=f"its columns are: {listed}")
 
-    def _check_ids(self, seen: array[int]) -> None:
-        """Raise for the first id given twice; equal digests are only a suspicion, looked into.
+    def _check_ids(self, digests: array[int]) -> None:
+        """Raise ManifestError for the first repeated id. Equal digests may be different ids.
 
-        Where rows bear that, only a column that the user named must not repeat.
+        Where bad rows are tolerated, only a column that the user named must not repeat.
         """
-        twice = repeated_digests(seen)
-        if self._reader.tolerates_bad_rows and self._reading.id_column == ReadOptions.id_column:
-            self._twice = twice
+        repeated = repeated_digests(digests)
+        if self._reader.tolerates_bad_rows and self._options.id_column == ReadOptions.id_column:
+            self._repeated = repeated
             return
-        suspects = set(twice[:1000])
-        places: dict[str, str] = {}
-        for row in self._rows({self._reading.id_column}) if suspects else ():
-            given = row_id(row, self._reading)
-            if given is None or digest(given) not in suspects:
+        suspects = set(repeated[:MAX_SUSPECTS])
+        positions: dict[str, str] = {}
+        for row in self._rows({self._options.id_column}) if suspects else ():
+            id_ = row_id(row, self._options)
+            if id_ is None or digest(id_) not in suspects:
                 continue
-            if given in places:
-                message = (
-                    f"{self.name} gives the id {given!r} twice: {places[given]} and {row.place}"
-                )
-                raise ManifestError(message, hint="ids name rows; --id-column picks another column")
-            places[given] = row.place
+            if id_ in positions:
+                both = f"{positions[id_]} and {row.position}"
+                hint = "ids name rows; --id-column selects another column"
+                raise ManifestError(f"{self.name} gives the id {id_!r} twice: {both}", hint=hint)
+            positions[id_] = row.position
+
+    def _with_name(self, problem: ManifestError) -> ManifestError:
+        """The error of a row with the manifest's name in front."""
+        return ManifestError(f"{self.name}, {problem}", hint=problem.hint)

@@ -1,4 +1,4 @@
-"""A file with rows, wherever it is: on this machine, or at an address."""
+"""Opens the file of a manifest, local or remote."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from typing import Any, BinaryIO
 
 from pgcli.remote import RemoteFile
 from pgcli.remote.urls import url_path
-from pgcli.sources.readers import kind_of
 
-#: A path, or an address and the way to it; as text either is what messages call it.
-Where = str | RemoteFile
-
-
-def opened(where: Where) -> BinaryIO:
-    """The file, to be read from any place. Raises OSError."""
-    return where.open() if isinstance(where, RemoteFile) else Path(where).open("rb")
+#: A path, or a remote file; as text either is its name in messages.
+FileLocation = str | RemoteFile
 
 
-def kind(where: Where) -> str:
-    """The ending that tells how the file's rows are read; nothing where it has none."""
-    return kind_of(url_path(where.address) if isinstance(where, RemoteFile) else where) or ""
+def open_file(location: FileLocation) -> BinaryIO:
+    """The file, opened for reading, seekable. Raises OSError."""
+    return location.open() if isinstance(location, RemoteFile) else Path(location).open("rb")
 
 
-def why(problem: Any) -> str:
-    """What an OSError says, the system's words if it has them."""
+def path_of(location: FileLocation) -> str:
+    """The path, or the path in the URL; its ending names the format."""
+    return url_path(location.address) if isinstance(location, RemoteFile) else location
+
+
+def error_text(problem: Any) -> str:
+    """The text of an OSError, the system's if it has one."""
     return problem.strerror or str(problem)

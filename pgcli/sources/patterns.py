@@ -1,4 +1,4 @@
-"""Files that a glob pattern names, in code-point order."""
+"""Files that match a glob pattern, in code-point order."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from pgcli.sources.paths import parse_path, url_scheme
 
 
 def glob_files(pattern: str) -> list[str]:
-    """The paths that a pattern matches, sorted, each once.
+    """The paths that match a pattern, sorted, each once.
 
-    Like `glob`, except that `**` does not follow links to folders: two that lead back up would be
-    found again and again, in every order.
+    Like `glob.glob`, except that `**` does not follow links to folders: two that lead back up would
+    be walked again and again, in every order.
     """
     start = "/" if pattern.startswith("/") else ""
     parts = [part for part in pattern.split("/") if part]
-    # `**/**` says no more than `**` and would be walked twice
+    # `**/**` matches the same as `**` and would be walked twice
     once = [part for i, part in enumerate(parts) if parts[i : i + 2] != ["**", "**"]]
     return sorted(set(_matches(start, once)))
 
 
 def expand_source(source: str) -> list[str]:
-    """The paths on this machine that a source's name may stand for; none of what runs wrote."""
+    """The local paths that a source's name may refer to, except for the output of runs."""
     if url_scheme(source):
         return []
-    globbed = glob_files(source) if has_magic(source) else ()
-    return [parse_path(source), *(path for path in globbed if not is_output(path))]
+    matches = glob_files(source) if has_magic(source) else ()
+    return [parse_path(source), *(path for path in matches if not is_output(path))]
 
 
 def is_output(path: str) -> bool:
-    """Whether a run wrote the file: what it knows of itself lies beside it, or the file is that."""
+    """Whether a run wrote the file: it has a state folder next to it, or is in one."""
     folder = os.path.dirname(path)  # noqa: PTH120 - Path would drop a leading `./`
-    is_beside = any(os.path.isdir(f"{name}.pgcli") for name in (path, folder))  # noqa: PTH112
-    return is_beside or any(part.endswith(".pgcli") for part in folder.split("/"))
+    has_state = any(os.path.isdir(f"{name}.pgcli") for name in (path, folder))  # noqa: PTH112
+    return has_state or any(part.endswith(".pgcli") for part in folder.split("/"))
 
 
 def _matches(folder: str, parts: Sequence[str]) -> Iterator[str]:
@@ -48,15 +48,15 @@ def _matches(folder: str, parts: Sequence[str]) -> Iterator[str]:
             if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
                 yield from _matches(folder + entry.name + "/", parts)
     elif not has_magic(head):
-        yield from _continued(folder + head, rest)
+        yield from _match_rest(folder + head, rest)
     else:
         for entry in _entries(folder):
             hidden = entry.name.startswith(".") and not head.startswith(".")
             if not hidden and fnmatchcase(entry.name, head):
-                yield from _continued(folder + entry.name, rest)
+                yield from _match_rest(folder + entry.name, rest)
 
 
-def _continued(path: str, rest: Sequence[str]) -> Iterator[str]:
+def _match_rest(path: str, rest: Sequence[str]) -> Iterator[str]:
     if rest:
         yield from _matches(path + "/", rest)
     elif os.path.lexists(path):
@@ -67,5 +67,5 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder or ".") as entries:
             return list(entries)
-    except OSError:  # not a folder, or one that may not be read: it matches nothing
+    except OSError:  # not a folder, or an unreadable one: nothing in it matches
         return []

@@ -13,12 +13,14 @@ from pgcli.records import Item
 from pgcli.remote import RemoteError, RemoteFile, UrlReader
 from pgcli.remote.urls import SCHEMES, has_credentials, is_web, scheme_of, url_path
 from pgcli.sources.dataset_files import dataset_files, dataset_parts
+from pgcli.sources.endings import IMAGE_ENDINGS, ending
 from pgcli.sources.file_list import FileList
-from pgcli.sources.files import FileSource, group_images, has_reader
+from pgcli.sources.image_files import FileSource, group_images, has_reader
 from pgcli.sources.manifest import ManifestSource
 from pgcli.sources.paths import display_path
-from pgcli.sources.readers import kind_of
-from pgcli.sources.source_options import IMAGE_ENDINGS, ReadOptions, SourcePart, ending
+from pgcli.sources.read_options import ReadOptions
+from pgcli.sources.readers import manifest_ending
+from pgcli.sources.source_part import SourcePart
 
 _SCHEMES = ", ".join(f"{scheme}://" for scheme in sorted(SCHEMES))
 _HINTS = {
@@ -151,7 +153,7 @@ def open_file(url: str, options: ReadOptions, reader: UrlReader) -> SourcePart:
     if kind in IMAGE_ENDINGS or (is_web(url) and kind == "(none)"):
         return FileSource(name, [url])
     with usage_errors(name):
-        if kind_of(path) is not None:
+        if manifest_ending(path) is not None:
             return ManifestSource(name, RemoteFile(url, reader), options)
     hint = f"images end in {', '.join(sorted(IMAGE_ENDINGS))}; or name it in a manifest's row"
     raise UsageError(f"{name} is neither an image nor a manifest by its ending", hint=hint)

@@ -1,10 +1,8 @@
-"""Standard input: a path per line, NUL-separated paths, or a JSON object per line."""
+"""Standard input as a source: a path per line, NUL-separated paths, or a JSON object per line."""
 
 from __future__ import annotations
 
-import codecs
 import os
-import select
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -12,108 +10,84 @@ from typing import Any
 
 from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
-from pgcli.sources.items import item
-from pgcli.sources.paths import ImageLocation, locate_anywhere
-from pgcli.sources.readers.lines import LONGEST_LINE, TOO_LONG, parsed
+from pgcli.sources.image_location import ImageLocation, locate_anywhere
+from pgcli.sources.read_options import ReadOptions
+from pgcli.sources.readers.lines import parse_object
 from pgcli.sources.readers.reader import ManifestRow
-from pgcli.sources.source_options import ReadOptions
-
-_CHUNK = 64 * 2**10
+from pgcli.sources.row_item import row_to_item
+from pgcli.sources.stdin_lines import stdin_lines
 
 
 class StdinSource:
-    """Standard input as a source: items flow as lines come, so they can be gone through once."""
+    """Standard input as a source: items are yielded as lines arrive, in one pass only."""
 
     name = "standard input"
     total: int | None = None
 
-    def __init__(self, reading: ReadOptions):
+    def __init__(self, options: ReadOptions):
         self.ignored: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
-        # whether lines will bring prompts shows only as they come; their absence is an error then
-        self.has_prompts = reading.requires_prompts
-        self._reading = reading
+        # whether the lines have prompts is known only as they arrive; missing ones are errors then
+        self.has_prompts = options.requires_prompts
+        self._options = options
         if sys.stdin is None:
             raise UsageError("standard input is closed", hint="name a folder, or pipe paths in")
-        # below the buffer: a buffered read waits for more than one line, and holds a lock that a
+        # the raw file: a buffered read waits for more than one line, and holds a lock that a
         # thread still waiting for input would keep at exit
         self._file = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
 
     def items(self, first: int) -> Iterator[Item]:
-        """One item for each line or name that comes, numbered from `first`."""
+        """One item for each line or name, numbered from `first`."""
         index = first
-        for number, line in enumerate(self._lines(), 1):
+        lines = stdin_lines(self._file, self.name, null_separated=self._options.null_separated)
+        for number, line in enumerate(lines, 1):
             if line.strip():
-                yield self._item(line, number, index)
+                yield self._item(line, f"line {number}", index)
                 index += 1
 
-    def _item(self, line: bytes, number: int, index: int) -> Item:
-        reading = self._reading
-        place = f"line {number}"
-        values = (
-            None
-            if reading.null_separated or not line.startswith(b"{")
-            else self._object(line, place)
-        )
+    def _item(self, line: bytes, position: str, index: int) -> Item:
+        is_object = line.startswith(b"{") and not self._options.null_separated
+        values = self._object(line, position) if is_object else None
         if values is None:
-            self._check_plain(place)
-            placed = self._place(os.fsdecode(line))
-            return Item(index, placed.image, placed.image, placed.path, fault=placed.fault)
-        if reading.refuses_prompts and values.get(reading.prompt_column) is not None:
-            message = f"{self.name}, {place}: the row brings a prompt, and one is given for all"
-            raise UsageError(message, hint="leave one of them out, or rename with --prompt-column")
-        choices = () if reading.choices_column is None else (reading.choices_column,)
-        for name in (reading.image_column, *reading.keep, *reading.fields, *choices):
-            if name not in values:
-                raise ManifestError(f"{self.name}, {place}: there is no {name!r}")
+            self._check_path(position)
+            location = self._locate(os.fsdecode(line))
+            image = location.image
+            return Item(index, image, image, location.path, fault=location.fault)
+        self._check_object(values, position)
         try:
-            row = ManifestRow(place, values)
-            return item(row, index, reading, place=self._place, holder="-")
+            row = ManifestRow(position, values)
+            return row_to_item(row, index, self._options, locate=self._locate, manifest="-")
         except ManifestError as problem:
             raise ManifestError(f"{self.name}, {problem}", hint=problem.hint) from problem
 
-    def _place(self, path: str) -> ImageLocation:
-        return locate_anywhere(path, allow_urls=self._reading.url_reader is not None)
+    def _locate(self, path: str) -> ImageLocation:
+        return locate_anywhere(path, allow_urls=self._options.url_reader is not None)
 
-    def _object(self, line: bytes, place: str) -> dict[str, Any] | None:
+    def _object(self, line: bytes, position: str) -> dict[str, Any] | None:
         """The line's JSON object; None for a path that begins with a brace."""
         try:
-            return parsed(line)
+            return parse_object(line)
         except ValueError as problem:
             if b"\0" not in line and os.path.lexists(line):
                 return None
-            raise ManifestError(f"{self.name}, {place}: {problem}") from problem
+            raise ManifestError(f"{self.name}, {position}: {problem}") from problem
 
-    def _check_plain(self, place: str) -> None:
-        reading = self._reading
-        if reading.requires_prompts:
-            raise ManifestError(f"{self.name}, {place}: a path alone brings no prompt")
-        if reading.keep or reading.fields or reading.choices_column is not None:
-            message = f"{self.name}, {place}: a path alone has no columns"
+    def _check_object(self, values: dict[str, Any], position: str) -> None:
+        """Raise an error for a prompt that is refused, and for a missing column."""
+        options = self._options
+        if options.refuses_prompts and values.get(options.prompt_column) is not None:
+            message = f"{self.name}, {position}: the row has a prompt, and one is given for all"
+            raise UsageError(message, hint="leave one of them out, or rename with --prompt-column")
+        choices = () if options.choices_column is None else (options.choices_column,)
+        for name in (options.image_column, *options.keep, *options.fields, *choices):
+            if name not in values:
+                raise ManifestError(f"{self.name}, {position}: there is no {name!r}")
+
+    def _check_path(self, position: str) -> None:
+        """Raise an error if a path alone lacks what is needed."""
+        options = self._options
+        if options.requires_prompts:
+            raise ManifestError(f"{self.name}, {position}: a path alone has no prompt")
+        if options.keep or options.fields or options.choices_column is not None:
+            message = f"{self.name}, {position}: a path alone has no columns"
             raise UsageError(message, hint="columns need a JSON object on each line")
-
-    def _lines(self) -> Iterator[bytes]:
-        """The lines or names as they come, without their ends and a byte order mark."""
-        separator = b"\0" if self._reading.null_separated else b"\n"
-        begun: list[bytes] = []
-        first = True
-        for chunk in self._chunks():
-            *lines, rest = chunk.split(separator)
-            for line in lines:
-                yield self._line(b"".join([*begun, line]), first)
-                begun, first = [], False
-            begun.append(rest)
-            if sum(map(len, begun)) > LONGEST_LINE:
-                raise ManifestError(f"{self.name}: a line {TOO_LONG}")
-        yield self._line(b"".join(begun), first)
-
-    def _line(self, line: bytes, first: bool) -> bytes:
-        line = line.removeprefix(codecs.BOM_UTF8) if first else line
-        return line if self._reading.null_separated else line.removesuffix(b"\r")
-
-    def _chunks(self) -> Iterator[bytes]:
-        while (chunk := self._file.read(_CHUNK)) != b"":
-            if chunk is None:  # someone made the pipe non-blocking and it is empty
-                select.select([self._file], [], [])
-            else:
-                yield chunk

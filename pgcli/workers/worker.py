@@ -52,6 +52,7 @@ class Worker:
         self._decoder = decoder
         self._lock = threading.Lock()
         self._stopped = False
+        self._ready = False
         self._start()
 
     def decode(self, item: Item) -> DecodedImage:

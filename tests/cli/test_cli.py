@@ -201,7 +201,7 @@ def test_3_when_a_row_has_an_error_and_its_neighbours_have_answers(capsys, pictu
         "a picture of 20 x 60",
     ]
     assert "3, of which 1 with errors: not_an_image 1" in err
-    assert "left out: 1 .txt" in err
+    assert "skipped: 1 .txt" in err
 
 
 class Meddling(pretend.Engine):

@@ -130,13 +130,13 @@ def test_an_archive_is_read_once_and_a_picture_at_a_time(
     Path("shard.tar").write_bytes(archived(PICTURES))
     done("caption", "shard.tar", "-o", "rows.jsonl")
     read: list[str] = []
-    stored = tars.content
+    stored = tars.read_member
 
     def noting(archive: Any, member: Any, most: int) -> bytes:
         read.append(member.name)
         return stored(archive, member, most)
 
-    monkeypatch.setattr(tars, "content", noting)
+    monkeypatch.setattr(tars, "read_member", noting)
     assert done("export", "rows.jsonl", "--to", "webdataset", "-o", "out.tar") == 0
     # the first is looked at when the archive is opened, as by every run
     assert read == ["a.png", *PICTURES]

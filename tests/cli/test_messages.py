@@ -39,8 +39,8 @@ PRETEND = [sys.executable, str(ROOT / "tests" / "support" / "pretend.py")]
 MODEL = "somebody/some-model"
 FILES = {file.name: file.read_bytes() for file in BUILTIN.iterdir() if file.is_file()}
 ENDINGS = (
-    "pictures end in .avif, .bmp, .gif, .jfif, .jpe, .jpeg, .jpg, .pbm, .pgm, .png, .pnm, .ppm, "
-    ".tif, .tiff, .webp; folders are searched with all below them"
+    "images end in .avif, .bmp, .gif, .jfif, .jpe, .jpeg, .jpg, .pbm, .pgm, .png, .pnm, .ppm, "
+    ".tif, .tiff, .webp; folders are searched recursively"
 )
 WHOEVER = "as the user that `hf auth whoami` names; or name a local folder: --model DIR"
 
@@ -225,19 +225,19 @@ SITUATIONS = [
         "`pgcli info MODEL` tells what one needs",
     ),
     Situation(
-        "no picture in an empty folder",
+        "no image in an empty folder",
         lambda stage: stage.no_picture("deeper/.hidden"),
         4,
-        "no picture in photos",
+        "no image in photos",
         ENDINGS,
     ),
     Situation(
-        "no picture among other files",
+        "no image among other files",
         lambda stage: stage.no_picture("a.txt", "b/c.HEIC", "b/d.heic", "README"),
         4,
-        "no picture in photos",
-        f"{ENDINGS}; left out: 2 .heic, 1 without an ending, 1 .txt; HEIC has to become JPEG "
-        "first: magick mogrify -format jpg *.heic",
+        "no image in photos",
+        f"{ENDINGS}; skipped: 2 .heic, 1 without an ending, 1 .txt; HEIC has to be converted "
+        "to JPEG first: magick mogrify -format jpg *.heic",
     ),
     Situation(
         "the output is of other settings",
@@ -297,8 +297,8 @@ SITUATIONS = [
         "ask without a prompt",
         lambda stage: stage.run("ask", "one.png"),
         2,
-        "one.png brings no prompts",
-        'give one: --prompt "what is in the picture?"; a manifest may bring them',
+        "one.png has no prompts",
+        'give one: --prompt "what is in the image?"; a manifest may have them',
     ),
     Situation(
         "two objects in one name",

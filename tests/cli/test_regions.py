@@ -183,7 +183,7 @@ class TestManifests:
         assert "image, options" in refused.value.hint
 
     def test_a_picture_alone_brings_no_choices(self):
-        with pytest.raises(UsageError, match="brings no choices"):
+        with pytest.raises(UsageError, match="has no choices"):
             open_sources([str(PICTURE)], ReadOptions(choices_column="options"))
 
     @pytest.mark.parametrize("value", [3, [1, 2], None, {"a": "b"}])

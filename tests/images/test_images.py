@@ -1,4 +1,4 @@
-"""Pictures arrive upright, in RGB, in the model's square; a broken file costs its own row."""
+"""Images are decoded upright, in RGB, at the model's resolution; a bad file costs one row."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXACT = ImageSpec(28)
 FAST = ImageSpec(28, fast_decode=True)
 
 
-def seen(
+def decode_source(
     source: str | Path | bytes, spec: ImageSpec = EXACT, limits: ImageLimits = LIMITS
 ) -> DecodedImage:
     if isinstance(source, bytes):
@@ -51,7 +51,7 @@ def seen(
 
 
 def code(source: str | Path | bytes, limits: ImageLimits = LIMITS) -> str | None:
-    fault = seen(source, limits=limits).fault
+    fault = decode_source(source, limits=limits).fault
     return fault.code if fault else None
 
 
@@ -60,27 +60,27 @@ def pixels_of(data: bytes) -> np.ndarray:
 
 
 @pytest.mark.parametrize("spec", [EXACT, FAST], ids=["exact", "fast"])
-def test_every_awkward_file_has_its_fate(spec: ImageSpec, tmp_path: Path) -> None:
+def test_every_awkward_file_has_its_expected_result(spec: ImageSpec, tmp_path: Path) -> None:
     fates = awkward.make(tmp_path)
     assert len(fates) >= 40
     found = {}
     for item in open_sources([str(tmp_path)]):
-        picture = decode(item, spec, LIMITS)
+        decoded = decode(item, spec, LIMITS)
         name = os.path.relpath(item.path, tmp_path)
-        found[name] = picture.fault.code if picture.fault else None
-        assert (picture.pixels is None) == (picture.fault is not None)
+        found[name] = decoded.fault.code if decoded.fault else None
+        assert (decoded.pixels is None) == (decoded.fault is not None)
         assert item.id.encode()
-        if picture.fault:
-            assert picture.fault.message.endswith(".")
-            assert picture.fault.message.isprintable()
+        if decoded.fault:
+            assert decoded.fault.message.endswith(".")
+            assert decoded.fault.message.isprintable()
     assert found == fates
 
 
-def test_the_square_is_what_pillow_resizes_to_byte_for_byte() -> None:
+def test_pixels_equal_pillow_resize() -> None:
     image = drawing(123, 77)
     for resample in (2, 3):
         expected = np.asarray(image.convert("RGB").resize((28, 28), resample))
-        pixels = seen(encoded(image, "PNG"), ImageSpec(28, resample)).pixels
+        pixels = decode_source(encoded(image, "PNG"), ImageSpec(28, resample)).pixels
         assert pixels is not None
         assert pixels.dtype == np.uint8
         assert pixels.flags.c_contiguous
@@ -101,7 +101,7 @@ def display_p3() -> bytes:
     return bytes(profile)
 
 
-def test_the_colour_profile_of_these_tests_is_one() -> None:
+def test_colour_profile_of_these_tests_is_valid() -> None:
     opened = ImageCms.ImageCmsProfile(io.BytesIO(display_p3()))
     there = ImageCms.buildTransform(opened, ImageCms.createProfile("sRGB"), "RGB", "RGB")
     changed = ImageCms.applyTransform(Image.new("RGB", (1, 1), (200, 100, 50)), there)
@@ -128,7 +128,7 @@ assert MODES.keys() == set(FORMATS)
     st.integers(1, 8),
     st.integers(0, 2**32 - 1),
 )
-def test_the_square_is_the_upright_rgb_picture_resized(
+def test_pixels_are_the_upright_rgb_image_resized(
     kind: tuple[str, str], size: tuple[int, int], orientation: int, seed: int
 ) -> None:
     format_, mode = kind
@@ -138,11 +138,11 @@ def test_the_square_is_the_upright_rgb_picture_resized(
     data = encoded(noise(*size, seed, mode), format_, **options)
     whole = load_image(data, LIMITS)
     assert whole.mode == "RGB"
-    picture = seen(data)
-    assert picture.pixels is not None
-    assert (picture.width, picture.height) == whole.size
+    decoded = decode_source(data)
+    assert decoded.pixels is not None
+    assert (decoded.width, decoded.height) == whole.size
     expected = np.asarray(whole.resize((28, 28), Image.Resampling.BICUBIC))
-    assert np.array_equal(picture.pixels, expected)
+    assert np.array_equal(decoded.pixels, expected)
 
 
 def noise(width: int, height: int, seed: int, mode: str = "RGB") -> Image.Image:
@@ -157,14 +157,14 @@ def noise(width: int, height: int, seed: int, mode: str = "RGB") -> Image.Image:
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("size", [(57, 480), (400, 301), (225, 451)])
-def test_fast_decoding_shows_nearly_the_same(
+def test_fast_decode_gives_nearly_the_same_pixels(
     mode: str, orientation: int, size: tuple[int, int]
 ) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     smooth = noise(6, 6, seed=1).resize(size, Image.Resampling.BICUBIC)
     data = encoded(smooth.convert(mode), "JPEG", exif=exif, quality=95)
-    exact, fast = seen(data), seen(data, FAST)
+    exact, fast = decode_source(data), decode_source(data, FAST)
     assert exact.pixels is not None
     assert fast.pixels is not None
     assert (fast.width, fast.height) == (exact.width, exact.height)
@@ -175,7 +175,7 @@ def test_fast_decoding_shows_nearly_the_same(
     assert apart.mean() < 1
 
 
-def test_fast_decoding_decodes_no_more_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_decode_decodes_at_a_reduced_size(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = set()
     load = JpegImageFile.load
 
@@ -186,21 +186,21 @@ def test_fast_decoding_decodes_no_more_than_it_takes(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(JpegImageFile, "load", note)
     for height, size in {224: (30, 28), 223: (58, 56), 56: (33, 28), 55: (64, 55)}.items():
         decoded.clear()
-        seen(encoded(drawing(height + 9, height), "JPEG"), FAST)
+        decode_source(encoded(drawing(height + 9, height), "JPEG"), FAST)
         assert decoded == {size}
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_fast_decoding_leaves_alone_what_is_no_large_jpeg(format_: str) -> None:
+def test_fast_decode_changes_only_large_jpegs(format_: str) -> None:
     data = encoded(noise(55, 55, seed=3), format_)
-    exact, fast = seen(data).pixels, seen(data, FAST).pixels
+    exact, fast = decode_source(data).pixels, decode_source(data, FAST).pixels
     assert exact is not None
     assert fast is not None
     assert np.array_equal(exact, fast)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "RGBA", "LA", "PA", "CMYK"])
-def test_the_square_is_what_transformers_makes_with_pillow(mode: str) -> None:
+def test_pixels_equal_those_of_transformers(mode: str) -> None:
     siglip = pytest.importorskip("transformers.models.siglip.image_processing_pil_siglip")
     rgba = drawing(61, 47).convert("RGBA")
     rgba.putalpha(Image.linear_gradient("L").resize(rgba.size))
@@ -209,14 +209,14 @@ def test_the_square_is_what_transformers_makes_with_pillow(mode: str) -> None:
     data = encoded(image if mode != "PA" else rgba, format_)
     processor = siglip.SiglipImageProcessorPil(size={"height": 28, "width": 28})
     expected = processor(Image.open(io.BytesIO(data)), do_rescale=False, do_normalize=False)
-    pixels = seen(data).pixels
+    pixels = decode_source(data).pixels
     assert pixels is not None
     assert np.array_equal(pixels.transpose(2, 0, 1), expected["pixel_values"][0])
 
 
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_picture_is_turned_as_its_exif_says(format_: str, orientation: int) -> None:
+def test_exif_orientation_is_applied(format_: str, orientation: int) -> None:
     corners = Image.new("RGB", (48, 32), "white")
     corners.paste("red", (0, 0, 24, 16))
     corners.paste("blue", (24, 16, 48, 32))
@@ -234,37 +234,35 @@ def test_a_picture_is_turned_as_its_exif_says(format_: str, orientation: int) ->
         7: (3, 0),
         8: (2, 1),
     }[orientation]
-    picture, turned = seen(data), load_image(data, LIMITS)
-    assert (picture.width, picture.height) == turned.size
+    decoded, turned = decode_source(data), load_image(data, LIMITS)
+    assert (decoded.width, decoded.height) == turned.size
     assert turned.size == ((48, 32) if orientation <= 4 else (32, 48))
     width, height = turned.size
-    places = [(x * width // 4, y * height // 4) for y in (1, 3) for x in (1, 3)]
-    quarters = [turned.getpixel(place) for place in places]
+    points = [(x * width // 4, y * height // 4) for y in (1, 3) for x in (1, 3)]
+    quarters = [turned.getpixel(point) for point in points]
     assert quarters[red][0] > 200 > 100 > quarters[red][2]
     assert quarters[blue][2] > 200 > 100 > quarters[blue][0]
 
 
 @pytest.mark.parametrize("orientation", [0, 9, 99, 65535])
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP"])
-def test_an_orientation_that_does_not_exist_changes_nothing(format_: str, orientation: int) -> None:
+def test_invalid_orientation_is_ignored(format_: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    odd, plain = (seen(encoded(drawing(), format_, exif=of)).pixels for of in (exif, b""))
+    odd, plain = (decode_source(encoded(drawing(), format_, exif=of)).pixels for of in (exif, b""))
     assert odd is not None
     assert np.array_equal(odd, plain)
 
 
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF"])
 @pytest.mark.parametrize("profile", [display_p3(), display_p3()[:200], b"nonsense"])
-def test_a_colour_profile_right_or_wrong_leaves_the_pixels_as_they_are_stored(
-    format_: str, profile: bytes
-) -> None:
+def test_colour_profile_does_not_change_pixels(format_: str, profile: bytes) -> None:
     tagged = encoded(drawing(), format_, icc_profile=profile)
     assert profile in tagged or format_ == "PNG"  # which packs it
     assert np.array_equal(pixels_of(tagged), pixels_of(encoded(drawing(), format_)))
 
 
-def test_the_cyan_magenta_yellow_of_a_jpeg_may_be_stored_as_brightness_and_colour() -> None:
+def test_ycck_jpeg_is_read_as_cmyk() -> None:
     # Pillow writes no YCCK: its CMYK with the marker that says what the first three channels are
     stored = Image.merge("CMYK", [Image.new("L", (16, 16), of) for of in (76, 85, 255, 0)])
     plain = encoded(stored, "JPEG", quality=100)
@@ -275,13 +273,13 @@ def test_the_cyan_magenta_yellow_of_a_jpeg_may_be_stored_as_brightness_and_colou
     assert pixels_of(ycck)[8, 8].tolist() == [255, 0, 2]
 
 
-def test_the_size_is_upright_even_where_decoding_fails() -> None:
+def test_size_is_upright_even_if_decoding_fails() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     whole = encoded(drawing(400, 300), "JPEG", exif=exif)
-    picture = seen(whole[: len(whole) * 3 // 4])
-    assert picture.fault is not None
-    assert (picture.fault.code, picture.width, picture.height) == ("truncated", 300, 400)
+    decoded = decode_source(whole[: len(whole) * 3 // 4])
+    assert decoded.fault is not None
+    assert (decoded.fault.code, decoded.width, decoded.height) == ("truncated", 300, 400)
 
 
 def test_transparent_pixels_are_white() -> None:
@@ -295,24 +293,24 @@ def test_transparent_pixels_are_white() -> None:
 
 
 @pytest.mark.parametrize("format_", ["PNG", "TIFF", "PPM"])
-def test_sixteen_bit_grey_is_scaled_and_not_clipped(format_: str) -> None:
+def test_16_bit_grey_is_scaled_and_not_clipped(format_: str) -> None:
     values = np.linspace(0, 65535, 64 * 64).astype(np.uint16).reshape(64, 64)
     grey = pixels_of(encoded(Image.fromarray(values), format_))[..., 0]
     assert np.array_equal(grey, np.rint(values / 257).astype(np.uint8))
 
 
-def test_big_endian_sixteen_bit_grey_is_scaled() -> None:
+def test_big_endian_16_bit_grey_is_scaled() -> None:
     image = Image.frombytes("I;16B", (2, 1), b"\x9c\x40\xff\xff")
     assert pixels_of(encoded(image, "TIFF"))[0, :, 0].tolist() == [156, 255]
 
 
-def test_a_transparent_grey_of_sixteen_bits_is_white() -> None:
+def test_transparent_16_bit_grey_is_white() -> None:
     image = Image.fromarray(np.array([[0, 300, 65535]], np.uint16))
     data = encoded(image, "PNG", transparency=300)
     assert pixels_of(data)[0, :, 0].tolist() == [0, 255, 255]
 
 
-def test_integers_beyond_sixteen_bits_span_the_greys() -> None:
+def test_integers_beyond_16_bits_are_stretched() -> None:
     image = Image.fromarray(np.array([[-100_000, 0, 100_000]], np.int32))
     assert pixels_of(encoded(image, "TIFF"))[0, :, 0].tolist() == [0, 128, 255]
 
@@ -334,12 +332,12 @@ NAN, INF = float("nan"), float("inf")
         ([-3e38, 0.0, 3e38], [0, 128, 255]),
     ],
 )
-def test_float_pictures_are_scaled_by_their_range(values: list[float], greys: list[int]) -> None:
+def test_float_images_are_scaled_by_their_range(values: list[float], greys: list[int]) -> None:
     data = encoded(Image.fromarray(np.array([values], np.float32)), "TIFF")
     assert pixels_of(data)[0, :, 0].tolist() == greys
 
 
-def test_only_the_first_frame_is_shown() -> None:
+def test_only_the_first_frame_is_decoded() -> None:
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue", "green")]
     for format_ in ("GIF", "WEBP", "PNG", "TIFF"):
         data = encoded(frames[0], format_, save_all=True, append_images=frames[1:])
@@ -378,31 +376,31 @@ def png_chunks(file: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("format_", ["GIF", "WEBP", "PNG"])
-def test_ten_thousand_frames_take_no_longer_than_the_first(format_: str) -> None:
+def test_more_frames_take_no_more_time(format_: str) -> None:
     film = many_frames(format_, 10_000)
     with Image.open(io.BytesIO(film)) as opened:
         assert opened.n_frames == 10_000
     seconds = []
     for _ in range(3):
         started = time.perf_counter()
-        picture = seen(film)
+        decoded = decode_source(film)
         seconds.append(time.perf_counter() - started)
-        assert picture.pixels is not None
-        assert picture.pixels[0, 0].tolist() == [255, 0, 0]
+        assert decoded.pixels is not None
+        assert decoded.pixels[0, 0].tolist() == [255, 0, 0]
     assert min(seconds) < 0.1
 
 
 @pytest.mark.parametrize("format_", [format_ for format_ in FORMATS if format_ != "AVIF"])
 @pytest.mark.parametrize("size", [(1, 1), (1, 16_383), (16_383, 1)])
-def test_a_picture_as_thin_as_a_line_is_a_picture(format_: str, size: tuple[int, int]) -> None:
+def test_one_pixel_wide_image_is_decoded(format_: str, size: tuple[int, int]) -> None:
     data = encoded(Image.new("RGB", size, "red"), format_)
     for spec in (EXACT, FAST):
-        picture = seen(data, spec)
-        assert picture.fault is None
-        assert (picture.width, picture.height) == size
-        assert picture.pixels is not None
-        assert picture.pixels.min() >= 0
-        assert picture.pixels[..., 0].min() > 250
+        decoded = decode_source(data, spec)
+        assert decoded.fault is None
+        assert (decoded.width, decoded.height) == size
+        assert decoded.pixels is not None
+        assert decoded.pixels.min() >= 0
+        assert decoded.pixels[..., 0].min() > 250
 
 
 def strange_tiffs() -> dict[str, tuple[bytes, str | None]]:
@@ -434,25 +432,25 @@ def strange_tiffs() -> dict[str, tuple[bytes, str | None]]:
 
 @pytest.mark.filterwarnings("ignore:Tag data larger")
 @pytest.mark.parametrize("name", strange_tiffs())
-def test_a_tiff_that_leads_astray_has_its_fate_soon(name: str) -> None:
+def test_malformed_tiff_fails_quickly(name: str) -> None:
     data, fate = strange_tiffs()[name]
     started = time.perf_counter()
     assert code(data) == fate
     assert time.perf_counter() - started < 2
 
 
-def test_a_tiff_that_leads_astray_leaves_the_terminal_clean(tmp_path: Path) -> None:
+def test_malformed_tiff_prints_nothing(tmp_path: Path) -> None:
     files = []
     for name, (data, _) in strange_tiffs().items():
         files.append(tmp_path / name)
         files[-1].write_bytes(data)
     fates = [fate for _, fate in strange_tiffs().values()]
-    bare, quiet = (LOOK_AT_FILES.replace("BARE", str(bare)) for bare in (True, False))
-    assert looked_at_by_a_program(bare, *files)[1], "files that make no noise prove nothing"
-    assert looked_at_by_a_program(quiet, *files) == [" ".join(map(str, fates)) + "\n", ""]
+    bare, quiet = (DECODE_FILES.replace("BARE", str(bare)) for bare in (True, False))
+    assert decode_in_a_program(bare, *files)[1], "files that make no noise prove nothing"
+    assert decode_in_a_program(quiet, *files) == [" ".join(map(str, fates)) + "\n", ""]
 
 
-def test_no_picture_starts_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_image_starts_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ghostscript = tmp_path / "gs"
     ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path}/called\n")
     ghostscript.chmod(0o755)
@@ -468,19 +466,19 @@ def test_no_picture_starts_another_program(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "called").exists(), "a program that nothing would start proves nothing"
 
 
-def test_a_jpeg_with_a_broken_index_of_frames_is_still_a_jpeg() -> None:
+def test_jpeg_with_a_broken_frame_index_is_decoded() -> None:
     whole = encoded(drawing(), "JPEG")
     index = b"MPF\0II*\0\x08\0\0\0\xff\xff" + b"\xff" * 40
     segment = b"\xff\xe2" + struct.pack(">H", len(index) + 2) + index
     assert code(whole[:2] + segment + whole[2:]) is None
 
 
-def test_the_pixel_limit_is_the_users_and_not_pillows() -> None:
+def test_pixel_limit_is_ours_and_not_pillows() -> None:
     few = ImageLimits(max_pixels=40 * 30 - 1)
-    picture = seen(encoded(drawing(40, 30), "PNG"), limits=few)
-    assert picture.fault is not None
-    assert (picture.fault.code, picture.width, picture.height) == ("too_many_pixels", 40, 30)
-    assert "--max-pixels" in picture.fault.message
+    decoded = decode_source(encoded(drawing(40, 30), "PNG"), limits=few)
+    assert decoded.fault is not None
+    assert (decoded.fault.code, decoded.width, decoded.height) == ("too_many_pixels", 40, 30)
+    assert "--max-pixels" in decoded.fault.message
     wide = png(14_000, 14_000, idat=zlib.compress(b"\0" * (14_000 * 1751), 1))
     assert code(wide) == "too_many_pixels"
     assert code(wide, ImageLimits(max_pixels=10**9)) is None
@@ -499,7 +497,7 @@ def test_the_pixel_limit_is_the_users_and_not_pillows() -> None:
     ],
     ids=["png", "warned", "gif", "frame", "bmp", "tiff", "ppm"],
 )
-def test_a_bomb_is_refused_from_its_header_at_once(bomb: bytes) -> None:
+def test_bomb_is_refused_from_its_header(bomb: bytes) -> None:
     seconds = []
     for _ in range(3):  # the quickest of them, as the machine has other things to do
         started = time.perf_counter()
@@ -509,7 +507,7 @@ def test_a_bomb_is_refused_from_its_header_at_once(bomb: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["iCCP", "iTXt", "zTXt"])
-def test_what_unpacks_to_hundreds_of_megabytes_is_not_unpacked(kind: str) -> None:
+def test_file_that_unpacks_to_gigabytes_is_not_unpacked(kind: str) -> None:
     between = {"iCCP": b"\0\0", "iTXt": b"\0\1\0\0\0", "zTXt": b"\0\0"}[kind]
     packed = zlib.compress(bytes(200 * 2**20), 1)
     whole = encoded(drawing(), "PNG")
@@ -522,7 +520,7 @@ def test_what_unpacks_to_hundreds_of_megabytes_is_not_unpacked(kind: str) -> Non
         tracemalloc.stop()
 
 
-def test_a_pipe_does_not_make_it_wait(tmp_path: Path) -> None:
+def test_pipe_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.jpg")
     os.mknod(tmp_path / "socket.jpg", stat.S_IFSOCK | 0o600)
     started = time.perf_counter()
@@ -533,7 +531,7 @@ def test_a_pipe_does_not_make_it_wait(tmp_path: Path) -> None:
     assert time.perf_counter() - started < 1
 
 
-def test_a_file_that_becomes_a_pipe_in_between_does_not_make_it_wait(
+def test_file_replaced_by_a_pipe_does_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(tmp_path / "x.jpg")
@@ -547,13 +545,13 @@ def test_a_file_that_becomes_a_pipe_in_between_does_not_make_it_wait(
     assert found == ["not_a_regular_file"]
 
 
-def test_a_file_that_grows_past_the_limit_is_not_read_on(tmp_path: Path) -> None:
+def test_file_that_grows_past_the_limit_is_too_large(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(encoded(drawing(), "PNG"))
     assert code(tmp_path / "a.png", ImageLimits(max_bytes=100)) == "too_large"
     assert code(encoded(drawing(), "PNG"), ImageLimits(max_bytes=100)) == "too_large"
 
 
-def test_a_small_file_takes_little_memory_however_large_one_may_be(tmp_path: Path) -> None:
+def test_memory_of_a_read_follows_the_file_size(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(encoded(drawing(), "PNG"))
     tracemalloc.start()
     try:
@@ -563,9 +561,7 @@ def test_a_small_file_takes_little_memory_however_large_one_may_be(tmp_path: Pat
         tracemalloc.stop()
 
 
-def test_a_file_that_grew_since_it_was_opened_is_read_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_grew_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = encoded(drawing(), "PNG")
     (tmp_path / "a.png").write_bytes(whole[:9])
     before = (tmp_path / "a.png").stat()
@@ -575,13 +571,13 @@ def test_a_file_that_grew_since_it_was_opened_is_read_to_its_end(
     assert code(tmp_path / "a.png", ImageLimits(max_bytes=100)) == "too_large"
 
 
-def test_paths_that_no_file_can_have_are_missing(tmp_path: Path) -> None:
+def test_impossible_paths_are_missing(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     for path in ("gone.jpg", "a\0b.jpg", "\ud800.jpg", tmp_path / "file" / "x.jpg"):
         assert code(path) == "missing", path
 
 
-def test_a_file_that_may_not_be_read_says_so(
+def test_unreadable_file_is_permission_denied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # what is above may be the tester's alone
@@ -593,7 +589,7 @@ def test_a_file_that_may_not_be_read_says_so(
         assert [code("open.png"), code("locked.png")] == [None, "permission_denied"]
 
 
-def test_a_disk_that_fails_is_an_error_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_error_is_an_error_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.png").write_bytes(encoded(drawing(), "PNG"))
 
     def fail(*_: object) -> int:
@@ -603,17 +599,17 @@ def test_a_disk_that_fails_is_an_error_row(tmp_path: Path, monkeypatch: pytest.M
     assert code(tmp_path / "a.png") == "io_error"
 
 
-def test_too_little_memory_is_an_error_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_error_is_an_error_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> Image.Image:
         raise MemoryError
 
     monkeypatch.setattr(Image.Image, "resize", fail)
-    picture = seen(encoded(drawing(), "PNG"))
-    assert picture.fault is not None
-    assert (picture.fault.code, picture.width) == ("decode_failed", 40)
+    decoded = decode_source(encoded(drawing(), "PNG"))
+    assert decoded.fault is not None
+    assert (decoded.fault.code, decoded.width) == ("decode_failed", 40)
 
 
-LOOK_AT_FILES = """
+DECODE_FILES = """
 import sys, warnings
 from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.records import Item
@@ -621,12 +617,12 @@ from pgcli.workers import prefetch
 items = [Item(n, name, name, name) for n, name in enumerate(sys.argv[1:])]
 decode = ImageDecoder(ImageSpec(8))
 few = list(map(decode, items)) if BARE else prefetch(items, decode, workers=None, total=3)
-print(*[picture.fault and picture.fault.code for picture in few])
+print(*[decoded.fault and decoded.fault.code for decoded in few])
 """
 
 
-def looked_at_by_a_program(source: str, *names: Path, options: tuple[str, ...] = ()) -> list[str]:
-    """What a program that looks at the files writes: to stdout, to stderr."""
+def decode_in_a_program(source: str, *names: Path, options: tuple[str, ...] = ()) -> list[str]:
+    """What a program that decodes the files writes to stdout and to stderr."""
     command = [sys.executable, *options, "-c", source, *map(str, names)]
     root = Path(__file__).parents[2]
     run = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=True)
@@ -634,34 +630,34 @@ def looked_at_by_a_program(source: str, *names: Path, options: tuple[str, ...] =
 
 
 @pytest.mark.parametrize("voice", ["libtiff", "log", "warning"])
-def test_what_a_decoder_says_does_not_reach_the_terminal(voice: str, tmp_path: Path) -> None:
+def test_decoder_messages_do_not_reach_the_terminal(voice: str, tmp_path: Path) -> None:
     file = tmp_path / "noisy"
     file.write_bytes(noisy()[voice])
-    bare, quiet = (LOOK_AT_FILES.replace("BARE", str(bare)) for bare in (True, False))
-    fate, noise = looked_at_by_a_program(bare, file)
+    bare, quiet = (DECODE_FILES.replace("BARE", str(bare)) for bare in (True, False))
+    fate, noise = decode_in_a_program(bare, file)
     assert noise, "a file that makes no noise proves nothing"
-    assert looked_at_by_a_program(quiet, file) == [fate, ""]
+    assert decode_in_a_program(quiet, file) == [fate, ""]
 
 
-def test_the_programs_own_warnings_stay(tmp_path: Path) -> None:
+def test_warnings_of_the_program_are_kept(tmp_path: Path) -> None:
     (tmp_path / "noisy").write_bytes(noisy()["warning"])
-    quiet = LOOK_AT_FILES.replace("BARE", "False") + "warnings.warn('mine')"
-    fate, said = looked_at_by_a_program(quiet, tmp_path / "noisy")
+    quiet = DECODE_FILES.replace("BARE", "False") + "warnings.warn('mine')"
+    fate, said = decode_in_a_program(quiet, tmp_path / "noisy")
     assert fate == "None\n"
     assert "UserWarning: mine" in said
 
 
-def test_who_makes_errors_of_warnings_has_the_same_pictures(tmp_path: Path) -> None:
+def test_warnings_as_errors_give_the_same_images(tmp_path: Path) -> None:
     (tmp_path / "noisy").write_bytes(noisy()["warning"])
-    quiet = LOOK_AT_FILES.replace("BARE", "False")
+    quiet = DECODE_FILES.replace("BARE", "False")
     options = ("-W", "error::UserWarning")
-    assert looked_at_by_a_program(quiet, tmp_path / "noisy", options=options) == ["None\n", ""]
+    assert decode_in_a_program(quiet, tmp_path / "noisy", options=options) == ["None\n", ""]
 
 
-def test_an_item_at_fault_is_not_opened(tmp_path: Path) -> None:
+def test_item_with_a_fault_is_not_opened(tmp_path: Path) -> None:
     fault = Fault("path_not_allowed", "No.")
-    picture = decode(Item(0, "0", "x", str(tmp_path / "gone"), fault=fault), EXACT, LIMITS)
-    assert (picture.fault, picture.pixels, picture.width) == (fault, None, None)
+    decoded = decode(Item(0, "0", "x", str(tmp_path / "gone"), fault=fault), EXACT, LIMITS)
+    assert (decoded.fault, decoded.pixels, decoded.width) == (fault, None, None)
 
 
 def test_every_format_of_the_contract_is_read() -> None:
@@ -671,7 +667,7 @@ def test_every_format_of_the_contract_is_read() -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(st.sampled_from(FORMATS), st.data())
-def test_no_damage_raises_anything(format_: str, data: st.DataObject) -> None:
+def test_damaged_images_raise_nothing(format_: str, data: st.DataObject) -> None:
     damaged = bytearray(encoded(drawing(), format_))
     for _ in range(data.draw(st.integers(1, 8))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
@@ -682,18 +678,18 @@ def test_no_damage_raises_anything(format_: str, data: st.DataObject) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_damage_has_the_same_fate_however_it_is_decoded(data: st.DataObject) -> None:
+def test_damaged_images_fail_alike_in_both_decoders(data: st.DataObject) -> None:
     damaged = bytearray(encoded(drawing(120, 70), "JPEG"))
     for _ in range(data.draw(st.integers(0, 4))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
     few = ImageLimits(max_pixels=10**6)
-    exact, fast = seen(cut, limits=few), seen(cut, FAST, few)
+    exact, fast = decode_source(cut, limits=few), decode_source(cut, FAST, few)
     assert fast.fault == exact.fault
     assert (fast.width, fast.height) == (exact.width, exact.height)
 
 
-def test_a_file_s_header_is_the_same_where_only_its_beginning_is_read(
+def test_header_is_the_same_from_the_start_of_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     awkward.make(tmp_path)

@@ -1,8 +1,9 @@
-"""Whatever the user names becomes a stream of items with the right ids, paths and faults."""
+"""Sources become a stream of items with the right ids, paths and faults."""
 
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import json
 import os
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psutil
@@ -21,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pgcli.cli.app import main
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.sources import ReadOptions, open_sources
 from tests.support.awkward import unprivileged
@@ -63,29 +66,29 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
 
 
 class TestFolders:
-    def test_pictures_come_in_code_point_order_of_their_relative_paths(self) -> None:
+    def test_images_are_in_code_point_order_of_relative_paths(self) -> None:
         names = ["b.jpg", "a/z.png", "a.x/q.gif", "a/b/c.JPEG", "B.tif", "é.webp", "a-.bmp"]
         touch(*(f"imgs/{name}" for name in names))
         assert ids("imgs") == sorted(names)
         assert [item.image for item in items("imgs/")] == [f"imgs/{name}" for name in sorted(names)]
         assert ids(".") == sorted(f"imgs/{name}" for name in names)
 
-    def test_hidden_files_and_folders_are_left_out_and_others_counted(self) -> None:
+    def test_hidden_files_are_skipped_and_others_counted(self) -> None:
         touch("i/a.jpg", "i/.b.jpg", "i/.git/c.jpg", "i/notes.txt", "i/x.TXT", "i/none")
         source = open_sources(["i"])
         assert [item.id for item in source] == ["a.jpg"]
         assert source.ignored == {".txt": 2, "(none)": 1}
 
-    def test_every_ending_of_the_contract_is_a_picture(self) -> None:
+    def test_every_ending_of_the_contract_is_an_image(self) -> None:
         endings = "jpg jpeg jpe jfif png webp gif bmp tif tiff avif ppm pgm pbm pnm".split()
         touch(*(f"i/a.{ending}" for ending in endings), *(f"i/b.{e.upper()}" for e in endings))
         assert len(ids("i")) == 30
 
-    def test_several_sources_name_themselves_in_the_ids(self) -> None:
+    def test_ids_of_several_sources_start_with_the_source(self) -> None:
         touch("one/a.jpg", "two/sub/a.jpg", "c.png")
         assert ids("one/", "./two", "c.png") == ["one/a.jpg", "./two/sub/a.jpg", "c.png"]
 
-    def test_links_in_a_ring_and_upwards_are_survived(self) -> None:
+    def test_cycles_of_links_are_walked_once(self) -> None:
         touch("i/sub/a.jpg")
         Path("i/sub/up").symlink_to("..")
         Path("i/self").symlink_to(".")
@@ -94,7 +97,7 @@ class TestFolders:
         for reading in (ReadOptions(), OUTSIDE):
             assert ids("i", reading=reading) == ["sub/a.jpg", "x.jpg", "y.jpg"]
 
-    def test_a_link_that_leads_outside_is_not_opened_unless_allowed(self) -> None:
+    def test_link_outside_the_folder_needs_permission(self) -> None:
         touch("out/a.jpg", "i/b.jpg")
         Path("i/in.jpg").symlink_to("b.jpg")
         Path("i/out.jpg").symlink_to("../out/a.jpg")
@@ -102,7 +105,7 @@ class TestFolders:
         assert "--allow-outside-root" in items("i")[2].fault.message
         assert faults("i", reading=OUTSIDE) == [None, None, None]
 
-    def test_a_folder_outside_is_entered_once_and_only_if_allowed(self) -> None:
+    def test_linked_folder_outside_is_walked_once_if_allowed(self) -> None:
         touch("out/sub/a.jpg", "i/b.jpg")
         Path("i/l1").symlink_to("../out")
         Path("i/l2").symlink_to("../out")
@@ -111,7 +114,7 @@ class TestFolders:
         assert ids("i") == ["b.jpg"]
         assert ids("i", reading=OUTSIDE) == ["b.jpg", "l1/sub/a.jpg"]
 
-    def test_names_that_are_not_utf8_are_written_as_uris_and_read_back(self) -> None:
+    def test_names_that_are_not_utf8_become_file_uris(self) -> None:
         name = os.fsdecode(b"a %\xff.jpg")
         touch(f"i/{name}", "file:odd.jpg")
         (item,) = items("i")
@@ -124,7 +127,7 @@ class TestFolders:
         assert items(absolute.image)[0].path == absolute.path
         assert [item.image for item in items("*.jpg")] == ["file:file%3Aodd.jpg"]
 
-    def test_a_folder_deeper_than_python_recurses_is_read(self) -> None:
+    def test_folder_deeper_than_the_recursion_limit_is_read(self) -> None:
         Path("i").mkdir()
         start = Path.cwd()
         os.chdir("i")
@@ -137,14 +140,14 @@ class TestFolders:
         subprocess.run(["rm", "-rf", "i"], check=True)  # pytest's own clean-up would recurse
         assert found == ["d/" * 1100 + "a.jpg"]
 
-    def test_a_folder_without_pictures_says_what_was_left_out(self) -> None:
+    def test_folder_without_images_reports_skipped_files(self) -> None:
         touch("i/rows.jsonl", "i/notes.txt")
         with pytest.raises(NoInputError) as caught:
             open_sources(["i"])
         assert "1 .jsonl" in caught.value.hint
         assert "name the file itself" in caught.value.hint
 
-    def test_a_folder_that_may_not_be_read_is_an_error_row(self, here: Path) -> None:
+    def test_unreadable_folder_is_an_error_row(self, here: Path) -> None:
         touch("i/a.jpg", "i/locked/b.jpg")
         here.chmod(0o755)
         Path("i/locked").chmod(0)
@@ -154,11 +157,11 @@ class TestFolders:
 
 
 class TestFilesAndGlobs:
-    def test_a_file_is_named_as_given(self) -> None:
+    def test_file_keeps_the_name_as_typed(self) -> None:
         touch("sub/a.jpg")
         assert [(i.id, i.image, i.path) for i in items("./sub/a.jpg")] == [("./sub/a.jpg",) * 3]
 
-    def test_a_glob_finds_pictures_and_manifests_sorted(self) -> None:
+    def test_glob_finds_images_and_manifests_sorted(self) -> None:
         touch("i/b.jpg", "i/sub/a.png", "i/sub/.h.png", "i/n.txt")
         json_lines({"image": "b.jpg", "id": "mine"}, name="i/m.jsonl")
         assert ids("i/**/*.png") == ["i/sub/a.png"]
@@ -166,24 +169,24 @@ class TestFilesAndGlobs:
         assert [item.id for item in source] == ["i/b.jpg", "mine"]
         assert source.ignored == {".txt": 1, "(none)": 1}
 
-    def test_a_glob_passes_over_what_runs_wrote(self) -> None:
+    def test_glob_skips_the_output_of_runs(self) -> None:
         touch("d/a.jpg", "d/rows.jsonl", "d/rows.jsonl.pgcli/waiting.jsonl", "d/run/p.parquet")
         touch("d/run.pgcli/run.json")
         json_lines({"image": "b.jpg"}, name="d/m.jsonl")
         assert ids("d/*") == ids("d/**") == ids("d/**/*") == ["d/a.jpg", "b.jpg"]
 
-    def test_two_stars_do_not_follow_links_round_and_round(self) -> None:
+    def test_two_stars_do_not_follow_links_to_folders(self) -> None:
         touch("i/sub/a.jpg")
         Path("i/sub/up").symlink_to("..")
         Path("i/sub/too").symlink_to("..")
         assert ids("i/**/*.jpg") == ["i/sub/a.jpg"]
         assert ids("i/**") == ids("**/*.jpg") == ids("**/**/a.*") == ["i/sub/a.jpg"]
 
-    def test_a_file_whose_name_looks_like_a_glob_is_a_file(self) -> None:
+    def test_file_with_the_name_of_a_glob_is_a_file(self) -> None:
         touch("a[1].jpg")
         assert ids("a[1].jpg") == ["a[1].jpg"]
 
-    def test_a_glob_without_a_match_is_no_input(self) -> None:
+    def test_glob_without_a_match_is_no_input(self) -> None:
         with pytest.raises(NoInputError):
             open_sources(["*.jpg"])
 
@@ -200,7 +203,7 @@ class TestFilesAndGlobs:
             ("https://x.y/a.jpg", "https"),
         ],
     )
-    def test_what_cannot_be_read_is_refused_by_name(self, name: str, word: str) -> None:
+    def test_unsupported_source_is_refused_by_name(self, name: str, word: str) -> None:
         touch("a.txt", "a.tar", "a.tar.gz")
         with pytest.raises(UsageError, match=word) as caught:
             open_sources([name])
@@ -215,6 +218,30 @@ class TestFilesAndGlobs:
         ):
             with pytest.raises(UsageError):
                 open_sources(["i"], reading)
+
+
+UNKNOWN_ZONE = pa.timestamp("s", tz="Nowhere/Atlantis")
+UNKNOWN_ZONES = [
+    pa.array([0], UNKNOWN_ZONE),
+    pa.array([None], UNKNOWN_ZONE),
+    pa.array([[0]], pa.list_(UNKNOWN_ZONE)),
+    pa.array([{"when": [0]}], pa.struct([("when", pa.list_(UNKNOWN_ZONE))])),
+]
+
+
+def pretended_pytz() -> ModuleType:
+    """A module like pytz, whose error for an unknown zone is a KeyError."""
+    module = ModuleType("pytz")
+    zones = {"UTC": datetime.UTC}
+    error = type("UnknownTimeZoneError", (KeyError,), {})
+
+    def timezone(name: str) -> datetime.tzinfo:
+        if name not in zones:
+            raise error(name)
+        return zones[name]
+
+    vars(module).update(timezone=timezone, utc=datetime.UTC, UnknownTimeZoneError=error)
+    return module
 
 
 class TestManifests:
@@ -239,7 +266,7 @@ class TestManifests:
             "..",
         ],
     )
-    def test_a_path_that_leads_outside_is_not_opened(self, path: str) -> None:
+    def test_path_outside_the_manifest_folder_is_not_opened(self, path: str) -> None:
         touch("elsewhere/a.jpg", "d/in.jpg")
         Path("d/out").symlink_to("../elsewhere")
         name = json_lines({"image": path}, {"image": "in.jpg"}, name="d/m.jsonl")
@@ -248,31 +275,31 @@ class TestManifests:
         if "\0" not in path:
             assert faults(name, reading=OUTSIDE) == [None, None]
 
-    def test_an_absolute_path_inside_is_allowed(self) -> None:
+    def test_absolute_path_inside_is_allowed(self) -> None:
         path = str(Path("d/in.jpg").resolve())
         assert faults(json_lines({"image": path}, name="d/m.jsonl")) == [None]
 
     @pytest.mark.parametrize("url", ADDRESSES)
-    def test_addresses_in_rows_are_not_fetched(self, url: str) -> None:
+    def test_urls_in_rows_are_not_fetched(self, url: str) -> None:
         assert faults(json_lines({"image": url}), reading=OUTSIDE) == ["url_blocked"]
 
-    def test_a_row_without_a_picture_is_an_error_row(self) -> None:
+    def test_row_without_an_image_is_an_error_row(self) -> None:
         name = json_lines({"image": None}, {"image": ""}, {"id": "n"}, {"image": "a.jpg"})
         assert faults(name) == ["missing", "missing", "missing", None]
         assert ids(name) == ["0", "1", "n", "a.jpg"]
 
     @pytest.mark.parametrize("type_", [pa.binary(), pa.large_binary(), pa.binary_view()])
-    def test_bytes_are_handed_on(self, type_: pa.DataType) -> None:
+    def test_image_bytes_are_the_item_data(self, type_: pa.DataType) -> None:
         name = parquet(image=pa.array([b"abc", None, b""], type_))
         first, second, third = items(name)
         assert (first.data, first.id, first.image, first.path) == (b"abc", "0", name, None)
         assert second.fault == third.fault is not None
 
     @pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.string_view()])
-    def test_every_kind_of_text_column_holds_paths(self, type_: pa.DataType) -> None:
+    def test_every_text_type_holds_paths(self, type_: pa.DataType) -> None:
         assert ids(parquet(image=pa.array(["a.jpg", "b.jpg"], type_))) == ["a.jpg", "b.jpg"]
 
-    def test_the_datasets_librarys_pictures_are_read(self) -> None:
+    def test_images_of_the_datasets_library_are_read(self) -> None:
         rows = [
             {"bytes": b"x", "path": "../label.png"},
             {"bytes": None, "path": "a.png"},
@@ -285,7 +312,7 @@ class TestManifests:
         assert [item.data for item in found] == [b"x", None, b"y", None]
         assert [item.path for item in found] == [None, "a.png", None, None]
 
-    def test_columns_are_renamed_kept_and_offered_to_prompts(self) -> None:
+    def test_columns_are_renamed_kept_and_given_to_prompts(self) -> None:
         row = {"file": "a.jpg", "key": "k1", "q": "what?", "n": {"x": [1, None]}, "f": 2.5}
         reading = ReadOptions(
             image_column="file",
@@ -302,7 +329,7 @@ class TestManifests:
             assert (item.id, item.image, item.prompts) == ("k1", "a.jpg", ("what?",))
             assert (item.kept, item.fields) == ({"n": {"x": [1, None]}, "f": 2.5}, {"f": 2.5})
 
-    def test_prompts_wait_until_they_are_wanted(self) -> None:
+    def test_prompts_are_read_only_if_required(self) -> None:
         name = json_lines({"image": "a.jpg", "prompt": "x"}, {"image": "b.jpg"})
         assert open_sources([name]).has_prompts
         assert items(name)[0].prompts == ()
@@ -326,7 +353,7 @@ class TestManifests:
             ReadOptions(requires_prompts=True, prompt_column="nope"),
         ],
     )
-    def test_an_unknown_column_is_refused_with_those_that_exist(self, reading: ReadOptions) -> None:
+    def test_unknown_column_is_refused_with_the_existing_ones(self, reading: ReadOptions) -> None:
         Path("m.csv").write_text("image,size\na.jpg,3\n")
         names = [parquet(image=["a.jpg"], size=[3]), "m.csv"]
         if not reading.requires_prompts:
@@ -336,14 +363,14 @@ class TestManifests:
                 open_sources([name], reading)
             assert "image, size" in caught.value.hint
 
-    def test_an_id_given_twice_is_refused_with_both_rows(self) -> None:
+    def test_repeated_id_is_refused_with_both_rows(self) -> None:
         rows = [{"image": "a.jpg", "id": n} for n in (1, 2, "3", 4, 3)]
         with pytest.raises(ManifestError, match=r"'3' twice: line 3 and line 5"):
             open_sources([json_lines(*rows)])
         with pytest.raises(ManifestError, match=r"'x' twice: row 1 and row 3"):
             open_sources([parquet(image=["a"] * 3, id=["x", "y", "x"])])
 
-    def test_equal_hashes_of_different_ids_are_no_duplicates(
+    def test_equal_hashes_of_different_ids_are_not_repeats(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("pgcli.sources.manifest.digest", lambda text: len(text))
@@ -352,7 +379,7 @@ class TestManifests:
         with pytest.raises(ManifestError, match="'7' twice"):
             open_sources([json_lines(*rows, {"image": "a.jpg", "id": 7})])
 
-    def test_a_path_given_twice_is_fine(self) -> None:
+    def test_repeated_path_is_allowed(self) -> None:
         assert ids(json_lines({"image": "a.jpg"}, {"image": "a.jpg"})) == ["a.jpg", "a.jpg"]
 
     @pytest.mark.parametrize(
@@ -377,22 +404,22 @@ class TestManifests:
             (b'{"image": ' + b"9" * 5000 + b"}\n", "line 1"),
         ],
     )
-    def test_a_broken_line_is_named(self, text: bytes, word: str) -> None:
+    def test_broken_line_is_named(self, text: bytes, word: str) -> None:
         Path("m.jsonl").write_bytes(text)
         with pytest.raises(ManifestError, match=word):
             open_sources(["m.jsonl"])
 
-    def test_a_byte_order_mark_is_no_part_of_the_first_line(self) -> None:
+    def test_byte_order_mark_is_not_part_of_the_first_line(self) -> None:
         Path("m.jsonl").write_bytes(b'\xef\xbb\xbf{"image": "a.jpg"}\n')
         assert ids("m.jsonl") == ["a.jpg"]
 
-    def test_a_kept_value_as_deep_as_is_allowed_can_be_written(self) -> None:
+    def test_kept_value_of_maximal_depth_can_be_written(self) -> None:
         deep = json.loads("[" * 63 + "]" * 63)
         (item,) = items(json_lines({"image": "a.jpg", "a": deep}), reading=ReadOptions(keep=("a",)))
         assert item.kept == {"a": deep}
         assert pa.Table.from_pylist([{"a": item.kept["a"]}]).num_rows == 1
 
-    def test_a_row_of_endless_lines_is_not_read_to_its_end(self) -> None:
+    def test_row_of_endless_lines_is_not_read_to_its_end(self) -> None:
         with open("m.csv", "wb") as file:
             file.write(b'image\n"')
             for _ in range(40):
@@ -400,13 +427,13 @@ class TestManifests:
         with pytest.raises(ManifestError, match="the row is longer than 16 MiB"):
             open_sources(["m.csv"])
 
-    def test_a_million_columns_are_counted(self) -> None:
+    def test_million_columns_are_counted(self) -> None:
         header = ",".join(["image", *map(str, range(10**6))])
         Path("m.csv").write_text(f"{header}\na.jpg\n")
         with pytest.raises(ManifestError, match=r"line 2: it has 1 columns, and .* 1000001"):
             open_sources(["m.csv"])
 
-    def test_a_line_without_end_is_not_read_to_its_end(self) -> None:
+    def test_endless_line_is_not_read_to_its_end(self) -> None:
         with open("m.jsonl", "wb") as file:
             file.truncate(2**33)
         with pytest.raises(ManifestError, match=r"line 1.*16 MiB"):
@@ -424,26 +451,26 @@ class TestManifests:
             ("image\na.jpg\n".encode("utf-16"), "UTF-16"),
         ],
     )
-    def test_a_broken_table_is_named_by_its_line(self, text: bytes, word: str) -> None:
+    def test_broken_csv_is_refused_with_its_line(self, text: bytes, word: str) -> None:
         Path("m.csv").write_bytes(text)
         with pytest.raises(ManifestError, match=word):
             open_sources(["m.csv"])
 
-    def test_a_table_with_a_mark_quotes_and_line_breaks_is_read(self) -> None:
+    def test_csv_with_mark_quotes_and_line_breaks_is_read(self) -> None:
         Path("m.csv").write_bytes('\ufeffimage,note\r\n"a,b.jpg","two\r\nlines"\r\n'.encode())
         (item,) = items("m.csv", reading=ReadOptions(keep=("note",)))
         assert (item.id, item.kept) == ("a,b.jpg", {"note": "two\r\nlines"})
         Path("m.tsv").write_text("image\tid\na.jpg\t1\n\n")
         assert ids("m.tsv") == ["1"]
 
-    def test_a_parquet_file_that_is_cut_is_refused(self) -> None:
+    def test_truncated_parquet_file_is_refused(self) -> None:
         whole = Path(parquet(image=["a.jpg"] * 1000)).read_bytes()
         Path("m.parquet").write_bytes(whole[:-20])
         with pytest.raises(ManifestError):
             open_sources(["m.parquet"])
 
     @pytest.mark.parametrize("kind", ["text", "bytes", "struct"])
-    def test_a_dictionary_does_not_fill_the_memory(self, kind: str) -> None:
+    def test_parquet_dictionary_does_not_fill_the_memory(self, kind: str) -> None:
         """A file of two kilobytes spells 64 MiB for each of its rows."""
         word = pa.array([b"x" * 2**26] if kind != "text" else ["x" * 2**26])
         rows = pa.DictionaryArray.from_arrays(pa.array([0] * 24, pa.int32()), word)
@@ -463,20 +490,18 @@ print(source.total, *[
     line.split()[1] for line in Path("/proc/self/status").open() if "VmHWM" in line
 ])
 """
-        told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-        total, kibibytes = map(int, told.stdout.split())
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+        total, kibibytes = map(int, run.stdout.split())
         assert total == 24
         assert kibibytes < 2**20
 
-    def test_more_rows_than_anybody_asks_about_are_refused(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_too_many_parquet_rows_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         name = parquet(image=["a.jpg"] * 4)
-        monkeypatch.setattr("pgcli.sources.readers.parquet.MOST_ROWS", 3)
+        monkeypatch.setattr("pgcli.sources.readers.parquet.MAX_ROWS", 3)
         with pytest.raises(ManifestError, match="says that it has 4 rows"):
             open_sources([name])
 
-    def test_a_column_named_twice_is_refused(self) -> None:
+    def test_repeated_column_name_is_refused(self) -> None:
         table = pa.table([pa.array(["a.jpg"]), pa.array(["b.jpg"])], names=["image", "image"])
         pq.write_table(table, "m.parquet")
         with pytest.raises(ManifestError, match="'image' twice"):
@@ -488,14 +513,35 @@ print(source.total, *[
             pa.array([2**31 - 1], pa.date32()),
             pa.array([2**60], pa.date64()),
             pa.array([2**62], pa.duration("s")),
-            pa.array([0], pa.timestamp("s", tz="Nowhere/Atlantis")),
         ],
         ids=lambda values: str(values.type),
     )
-    def test_a_value_that_python_cannot_hold_is_told_with_its_row(self, values: pa.Array) -> None:
+    def test_value_that_python_cannot_hold_is_refused_with_its_row(self, values: pa.Array) -> None:
         name = parquet(image=["a.jpg"], kept=values)
         with pytest.raises(ManifestError, match=r"m\.parquet, after row 0"):
             open_sources([name], ReadOptions(keep=("kept",)))
+
+    @pytest.mark.parametrize("has_pytz", [False, True])
+    @pytest.mark.parametrize("values", UNKNOWN_ZONES, ids=lambda values: str(values.type))
+    def test_unknown_time_zone_is_refused_with_and_without_pytz(
+        self, values: pa.Array, has_pytz: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "pytz", pretended_pytz() if has_pytz else None)
+        name = parquet(image=["a.jpg"], kept=values)
+        message = "m.parquet: the column 'kept' has an unknown time zone 'Nowhere/Atlantis'"
+        with pytest.raises(ManifestError, match=message):
+            open_sources([name], ReadOptions(keep=("kept",)))
+        assert ids(name) == ["a.jpg"]  # the column costs nothing if it is not read
+        assert main(["caption", name, "--keep", "kept"]) == 2
+
+    @pytest.mark.parametrize("has_pytz", [False, True])
+    def test_times_with_known_zones_are_kept(
+        self, has_pytz: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "pytz", pretended_pytz() if has_pytz else None)
+        name = parquet(image=["a.jpg"], kept=pa.array([0], pa.timestamp("s", tz="UTC")))
+        (item,) = items(name, reading=ReadOptions(keep=("kept",)))
+        assert item.kept == {"kept": "1970-01-01T00:00:00+00:00"}
 
     @pytest.mark.parametrize(
         ("name", "is_read"),
@@ -506,43 +552,43 @@ print(source.total, *[
             ("arrow.fixed_shape_tensor", False),
         ],
     )
-    def test_what_a_column_says_of_its_type_runs_nothing(self, name: str, is_read: bool) -> None:
+    def test_extension_types_of_parquet_run_no_code(self, name: str, is_read: bool) -> None:
         pickled = b"\x80\x04cos\nmkdir\n(S'exploded'\ntR."
-        told = {"ARROW:extension:name": name, "ARROW:extension:metadata": pickled}
-        schema = pa.schema([pa.field("image", pa.string(), metadata=told)])
+        metadata = {"ARROW:extension:name": name, "ARROW:extension:metadata": pickled}
+        schema = pa.schema([pa.field("image", pa.string(), metadata=metadata)])
         pq.write_table(pa.table([pa.array(["a.jpg"])], schema=schema), "m.parquet")
         if is_read:
             assert ids("m.parquet") == ["a.jpg"]
         else:
-            with pytest.raises(ManifestError, match="no readable Parquet"):
+            with pytest.raises(ManifestError, match="not a readable Parquet"):
                 open_sources(["m.parquet"])
         assert not Path("exploded").exists()
 
-    def test_a_path_longer_than_any_file_s_costs_no_time(self) -> None:
+    def test_overlong_path_takes_no_time(self) -> None:
         name = json_lines({"image": "../" * 10**6}, {"image": "a/" * 10**6}, {"image": "a.jpg"})
         began = time.monotonic()
         assert faults(name) == ["missing", "missing", None]
         assert time.monotonic() - began < 10
 
-    def test_an_image_column_of_numbers_is_refused(self) -> None:
+    def test_image_column_of_numbers_is_refused(self) -> None:
         with pytest.raises(ManifestError, match="neither a path nor bytes"):
             open_sources([parquet(image=[1, 2])])
 
-    def test_an_empty_manifest_is_no_input(self) -> None:
+    def test_empty_manifest_is_no_input(self) -> None:
         Path("m.csv").write_text("image\n")
         Path("m.jsonl").write_text("\n")
         for name in ("m.csv", "m.jsonl", parquet(image=pa.array([], pa.string()))):
             with pytest.raises(NoInputError):
                 open_sources([name])
 
-    def test_a_manifest_in_a_pipe_is_refused_with_the_way_out(self) -> None:
+    def test_manifest_in_a_pipe_is_refused_with_a_hint(self) -> None:
         os.mkfifo("m.jsonl")
         with pytest.raises(UsageError) as caught:
             open_sources(["m.jsonl"])
         assert "`-`" in caught.value.hint
 
     @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-    def test_many_rows_take_no_more_memory_than_few(self, kind: str) -> None:
+    def test_memory_does_not_grow_with_the_rows(self, kind: str) -> None:
         count = 200_000
         if kind == "jsonl":
             with open("m.jsonl", "w") as file:
@@ -567,7 +613,7 @@ ROWS = st.lists(st.tuples(NAMES, st.text(SAFE)), min_size=1, unique_by=lambda ro
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS)
-def test_every_manifest_gives_the_same_ids_and_paths(rows: list[tuple[str, str]]) -> None:
+def test_every_format_gives_the_same_ids_and_paths(rows: list[tuple[str, str]]) -> None:
     records = [{"image": image, "id": id_} for image, id_ in rows]
     with open("m.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, ["image", "id"], quoting=csv.QUOTE_ALL)
@@ -591,7 +637,7 @@ def test_every_path_is_written_as_utf8_and_read_back(raw: bytes) -> None:
 
 
 class TestStandardInput:
-    def test_a_line_is_a_path_as_given(self, typed: Callable[[bytes], None]) -> None:
+    def test_line_is_a_path_as_typed(self, typed: Callable[[bytes], None]) -> None:
         typed(b"a.jpg\r\n\n  \n/b c/d.png\n../e.gif")
         found = items("-")
         assert [item.id for item in found] == ["a.jpg", "/b c/d.png", "../e.gif"]
@@ -605,7 +651,7 @@ class TestStandardInput:
             "c.jpg",
         ]
 
-    def test_a_json_object_is_a_row(self, typed: Callable[[bytes], None]) -> None:
+    def test_json_object_is_a_row(self, typed: Callable[[bytes], None]) -> None:
         typed(b'{"image": "/x/a.jpg", "id": 5, "prompt": "why?", "n": 1}\n')
         source = open_sources(["-"], ReadOptions(keep=("n",), fields=("n",), requires_prompts=True))
         assert source.total is None
@@ -613,9 +659,7 @@ class TestStandardInput:
         assert (item.id, item.path, item.prompts) == ("5", "/x/a.jpg", ("why?",))
         assert (item.kept, item.fields, item.fault) == ({"n": 1}, {"n": 1}, None)
 
-    def test_a_path_that_begins_with_a_brace_is_a_path_if_it_exists(
-        self, typed: Callable[[bytes], None]
-    ) -> None:
+    def test_existing_path_with_a_brace_is_a_path(self, typed: Callable[[bytes], None]) -> None:
         touch("{a}.jpg")
         typed(b"{a}.jpg\n{b}.jpg\n")
         found = iter(open_sources(["-"]))
@@ -642,26 +686,28 @@ class TestStandardInput:
             (b"a.jpg", ReadOptions(keep=("n",))),
         ],
     )
-    def test_a_line_that_lacks_what_is_wanted_is_named(
+    def test_line_without_a_required_value_is_named(
         self, typed: Callable[[bytes], None], line: bytes, reading: ReadOptions
     ) -> None:
         typed(b"\n" + line)
         with pytest.raises(UsageError, match="line 2"):
             list(open_sources(["-"], reading))
 
-    def test_it_can_be_named_once(self, typed: Callable[[bytes], None]) -> None:
+    def test_standard_input_can_be_named_once(self, typed: Callable[[bytes], None]) -> None:
         typed(b"a.jpg\n")
         with pytest.raises(UsageError):
             open_sources(["-", "-"])
 
-    def test_its_items_are_numbered_after_those_before(
+    def test_stdin_items_are_numbered_after_earlier_sources(
         self, typed: Callable[[bytes], None]
     ) -> None:
         touch("x.jpg", "i/y.jpg")
         typed(b"a.jpg\n")
         assert ids("x.jpg", "-", "i") == ["x.jpg", "a.jpg", "i/y.jpg"]
 
-    def test_a_line_counts_before_the_next_one_came(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_item_is_yielded_before_the_next_line_arrives(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         out, into = os.pipe()
         with os.fdopen(out) as reader, os.fdopen(into, "wb", 0) as writer:
             monkeypatch.setattr(sys, "stdin", reader)
@@ -671,7 +717,7 @@ class TestStandardInput:
             threading.Timer(0.1, writer.write, [b"pg\n"]).start()
             assert next(found).id == "b.jpg"
 
-    def test_closed_standard_input_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_closed_standard_input_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "stdin", None)
         with pytest.raises(UsageError, match="closed"):
             open_sources(["-"])

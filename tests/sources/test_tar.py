@@ -1,4 +1,4 @@
-"""Archives and data sets as sources: their samples are rows, and what is hostile costs itself."""
+"""Archives and data sets as sources: samples are rows, and hostile members cost one row."""
 
 from __future__ import annotations
 
@@ -63,31 +63,31 @@ def special(change: Callable[[tarfile.TarInfo], None], name: str = "odd.jpg") ->
 def test_samples_are_rows_with_their_texts_as_columns(name: str, mode: str) -> None:
     tar(
         ("a/01.jpg", JPEG),
-        ("a/01.json", b'{"prompt": "what?", "place": "Rome"}'),
+        ("a/01.json", b'{"prompt": "what?", "town": "Rome"}'),
         ("a/01.txt", "gr\u00fcn".encode()),
         ("a/02.png", PNG),
-        ("a/02.json", b'{"prompt": "who?", "place": "Oslo"}'),
+        ("a/02.json", b'{"prompt": "who?", "town": "Oslo"}'),
         ("a/02.txt", b"red"),
         name=name,
         mode=mode,
     )
-    reading = ReadOptions(requires_prompts=True, keep=("place", "txt"))
+    reading = ReadOptions(requires_prompts=True, keep=("town", "txt"))
     first, second = items(name, reading=reading)
     assert first.id == first.image == f"{name}/a/01.jpg"
     assert (first.data, second.data) == (JPEG, PNG)
     assert (first.prompts, second.prompts) == (("what?",), ("who?",))
-    assert first.kept == {"place": "Rome", "txt": "gr\u00fcn"}
-    assert second.kept == {"place": "Oslo", "txt": "red"}
-    picture = decode(first, ImageSpec(28), ImageLimits())
-    assert (picture.width, picture.height) == (40, 30)
+    assert first.kept == {"town": "Rome", "txt": "gr\u00fcn"}
+    assert second.kept == {"town": "Oslo", "txt": "red"}
+    decoded = decode(first, ImageSpec(28), ImageLimits())
+    assert (decoded.width, decoded.height) == (40, 30)
 
 
-def test_an_id_of_its_own_names_a_sample_and_may_be_given_once() -> None:
+def test_json_id_names_a_sample() -> None:
     tar(("1.jpg", JPEG), ("1.json", b'{"id": "x"}'), ("2.json", b'{"id": "y"}'), ("2.jpg", JPEG))
     assert ids("x.tar") == ["x", "y"]
 
 
-def test_an_id_that_another_sample_gave_before_is_not_taken_again() -> None:
+def test_repeated_sample_id_is_replaced_by_the_image() -> None:
     three = [((f"{n}.jpg", JPEG), (f"{n}.json", b'{"id": "x", "no": "y"}')) for n in range(3)]
     tar(*three[0], *three[1], ("own.jpg", JPEG), ("own.json", b'{"id": "z"}'), *three[2])
     source = open_sources(["x.tar"])
@@ -98,14 +98,14 @@ def test_an_id_that_another_sample_gave_before_is_not_taken_again() -> None:
 
 
 @pytest.mark.parametrize("bad", ["null", "{}", "[1]", "true", "NaN"])
-def test_an_id_that_is_none_is_refused_only_where_its_column_was_named(bad: str) -> None:
+def test_invalid_sample_id_is_refused_in_a_named_column(bad: str) -> None:
     tar(("1.jpg", JPEG), ("1.json", f'{{"id": {bad}, "no": {bad}}}'.encode()))
     assert ids("x.tar") == ["x.tar/1.jpg"]
     with pytest.raises(ManifestError, match="neither text nor a number"):
         open_sources(["x.tar"], ReadOptions(id_column="no"))
 
 
-def test_members_that_make_no_sample_are_passed_over() -> None:
+def test_members_without_an_image_are_skipped() -> None:
     tar(
         ("README.md", b"# hi"),
         ("._1.jpg", b"rubbish of a mac"),
@@ -113,7 +113,7 @@ def test_members_that_make_no_sample_are_passed_over() -> None:
         ("1.seg.png", PNG),
         ("1.pickle", b"\x80\x04cos\nsystem\n"),
         ("1.pyd", b"\x80\x04"),
-        ("2.txt", b"no picture"),
+        ("2.txt", b"no image"),
         (".hidden/3.jpg", JPEG),
         ("deep/nested.tar", b"\0" * 1024),
         ("4.JPEG", JPEG),
@@ -121,7 +121,7 @@ def test_members_that_make_no_sample_are_passed_over() -> None:
     assert ids("x.tar") == ["x.tar/1.jpg", "x.tar/4.JPEG"]
 
 
-def test_several_archives_have_ids_of_their_own_and_a_pattern_finds_them() -> None:
+def test_ids_of_several_archives_are_distinct() -> None:
     for number in range(3):
         tar(("0.jpg", JPEG), ("1.jpg", JPEG), name=f"shard-{number}.tar")
     named = [f"shard-{n}.tar/{k}.jpg" for n in range(3) for k in range(2)]
@@ -132,7 +132,7 @@ def test_several_archives_have_ids_of_their_own_and_a_pattern_finds_them() -> No
     assert ids("folder") == [f"folder/{name}" for name in named]
 
 
-def test_a_folder_of_archives_has_them_all_and_tells_what_is_left_out() -> None:
+def test_folder_of_archives_is_a_data_set() -> None:
     Path("set/deep.tar/more").mkdir(parents=True)
     for name, mode in (
         ("a.tar", "w"),
@@ -149,7 +149,7 @@ def test_a_folder_of_archives_has_them_all_and_tells_what_is_left_out() -> None:
     assert source.ignored == {".md": 1, ".csv": 1, ".gz": 1}
 
 
-def test_a_data_set_of_parquet_files_tells_of_the_archives_beside_them() -> None:
+def test_parquet_data_set_reports_skipped_archives() -> None:
     shard("set/a.parquet", ("a.png", PNG))
     tar(("0.jpg", JPEG), name="set/b.tgz", mode="w:gz")
     source = open_sources(["set"])
@@ -157,7 +157,7 @@ def test_a_data_set_of_parquet_files_tells_of_the_archives_beside_them() -> None
     assert source.ignored == {".tgz": 1}
 
 
-def test_a_pattern_of_archives_keeps_its_rows_beside_lists_of_files(tmp_path: Path) -> None:
+def test_pattern_of_archives_keeps_its_rows_when_pinned(tmp_path: Path) -> None:
     tar(("0.jpg", JPEG), name="shard-0.tar")
     source = open_sources(["shard-*.tar"])
     source.pin_files(lambda number: tmp_path / f"files-{number}")
@@ -176,9 +176,7 @@ def test_a_pattern_of_archives_keeps_its_rows_beside_lists_of_files(tmp_path: Pa
         (lambda header: setattr(header, "size", 0), "not_an_image"),
     ],
 )
-def test_a_hostile_member_costs_itself(
-    change: Callable[[tarfile.TarInfo], None], code: str
-) -> None:
+def test_hostile_member_costs_one_row(change: Callable[[tarfile.TarInfo], None], code: str) -> None:
     def changed(header: tarfile.TarInfo) -> None:
         change(header)
         if header.type != tarfile.REGTYPE:
@@ -187,7 +185,7 @@ def test_a_hostile_member_costs_itself(
     assert faults(special(changed)) == [None, code, None]
 
 
-def test_a_member_larger_than_a_picture_may_be_is_not_read() -> None:
+def test_member_above_the_size_limit_is_not_read() -> None:
     with Path("x.tar").open("wb") as file:
         header = tarfile.TarInfo("big.jpg")
         header.size = 300 * 2**20
@@ -201,7 +199,7 @@ def test_a_member_larger_than_a_picture_may_be_is_not_read() -> None:
     assert psutil.Process().memory_info().rss - before < 100 * 2**20
 
 
-def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
+def test_compression_bomb_is_refused_before_unpacking() -> None:
     with gzip.open("x.tar.gz", "wb", compresslevel=9) as file:
         header = tarfile.TarInfo("bomb.jpg")
         header.size = 4 * 2**30
@@ -215,7 +213,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
     assert time.perf_counter() - began < 5
 
 
-def test_a_header_that_names_gigabytes_is_not_believed() -> None:
+def test_header_of_gigabytes_is_refused() -> None:
     header = tarfile.TarInfo("././@LongLink")
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 2**32
     with Path("x.tar").open("wb") as file:
@@ -227,9 +225,7 @@ def test_a_header_that_names_gigabytes_is_not_believed() -> None:
 
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
-def test_an_archive_that_is_cut_is_refused_and_none_of_it_lost_in_silence(
-    name: str, share: float
-) -> None:
+def test_truncated_archive_is_refused(name: str, share: float) -> None:
     noise = os.urandom(5000)
     tar(
         *((f"{n}.jpg", noise) for n in range(20)),
@@ -243,7 +239,7 @@ def test_an_archive_that_is_cut_is_refused_and_none_of_it_lost_in_silence(
         open_sources([name])
 
 
-def test_a_header_damaged_amid_an_archive_is_noticed() -> None:
+def test_damaged_header_within_an_archive_is_refused() -> None:
     tar(*((f"{n}.jpg", JPEG) for n in range(5)))
     data = bytearray(Path("x.tar").read_bytes())
     at = data.index(b"3.jpg")
@@ -255,7 +251,7 @@ def test_a_header_damaged_amid_an_archive_is_noticed() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"no archive at all", b"\x1f\x8b rubbish", b"PK\3\4" * 300])
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
-def test_what_is_no_archive_is_refused_by_name(name: str, data: bytes) -> None:
+def test_file_that_is_not_an_archive_is_refused_by_name(name: str, data: bytes) -> None:
     Path(name).write_bytes(data)
     with pytest.raises((ManifestError, NoInputError), match=name):
         open_sources([name])
@@ -273,7 +269,7 @@ def test_what_is_no_archive_is_refused_by_name(name: str, data: bytes) -> None:
         (b" " * (2**24 + 1), "The sample's .json is longer than 16 MiB."),
     ],
 )
-def test_a_broken_text_costs_its_own_sample(data: bytes, said: str) -> None:
+def test_broken_text_costs_one_row(data: bytes, said: str) -> None:
     tar(("1.jpg", JPEG), ("1.json", data), ("2.jpg", JPEG))
     first, second = items("x.tar")
     assert first.fault is not None
@@ -285,14 +281,14 @@ def test_a_broken_text_costs_its_own_sample(data: bytes, said: str) -> None:
 @pytest.mark.parametrize(
     "data", [b'{"similarity": NaN, "far": -Infinity}', b"[1, 2]", b'"a text"', b"null", b"NaN"]
 )
-def test_json_as_python_writes_it_and_json_that_has_no_columns_cost_nothing(data: bytes) -> None:
+def test_json_with_nan_or_without_columns_is_accepted(data: bytes) -> None:
     tar(("1.jpg", JPEG), ("1.json", data), ("2.jpg", JPEG), ("2.json", b'{"similarity": 0.5}'))
     first, second = items("x.tar", reading=ReadOptions(keep=("similarity",)))
     assert (first.fault, first.data, first.kept) == (None, JPEG, {"similarity": None})
     assert second.kept == {"similarity": 0.5}
 
 
-def test_a_text_in_another_encoding_costs_its_sample_only_where_it_is_wanted() -> None:
+def test_undecodable_text_costs_one_row_if_it_is_wanted() -> None:
     tar(("1.jpg", JPEG), ("1.txt", "gr\u00fcn".encode("latin-1")), ("2.jpg", JPEG), ("2.txt", b"a"))
     assert faults("x.tar") == [None, None]
     first, second = items("x.tar", reading=ReadOptions(keep=("txt",)))
@@ -301,7 +297,7 @@ def test_a_text_in_another_encoding_costs_its_sample_only_where_it_is_wanted() -
     assert (second.fault, second.kept) == (None, {"txt": "a"})
 
 
-def test_json_is_not_looked_at_where_no_column_of_it_is_wanted() -> None:
+def test_json_is_not_read_if_no_column_of_it_is_wanted() -> None:
     tar(("1.jpg", JPEG), ("1.json", b"{"), ("1.txt", b"a"))
     manifest = Manifest("x.tar", "x.tar", "image")
     (row,) = TAR.rows(manifest, {"image", "txt"})
@@ -311,15 +307,15 @@ def test_json_is_not_looked_at_where_no_column_of_it_is_wanted() -> None:
 @pytest.mark.parametrize(
     ("region", "expected"), [("[1, 2, 3, 4]", (1, 2, 3, 4)), ('"1,2,3,4"', (1, 2, 3, 4))]
 )
-def test_a_sample_may_say_its_region(region: str, expected: tuple[int, ...]) -> None:
+def test_sample_may_have_a_region(region: str, expected: tuple[int, ...]) -> None:
     tar(("1.jpg", JPEG), ("1.json", f'{{"region": {region}}}'.encode()))
     (item,) = items("x.tar")
     assert item.region == expected
-    with pytest.raises(ManifestError, match="brings a region, and one is given for all"):
+    with pytest.raises(ManifestError, match="has a region, and one is given for all"):
         open_sources(["x.tar"], ReadOptions(refuses_regions=True))
 
 
-def test_a_region_that_is_a_place_in_the_world_means_nothing() -> None:
+def test_region_without_numbers_is_ignored() -> None:
     tar(("1.jpg", JPEG), ("1.json", b'{"region": "Europe, South"}'))
     for reading in (ReadOptions(), ReadOptions(refuses_regions=True)):
         (item,) = items("x.tar", reading=reading)
@@ -327,7 +323,7 @@ def test_a_region_that_is_a_place_in_the_world_means_nothing() -> None:
 
 
 @pytest.mark.parametrize("region", ['"1,2,3"', "[1, 2, 3]", "[4, 3, 2, 1]", "7", "[1, 2, 3, NaN]"])
-def test_numbers_that_are_no_region_cost_their_sample(region: str) -> None:
+def test_invalid_region_costs_one_row(region: str) -> None:
     tar(("1.jpg", JPEG), ("1.json", f'{{"region": {region}}}'.encode()), ("2.jpg", JPEG))
     first, second = items("x.tar")
     assert first.fault is not None
@@ -336,7 +332,7 @@ def test_numbers_that_are_no_region_cost_their_sample(region: str) -> None:
     assert second.fault is None
 
 
-def test_a_sample_that_does_not_say_what_is_asked_costs_itself() -> None:
+def test_sample_without_prompt_or_choices_costs_one_row() -> None:
     good = b'{"prompt": "what?", "pick": "yes|no", "thing": "star"}'
     for bad in (
         b'{"pick": "a|b", "thing": "b"}',
@@ -354,7 +350,7 @@ def test_a_sample_that_does_not_say_what_is_asked_costs_itself() -> None:
         assert len(second.prompts) == 1
 
 
-def test_an_odd_sample_costs_one_row_of_a_run_which_is_gone_on_with() -> None:
+def test_odd_sample_costs_one_row_of_a_resumed_run() -> None:
     odd = ("b.jpg", JPEG), ("b.json", b"{"), ("c.jpg", JPEG), ("c.json", b'{"id": "a"}')
     tar(("a.jpg", JPEG), ("a.json", b'{"id": "a"}'), *odd)
     command = ["caption", "x.tar", "--model", "demo", "-o", "o.jsonl", "--max-new-tokens", "2"]
@@ -372,7 +368,7 @@ def test_an_odd_sample_costs_one_row_of_a_run_which_is_gone_on_with() -> None:
     assert main(["check", "o.jsonl"]) == 0
 
 
-def test_a_damaged_archive_is_told_with_what_can_be_done_about_an_archive() -> None:
+def test_damaged_archive_is_refused_with_a_hint() -> None:
     Path("x.tar").write_bytes(b"no archive at all")
     with pytest.raises(ManifestError) as refused:
         open_sources(["x.tar"])
@@ -380,14 +376,14 @@ def test_a_damaged_archive_is_told_with_what_can_be_done_about_an_archive() -> N
     assert "manifest" not in refused.value.hint
 
 
-def test_a_column_that_no_sample_has_is_refused_with_those_that_there_are() -> None:
-    tar(("1.jpg", JPEG), ("1.json", b'{"place": "Rome"}'))
+def test_column_of_no_sample_is_refused_with_the_existing_ones() -> None:
+    tar(("1.jpg", JPEG), ("1.json", b'{"town": "Rome"}'))
     with pytest.raises(UsageError, match="no column 'town'") as refused:
         open_sources(["x.tar"], ReadOptions(keep=("town",)))
-    assert "place" in refused.value.hint
+    assert "town" in refused.value.hint
 
 
-def test_many_members_take_no_more_memory_than_few() -> None:
+def test_memory_does_not_grow_with_the_members() -> None:
     with Path("x.tar").open("wb") as file:
         for number in range(50_000):
             header = tarfile.TarInfo(f"{number:06}.jpg")
@@ -403,14 +399,14 @@ def test_many_members_take_no_more_memory_than_few() -> None:
 # --- data sets
 
 
-def shard(name: str, *pictures: tuple[str | None, bytes], **columns: list[object]) -> None:
+def shard(name: str, *images: tuple[str | None, bytes], **columns: list[object]) -> None:
     Path(name).parent.mkdir(parents=True, exist_ok=True)
     struct = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-    image = pa.array([{"bytes": data, "path": path} for path, data in pictures], struct)
+    image = pa.array([{"bytes": data, "path": path} for path, data in images], struct)
     pq.write_table(pa.table({"image": image, **columns}), name)
 
 
-def test_a_folder_of_parquet_files_is_a_data_set() -> None:
+def test_folder_of_parquet_files_is_a_data_set() -> None:
     shard("set/data/train-00000-of-00002.parquet", ("a.png", PNG), ("b.jpg", JPEG), label=[1, 2])
     shard("set/data/train-00001-of-00002.parquet", (None, PNG), label=[3])
     Path("set/README.md").write_text("---\nlicense: mit\n---\n")
@@ -420,24 +416,24 @@ def test_a_folder_of_parquet_files_is_a_data_set() -> None:
     assert [item.data for item in found] == [PNG, JPEG, PNG]
 
 
-def test_a_folder_with_pictures_is_one_of_pictures() -> None:
+def test_folder_with_images_is_a_folder_of_images() -> None:
     shard("set/rows.parquet", ("a.png", PNG))
     Path("set/b.png").write_bytes(PNG)
     assert ids("set") == ["b.png"]
 
 
-def test_a_folder_whose_name_is_a_pattern_is_a_folder() -> None:
+def test_folder_with_the_name_of_a_pattern_is_a_folder() -> None:
     shard("set [1]*/data/a.parquet", ("a.png", PNG))
     assert ids("set [1]*") == ["a.png"]
 
 
-def test_json_of_a_sample_may_name_an_image_and_the_member_counts() -> None:
+def test_image_member_takes_precedence_over_json() -> None:
     tar(("1.jpg", JPEG), ("1.json", json.dumps({"image": "/etc/passwd"}).encode()))
     (item,) = items("x.tar")
     assert (item.data, item.path) == (JPEG, None)
 
 
-def test_what_runs_wrote_into_a_data_set_is_not_part_of_it() -> None:
+def test_output_of_runs_is_not_part_of_a_data_set() -> None:
     shard("set/data/a.parquet", ("a.png", PNG))
     shard("set/out/part-000000.parquet", ("a.png", PNG))
     Path("set/out.pgcli").mkdir()

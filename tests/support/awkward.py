@@ -1,4 +1,4 @@
-"""A folder of awkward files, each with the fate it must have: answered, or an error row's code."""
+"""A folder of awkward files, each with its expected result: answered, or the code of an error."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ ANSWERED = None
 
 
 def make(folder: Path) -> dict[str, str | None]:
-    """Fill the folder; the fates by relative path (undecodable names with surrogates), unsorted."""
-    fates: dict[str, str | None] = {}
+    """Fill the folder; return the results by relative path (undecodable bytes as surrogates)."""
+    results: dict[str, str | None] = {}
 
     def put(name: str, data: bytes, code: str | None) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-        fates[name] = code
+        results[name] = code
 
-    for name, (data, code) in {**_broken(), **_odd_but_fine(), **_many_colours()}.items():
+    for name, (data, code) in {**_broken(), **_unusual_but_valid(), **_all_pixel_formats()}.items():
         put(name, data, code)
     for name in AWKWARD_NAMES:
         put(name + ".png", encoded(drawing(), "PNG"), ANSWERED)
-    fates |= _no_plain_files(folder)
-    return fates
+    results |= _not_regular_files(folder)
+    return results
 
 
 AWKWARD_NAMES = (
@@ -74,7 +74,7 @@ AWKWARD_NAMES = (
 
 @contextmanager
 def unprivileged() -> Iterator[None]:
-    """A block run as one who may not read everything, also where root runs the tests."""
+    """Run the block without the rights of root, which may read everything."""
     if os.geteuid() != 0:
         yield
         return
@@ -86,7 +86,7 @@ def unprivileged() -> Iterator[None]:
 
 
 def drawing(width: int = 40, height: int = 30) -> Image.Image:
-    """A colour ramp, each of whose pixels differs from its neighbours."""
+    """A colour ramp in which each pixel differs from its neighbours."""
     y, x = np.mgrid[:height, :width]
     pixels = np.stack([x * 255 // width, y * 255 // height, (x + y) % 256], axis=-1)
     return Image.fromarray(pixels.astype(np.uint8))
@@ -190,7 +190,7 @@ def _text_bomb() -> bytes:
     return whole[:33] + texts + whole[33:]
 
 
-def _odd_but_fine() -> dict[str, tuple[bytes, None]]:
+def _unusual_but_valid() -> dict[str, tuple[bytes, None]]:
     exif = Image.Exif()
     exif[0x0112] = 6
     frames = [drawing().rotate(n) for n in range(0, 360, 60)]
@@ -215,7 +215,7 @@ def _odd_but_fine() -> dict[str, tuple[bytes, None]]:
     }
 
 
-def _many_colours() -> dict[str, tuple[bytes, None]]:
+def _all_pixel_formats() -> dict[str, tuple[bytes, None]]:
     image = drawing()
     grey16 = Image.fromarray((np.asarray(image)[..., 0].astype(np.uint16)) * 257)
     return {
@@ -232,14 +232,14 @@ def _many_colours() -> dict[str, tuple[bytes, None]]:
     }
 
 
-def _no_plain_files(folder: Path) -> dict[str, str | None]:
-    """What only looks like a file: pipes, links, a huge hole, a file that may not be read."""
+def _not_regular_files(folder: Path) -> dict[str, str | None]:
+    """Files that are not regular: pipes, links, a huge hole, an unreadable file."""
     os.mkfifo(folder / "pipe.jpg")
     os.mknod(folder / "socket.jpg", stat.S_IFSOCK | 0o600)
-    fates: dict[str, str | None] = {}
-    with suppress(PermissionError):  # not every root makes devices
+    results: dict[str, str | None] = {}
+    with suppress(PermissionError):  # some containers forbid devices
         os.mknod(folder / "device.jpg", stat.S_IFCHR | 0o600, os.makedev(1, 5))
-        fates["device.jpg"] = "not_a_regular_file"
+        results["device.jpg"] = "not_a_regular_file"
     (folder / "endless.jpg").symlink_to("/dev/zero")
     (folder / "secret.jpg").symlink_to("/etc/passwd")
     (folder / "nowhere.jpg").symlink_to("gone.jpg")
@@ -248,7 +248,7 @@ def _no_plain_files(folder: Path) -> dict[str, str | None]:
     (folder / "up").symlink_to(".")
     with open(folder / "hole.jpg", "wb") as file:
         file.truncate(2**40)
-    fates |= {
+    results |= {
         "socket.jpg": "not_a_regular_file",
         "pipe.jpg": "not_a_regular_file",
         "endless.jpg": "path_not_allowed",
@@ -261,8 +261,8 @@ def _no_plain_files(folder: Path) -> dict[str, str | None]:
     if os.geteuid() != 0:  # root may read everything
         (folder / "locked.png").write_bytes(encoded(drawing(), "PNG"))
         (folder / "locked.png").chmod(0)
-        fates["locked.png"] = "permission_denied"
-    return fates
+        results["locked.png"] = "permission_denied"
+    return results
 
 
 def noisy() -> dict[str, bytes]:

@@ -482,5 +482,5 @@ def test_a_row_on_standard_input_may_not_bring_a_prompt_beside_the_given_one(pgc
     row = json.dumps({"image": str(PICTURES / NAMES[0]), "prompt": "caption en"}).encode()
     done = pgcli("ask", "-", "--prompt", "how many?", *DEMO, stdin=row)
     assert done.returncode == 2
-    assert b"brings a prompt" in done.stderr
+    assert b"has a prompt" in done.stderr
     assert pgcli("caption", "-", *DEMO, stdin=row).returncode == 0

@@ -12,9 +12,9 @@ from pgcli.cli.job.plan import Plan
 from pgcli.errors import UsageError
 from pgcli.printable import encodable
 from pgcli.records import Answer, Item
+from pgcli.sources.endings import IMAGE_ENDINGS
 from pgcli.sources.paths import url_scheme
 from pgcli.sources.readers import READERS
-from pgcli.sources.source_options import IMAGE_ENDINGS
 from pgcli.state.atomic_file import link_if_free
 from pgcli.state.write_errors import wrap_write_errors
 from pgcli.views.exports.texts import TextNames

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pgcli.cli.options import values
 from pgcli.cli.options.shared import AllowPrivateHosts, AllowUrls, option
-from pgcli.sources.source_options import ReadOptions
+from pgcli.sources.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from pgcli.remote import UrlReader

@@ -18,8 +18,8 @@ from pgcli.images.decoder_warnings import silence_decoders
 from pgcli.printable import encodable
 from pgcli.records import Fault, Item
 from pgcli.remote import UrlReader
+from pgcli.sources.endings import IMAGE_ENDINGS
 from pgcli.sources.paths import parse_path, resolves_inside, url_scheme
-from pgcli.sources.source_options import IMAGE_ENDINGS
 from pgcli.views.exports.entry import ExportEntry, ExportFormat, ExportSettings, Row, keep_name
 from pgcli.views.formats import SUFFIXES
 

@@ -14,10 +14,11 @@ from pgcli.errors import PgcliError
 from pgcli.records import Fault, Item
 from pgcli.remote import UrlReader
 from pgcli.remote.urls import url_path
-from pgcli.sources.paths import locate_url, parse_path, resolves_inside, url_scheme
+from pgcli.sources.endings import IMAGE_ENDINGS
+from pgcli.sources.image_location import locate_url
+from pgcli.sources.paths import parse_path, resolves_inside, url_scheme
 from pgcli.sources.patterns import expand_source
 from pgcli.sources.readers import READERS
-from pgcli.sources.source_options import IMAGE_ENDINGS
 from pgcli.state.atomic_file import read_json
 from pgcli.state.run_record import read_record
 from pgcli.state.state_folder import RUN, state_folder

@@ -1,4 +1,4 @@
-"""Lines of a file, none longer than memory bears, and the JSON object that one may be."""
+"""Reads lines of bounded length, and parses the JSON object of one."""
 
 from __future__ import annotations
 
@@ -9,38 +9,55 @@ from typing import Any, NoReturn
 
 from pgcli.errors import ManifestError
 from pgcli.printable import MAX_DEPTH, is_deep
-from pgcli.sources.manifest_file import Where, opened, why
+from pgcli.sources.manifest_file import FileLocation, error_text, open_file
 
-#: What JSON spells takes up to fifty times its bytes in memory.
-LONGEST_LINE = 16 * 2**20
-TOO_LONG = f"is longer than {LONGEST_LINE >> 20} MiB"
+#: JSON takes up to fifty times its bytes in memory.
+MAX_LINE_BYTES = 16 * 2**20
+TOO_LONG = f"is longer than {MAX_LINE_BYTES >> 20} MiB"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def parsed(line: bytes) -> dict[str, Any]:
-    """The JSON object of one line. Raises ValueError, saying why, for anything else."""
-    row = spelled(line)
+def lines(location: FileLocation) -> Iterator[tuple[int, bytes]]:
+    """The numbered lines of a file, without a byte order mark. Raises ManifestError."""
+    try:
+        with open_file(location) as file:
+            number = 0
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if number == 1 and line.startswith(_UTF16):
+                    hint = "convert it: iconv -f UTF-16 -t UTF-8"
+                    raise ManifestError(f"{location} is UTF-16, not UTF-8", hint=hint)
+                if len(line) > MAX_LINE_BYTES:
+                    raise ManifestError(f"{location}, line {number}: it {TOO_LONG}")
+                yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+    except OSError as problem:
+        raise ManifestError(f"{location} cannot be read: {error_text(problem)}") from problem
+
+
+def parse_object(line: bytes) -> dict[str, Any]:
+    """The JSON object of one line. Raises ValueError, with the reason, for anything else."""
+    row = parse_json(line)
     if not isinstance(row, dict):
         raise ValueError("it is not a JSON object")
     return row
 
 
-def spelled(line: bytes, *, takes_nan: bool = False) -> Any:
-    """What the line spells in JSON; NaN and infinity are null where they are taken.
+def parse_json(line: bytes, *, allow_nan: bool = False) -> Any:
+    """The JSON value of one line. With `allow_nan`, NaN and infinity become null.
 
-    Raises ValueError, saying why, for what is no JSON, and for what memory or UTF-8 cannot bear.
+    Raises ValueError, with the reason, for invalid JSON, and for values that are nested too deeply
+    or cannot be encoded as UTF-8.
     """
     if b"\0" in line:
         raise ValueError("it holds a NUL byte")
-    constant = _null if takes_nan else _refused
+    constant = _null if allow_nan else _refuse
     try:
         row = json.loads(line.rstrip().decode(), object_pairs_hook=_object, parse_constant=constant)
     except UnicodeDecodeError as problem:
         raise ValueError("it is not UTF-8") from problem
     except json.JSONDecodeError as problem:
-        raise ValueError(
-            f"it is not valid JSON ({problem.msg}, column {problem.colno})"
-        ) from problem
+        reason = f"it is not valid JSON ({problem.msg}, column {problem.colno})"
+        raise ValueError(reason) from problem
     except RecursionError as problem:
         raise ValueError("it is nested too deeply") from problem
     if line.count(b"[") + line.count(b"{") > MAX_DEPTH and is_deep(row):
@@ -57,7 +74,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _refused(constant: str) -> NoReturn:
+def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not valid JSON")
 
 
@@ -71,20 +88,3 @@ def _has_lone_surrogate(row: Any) -> bool:
     except UnicodeEncodeError:
         return True
     return False
-
-
-def lines(path: Where) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines, without a byte order mark, none longer than the limit held in memory."""
-    try:
-        with opened(path) as file:
-            number = 0
-            while line := file.readline(LONGEST_LINE + 1):
-                number += 1
-                if number == 1 and line.startswith(_UTF16):
-                    hint = "convert it: iconv -f UTF-16 -t UTF-8"
-                    raise ManifestError(f"{path} is UTF-16, not UTF-8", hint=hint)
-                if len(line) > LONGEST_LINE:
-                    raise ManifestError(f"{path}, line {number}: it {TOO_LONG}")
-                yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-    except OSError as problem:
-        raise ManifestError(f"{path} cannot be read: {why(problem)}") from problem

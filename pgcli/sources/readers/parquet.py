@@ -1,4 +1,4 @@
-"""The rows of a Parquet manifest, no more of them in memory at once than their values allow."""
+"""Reads Parquet manifests, a few rows at a time as the size of their values allows."""
 
 from __future__ import annotations
 
@@ -13,71 +13,70 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pgcli.errors import ManifestError
-from pgcli.printable import MAX_DEPTH
 from pgcli.remote import RemoteError, RemoteFile
-from pgcli.sources.manifest_file import Where
+from pgcli.sources.manifest_file import FileLocation
+from pgcli.sources.readers.parquet_types import check_types
 from pgcli.sources.readers.reader import Manifest, ManifestReader, ManifestRow
 
-#: More rows than anybody asks about; a run-length of them fits in a hundred bytes.
-MOST_ROWS = 2**32
-#: So much may the values of one column come to in memory. A dictionary can spell one value of many
-#: megabytes for each of millions of rows.
-BYTES_AT_ONCE = 64 * 2**20
-ROWS_AT_ONCE = 4096
+#: A file of a hundred bytes can state any number of rows.
+MAX_ROWS = 2**32
+#: Of one column's values in memory. A dictionary can store one value of many megabytes once and
+#: repeat it in millions of rows.
+MAX_BATCH_BYTES = 64 * 2**20
+MAX_BATCH_ROWS = 4096
+MAX_BATCH_IMAGES = 16  # rows that may hold the bytes of an image
 
 _BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError, MemoryError)
 
 
 def columns(manifest: Manifest) -> tuple[str, ...]:
-    """Those that the file's footer names, each once. Raises ManifestError."""
-    path = manifest.where
-    names = opened(path).schema_arrow.names
+    """The columns that the file's footer names, each once. Raises ManifestError."""
+    names = open_parquet(manifest.location).schema_arrow.names
     for name, count in Counter(names).items():
         if count > 1:
-            raise ManifestError(f"{path} names the column {name!r} twice")
+            raise ManifestError(f"{manifest.location} names the column {name!r} twice")
     return tuple(names)
 
 
 def rows(manifest: Manifest, wanted: Collection[str]) -> Iterator[ManifestRow]:
-    """The file's rows, with those of the wanted columns that there are. Raises ManifestError."""
-    path = manifest.where
-    file = opened(path)
+    """The file's rows with those of the wanted columns that exist. Raises ManifestError."""
+    location = manifest.location
+    file = open_parquet(location)
     chosen = [field for field in file.schema_arrow if field.name in wanted]
     if not chosen:
         yield from (ManifestRow(f"row {n + 1}", {}) for n in range(file.metadata.num_rows))
         return
-    if any(depth(field.type) > MAX_DEPTH for field in chosen):
-        raise ManifestError(f"{path}: a column is nested too deeply")
+    check_types(chosen, location)
     number = 0
     try:
-        for batch in batches(path, file, [field.name for field in chosen]):
+        for batch in batches(location, file, [field.name for field in chosen]):
             for values in batch.to_pylist():
                 number += 1
                 yield ManifestRow(f"row {number}", values)
     except _BROKEN as problem:
-        raise ManifestError(f"{path}, after row {number}: it cannot be read") from problem
+        raise ManifestError(f"{location}, after row {number}: it cannot be read") from problem
 
 
-def batches(path: Where, file: Any, names: list[str]) -> Iterator[Any]:
-    """The columns of these names in stretches of rows that memory holds."""
-    described = [file.schema.column(n) for n in range(len(file.schema))]
-    leaves = [leaf for leaf in described if leaf.path.split(".")[0] in names]
-    spelled = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+def batches(location: FileLocation, file: Any, names: list[str]) -> Iterator[Any]:
+    """The columns of these names in batches that fit into memory."""
+    all_leaves = [file.schema.column(n) for n in range(len(file.schema))]
+    leaves = [leaf for leaf in all_leaves if leaf.path.split(".")[0] in names]
+    binary = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     fixed = max((leaf.length for leaf in leaves if leaf.length), default=1)
-    words = opened(path, read_dictionary=spelled)
-    plain = all(pa.types.is_string(file.schema_arrow.field(name).type) for name in names)
-    most = ROWS_AT_ONCE if plain else 16  # a row may hold the bytes of a whole picture
+    dictionaries = open_parquet(location, read_dictionary=binary)
+    is_text = all(pa.types.is_string(file.schema_arrow.field(name).type) for name in names)
+    max_rows = MAX_BATCH_ROWS if is_text else MAX_BATCH_IMAGES
     for group in range(file.num_row_groups):
-        longest = max(fixed, longest_word(words, group, spelled))
-        size = max(1, min(most, BYTES_AT_ONCE // longest))
+        longest = max(fixed, longest_value(dictionaries, group, binary))
+        size = max(1, min(max_rows, MAX_BATCH_BYTES // longest))
         yield from file.iter_batches(batch_size=size, row_groups=[group], columns=names)
 
 
-def longest_word(words: Any, group: int, spelled: list[str]) -> int:
+def longest_value(dictionaries: Any, group: int, columns: list[str]) -> int:
     """The bytes of the longest value in the dictionaries that a row group's columns begin with."""
     longest = 1
-    for path in spelled:
-        first = words.iter_batches(batch_size=1, row_groups=[group], columns=[path])
+    for path in columns:
+        first = dictionaries.iter_batches(batch_size=1, row_groups=[group], columns=[path])
         arrays = [column for batch in islice(first, 1) for column in batch.columns]
         while arrays:
             array = arrays.pop()
@@ -88,34 +87,28 @@ def longest_word(words: Any, group: int, spelled: list[str]) -> int:
                 arrays += array.flatten()
             elif pa.types.is_nested(array.type):
                 arrays.append(array.values)
-    pa.default_memory_pool().release_unused()  # forty times what a dictionary holds was taken
+    pa.default_memory_pool().release_unused()  # decoding took forty times a dictionary's size
     return longest
 
 
-def depth(type_: Any) -> int:
-    """How many levels of lists and structs a type has."""
-    inner = [type_.field(n).type for n in range(type_.num_fields)]
-    return 1 + max(map(depth, inner), default=0) if pa.types.is_nested(type_) else 0
-
-
-def opened(path: Where, **options: Any) -> Any:
-    """The file, its footer read. Raises ManifestError."""
+def open_parquet(location: FileLocation, **options: Any) -> Any:
+    """The file with its footer read. Raises ManifestError."""
     try:
-        # pages are read as they are needed: a row group may hold thousands of pictures
-        file = pq.ParquetFile(stored(path), pre_buffer=False, buffer_size=2**20, **options)
+        # pages are read when they are needed: a row group may hold thousands of images
+        file = pq.ParquetFile(open_input(location), pre_buffer=False, buffer_size=2**20, **options)
     except _BROKEN as problem:
-        why = f": {problem}" if isinstance(problem, RemoteError) else ""
-        raise ManifestError(f"{path} is no readable Parquet file{why}") from problem
-    if file.metadata.num_rows > MOST_ROWS:
-        raise ManifestError(f"{path} says that it has {file.metadata.num_rows:,} rows")
+        reason = f": {problem}" if isinstance(problem, RemoteError) else ""
+        raise ManifestError(f"{location} is not a readable Parquet file{reason}") from problem
+    if file.metadata.num_rows > MAX_ROWS:
+        raise ManifestError(f"{location} says that it has {file.metadata.num_rows:,} rows")
     return file
 
 
-def stored(path: Where) -> Any:
-    """The file as pyarrow reads it, from any place."""
-    if isinstance(path, RemoteFile):
-        return path.open(2**16)  # footers are short, and pages are asked for as a whole
-    return pa.OSFile(os.fsencode(path))
+def open_input(location: FileLocation) -> Any:
+    """The file as an input for pyarrow."""
+    if isinstance(location, RemoteFile):
+        return location.open(2**16)  # footers are short, and pages are read as a whole
+    return pa.OSFile(os.fsencode(location))
 
 
 PARQUET = ManifestReader(rows, columns)

@@ -1,4 +1,4 @@
-"""What reads a kind of file with rows: a function, and what it is given and gives."""
+"""The interface of manifest readers."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pgcli.records import Fault
-from pgcli.sources.manifest_file import Where
+from pgcli.sources.manifest_file import FileLocation
 
 
 class Manifest(NamedTuple):
-    """A file whose rows name pictures: where it is, its name, and the column of the pictures."""
+    """A file whose rows name images: its location, its name in messages, and the image column."""
 
-    where: Where
+    location: FileLocation
     name: str
     image_column: str
 
 
 class ManifestRow(NamedTuple):
-    """One row, and where it stands for messages: `line 3`, `row 3`; what its picture lacks."""
+    """One row: its position for messages (`line 3`, `row 3`), its values, and its fault if any."""
 
-    place: str
+    position: str
     values: Mapping[str, Any]
     fault: Fault | None = None
 
 
 @dataclass(frozen=True)
 class ManifestReader:
-    """How a kind of file is read.
+    """How a format is read.
 
-    `rows` streams the file anew at each call, with the wanted columns at least, in memory that its
-    size does not change; it raises ManifestError, naming the place, for what is broken. An image
-    is a path or an address as text, bytes, or `{bytes, path}`. `columns` are those that the file's
-    head names; without it each row names its own. Where a row `bears` what is wrong with it, that
-    costs the row and not the run.
+    `rows` reads the file from the start at each call, with the wanted columns at least, in memory
+    that does not grow with the file; it raises ManifestError, with the position, for broken input.
+    An image is a path or URL as text, bytes, or `{bytes, path}`. `columns` returns the columns that
+    the file's header names; without it each row names its own. With `tolerates_bad_rows` a bad row
+    becomes an error row.
     """
 
     rows: Callable[[Manifest, Collection[str]], Iterator[ManifestRow]]

@@ -1,0 +1,20 @@
+"""File name endings, and which of them are images."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+IMAGE_ENDINGS = frozenset(
+    "." + ending
+    for ending in "jpg jpeg jpe jfif png webp gif bmp tif tiff avif ppm pgm pbm pnm".split()
+)
+#: Longer endings are counted together, so that odd file names do not fill the summary.
+MAX_ENDING_LENGTH = 12
+
+
+def ending(name: str) -> str:
+    """The lower-case ending with its dot; `(none)` without one, `(other)` for an unusual one."""
+    suffix = PurePosixPath(name).suffix.lower()
+    if not suffix:
+        return "(none)"
+    return suffix if len(suffix) <= MAX_ENDING_LENGTH and suffix.isascii() else "(other)"

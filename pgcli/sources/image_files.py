@@ -1,0 +1,75 @@
+"""Image files that the user named one by one, or by a glob pattern."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pgcli.records import Item
+from pgcli.sources.endings import IMAGE_ENDINGS, ending
+from pgcli.sources.file_list import FileList
+from pgcli.sources.paths import display_name, display_path
+from pgcli.sources.readers import manifest_ending
+from pgcli.sources.source_part import SourcePart
+
+
+@dataclass
+class FileSource:
+    """Images at known paths, in any folders. A pattern may match more of them later."""
+
+    name: str
+    found: list[str]
+    ignored: Counter[str] = field(default_factory=Counter)
+    is_pattern: bool = False
+    has_prompts = False
+    _file_list: FileList | None = None
+    _pinned = 0
+
+    @property
+    def total(self) -> int:
+        return len(self.found) if self._file_list is None else self._pinned
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """The number of images by ending."""
+        return Counter(map(ending, self.found))
+
+    def pin_files(self, file_list: FileList, generation: int) -> None:
+        """Read the list from now on, with new matches added to it. Raises OSError."""
+        if self.is_pattern:
+            self._pinned = file_list.add(self.found, generation)
+            self._file_list = file_list
+
+    def items(self, first: int, generation: int = 0) -> Iterator[Item]:
+        """The images of a generation, numbered from `first`; without a list all are of the first.
+
+        A name from the user is the id as typed, a match of a pattern its path.
+        """
+        if self._file_list is not None:
+            found = self._file_list.names(generation)
+        else:
+            found = iter(self.found if generation == 0 else ())
+        for index, path in enumerate(found, first):
+            name = display_name(display_path(path) if self.is_pattern else self.name)
+            yield Item(index, name, name, path)
+
+
+def has_reader(name: str) -> bool:
+    """Whether a file of this name is an image or a manifest."""
+    return ending(name) in IMAGE_ENDINGS or manifest_ending(name) is not None
+
+
+def group_images(
+    pattern: str, found: Sequence[str], ignored: Counter[str], other: Callable[[str], SourcePart]
+) -> Iterator[SourcePart]:
+    """The parts of a pattern's matches, in order: consecutive images as one part, else `other`."""
+    files = FileSource(pattern, [], ignored, is_pattern=True)
+    for path in found:
+        if ending(path) in IMAGE_ENDINGS:
+            files.found.append(path)
+        else:
+            yield files
+            yield other(path)
+            files = FileSource(pattern, [], is_pattern=True)
+    yield files

@@ -1,0 +1,87 @@
+"""Converts a row of a manifest, or a line of standard input, to an Item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pgcli.errors import ManifestError
+from pgcli.records import Item
+from pgcli.sources.image_location import MISSING, ImageLocation
+from pgcli.sources.json_values import to_json_value
+from pgcli.sources.paths import display_name
+from pgcli.sources.read_options import ReadOptions
+from pgcli.sources.readers.reader import ManifestRow
+from pgcli.sources.row_prompts import read_prompts
+
+#: Finds the image that a row names by path or URL.
+Locate = Callable[[str], ImageLocation]
+
+
+def row_to_item(
+    row: ManifestRow, index: int, options: ReadOptions, *, locate: Locate, manifest: str
+) -> Item:
+    """The row's Item. `manifest`, its name, is the image of bytes without a path."""
+    path, data = _image(row, options)
+    prompts = read_prompts(row, options)
+    if fault := row.fault or prompts.fault:
+        location, data = ImageLocation(_image_name(path, manifest), None, fault), None
+    elif data is not None:
+        location = ImageLocation(_image_name(path, manifest), None)
+    else:
+        location = locate(path) if path else ImageLocation(manifest, None, MISSING)
+    id_ = row_id(row, options)
+    if id_ is None:
+        id_ = display_name(path) if path else str(index)
+    return Item(
+        index,
+        id_,
+        location.image,
+        location.path,
+        data,
+        prompts=prompts.prompts,
+        choices=prompts.choices,
+        region=prompts.region,
+        fields={name: to_json_value(row.values.get(name)) for name in options.fields},
+        kept={name: to_json_value(row.values.get(name)) for name in options.keep},
+        fault=location.fault,
+    )
+
+
+def check_row(row: ManifestRow, options: ReadOptions) -> str | None:
+    """Raise ManifestError if the row cannot become an Item. Returns its own id."""
+    _image(row, options)
+    read_prompts(row, options)
+    return row_id(row, options)
+
+
+def row_id(row: ManifestRow, options: ReadOptions) -> str | None:
+    """The row's own id as text; None if it has none. Raises ManifestError for other values.
+
+    Where bad rows are tolerated, only a column that the user named must hold ids.
+    """
+    if options.id_column not in row.values:
+        return None
+    value = row.values[options.id_column]
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return str(value)
+    if options.tolerates_bad_rows and options.id_column == ReadOptions.id_column:
+        return None
+    raise ManifestError(f"{row.position}: the id is neither text nor a number")
+
+
+def _image_name(path: str | None, manifest: str) -> str:
+    return display_name(path) if path else manifest
+
+
+def _image(row: ManifestRow, options: ReadOptions) -> tuple[str | None, bytes | None]:
+    """The path and the bytes of the row's image; None for empty ones."""
+    value = row.values.get(options.image_column)
+    path, data = value, None
+    if isinstance(value, Mapping) and value.keys() <= {"bytes", "path"}:
+        path, data = value.get("path"), value.get("bytes")
+    elif isinstance(value, bytes):
+        path, data = None, value
+    if isinstance(path, str | None) and isinstance(data, bytes | None):
+        return path or None, data or None
+    message = f"the image in {options.image_column!r} is neither a path nor bytes"
+    raise ManifestError(f"{row.position}: {message}")

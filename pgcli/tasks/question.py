@@ -1,0 +1,196 @@
+"""A task with its options: what is asked about every image of a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pgcli import regions
+from pgcli.errors import UsageError
+from pgcli.printable import encodable
+from pgcli.records import EXTRA_COLUMNS, Region, Task
+
+#: The default limit on the tokens of an answer.
+MAX_NEW_TOKENS: Mapping[Task, int] = {
+    "caption": 128,
+    "ask": 64,
+    "detect": 256,
+    "segment": 512,
+    "ocr": 512,
+}
+
+LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A task and its prompts, in which `{column}` is replaced by a value of the manifest's row.
+
+    `templates` is None if each item has a prompt of its own, from the manifest's column.
+    `objects` are the names to detect; `strict` allows only boxes around these as an answer.
+    `choices` are the candidates for every answer; `choices_column` names an item's own.
+    `region` is the part of every image that the prompts are about, unless items have their own.
+    """
+
+    task: Task
+    templates: tuple[str, ...] | None
+    max_new_tokens: int
+    objects: tuple[str, ...] = ()
+    strict: bool = False
+    choices: tuple[str, ...] = ()
+    choices_column: str | None = None
+    region: Region | None = None
+
+    @property
+    def refuses_prompts(self) -> bool:
+        """Whether prompts are given for all items, so that none may have its own."""
+        return self.task == "ask" and self.templates is not None
+
+    @property
+    def extra_columns(self) -> tuple[str, ...]:
+        """The columns that rows have on top of those that every row has."""
+        present = {"masks": self.task == "segment", "choices": self.has_choices}
+        return tuple(name for name in EXTRA_COLUMNS if present[name])
+
+    @property
+    def has_choices(self) -> bool:
+        """Whether answers are picked among choices."""
+        return bool(self.choices) or self.choices_column is not None
+
+
+def caption(lang: str = "en", *, max_new_tokens: int | None = None) -> Question:
+    """One caption per image, in the language with this tag (`en`, `pt-BR`)."""
+    if not LANGUAGE.fullmatch(lang):
+        raise UsageError(f"not a language tag: {lang!r}", hint="write --lang en, --lang de")
+    return make_question("caption", [f"caption {lang}"], max_new_tokens)
+
+
+def ask(
+    prompts: Sequence[str] | None,
+    *,
+    choices: Sequence[str] = (),
+    choices_column: str | None = None,
+    max_new_tokens: int | None = None,
+) -> Question:
+    """One answer per image and prompt. With `prompts` None, each item has its own prompt.
+
+    A repeated prompt is refused, as image and prompt are the key of a row. With `choices`, or a
+    manifest's column of them, the answer is the most probable choice.
+    """
+    if choices and choices_column is not None:
+        raise UsageError(
+            "choices are given, and a column of them is named", hint="leave out one of the two"
+        )
+    return replace(
+        make_question("ask", _check_templates(prompts), max_new_tokens),
+        choices=validate_choices(choices) if choices else (),
+        choices_column=choices_column,
+    )
+
+
+def detect(
+    objects: Sequence[str], *, strict: bool = False, max_new_tokens: int | None = None
+) -> Question:
+    """Boxes around each of these objects, in one prompt. Braces in a name are literal.
+
+    A `strict` answer consists only of boxes around these objects.
+    """
+    return replace(_box_question("detect", objects, max_new_tokens), strict=strict)
+
+
+def segment(objects: Sequence[str], *, max_new_tokens: int | None = None) -> Question:
+    """Boxes around each of these objects, each with the codes of its mask."""
+    return _box_question("segment", objects, max_new_tokens)
+
+
+def ocr(*, max_new_tokens: int | None = None) -> Question:
+    """The text in the image."""
+    return make_question("ocr", ["ocr"], max_new_tokens)
+
+
+def make_question(
+    task: Task, templates: Sequence[str] | None, max_new_tokens: int | None
+) -> Question:
+    """The question, with the task's default limit if none is given."""
+    limit = MAX_NEW_TOKENS[task] if max_new_tokens is None else max_new_tokens
+    if limit < 1:
+        raise UsageError(f"an answer of {limit} tokens", hint="--max-new-tokens takes 1 or more")
+    return Question(task, None if templates is None else tuple(templates), limit)
+
+
+def with_region(question: Question, region: Any) -> Question:
+    """The question about this region of every image; None is all of it.
+
+    Raises UsageError for an invalid region.
+    """
+    try:
+        return replace(question, region=None if region is None else regions.parse_region(region))
+    except ValueError as problem:
+        raise UsageError(
+            f"the region {region!r} is {problem}", hint="for example (10, 10, 200, 150)"
+        ) from problem
+
+
+def validate_choices(choices: Sequence[str]) -> tuple[str, ...]:
+    """The choices without outer blanks. Raises UsageError unless they are two or more, distinct."""
+    if isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
+        raise UsageError(f"{choices!r} is not a list of choices", hint='choices=["yes", "no"]')
+    found = tuple(map(normalize, choices))
+    if len(found) < 2:
+        raise UsageError("one choice, and at least two are needed", hint="--choice yes --choice no")
+    if "" in found:
+        raise UsageError("a choice is empty", hint="a choice is the text of an answer")
+    for choice in found:
+        if found.count(choice) > 1:
+            raise UsageError(f"the choice {choice!r} is given twice", hint="give each once")
+    return found
+
+
+def check_max_new_tokens(question: Question, max_answer_tokens: int) -> None:
+    """Raise UsageError if the longest answer leaves the model no slots for a prompt."""
+    if question.max_new_tokens > max_answer_tokens and not question.has_choices:
+        raise UsageError(
+            f"answers of {question.max_new_tokens} tokens leave this model no room for a prompt",
+            hint=f"--max-new-tokens {max_answer_tokens} at most",
+        )
+
+
+def normalize(prompt: str) -> str:
+    """The prompt as the model gets it: without outer blanks and newlines, encodable."""
+    return encodable(prompt).strip()
+
+
+def literal(text: str) -> str:
+    """The template that renders to this text."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _check_templates(prompts: Sequence[str] | None) -> list[str] | None:
+    """The prompts without outer blanks. Raises UsageError for none, and for a repeated one."""
+    if prompts is None:
+        return None
+    templates = [prompt.strip() for prompt in prompts]
+    if not templates:
+        raise UsageError("no prompt to ask", hint='write --prompt "what is this?"')
+    for template in templates:
+        if templates.count(template) > 1:
+            raise UsageError(f"the prompt {template!r} is given twice", hint="give it once")
+    return templates
+
+
+def _box_question(
+    task: Literal["detect", "segment"], objects: Sequence[str], max_new_tokens: int | None
+) -> Question:
+    names = [name.strip() for name in objects]
+    if not names:
+        raise UsageError("no object to look for", hint="write --object cat")
+    for name in names:
+        if not name or any(mark in name for mark in ";\n\r"):
+            raise UsageError(
+                f"not the name of one object: {name!r}",
+                hint="repeat the option for several: --object cat --object dog",
+            )
+    prompt = f"{task} " + " ; ".join(names)
+    return replace(make_question(task, [literal(prompt)], max_new_tokens), objects=tuple(names))
