@@ -29,11 +29,11 @@ def make(folder: Path) -> dict[str, str | None]:
         path.write_bytes(data)
         results[name] = code
 
-    for name, (data, code) in {**_broken(), **_unusual_but_valid(), **_all_pixel_formats()}.items():
+    for name, (data, code) in {**broken_files(), **valid_files(), **pixel_formats()}.items():
         put(name, data, code)
     for name in AWKWARD_NAMES:
         put(name + ".png", encoded(drawing(), "PNG"), ANSWERED)
-    results |= _not_regular_files(folder)
+    results |= special_files(folder)
     return results
 
 
@@ -142,7 +142,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc)
 
 
-def _broken() -> dict[str, tuple[bytes, str]]:
+def broken_files() -> dict[str, tuple[bytes, str]]:
     jpeg, whole_png = encoded(drawing(), "JPEG"), encoded(drawing(), "PNG")
     webp, tiff = encoded(drawing(), "WEBP"), encoded(drawing(), "TIFF", compression="tiff_lzw")
     bad_crc = bytearray(whole_png)
@@ -190,7 +190,7 @@ def _text_bomb() -> bytes:
     return whole[:33] + texts + whole[33:]
 
 
-def _unusual_but_valid() -> dict[str, tuple[bytes, None]]:
+def valid_files() -> dict[str, tuple[bytes, None]]:
     exif = Image.Exif()
     exif[0x0112] = 6
     frames = [drawing().rotate(n) for n in range(0, 360, 60)]
@@ -215,7 +215,7 @@ def _unusual_but_valid() -> dict[str, tuple[bytes, None]]:
     }
 
 
-def _all_pixel_formats() -> dict[str, tuple[bytes, None]]:
+def pixel_formats() -> dict[str, tuple[bytes, None]]:
     image = drawing()
     grey16 = Image.fromarray((np.asarray(image)[..., 0].astype(np.uint16)) * 257)
     return {
@@ -232,7 +232,7 @@ def _all_pixel_formats() -> dict[str, tuple[bytes, None]]:
     }
 
 
-def _not_regular_files(folder: Path) -> dict[str, str | None]:
+def special_files(folder: Path) -> dict[str, str | None]:
     """Files that are not regular: pipes, links, a huge hole, an unreadable file."""
     os.mkfifo(folder / "pipe.jpg")
     os.mknod(folder / "socket.jpg", stat.S_IFSOCK | 0o600)

@@ -42,7 +42,7 @@ from pgcli.records import COLUMNS, Answer, Box, Item, Mask, Span
 from pgcli.rows import RowSchema
 from pgcli.sinks.reader import indexed_rows
 from pgcli.sources import ReadOptions, open_sources
-from tests.support.awkward import _broken, _odd_but_fine, drawing, encoded
+from tests.support.awkward import broken_files, drawing, encoded, valid_files
 from tests.support.saving import saving
 
 Target = Callable[[bytes], None]
@@ -214,7 +214,7 @@ def answer(text: str, **changes: Any) -> Answer:
 def some_pictures() -> Iterator[bytes]:
     for format_ in FORMATS:
         yield encoded(drawing(), format_)
-    for data, _ in (_broken() | _odd_but_fine()).values():
+    for data, _ in (broken_files() | valid_files()).values():
         if len(data) < 20_000:
             yield data
 
