@@ -48,7 +48,11 @@ def read_parquet(file: Path) -> Iterator[Row]:
     """The rows of a Parquet file, as they were before they were written."""
     with parquet.ParquetFile(file) as opened:
         for batch in opened.iter_batches(batch_size=1000):
-            yield from batch.to_pylist()
+            try:
+                yield from batch.to_pylist()
+            except LookupError as problem:  # pytz's, where it is installed; else ArrowInvalid
+                message = f"a column has an unknown time zone: {problem}"
+                raise pyarrow.ArrowInvalid(message) from problem
 
 
 def read_row_groups(file: Path) -> Iterator[pyarrow.Table]:

@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgcli.errors import ManifestError, UsageError
-from pgcli.images import ImageLimits, ImageSpec, decode
+from pgcli.images import ImageDecoder, ImageLimits, ImageSpec, decode
 from pgcli.records import Item
 from pgcli.remote import RemoteError, UrlReader, hosts, transport, web, web_file
 from pgcli.remote.hosts import is_public, vetted_addresses
@@ -481,7 +481,11 @@ def test_pictures_are_fetched_many_at_once_and_come_in_order(server: Server) -> 
     began = time.monotonic()
     found = list(
         prefetch(
-            items, Looking(), workers=1, total=None, fetcher=UrlReader(allow_private_hosts=True)
+            items,
+            ImageDecoder(ImageSpec(28)),
+            workers=1,
+            total=None,
+            fetcher=UrlReader(allow_private_hosts=True),
         )
     )
     assert [picture.item.index for picture in found] == list(range(32))
@@ -490,18 +494,13 @@ def test_pictures_are_fetched_many_at_once_and_come_in_order(server: Server) -> 
     assert time.monotonic() - began < 3.2  # half of what one after the other would take
 
 
-class Looking:
-    """A look that goes to another process."""
-
-    def __call__(self, item: Item) -> Any:
-        return decode(item, ImageSpec(28), ImageLimits())
-
-
 def test_a_run_that_ends_waits_for_no_server(server: Server) -> None:
     items = [Item(n, str(n), "x", f"{server.url}/{name}.png") for n, name in
              enumerate(["good", *["silent"] * 20])]  # fmt: skip
     url_reader = UrlReader(allow_private_hosts=True)
-    pictures = prefetch(items, Looking(), workers=1, total=None, fetcher=url_reader)
+    pictures = prefetch(
+        items, ImageDecoder(ImageSpec(28)), workers=1, total=None, fetcher=url_reader
+    )
     next(pictures)
     began = time.monotonic()
     pictures.close()  # type: ignore[attr-defined]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import datetime
 import io
 import json
 import os
@@ -13,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import psutil
@@ -28,6 +26,7 @@ from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.sources import ReadOptions, open_sources
 from tests.support.awkward import unprivileged
 from tests.support.items import faults, ids, items
+from tests.support.time_zones import UNKNOWN_ZONE, pretended_pytz
 
 ADDRESSES = ["http://x/a.jpg", "s3://b/k", "HTTPS://x", "data:image/png,x"]
 ADDRESSES += ["http://169.254.169.254/latest/meta-data/", "gs://b/k", "hf://datasets/x", "ftp://x"]
@@ -220,28 +219,12 @@ class TestFilesAndGlobs:
                 open_sources(["i"], reading)
 
 
-UNKNOWN_ZONE = pa.timestamp("s", tz="Nowhere/Atlantis")
 UNKNOWN_ZONES = [
     pa.array([0], UNKNOWN_ZONE),
     pa.array([None], UNKNOWN_ZONE),
     pa.array([[0]], pa.list_(UNKNOWN_ZONE)),
     pa.array([{"when": [0]}], pa.struct([("when", pa.list_(UNKNOWN_ZONE))])),
 ]
-
-
-def pretended_pytz() -> ModuleType:
-    """A module like pytz, whose error for an unknown zone is a KeyError."""
-    module = ModuleType("pytz")
-    zones = {"UTC": datetime.UTC}
-    error = type("UnknownTimeZoneError", (KeyError,), {})
-
-    def timezone(name: str) -> datetime.tzinfo:
-        if name not in zones:
-            raise error(name)
-        return zones[name]
-
-    vars(module).update(timezone=timezone, utc=datetime.UTC, UnknownTimeZoneError=error)
-    return module
 
 
 class TestManifests:
