@@ -199,7 +199,7 @@ def test_imports_are_found_in_every_form(source, found):
 def test_a_forbidden_import_is_found(tmp_path, monkeypatch):
     monkeypatch.setitem(ROOMS, "sinks", "records")
     assert forbidden_imports(PACKAGE / "sinks" / "text.py") == []
-    assert forbidden_imports(PACKAGE / "sinks" / "lines.py") == ["state.write_errors"]
+    assert "state.write_errors" in forbidden_imports(PACKAGE / "sinks" / "lines.py")
 
 
 LIGHT = "pipeline state rows remote results sources images workers sinks tasks parsing".split()

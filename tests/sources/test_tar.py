@@ -63,21 +63,21 @@ def special(change: Callable[[tarfile.TarInfo], None], name: str = "odd.jpg") ->
 def test_samples_are_rows_with_their_texts_as_columns(name: str, mode: str) -> None:
     tar(
         ("a/01.jpg", JPEG),
-        ("a/01.json", b'{"prompt": "what?", "town": "Rome"}'),
+        ("a/01.json", b'{"prompt": "what?", "city": "Rome"}'),
         ("a/01.txt", "gr\u00fcn".encode()),
         ("a/02.png", PNG),
-        ("a/02.json", b'{"prompt": "who?", "town": "Oslo"}'),
+        ("a/02.json", b'{"prompt": "who?", "city": "Oslo"}'),
         ("a/02.txt", b"red"),
         name=name,
         mode=mode,
     )
-    reading = ReadOptions(requires_prompts=True, keep=("town", "txt"))
+    reading = ReadOptions(requires_prompts=True, keep=("city", "txt"))
     first, second = items(name, reading=reading)
     assert first.id == first.image == f"{name}/a/01.jpg"
     assert (first.data, second.data) == (JPEG, PNG)
     assert (first.prompts, second.prompts) == (("what?",), ("who?",))
-    assert first.kept == {"town": "Rome", "txt": "gr\u00fcn"}
-    assert second.kept == {"town": "Oslo", "txt": "red"}
+    assert first.kept == {"city": "Rome", "txt": "gr\u00fcn"}
+    assert second.kept == {"city": "Oslo", "txt": "red"}
     decoded = decode(first, ImageSpec(28), ImageLimits())
     assert (decoded.width, decoded.height) == (40, 30)
 
@@ -377,10 +377,10 @@ def test_damaged_archive_is_refused_with_a_hint() -> None:
 
 
 def test_column_of_no_sample_is_refused_with_the_existing_ones() -> None:
-    tar(("1.jpg", JPEG), ("1.json", b'{"town": "Rome"}'))
+    tar(("1.jpg", JPEG), ("1.json", b'{"city": "Rome"}'))
     with pytest.raises(UsageError, match="no column 'town'") as refused:
         open_sources(["x.tar"], ReadOptions(keep=("town",)))
-    assert "town" in refused.value.hint
+    assert "city" in refused.value.hint
 
 
 def test_memory_does_not_grow_with_the_members() -> None:
