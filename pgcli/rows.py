@@ -123,6 +123,8 @@ def round3(milliseconds: float | None) -> float | None:
 
 def json_safe(value: Any) -> Any:
     """The value as JSON represents it, without NaN, infinity and lone surrogates, at any depth."""
+    if isinstance(value, str) and value.isascii():  # most values
+        return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -32,6 +32,7 @@ class ResumableSink:
         self, state: RunState, schema: RowSchema, store: ChunkStore, *, retry: bool = False
     ):
         self._state, self._schema, self._store, self._retry = state, schema, store, retry
+        self._chunk_rows = store.chunk_rows
         self._open: dict[int, OpenChunk] = {}
         self._input_check: tuple[int, InputCheck] = (-1, InputCheck(state.output))
         self._is_begun = False
@@ -58,12 +59,14 @@ class ResumableSink:
         return counts
 
     def is_missing(self, row_index: int, item: Item, prompt: str) -> bool:
-        number, index = divmod(row_index, self._store.chunk_rows)
-        if not self._store.owns(number):
-            return False
-        if number in self._store.chunks and number not in self._open:
-            return self._complete_check(number).is_new(index, item, prompt)
-        chunk = self._open.get(number) or self._open_chunk(number)
+        number, index = divmod(row_index, self._chunk_rows)
+        chunk = self._open.get(number)
+        if chunk is None:
+            if not self._store.owns(number):
+                return False
+            if number in self._store.chunks:
+                return self._complete_check(number).is_new(index, item, prompt)
+            chunk = self._open_chunk(number)
         if not chunk.file.is_new(index, item, prompt):
             return False
         self._pending.add(row_index, item, prompt)
@@ -72,7 +75,7 @@ class ResumableSink:
         return True
 
     def is_answered(self, row_index: int) -> bool:
-        number, index = divmod(row_index, self._store.chunk_rows)
+        number, index = divmod(row_index, self._chunk_rows)
         previous = self._open[number].previous
         is_copied = previous is not None and previous.is_answered(index)
         return is_copied or row_index in self._pending
@@ -80,7 +83,7 @@ class ResumableSink:
     def stored_answer(self, row_index: int) -> Answer:
         row = self._pending.pop_row(row_index)
         if row is None:
-            number, index = divmod(row_index, self._store.chunk_rows)
+            number, index = divmod(row_index, self._chunk_rows)
             previous = self._open[number].previous
             assert previous is not None
             row = previous.row(index)
@@ -92,10 +95,10 @@ class ResumableSink:
 
     def save(self, answer: Answer) -> None:
         self._begin()
-        chunk = self._open[self._pending.next // self._store.chunk_rows]
+        chunk = self._open[self._pending.next // self._chunk_rows]
         chunk.file.append(json_line(answer, self._schema).encode(), answer.error)
         self._pending.pop()
-        if chunk.file.rows == self._store.chunk_rows:
+        if chunk.file.rows == self._chunk_rows:
             self._finish_chunk(chunk)
         if monotonic() - self._synced_at >= SECONDS_BETWEEN_SYNCS:
             self._sync()
@@ -134,7 +137,7 @@ class ResumableSink:
 
     def _is_stale(self, row_index: int, row: Row) -> bool:
         """Whether a journaled row is in the output already, or is to be made again."""
-        number, index = divmod(row_index, self._store.chunk_rows)
+        number, index = divmod(row_index, self._chunk_rows)
         if number in self._open:
             saved = self._open[number].file.rows
         else:
