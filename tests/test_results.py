@@ -26,7 +26,7 @@ from pgcli.rows import RowSchema
 from pgcli.sinks.schema import TYPES
 from tests.support.answers import BOX, answer, refused
 from tests.support.exporting import box, captioned, detected, pictures, saved
-from tests.support.saving import saving
+from tests.support.save_rows import saving
 from tests.support.supervision_lines import detections
 
 PLACES = ["rows.jsonl", "rows.parquet", "rows/"]

@@ -35,19 +35,19 @@ def by_pycocotools(mask):
 @example(np.zeros((1, 1), bool))
 @example(np.ones((1, 1), bool))
 @example(np.ones((3, 2), bool))
-def test_a_mask_is_encoded_byte_for_byte_as_pycocotools_does(mask):
+def test_encoding_equals_pycocotools(mask):
     assert encode(mask) == Rle(mask.shape, by_pycocotools(mask))
 
 
 @given(masks, *[st.integers(0, 30)] * 4)
-def test_a_crop_is_encoded_as_the_whole_picture_with_it_pasted_in(mask, left, top, right, bottom):
+def test_crop_encodes_as_the_mask_pasted_into_the_image(mask, left, top, right, bottom):
     size = (top + mask.shape[0] + bottom, left + mask.shape[1] + right)
     found = encode(mask, left=left, top=top, size=size)
     assert found == Rle(size, by_pycocotools(pasted(mask, left, top, size)))
 
 
 @given(masks, st.integers(1, 9), st.integers(1, 9), st.randoms(use_true_random=False))
-def test_parts_in_any_order_make_the_same_mask(mask, high, wide, random):
+def test_tiles_in_any_order_make_the_same_mask(mask, high, wide, random):
     height, width = mask.shape
     tiles = [
         (mask[y : y + high * 3, x : x + wide * 3], x, y)
@@ -59,14 +59,14 @@ def test_parts_in_any_order_make_the_same_mask(mask, high, wide, random):
 
 
 @given(masks)
-def test_what_is_encoded_is_decoded_here_and_by_pycocotools(mask):
+def test_decoding_inverts_encoding_here_and_in_pycocotools(mask):
     rle = encode(mask)
     for read in (decode(rle), coco.decode({"size": list(rle.size), "counts": rle.counts})):
         assert read.shape == mask.shape
         assert (read == mask).all()
 
 
-def test_what_is_decoded_is_bool():
+def test_decoded_mask_is_bool():
     assert decode(encode(np.eye(3, dtype=bool))).dtype == bool
 
 
@@ -87,18 +87,18 @@ def test_long_runs_take_several_characters(counts):
     assert (decode(encode(mask)) == mask).all()
 
 
-def test_no_mask_at_all_is_one_run_of_nothing():
+def test_empty_mask_is_one_run_of_zeros():
     size = (30, 40)
     assert encode_tiles([], size=size).counts == by_pycocotools(np.zeros(size, bool))
     assert encode(np.zeros((0, 5), bool), left=3, top=3, size=size) == encode_tiles([], size=size)
 
 
-def test_a_picture_of_no_pixels_is_one_empty_run():
+def test_image_without_pixels_is_one_empty_run():
     assert encode(np.zeros((0, 5), bool)) == Rle((0, 5), "0")
     assert decode(Rle((0, 5), "0")).shape == (0, 5)
 
 
-def test_a_small_mask_in_a_picture_of_100_megapixels_takes_little_memory():
+def test_small_mask_in_a_huge_image_needs_little_memory():
     tracemalloc.start()
     rle = encode(np.ones((50, 50), bool), left=9000, top=9000, size=(10_000, 10_000))
     peak = tracemalloc.get_traced_memory()[1]
@@ -109,7 +109,7 @@ def test_a_small_mask_in_a_picture_of_100_megapixels_takes_little_memory():
 
 
 @pytest.mark.parametrize(("left", "top"), [(-1, 0), (0, -1), (9, 0), (0, 9)])
-def test_a_mask_that_leaves_the_picture_is_refused(left, top):
+def test_mask_that_exceeds_the_image_is_refused(left, top):
     with pytest.raises(ValueError, match=r"2 x 2 mask at .* leaves"):
         encode(np.ones((2, 2), bool), left=left, top=top, size=(10, 10))
 
@@ -118,29 +118,29 @@ def test_a_mask_that_leaves_the_picture_is_refused(left, top):
     "counts",
     ["", "T", "0T", "4", "6", "44", "O5", "é", " ", "\x00", "p", "PPPPPPPPPPPPPP0", "24O", "~" * 9],
 )
-def test_counts_that_spell_no_mask_of_the_size_are_refused(counts):
+def test_counts_that_do_not_fit_the_size_are_refused(counts):
     with pytest.raises(ValueError, match="the counts"):
         decode(Rle((1, 5), counts))
 
 
-def test_a_number_that_never_ends_is_refused_before_it_overflows():
+def test_endless_number_is_refused_before_it_overflows():
     with pytest.raises(ValueError, match="number larger than any image"):
         decode(Rle((1, 5), "5" + "P" * 40 + "0"))
 
 
-def test_a_negative_size_is_refused():
+def test_negative_size_is_refused():
     for size in ((-1, -5), (-1, 5)):
         with pytest.raises(ValueError, match="the counts"):
             decode(Rle(size, "5"))
 
 
 @given(st.text(st.characters(min_codepoint=40, max_codepoint=120), max_size=12))
-def test_any_text_is_a_mask_that_is_written_the_same_again_or_is_refused(counts):
+def test_any_text_round_trips_or_is_refused(counts):
     try:
         mask = decode(Rle((4, 6), counts))
     except ValueError:
         return
     assert mask.shape == (4, 6)
     again = encode(mask)
-    assume(len(again.counts) == len(counts))  # a number may be spelled longer than it needs
+    assume(len(again.counts) == len(counts))  # a number may have more characters than necessary
     assert (decode(again) == mask).all()

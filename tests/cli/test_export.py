@@ -16,7 +16,7 @@ import pytest
 from pgcli.views.exports import FORMATS
 from tests.support.answers import answer
 from tests.support.exporting import box, captioned, detected, exported, of, pictures, row, saved
-from tests.support.saving import saving
+from tests.support.save_rows import saving
 
 Capture = pytest.CaptureFixture[str]
 

@@ -16,7 +16,7 @@ from pgcli.sinks.reader import count_saved
 from pgcli.state.progress import read_progress
 from pgcli.state.run_record import read_record
 from pgcli.state.state_folder import state_folder
-from tests.support.making import chunks_of, key_of, made, many, places, rows_in
+from tests.support.fake_runs import keys_of, many, rows_in, run_to, saved_keys, set_chunk_rows
 
 ITEMS = many(8)
 KILLED = ["rows.jsonl", "rows.parquet", "rows"]
@@ -24,7 +24,7 @@ KILLED = ["rows.jsonl", "rows.parquet", "rows"]
 
 @pytest.fixture
 def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    chunks_of(4, monkeypatch)
+    set_chunk_rows(4, monkeypatch)
     with zipfile.ZipFile(Path(__file__).with_name("runs_of_version_1.zip")) as archive:
         archive.extractall(tmp_path)
     return tmp_path
@@ -35,10 +35,10 @@ def test_killed_run_resumes_without_asking_saved_rows(outputs: Path, name: str) 
     output = outputs / name
     saved = rows_in(output)
     assert len(saved) == 9
-    asked = made(output, ITEMS)
+    asked = run_to(output, ITEMS)
     assert min(asked) >= 9
-    assert len(asked) < len(key_of(ITEMS)) - 9  # journaled answers are not asked again either
-    assert places(output) == key_of(ITEMS)
+    assert len(asked) < len(keys_of(ITEMS)) - 9  # journaled answers are not asked again either
+    assert saved_keys(output) == keys_of(ITEMS)
     assert rows_in(output)[:9] == saved
 
 
@@ -50,19 +50,19 @@ def test_settings_and_progress_are_read(outputs: Path, name: str) -> None:
     assert progress.errors == {"truncated": 2}
     assert count_saved(outputs / name, progress) == (9, {"truncated": 2})
     with pytest.raises(OutputExists, match="seed: 0 -> 1"):
-        made(outputs / name, ITEMS, settings={"seed": 1}.items())
+        run_to(outputs / name, ITEMS, settings={"seed": 1}.items())
 
 
 def test_complete_parquet_file_takes_more_rows(outputs: Path) -> None:
     output = outputs / "complete.parquet"
-    asked = made(output, ITEMS)
-    assert min(asked) == len(key_of(ITEMS[:5]))
-    assert places(output) == key_of(ITEMS)
+    asked = run_to(output, ITEMS)
+    assert min(asked) == len(keys_of(ITEMS[:5]))
+    assert saved_keys(output) == keys_of(ITEMS)
 
 
 @pytest.mark.parametrize("name", KILLED)
 def test_error_rows_are_retried(outputs: Path, name: str) -> None:
-    made(outputs / name, ITEMS)
-    made(outputs / name, ITEMS, retry=True)
-    assert places(outputs / name) == key_of(ITEMS)
+    run_to(outputs / name, ITEMS)
+    run_to(outputs / name, ITEMS, retry=True)
+    assert saved_keys(outputs / name) == keys_of(ITEMS)
     assert all(row["error"] is None for row in rows_in(outputs / name))

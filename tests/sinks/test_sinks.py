@@ -1,4 +1,4 @@
-"""Rows as they are read back from what the sinks write."""
+"""Rows read back from what the sinks write."""
 
 import errno
 import io
@@ -27,9 +27,9 @@ from pgcli.rows import RowSchema
 from pgcli.sinks import parquet_file
 from pgcli.state import shard
 from tests.support.answers import BOX, answer, refused
-from tests.support.saving import saving
+from tests.support.save_rows import saving
 
-#: What may stay beside a complete output.
+#: The files that may remain in the state folder of a complete output.
 LEFT = {"lock", "run.json", "progress.json", "chunks", "log.txt"}
 
 
@@ -41,7 +41,7 @@ def write(path, answers, **options):
 
 
 def interrupted(path, answers, **options):
-    """A run that the user stops after the last of these answers."""
+    """Write the answers in a run that the user then interrupts."""
 
     def stopped():
         yield from answers
@@ -52,14 +52,14 @@ def interrupted(path, answers, **options):
 
 
 def rows_of(path):
-    """The rows of a file, without a reader of ours."""
+    """The rows of a file, read by other libraries."""
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 def plain(each):
-    """What the contract says the row of an answer is."""
+    """The row of an answer according to the contract."""
     row = {name: value for name, value in asdict(each).items() if name in COLUMNS}
     return row | {"boxes": list(row["boxes"])} | dict(each.kept)
 
@@ -67,7 +67,7 @@ def plain(each):
 MASKED = Mask(tuple(range(16)), Rle((480, 640), "PPYo0"))
 
 
-def test_masks_and_choices_stand_before_the_kept_columns(output):
+def test_masks_and_choices_come_before_kept_columns(output):
     answers = [
         answer(0, masks=(MASKED, None, Mask((7,) * 16)), kept={"a": 1}),
         answer(1, masks=(), kept={"a": 2}),
@@ -84,7 +84,7 @@ def test_masks_and_choices_stand_before_the_kept_columns(output):
     assert (second["masks"], third["masks"]) == ([], None)
 
 
-def test_choices_have_a_sum_and_a_share_each(output):
+def test_choices_have_logprob_and_probability(output):
     picked = (Choice("yes", -0.123456789, 0.9), Choice("no", -12.5, 0.1))
     write(output, [answer(choices=picked, tokens=None, finish=None)], extras=("choices",))
     (row,) = rows_of(output)
@@ -96,7 +96,7 @@ def test_choices_have_a_sum_and_a_share_each(output):
 
 
 @pytest.mark.parametrize("name", EXTRA_COLUMNS)
-def test_a_run_without_them_has_no_such_columns_and_may_keep_one_of_that_name(output, name):
+def test_optional_column_names_are_free_in_other_runs(output, name):
     write(output, [answer(kept={name: "mine"})], keep=(name,))
     (row,) = rows_of(output)
     assert row[name] == "mine"
@@ -104,7 +104,7 @@ def test_a_run_without_them_has_no_such_columns_and_may_keep_one_of_that_name(ou
         RowSchema(extras=(name,), keep=(name,))
 
 
-def test_candidates_are_lines_below_the_answer():
+def test_choices_are_lines_below_the_answer():
     stream = io.BytesIO()
     picked = (Choice("yes", -0.1, 0.905), Choice("n\x1bo", -2.5, 0.095))
     with saving("-", format="text", extras=("choices",), stdout=stream) as sink:
@@ -127,14 +127,14 @@ def output(request, tmp_path):
 
 
 @pytest.fixture
-def small_parts(monkeypatch):
+def small_chunks(monkeypatch):
     monkeypatch.setattr(shard, "CHUNK_ROWS", 2)
 
 
-# what a row is
+# columns and values
 
 
-def test_a_row_has_the_contracts_columns_in_order_then_the_kept_ones(output):
+def test_row_has_standard_columns_then_kept_ones(output):
     kept = {"b": 2, "a": "x", "not asked for": 1}
     write(output, [answer(kept=kept)], keep=("a", "b"))
     (row,) = rows_of(output)
@@ -150,7 +150,7 @@ def test_boxes_are_a_list_of_structs(output):
     assert rows[1]["boxes"] == []
 
 
-def test_an_error_row_has_nulls_and_no_boxes(output):
+def test_error_row_has_nulls_and_no_boxes(output):
     write(output, [refused(width=None, height=None)])
     (row,) = rows_of(output)
     assert row["error"] == "truncated"
@@ -158,7 +158,7 @@ def test_an_error_row_has_nulls_and_no_boxes(output):
     assert row["boxes"] == []
 
 
-def test_without_timing_only_the_timing_columns_are_null(output):
+def test_no_timing_nulls_only_timing_columns(output):
     write(output, [answer()], timing=False)
     (row,) = rows_of(output)
     assert {name for name in COLUMNS if row[name] is None} == {
@@ -168,7 +168,7 @@ def test_without_timing_only_the_timing_columns_are_null(output):
     }
 
 
-def test_numbers_are_short_and_what_is_no_number_is_null(output):
+def test_numbers_are_rounded_and_nan_is_null(output):
     box = Box("cat", 1 / 3, 2000 / 3, math.inf, 1.0, 1e-9 / 3)
     write(output, [answer(load_ms=1 / 3, logprob=math.nan, boxes=(box,))])
     (row,) = rows_of(output)
@@ -185,22 +185,22 @@ def test_numbers_are_short_and_what_is_no_number_is_null(output):
 
 
 @pytest.mark.parametrize("side", [1, 7, 640, 99_991])
-def test_a_corner_leads_back_to_its_location_token(output, side):
-    exact = [place / 1023 * side for place in range(1024)]
+def test_corner_rounds_back_to_its_location_token(output, side):
+    exact = [value / 1023 * side for value in range(1024)]
     boxes = tuple(Box("x", corner, 0.0, float(side), 1.0, 1.0) for corner in exact)
     write(output, [answer(boxes=boxes)])
     (row,) = rows_of(output)
     assert [round(box["xmin"] / side * 1023) for box in row["boxes"]] == list(range(1024))
 
 
-def test_hostile_text_is_read_back_as_it_was(output):
+def test_hostile_text_reads_back_unchanged(output):
     text = '\x1b]0;x\x07 "\\ \n\t\u2028\u202e\x7f\x9b 猫🐈 <script> [red] {a} %s'
     write(output, [answer(id=text, answer=text, prompt=text, kept={"k": text})], keep=("k",))
     (row,) = rows_of(output)
     assert [row[name] for name in ("id", "answer", "prompt", "k")] == [text] * 4
 
 
-def test_a_lone_surrogate_does_not_spoil_the_file_for_other_readers(output):
+def test_lone_surrogate_leaves_file_readable(output):
     write(output, [answer(error_message="a\udcff", kept={"k": ["\ud800"]})], keep=("k",))
     (row,) = rows_of(output)
     assert (row["error_message"], row["k"]) == ("a\ufffd", ["\ufffd"])
@@ -209,15 +209,15 @@ def test_a_lone_surrogate_does_not_spoil_the_file_for_other_readers(output):
 
 
 @pytest.mark.parametrize("keep", [("answer",), ("index", "a"), ("a", "a")])
-def test_a_kept_column_named_like_another_is_refused(keep):
+def test_kept_column_with_duplicate_name_is_refused(keep):
     with pytest.raises(UsageError, match="--keep"):
         RowSchema(keep=keep)
 
 
-# where it goes
+# formats
 
 
-def test_a_pipe_gets_json_lines_each_as_it_comes():
+def test_pipe_gets_each_json_line_immediately():
     pipe = io.BufferedWriter(raw := io.BytesIO(), 1 << 20)
     with saving("-", stdout=pipe) as sink:
         for count in (1, 2):
@@ -227,7 +227,7 @@ def test_a_pipe_gets_json_lines_each_as_it_comes():
     assert "猫".encode() in raw.getvalue()
 
 
-def test_a_terminal_gets_lines_to_read():
+def test_terminal_gets_text_lines():
     terminal = Terminal()
     write("-", [answer(boxes=(BOX,)), refused(1), answer(2, answer="")], stdout=terminal)
     assert terminal.getvalue().decode() == (
@@ -251,7 +251,7 @@ def test_no_control_character_reaches_a_terminal(format):
     assert shown.count("\n") == (2 if format == "jsonl" else 3)
 
 
-def test_a_format_can_be_named(tmp_path):
+def test_format_option_chooses_the_format(tmp_path):
     write("-", [answer()], format="text", stdout=(pipe := io.BytesIO()))
     assert pipe.getvalue() == b"0.png: a car\n"
     write("-", [answer()], format="jsonl", stdout=(terminal := Terminal()))
@@ -260,7 +260,7 @@ def test_a_format_can_be_named(tmp_path):
     assert len(rows_of(write(tmp_path / "x.ndjson", [answer()], format="jsonl"))) == 1
 
 
-def test_the_ending_is_read_without_regard_to_case(tmp_path):
+def test_file_ending_ignores_case(tmp_path):
     assert pq.read_table(write(tmp_path / "A.PARQUET", [answer()])).num_rows == 1
 
 
@@ -277,7 +277,7 @@ def test_the_ending_is_read_without_regard_to_case(tmp_path):
         ("folder.jsonl", "auto"),
     ],
 )
-def test_an_output_that_cannot_be_meant_is_refused_with_a_hint(tmp_path, monkeypatch, name, format):
+def test_invalid_output_name_is_refused_with_a_hint(tmp_path, monkeypatch, name, format):
     monkeypatch.chdir(tmp_path)
     Path("folder.jsonl").mkdir()
     with pytest.raises(UsageError) as refusal, saving(name, format=format):
@@ -285,10 +285,10 @@ def test_an_output_that_cannot_be_meant_is_refused_with_a_hint(tmp_path, monkeyp
     assert refusal.value.hint
 
 
-# what is there already
+# existing outputs
 
 
-def test_an_output_that_exists_is_refused_before_any_work(output):
+def test_existing_output_is_refused_before_any_work(output):
     output.write_text("old")
     with pytest.raises(OutputExists) as refusal, saving(output):
         pytest.fail("it was opened")
@@ -296,13 +296,13 @@ def test_an_output_that_exists_is_refused_before_any_work(output):
     assert output.read_text() == "old"
 
 
-def test_a_link_to_nowhere_counts_as_an_output(output):
+def test_dangling_link_counts_as_existing_output(output):
     output.symlink_to("nowhere")
     with pytest.raises(OutputExists), saving(output):
         pytest.fail("it was opened")
 
 
-def test_overwriting_leaves_the_old_output_alone_until_the_first_row(output):
+def test_overwrite_keeps_old_output_until_first_row(output):
     output.write_text("old")
     interrupted(output, [], overwrite=True)
     assert output.read_text() == "old"
@@ -310,12 +310,12 @@ def test_overwriting_leaves_the_old_output_alone_until_the_first_row(output):
     assert rows_of(output) == [plain(answer())]
 
 
-def test_nothing_is_made_where_no_row_came_and_the_run_failed(output):
+def test_failed_run_without_rows_leaves_no_files(output):
     interrupted(output, [])
     assert list(output.parent.iterdir()) == []
 
 
-def test_a_run_of_no_rows_makes_an_empty_output(output):
+def test_run_of_no_rows_makes_empty_output(output):
     assert rows_of(write(output, [], keep=("a",))) == []
     assert sorted(path.name for path in output.parent.iterdir()) == [
         output.name,
@@ -323,7 +323,7 @@ def test_a_run_of_no_rows_makes_an_empty_output(output):
     ]
 
 
-def test_an_output_that_came_meanwhile_is_not_written_over(output):
+def test_output_created_during_the_run_is_not_replaced(output):
     def meanwhile():
         output.write_text("another's")
         yield answer()
@@ -331,22 +331,22 @@ def test_an_output_that_came_meanwhile_is_not_written_over(output):
     with pytest.raises(OutputExists) as refusal:
         write(output, meanwhile())
     assert output.read_text() == "another's"
-    if output.suffix == ".parquet":  # the rows are not lost either
+    if output.suffix == ".parquet":  # the rows are not lost
         finished = Path(f"{output}.pgcli") / "whole"
         assert str(finished) in refusal.value.hint
         assert pq.read_table(finished).num_rows == 1
 
 
-# what goes wrong while it is written
+# failures
 
 
-def test_json_lines_written_before_a_failure_stay(tmp_path):
+def test_rows_before_a_failure_remain_in_jsonl(tmp_path):
     path = tmp_path / "out.jsonl"
     interrupted(path, [answer(0), answer(1)])
     assert rows_of(path) == [plain(answer(0)), plain(answer(1))]
 
 
-def test_a_full_disk_leaves_whole_lines(tmp_path):
+def test_full_disk_leaves_whole_lines(tmp_path):
     path = tmp_path / "out.jsonl"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -364,13 +364,13 @@ def test_a_full_disk_leaves_whole_lines(tmp_path):
     assert path.read_bytes().endswith(b"\n")
 
 
-def test_a_full_standard_output_is_a_failed_output():
+def test_full_standard_output_is_output_failed():
     full = io.FileIO("/dev/full", "w")
     with full, pytest.raises(OutputFailed, match="standard output"):
         write("-", [answer()], stdout=full)
 
 
-def test_a_reader_that_has_gone_is_no_failure_of_ours():
+def test_closed_pipe_is_not_output_failed():
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "wb", buffering=0) as pipe, pytest.raises(BrokenPipeError):
@@ -378,9 +378,7 @@ def test_a_reader_that_has_gone_is_no_failure_of_ours():
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
-def test_a_parquet_part_that_cannot_be_written_is_a_failed_output(
-    tmp_path, monkeypatch, small_parts, code
-):
+def test_unwritable_parquet_chunk_is_output_failed(tmp_path, monkeypatch, small_chunks, code):
     def full(*args, **kwargs):
         raise OSError(code, os.strerror(code))
 
@@ -391,13 +389,13 @@ def test_a_parquet_part_that_cannot_be_written_is_a_failed_output(
             write(path, map(answer, range(9)))
     assert not path.exists()
     with saving(path) as sink:
-        for index in range(sink.place, 9):
+        for index in range(sink.next_row, 9):
             sink.save(answer(index))
     assert [row["index"] for row in rows_of(path)] == list(range(9))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_permission_is_a_failed_output(tmp_path):
+def test_folder_without_permission_is_output_failed(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(OutputFailed), saving(tmp_path / "out.jsonl"):
         pytest.fail("it was opened")
@@ -406,7 +404,7 @@ def test_a_folder_without_permission_is_a_failed_output(tmp_path):
 # Parquet
 
 
-def test_a_parquet_file_has_its_name_only_when_it_is_complete(tmp_path, small_parts):
+def test_parquet_file_appears_only_when_complete(tmp_path, small_chunks):
     path, state = tmp_path / "out.parquet", tmp_path / "out.parquet.pgcli"
     with saving(path) as sink:
         for index in range(5):
@@ -419,25 +417,25 @@ def test_a_parquet_file_has_its_name_only_when_it_is_complete(tmp_path, small_pa
     assert {file.name for file in state.iterdir()} <= LEFT
 
 
-def test_a_run_that_was_cut_short_keeps_its_rows_and_what_it_was_to_replace(tmp_path, small_parts):
+def test_interrupted_overwrite_keeps_rows_and_old_output(tmp_path, small_chunks):
     path = tmp_path / "out.parquet"
     path.write_text("old")
     interrupted(path, map(answer, range(5)), overwrite=True)
     assert path.read_text() == "old"
     with saving(path) as sink:
-        assert sink.place == 5
+        assert sink.next_row == 5
         sink.save(answer(5))
     assert [row["index"] for row in rows_of(path)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_more_rows_join_those_of_a_complete_file(tmp_path, small_parts):
+def test_more_rows_join_a_complete_parquet_file(tmp_path, small_chunks):
     path = write(tmp_path / "out.parquet", map(answer, range(5)))
     for more in range(5, 9):
         write(path, [answer(more)])
         assert [row["index"] for row in rows_of(path)] == list(range(more + 1))
 
 
-def test_a_folder_has_complete_parts_and_nothing_else(tmp_path, small_parts):
+def test_folder_has_only_complete_files(tmp_path, small_chunks):
     path = tmp_path / "out"
     with saving(f"{path}/") as sink:
         for index in range(5):
@@ -452,7 +450,7 @@ def test_a_folder_has_complete_parts_and_nothing_else(tmp_path, small_parts):
     assert [row["index"] for row in pq.read_table(path).to_pylist()] == list(range(7))
 
 
-def test_what_a_killed_run_left_is_cleared_by_overwrite(tmp_path, small_parts):
+def test_overwrite_clears_the_state_of_a_killed_run(tmp_path, small_chunks):
     path = tmp_path / "out.parquet"
     interrupted(path, map(answer, range(3)))
     state = tmp_path / "out.parquet.pgcli"
@@ -462,7 +460,7 @@ def test_what_a_killed_run_left_is_cleared_by_overwrite(tmp_path, small_parts):
     assert {file.name for file in state.iterdir()} <= LEFT
 
 
-def test_the_settings_are_in_the_schema_and_may_be_learned_on_the_way(tmp_path):
+def test_parquet_metadata_has_settings_known_at_the_end(tmp_path):
     known = {"task": "ask", "seed": None}
     path = tmp_path / "out.parquet"
     with saving(path, settings=known) as sink:
@@ -472,7 +470,7 @@ def test_the_settings_are_in_the_schema_and_may_be_learned_on_the_way(tmp_path):
     assert stored == {"task": "ask", "seed": None, "revision": "abc"}
 
 
-def test_columns_have_the_types_that_serve_them(tmp_path):
+def test_parquet_columns_have_specific_types(tmp_path):
     schema = pq.read_schema(write(tmp_path / "out.parquet", [answer(kept={"k": 1})], keep=("k",)))
     repeated = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
     for name in ("task", "prompt", "finish", "model", "error"):
@@ -481,7 +479,7 @@ def test_columns_have_the_types_that_serve_them(tmp_path):
     assert pyarrow.types.is_struct(schema.field("boxes").type.value_type)
 
 
-def test_large_values_end_a_row_group_early(tmp_path, monkeypatch):
+def test_large_values_make_smaller_row_groups(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_file, "MAX_GROUP_BYTES", 10_000)
     rows = [answer(k, kept={"k": ["x" * 4000]}) for k in range(7)]
     path = write(tmp_path / "out.parquet", rows, keep=("k",))
@@ -518,9 +516,7 @@ KEPT = [
 
 @pytest.mark.parametrize(("values", "kind", "read"), KEPT, ids=lambda value: str(value)[:30])
 @pytest.mark.parametrize("part", [1, 2, 100])
-def test_a_kept_column_has_the_type_of_all_its_values_wherever_they_come(
-    tmp_path, monkeypatch, values, kind, read, part
-):
+def test_kept_column_has_common_type_of_its_values(tmp_path, monkeypatch, values, kind, read, part):
     monkeypatch.setattr(shard, "CHUNK_ROWS", part)
     rows = [answer(index, kept={"a.b": value}) for index, value in enumerate(values)]
     path = write(tmp_path / "out.parquet", rows, keep=("a.b",))
@@ -545,20 +541,23 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(json_values, max_size=7))
-def test_no_kept_value_ever_stops_a_run(tmp_path_factory, values):
-    folder = tmp_path_factory.mktemp("kept")
-    rows = [answer(index, kept={"k": value}) for index, value in enumerate(values)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard, "CHUNK_ROWS", 2)
-        stored = pq.read_table(write(folder / "out.parquet", rows, keep=("k",)))["k"].to_pylist()
-    lines = rows_of(write(folder / "out.jsonl", rows, keep=("k",)))
-    assert len(stored) == len(lines) == len(values)
-    assert [value is None for value in stored] == [row["k"] is None for row in lines]
+@pytest.mark.parametrize("examples", [20, pytest.param(100, marks=pytest.mark.slow)])
+def test_no_kept_value_stops_a_run(tmp_path_factory, small_chunks, examples):
+    @settings(max_examples=examples, deadline=None)
+    @given(st.lists(json_values, max_size=7))
+    def check(values):
+        folder = tmp_path_factory.mktemp("kept")
+        rows = [answer(index, kept={"k": value}) for index, value in enumerate(values)]
+        table = pq.read_table(write(folder / "out.parquet", rows, keep=("k",)))
+        lines = rows_of(write(folder / "out.jsonl", rows, keep=("k",)))
+        assert len(table) == len(lines) == len(values)
+        nulls = [value is None for value in table["k"].to_pylist()]
+        assert nulls == [row["k"] is None for row in lines]
+
+    check()
 
 
-# other people's readers
+# other libraries
 
 
 text = st.text(max_size=8)
@@ -597,7 +596,7 @@ made_answers = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(made_answers)
-def test_every_row_is_read_back_equal_from_both_formats(tmp_path_factory, answers):
+def test_rows_read_back_equal_from_both_formats(tmp_path_factory, answers):
     folder = tmp_path_factory.mktemp("round")
     for name in ("out.jsonl", "out.parquet"):
         path = write(folder / name, answers, keep=("k",))
@@ -612,7 +611,7 @@ ROWS = [
 
 
 def nulls(value):
-    """pandas' many words for null as one, arrays as lists."""
+    """The null values of pandas as None, arrays as lists."""
     if isinstance(value, list) or hasattr(value, "tolist"):
         return [nulls(inner) for inner in value] if hasattr(value, "__len__") else value.item()
     return None if isinstance(value, float) and math.isnan(value) else value
@@ -636,7 +635,7 @@ def read_with(library, path):
 
 
 @pytest.mark.parametrize("library", ["pyarrow", "pandas", "polars", "duckdb"])
-def test_the_usual_readers_find_the_rows(output, library):
+def test_common_libraries_read_the_rows(output, library):
     write(output, ROWS, keep=("k",))
     assert read_with(library, output) == [plain(each) for each in ROWS]
 

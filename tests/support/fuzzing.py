@@ -43,7 +43,7 @@ from pgcli.rows import RowSchema
 from pgcli.sinks.reader import indexed_rows
 from pgcli.sources import ReadOptions, open_sources
 from tests.support.awkward import broken_files, drawing, encoded, valid_files
-from tests.support.saving import saving
+from tests.support.save_rows import saving
 
 Target = Callable[[bytes], None]
 

@@ -1,4 +1,4 @@
-"""Many runs killed at random instants, in a process of their own: it forks."""
+"""Runs killed at random times, in a separate process because it forks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.making import HELD
+from tests.support.fake_runs import HELD
 
 ROOT = Path(__file__).parents[2]
 KILLS = 60
 
 
-def test_whenever_runs_are_killed_no_row_is_lost_or_there_twice() -> None:
-    command = [sys.executable, "-m", "tests.support.killing", "--kills", str(KILLS)]
+def test_killed_runs_lose_and_repeat_no_row() -> None:
+    command = [sys.executable, "-m", "tests.support.kill_runs", "--kills", str(KILLS)]
     run = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
@@ -26,4 +26,4 @@ def test_whenever_runs_are_killed_no_row_is_lost_or_there_twice() -> None:
         assert (tally["lost"], tally["twice"]) == (0, 0), tally
         assert tally["most_after_a_kill"] <= HELD + 1, tally
     assert sum(tally["asked_again"] for tally in tallies) > 0
-    assert sum(tally["looks"] for tally in tallies) > 0
+    assert sum(tally["reads"] for tally in tallies) > 0

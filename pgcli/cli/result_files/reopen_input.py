@@ -79,8 +79,8 @@ def check_record(output: Path, record: RunRecord) -> None:
         for name, is_sound in checks.items():
             if not is_sound(held.get(name)):
                 raise UsageError(
-                    f"{state_folder(output) / RUN} is no record of a run: {name!r} in {part!r} is "
-                    "not as a run writes it",
+                    f"{state_folder(output) / RUN} is not a record of a run: {name!r} in {part!r} "
+                    "is not as a run writes it",
                     hint="--overwrite makes the output anew, and a record beside it",
                 )
 

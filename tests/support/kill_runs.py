@@ -1,7 +1,7 @@
-"""Runs killed at random instants: `python -m tests.support.killing --kills 2000`.
+"""Runs killed at random instants: `python -m tests.support.kill_runs --kills 2000`.
 
-The model is a function. A run is a fork of this process, which has imported all that it needs, so
-that it may be killed after some thousandths of a second; a folder is read by others meanwhile.
+The model is a function. A run is a fork of this process, which has imported everything, so that it
+can be killed after a few milliseconds; other libraries read a folder in the meantime.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ import pyarrow.dataset
 import pytest
 
 from pgcli.state.shard import Shard
-from tests.support.making import chunks_of, key_of, made, many, places, row_texts
+from tests.support.fake_runs import keys_of, many, rows_as_text, run_to, saved_keys, set_chunk_rows
 
 ITEMS = many(120)
 CHUNK_ROWS = 16
 SECONDS_PER_ROW = 0.0005
-LONGEST_SECONDS = 0.08  # that a run has before it is killed
+LONGEST_SECONDS = 0.08  # before a run is killed
 READERS: Sequence[Callable[[Path], int]] = (
     lambda folder: int(pyarrow.dataset.dataset(folder).count_rows()),
     lambda folder: len(pandas.read_parquet(folder)),
     lambda folder: len(polars.read_parquet(folder)),
     lambda folder: len(duckdb.sql(f"select id from '{folder}/**/*.parquet'").fetchall()),
 )
-#: An output's name, and the parts of it that processes make at the same time.
+#: The name of an output, and the shards that processes write at the same time.
 KINDS: dict[str, tuple[str, Sequence[Shard | None]]] = {
     "JSON lines": ("rows.jsonl", [None]),
     "one Parquet file": ("rows.parquet", [None]),
@@ -50,8 +50,8 @@ KINDS: dict[str, tuple[str, Sequence[Shard | None]]] = {
 
 
 @dataclass
-class Tally:
-    """What became of an output's rows: missing, there twice, and asked again after a kill."""
+class KillReport:
+    """The rows of an output that were lost, repeated, and asked again after a kill."""
 
     output: str
     kills: int = 0
@@ -60,11 +60,11 @@ class Tally:
     twice: int = 0
     asked_again: int = 0
     most_after_a_kill: int = 0
-    looks: int = 0
+    reads: int = 0
 
 
 class Runs:
-    """The processes that make one output, each killed now and then, till all come to their end."""
+    """The processes that write one output, killed at random and restarted until they finish."""
 
     def __init__(self, output: Path, shards: Sequence[Shard | None], rng: random.Random):
         self.output, self._rng = output, rng
@@ -74,13 +74,13 @@ class Runs:
             self._begin(shard)
 
     def kill_one(self) -> bool:
-        """Kill one of the processes, and begin it anew; False where it had ended."""
+        """Kill one of the processes and restart it; False if it had finished."""
         process = self._rng.choice(list(self.running))
         os.kill(process, signal.SIGKILL)
         return self._wait(process)
 
     def end(self) -> None:
-        """Let all come to their end."""
+        """Wait for all processes to finish."""
         while self.running:
             self._wait(next(iter(self.running)))
 
@@ -106,7 +106,7 @@ class Runs:
         try:
             descriptor = os.open(notes, os.O_WRONLY)
             note = partial(noted, descriptor)
-            made(self.output, ITEMS, seed=int(seed * 2**32), shard=shard, asked=note)
+            run_to(self.output, ITEMS, seed=int(seed * 2**32), shard=shard, asked=note)
             code = 0
         finally:
             os._exit(code)
@@ -115,47 +115,47 @@ class Runs:
         return self.output.parent / f"asked{shard.part if shard else ''}"
 
 
-def noted(descriptor: int, place: int) -> None:
+def noted(descriptor: int, row_index: int) -> None:
     time.sleep(SECONDS_PER_ROW)
-    os.write(descriptor, b"%d\n" % place)
+    os.write(descriptor, b"%d\n" % row_index)
 
 
-def killed(folder: Path, kind: str, kills: int, rng: random.Random) -> Tally:
-    """Have runs make outputs, killed so many times in all, and count what is lost."""
+def killed(folder: Path, kind: str, kills: int, rng: random.Random) -> KillReport:
+    """Kill runs this many times in total, and count lost and repeated rows."""
     name, shards = KINDS[kind]
-    tally = Tally(kind)
-    made(folder / "whole" / name, ITEMS)
-    whole = row_texts(folder / "whole" / name)
+    tally = KillReport(kind)
+    run_to(folder / "whole" / name, ITEMS)
+    whole = rows_as_text(folder / "whole" / name)
     while tally.kills < kills:
         tally.runs += 1
         output = folder / str(tally.runs) / name
         output.parent.mkdir()
         runs = Runs(output, shards, rng)
         while runs.running and tally.kills < kills:
-            tally.looks += looked_at(output, rng)
+            tally.reads += read_folder(output, rng)
             time.sleep(rng.uniform(0, LONGEST_SECONDS))
             tally.kills += runs.kill_one()
         runs.end()
-        rows = row_texts(output)
+        rows = rows_as_text(output)
         tally.lost += (Counter(whole) - Counter(rows)).total()
         tally.twice += (Counter(rows) - Counter(whole)).total()
-        assert places(output) == key_of(ITEMS), "rows are out of order"
+        assert saved_keys(output) == keys_of(ITEMS), "rows are out of order"
         for asked in runs.asked.values():
             again(tally, asked)
     return tally
 
 
-def looked_at(output: Path, rng: random.Random) -> int:
-    """Read the folder as others do, while it is written; what stands there is complete."""
+def read_folder(output: Path, rng: random.Random) -> int:
+    """Read the folder with another library while it is written; its files are complete."""
     if output.suffix or not any(output.glob("*.parquet")):
         return 0
     count = rng.choice(READERS)(output)
-    assert count % CHUNK_ROWS in (0, len(key_of(ITEMS)) % CHUNK_ROWS), "a part is not whole"
+    assert count % CHUNK_ROWS in (0, len(keys_of(ITEMS)) % CHUNK_ROWS), "a file is not complete"
     return 1
 
 
-def again(tally: Tally, asked: Sequence[set[int]]) -> None:
-    """Count the rows that one run after the other asked about though one before it had."""
+def again(tally: KillReport, asked: Sequence[set[int]]) -> None:
+    """Count the rows that a run asked although an earlier run had asked them."""
     before: set[int] = set()
     for these in asked:
         tally.asked_again += len(these & before)
@@ -164,19 +164,19 @@ def again(tally: Tally, asked: Sequence[set[int]]) -> None:
 
 
 def main() -> None:
-    """Kill runs of each kind of output, and print what became of their rows."""
+    """Kill runs of each kind of output, and print a report for each."""
     given = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     given.add_argument("--kills", type=int, default=2000, help="of all kinds together")
     given.add_argument("--seed", type=int, default=0)
     options = given.parse_args()
     rng = random.Random(options.seed)
     with pytest.MonkeyPatch.context() as patch:
-        chunks_of(CHUNK_ROWS, patch)
+        set_chunk_rows(CHUNK_ROWS, patch)
         for kind in KINDS:
             with tempfile.TemporaryDirectory() as folder:
                 kills = -(-options.kills // len(KINDS))
-                told = json.dumps(asdict(killed(Path(folder), kind, kills, rng)))
-                sys.stdout.write(f"{told}\n")
+                report = json.dumps(asdict(killed(Path(folder), kind, kills, rng)))
+                sys.stdout.write(f"{report}\n")
                 sys.stdout.flush()
 
 

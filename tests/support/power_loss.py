@@ -1,4 +1,4 @@
-"""A power cut, pretended: of what was written since it was last synced, anything may be there."""
+"""Simulates a power loss: any part of what was written since the last fsync may remain."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.making import Killed
+from tests.support.fake_runs import Killed
 
-#: The calls before each of which the power may go.
+#: The system calls before which the power may be lost.
 CALLS = (
     "pwrite",
     "fsync",
@@ -32,7 +32,7 @@ CALLS = (
 
 @dataclass
 class Tree:
-    """What is under a folder: of each folder its names, by inode, and of each file its bytes."""
+    """The contents of a folder: the names in each folder and the bytes of each file, by inode."""
 
     root: int
     names: dict[int, dict[str, int]] = field(default_factory=dict)
@@ -40,17 +40,17 @@ class Tree:
 
 
 class Disk:
-    """A folder on a disk that keeps for sure what was synced, and of the rest what it likes.
+    """A folder on a disk that keeps what was synced, and any part of the rest.
 
-    The power goes before the `number`-th call that changes something.
+    The power is lost before the `number`-th call that changes something.
     """
 
     def __init__(self, root: Path, number: int):
         self.root, self.number = root, number
         self.calls = 0
         self.wreck: Tree | None = None
-        self._synced = tree(root)  # what is there from the start is there for sure
-        self._held: list[int] = []  # open, so that no inode's number is given away again
+        self._synced = tree(root)  # the initial contents are on disk
+        self._held: list[int] = []  # open, so that no inode number is reused
 
     @contextmanager
     def on(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -65,7 +65,7 @@ class Disk:
                     os.close(descriptor)
 
     def left(self, rng: random.Random, page: int) -> None:
-        """Have the folder hold what the disk may hold after the power cut."""
+        """Replace the folder's contents with what the disk may hold after the power loss."""
         assert self.wreck is not None
         for found in self.root.iterdir():
             shutil.rmtree(found) if found.is_dir() else found.unlink()
@@ -74,7 +74,7 @@ class Disk:
     def _over(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **more: Any) -> Any:
             if self.wreck is not None:
-                return real(*given, **more)  # what a process does when it is gone
+                return real(*given, **more)  # after the power loss
             self.calls += 1
             if self.calls == self.number:
                 self.wreck = tree(self.root)
@@ -88,7 +88,7 @@ class Disk:
         return call
 
     def _note(self, descriptor: int) -> None:
-        """Remember what is synced."""
+        """Record what is synced."""
         inode = os.fstat(descriptor).st_ino
         self._held.append(os.dup(descriptor))
         for folder, _, _ in os.walk(self.root):
@@ -116,7 +116,7 @@ class Disk:
                 (folder / name).write_bytes(self._bytes(there, rng, page))
 
     def _bytes(self, inode: int, rng: random.Random, page: int) -> bytes:
-        """Pages as they were synced or as they were written last, or nothing."""
+        """Pages as last synced or as last written, or zeros."""
         before = self._synced.bytes.get(inode, b"")
         now = self.wreck.bytes.get(inode, before) if self.wreck else before
         length = rng.choice((len(before), len(now), rng.randint(*sorted((len(before), len(now))))))
@@ -128,7 +128,7 @@ class Disk:
 
 
 def tree(root: Path) -> Tree:
-    """What is under the folder now."""
+    """The current contents of the folder."""
     found = Tree(root.stat().st_ino)
     for folder, _, files in os.walk(root):
         inode = Path(folder).stat().st_ino

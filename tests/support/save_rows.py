@@ -16,16 +16,16 @@ from pgcli.state.destination import check_destination, check_resumable
 from pgcli.state.run_state import RunState
 
 
-class Saving:
-    """Saves rows, each told of before as a run tells its ledger."""
+class RowSaver:
+    """Saves rows, each announced to the resume log first, as a run does."""
 
     def __init__(self, sink: Any):
-        self.sink, self.place = sink, sink.rows
+        self.sink, self.next_row = sink, sink.rows
 
     def save(self, answer: Answer) -> None:
         item = Item(answer.index, answer.id, answer.image, prompts=(answer.prompt,))
-        assert self.sink.is_missing(self.place, item, answer.prompt)
-        self.place += 1
+        assert self.sink.is_missing(self.next_row, item, answer.prompt)
+        self.next_row += 1
         self.sink.save(answer)
 
 
@@ -37,12 +37,12 @@ def saving(
     overwrite: bool = False,
     settings: Mapping[str, object] | None = None,
     stdout: Any = None,
-    **layout: Any,
+    **schema: Any,
 ) -> Iterator[Any]:
-    """What saves rows in the output as a command has them saved; `layout` is that of the rows."""
-    columns = RowSchema(**layout)
-    written_as = "text" if str(path) == "-" else output_format(str(path), format)
-    if written_as == "text":
+    """Saves rows in the output as a command does; `schema` holds arguments of the RowSchema."""
+    columns = RowSchema(**schema)
+    output_kind = "text" if str(path) == "-" else output_format(str(path), format)
+    if output_kind == "text":
         given = {"format": format, "overwrite": overwrite, "stdout": stdout}
         if str(path) != "-":
             check_destination(Path(path), overwrite=overwrite)
@@ -53,15 +53,15 @@ def saving(
     check_resumable(
         output,
         settings or {},
-        kind="folder" if written_as == "folder" else "file",
+        kind="folder" if output_kind == "folder" else "file",
         overwrite=overwrite,
     )
-    with RunState(output, overwrite=overwrite, keep_old=written_as == "parquet") as state:
+    with RunState(output, overwrite=overwrite, keep_old=output_kind == "parquet") as state:
         state.check_settings(settings or {})
-        kinds = {"types": lambda: text_types(columns.keep)} if written_as == "folder" else {}
-        with open_resumable(state, columns, written_as, settings=settings or {}, **kinds) as sink:
-            for place, row in list(indexed_rows(output)) if sink.rows else ():
+        kinds = {"types": lambda: text_types(columns.keep)} if output_kind == "folder" else {}
+        with open_resumable(state, columns, output_kind, settings=settings or {}, **kinds) as sink:
+            for row_index, row in list(indexed_rows(output)) if sink.rows else ():
                 assert row is not None
                 item = Item(row["index"], row["id"], row["image"])
-                assert not sink.is_missing(place, item, row["prompt"])
-            yield Saving(sink)
+                assert not sink.is_missing(row_index, item, row["prompt"])
+            yield RowSaver(sink)

@@ -1,4 +1,4 @@
-"""Outputs made by runs that ask a function, and are killed by an exception or outright."""
+"""Runs with a function in place of a model, which an exception kills after some rows."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pgcli.sinks.resumable import ResumableSink
 from pgcli.state.run_state import RunState
 from pgcli.state.shard import Shard
 
-LAYOUT = RowSchema(timing=False)
+SCHEMA = RowSchema(timing=False)
 refuse = partial(error_answer, task="ask", model="fake")
 
 
 class Killed(BaseException):
-    """The end of a process, as far as what it did not do any more goes."""
+    """Raised in place of a kill: nothing more is flushed or closed."""
 
 
 def item(index: int, prompts: tuple[str, ...] = ("what?",)) -> Item:
@@ -38,44 +38,44 @@ def many(count: int) -> list[Item]:
     return [item(k, ("a", "b", "c")[: 1 + k % 3]) for k in range(count)]
 
 
-def answer(picture: DecodedImage, prompt: str) -> Answer:
+def answer(image: DecodedImage, prompt: str) -> Answer:
     known: dict[str, Any] = dict.fromkeys(COLUMNS)
-    known |= {"index": picture.item.index, "id": picture.item.id, "image": picture.item.image}
-    text = f"«{picture.item.id}»\u2028 {prompt}" * (1 + picture.item.index % 5)
+    known |= {"index": image.item.index, "id": image.item.id, "image": image.item.image}
+    text = f"«{image.item.id}»\u2028 {prompt}" * (1 + image.item.index % 5)
     return Answer(**known | {"prompt": prompt, "answer": text, "boxes": ()})
 
 
-def look(items: Any, broken: Any = ()) -> Iterator[DecodedImage]:
+def decode(items: Any, broken: Any = ()) -> Iterator[DecodedImage]:
     for each in items:
         fault = Fault("truncated", "It ends early.") if each.index in broken else None
         yield DecodedImage(each, 8, 8, None, 1.0, fault)
 
 
-#: As many answers as `ask_at_will` holds back, and as many prompts as come with the next picture.
+#: The number of answers that `ask_at_will` holds back, plus the prompts of the next image.
 HELD = 4 + 3
 
 
 def ask_at_will(
     stream: Any, rng: random.Random, asked: Callable[[int], None]
 ) -> Iterator[tuple[int, Answer]]:
-    """Answers in an order of its own, a few pictures held at a time, as an engine has it."""
+    """Answers in a random order with a few images held, as an engine does."""
     held: list[tuple[int, Answer]] = []
-    for first, picture in stream:
-        for number, prompt in enumerate(picture.item.prompts):
+    for first, image in stream:
+        for number, prompt in enumerate(image.item.prompts):
             asked(first + number)
-            held.append((first + number, answer(picture, prompt)))
+            held.append((first + number, answer(image, prompt)))
         while len(held) > 4 or (held and rng.random() < 0.4):
             yield held.pop(rng.randrange(len(held)))
     rng.shuffle(held)
     yield from held
 
 
-def written_as(output: Path) -> Any:
-    """As an output's name says: a folder where it has no ending."""
+def format_of(output: Path) -> Any:
+    """The format that the output's name chooses; a folder if it has no ending."""
     return {".jsonl": "jsonl", ".parquet": "parquet"}.get(output.suffix, "folder")
 
 
-def made(
+def run_to(
     output: Path,
     items: Sequence[Item],
     *,
@@ -85,41 +85,41 @@ def made(
     retry: bool = False,
     settings: Any = (("seed", 0),),
     shard: Shard | None = None,
-    asked: Callable[[int], None] = lambda place: None,
+    asked: Callable[[int], None] = lambda row_index: None,
     saved: Callable[[int], None] = lambda rows: None,
 ) -> list[int]:
-    """Have a run make the output, killed after so many rows; the places that were asked about.
+    """Run to the output, killed after `rows`; return the row indices that were asked.
 
-    `asked` is told of each place, `saved` how many rows are saved when one more is.
+    `asked` is called with each row index, `saved` with the number of rows after each one.
     """
-    places: list[int] = []
+    indices: list[int] = []
     output.parent.mkdir(exist_ok=True)
     state = RunState(output, keep_old=output.suffix == ".parquet", part=shard.part if shard else "")
     with state:
         state.check_settings(dict(settings))
         record = open_resumable(
-            state, LAYOUT, written_as(output), settings={}, shard=shard, retry=retry
+            state, SCHEMA, format_of(output), settings={}, shard=shard, retry=retry
         )
         save = saving(record, rows, saved)
 
-        def noted(place: int) -> None:
-            places.append(place)
-            asked(place)
+        def note(row_index: int) -> None:
+            indices.append(row_index)
+            asked(row_index)
 
-        asking = partial(ask_at_will, rng=random.Random(seed), asked=noted)
+        asking = partial(ask_at_will, rng=random.Random(seed), asked=note)
         try:
-            run(items, partial(look, broken=broken), asking, save, refuse, resume_log=record)
+            run(items, partial(decode, broken=broken), asking, save, refuse, resume_log=record)
         except Killed:
-            return places  # without a word: nothing is synced, nothing closed
+            return indices
         with record:
             pass
-    return places
+    return indices
 
 
 def saving(
     record: ResumableSink, rows: int | None, saved: Callable[[int], None]
 ) -> Callable[[Answer], None]:
-    """What saves rows in the record, and is killed instead of saving one after so many."""
+    """Save rows, and raise Killed instead of saving another one after `rows`."""
     left = rows
 
     def save(answer: Answer) -> None:
@@ -133,24 +133,24 @@ def saving(
     return save
 
 
-def places(output: Path) -> list[tuple[int, str]]:
+def saved_keys(output: Path) -> list[tuple[int, str]]:
     return [(row["index"], row["prompt"]) for row in rows_in(output)]
 
 
 def rows_in(output: Path) -> list[Any]:
-    """The rows that are saved, whatever the output is; up to the first that is torn."""
+    """The saved rows of an output of any format, up to the first torn one."""
     return list(takewhile(lambda row: row is not None, (row for _, row in indexed_rows(output))))
 
 
-def key_of(items: Sequence[Item]) -> list[tuple[int, str]]:
+def keys_of(items: Sequence[Item]) -> list[tuple[int, str]]:
     return [(one.index, prompt) for one in items for prompt in one.prompts]
 
 
-def row_texts(output: Path) -> list[str]:
-    """The rows that are saved as text, to be compared whatever the output is."""
+def rows_as_text(output: Path) -> list[str]:
+    """The saved rows as text that is comparable between formats."""
     return [json.dumps(row, sort_keys=True) for row in rows_in(output)]
 
 
-def chunks_of(rows: int, patch: pytest.MonkeyPatch) -> None:
-    """Have chunks of so few rows that a test fills some."""
+def set_chunk_rows(rows: int, patch: pytest.MonkeyPatch) -> None:
+    """Make chunks so small that a test fills some."""
     patch.setattr("pgcli.state.shard.CHUNK_ROWS", rows)
