@@ -13,7 +13,7 @@ import typer
 
 from pgcli import __version__
 from pgcli.cli import config as settings
-from pgcli.cli.commands import answering, bench, check, doctor, info, sharing, status, verify
+from pgcli.cli.commands import answering, bench, check, doctor, export, info, status, verify, view
 from pgcli.cli.job import shutdown
 from pgcli.cli.options import DebugState
 from pgcli.cli.program import PgcliGroup, app
@@ -30,11 +30,12 @@ __all__ = [
     "bench",
     "check",
     "doctor",
+    "export",
     "info",
     "main",
-    "sharing",
     "status",
     "verify",
+    "view",
 ]
 
 #: What the system answers where an open file takes no more.

@@ -47,7 +47,7 @@ def files(folder: Path) -> dict[str, str]:
 def test_texts_lie_beside_their_pictures(capsys: Capture, captions: Path, folder: Path) -> None:
     code, err = exported(capsys, captions, "caption", None, "--prepend", "photo, ", "--append", "!")
     assert code == 0
-    assert "exported 3 pictures as caption to beside the pictures" in err
+    assert "exported 3 images as caption to files next to the images" in err
     told = {name: f"photo, {text}!\n" for name, text in zip("ab", ("one", "two"), strict=True)}
     assert files(folder) == {
         "a.caption": told["a"],
@@ -83,7 +83,7 @@ def test_a_text_that_is_there_is_treated_as_asked(
     code, err = exported(capsys, captions, "txt", None, *options)
     assert code == 0
     assert files(folder)["a.txt"] == text
-    assert ("1 texts that were there stay" in err) == (text == "mine\n")
+    assert ("1 existing texts not replaced" in err) == (text == "mine\n")
 
 
 def test_a_link_is_replaced_and_what_it_leads_to_is_not_touched(
@@ -109,7 +109,7 @@ def test_pictures_that_share_a_text_s_name_are_kept_apart_and_told(
     code, err = exported(capsys, rows, "txt", None)
     assert code == 0
     assert files(folder) == {"a.txt": "one\n", "a.jpg.txt": "other\n"}
-    assert "names that were taken or would be misread: " in err
+    assert "renamed, as the name is taken or not valid: " in err
 
 
 def test_no_text_is_put_beside_what_is_not_there(
@@ -118,7 +118,7 @@ def test_no_text_is_put_beside_what_is_not_there(
     (folder / "b.jpg").unlink()
     code, err = exported(capsys, captions, "txt", None)
     assert code == 3
-    assert "1 pictures left out" in err
+    assert "1 images left out" in err
     assert files(folder).keys() == {"a.txt", "sub/c.txt"}
 
 
@@ -182,7 +182,7 @@ def test_any_result_file_is_taken(capsys: Capture, tmp_path: Path, place: str) -
             sink.save(answer(index, task="detect", boxes=found[:index]))
     code, err = exported(capsys, tmp_path / place, "coco", tmp_path / "o.json")
     assert code == 0
-    assert "exported 3 pictures with 3 boxes" in err
+    assert "exported 3 images with 3 boxes" in err
     assert len(json.loads((tmp_path / "o.json").read_text())["annotations"]) == 3
 
 
@@ -193,7 +193,7 @@ def test_rows_with_errors_are_left_out_and_counted(
     file = saved(tmp_path / "r.jsonl", rows)
     code, err = exported(capsys, file, "coco", tmp_path / "o.json")
     assert code == 0
-    assert "exported 3 pictures with 3 boxes as coco" in err
+    assert "exported 3 images with 3 boxes as coco" in err
     assert "1 rows with errors left out" in err
     assert len(json.loads((tmp_path / "o.json").read_text())["images"]) == 3
     code, err = exported(capsys, saved(tmp_path / "e.jsonl", rows[3:]), "coco", tmp_path / "x")
@@ -210,7 +210,7 @@ def test_one_of_several_prompts_is_picked_and_none_is_picked_silently(
     for to in ("txt", "caption", "webdataset", "imagefolder"):
         code, err = exported(capsys, file, to, tmp_path / to)
         assert code == 2
-        assert "holds one answer for a picture" in err
+        assert "takes one answer for each image" in err
         assert "--prompt TEXT: 'what?', 'how many?'" in err
         assert not (tmp_path / to).exists()
     code, err = exported(capsys, file, "txt", None, "--prompt", "how many?")
@@ -219,7 +219,7 @@ def test_one_of_several_prompts_is_picked_and_none_is_picked_silently(
     assert files(folder) == {"a.txt": "how\n", "b.txt": "how\n"}
     code, err = exported(capsys, file, "txt", None, "--prompt", "who?")
     assert code == 4
-    assert "there are 'what?', 'how many?'" in err
+    assert "its prompts are 'what?', 'how many?'" in err
 
 
 def test_pictures_are_found_from_where_the_run_was_begun(
@@ -266,7 +266,7 @@ def test_a_damaged_row_is_named_and_nothing_is_written(
     file = saved(tmp_path / "r.jsonl", [rows[1], rows[0] | damage])
     code, err = exported(capsys, file, "coco", tmp_path / "o.json")
     assert code == 2
-    assert "row 2 is no row of an answer" in err
+    assert "row 2 is not a result row" in err
     assert not (tmp_path / "o.json").exists()
 
 
@@ -314,7 +314,11 @@ def test_labels_have_the_same_numbers_in_every_process(
 
 @pytest.mark.parametrize(
     ("labels", "told"),
-    [("cat", "labels that --labels has not: dog"), ("cat,cat", "twice"), ("cat,,dog", "empty one")],
+    [
+        ("cat", "labels that are not in --labels: dog"),
+        ("cat,cat", "duplicate"),
+        ("cat,,dog", "empty label"),
+    ],
 )
 def test_labels_that_do_not_fit_are_refused(
     capsys: Capture, boxes: Path, tmp_path: Path, labels: str, told: str
@@ -362,7 +366,7 @@ def test_a_folder_that_no_export_made_is_never_replaced(
     before = sorted(folder.rglob("*"))
     code, err = exported(capsys, boxes, to, folder, "--overwrite")
     assert code == 13
-    assert "no export made" in err
+    assert "not written by an export" in err
     assert sorted(folder.rglob("*")) == before
     (tmp_path / "empty").mkdir()
     assert exported(capsys, boxes, to, tmp_path / "empty")[0] == 0
@@ -377,7 +381,7 @@ def test_an_export_is_not_replaced_by_one_of_its_own_pictures(
     rows = saved(tmp_path / "again.jsonl", [of(0, inner, task="detect")])
     code, err = exported(capsys, rows, "yolo", output, "--overwrite")
     assert code == 2
-    assert "lies in" in err
+    assert "which is written" in err
     assert (inner / "a.png").exists()
     inside = saved(output / "rows.jsonl", detected(inner))
     assert exported(capsys, inside, "yolo", output, "--overwrite")[0] == 2
@@ -393,8 +397,8 @@ def test_a_picture_that_is_gone_costs_itself_and_is_told(
     rows = captions if to == "webdataset" else boxes
     code, err = exported(capsys, rows, to, tmp_path / "out")
     assert code == 3
-    assert "exported 2 pictures" in err
-    assert "1 pictures left out, as they cannot be read" in err
+    assert "exported 2 images" in err
+    assert "1 images left out, as they cannot be read" in err
 
 
 def test_no_file_that_is_no_picture_is_copied(
@@ -432,9 +436,9 @@ def test_a_killed_export_leaves_nothing_under_the_output_s_name(
         ("coco", (), "name the file with -o"),
         ("yolo", ("-o", "-"), "name the folder with -o"),
         ("coco", ("-o", "no/such/folder.json"), "no folder no/such"),
-        ("coco", ("-o", "x.json", "--csv-raw"), "--csv-raw means nothing to coco"),
-        ("csv", ("-o", "x.csv", "--existing", "skip"), "--existing means nothing to csv"),
-        ("txt", ("-o", "x", "--labels", "a"), "--labels means nothing to txt"),
+        ("coco", ("-o", "x.json", "--csv-raw"), "--csv-raw has no effect on coco"),
+        ("csv", ("-o", "x.csv", "--existing", "skip"), "--existing has no effect on csv"),
+        ("txt", ("-o", "x", "--labels", "a"), "--labels has no effect on txt"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_a_hint(
@@ -450,7 +454,7 @@ def test_captions_are_no_boxes(capsys: Capture, captions: Path, tmp_path: Path) 
     for to in ("yolo", "fiftyone"):
         code, err = exported(capsys, captions, to, tmp_path / to)
         assert code == 2
-        assert "coco, csv, txt and imagefolder take answers" in err
+        assert "coco, csv, txt and imagefolder take other answers" in err
 
 
 def test_quiet_says_nothing(capsys: Capture, boxes: Path, tmp_path: Path) -> None:

@@ -116,8 +116,8 @@ def test_no_link_leads_into_an_archive_so_its_pictures_are_copied_and_that_is_to
     assert done("detect", "photos", "shard.tar", "--object", "cat", "-o", "rows.jsonl") == 0
     code, err = said(capsys, "export", "rows.jsonl", "--to", "yolo", "-o", "yolo")
     assert code == 0
-    assert "exported 4 pictures with 3 boxes as yolo" in err
-    assert "3 pictures copied, as they are no files that could be linked to" in err
+    assert "exported 4 images with 3 boxes as yolo" in err
+    assert "3 images copied, as they are not files that can be linked to" in err
     images = Path("yolo/images")
     assert (images / "photos/plain.png").is_symlink()
     assert {name: (images / "shard.tar" / name).read_bytes() for name in PICTURES} == PICTURES
@@ -233,19 +233,19 @@ def test_an_input_that_cannot_be_opened_again_costs_its_pictures_and_says_why(
     monkeypatch.chdir(here / "elsewhere")
     code, err = said(capsys, "export", "../rows.jsonl", *to, "out.tar")
     assert code == 3
-    assert "cannot be opened again: the run was begun in" in err
+    assert "cannot be reopened: the run was started in" in err
     assert f"cd {here} first" in err
-    assert "3 pictures left out, as they cannot be read" in err
-    assert "the first that is left out: shard.tar/a.png: The picture lies in what" in err
+    assert "3 images left out, as they cannot be read" in err
+    assert "the first image left out: shard.tar/a.png: The image is in the run" in err
     monkeypatch.chdir(here)
     Path("shard.tar").rename("moved.tar")
     code, err = said(capsys, "export", "rows.jsonl", *to, "out.tar", "--overwrite")
     assert code == 3
-    assert "cannot be opened again: shard.tar does not exist" in err
+    assert "cannot be reopened: shard.tar does not exist" in err
     Path("rows.jsonl").rename("alone.jsonl")
     code, err = said(capsys, "export", "alone.jsonl", *to, "out2.tar")
     assert code == 3
-    assert "lies within an archive or a table, and no run of these rows is known" in err
+    assert "is in an archive or a table, and there is no record of the run" in err
 
 
 def test_pictures_of_standard_input_that_are_gone_are_told_of(
@@ -260,7 +260,7 @@ def test_pictures_of_standard_input_that_are_gone_are_told_of(
     Path("a.png").unlink()
     code, err = said(capsys, "export", "rows.jsonl", "--to", "webdataset", "-o", "two.tar")
     assert code == 3
-    assert "it came on standard input, which is there once" in err
+    assert "it was standard input, which can be read only once" in err
 
 
 def test_a_picture_that_changed_since_is_left_out(capsys: Capture) -> None:
@@ -269,8 +269,8 @@ def test_a_picture_that_changed_since_is_left_out(capsys: Capture) -> None:
     table("shop.parquet", list(PICTURES.values())[::-1])
     code, err = said(capsys, "export", "rows.jsonl", "--to", "yolo", "-o", "yolo")
     assert code == 3
-    assert "exported 1 pictures" in err
-    assert "The picture changed since it was answered." in err
+    assert "exported 1 images" in err
+    assert "The image changed since it was answered." in err
 
 
 def test_only_pictures_come_out_whatever_rows_and_tables_say(capsys: Capture, here: Path) -> None:
@@ -289,7 +289,7 @@ def test_only_pictures_come_out_whatever_rows_and_tables_say(capsys: Capture, he
     for to in ("yolo", "imagefolder", "webdataset"):
         code, err = said(capsys, "export", "rows.jsonl", "--to", to, "-o", f"in/{to}")
         assert code == 3
-        assert "3 pictures left out" in err
+        assert "3 images left out" in err
     made = [one for one in Path("in").rglob("*") if one.is_file()]
     assert not any(b"a secret" in one.read_bytes() for one in made)
     assert not list(Path("..").glob("up.*"))
@@ -371,7 +371,7 @@ def test_pictures_at_addresses_are_exported_where_that_is_allowed(
     to = ("export", "rows.jsonl", "--to", "yolo", "-o")
     code, err = said(capsys, *to, "none")
     assert code == 3
-    assert "4 pictures left out" in err
+    assert "4 images left out" in err
     assert "hint: --allow-urls fetches those at addresses" in err
     assert not server.asked
     code, err = said(capsys, *to, "inwards", "--allow-urls")
@@ -381,8 +381,8 @@ def test_pictures_at_addresses_are_exported_where_that_is_allowed(
     assert not server.asked
     code, err = said(capsys, *to, "all", *HERE)
     assert code == 3
-    assert "exported 3 pictures with 2 boxes" in err
-    assert "3 pictures copied" in err
+    assert "exported 3 images with 2 boxes" in err
+    assert "3 images copied" in err
     assert f"{server.url}/b.jpg: There is nothing at the address." in err
     made = sorted(files("all/images").values())
     assert made == sorted([PICTURES["a.png"], PICTURES["a.png"], PICTURES["sub/c.webp"]])
@@ -396,13 +396,13 @@ def test_pictures_at_addresses_are_on_pages_and_drawn_where_that_is_allowed(
     to = ("view", "rows.jsonl", "--overwrite", "-o", "g.html")
     code, err = said(capsys, *to)
     assert code == 0
-    assert "4 pictures are not shown" in err
+    assert "4 images are not shown" in err
     assert "hint: --allow-urls fetches those at addresses" in err
     assert "--images" not in err
     assert not server.asked
     code, err = said(capsys, *to, *HERE, "--draw", "drawn")
     assert code == 0
-    assert "1 picture is not shown" in err
+    assert "1 image is not shown" in err
     shown = content(here / "g.html")
     assert [copy(shown, number).size[0] for number in (0, 2, 3)] == [20, 22, 20]
     assert len(files("drawn")) == 3
@@ -459,8 +459,8 @@ def test_a_changed_file_is_not_linked_to_either(capsys: Capture) -> None:
     for to in ("yolo", "imagefolder"):
         code, err = said(capsys, "export", "rows.jsonl", "--to", to, "-o", to)
         assert code == 3
-        assert "exported 1 pictures" in err
-        assert "in/b.png: The picture changed since it was answered." in err
+        assert "exported 1 images" in err
+        assert "in/b.png: The image changed since it was answered." in err
         assert list(files(to).values()) == [PICTURES["a.png"]]
 
 
@@ -489,7 +489,7 @@ def test_another_folder_s_picture_of_the_same_name_is_not_taken(
     else:
         code, err = said(capsys, "view", "../one/rows.jsonl", "-o", "made.html")
         assert "--images DIR finds those that were moved" in err
-    assert "in/a.png: There is no such picture any more." in err
+    assert "in/a.png: The image does not exist any more." in err
 
 
 def test_a_hint_to_moved_pictures_is_for_pictures_that_moved(
@@ -500,7 +500,7 @@ def test_a_hint_to_moved_pictures_is_for_pictures_that_moved(
     (here / "elsewhere").mkdir()
     monkeypatch.chdir(here / "elsewhere")
     _, err = said(capsys, "view", "../rows.jsonl")
-    assert "3 pictures are not shown" in err
+    assert "3 images are not shown" in err
     assert "cd " in err
     assert "--images" not in err
 
@@ -513,7 +513,9 @@ def test_an_export_of_a_run_that_was_killed_says_where_it_ends(capsys: Capture, 
     run.kill()
     run.communicate()
     assert code == 0
-    assert re.search(rf"the run goes on: \d+ of {ROWS} rows so far; the export ends there", err)
+    assert re.search(
+        rf"the run is not finished: \d+ of {ROWS} rows so far; the export ends there", err
+    )
     code, err = said(capsys, "export", output, "--to", "csv", "-o", "some.csv")
     assert code == 0
     assert re.search(rf"the run stopped at \d+ of {ROWS} rows; the export ends there", err)
@@ -529,4 +531,4 @@ def test_pictures_in_a_table_that_change_their_places_are_another_input(capsys: 
     table("shop.parquet", same[::-1])
     code, err = said(capsys, "caption", "shop.parquet", "-o", "rows.jsonl")
     assert code == 13
-    assert "the input is not what rows.jsonl was made of" in err
+    assert "the input is not the one that rows.jsonl was made from" in err

@@ -117,7 +117,7 @@ def serve(listener: socket.socket, alive: int) -> None:
     from select import select
 
     from tests.support import pretend  # noqa: F401  # the command line and what it imports late
-    from pgcli.sinks import open_sink  # noqa: F401  # isort: skip
+    import pgcli.sinks  # noqa: F401  # isort: skip
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children of this process are reaped unseen
     gc.freeze()

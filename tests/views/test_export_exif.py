@@ -97,7 +97,7 @@ def test_what_is_copied_lies_upright_and_what_is_linked_as_it_was(
     rows = [of(0, folder, **asked), of(1, folder, width=32, height=48, **asked)]
     file = saved(tmp_path / "r.jsonl", rows)
     err = exported(capsys, file, to, tmp_path / "copied", "--pictures", "copy")[1]
-    assert "; 1 pictures turned upright, as their EXIF says" in err
+    assert "; 1 images turned upright, as their EXIF says" in err
     assert "turned" not in exported(capsys, file, to, tmp_path / "linked")[1]
     for place, is_upright in (("copied", True), ("linked", False)):
         (turned,) = (tmp_path / place).rglob("b.jpg")
@@ -116,7 +116,7 @@ def test_a_webdataset_s_pictures_are_of_the_size_that_their_rows_say(
     rows[1] |= {"width": 32, "height": 48}
     output = tmp_path / "out.tar"
     err = exported(capsys, saved(tmp_path / "r.jsonl", rows), "webdataset", output)[1]
-    assert "; 1 pictures turned upright, as their EXIF says" in err
+    assert "; 1 images turned upright, as their EXIF says" in err
     with tarfile.open(output) as tar:
         content = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore
     known = json.loads(content["000000002.json"])
@@ -134,4 +134,4 @@ def test_a_turned_picture_that_is_damaged_is_left_out_and_told(
     file = saved(tmp_path / "r.jsonl", [row(0, task="detect", **known)])
     code, err = exported(capsys, file, "yolo", tmp_path / "out", "--pictures", "copy")
     assert code == 3
-    assert "1 pictures left out" in err
+    assert "1 images left out" in err

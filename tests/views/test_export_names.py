@@ -102,7 +102,7 @@ def test_pictures_stay_recognisable_and_other_names_than_their_own_are_told(
     others = ["test~.png", "val~2/COCO_val~2014_1.jpg"]
     assert set(made(tmp_path / "out")) == {".pgcli-export", "metadata.jsonl", *others, *PLAIN}
     told = ", ".join(f"{id_} is {name}" for id_, name in zip(ids, others, strict=False))
-    assert f"names that were taken or would be misread: {told}\n" in err
+    assert f"renamed, as the name is taken or not valid: {told}\n" in err
 
 
 # --- YOLO

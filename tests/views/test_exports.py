@@ -112,7 +112,7 @@ def test_answers_are_captions_each_with_its_prompt(
     output = tmp_path / "captions.json"
     code, err = exported(capsys, saved(tmp_path / "r.jsonl", rows), "coco", output)
     assert code == 0
-    assert "exported 2 pictures with 3 captions as coco" in err
+    assert "exported 2 images with 3 captions as coco" in err
     coco = COCO(output)
     assert coco.getImgIds() == [1, 2]
     told = [(one["prompt"], one["caption"]) for one in coco.loadAnns(coco.getAnnIds(imgIds=[1]))]
@@ -437,7 +437,7 @@ def test_of_boxes_only_what_lies_in_the_picture_is_there_and_what_does_not_is_to
     rows = saved(tmp_path / "r.jsonl", [of(1, folder, task="detect", boxes=boxes)])
     code, err = exported(capsys, rows, to, tmp_path / "out")
     assert code == 0
-    assert "exported 1 pictures with 4 boxes" in err
+    assert "exported 1 images with 4 boxes" in err
     assert "; 5 boxes left out, as they have no area in their picture" in err
     wanted = [inside for _, inside in STRANGE if inside is not None]
     found = corners(tmp_path / "out", to)

@@ -249,7 +249,7 @@ def test_pictures_that_are_gone_or_broken_are_placeholders(
     entries = content(Path("g.html")).named("images-0")
     assert [entry[0] != 0 for entry in entries] == [False, False, True]
     assert entries[0][3] == "missing"
-    assert "2 pictures are not shown, the first is 00000.png" in capsys.readouterr().err
+    assert "2 images are not shown, the first is 00000.png" in capsys.readouterr().err
 
 
 def test_moved_pictures_are_looked_for_where_one_says_and_nowhere_else(
@@ -397,7 +397,9 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
     run.communicate()
     told = content(page).named("data")
     assert len(told["rows"]) > 3
-    assert re.match(rf"the run goes on: \d+ of {ROWS} rows so far", told["files"][0]["note"])
+    assert re.match(
+        rf"the run is not finished: \d+ of {ROWS} rows so far", told["files"][0]["note"]
+    )
     with output.open("ab") as file:
         file.write(b'{"index":9')  # killed amid a row
     assert viewed(output, "-o", page, "--overwrite") == 0

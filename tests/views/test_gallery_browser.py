@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pgcli.cli.app import main
-from pgcli.cli.commands import view as viewing
+from pgcli.cli.result_files.gallery_page import GalleryOptions, RowGroup, write_gallery
 from pgcli.cli.ui.console import Screen
 from pgcli.rle import encode
 from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row, saved
@@ -313,8 +313,8 @@ PROMPTS = ("is there a star anywhere in it?", "how many shapes are there?", LONG
 def by_prompt(folder: Path, rows: list[dict[str, Any]], prompts: Sequence[str] = PROMPTS) -> Path:
     """The page that a run of several prompts makes at its end."""
     file, page = saved(folder / "rows.jsonl", rows), folder / "prompts.html"
-    parts = [viewing.RowGroup(file, prompt, prompt) for prompt in prompts]
-    viewing.show(parts, viewing.GalleryOptions(str(page), images=str(folder)), Screen(quiet=True))
+    parts = [RowGroup(file, prompt, prompt) for prompt in prompts]
+    write_gallery(parts, GalleryOptions(str(page), images=str(folder)), Screen(quiet=True))
     return page
 
 

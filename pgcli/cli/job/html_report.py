@@ -11,7 +11,7 @@ from types import TracebackType
 from pgcli.cli.job.draw.painter import NotDrawing
 from pgcli.cli.job.output import layout_of
 from pgcli.cli.job.plan import Plan, reading
-from pgcli.cli.result_files.publish import check_target
+from pgcli.cli.result_files.check_target import check_target
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import OutputExists, UsageError
 from pgcli.records import Answer, Item
@@ -48,19 +48,19 @@ class HtmlReportHook(NotCompared):
 
     def make(self, *, quiet: bool) -> None:
         """Make the page. Raises what `pgcli view` does."""
-        from pgcli.cli.commands import view as viewing
+        from pgcli.cli.result_files.gallery_page import GalleryOptions, RowGroup, write_gallery
 
         chosen = self._plan.options
         rows = self._kept if self._is_kept else Path(chosen.output.output)
-        asked = viewing.GalleryOptions(
+        asked = GalleryOptions(
             self._page,
             overwrite=True,
             allow_urls=chosen.input.allow_urls,
             allow_private_hosts=chosen.input.allow_private_hosts,
-            again=self._again,
+            reopen=self._again,
         )
-        parts = [viewing.RowGroup(rows, prompt, prompt) for prompt in self._prompts(rows)]
-        viewing.show(parts or [viewing.RowGroup(rows, rows.name)], asked, Screen(quiet=quiet))
+        parts = [RowGroup(rows, prompt, prompt) for prompt in self._prompts(rows)]
+        write_gallery(parts or [RowGroup(rows, rows.name)], asked, Screen(quiet=quiet))
         self._folder.cleanup()
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""A run's input, opened again as the run itself read it."""
+"""Reopens the input of a run with the settings of that run."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Check = Callable[[Any], bool]
 def reopen_items(
     output: Path, record: RunRecord, url_reader: UrlReader | None
 ) -> Iterator[Item] | None:
-    """The items that a run's rows are of, read from its input again; None where that was a pipe.
+    """The items of a run, read from its input again; None if the input was a pipe.
 
-    Addresses are read by way of `url_reader`. Raises UsageError where the run was begun in another
-    folder, or the record is not as a run writes it, and what opening sources raises.
+    Addresses are read by `url_reader`. Raises UsageError if the run was started in another folder
+    or its record is damaged, and what opening sources raises.
     """
     check_record(output, record)
-    told, settings = record.metadata, record.settings
-    if "-" in told["sources"]:
+    metadata, settings = record.metadata, record.settings
+    if "-" in metadata["sources"]:
         return None
     question = Question(
         task=settings["command"],
@@ -42,7 +42,7 @@ def reopen_items(
         choices_column=settings["choices_column"],
     )
     image, id_, prompt = settings["columns"]
-    reading = ReadOptions(
+    read_options = ReadOptions(
         image_column=image,
         id_column=id_,
         prompt_column=prompt,
@@ -51,42 +51,42 @@ def reopen_items(
         requires_prompts=question.templates is None,
         refuses_prompts=question.refuses_prompts,
         choices_column=question.choices_column,
-        allow_outside_root=told["allow_outside_root"],
+        allow_outside_root=metadata["allow_outside_root"],
         url_reader=url_reader,
     )
-    if os.path.realpath(told["folder"]) != os.path.realpath("."):
+    if os.path.realpath(metadata["folder"]) != os.path.realpath("."):
         raise UsageError(
-            f"the run was begun in {told['folder']}, from which its input is named",
-            hint=f"cd {shlex.quote(told['folder'])} first",
+            f"the run was started in {metadata['folder']}, and its paths start there",
+            hint=f"cd {shlex.quote(metadata['folder'])} first",
         )
-    source = open_sources(told["sources"], reading)
+    source = open_sources(metadata["sources"], read_options)
     source.pin_files(partial(file_list, state_folder(output), record.files), is_written=False)
-    found: Iterable[Item] = source
+    chosen: Iterable[Item] = source
     if (sample := settings.get("sample")) is not None and source.total is not None:
-        found = sample_evenly(found, source.total, sample)
-    items: Any = with_prompts(found, question)
-    if told["limit"] is not None:
-        items = first_rows(items, told["limit"])
-    again: Iterator[Item] = iter(items)
-    return again
+        chosen = sample_evenly(chosen, source.total, sample)
+    items: Any = with_prompts(chosen, question)
+    if metadata["limit"] is not None:
+        items = first_rows(items, metadata["limit"])
+    reopened: Iterator[Item] = iter(items)
+    return reopened
 
 
 def check_record(output: Path, record: RunRecord) -> None:
-    """Raise UsageError where what opens the input again is not as a run writes it."""
+    """Raise UsageError if the settings that reopen the input are not as a run writes them."""
     parts = {"settings": record.settings, "told": record.metadata}
     for part, checks in RECORD_CHECKS.items():
         held = parts[part]
         for name, is_sound in checks.items():
             if not is_sound(held.get(name)):
                 raise UsageError(
-                    f"{state_folder(output) / RUN} is not a record of a run: {name!r} in {part!r} "
-                    "is not as a run writes it",
-                    hint="--overwrite makes the output anew, and a record beside it",
+                    f"{state_folder(output) / RUN} is not the record of a run: {name!r} in "
+                    f"{part!r} is not as a run writes it",
+                    hint="--overwrite writes the output and its record again",
                 )
 
 
 def is_text(value: object) -> bool:
-    """Whether it can be a name."""
+    """Whether the value can be a name."""
     return isinstance(value, str) and "\0" not in value
 
 
@@ -98,7 +98,7 @@ def or_none(is_sound: Check) -> Check:
     return lambda value: value is None or is_sound(value)
 
 
-#: What opens a run's input again, and how a record has it.
+#: The entries of a record that reopen the input, with the check of each.
 RECORD_CHECKS: Mapping[str, Mapping[str, Check]] = {
     "settings": {
         "command": is_text,
@@ -120,15 +120,15 @@ RECORD_CHECKS: Mapping[str, Mapping[str, Check]] = {
 
 
 def url_reader_of(record: RunRecord) -> UrlReader | None:
-    """The way to addresses that a run had, if it had one."""
-    told = record.metadata
+    """The reader of addresses with the permissions of the run; None if it had none."""
+    metadata = record.metadata
     return make_url_reader(
-        allow_urls=bool(told.get("allow_urls")),
-        allow_private_hosts=bool(told.get("allow_private_hosts")),
+        allow_urls=bool(metadata.get("allow_urls")),
+        allow_private_hosts=bool(metadata.get("allow_private_hosts")),
     )
 
 
 def metadata_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a run's record tells besides its settings."""
-    told = record.get("told")
-    return told if isinstance(told, Mapping) else {}
+    """The part of a run's record that is not part of its settings."""
+    metadata = record.get("told")
+    return metadata if isinstance(metadata, Mapping) else {}

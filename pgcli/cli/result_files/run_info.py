@@ -1,4 +1,4 @@
-"""What a page says of a result file: the settings of its run, and how far that is."""
+"""The settings and the progress of the run of a result file, as a page shows them."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from pgcli.printable import is_deep
 from pgcli.state.run_record import read_record
 from pgcli.views.gallery.cards import ResultFile
 
-#: What a page that is passed on has no business to tell, and what only the program itself reads.
+#: Settings that a page does not show: private ones, and those that only the program reads.
 PRIVATE_SETTINGS = frozenset({"folder", "checkpoint", "columns"})
 
 
-def read_run_info(output: Path, called: str) -> ResultFile:
-    """The result file under the name it is called by, as far as anything is known of its run."""
+def read_run_info(output: Path, name: str) -> ResultFile:
+    """The result file under this name, with what is known of its run."""
     record = read_record(output)
     settings = (record and record.settings) or settings_in_parquet(output)
-    told = dict(record.metadata) if record else {}
-    facts = [*flatten({**settings, **told})]
+    metadata = dict(record.metadata) if record else {}
+    facts = [*flatten({**settings, **metadata})]
     if record and record.begun:
         facts.append(("begun", record.begun))
     objects = settings.get("objects")
-    asked = tuple(map(str, objects)) if isinstance(objects, list) else ()
-    sources = told.get("sources", settings.get("sources"))
-    pictures: Hashable = json.dumps([sources, settings.get("columns")], default=str)
-    return ResultFile(called, facts, asked, incomplete_note(output), pictures if sources else ())
+    labels = tuple(map(str, objects)) if isinstance(objects, list) else ()
+    sources = metadata.get("sources", settings.get("sources"))
+    images: Hashable = json.dumps([sources, settings.get("columns")], default=str)
+    return ResultFile(name, facts, labels, incomplete_note(output), images if sources else ())
 
 
 def settings_in_parquet(output: Path) -> Mapping[str, Any]:
-    """The settings that a Parquet file, or the first of a folder, carries; none elsewhere."""
+    """The settings in the metadata of a Parquet file, or of the first one of a folder."""
     import pyarrow
     from pyarrow import parquet
 
@@ -49,37 +49,31 @@ def settings_in_parquet(output: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) and not is_deep(found) else {}
 
 
-def flatten(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Names and values as words, those of inner ones with the outer name before; nothing empty."""
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Names and values as text, without empty values; nested names are prefixed."""
     for name, value in settings.items():
-        if (
-            name in PRIVATE_SETTINGS
-            or value is None
-            or value == []
-            or value == {}
-            or value is False
-        ):
+        if name in PRIVATE_SETTINGS or value in (None, [], {}) or value is False:
             continue
         if isinstance(value, Mapping):
-            yield from flatten(value, f"{above}{name} ")
+            yield from flatten(value, f"{prefix}{name} ")
         else:
-            yield f"{above}{name}".replace("_", " "), format_setting(value)
+            yield f"{prefix}{name}".replace("_", " "), format_setting(value)
 
 
 def format_setting(value: object) -> str:
-    """A setting as a person reads it."""
+    """A setting as text."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(map(str, value))
     return "yes" if value is True else str(value)
 
 
 def incomplete_note(output: Path) -> str:
-    """A note on a run that is not complete; empty for one that is, and where no run is known."""
+    """A note on a run that is not complete; empty for a complete or unknown one."""
     try:
-        told = read_run_status(output)
+        status = read_run_status(output)
     except UsageError:
         return ""
-    of = f" of {told.total:,}" if told.total is not None else ""
-    if told.state == "running":
-        return f"the run goes on: {told.rows:,}{of} rows so far"
-    return f"the run stopped at {told.rows:,}{of} rows" if told.state == "stopped" else ""
+    of = f" of {status.total:,}" if status.total is not None else ""
+    if status.state == "running":
+        return f"the run is not finished: {status.rows:,}{of} rows so far"
+    return f"the run stopped at {status.rows:,}{of} rows" if status.state == "stopped" else ""

@@ -1,4 +1,4 @@
-"""Rows of a result file on their way into an export: checked and counted."""
+"""Validates the rows of a result file before an export, and collects their statistics."""
 
 from __future__ import annotations
 
@@ -15,101 +15,104 @@ from pgcli.views.exports.entry import Row, row_boxes
 
 MAX_PROMPTS_SHOWN = 5  # prompts that a message names
 TEXT_COLUMNS = ("id", "image", "task", "prompt")
-#: Sides of pictures and corners of boxes are within it, and a difference of two is a number.
+#: Limit of image sides and box corners; the difference of two is a finite number.
 MAX_COORDINATE = 2**31
 
 
 @dataclass
 class RowStats:
-    """What the rows of a file are: how many, how many of them errors or about another prompt.
+    """The statistics of the rows of a result file.
 
-    `answers` and `texts` are the most that any picture has; `looks` says that some row was to have
-    boxes, `masks` that some box has a mask. `outside` boxes have no area in their picture.
+    `other_prompts` counts rows that are not of the prompt asked for. `answers` and `texts` are the
+    largest numbers of any one image. `has_boxes` is true if a row is of a task that finds boxes,
+    `has_masks` if a box has a mask. `outside` boxes have no area in their image.
     """
 
     rows: int = 0
+    images: int = 0
     errors: int = 0
-    others: int = 0
+    other_prompts: int = 0
     answers: int = 0
     texts: int = 0
     outside: int = 0
-    looks: bool = False
-    masks: bool = False
+    has_boxes: bool = False
+    has_masks: bool = False
     labels: set[str] = field(default_factory=set)
     prompts: dict[str, None] = field(default_factory=dict)
     columns: dict[str, None] = field(default_factory=dict)
 
     @property
-    def good(self) -> int:
-        """How many rows are left to be written."""
-        return self.rows - self.errors - self.others
+    def exported(self) -> int:
+        """The number of rows that are exported."""
+        return self.rows - self.errors - self.other_prompts
 
 
 def collect_stats(rows: Iterable[Row], prompt: str | None) -> RowStats:
-    """What the rows are, those of one prompt if it is given. Raises UsageError for a damaged one.
+    """The statistics of the rows, of one prompt if given. Raises UsageError for a damaged row.
 
-    Takes memory for their labels, not for the rows.
+    Memory is needed for their labels, not for the rows.
     """
-    found = RowStats()
-    for _, same in groupby(valid_rows(rows, prompt, found), key=image_key):
+    stats = RowStats()
+    for _, same in groupby(valid_rows(rows, prompt, stats), key=image_key):
         answers = texts = 0
+        stats.images += 1
         for row in same:
             answers += 1
             texts += row["task"] not in BOX_TASKS
-            found.looks |= row["task"] in BOX_TASKS or bool(row["boxes"])
+            stats.has_boxes |= row["task"] in BOX_TASKS or bool(row["boxes"])
             inside = list(row_boxes(row))
-            found.outside += len(row["boxes"]) - len(inside)
-            found.masks |= any(one.mask is not None for one in inside)
-            found.labels.update(box["label"] for box in row["boxes"])
-            found.columns |= dict.fromkeys(row)
-        found.answers, found.texts = max(found.answers, answers), max(found.texts, texts)
-    return found
+            stats.outside += len(row["boxes"]) - len(inside)
+            stats.has_masks |= any(box.mask is not None for box in inside)
+            stats.labels.update(box["label"] for box in row["boxes"])
+            stats.columns |= dict.fromkeys(row)
+        stats.answers, stats.texts = max(stats.answers, answers), max(stats.texts, texts)
+    return stats
 
 
-def valid_rows(rows: Iterable[Row], prompt: str | None, found: RowStats) -> Iterator[Row]:
-    """The rows that are to be written, all of them counted and checked, in what UTF-8 can hold."""
+def valid_rows(rows: Iterable[Row], prompt: str | None, stats: RowStats) -> Iterator[Row]:
+    """The rows to export, in text that UTF-8 can encode; all rows are counted and validated."""
     for row in map(json_safe, rows):
-        found.rows += 1
+        stats.rows += 1
         if row["error"] is not None:
-            found.errors += 1
+            stats.errors += 1
             continue
-        if wrong := find_row_error(row):
+        if problem := find_row_error(row):
             raise UsageError(
-                f"row {found.rows:,} is no row of an answer: {wrong}",
-                hint="name a file as caption, ask, detect, segment or ocr wrote it",
+                f"row {stats.rows:,} is not a result row: {problem}",
+                hint="name a file that caption, ask, detect, segment or ocr wrote",
             )
-        if len(found.prompts) < MAX_PROMPTS_SHOWN:
-            found.prompts[row["prompt"]] = None
+        if len(stats.prompts) < MAX_PROMPTS_SHOWN:
+            stats.prompts[row["prompt"]] = None
         if prompt is not None and row["prompt"] != prompt:
-            found.others += 1
+            stats.other_prompts += 1
             continue
         yield row
 
 
 def find_row_error(row: Row) -> str:
-    """What keeps a row without an error from being exported, nothing for one of ours."""
+    """Why a row without an error cannot be exported; empty for a valid row."""
     for name in TEXT_COLUMNS:
         if not isinstance(row[name], str):
-            return f"{name} is no text"
+            return f"{name} is not a text"
     if not isinstance(row["answer"], str | None):
-        return "answer is no text"
+        return "answer is not a text"
     sides = (row.get("width"), row.get("height"))
     if not all(is_number(side) and isinstance(side, int) and side > 0 for side in sides):
-        return "width and height are no sizes"
+        return "width and height are not sizes"
     boxes = row["boxes"]
     if not isinstance(boxes, list) or not all(map(is_box, boxes)):
-        return "boxes are no list of boxes"
+        return "boxes is not a list of boxes"
     try:
         for mask in row.get("masks") or ():
             if mask is not None and mask["rle"] is not None:
                 check_mask(mask["rle"], sides)
     except (ValueError, TypeError, KeyError, AttributeError):
-        return "masks are no list of masks"
+        return "masks is not a list of masks"
     return ""
 
 
 def is_box(box: Any) -> bool:
-    """Whether it is a box with its four numbers, and a score or none."""
+    """Whether the value is a box with a label, four numbers, and a score or none."""
     if not isinstance(box, dict) or not isinstance(box.get("label"), str):
         return False
     corners = [box.get(name) for name in ("xmin", "ymin", "xmax", "ymax")]
@@ -118,13 +121,13 @@ def is_box(box: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number that can be a place in a picture; NaN is below and above nothing."""
-    is_one = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_one and -MAX_COORDINATE <= value <= MAX_COORDINATE
+    """Whether the value is a number that can be a coordinate; NaN fails both comparisons."""
+    is_numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_numeric and -MAX_COORDINATE <= value <= MAX_COORDINATE
 
 
 def check_mask(rle: Any, sides: tuple[Any, ...]) -> None:
-    """Raise ValueError where the runs are none, or of another size than the picture."""
+    """Raise ValueError if the runs are invalid, or of another size than the image."""
     from pgcli.rle import area
 
     if tuple(rle["size"]) != sides[::-1]:

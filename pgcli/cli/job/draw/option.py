@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pgcli.cli.job.draw.painter import DrawHook, NotDrawing
 from pgcli.cli.job.plan import Plan
-from pgcli.errors import OutputExists, UsageError
+from pgcli.cli.result_files.check_target import check_folder
+from pgcli.errors import UsageError
 from pgcli.images import ImageLimits
 from pgcli.sources.paths import parse_path, resolves_inside
-from pgcli.views.output_folder import draw_error
 
 
 def open_drawing(
@@ -27,7 +27,7 @@ def open_drawing(
         return NotDrawing()
     for name in plan.names:
         check_apart(folder, name)
-    is_filled = check_folder(folder, overwrite=plan.options.output.overwrite or goes_on)
+    is_filled = check_folder(folder, "--draw", overwrite=plan.options.output.overwrite or goes_on)
     # a reader of its own: the run's is closed before the last image is drawn
     url_reader = plan.options.input.url_reader
     drawing = DrawHook(
@@ -37,27 +37,6 @@ def open_drawing(
         for item in plan.source:
             drawing.spare(item)
     return drawing
-
-
-def check_folder(folder: str, *, overwrite: bool) -> bool:
-    """Whether there is anything in the folder; raise where it cannot become one to draw into."""
-    path = Path(folder)
-    if not folder or not path.parent.is_dir():
-        hint = "make it first, or choose another one with --draw"
-        missing = path.parent if folder else repr(folder)
-        raise UsageError(f"there is no folder {missing} to draw in", hint=hint)
-    if os.path.lexists(path) and not path.is_dir():
-        raise UsageError(f"{folder} is no folder", hint="name a folder: --draw drawn")
-    try:
-        is_filled = path.is_dir() and any(path.iterdir())
-    except OSError as problem:
-        raise draw_error(folder, problem.strerror or str(problem)) from problem
-    if is_filled and not overwrite:
-        hint = "--overwrite draws into it all the same; another --draw leaves it alone"
-        raise OutputExists(f"{folder} is not empty", hint=hint)
-    if not os.access(path if path.is_dir() else path.parent, os.W_OK | os.X_OK):
-        raise draw_error(folder, "it may not be written")
-    return is_filled
 
 
 def check_apart(folder: str, source: str) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.cli.job.draw.painter import DrawHook
-from pgcli.cli.result_files.image_locator import ImageLocator, ImageSearch, image_key, wanted_image
+from pgcli.cli.result_files.image_locator import ImageLocator, image_key, wanted_image
+from pgcli.cli.result_files.image_search import ImageSearch
 from pgcli.errors import UsageError
 from pgcli.records import EXTRA_COLUMNS, Answer, Item, Mask
 from pgcli.rle import spans

@@ -1,0 +1,197 @@
+"""Writes the gallery page of result files, with small copies of their images."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from rich.filesize import decimal
+
+from pgcli.cli.result_files.check_target import check_folder, check_target
+from pgcli.cli.result_files.image_locator import locate_images
+from pgcli.cli.result_files.image_search import ImageSearch, Reopen, Report
+from pgcli.cli.result_files.publish import publish
+from pgcli.cli.result_files.run_info import read_run_info
+from pgcli.cli.ui.console import Screen
+from pgcli.errors import NoInputError, OutputFailed, UsageError
+from pgcli.images import ImageLimits
+from pgcli.records import DecodedImage
+from pgcli.remote import make_url_reader
+from pgcli.sinks.reader import Row, read_results
+from pgcli.state.write_errors import wrap_write_errors
+from pgcli.views.gallery.cards import Cards
+from pgcli.views.gallery.page import render_page
+from pgcli.views.gallery.thumbnails import (
+    ThumbnailEntry,
+    ThumbnailMaker,
+    default_side,
+    thumbnail_entry,
+    thumbnail_path,
+)
+from pgcli.views.missing_images import MissingImages
+from pgcli.views.output_folder import write_below
+from pgcli.workers import MIN_ITEMS_FOR_WORKERS, prefetch
+
+LARGE_PAGE = 300 * 2**20  # bytes of a page that browsers open slowly
+MAX_NAMES_IN_TITLE = 3
+
+
+@dataclass(frozen=True)
+class GalleryOptions:
+    """The options of a page: where it and its images go, where images come from, its size.
+
+    `reopen` opens the input of rows that have no record of their run.
+    """
+
+    output: str | None
+    assets: str | None = None
+    images: str | None = None
+    limit: int | None = None
+    side: int | None = None
+    draw: str | None = None
+    overwrite: bool = False
+    allow_urls: bool = False
+    allow_private_hosts: bool = False
+    reopen: Reopen | None = None
+
+    def search(self, report: Report) -> ImageSearch:
+        """How images are found; each search has a reader of addresses of its own."""
+        url_reader = make_url_reader(
+            allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts
+        )
+        return ImageSearch(report, self.images, url_reader, self.reopen)
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """The rows of a result file, or of one prompt in it, shown under a name next to others."""
+
+    output: Path
+    name: str
+    prompt: str | None = None
+
+    def rows(self, limit: int | None) -> Iterator[Row]:
+        """The rows, at most `limit`."""
+        rows = read_results(self.output)
+        if self.prompt is not None:
+            rows = (row for row in rows if row["prompt"] == self.prompt)
+        return islice(rows, limit)
+
+
+def write_gallery(groups: Sequence[RowGroup], options: GalleryOptions, screen: Screen) -> None:
+    """Write the page of the groups, side by side.
+
+    Raises UsageError, NoInputError, OutputExists and OutputFailed.
+    """
+    outputs = [group.output for group in groups]
+    target = Path(options.output) if options.output is not None else default_page(outputs[0])
+    check_page(target, outputs, options)
+    cards = Cards()
+    with screen.status("reading rows"):
+        for group in groups:
+            cards.add(read_run_info(group.output, group.name), group.rows(options.limit))
+    if not cards.rows:
+        raise NoInputError(f"no rows in {', '.join(map(str, outputs))} yet", hint="try again later")
+    by = "file" if groups[0].prompt is None else "prompt"
+    about = {"assets": relative_address(target, options.assets), "by": by}
+    search, total = options.search(screen.info), len(cards.images)
+    copied: Any = prefetch(
+        locate_images(cards.images, outputs, search),
+        ThumbnailMaker(options.side or default_side(total), ImageLimits()),
+        workers=worker_count(total),
+        # images at addresses may be anybody's and are always decoded in another process
+        total=None if search.url_reader else total,
+        fetcher=search.url_reader,
+    )
+    missing, progress = MissingImages(), screen.progress("images", total, unit="images")
+    publishing = publish(target, is_folder=False, overwrite=options.overwrite)
+    with closing(copied), progress, publishing as part, part.open("w", encoding="utf-8") as file:
+        entries = page_entries(progress.track(copied), options.assets, missing)
+        names = [group.name for group in groups]
+        file.writelines(render_page(cards.data() | about, entries, title=title(names)))
+    report_page(target, cards, missing, search)
+
+
+def check_page(target: Path, outputs: Sequence[Path], options: GalleryOptions) -> None:
+    """Raise if the page or its images cannot be written, before anything is read."""
+    if str(target) == "-":
+        raise UsageError("a page is not written to standard output", hint="name a file with -o")
+    if any(os.path.realpath(target) == os.path.realpath(output) for output in outputs):
+        raise UsageError(f"{target} is a result file itself", hint="name a page: -o gallery.html")
+    check_target(target, is_folder=False, overwrite=options.overwrite)
+    if options.images is not None and not Path(options.images).is_dir():
+        raise UsageError(f"{options.images} is not a folder", hint="name the folder of the images")
+    if options.draw is not None:
+        if len(outputs) > 1:
+            raise UsageError("--draw draws the rows of one result file", hint="name one of them")
+        check_folder(options.draw, "--draw", overwrite=options.overwrite)
+    if options.assets is not None:
+        check_folder(options.assets, "--assets", overwrite=options.overwrite)
+        with wrap_write_errors(options.assets):
+            Path(options.assets).mkdir(exist_ok=True)
+
+
+def page_entries(
+    images: Iterator[DecodedImage], assets: str | None, missing: MissingImages
+) -> Iterator[ThumbnailEntry]:
+    """The page's entry of each image; with `assets`, its copy is written into that folder."""
+    for number, image in enumerate(images):
+        if image.fault is not None:
+            missing.add(image.item.image, image.fault)
+        elif assets is not None and image.pixels is not None:
+            try:
+                write_below(assets, thumbnail_path(number), image.pixels.tobytes(), token="view")
+            except OutputFailed as problem:
+                hint = "free some space or check the permissions"
+                raise OutputFailed(str(problem), hint=hint) from problem
+        yield thumbnail_entry(image, is_external=assets is not None)
+
+
+def report_page(target: Path, cards: Cards, missing: MissingImages, search: ImageSearch) -> None:
+    """Report the page, the images that it lacks, and how to make a large page smaller."""
+    size = target.stat().st_size
+    search.report(
+        f"{target}: {len(cards.rows):,} rows, {len(cards.images):,} images, {decimal(size)}"
+    )
+    if missing.count:
+        search.report(
+            f"{missing.count:,} image{'s are' if missing.count > 1 else ' is'} not shown"
+            f"{', the first is' if missing.count > 1 else ':'} {missing.first}",
+            hint=search.hint(missing, "--images DIR finds those that were moved"),
+        )
+    if size > LARGE_PAGE:
+        search.report(
+            "browsers open such a large page slowly",
+            hint="--assets DIR puts the images in a folder, --size PX and --limit N make it "
+            "smaller",
+        )
+
+
+def default_page(output: Path) -> Path:
+    """The name of the result file with the ending .html."""
+    return output.with_suffix(".html") if output.suffix else output.with_name(f"{output.name}.html")
+
+
+def relative_address(target: Path, assets: str | None) -> str | None:
+    """The folder of copies relative to the page, so that both can be moved together."""
+    if assets is None:
+        return None
+    relative = os.path.relpath(os.path.realpath(assets), os.path.realpath(target.parent))
+    return "./" + quote(os.fsencode(relative)) + "/"
+
+
+def title(names: Sequence[str]) -> str:
+    """The title of the page: its first few names."""
+    rest = len(names) - MAX_NAMES_IN_TITLE
+    return ", ".join(names[:MAX_NAMES_IN_TITLE]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def worker_count(total: int) -> int | None:
+    """One process for each core; None for few images, which need no other process."""
+    return None if total < MIN_ITEMS_FOR_WORKERS else min(os.cpu_count() or 1, 16)
