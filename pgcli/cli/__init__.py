@@ -1,1 +1,1 @@
-"""The command line: the only place that knows Typer and Rich."""
+"""The command line. No other package imports Typer or Rich."""

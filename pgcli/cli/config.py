@@ -1,4 +1,4 @@
-"""The user's configuration file: the options it sets, checked against those that exist."""
+"""The configuration file: reads the options that it sets and checks that they exist."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import typer
 
 from pgcli.errors import UsageError
 
-#: What may be set, by the command's name and then by the key in the file.
-Known = Mapping[str, Mapping[str, "ConfigOption"]]
+#: The options that may be set, by the command's name and then by the key in the file.
+Settable = Mapping[str, Mapping[str, "ConfigOption"]]
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigOption:
-    """An option that the file may set: its parameter, and whether it is on or off."""
+    """An option that the file may set: its parameter, and whether it is a flag."""
 
     parameter: str
     is_flag: bool
 
 
 class ConfigEntry(NamedTuple):
-    """A line of the file: its full key, the commands it is meant for, the option and its value."""
+    """A line of the file: its full key, the commands it applies to, the option and its value."""
 
     key: str
     commands: tuple[str, ...]
@@ -36,15 +36,15 @@ class ConfigEntry(NamedTuple):
 
 
 def config_path() -> Path:
-    """Where the configuration file is, if there is one: `~/.config/pgcli/config.toml` on Linux."""
+    """The path of the configuration file: `~/.config/pgcli/config.toml` on Linux."""
     folder = Path(typer.get_app_dir("pgcli"))
-    if not folder.is_absolute():  # an empty or relative XDG_CONFIG_HOME counts for nothing
+    if not folder.is_absolute():  # an empty or relative XDG_CONFIG_HOME is ignored
         folder = Path(os.path.expanduser("~/.config/pgcli"))  # noqa: PTH111 - Path needs a home
     return folder / "config.toml"
 
 
-def settable_options(commands: Mapping[str, Any]) -> Known:
-    """What may be set for these commands of Typer's: what the environment may set too."""
+def settable_options(commands: Mapping[str, Any]) -> Settable:
+    """The options of these commands that the file may set: those that the environment may set."""
     return {
         name: {
             max(param.opts, key=len).removeprefix("--"): ConfigOption(
@@ -57,19 +57,19 @@ def settable_options(commands: Mapping[str, Any]) -> Known:
     }
 
 
-def read_config(file: Path, known: Known) -> dict[str, dict[str, object]]:
-    """Command -> parameter -> value, as the file sets them; nothing where there is no file.
+def read_config(file: Path, settable: Settable) -> dict[str, dict[str, object]]:
+    """Command -> parameter -> value, as the file sets them; empty if there is no file.
 
-    Keys at the top hold for every command that has the option, those in a command's table for it
-    alone. Raises UsageError, naming file and key, for a key that is no option.
+    Keys at the top apply to every command that has the option, those in a command's table to that
+    command. Raises UsageError, which names file and key, for a key that is not an option.
     """
-    found: dict[str, dict[str, object]] = {command: {} for command in known}
-    for key, commands, option, value in sorted(_entries(_table(file), known), key=_is_narrow):
-        concerned = [command for command in commands if option in known[command]]
-        if not concerned:
-            raise _unknown(file, key, known)
-        for command in concerned:
-            found[command] |= _set(file, key, known[command][option], value)
+    found: dict[str, dict[str, object]] = {command: {} for command in settable}
+    for key, commands, option, value in sorted(_entries(_table(file), settable), key=_is_narrow):
+        affected = [command for command in commands if option in settable[command]]
+        if not affected:
+            raise _unknown(file, key, settable)
+        for command in affected:
+            found[command] |= _set(file, key, settable[command][option], value)
     return found
 
 
@@ -79,17 +79,19 @@ def _table(file: Path) -> dict[str, object]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as problem:
-        raise UsageError(f"{file} cannot be read: {problem}", hint="mend or remove it") from problem
+        raise UsageError(
+            f"{file} cannot be read: {problem}", hint="correct or remove it"
+        ) from problem
 
 
-def _entries(table: Mapping[str, object], known: Known) -> Iterator[ConfigEntry]:
+def _entries(table: Mapping[str, object], settable: Settable) -> Iterator[ConfigEntry]:
     for key, value in table.items():
-        if key in known and isinstance(value, dict):
+        if key in settable and isinstance(value, dict):
             yield from (
                 ConfigEntry(f"{key}.{name}", (key,), name, own) for name, own in value.items()
             )
         else:
-            yield ConfigEntry(key, tuple(known), key, value)
+            yield ConfigEntry(key, tuple(settable), key, value)
 
 
 def _is_narrow(entry: ConfigEntry) -> bool:
@@ -97,21 +99,21 @@ def _is_narrow(entry: ConfigEntry) -> bool:
 
 
 def _set(file: Path, key: str, setting: ConfigOption, value: object) -> dict[str, object]:
-    """The value as the command line would have it: text, or true and false for a flag."""
+    """The value as on the command line: text, or true and false for a flag."""
     if isinstance(value, bool) == setting.is_flag and isinstance(value, str | int | float):
         return {setting.parameter: value if setting.is_flag else str(value)}
-    wanted = "true or false" if setting.is_flag else "one text or number"
+    allowed = "true or false" if setting.is_flag else "one text or number"
     raise UsageError(
-        f"{file}: {key} must be {wanted}, not {value!r}", hint="mend that line, or remove it"
+        f"{file}: {key} must be {allowed}, not {value!r}", hint="correct or remove that line"
     )
 
 
-def _unknown(file: Path, key: str, known: Known) -> UsageError:
-    possible = {*known, *(option for options in known.values() for option in options)}
-    possible |= {f"{command}.{option}" for command in known for option in known[command]}
+def _unknown(file: Path, key: str, settable: Settable) -> UsageError:
+    possible = {*settable, *(option for options in settable.values() for option in options)}
+    possible |= {f"{command}.{option}" for command in settable for option in settable[command]}
     close = get_close_matches(key, sorted(possible), n=1)
-    meant = f"did you mean {close[0]!r}? " if close else ""
+    suggestion = f"did you mean {close[0]!r}? " if close else ""
     return UsageError(
         f"{file}: no option is called {key!r}",
-        hint=f'{meant}keys are options without their dashes: model = "demo"',
+        hint=f'{suggestion}keys are options without their dashes: model = "demo"',
     )

@@ -1,4 +1,4 @@
-"""Typer's commands made ours: the app they join, their look, options that come in records."""
+"""The Typer app, the look of its help, and commands that take their options in records."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pgcli.cli.job import shutdown
 from pgcli.cli.options import Options
+from pgcli.cli.streams import raise_on_closed_pipe
 from pgcli.printable import printable
 
 
 class FlagHelp:
-    """Leaves out the `<bool>` that Typer's help writes beside what is on or off."""
+    """Removes the `<bool>` that Typer's help prints after flags."""
 
     def get_params(self, context: Any) -> Any:
         params = super().get_params(context)  # type: ignore[misc]
@@ -27,20 +27,19 @@ class FlagHelp:
 
 
 class PgcliCommand(FlagHelp, TyperCommand):
-    """One command. Its `--help` stands with the other options, not in a panel of its own.
+    """A command whose `--help` is in the panel Running.
 
-    `epilog` has its examples, a line each, which are shown before the options.
+    `epilog` holds its examples, one on each line, with which the help text ends.
     """
 
     def __init__(self, *given: Any, **more: Any):
         super().__init__(*given, **more)
         self.examples = (self.epilog or "").splitlines()
-        summary, _, rest = (self.help or "").partition("\n\n")
-        self.help = "\n\n".join(filter(None, (summary, "\n".join(self.examples), rest)))
+        self.help = "\n\n".join(filter(None, (self.help, "\n".join(self.examples))))
         self.epilog = None
 
     def collect_usage_pieces(self, context: Any) -> list[str]:
-        """What follows the name in the usage: what the command is about, then its options."""
+        """What follows the name in the usage line: the arguments, then the options."""
         options, *arguments = super().collect_usage_pieces(context)
         return [*(piece.replace("{", "").replace("}", "") for piece in arguments), options]
 
@@ -51,7 +50,7 @@ class PgcliCommand(FlagHelp, TyperCommand):
         return option
 
     def format_help(self, context: Any, formatter: Any) -> None:
-        """Show the help, in which defaults that the settings file sets are printable."""
+        """Print the help, in which defaults from the configuration file are printable."""
         defaults = context.default_map or {}
         context.default_map = {
             name: printable(value) if isinstance(value, str) else value
@@ -61,10 +60,10 @@ class PgcliCommand(FlagHelp, TyperCommand):
 
 
 class PgcliGroup(FlagHelp, TyperGroup):
-    """The commands together. Typer would end with 1 where the reader of a pipe has gone."""
+    """All commands. Typer would exit with 1 when the reader of a pipe is gone."""
 
     def invoke(self, context: Any) -> Any:
-        with shutdown.readers_watched():
+        with raise_on_closed_pipe():
             return super().invoke(context)
 
 
@@ -76,15 +75,15 @@ app = typer.Typer(
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with each field of its parameter `options` as an option on the command line."""
+    """The command with each field of its parameter `options` as an option of the command line."""
     records = get_type_hints(Options)
 
     def spread(**given: Any) -> None:
-        made = {
+        built = {
             name: record(**{field.name: given.pop(field.name) for field in fields(record)})
             for name, record in records.items()
         }
-        command(**given, options=Options(**made))
+        command(**given, options=Options(**built))
 
     parameters = [p for p in _parameters(command) if p.name != "options"]
     parameters += [p for record in records.values() for p in _parameters(record)]
@@ -94,8 +93,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return spread
 
 
-def _parameters(made_by: Callable[..., object]) -> Iterator[inspect.Parameter]:
-    """What is to be given, by name, to call a function or to make a record."""
-    hints = get_type_hints(made_by, include_extras=True)
-    for parameter in inspect.signature(made_by).parameters.values():
+def _parameters(function: Callable[..., object]) -> Iterator[inspect.Parameter]:
+    """The parameters of a function, or of the constructor of a record."""
+    hints = get_type_hints(function, include_extras=True)
+    for parameter in inspect.signature(function).parameters.values():
         yield parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[parameter.name])

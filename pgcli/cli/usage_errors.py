@@ -1,4 +1,4 @@
-"""Typer's complaints about a command line, in the house's words."""
+"""Typer's errors about a command line, converted to UsageError with a hint."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import typer
 from pgcli.cli import config
 from pgcli.errors import UsageError
 
-#: What a value of an option may be that a command cannot do without.
-VALUES = {"--object": "cat", "--to": "coco"}
+#: Example values of required options.
+EXAMPLE_VALUES = {"--object": "cat", "--to": "coco"}
 
 
 def to_usage_error(problem: typer.TyperException, words: Sequence[str]) -> UsageError:
-    """The complaint about a command line as an error of ours: what is wrong, where that was set,
-    and what to type or to look at.
+    """The error with a message that names the option, variable or file, and a hint that says what
+    to type or to read.
     """
     context, param = getattr(problem, "ctx", None), getattr(problem, "param", None)
     path = context.command_path if context else " ".join(["pgcli", *command_names(words)])
@@ -26,41 +26,41 @@ def to_usage_error(problem: typer.TyperException, words: Sequence[str]) -> Usage
     if possible := getattr(problem, "possibilities", None):
         return UsageError(as_clause(str(problem)), hint=f"did you mean {' or '.join(possible)}?")
     if context and param and problem.message:
-        said = problem.message.removeprefix("Value error, ")
-        if "valid boolean" in said:  # of a flag that the environment sets
-            said = "neither true nor false"
-        return UsageError(f"{value_origin(context, param)}: {as_clause(said)}", hint=hint)
-    said, _, meant = problem.format_message().partition(" Did you mean ")
+        message = problem.message.removeprefix("Value error, ")
+        if "valid boolean" in message:  # of a flag that the environment sets
+            message = "neither true nor false"
+        return UsageError(f"{value_origin(context, param)}: {as_clause(message)}", hint=hint)
+    message, _, suggestion = problem.format_message().partition(" Did you mean ")
     if context and param:
         hint = f"{example_command(context, param, words)}; {hint}"
-    elif meant:
-        names = meant.rstrip("?").replace("'", "")
+    elif suggestion:
+        names = suggestion.rstrip("?").replace("'", "")
         hint = f"did you mean pgcli {names}?"
-    elif unnamed := [word for word in command_names(words) if os.path.exists(word)]:  # noqa: PTH110
-        hint = f"name what is to be done with it: {shlex.join(['pgcli', 'caption', *unnamed])}"
-    return UsageError(as_clause(said), hint=hint)
+    elif paths := [word for word in command_names(words) if os.path.exists(word)]:  # noqa: PTH110
+        hint = f"name a command first: {shlex.join(['pgcli', 'caption', *paths])}"
+    return UsageError(as_clause(message), hint=hint)
 
 
 def command_names(words: Sequence[str]) -> Sequence[str]:
-    """What stands where a command is named, if anything does."""
+    """The first word if it is not an option: the name of a command."""
     return [word for word in words[:1] if not word.startswith("-")]
 
 
 def example_command(context: Any, param: Any, words: Sequence[str]) -> str:
-    """The command line with what it lacks; where that is what it is about, an example of one."""
+    """The command line with the missing option, or an example if an argument is missing."""
     option = max(param.opts, key=len)
-    if option not in VALUES:
+    if option not in EXAMPLE_VALUES:
         return f"for example: {context.command.examples[0].removeprefix('$ ')}"
-    return f"for example: {shlex.join(['pgcli', *words, option, VALUES[option]])}"
+    return f"for example: {shlex.join(['pgcli', *words, option, EXAMPLE_VALUES[option]])}"
 
 
 def as_clause(sentence: str) -> str:
-    """A sentence as a message has it, which follows a name and a colon."""
+    """The sentence without capital and full stop, to follow a name and a colon."""
     return sentence[:1].lower() + sentence[1:].removesuffix(".")
 
 
 def value_origin(context: typer.Context, param: Any) -> str:
-    """Where a parameter got its value: an option, a variable of the environment, or a file."""
+    """Where a parameter's value comes from: an option, a variable, or the configuration file."""
     source = context.get_parameter_source(param.name)
     key = max(param.opts, key=len)
     if source and source.name == "ENVIRONMENT":

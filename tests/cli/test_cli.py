@@ -18,9 +18,9 @@ from PIL import Image
 from pgcli import __version__
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli.app import main
-from pgcli.cli.job import plan
-from pgcli.cli.job import run as ask
+from pgcli.cli.job import demo_limit, loading
 from pgcli.errors import ManifestError, PgcliError
+from pgcli.state.run_state import RunState
 from tests.support import forkserver, pretend
 from tests.support.awkward import drawing
 from tests.support.runs import heed_signals
@@ -38,14 +38,14 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 @pytest.fixture
 def pretended(monkeypatch):
     """A model that needs no loading, for calls in this process."""
-    monkeypatch.setattr(ask, "load_model", pretend.open_engine)
+    monkeypatch.setattr(loading, "load_model", pretend.load_model)
 
 
 @pytest.fixture
 def noting(monkeypatch):
     """The same, noting what it is asked, how, and about which items."""
     engine = Noting()
-    monkeypatch.setattr(ask, "load_model", lambda *_, **__: engine)
+    monkeypatch.setattr(loading, "load_model", lambda *_, **__: engine)
     return engine
 
 
@@ -119,7 +119,7 @@ def test_1_with_a_traceback_when_it_is_our_fault(capsys, monkeypatch):
     def fail(*_, **__):
         raise LookupError("odd \x1b[31mthing")
 
-    monkeypatch.setattr(ask, "load_model", fail)
+    monkeypatch.setattr(loading, "load_model", fail)
     code, out, err = call(capsys, "caption", EXAMPLES)
     assert (code, out) == (1, "")
     assert "Traceback" in err
@@ -238,7 +238,7 @@ def test_files_that_change_while_a_run_goes_on_cost_their_own_rows_till_they_are
     whole = first.read_bytes()
     for file in (gone, cut, emptied, piped, replaced, last):
         file.write_bytes(whole)
-    monkeypatch.setattr(ask, "load_model", lambda *_, **__: Meddling(meddle))
+    monkeypatch.setattr(loading, "load_model", lambda *_, **__: Meddling(meddle))
     assert call(capsys, "caption", folder, "-o", output, "--model", "demo")[0] == 3
     assert [(row["error"], row["width"]) for row in rows(output.read_text())] == [
         *((None, 40), ("missing", None), ("truncated", 40), ("not_an_image", None)),
@@ -247,7 +247,7 @@ def test_files_that_change_while_a_run_goes_on_cost_their_own_rows_till_they_are
     piped.unlink()
     for file in (gone, cut, emptied, piped):
         file.write_bytes(whole)
-    monkeypatch.setattr(ask, "load_model", pretend.open_engine)
+    monkeypatch.setattr(loading, "load_model", pretend.load_model)
     again = ("caption", folder, "-o", output, "--model", "demo", "--retry-errors")
     assert call(capsys, *again)[0] == 0
     assert [row["width"] for row in rows(output.read_text())] == [40, 40, 40, 40, 40, 20, 40]
@@ -350,7 +350,7 @@ def test_every_known_problem_has_the_code_of_its_class(capsys, monkeypatch):
         def fail(*_, kind=kind, **__):
             raise kind("it is so", hint="do this")
 
-        monkeypatch.setattr(ask, "load_model", fail)
+        monkeypatch.setattr(loading, "load_model", fail)
         code, _, err = call(capsys, "caption", EXAMPLES, "-q")
         assert (code, err) == (kind.exit_code, "pgcli: it is so\nhint: do this\n")
 
@@ -455,10 +455,10 @@ def test_a_dry_run_says_what_would_be_done_and_touches_nothing(capsys, pictures,
     assert (code, out) == (0, "")
     plan = dict(line.removeprefix("pgcli: ").split(": ", 1) for line in err.splitlines())
     assert plan == {
-        "pictures": "3",
+        "images": "3",
         "kinds": "2 .png, 1 .jpg",
         "left out": "1 .txt",
-        "rows": "5, 2 for each picture",
+        "rows": "5, 2 for each image",
         "prompt": "b",
         "model": "demo, the built-in one",
         "output": str(output),
@@ -472,7 +472,7 @@ def test_a_dry_run_over_many_pictures_foretells_time_and_disk(capsys, pretended,
     code, out, err = call(capsys, "caption", *many, "-o", output, "--model", "demo", "--dry-run")
     assert (code, out) == (0, "")
     rows = 20 * len(list(Path(EXAMPLES).iterdir()))
-    assert re.search(r"^pgcli: time: about .* s; [\d.,]+ rows/s, by 16 pictures$", err, re.M)
+    assert re.search(r"^pgcli: time: about .* s; [\d.,]+ rows/s, by 16 images$", err, re.M)
     assert re.search(r"^pgcli: disk: about [\d.]+ kB as JSON lines, .* free$", err, re.M)
     assert not list(tmp_path.iterdir())
     call(capsys, "caption", *many, "-o", output, "--model", "demo")
@@ -506,7 +506,7 @@ def test_a_sample_is_spread_over_all_pictures_and_keeps_their_places(capsys, pre
 def test_a_sample_of_nobody_knows_how_many_is_refused(capsys, arguments):
     code, _, err = call(capsys, "caption", *arguments, "--sample", "2")
     assert code == 2
-    assert "--sample chooses among all pictures" in err
+    assert "--sample needs to know the number of images" in err
 
 
 def test_prompts_come_from_a_file_behind_those_of_the_command(capsys, pretended, tmp_path):
@@ -694,7 +694,7 @@ def test_all_that_is_said_of_the_model_is_heard(capsys, monkeypatch, tmp_path):
         loaded.update(options, model=checkpoint.label, adapter=options["adapter"].label)
         return pretend.Engine()
 
-    monkeypatch.setattr(ask, "find", find)
+    monkeypatch.setattr(loading, "find", find)
     monkeypatch.setattr("pgcli.engine.loader.load", load)
     options = f"--object a --model m/m --revision r --adapter b/b --mask-decoder {masks}"
     options += " --device cuda:1 --dtype float32 --batch-size 7 --quantize int8"
@@ -742,7 +742,7 @@ def test_fast_decoding_reaches_the_pictures(capsys, tmp_path, monkeypatch):
             seen.append(pictures[0][1].pixels)
             return super().ask(pictures, question, sampling)
 
-    monkeypatch.setattr(ask, "load_model", lambda *_, **__: Looking())
+    monkeypatch.setattr(loading, "load_model", lambda *_, **__: Looking())
     for options in ([], ["--fast-decode"]):
         code, out, _ = call(capsys, "caption", tmp_path / "large.jpg", "--quiet", *options)
         assert (code, rows(out)[0]["width"]) == (0, 480)
@@ -819,7 +819,7 @@ def test_the_built_in_model_says_so_unless_it_was_named(capsys, pretended):
 def test_the_built_in_model_takes_a_hundred_pictures_unless_it_was_named(
     capsys, tmp_path, pretended
 ):
-    assert plan.DEMO_PICTURES == 100
+    assert demo_limit.DEMO_IMAGES == 100
     for number in range(101):
         (tmp_path / f"{number:03}.ppm").write_bytes(b"P6 1 1 255 abc")
     code, out, err = call(capsys, "caption", tmp_path)
@@ -835,7 +835,7 @@ def test_the_built_in_model_stops_when_standard_input_brings_more(tmp_path):
     run = spawn("caption", "-", "-q", input=names, text=True)
     assert run.returncode == 2
     assert len(rows(run.stdout)) == 100
-    assert "more than 100 pictures" in run.stderr
+    assert "more than 100 images" in run.stderr
 
 
 # ends from outside
@@ -878,7 +878,7 @@ def test_a_parquet_file_cut_short_is_said_to_wait_beside_its_name(tmp_path):
     run.send_signal(signal.SIGINT)
     said = run.communicate(timeout=60)[1].decode()
     assert run.returncode == -signal.SIGINT
-    assert f"saved beside {output}, which is there when it is complete" in said
+    assert f"saved next to {output}, which appears when it is complete" in said
     assert not output.exists()
 
 
@@ -1114,7 +1114,7 @@ def test_a_dry_run_tells_the_whole_question(capsys, tmp_path):
 def test_what_says_nothing_beside_choices_is_told(capsys, pretended):
     asked = ("--prompt", "star?", "--choice", "yes", "--choice", "no", "--temperature", "1")
     _, _, err = call(capsys, "ask", EXAMPLES, *asked)
-    assert "change nothing where answers are picked" in err
+    assert "change nothing where answers are choices" in err
 
 
 def test_a_flag_that_the_environment_spells_wrong_is_named(capsys, monkeypatch):
@@ -1122,3 +1122,55 @@ def test_a_flag_that_the_environment_spells_wrong_is_named(capsys, monkeypatch):
     code, _, err = call(capsys, "detect", EXAMPLES, "--object", "a")
     assert code == 2
     assert "PGCLI_STRICT: neither true nor false" in err
+
+
+def test_a_glob_that_matches_the_output_is_refused(pictures):
+    manifest = pictures / "m.jsonl"
+    manifest.write_text('{"image": "a.png"}\n')
+    for option in ("-q", "--overwrite"):
+        run = spawn("caption", f"{pictures}/*.jsonl", "-o", manifest, option)
+        assert run.returncode == 2
+        assert b"is an input and would be overwritten" in run.stderr
+    assert manifest.read_text() == '{"image": "a.png"}\n'
+
+
+# the order of refusals
+
+
+@pytest.fixture
+def unreadable_input(monkeypatch):
+    """An input that fails the test when it is opened."""
+    monkeypatch.setattr("pgcli.cli.job.input.open_sources", lambda *_: pytest.fail("opened"))
+
+
+def test_output_in_use_is_refused_before_the_input_is_opened(
+    capsys, tmp_path, pretended, unreadable_input
+):
+    output = tmp_path / "rows.jsonl"
+    with RunState(output) as state:
+        state.check_settings({})
+        code, _, err = call(capsys, "caption", EXAMPLES, "-o", output)
+    assert code == 12
+    assert "in use" in err
+
+
+def test_output_of_other_settings_is_refused_before_the_input_is_opened(
+    capsys, tmp_path, pretended, monkeypatch
+):
+    output = tmp_path / "rows.jsonl"
+    assert call(capsys, "caption", EXAMPLES, "-o", output, "-q")[0] == 0
+    monkeypatch.setattr("pgcli.cli.job.input.open_sources", lambda *_: pytest.fail("opened"))
+    code, _, err = call(capsys, "caption", EXAMPLES, "-o", output, "--seed", "1")
+    assert code == 13
+    assert "seed" in err
+
+
+@pytest.mark.parametrize("options", [["--draw", "filled"], ["--view", "filled/a.txt"]])
+def test_existing_side_outputs_are_refused_before_the_input_is_opened(
+    capsys, tmp_path, monkeypatch, unreadable_input, options
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "filled").mkdir()
+    (tmp_path / "filled" / "a.txt").touch()
+    assert call(capsys, "caption", EXAMPLES, "-o", "rows.jsonl", *options)[0] == 13
+    assert [file.name for file in tmp_path.iterdir()] == ["filled"]

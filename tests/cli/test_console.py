@@ -211,7 +211,7 @@ def test_batches_that_shrink_are_remarked_on_once_while_the_run_goes_on():
     shrinking = OomNotice(engine, said.append)
     for told in ("", "", "12 rows at once instead of 64", "6 rows at once instead of 64"):
         engine.batch_limits = SimpleNamespace(summary=lambda told=told: told)
-        shrinking.remark()
+        shrinking.on_row(None, None)
     assert said == ["memory ran out: 12 rows at once instead of 64; no row is lost"]
 
 
@@ -227,7 +227,7 @@ def test_what_was_learnt_of_a_devices_memory_is_there_for_the_run_that_goes_on(t
         state.check_settings({})
         shrinking = OomNotice(engine, str, state)
         state.begin()
-        shrinking.remark()
+        shrinking.on_row(None, None)
         state.save_progress()
     with RunState(tmp_path / "rows.jsonl") as state:
         OomNotice(engine, str, state)

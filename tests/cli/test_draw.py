@@ -17,8 +17,8 @@ from PIL import Image, ImageCms
 
 from pgcli.cli.job.draw import painter as drawing
 from pgcli.cli.job.draw.file_names import FileNames
-from pgcli.cli.job.draw.option import open_drawing
-from pgcli.cli.job.draw.painter import DrawHook, NotDrawing
+from pgcli.cli.job.draw.option import check_draw, open_drawing
+from pgcli.cli.job.draw.painter import DrawHook
 from pgcli.cli.job.draw.pending_items import PendingItems
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.images import ImageLimits
@@ -67,9 +67,9 @@ def item_of(index, id_, data):
 def draw(folder, *items, boxes=(STAR,), size=(60, 45), told=None, **more):
     """Draw the items as a run would, all with the same boxes."""
     told = [] if told is None else told
-    with DrawHook(str(folder), tell=told.append, **more) as drawing:
-        for item in list(drawing.watch(items)):
-            drawing.draw(answer_to(item, size, *boxes))
+    with DrawHook(str(folder), say=told.append, **more) as drawing:
+        for item in list(drawing.wrap_items(items)):
+            drawing.on_row(answer_to(item, size, *boxes))
 
 
 def below(folder):
@@ -130,11 +130,11 @@ def test_a_picture_without_boxes_is_drawn_bare_and_an_error_row_not_at_all(tmp_p
     good, bad = item_of(0, "good.png", file_of()), item_of(1, "bad.png", file_of())
     fault = Fault("oom", "The device ran out of memory.")
     told = []
-    with DrawHook(str(tmp_path / "drawn"), tell=told.append) as drawing:
-        list(drawing.watch([good, bad]))
-        drawing.draw(answer_to(good, (60, 45)))
+    with DrawHook(str(tmp_path / "drawn"), say=told.append) as drawing:
+        list(drawing.wrap_items([good, bad]))
+        drawing.on_row(answer_to(good, (60, 45)))
         picture = DecodedImage(bad, 60, 45, None, 1.0, fault)
-        drawing.draw(error_answer(picture, "detect star", task="detect", model="m"))
+        drawing.on_row(error_answer(picture, "detect star", task="detect", model="m"))
     assert below(tmp_path / "drawn") == ["good.png"]
     assert told == []
     pixels = np.asarray(Image.open(tmp_path / "drawn" / "good.png"))
@@ -145,10 +145,10 @@ def test_masks_are_drawn_with_their_boxes(tmp_path):
     inside = np.zeros((45, 60), dtype=bool)
     inside[25:35, 20:40] = True
     item = item_of(0, "a.png", file_of())
-    with DrawHook(str(tmp_path / "drawn"), tell=print) as drawing:
-        list(drawing.watch([item]))
+    with DrawHook(str(tmp_path / "drawn"), say=print) as drawing:
+        list(drawing.wrap_items([item]))
         masks = (Mask(tuple(range(16)), encode(inside)),)
-        drawing.draw(answer_to(item, (60, 45), STAR, masks=masks))
+        drawing.on_row(answer_to(item, (60, 45), STAR, masks=masks))
     assert Image.open(tmp_path / "drawn" / "a.png").getpixel((20, 30)) == LabelColours().of("star")
 
 
@@ -159,7 +159,7 @@ def test_labels_asked_for_have_colours_of_their_own_in_every_picture(tmp_path):
     ]
     items = [item_of(n, f"{n}.png", file_of()) for n in range(2)]
     boxes = [Box(label, 5 + 30 * n, 25, 25 + 30 * n, 44, 0.9) for n, label in enumerate(labels)]
-    draw(tmp_path, *items, boxes=boxes, asked=labels)
+    draw(tmp_path, *items, boxes=boxes, labels=labels)
     for name in below(tmp_path):
         with Image.open(tmp_path / name) as after:
             found = [after.getpixel((5, 43)), after.getpixel((35, 43))]
@@ -212,7 +212,7 @@ def test_an_id_of_many_folders_keeps_the_innermost(tmp_path):
 @given(st.lists(st.text(), max_size=12))
 def test_no_id_leads_out_of_the_folder_and_no_two_to_the_same_file(ids):
     names = FileNames(writable_suffixes())
-    whole = [names.claim(id_, index).ended(".jpg") for index, id_ in enumerate(ids)]
+    whole = [names.claim(id_, index).with_ending(".jpg") for index, id_ in enumerate(ids)]
     for name in whole:
         assert name == os.path.normpath(name)
         assert not name.startswith(("/", "../"))
@@ -223,7 +223,7 @@ def test_no_id_leads_out_of_the_folder_and_no_two_to_the_same_file(ids):
 
 def claimed(*ids):
     names = FileNames(writable_suffixes())
-    return [names.claim(id_, index).ended(".jpg") for index, id_ in enumerate(ids)]
+    return [names.claim(id_, index).with_ending(".jpg") for index, id_ in enumerate(ids)]
 
 
 def test_equal_names_are_numbered_in_their_order():
@@ -282,15 +282,15 @@ def test_a_folder_that_goes_away_ends_the_run_within_a_few_rows(tmp_path):
     drawn = []
 
     def rows():
-        with DrawHook(str(tmp_path / "drawn"), tell=print) as drawing:
+        with DrawHook(str(tmp_path / "drawn"), say=print) as drawing:
             (tmp_path / "drawn").rmdir()
-            for item in drawing.watch(items):
-                drawing.draw(answer_to(item, (60, 45), STAR))
+            for item in drawing.wrap_items(items):
+                drawing.on_row(answer_to(item, (60, 45), STAR))
                 drawn.append(item)
 
     with pytest.raises(OutputFailed, match="No such file"):
         rows()
-    assert len(drawn) <= drawing.WAITING
+    assert len(drawn) <= drawing.MAX_PENDING
 
 
 def test_a_picture_that_was_not_written_whole_is_not_there(tmp_path, monkeypatch):
@@ -330,26 +330,26 @@ def test_drawing_is_never_far_behind_the_rows(tmp_path, monkeypatch):
     go_on = threading.Event()
     started = []
     monkeypatch.setattr(
-        DrawHook, "_drawn", lambda self, item, *_, **__: started.append(item) or go_on.wait(20)
+        DrawHook, "_draw", lambda self, item, *_, **__: started.append(item) or go_on.wait(20)
     )
     items = [item_of(n, str(n), b"-") for n in range(30)]
-    drawing_ = DrawHook(str(tmp_path / "drawn"), tell=print)
+    drawing_ = DrawHook(str(tmp_path / "drawn"), say=print)
     drawn = []
 
     def rows():
         with drawing_:
-            for item in drawing_.watch(items):
-                drawing_.draw(answer_to(item, (60, 45)))
+            for item in drawing_.wrap_items(items):
+                drawing_.on_row(answer_to(item, (60, 45)))
                 drawn.append(item)
 
-    monkeypatch.setattr(DrawHook, "_settle", lambda self, answer, future: future.result())
+    monkeypatch.setattr(DrawHook, "_finish", lambda self, answer, future: future.result())
     run = threading.Thread(target=rows)
     run.start()
     run.join(timeout=1)
     waiting = len(drawn), len(started)
     go_on.set()
     run.join(timeout=20)
-    assert waiting == (drawing.WAITING, drawing.THREADS)
+    assert waiting == (drawing.MAX_PENDING, drawing.THREADS)
     assert len(drawn) == len(started) == 30
 
 
@@ -374,35 +374,34 @@ def test_pictures_of_bytes_are_drawn_from_files_too(tmp_path, monkeypatch):
     assert below(tmp_path / "drawn") == ["0.jpg", "1.jpg", "2.jpg"]
 
 
-def plan_for(folder, names, *, overwrite=False, task="detect", items=(), total=0):
-    """As much of a plan as decides about drawing."""
+def input_for(folder, names, *, overwrite=False, task="detect", items=(), total=0):
+    """The parts of an input that `--draw` uses."""
 
     class Source(list):
         pass
 
     source = Source(items)
     source.total = total
-    return SimpleNamespace(
+    plan = SimpleNamespace(
         options=SimpleNamespace(
             input=SimpleNamespace(url_reader=None),
             output=SimpleNamespace(draw=folder, overwrite=overwrite),
         ),
         question=SimpleNamespace(task=task, objects=("star",)),
-        names=tuple(map(str, names)),
-        source=source,
+        sources=tuple(map(str, names)),
+        image_limits=ImageLimits(),
     )
+    return SimpleNamespace(plan=plan, source=source)
 
 
 def opened(*arguments, **more):
-    return open_drawing(plan_for(*arguments, **more), ImageLimits(), print)
+    input = input_for(*arguments, **more)
+    check_draw(input.plan)
+    return open_drawing(input, print)
 
 
 def test_without_draw_nothing_is_drawn():
-    drawing = opened(None, ["pictures"])
-    assert type(drawing) is NotDrawing
-    with drawing:
-        assert drawing.watch([1]) == [1]
-        drawing.draw(None)
+    assert opened(None, ["pictures"]) is None
 
 
 def test_a_folder_with_something_in_it_needs_overwrite(tmp_path):
@@ -428,10 +427,10 @@ def test_a_question_s_picture_is_drawn_for_each_answer_that_has_boxes(tmp_path):
         replace(answer_to(item, (60, 45), *boxes), task="ask", prompt=prompt)
         for prompt, boxes in zip(item.prompts, ([STAR], [], [STAR]), strict=True)
     ]
-    with DrawHook(str(tmp_path / "drawn"), tell=pytest.fail) as drawing:
-        assert list(drawing.watch([item])) == [item]
+    with DrawHook(str(tmp_path / "drawn"), say=pytest.fail) as drawing:
+        assert list(drawing.wrap_items([item])) == [item]
         for row in rows:
-            drawing.draw(row)
+            drawing.on_row(row)
     assert sorted(p.name for p in (tmp_path / "drawn").iterdir()) == ["a-3.png", "a.png"]
 
 
@@ -458,7 +457,7 @@ def test_no_input_is_ever_drawn_over(tmp_path):
         opened(str(tmp_path / "drawn"), ["rows.jsonl"], overwrite=True, items=[item], total=1)
     stream = opened(str(tmp_path / "drawn"), ["-"], overwrite=True, items=[item], total=None)
     with pytest.raises(UsageError, match=r"a\.png is an input"):
-        list(stream.watch([item]))
+        list(stream.wrap_items([item]))
     assert precious.read_bytes() == b"precious"
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from pgcli.cli.app import main
-from pgcli.cli.job import run as ask
+from pgcli.cli.job import loading
 from pgcli.sources.readers import tar as tars
 from tests.support import pretend
 from tests.support.awkward import chunk, encoded, make
@@ -44,7 +44,7 @@ FOUND = json.dumps(["cat", "dog", "cat"])
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of the test's own, and a model that answers at once."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ask, "load_model", pretend.open_engine)
+    monkeypatch.setattr(loading, "load_model", pretend.load_model)
     monkeypatch.setenv("PGCLI_MODEL", "demo")
     monkeypatch.setenv("PRETEND_ANSWERS", FOUND)
     return tmp_path

@@ -23,7 +23,7 @@ from huggingface_hub import constants
 
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli.app import main
-from pgcli.cli.job import run as ask
+from pgcli.cli.job import loading
 from pgcli.device import gpu_processes
 from pgcli.device import nvidia_driver as driver
 from pgcli.engine import loader, room
@@ -92,7 +92,7 @@ class Stage:
         return self.run("caption", "photos")
 
     def other_settings(self):
-        self.patch.setattr(ask, "load_model", pretend.open_engine)
+        self.patch.setattr(loading, "load_model", pretend.load_model)
         assert self.run("caption", "one.png", "-o", "rows.jsonl", "--model", "demo")[0] == 0
         return self.run("ask", "one.png", "--prompt", "why?", "-o", "rows.jsonl")
 
@@ -381,7 +381,7 @@ def test_the_command_that_converts_a_pickle_does(stage):
 
 
 def test_what_is_refused_for_its_input_does_not_promise_to_go_on(stage):
-    stage.patch.setattr(ask, "load_model", pretend.open_engine)
+    stage.patch.setattr(loading, "load_model", pretend.load_model)
     shutil.copytree(EXAMPLES, "photos")
     lines = [json.dumps({"image": f"photos/{file.name}"}) for file in Path("photos").iterdir()]
     Path("rows.csv").write_text("image\n" + "\n".join(json.loads(x)["image"] for x in lines[:3]))

@@ -51,7 +51,7 @@ def test_what_is_there_stays_unless_it_may_be_overwritten(folder: Path, tmp_path
     (folder / "b.txt").symlink_to(elsewhere)
     run = finished("caption", folder, "--sidecar", ".txt")
     assert (folder / "a.txt").read_text() == "mine"
-    assert b"3 files ending in .txt; 2 that were there stay as they are" in run.stderr
+    assert b"3 files ending in .txt; 2 that exist are kept" in run.stderr
     finished("caption", folder, "--sidecar", ".txt", "--overwrite")
     assert (folder / "a.txt").read_text().startswith("a picture of")
     assert not (folder / "b.txt").is_symlink()

@@ -259,7 +259,7 @@ def opened(*_):
     Ended()
     fail()
 
-pretend.open_engine = opened
+pretend.load_model = opened
 sys.exit(pretend.main())
 """
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 
 from pgcli import images
-from pgcli.cli.job import run
+from pgcli.cli.job import loading
 from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.records import Answer, Box, DecodedImage, Item
 from pgcli.tasks import Question
@@ -86,7 +86,7 @@ class CrashingDecoder(ImageDecoder):
         return super().__call__(item)
 
 
-def open_engine(*_: object, **__: object) -> Engine:
+def load_model(*_: object, **__: object) -> Engine:
     return Engine()
 
 
@@ -95,7 +95,7 @@ def main() -> int:
     from pgcli.cli.app import main
 
     sys.modules["pgcli.engine.sampler"] = SimpleNamespace(Sampling=dict)  # the real one has torch
-    run.load_model = open_engine
+    loading.load_model = load_model
     if "PRETEND_POISON" in os.environ:
         images.ImageDecoder = CrashingDecoder
     return main()

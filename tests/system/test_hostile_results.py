@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 import pgcli
 from pgcli.cli.app import main
-from pgcli.cli.job import run as ask
+from pgcli.cli.job import loading
 from pgcli.errors import PgcliError
 from pgcli.views.exports import FORMATS
 from tests.support import pretend
@@ -73,7 +73,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     here.mkdir()
     monkeypatch.chdir(here)
     monkeypatch.setenv("PGCLI_MODEL", "demo")
-    monkeypatch.setattr(ask, "load_model", pretend.open_engine)
+    monkeypatch.setattr(loading, "load_model", pretend.load_model)
     monkeypatch.setenv("PRETEND_ANSWERS", json.dumps(["cat"]))
     image = encoded(drawing(), "PNG")
     (here / "c.png").write_bytes(image)

@@ -239,8 +239,8 @@ def test_a_slow_reader_gets_every_row() -> None:
 
 
 def test_a_signal_while_the_model_is_loaded_ends_it_at_once(tmp_path: Path) -> None:
-    code = "import sys, time; from tests import pretend; "
-    code += "pretend.open_engine = lambda *_: time.sleep(60); sys.exit(pretend.main())"
+    code = "import sys, time; from tests.support import pretend; "
+    code += "pretend.load_model = lambda *_: time.sleep(60); sys.exit(pretend.main())"
     run = program(code, "caption", *MANY, "-o", tmp_path / "rows.jsonl")
     wait_until((tmp_path / "rows.jsonl.pgcli").exists)
     time.sleep(0.3)

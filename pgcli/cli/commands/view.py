@@ -123,10 +123,10 @@ def draw_boxes(output: Path, folder: str, options: GalleryOptions, screen: Scree
     progress = screen.progress("drawings", len(rows), unit="drawings")
     with (
         progress,
-        DrawHook(folder, asked=labels, url_reader=search.url_reader, tell=screen.info) as drawing,
+        DrawHook(folder, labels=labels, url_reader=search.url_reader, say=screen.info) as drawing,
     ):
         draw_rows(output, progress.track(rows), drawing, search)
-    screen.info(f"drawn: {drawing.told()}")
+    screen.info(f"drawn: {drawing.summary()}")
 
 
 def unique_names(outputs: Sequence[Path]) -> list[str]:

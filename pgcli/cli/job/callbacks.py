@@ -1,61 +1,68 @@
-"""Whoever looks on while a run goes on: shows it, remarks on it, and ends it when asked to."""
+"""Progress and stop conditions of a run, as callbacks of the pipeline."""
 
 from __future__ import annotations
 
-from pgcli.cli.job.oom_notice import OomNotice
-from pgcli.cli.job.row_hooks import RowHooks
-from pgcli.cli.job.shutdown import GracefulShutdown
+from pgcli.cli.job.row_hooks import RowHook
 from pgcli.cli.ui.progress import Progress
-from pgcli.pipeline import ErrorBudget, ResumeLog, Tally
+from pgcli.pipeline import ErrorBudget, NullCallback, ResumeLog, RunCallback, Tally
 from pgcli.records import Answer, Item
 
 
-class Watching:
-    """Shows each row as it is saved, and raises what ends the run. It is a run's `Watch`."""
+class RunCallbacks:
+    """Several callbacks called as one, in their order. The first that raises ends the run."""
 
-    def __init__(
-        self,
-        progress: Progress,
-        shrinking: OomNotice,
-        tolerance: ErrorBudget,
-        drain: GracefulShutdown,
-    ):
-        self._progress = progress
-        self._shrinking = shrinking
-        self._tolerance = tolerance
-        self._drain = drain
+    def __init__(self, *callbacks: RunCallback):
+        self._callbacks = callbacks
 
     def on_row(self, answer: Answer, tally: Tally) -> None:
-        tally.paused_seconds = self._drain.paused_seconds
+        for callback in self._callbacks:
+            callback.on_row(answer, tally)
+
+    def should_stop(self) -> bool:
+        return any(callback.should_stop() for callback in self._callbacks)
+
+
+class ShowProgress(NullCallback):
+    """Updates the progress display."""
+
+    def __init__(self, progress: Progress):
+        self._progress = progress
+
+    def on_row(self, answer: Answer, tally: Tally) -> None:
         self._progress.update(
             tally.rows_before + tally.rows, errors=tally.errors.total(), seconds=tally.seconds
         )
-        self._shrinking.remark()
-        self._tolerance.check(answer, tally)
-
-    def should_stop(self) -> bool:
-        return self._drain.asked()
 
 
-class RowHook:
-    """A resume log that passes the rows that are saved already to the hooks, to be skipped."""
+class StopOnErrors(NullCallback):
+    """Ends the run when the error budget is spent."""
 
-    def __init__(self, resume_log: ResumeLog, hooks: RowHooks):
-        self._resume_log, self._hooks = resume_log, hooks
+    def __init__(self, budget: ErrorBudget):
+        self._budget = budget
+
+    def on_row(self, answer: Answer, tally: Tally) -> None:
+        self._budget.check(answer, tally)
+
+
+class HookedResumeLog:
+    """A resume log that reports the rows of earlier runs to a row hook."""
+
+    def __init__(self, log: ResumeLog, hook: RowHook):
+        self._log, self._hook = log, hook
         self.rows_seen = 0  # rows of the input so far
-        self.is_answered = resume_log.is_answered
-        self.stored_answer = resume_log.stored_answer
-        self.journal = resume_log.journal
+        self.is_answered = log.is_answered
+        self.stored_answer = log.stored_answer
+        self.journal = log.journal
 
     @property
     def rows(self) -> int:
-        """The number of rows saved."""
-        return self._resume_log.rows
+        """The number of rows that are saved."""
+        return self._log.rows
 
     def is_missing(self, row_index: int, item: Item, prompt: str) -> bool:
-        """Whether this run is to save the row; if not, the hooks skip it."""
-        is_missing = self._resume_log.is_missing(row_index, item, prompt)
+        """Whether this run has to save the row. If not, the hook skips it."""
+        is_missing = self._log.is_missing(row_index, item, prompt)
         self.rows_seen += 1
         if not is_missing:
-            self._hooks.skip(item)
+            self._hook.on_skipped_row(item)
         return is_missing

@@ -1,15 +1,15 @@
-"""--inline: each picture above its answer, in terminals that can."""
+"""--inline: each image above its answer, in terminals that can show images."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pgcli.cli.job.draw.painter import NotDrawing
 from pgcli.cli.job.draw.pending_items import PendingItems
 from pgcli.cli.job.plan import Plan
+from pgcli.cli.job.row_hooks import RowHook
 from pgcli.cli.ui.console import is_terminal
 from pgcli.records import Answer, Item
 
@@ -19,32 +19,26 @@ if TYPE_CHECKING:
     from pgcli.views.terminal_image import Protocol
 
 
-class NotInline(NotDrawing):
-    """A run that shows no pictures."""
-
-    above: Callable[[Answer], str] | None = None
-
-
-class InlineHook(NotInline):
-    """Remembers items till their rows come, and shows the picture of each, boxes and all."""
+class InlineHook(RowHook):
+    """Keeps items until their rows come, then shows each image with its boxes and masks."""
 
     def __init__(
         self, protocol: Protocol, limits: ImageLimits, url_reader: UrlReader | None = None
     ):
         self._protocol, self._limits, self._url_reader = protocol, limits, url_reader
         self._items = PendingItems()
-        self.above = self._above
+        self.header = self._image
 
-    def watch(self, items: Iterable[Item]) -> Iterator[Item]:
+    def wrap_items(self, items: Iterable[Item]) -> Iterator[Item]:
         for item in items:
             self._items.put(item)
             yield item
 
-    def skip(self, item: Item) -> None:
+    def on_skipped_row(self, item: Item) -> None:
         self._items.take(item.index)
 
-    def _above(self, answer: Answer) -> str:
-        """What shows the row's picture; empty where there is none, quietly."""
+    def _image(self, answer: Answer) -> str:
+        """The escape sequence that shows the row's image; empty if it cannot be read."""
         from pgcli.cli.job.draw.originals import read_original
         from pgcli.images import ImageError, load_image
         from pgcli.views.overlay import draw_overlay
@@ -54,21 +48,21 @@ class InlineHook(NotInline):
         if answer.error is not None:
             return ""
         try:
-            picture = load_image(read_original(item, self._limits, self._url_reader), self._limits)
+            image = load_image(read_original(item, self._limits, self._url_reader), self._limits)
         except ImageError:
             return ""
-        return shown(draw_overlay(picture, answer.boxes, answer.masks), self._protocol)
+        return shown(draw_overlay(image, answer.boxes, answer.masks), self._protocol)
 
 
-def open_inline(plan: Plan, limits: ImageLimits) -> NotInline:
-    """What shows pictures as `--inline` asks; nothing where nobody would see them."""
-    chosen = plan.options.output
-    is_text = chosen.output == "-" and chosen.format in ("auto", "text")
-    if not (chosen.inline and is_text and is_terminal(sys.stdout)):
-        return NotInline()
+def open_inline(plan: Plan) -> InlineHook | None:
+    """The hook of `--inline`; None where no terminal would show the images."""
+    options = plan.options.output
+    is_text = options.output == "-" and options.format in ("auto", "text")
+    if not (options.inline and is_text and is_terminal(sys.stdout)):
+        return None
     from pgcli.views.terminal_image import protocol
 
     understood = protocol(os.environ)
     if understood is None:
-        return NotInline()
-    return InlineHook(understood, limits, plan.options.input.url_reader)
+        return None
+    return InlineHook(understood, plan.image_limits, plan.options.input.url_reader)

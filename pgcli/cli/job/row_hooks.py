@@ -1,47 +1,83 @@
-"""What is made of answers beside their rows: drawings, texts beside pictures, pictures shown."""
+"""Side outputs of each row: drawings, sidecar files, terminal images, a page at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from pgcli.cli.job.draw.painter import NotDrawing
 from pgcli.cli.ui.console import Facts
 from pgcli.records import Answer, Item
 
 
-class RowHooks:
-    """All of them as one, by their names in the summary: told of every item and row."""
+class RowHook:
+    """A side output. It is called for each item and row, in order; each method may do nothing."""
 
-    def __init__(self, **parts: NotDrawing):
-        self._parts = parts
-        self._stack = ExitStack()
+    #: What a terminal shows above the text of a row.
+    header: Callable[[Answer], str] | None = None
 
-    def watch(self, items: Iterable[Item]) -> Iterable[Item]:
-        """The same items, as they go by."""
-        for part in self._parts.values():
-            items = part.watch(items)
+    def wrap_items(self, items: Iterable[Item]) -> Iterable[Item]:
+        """The same items, seen by the hook as they enter the pipeline."""
         return items
 
-    def draw(self, answer: Answer) -> None:
-        """Make what is to be made of the row, which is about to be saved."""
-        for part in self._parts.values():
-            part.draw(answer)
+    def on_row(self, answer: Answer) -> None:
+        """Called for each new row before it is saved."""
 
-    def skip(self, item: Item) -> None:
-        """Leave out a row that was saved before."""
-        for part in self._parts.values():
-            part.skip(item)
+    def on_skipped_row(self, item: Item) -> None:
+        """Called for each row that an earlier run saved."""
 
-    def facts(self) -> Facts:
-        """What was made, for the summary."""
-        return [(name, what) for name, part in self._parts.items() if (what := part.told())]
+    def on_complete(self, *, quiet: bool) -> None:
+        """Called once when the output is complete."""
+
+    def summary(self) -> str:
+        """What was written; empty for nothing."""
+        return ""
 
     def __enter__(self) -> Self:
-        for part in self._parts.values():
-            self._stack.enter_context(part)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass
+
+
+class RowHooks(RowHook):
+    """Several hooks called as one. Their names are those in the summary."""
+
+    def __init__(self, **hooks: RowHook | None):
+        self._hooks = {name: hook for name, hook in hooks.items() if hook is not None}
+        self._stack = ExitStack()
+        self.header = next((hook.header for hook in self._hooks.values() if hook.header), None)
+
+    def wrap_items(self, items: Iterable[Item]) -> Iterable[Item]:
+        for hook in self._hooks.values():
+            items = hook.wrap_items(items)
+        return items
+
+    def on_row(self, answer: Answer) -> None:
+        for hook in self._hooks.values():
+            hook.on_row(answer)
+
+    def on_skipped_row(self, item: Item) -> None:
+        for hook in self._hooks.values():
+            hook.on_skipped_row(item)
+
+    def on_complete(self, *, quiet: bool) -> None:
+        for hook in self._hooks.values():
+            hook.on_complete(quiet=quiet)
+
+    def facts(self) -> Facts:
+        """The hooks' summaries by their names."""
+        return [(name, text) for name, hook in self._hooks.items() if (text := hook.summary())]
+
+    def __enter__(self) -> Self:
+        for hook in self._hooks.values():
+            self._stack.enter_context(hook)
         return self
 
     def __exit__(

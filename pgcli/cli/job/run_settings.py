@@ -1,4 +1,4 @@
-"""What the rows of a run depend on, for the output's own record of how it was made."""
+"""The settings of a run that are saved with its output: what its rows depend on, and metadata."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from pgcli.remote.urls import without_credentials
 if TYPE_CHECKING:
     from pgcli.engine.engine import Engine
 
-#: The libraries that an answer may depend on.
+#: The libraries whose versions may change an answer.
 VERSIONED = ("torch", "pillow", "tokenizers", "numpy")
 
 
-def settings_of(plan: Plan) -> dict[str, object]:
-    """The question and every setting that a row may depend on, by name, but for the model's own."""
-    options, chosen = plan.options, plan.options.answering
+def run_settings(plan: Plan) -> dict[str, object]:
+    """The question and the settings that rows depend on, by name, except those of the model."""
+    options, answering = plan.options, plan.options.answering
     return {
         "command": plan.question.task,
         "prompts": plan.question.templates,
-        "adapter": told_of_file(options.model.adapter, "adapter_model.safetensors"),
-        "mask_decoder": told_of_file(plan.mask_decoder),
+        "adapter": file_settings(options.model.adapter, "adapter_model.safetensors"),
+        "mask_decoder": file_settings(plan.mask_decoder),
         "quantize": options.model.quantize,
         "max_new_tokens": plan.question.max_new_tokens,
-        "temperature": chosen.temperature,
-        "top_p": chosen.top_p,
-        "top_k": chosen.top_k,
-        "seed": chosen.seed,
+        "temperature": answering.temperature,
+        "top_p": answering.top_p,
+        "top_k": answering.top_k,
+        "seed": answering.seed,
         "region": plan.question.region,
         "objects": plan.question.objects,
         "strict": plan.question.strict,
@@ -54,10 +54,10 @@ def settings_of(plan: Plan) -> dict[str, object]:
     }
 
 
-def settings_of_model(plan: Plan, engine: Engine) -> dict[str, object]:
-    """What rows depend on and only the loaded model tells; what a folder holds, by its digest.
+def model_settings(plan: Plan, engine: Engine) -> dict[str, object]:
+    """The settings that are known once the model is loaded.
 
-    The Hub's models and the built-in one have a revision in their names.
+    A model folder has a digest of its files; other models have the revision in their label.
     """
     folder = folder_of(plan.options.model.model or DEMO)
     checkpoint = None if folder is None or folder == BUILTIN else folder_digest(folder)
@@ -65,9 +65,9 @@ def settings_of_model(plan: Plan, engine: Engine) -> dict[str, object]:
 
 
 def run_metadata(plan: Plan, engine: Engine) -> dict[str, object]:
-    """What rows do not depend on, or should not: where and when and from what they were made."""
+    """Metadata outside the fingerprint: the sources, the machine and the versions of a run."""
     return {
-        "sources": [encodable(without_credentials(name)) for name in plan.names],
+        "sources": [encodable(without_credentials(name)) for name in plan.sources],
         "device": engine.device,
         "batch_size": engine.batch_size,
         "limit": plan.options.input.limit,
@@ -76,12 +76,12 @@ def run_metadata(plan: Plan, engine: Engine) -> dict[str, object]:
         "allow_private_hosts": plan.options.input.allow_private_hosts,
         "versions": {"pgcli": __version__, **{name: version(name) for name in VERSIONED}},
         "arguments": [encodable(without_credentials(word)) for word in sys.argv[1:]],
-        "folder": encodable(os.getcwd()),  # noqa: PTH109 - Path raises where it is gone, too
+        "folder": encodable(os.getcwd()),  # noqa: PTH109 - Path.cwd makes the same call
     }
 
 
-def told_of_file(name: str | None, within: str = "") -> dict[str, str | None] | None:
-    """A file, or one within a folder, as the user named it, and a digest of what is in it."""
+def file_settings(name: str | None, within: str = "") -> dict[str, str | None] | None:
+    """The name of a file, or of one within a folder, as the user gave it, and its digest."""
     if name is None:
         return None
     file = Path(name).expanduser() / within

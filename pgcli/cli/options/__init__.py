@@ -1,4 +1,4 @@
-"""Options of the command line, a record for each panel of the help."""
+"""The options of the command line, in one record for each panel of the help."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Every option that every answering command has."""
+    """The options that all answering commands share."""
 
     input: InputOptions
     output: OutputOptions

@@ -1,17 +1,14 @@
-"""Which model answers, and how: the options of the panels Model and Answering."""
+"""The options of the panels Model and Answering."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pgcli.checkpoints.find import DEMO
 from pgcli.cli.options import values
 from pgcli.cli.options.shared import Device, Dtype, Quantize, Revision, models, option
-
-if TYPE_CHECKING:
-    pass
 
 _model = partial(option, "Model")
 _answering = partial(option, "Answering")
@@ -19,7 +16,7 @@ _answering = partial(option, "Answering")
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """Which model, and where and in which numbers it runs."""
+    """The model, and the device and dtype that it runs with."""
 
     model: Annotated[
         str | None,
@@ -28,7 +25,7 @@ class ModelOptions:
             metavar="NAME",
             choices=models,
             default=DEMO,
-            help="A folder, a name on the Hub, or demo, the built-in one.",
+            help="A folder, a name on the Hub, or demo, the built-in model.",
         ),
     ] = None
     revision: Revision = None
@@ -37,7 +34,7 @@ class ModelOptions:
         _model(
             "--adapter",
             metavar="NAME",
-            help="A LoRA to merge into the model: a folder or a name on the Hub.",
+            help="A LoRA adapter to merge into the model: a folder or a name on the Hub.",
         ),
     ] = None
     device: Device = "auto"
@@ -50,14 +47,14 @@ class ModelOptions:
             metavar="N",
             parser=values.batch_size,
             default="auto",
-            help="Rows in one pass, or auto: as many as fit into memory.",
+            help="Rows in one batch, or auto: as many as fit into memory.",
         ),
     ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class AnsweringOptions:
-    """How answers come out of the model."""
+    """How answers are generated."""
 
     max_new_tokens: Annotated[
         int | None,
@@ -75,7 +72,7 @@ class AnsweringOptions:
             "--temperature",
             metavar="X",
             parser=values.number(0.0),
-            help="Above 0: draw answers at random; 0: the likeliest token each time.",
+            help="0 takes the most likely token each time; above 0, tokens are sampled.",
         ),
     ] = 0.0
     top_p: Annotated[
@@ -84,7 +81,7 @@ class AnsweringOptions:
             "--top-p",
             metavar="X",
             parser=values.number(0.0, 1.0, above=True),
-            help="Draw among the likeliest tokens that make up this share.",
+            help="Sample among the most likely tokens whose probabilities sum to this.",
         ),
     ] = 1.0
     top_k: Annotated[
@@ -93,7 +90,7 @@ class AnsweringOptions:
             "--top-k",
             metavar="N",
             parser=values.number(0),
-            help="Draw among the N likeliest tokens; 0: among all.",
+            help="Sample among the N most likely tokens; 0: among all.",
         ),
     ] = 0
     seed: Annotated[
@@ -102,7 +99,7 @@ class AnsweringOptions:
             "--seed",
             metavar="N",
             parser=values.number(0),
-            help="Equal seeds draw equal answers, whatever the batches.",
+            help="Equal seeds sample equal answers, whatever the batch size.",
         ),
     ] = 0
     region: Annotated[
@@ -111,6 +108,6 @@ class AnsweringOptions:
             "--region",
             metavar="BOX",
             parser=values.region,
-            help="Ask about xmin,ymin,xmax,ymax, in pixels of each upright picture.",
+            help="Ask about xmin,ymin,xmax,ymax, in pixels of each upright image.",
         ),
     ] = None

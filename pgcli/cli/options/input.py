@@ -1,4 +1,4 @@
-"""Which pictures are asked about: the options of the panel Input."""
+"""The options of the panel Input."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ _input = partial(option, "Input")
 
 @dataclass(frozen=True, slots=True)
 class InputOptions:
-    """Which pictures, and how a manifest names what it holds."""
+    """The images to read, and the columns of a manifest."""
 
     image_column: Annotated[
-        str, _input("--image-column", metavar="NAME", help="Column of a manifest: the pictures.")
+        str, _input("--image-column", metavar="NAME", help="Column of a manifest with the images.")
     ] = ReadOptions.image_column
     id_column: Annotated[
-        str, _input("--id-column", metavar="NAME", help="Column of a manifest: their ids.")
+        str, _input("--id-column", metavar="NAME", help="Column of a manifest with their ids.")
     ] = ReadOptions.id_column
     prompt_column: Annotated[
-        str, _input("--prompt-column", metavar="NAME", help="Column of a manifest: the prompts.")
+        str,
+        _input("--prompt-column", metavar="NAME", help="Column of a manifest with the prompts."),
     ] = ReadOptions.prompt_column
     keep: Annotated[
         values.Columns,
@@ -49,7 +50,7 @@ class InputOptions:
             "--sample",
             metavar="N",
             parser=values.number(1),
-            help="Only N pictures, spread over all of them.",
+            help="Only N images, evenly spread over the input.",
         ),
     ] = None
     shard: Annotated[
@@ -57,11 +58,12 @@ class InputOptions:
         _input(
             "--shard",
             metavar="I/N|auto",
-            help="Only the I-th of N parts of the rows, from 0, into a folder: -o DIR/.",
+            help="Only part I of N of the rows, counted from 0, into a folder: -o DIR/.",
         ),
     ] = None
     nul: Annotated[
-        bool, _input("-0", help="Names on standard input end in NUL, as from find -print0.")
+        bool,
+        _input("-0", help="Names on standard input are separated by NUL, as from find -print0."),
     ] = False
     workers: Annotated[
         int | None,
@@ -70,7 +72,7 @@ class InputOptions:
             metavar="N",
             parser=values.number(0, 256),
             default="up to 4",
-            help="Processes that decode pictures; 0: none but this one.",
+            help="Processes that decode images; 0: decode in this process.",
         ),
     ] = None
     max_pixels: Annotated[
@@ -80,21 +82,21 @@ class InputOptions:
             metavar="N",
             parser=values.number(1),
             default="89,478,485",
-            help="Larger pictures are error rows.",
+            help="Larger images become error rows.",
         ),
     ] = None
     fast_decode: Annotated[
         bool,
         _input(
             "--fast-decode",
-            help="Decode large JPEGs small: several times as fast, of slightly other pixels.",
+            help="Decode large JPEGs at reduced size: several times faster, slightly other pixels.",
         ),
     ] = False
     allow_outside_root: Annotated[
         bool,
         _input(
             "--allow-outside-root",
-            help="Follow links and paths that leave the folder or the manifest's folder.",
+            help="Follow links and paths that lead out of the folder of the images or manifest.",
         ),
     ] = False
     allow_urls: AllowUrls = False
@@ -102,7 +104,7 @@ class InputOptions:
 
     @property
     def url_reader(self) -> UrlReader | None:
-        """The way to addresses, if there is to be one."""
+        """The reader of URLs, if these are allowed."""
         from pgcli.remote import make_url_reader
 
         return make_url_reader(

@@ -1,22 +1,19 @@
-"""Where rows go: the options of the panel Output."""
+"""The options of the panel Output."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pgcli.cli.options.shared import option
-
-if TYPE_CHECKING:
-    pass
 
 _output = partial(option, "Output")
 
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """Where the rows go, and as what."""
+    """Where rows and side outputs are written, and in which format."""
 
     output: Annotated[
         str,
@@ -32,7 +29,7 @@ class OutputOptions:
         _output(
             "--format",
             metavar="NAME",
-            help="auto, jsonl or text; auto goes by the file's ending, and is text on a terminal.",
+            help="auto, jsonl or text; auto follows the file's ending, and is text on a terminal.",
         ),
     ] = "auto"
     draw: Annotated[
@@ -40,7 +37,7 @@ class OutputOptions:
         _output(
             "--draw",
             metavar="DIR",
-            help="Paint boxes and masks on copies of the pictures, in this folder.",
+            help="Draw boxes and masks on copies of the images, in this folder.",
         ),
     ] = None
     view: Annotated[
@@ -48,14 +45,14 @@ class OutputOptions:
         _output(
             "--view",
             metavar="PAGE",
-            help="Make a page of the answers at the end, as pgcli view does: prompts side by side.",
+            help="Write a page of the answers, as pgcli view does, with prompts side by side.",
         ),
     ] = None
     inline: Annotated[
         bool,
         _output(
             "--inline",
-            help="Show each picture above its answer, in terminals that can (kitty, iTerm, sixel).",
+            help="Show each image above its answer, in terminals that can (kitty, iTerm, sixel).",
         ),
     ] = False
     sidecar: Annotated[
@@ -63,11 +60,14 @@ class OutputOptions:
         _output(
             "--sidecar",
             metavar=".ENDING",
-            help="Write each answer to a text file beside its picture: photo.txt for photo.jpg.",
+            help="Write each answer to a text file next to its image: photo.txt for photo.jpg.",
         ),
     ] = None
     no_timing: Annotated[
         bool,
-        _output("--no-timing", help="Leave times and batch sizes null: equal runs, equal rows."),
+        _output(
+            "--no-timing",
+            help="Leave times and batch sizes null, so that equal runs write equal rows.",
+        ),
     ] = False
     overwrite: Annotated[bool, _output("--overwrite", help="Replace an existing output.")] = False

@@ -1,4 +1,4 @@
-"""How a run goes on and ends: the options of the panel Running."""
+"""The options of the panel Running."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _running = partial(option, "Running")
 
 @dataclass(frozen=True, slots=True)
 class RunningOptions:
-    """What a run does about errors, and how much it says."""
+    """What a run does about errors, and how much it prints."""
 
     on_error: Annotated[
         Literal["record", "stop"],
         _running(
             "--on-error",
             metavar="WHAT",
-            help="record: an unreadable picture is an error row; stop: end at the first one.",
+            help="record: an unreadable image is an error row; stop: end at the first one.",
         ),
     ] = "record"
     max_errors: Annotated[
@@ -34,26 +34,26 @@ class RunningOptions:
             metavar="N|P%",
             parser=values.max_errors,
             default="50 in a row",
-            help="Stop when more rows have errors.",
+            help="Stop when more rows than this have errors.",
         ),
     ] = None
     retry_errors: Annotated[
         bool,
-        _running("--retry-errors", help="Ask the rows with errors again; the others stay."),
+        _running("--retry-errors", help="Ask the rows with errors again and keep the others."),
     ] = False
     dry_run: Annotated[
-        bool, _running("--dry-run", help="Check everything, say what would be done, and stop.")
+        bool, _running("--dry-run", help="Check everything, print the plan, and exit.")
     ] = False
     quiet: Quiet = False
-    verbose: Annotated[bool, _running("--verbose", "-v", help="Say also what will be done.")] = (
+    verbose: Annotated[bool, _running("--verbose", "-v", help="Print the plan before running.")] = (
         False
     )
     debug: Debug = False
 
     @property
-    def tolerance(self) -> ErrorBudget:
-        """The number of error rows that the run tolerates."""
-        from pgcli.pipeline.error_budget import ErrorBudget  # not for --help, which is to be quick
+    def error_budget(self) -> ErrorBudget:
+        """How many error rows end the run."""
+        from pgcli.pipeline.error_budget import ErrorBudget  # not at the top: --help has to be fast
 
         most, share = self.max_errors or (None, None)
         return ErrorBudget(most, share, stop_on_error=self.on_error == "stop")

@@ -1,25 +1,22 @@
-"""How options are declared, and those that commands of every kind share."""
+"""How options are declared, and the options that commands of every kind share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from pgcli.checkpoints.find import DEMO
 from pgcli.cli.options import values
 
-if TYPE_CHECKING:
-    pass
-
 MODELS = (DEMO, "google/paligemma-3b-mix-224", "google/paligemma-3b-mix-448")
 DEVICES = ("auto", "cpu", "cuda", "cuda:0", "mps")
 
 
 def models() -> list[str]:
-    """Names that may be meant: usual ones, and those on this machine."""
+    """Model names for completion: common ones, and those on this machine."""
     from pgcli.checkpoints.hub import cached_models
 
     return list(dict.fromkeys([*MODELS, *cached_models.cached_models()]))
@@ -27,28 +24,28 @@ def models() -> list[str]:
 
 @dataclass
 class DebugState:
-    """What must be known of a command line even if it cannot be read to its end."""
+    """Whether `--debug` is given; known even if the rest of the command line is invalid."""
 
     debug: bool = False
 
 
 def store_debug(context: typer.Context, debug: bool) -> bool:
-    """Keep `--debug` where the program finds it, also when a later option is wrong."""
+    """Store `--debug` where the program finds it, also if a later option is invalid."""
     if isinstance(context.obj, DebugState):
         context.obj.debug = debug
     return debug
 
 
 def option(panel: str, *names: str, help: str, once: bool = True, **more: Any) -> Any:
-    """An option. One of a single value is also set by `PGCLI_<NAME>` and by the settings file,
-    which goes by its long name: `-0` has none.
+    """An option. One with a single value and a long name can also be set by `PGCLI_<NAME>` and by
+    the configuration file.
     """
     long = [name.removeprefix("--") for name in names if name.startswith("--")]
     if long and once:
         more["envvar"] = "PGCLI_" + long[0].replace("-", "_").upper()
     if choices := more.pop("choices", ()):
         more["autocompletion"] = choices if callable(choices) else lambda: list(choices)
-    if default := more.pop("default", ""):  # in words, where the value says nothing
+    if default := more.pop("default", ""):  # in words, where the value is not readable
         more["show_default"] = False
         help += rf" [dim]\[default: {default}][/]"
     return typer.Option(*names, help=help, rich_help_panel=panel, show_envvar=False, **more)
@@ -58,18 +55,21 @@ _input = partial(option, "Input")
 _model = partial(option, "Model")
 _running = partial(option, "Running")
 
-# its panel would show Python's type of it: the commands' help explains it in words
+# hidden, as its panel would show Python's type; the text of the help explains it
 Sources = Annotated[list[str], typer.Argument(metavar="SOURCE", hidden=True)]
 
 AllowUrls = Annotated[
     bool,
-    _input("--allow-urls", help="Read s3://, gs://, hf:// and http(s):// addresses, in rows too."),
+    _input(
+        "--allow-urls",
+        help="Read s3://, gs://, hf:// and http(s):// addresses, also those in manifests.",
+    ),
 ]
 AllowPrivateHosts = Annotated[
     bool,
     _input(
         "--allow-private-hosts",
-        help="Let http(s):// addresses lead to this machine and its own network.",
+        help="Allow http(s):// addresses on this machine and its private network.",
     ),
 ]
 Revision = Annotated[
@@ -100,10 +100,10 @@ Quantize = Annotated[
     _model(
         "--quantize",
         metavar="NAME",
-        help="none or int8, on a processor: the decoder in eight bits, sooner and less exact.",
+        help="none or int8 (CPU only): an 8-bit decoder, faster and less exact.",
     ),
 ]
-Quiet = Annotated[bool, _running("--quiet", "-q", help="Say nothing but errors.")]
+Quiet = Annotated[bool, _running("--quiet", "-q", help="Print errors only.")]
 Debug = Annotated[
     bool,
     _running("--debug", is_eager=True, callback=store_debug, help="Show tracebacks of errors."),

@@ -1,4 +1,4 @@
-"""What a user typed for an option -> its value, or what is wrong with it."""
+"""Parsers of option values; an invalid value raises typer.BadParameter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pgcli.errors import UsageError
 DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 DTYPES = ("auto", "bfloat16", "float32")
 
-# named types, as Typer takes a plain tuple for an option of several values
+# named types, as Typer treats a plain tuple as an option with several values
 Columns = NewType("Columns", tuple[str, ...])
 NO_COLUMNS = Columns(())
 BatchSizes = NewType("BatchSizes", tuple[int, ...])
@@ -29,8 +29,8 @@ MaxErrors = NewType("MaxErrors", tuple[int | None, float | None])
 
 
 def number(least: float, most: float = 1e18, *, above: bool = False) -> Callable[[Any], Any]:
-    """What reads a number from `least`, or from `above` it, to `most`; whole ones if `least` is."""
-    kind, called = (int, "a whole number") if isinstance(least, int) else (float, "a number")
+    """A parser of numbers from `least` (or above it) to `most`, whole numbers if `least` is one."""
+    kind, noun = (int, "a whole number") if isinstance(least, int) else (float, "a number")
     bounds = f"above {least:g}" if above else f"of {least:g}"
     bounds += f" to {most:g}" if most < 1e18 else " or more"
 
@@ -38,16 +38,16 @@ def number(least: float, most: float = 1e18, *, above: bool = False) -> Callable
         try:
             value = kind(text)
         except (ValueError, OverflowError):
-            raise typer.BadParameter(f"{text!r} is not {called}") from None
+            raise typer.BadParameter(f"{text!r} is not {noun}") from None
         if not least <= value <= most or (above and value == least):
-            raise typer.BadParameter(f"{text!r} is not {called} {bounds}")
+            raise typer.BadParameter(f"{text!r} is not {noun} {bounds}")
         return value
 
     return read
 
 
 def batch_size(text: str) -> int | None:
-    """How many rows share a pass; None for `auto`."""
+    """The rows in one batch; None for `auto`."""
     if text == "auto":
         return None
     if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < 1:
@@ -56,7 +56,7 @@ def batch_size(text: str) -> int | None:
 
 
 def max_errors(text: str | MaxErrors) -> MaxErrors:
-    """How many error rows a run bears, `N`, or which share of all its rows, `P%`."""
+    """The number of error rows that a run allows, `N`, or their share of all rows, `P%`."""
     if isinstance(text, tuple):
         return text  # the default
     if text.endswith("%"):
@@ -65,7 +65,7 @@ def max_errors(text: str | MaxErrors) -> MaxErrors:
 
 
 def batch_sizes(text: str | BatchSizes) -> BatchSizes:
-    """Several of them, separated by commas, each once and the smallest first; none for `auto`."""
+    """Batch sizes separated by commas, sorted and without repeats; empty for `auto`."""
     if isinstance(text, tuple):
         return text  # the default
     sizes = {batch_size(part.strip()) for part in text.split(",")}
@@ -75,7 +75,7 @@ def batch_sizes(text: str | BatchSizes) -> BatchSizes:
 
 
 def span(text: str) -> Span:
-    """A number of tokens, or two between which numbers are drawn."""
+    """A number of tokens, or the bounds of a random one."""
     found = re.fullmatch(r"([1-9]\d{0,4})(?:-([1-9]\d{0,4}))?", text, re.ASCII)
     if not found or int(found[1]) > int(found[2] or found[1]):
         raise typer.BadParameter(f"{text!r} is neither a number of tokens nor a span such as 4-64")
@@ -83,7 +83,7 @@ def span(text: str) -> Span:
 
 
 def scopes(text: str | Scopes) -> Scopes:
-    """What is measured from where to where, separated by commas, in the order of their names."""
+    """Benchmark scopes separated by commas, in the order of SCOPES."""
     if isinstance(text, tuple):
         return text  # the default
     asked = {name.strip() for name in text.split(",")}
@@ -93,14 +93,14 @@ def scopes(text: str | Scopes) -> Scopes:
 
 
 def device(text: str) -> str:
-    """The name of a device that could be; whether this machine has it shows later."""
+    """A device name. Whether this machine has the device is checked when the model is loaded."""
     if not DEVICE.fullmatch(text):
         raise typer.BadParameter(f"{text!r} is not auto, cpu, cuda, cuda:N or mps")
     return text
 
 
 def dtype(text: str) -> str:
-    """The name of a dtype in which answers can be trusted."""
+    """A dtype name. float16 is refused."""
     if text in ("float16", "fp16", "half"):
         raise typer.BadParameter(
             f"{text} cannot hold Gemma's activations, which overflow it; bfloat16 is as small"
@@ -111,7 +111,7 @@ def dtype(text: str) -> str:
 
 
 def region(text: str) -> Region:
-    """Left, top, right and bottom in pixels, with something between them."""
+    """A box that is not empty: xmin, ymin, xmax and ymax in pixels."""
     try:
         return Region(regions.parse_region(text))
     except ValueError as problem:
@@ -129,7 +129,7 @@ def columns(text: str | Columns) -> Columns:
 
 
 def lines(file: str) -> list[str]:
-    """The lines of a text file that hold anything. Raises UsageError."""
+    """The lines of a text file that are not blank. Raises UsageError."""
     try:
         text = Path(file).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as problem:

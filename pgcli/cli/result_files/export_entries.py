@@ -92,8 +92,8 @@ class ExportEntries:
         name = self._names.claim(wish, number)
         if not ending and format.reads_images:
             ending = image.ending
-        full_name = name.ended(format.suffix_aliases.get(ending.lower(), ending))
-        own_name = own.ended(ending)
+        full_name = name.with_ending(format.suffix_aliases.get(ending.lower(), ending))
+        own_name = own.with_ending(ending)
         if full_name != own_name and not format.is_merged and format.reads_images:
             self._given.counts.add_renamed(own_name, full_name)
         return full_name, name.stem, own_name

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pgcli.cli.job import shutdown
+from pgcli.cli.streams import discard_output
 from pgcli.printable import printable
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Stderr(Console):
         except BrokenPipeError:
             raise
         except OSError:
-            shutdown.forget(2)
+            discard_output(2)
 
 
 class Screen:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgcli.cli.job.plan import Plan, left_out
+from pgcli.cli.job.input import RunInput
+from pgcli.cli.job.plan_table import ignored_facts
 from pgcli.cli.options import OutputOptions
 from pgcli.cli.ui.console import Facts, Screen
 from pgcli.cli.ui.duration import duration
@@ -32,7 +33,7 @@ class RunTimes:
 
 
 def show(
-    screen: Screen, plan: Plan, engine: Engine, tally: Tally, times: RunTimes, hook_facts: Facts
+    screen: Screen, plan: RunInput, engine: Engine, tally: Tally, times: RunTimes, hook_facts: Facts
 ) -> None:
     """Show what a run did and the commands to run next.
 
@@ -47,13 +48,13 @@ def show(
 
 
 def facts(
-    plan: Plan, engine: Engine, tally: Tally, times: RunTimes, hook_facts: Facts = ()
+    plan: RunInput, engine: Engine, tally: Tally, times: RunTimes, hook_facts: Facts = ()
 ) -> list[tuple[str, str]]:
     """Rows, speed, times, model and output of a run, and what its row hooks report."""
     output = plan.options.output.output
     return [
         ("rows", rows(tally)),
-        *left_out(plan.source.ignored),
+        *ignored_facts(plan.source.ignored),
         ("speed", speed(tally)),
         ("time", f"{duration(times.total)}, of which {duration(times.loading)} to load the model"),
         ("model busy", busy_times(tally)),

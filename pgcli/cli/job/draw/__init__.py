@@ -1,1 +1,1 @@
-"""--draw DIR: answered pictures with their boxes and masks, saved while the run goes on."""
+"""--draw DIR: copies of the answered images with boxes and masks, written during the run."""

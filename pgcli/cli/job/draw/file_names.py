@@ -1,4 +1,4 @@
-"""Where below a folder a row's picture goes: by the row's id, whatever that is."""
+"""File names of drawings: made from the ids of the rows, safe and unique."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import NamedTuple
 from pgcli.printable import encodable
 from pgcli.sources.paths import parse_path
 
-LONGEST_PART = 255  # bytes that file systems take
-LONGEST_PATH = 2048  # bytes; what is deeper loses its outermost folders
+LONGEST_PART = 255  # bytes that file systems allow for a name
+LONGEST_PATH = 2048  # bytes; a longer path loses its outermost folders
 MOST_PARTS = LONGEST_PATH // 2
 LONGEST_ENDING = 5  # bytes, of `.webp`
 
-#: A folder's or a file's name, and whether it is a folder's -> the name that it gets.
+#: Changes the name of a folder or file to one that is allowed; the flag says it is a folder.
 Sanitize = Callable[[str, bool], str]
 
 _DRIVE = re.compile(r"^([A-Za-z]):(?=[/\\])")
@@ -27,60 +27,60 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class FileName(NamedTuple):
-    """A relative path with slashes, without its ending; the ending is empty where the id has none
-    of a picture, and the picture's format adds its own.
+    """A relative path without its ending; the ending is empty if the id has none of an image
+    format.
     """
 
     stem: str
     ending: str
 
-    def ended(self, own: str) -> str:
-        """The whole name, with the picture's own ending where the id has none."""
-        return self.stem + (self.ending or own)
+    def with_ending(self, default: str) -> str:
+        """The whole name, with the default ending if the id has none."""
+        return self.stem + (self.ending or default)
 
 
 class FileNames:
-    """Gives each row a name that no other has, also where capitals do not tell names apart.
+    """Gives each row a unique file name, also on file systems that ignore case.
 
-    Names follow from the ids and their order alone. Of equal ones the second is numbered `-2`.
+    Names depend on the ids and their order only. The second of two equal names ends in `-2`.
     """
 
-    def __init__(self, endings: frozenset[str], tidied: Sanitize | None = None):
+    def __init__(self, endings: frozenset[str], sanitize: Sanitize | None = None):
         self._endings = endings
-        self._tidied = tidied or (
+        self._sanitize = sanitize or (
             lambda part, is_folder: folder_name(part, endings, is_folder=is_folder)
         )
-        self._taken: set[bytes] = set()  # digests, as names of millions of rows would weigh
+        self._taken: set[bytes] = set()  # digests, as millions of names would take too much memory
         self._next: dict[bytes, int] = {}
 
     def claim(self, id_: str, index: int) -> FileName:
-        """The name for the row of this id; what an id has of no name is named by the index."""
+        """The file name for the row with this id, or this index if the id has no usable name."""
         *folders, last = _parts(id_, index)
-        last = self._tidied(last, False)
+        last = self._sanitize(last, False)
         ending = PurePosixPath(last).suffix
         if ending.lower() not in self._endings:
             ending = ""
         stem = last.removesuffix(ending)
         prefix = "".join(f"{self._fitting(folder)}/" for folder in folders)
-        asked = _digest(prefix + _cut(stem, 1, ending), ending)
-        number = self._next.get(asked, 1)
+        wanted = _digest(prefix + _cut(stem, 1, ending), ending)
+        number = self._next.get(wanted, 1)
         while True:
             name = FileName(prefix + _cut(stem, number, ending), ending)
             number += 1
             if self._take(name):
                 break
         if number > 2:
-            self._next[asked] = number
+            self._next[wanted] = number
         return name
 
     def _fitting(self, folder: str) -> str:
-        """The tidied folder, its name cut where that would be too long."""
-        while len(os.fsencode(tidied := self._tidied(folder, True))) > LONGEST_PART:
+        """The allowed name of the folder, cut if it is too long."""
+        while len(os.fsencode(name := self._sanitize(folder, True))) > LONGEST_PART:
             folder = folder[:-1]
-        return tidied
+        return name
 
     def _take(self, name: FileName) -> bool:
-        """Claim the name if it is free: one without an ending of its own may come to bear any."""
+        """Claim the name if it is free; one without an ending may get any image ending later."""
         stem, any_ending, some_ending = name.stem, _digest(name.stem, "*"), _digest(name.stem, "?")
         whole = _digest(stem, name.ending) if name.ending else some_ending
         if self._taken & {any_ending, whole}:
@@ -90,19 +90,19 @@ class FileNames:
 
 
 def folder_name(part: str, endings: frozenset[str], *, is_folder: bool) -> str:
-    """The name; a folder's is none of a file with such an ending, in whose way it would be."""
-    is_like_a_file = is_folder and PurePosixPath(part).suffix.lower() in endings
-    return f"{part}_" if is_like_a_file else part
+    """The name, with `_` added to a folder's with an image ending: a file may need that name."""
+    looks_like_file = is_folder and PurePosixPath(part).suffix.lower() in endings
+    return f"{part}_" if looks_like_file else part
 
 
 def _parts(id_: str, index: int) -> list[str]:
-    """The id's folders and file name, none of which leads anywhere but down."""
+    """The id's folders and file name, without `..`, a drive or a leading slash."""
     text = parse_path(id_)
     try:
         os.fsencode(text)
-    except UnicodeEncodeError:  # half of a surrogate pair, which no file name can hold
+    except UnicodeEncodeError:  # a lone surrogate, which no file name contains
         text = encodable(text)
-    text = _DRIVE.sub(r"\1", _CONTROL.sub("_", text))  # a terminal that lists them obeys no name
+    text = _DRIVE.sub(r"\1", _CONTROL.sub("_", text))  # terminals would execute control characters
     parts = [part for part in _SLASHES.split(text) if part not in ("", ".", "..")]
     parts = [_cut(part, 1, "") for part in parts[-MOST_PARTS:-1]] + parts[-1:] or [str(index)]
     while len(parts) > 1 and sum(len(os.fsencode(part)) + 1 for part in parts) > LONGEST_PATH:
@@ -111,11 +111,11 @@ def _parts(id_: str, index: int) -> list[str]:
 
 
 def _cut(stem: str, number: int, ending: str) -> str:
-    """The stem with its number, short enough to take the ending."""
+    """The stem with its number, short enough for the ending."""
     tail = f"-{number}" if number > 1 else ""
-    room = LONGEST_PART - len(tail) - (len(ending) or LONGEST_ENDING)
+    max_bytes = LONGEST_PART - len(tail) - (len(ending) or LONGEST_ENDING)
     stem = stem[:LONGEST_PART]
-    while len(os.fsencode(stem)) > room:
+    while len(os.fsencode(stem)) > max_bytes:
         stem = stem[:-1]
     return stem + tail
 

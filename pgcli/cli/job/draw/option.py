@@ -1,4 +1,4 @@
-"""What `--draw DIR` asks for, checked before a model is loaded."""
+"""The option `--draw DIR`: its folder, checked before the input is opened."""
 
 from __future__ import annotations
 
@@ -6,44 +6,56 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from pgcli.cli.job.draw.painter import DrawHook, NotDrawing
+from pgcli.cli.job.draw.painter import DrawHook
+from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.plan import Plan
 from pgcli.cli.result_files.check_target import check_folder
 from pgcli.errors import UsageError
-from pgcli.images import ImageLimits
 from pgcli.sources.paths import parse_path, resolves_inside
 
 
-def open_drawing(
-    plan: Plan, limits: ImageLimits, tell: Callable[[str], None], *, goes_on: bool = False
-) -> NotDrawing:
-    """What draws as `--draw` says, all that can be refused about it refused here.
+def check_draw(plan: Plan, *, resumes: bool = False) -> None:
+    """Raise UsageError, OutputExists or OutputFailed for a folder that cannot be drawn into.
 
-    Nothing is made before its `with` block is entered. A run that goes on finds what it drew
-    before. Raises UsageError, OutputExists and OutputFailed.
+    A resumed run draws into the folder that it filled before.
     """
     folder = plan.options.output.draw
     if folder is None:
-        return NotDrawing()
-    for name in plan.names:
-        check_apart(folder, name)
-    is_filled = check_folder(folder, "--draw", overwrite=plan.options.output.overwrite or goes_on)
-    # a reader of its own: the run's is closed before the last image is drawn
-    url_reader = plan.options.input.url_reader
-    drawing = DrawHook(
-        folder, asked=plan.question.objects, limits=limits, url_reader=url_reader, tell=tell
+        return
+    for source in plan.sources:
+        check_not_read(folder, source)
+    check_folder(folder, "--draw", overwrite=plan.options.output.overwrite or resumes)
+
+
+def open_drawing(input: RunInput, say: Callable[[str], None]) -> DrawHook | None:
+    """The hook of `--draw`, if it is given. The folder is created when its `with` block is entered.
+
+    Raises UsageError if an image of the input is in the folder.
+    """
+    plan = input.plan
+    folder = plan.options.output.draw
+    if folder is None:
+        return None
+    hook = DrawHook(
+        folder,
+        labels=plan.question.objects,
+        limits=plan.image_limits,
+        # a reader of its own: that of the input is closed before the last drawing
+        url_reader=plan.options.input.url_reader,
+        say=say,
     )
-    if is_filled and plan.source.total is not None:  # standard input is there only once
-        for item in plan.source:
-            drawing.spare(item)
-    return drawing
+    is_filled = Path(folder).is_dir() and any(Path(folder).iterdir())
+    if is_filled and input.source.total is not None:  # standard input can be read only once
+        for item in input.source:
+            hook.check_not_inside(item)
+    return hook
 
 
-def check_apart(folder: str, source: str) -> None:
-    """Refuse to draw into a folder that is read: the next run would read the drawn pictures."""
+def check_not_read(folder: str, source: str) -> None:
+    """Raise UsageError for a folder inside a source: the next run would read the drawings."""
     root = os.path.realpath(parse_path(source))
     if source != "-" and Path(root).is_dir() and resolves_inside(folder, root):
         raise UsageError(
-            f"{folder} lies in {source}, which is read, and drawn pictures would be too",
+            f"{folder} is inside {source}, which is read, and the drawings would be read too",
             hint="choose a folder outside it with --draw",
         )

@@ -1,4 +1,4 @@
-"""A picture's bytes once more, from where they were when it was answered."""
+"""The bytes of an image, read again from where they were when it was answered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pgcli.sources.paths import url_scheme
 
 
 def read_original(item: Item, limits: ImageLimits, url_reader: UrlReader | None) -> bytes:
-    """The item's bytes, out of itself, a file or an address. Raises `ImageError`."""
+    """The item's bytes: its own, those of its file, or those at its URL. Raises `ImageError`."""
     if item.fault is not None:
         raise ImageError(item.fault)
     if item.path is None:

@@ -1,4 +1,4 @@
-"""The items of rows that are on their way, till these are saved."""
+"""Items that are in the pipeline, kept until their rows are saved."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from pgcli.errors import OutputFailed
 from pgcli.records import Item
 
-IN_MEMORY = 64 * 2**20  # bytes of pictures; those of more go to files, as a long line may wait
+IN_MEMORY = 64 * 2**20  # bytes of images; more are kept in temporary files
 
 
 class PendingItems:
     """Items by index, put and taken by different threads.
 
-    The bytes of pictures that came without a path lie in temporary files once they are many: the
-    model may hold thousands of pictures back, small in its square and large in their bytes.
+    Bytes of images without a path go to temporary files beyond `in_memory`: thousands of images may
+    be in the pipeline, and their files may be much larger than the decoded images.
     """
 
     def __init__(self, in_memory: int = IN_MEMORY):
@@ -29,9 +29,9 @@ class PendingItems:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def put(self, item: Item) -> None:
-        """Remember the item for as many rows as it has prompts, which is one at least.
+        """Keep the item for as many rows as it has prompts, at least one.
 
-        Raises OutputFailed where its bytes find no room.
+        Raises OutputFailed if its bytes cannot be written to a temporary file.
         """
         size = len(item.data or b"")
         with self._lock:
@@ -41,7 +41,7 @@ class PendingItems:
         self._items[item.index] = item if fits else self._in_file(item)
 
     def take(self, index: int) -> Item:
-        """The item, with its bytes; its last row makes it forgotten."""
+        """The item with its bytes; it is removed with its last row."""
         item = self._items[index]
         self._rows[index] -= 1
         is_last = self._rows[index] == 0
@@ -60,7 +60,7 @@ class PendingItems:
         return item
 
     def clear(self) -> None:
-        """Forget all, and remove the files."""
+        """Remove all items and files."""
         self._items.clear()
         self._rows.clear()
         self._files.clear()
@@ -68,7 +68,7 @@ class PendingItems:
             self._folder.cleanup()
 
     def _in_file(self, item: Item) -> Item:
-        """The item without its bytes, which are in a file of ours."""
+        """The item without its bytes, which are written to a temporary file."""
         try:
             if self._folder is None:
                 self._folder = tempfile.TemporaryDirectory(prefix="pgcli-")
@@ -76,9 +76,9 @@ class PendingItems:
             file.write_bytes(item.data or b"")
         except OSError as problem:
             raise OutputFailed(
-                f"cannot keep pictures in {tempfile.gettempdir()} till they are drawn: "
+                f"cannot keep images in {tempfile.gettempdir()} until they are drawn: "
                 f"{problem.strerror or problem}",
-                hint="make room there, name another folder in TMPDIR, or leave --draw out",
+                hint="free some space there, set TMPDIR to another folder, or leave --draw out",
             ) from problem
         self._files[item.index] = file
         return replace(item, data=b"")

@@ -1,4 +1,4 @@
-"""--draw of view: rows that are there already, painted as their run would have painted them."""
+"""--draw of `pgcli view`: saved rows, drawn as their run would have drawn them."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ Row = Mapping[str, Any]
 
 
 def draw_rows(output: Path, rows: Iterable[Row], drawing: DrawHook, search: ImageSearch) -> None:
-    """Have each row's picture drawn, within the drawing's own `with` block.
+    """Draw the image of each row, within the `with` block of the hook.
 
-    Raises UsageError for a row that is none, and for a picture that lies where it would be drawn.
+    Raises UsageError for an invalid row, and for an image in the folder that is drawn into.
     """
-    for place, (row, item) in enumerate(with_items(rows, ImageLocator([output], search))):
-        # several prompts about one picture are several drawings
-        for _ in drawing.watch([replace(item, index=place)]):
-            drawing.draw(replace(answer(output, row), index=place))
+    for row_index, (row, item) in enumerate(with_items(rows, ImageLocator([output], search))):
+        # several prompts on one image are several drawings
+        for _ in drawing.wrap_items([replace(item, index=row_index)]):
+            drawing.on_row(replace(answer(output, row), index=row_index))
 
 
-def with_items(rows: Iterable[Row], places: ImageLocator) -> Iterator[tuple[Row, Item]]:
-    """Every row with its item, found once where rows about one picture follow one another."""
+def with_items(rows: Iterable[Row], locator: ImageLocator) -> Iterator[tuple[Row, Item]]:
+    """Each row with its item, which is looked up once for consecutive rows of one image."""
     for index, (_, same) in enumerate(groupby(rows, key=image_key)):
         item = None
         for row in same:
-            item = item or places.item(index, wanted_image(row))
+            item = item or locator.item(index, wanted_image(row))
             yield row, item
 
 
 def answer(output: Path, row: Row) -> Answer:
-    """The row's answer, with those of its boxes and masks that can be painted."""
+    """The row's answer, with the boxes and masks that can be drawn."""
     boxes = [
         one for one in row["boxes"] or () if clean_box(one) and isinstance(one.get("label"), str)
     ]
@@ -56,15 +56,15 @@ def answer(output: Path, row: Row) -> Answer:
         ) from problem
     if made.masks is None or len(boxes) < len(row["boxes"]):
         return replace(made, masks=None)
-    return replace(made, masks=tuple(painted(mask, made) for mask in made.masks))
+    return replace(made, masks=tuple(drawable(mask, made) for mask in made.masks))
 
 
-def painted(mask: Mask | None, made: Answer) -> Mask | None:
-    """The mask, without pixels that are not of this picture: few characters spell any size."""
+def drawable(mask: Mask | None, answer: Answer) -> Mask | None:
+    """The mask, without pixels if its size is not the image's: a short text encodes any size."""
     if mask is None or mask.rle is None:
         return mask
     try:
-        if mask.rle.size == (made.height, made.width):
+        if mask.rle.size == (answer.height, answer.width):
             spans(mask.rle)
             return mask
     except (ValueError, AttributeError, TypeError):

@@ -1,0 +1,70 @@
+"""pgcli ask: one answer for each image and prompt."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pgcli import tasks
+from pgcli.cli.job.command import PANEL, SOURCES, run_and_exit
+from pgcli.cli.options import Options, Sources, option, values
+from pgcli.cli.program import PgcliCommand, app, with_options
+
+
+@app.command(
+    cls=PgcliCommand,
+    rich_help_panel=PANEL,
+    help="Ask one or several questions about each image. Without --prompt, each row of a manifest "
+    f"has its own prompt.{SOURCES}",
+    epilog='$ pgcli ask photo.jpg --prompt "what is on the table?"\n'
+    '$ pgcli ask photos --prompt "is it indoors?" --choice yes --choice no',
+)
+@with_options
+def ask(
+    sources: Sources,
+    options: Options,
+    prompt: Annotated[
+        list[str] | None,
+        option(
+            "Answering",
+            "--prompt",
+            metavar="TEXT",
+            once=False,
+            help="A question; repeatable. {column} is replaced by the value in the manifest's row.",
+        ),
+    ] = None,
+    prompts_file: Annotated[
+        str | None,
+        option(
+            "Answering",
+            "--prompts-file",
+            metavar="FILE",
+            help="A text file with a prompt on each line, asked after those of --prompt.",
+        ),
+    ] = None,
+    choice: Annotated[
+        list[str] | None,
+        option(
+            "Answering",
+            "--choice",
+            metavar="TEXT",
+            once=False,
+            help="A candidate answer; give two or more. The most likely one is the answer.",
+        ),
+    ] = None,
+    choices_column: Annotated[
+        str | None,
+        option(
+            "Answering",
+            "--choices-column",
+            metavar="NAME",
+            help="Column of a manifest: the candidates of each row, a list or yes|no.",
+        ),
+    ] = None,
+) -> None:
+    question = tasks.ask(
+        prompt if prompts_file is None else [*(prompt or ()), *values.lines(prompts_file)],
+        choices=choice or (),
+        choices_column=choices_column,
+        max_new_tokens=options.answering.max_new_tokens,
+    )
+    run_and_exit(sources, question, options)

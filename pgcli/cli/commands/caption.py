@@ -1,0 +1,30 @@
+"""pgcli caption: one caption for each image."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pgcli import tasks
+from pgcli.cli.job.command import PANEL, SOURCES, run_and_exit
+from pgcli.cli.options import Options, Sources, option
+from pgcli.cli.program import PgcliCommand, app, with_options
+
+
+@app.command(
+    cls=PgcliCommand,
+    rich_help_panel=PANEL,
+    help=f"Write one caption for each image.{SOURCES}",
+    epilog="$ pgcli caption photo.jpg\n"
+    "$ pgcli caption photos -o captions.jsonl\n"
+    "$ pgcli caption photos --model google/paligemma-3b-mix-224 -o rows.parquet",
+)
+@with_options
+def caption(
+    sources: Sources,
+    options: Options,
+    lang: Annotated[
+        str, option("Answering", "--lang", metavar="TAG", help="Language of the captions.")
+    ] = "en",
+) -> None:
+    max_new_tokens = options.answering.max_new_tokens
+    run_and_exit(sources, tasks.caption(lang, max_new_tokens=max_new_tokens), options)

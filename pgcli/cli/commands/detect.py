@@ -1,0 +1,32 @@
+"""pgcli detect: boxes around objects in each image."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pgcli import tasks
+from pgcli.cli.job.command import PANEL, SOURCES, Objects, run_and_exit
+from pgcli.cli.options import Options, Sources, option
+from pgcli.cli.program import PgcliCommand, app, with_options
+
+
+@app.command(
+    cls=PgcliCommand,
+    rich_help_panel=PANEL,
+    help=f"Find objects in each image, as boxes in its pixels.{SOURCES}",
+    epilog="$ pgcli detect photo.jpg --object cat --draw drawn\n"
+    '$ pgcli detect photos --object cat --object "red car" -o boxes.jsonl',
+)
+@with_options
+def detect(
+    sources: Sources,
+    options: Options,
+    object: Objects,
+    strict: Annotated[
+        bool,
+        option("Answering", "--strict", help="Allow only complete boxes around these objects."),
+    ] = False,
+) -> None:
+    max_new_tokens = options.answering.max_new_tokens
+    question = tasks.detect(object, strict=strict, max_new_tokens=max_new_tokens)
+    run_and_exit(sources, question, options)

@@ -1,0 +1,36 @@
+"""pgcli segment: boxes around objects in each image, and their masks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pgcli import tasks
+from pgcli.cli.job.command import PANEL, SOURCES, Objects, run_and_exit
+from pgcli.cli.options import Options, Sources, option
+from pgcli.cli.program import PgcliCommand, app, with_options
+
+
+@app.command(
+    cls=PgcliCommand,
+    rich_help_panel=PANEL,
+    help=f"Find objects in each image, as boxes and masks.{SOURCES}",
+    epilog="$ pgcli segment photo.jpg --object cat --draw drawn\n"
+    "$ pgcli segment photos --object cat --mask-decoder vae-oid.npz -o masks.jsonl",
+)
+@with_options
+def segment(
+    sources: Sources,
+    options: Options,
+    object: Objects,
+    mask_decoder: Annotated[
+        str | None,
+        option(
+            "Model",
+            "--mask-decoder",
+            metavar="FILE",
+            help="Weights that turn mask codes into pixels: big_vision's vae-oid.npz.",
+        ),
+    ] = None,
+) -> None:
+    question = tasks.segment(object, max_new_tokens=options.answering.max_new_tokens)
+    run_and_exit(sources, question, options, mask_decoder=mask_decoder)

@@ -1,0 +1,38 @@
+"""What the declarations of the answering commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from pgcli.cli.options import Options, option
+from pgcli.tasks import Question, with_region
+
+PANEL = "Ask about images"
+
+SOURCES = """
+
+SOURCE is any number of folders (searched recursively), image files, quoted globs, manifests \
+(.parquet, .csv, .tsv, .jsonl), WebDataset archives (.tar), and - for standard input: a path or a \
+JSON object on each line."""
+
+Objects = Annotated[
+    list[str],
+    option("Answering", "--object", metavar="TEXT", once=False, help="What to find; repeatable."),
+]
+
+
+def run_and_exit(
+    sources: Sequence[str],
+    question: Question,
+    options: Options,
+    *,
+    mask_decoder: str | None = None,
+) -> None:
+    """Answer the question about every image, then exit with the code of the run."""
+    from pgcli.cli.job.run import run_command  # imports Pillow, which --help does not need
+
+    question = with_region(question, options.answering.region)
+    raise typer.Exit(run_command(sources, question, options, mask_decoder=mask_decoder))

@@ -1,0 +1,81 @@
+"""The destination of a run: checked before the input is opened."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pgcli.cli.job.plan import Plan
+from pgcli.cli.job.run_settings import run_settings
+from pgcli.cli.job.side_outputs import check_side_outputs
+from pgcli.errors import OutputFailed, UsageError
+from pgcli.sinks import OutputFormat, output_format
+from pgcli.state.destination import check_destination, check_resumable
+from pgcli.state.run_record import read_record
+
+DestinationFormat = Literal["stream"] | OutputFormat
+
+
+@dataclass(frozen=True)
+class Destination:
+    """The format of the output, and whether an earlier run began it."""
+
+    format: DestinationFormat
+    resumes: bool = False
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether a later run can resume the output: not standard output, nor text."""
+        return self.format not in ("stream", "text")
+
+
+def check_output(plan: Plan) -> Destination:
+    """The destination of the rows, with everything checked that needs neither input nor model.
+
+    Nothing is created. Raises UsageError, OutputInUse, OutputExists and OutputFailed.
+    """
+    output = plan.options.output
+    format: DestinationFormat = "stream"
+    if output.output != "-":
+        format = output_format(output.output, output.format)
+    destination = Destination(format)
+    check_shard(plan, destination)
+    check_retry(plan, destination)
+    path = Path(output.output)
+    if destination.is_resumable:
+        check_resumable(
+            path,
+            run_settings(plan),
+            kind="folder" if format == "folder" else "file",
+            overwrite=output.overwrite,
+            part=plan.shard.part if plan.shard else "",
+        )
+        resumes = read_record(path) is not None and not output.overwrite
+        destination = Destination(format, resumes)
+    elif format == "text":
+        check_destination(path, overwrite=output.overwrite)
+    elif sys.stdout is None:
+        raise OutputFailed("standard output is closed", hint="name a file: -o rows.jsonl")
+    check_side_outputs(plan, resumes=destination.resumes)
+    return destination
+
+
+def check_shard(plan: Plan, destination: Destination) -> None:
+    """Raise UsageError for `--shard` without a folder of Parquet files."""
+    if plan.shard is not None and (destination.format != "folder" or plan.options.output.overwrite):
+        raise UsageError(
+            "--shard needs a folder of Parquet files as output, and no --overwrite",
+            hint="name it with a slash at its end, -o rows/, and leave --overwrite out",
+        )
+
+
+def check_retry(plan: Plan, destination: Destination) -> None:
+    """Raise UsageError for `--retry-errors` without an output that can be resumed."""
+    has_limit = plan.options.input.limit is not None
+    if plan.options.running.retry_errors and (has_limit or not destination.is_resumable):
+        raise UsageError(
+            "--retry-errors goes through all rows of an output that can be resumed",
+            hint="name the output with the errors, -o rows.jsonl, and leave --limit out",
+        )

@@ -1,0 +1,35 @@
+"""The side outputs that the options name: `--draw`, `--sidecar`, `--inline`, `--view`."""
+
+from __future__ import annotations
+
+from pgcli.cli.job.draw.option import check_draw, open_drawing
+from pgcli.cli.job.html_report import check_report, open_report
+from pgcli.cli.job.inline import open_inline
+from pgcli.cli.job.input import RunInput
+from pgcli.cli.job.plan import Plan
+from pgcli.cli.job.row_hooks import RowHooks
+from pgcli.cli.job.sidecars import check_sidecars, open_sidecars
+from pgcli.cli.ui.console import Screen
+
+
+def check_side_outputs(plan: Plan, *, resumes: bool = False) -> None:
+    """Raise for a side output that cannot be written. The input is not opened.
+
+    A resumed run may replace its own side outputs. Raises UsageError, OutputExists, OutputFailed.
+    """
+    check_sidecars(plan)
+    check_draw(plan, resumes=resumes)
+    check_report(plan, resumes=resumes)
+
+
+def open_row_hooks(input: RunInput, screen: Screen) -> RowHooks:
+    """The hooks that write the side outputs. Raises UsageError for an image in the `--draw` folder.
+
+    Nothing is created before the `with` block of the hooks is entered.
+    """
+    return RowHooks(
+        sidecars=open_sidecars(input.plan),
+        drawn=open_drawing(input, screen.info),
+        inline=open_inline(input.plan),
+        page=open_report(input.plan),
+    )

@@ -1,0 +1,396 @@
+"""Every option of the answering commands has an effect: runs with and without it differ."""
+
+import io
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import typer
+from PIL import Image
+
+from pgcli import workers
+from pgcli.checkpoints.find import BUILTIN
+from pgcli.cli.app import app, main
+from pgcli.cli.job import inline, loading
+from pgcli.images import ImageDecoder, ImageSpec
+from tests.support import pretend
+from tests.support.awkward import drawing
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+ANSWERING = ("caption", "ask", "detect", "segment", "ocr")
+
+#: The options that scripts rely on: those that the contract gives to every answering command.
+CONTRACT = set(
+    """
+    --model --revision --adapter --device --dtype --quantize --batch-size
+    --max-new-tokens --temperature --top-p --top-k --seed --region
+    --image-column --id-column --prompt-column --keep --limit --shard --include --exclude
+    -0 --null --workers --max-pixels --fast-decode --allow-urls --allow-outside-root
+    --output -o --format --sidecar --draw --no-timing
+    --min-score --min-confidence --engines --ray
+    --overwrite --retry-errors --max-errors --on-error --dry-run --quiet --verbose --debug
+    """.split()
+)
+#: Options of the contract that no released version has yet.
+NOT_BUILT = set("--include --exclude --null --min-score --min-confidence --engines --ray".split())
+#: Options that commands have besides those of the contract's list.
+ADDED = set("--sample --view --inline --allow-private-hosts -q -v --help -h".split())
+#: Options of single commands.
+OWN = {
+    "caption": {"--lang"},
+    "ask": {"--prompt", "--prompts-file", "--choice", "--choices-column"},
+    "detect": {"--object", "--strict"},
+    "segment": {"--object", "--mask-decoder"},
+    "ocr": set(),
+}
+
+
+@dataclass
+class Outcome:
+    """What a command line left: its exit code, its output, and what the model was given."""
+
+    code: int
+    out: str
+    err: str
+    loaded: dict[str, object]
+    question: object
+    sampling: object
+    pixels: list[object]
+    workers: int | None
+
+    @property
+    def rows(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    def column(self, name: str) -> list[object]:
+        return [row[name] for row in self.rows]
+
+
+class RecordingEngine(pretend.Engine):
+    """The pretended engine; it keeps what it is asked and the images it is given."""
+
+    device = "nowhere"  # on "cpu" the machine is searched for an unused GPU
+
+    def __init__(self):
+        self.question = self.sampling = None
+        self.pixels = []
+
+    def ask(self, stream, question, sampling, stopped):
+        self.question, self.sampling = question, SimpleNamespace(**sampling)
+        for row_index, image in stream:
+            self.pixels.append(image.pixels)
+            yield from super().ask([(row_index, image)], question, sampling, stopped)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder: images, broken images, manifests, an existing output."""
+    monkeypatch.chdir(tmp_path)
+    sizes = {"a": (40, 30), "b": (20, 60), "c": (10, 10), "d": (50, 50)}
+    for name in ("photos", "mixed", "linked"):
+        (tmp_path / name).mkdir()
+    for name, size in sizes.items():
+        Image.new("RGB", size, "red").save(f"photos/{name}.png")
+    shutil.copy("photos/a.png", "mixed/a.png")
+    for name in ("x", "y"):
+        Path(f"mixed/{name}.png").write_text("not an image")
+    shutil.copy("photos/a.png", "outside.png")
+    Path("linked/a.png").symlink_to("../outside.png")
+    drawing(480, 360).save("large.jpg")
+    row = {"image": "photos/a.png", "other": "photos/b.png", "id": "one", "name": "uno"}
+    row |= {"prompt": "what?", "question": "who?", "kept": 5, "candidates": "yes|no"}
+    Path("rows.jsonl").write_text(json.dumps(row) + "\n")
+    Path("unasked.jsonl").write_text(json.dumps(row | {"prompt": None}) + "\n")
+    Path("prompts.txt").write_text("how?\nwhy?\n")
+    Path("exists.jsonl").write_text("")
+    Path("masks.npz").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def address(folder):
+    """An http server of the folder, on this machine; the manifest `urls.jsonl` names an image."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/photos/a.png"
+        Path("urls.jsonl").write_text(json.dumps({"image": url}) + "\n")
+        yield
+        server.shutdown()
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, folder, address):
+    """Runs a command line in this process with a recording model."""
+
+    def run(line: str) -> Outcome:
+        engine, loaded, decoding = RecordingEngine(), {}, []
+
+        def find(name, revision=None, kind="model", **_):
+            loaded[kind] = name
+            loaded["revision"] = revision or loaded.get("revision")
+            return SimpleNamespace(name=name, label=name, folder=BUILTIN)
+
+        def load(checkpoint, **options):
+            loaded.update({k: v for k, v in options.items() if k != "adapter"})
+            return engine
+
+        def prefetch(items, decode, *, workers, total, **more):
+            decoding.append(workers)
+            return real_prefetch(items, decode, workers=0, total=total, **more)
+
+        monkeypatch.setattr(loading, "find", find)
+        monkeypatch.setitem(sys.modules, "pgcli.engine.loader", SimpleNamespace(load=load))
+        monkeypatch.setitem(sys.modules, "pgcli.engine.sampler", SimpleNamespace(Sampling=dict))
+        monkeypatch.setattr(workers, "prefetch", prefetch)
+        monkeypatch.setattr(inline, "is_terminal", lambda stream: True)
+        monkeypatch.setenv("TERM", "xterm-kitty")
+        names = io.BytesIO(b"photos/a.png\0photos/b.png\0")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(names))
+        code = main(line.split())
+        shown = capsys.readouterr()
+        workers_used = decoding[0] if decoding else None
+        return Outcome(
+            code,
+            shown.out,
+            shown.err,
+            loaded,
+            engine.question,
+            engine.sampling,
+            engine.pixels,
+            workers_used,
+        )
+
+    real_prefetch = workers.prefetch
+    return run
+
+
+Observe = Callable[[Outcome], object]
+
+
+def column(name: str) -> Observe:
+    return lambda outcome: outcome.column(name)
+
+
+def loaded(name: str) -> Observe:
+    return lambda outcome: outcome.loaded.get(name)
+
+
+def question(name: str) -> Observe:
+    return lambda outcome: getattr(outcome.question, name)
+
+
+def sampling(name: str) -> Observe:
+    return lambda outcome: getattr(outcome.sampling, name)
+
+
+def code(outcome: Outcome) -> int:
+    return outcome.code
+
+
+def row_count(outcome: Outcome) -> int:
+    return len(outcome.rows)
+
+
+def prints(text: str) -> Observe:
+    return lambda outcome: text in outcome.err
+
+
+def made(pattern: str) -> Observe:
+    return lambda _: sorted(str(path) for path in Path().glob(pattern))
+
+
+def saved_rows(file: str) -> Observe:
+    return lambda _: len(Path(file).read_text().splitlines()) if Path(file).is_file() else None
+
+
+def parquet_rows(outcome: Outcome) -> int:
+    from pyarrow import dataset
+
+    return dataset.dataset("parts", format="parquet").count_rows() if Path("parts").exists() else 0
+
+
+def decodes_in_full(outcome: Outcome) -> bool:
+    """Whether the first image is decoded in full size before it is resized."""
+    item = SimpleNamespace(path="large.jpg", data=None, fault=None)
+    return bool((outcome.pixels[0] == ImageDecoder(ImageSpec(28))(item).pixels).all())
+
+
+def saved_errors(outcome: Outcome) -> int:
+    return sum('"error":"' in line for line in Path("out.jsonl").read_text().splitlines())
+
+
+def mend_images() -> None:
+    for name in ("x", "y"):
+        shutil.copy("photos/a.png", f"mixed/{name}.png")
+
+
+@dataclass
+class Case:
+    """An option: a command line without it, what to add, and what is observed in both runs."""
+
+    line: str
+    given: str
+    observe: Observe
+    without: object
+    with_option: object
+    before: str = ""  # a command line that runs first
+    prepare: Callable[[], None] = lambda: None  # runs after that
+
+
+PHOTOS = "caption photos --model demo"
+ROW = "ask rows.jsonl --model demo"
+CASES = {
+    # model
+    "--model": Case("caption photos", "--model me/mine", loaded("model"), "demo", "me/mine"),
+    "--revision": Case("caption photos --model m/m", "--revision r", loaded("revision"), None, "r"),
+    "--adapter": Case(PHOTOS, "--adapter me/lora", loaded("adapter"), None, "me/lora"),
+    "--device": Case(PHOTOS, "--device cuda:1", loaded("device"), "auto", "cuda:1"),
+    "--dtype": Case(PHOTOS, "--dtype bfloat16", loaded("dtype"), "auto", "bfloat16"),
+    "--quantize": Case(PHOTOS, "--quantize int8", loaded("quantize"), "none", "int8"),
+    "--batch-size": Case(PHOTOS, "--batch-size 7", loaded("batch_size"), None, 7),
+    "--mask-decoder": Case(
+        "segment photos --object a --model demo",
+        *("--mask-decoder masks.npz", loaded("masks"), None, Path("masks.npz")),
+    ),
+    # answering
+    "--max-new-tokens": Case(PHOTOS, "--max-new-tokens 9", question("max_new_tokens"), 128, 9),
+    "--temperature": Case(PHOTOS, "--temperature 0.5", sampling("temperature"), 0.0, 0.5),
+    "--top-p": Case(PHOTOS, "--top-p 0.25", sampling("top_p"), 1.0, 0.25),
+    "--top-k": Case(PHOTOS, "--top-k 3", sampling("top_k"), 0, 3),
+    "--seed": Case(PHOTOS, "--seed 7", sampling("seed"), 0, 7),
+    "--region": Case(PHOTOS, "--region 1,2,3,4", question("region"), None, (1, 2, 3, 4)),
+    "--lang": Case(PHOTOS, "--lang de", question("templates"), ("caption en",), ("caption de",)),
+    "--prompt": Case("ask photos --model demo", "--prompt x", code, 2, 0),
+    "--prompts-file": Case(
+        "ask photos --model demo --prompt x",
+        *("--prompts-file prompts.txt", question("templates"), ("x",), ("x", "how?", "why?")),
+    ),
+    "--choice": Case(ROW, "--choice yes --choice no", question("choices"), (), ("yes", "no")),
+    "--choices-column": Case(
+        ROW, "--choices-column candidates", question("choices_column"), None, "candidates"
+    ),
+    "--object": Case("detect photos --model demo", "--object a", code, 2, 0),
+    "--strict": Case(
+        "detect photos --model demo --object a", "--strict", question("strict"), False, True
+    ),
+    # input
+    "--image-column": Case(ROW, "--image-column other", column("width"), [40], [20]),
+    "--id-column": Case(ROW, "--id-column name", column("id"), ["one"], ["uno"]),
+    "--prompt-column": Case(ROW, "--prompt-column question", column("prompt"), ["what?"], ["who?"]),
+    "--keep": Case(ROW, "--keep kept", lambda done: done.rows[0].get("kept"), None, 5),
+    "--limit": Case(
+        PHOTOS,
+        "--limit 2",
+        column("id"),
+        *(["a.png", "b.png", "c.png", "d.png"], ["a.png", "b.png"]),
+    ),
+    "--sample": Case(PHOTOS, "--sample 2", column("index"), [0, 1, 2, 3], [0, 2]),
+    "--shard": Case(f"{PHOTOS} -o parts/", "--shard 1/2", parquet_rows, 4, 0),
+    "-0": Case("caption - --model demo", "-0", row_count, 1, 2),
+    "--workers": Case(PHOTOS, "--workers 3", lambda done: done.workers, None, 3),
+    "--max-pixels": Case(
+        f"{PHOTOS} --limit 1", "--max-pixels 1199", column("error"), [None], ["too_many_pixels"]
+    ),
+    "--fast-decode": Case(
+        "caption large.jpg --model demo", "--fast-decode", decodes_in_full, True, False
+    ),
+    "--allow-outside-root": Case(
+        "caption linked --model demo",
+        *("--allow-outside-root", column("error"), ["path_not_allowed"], [None]),
+    ),
+    "--allow-urls": Case(
+        "caption urls.jsonl --model demo --allow-private-hosts",
+        *("--allow-urls", column("width"), [None], [40]),
+    ),
+    "--allow-private-hosts": Case(
+        "caption urls.jsonl --model demo --allow-urls",
+        *("--allow-private-hosts", column("width"), [None], [40]),
+    ),
+    # output
+    "--output": Case(PHOTOS, "--output out.jsonl", saved_rows("out.jsonl"), None, 4),
+    "-o": Case(PHOTOS, "-o out.jsonl", saved_rows("out.jsonl"), None, 4),
+    "--format": Case(PHOTOS, "--format text", lambda done: done.out[0], "{", "a"),
+    "--draw": Case(
+        "detect photos --object a --limit 1 --model demo",
+        *("--draw drawn", made("drawn/*"), [], ["drawn/a.png"]),
+    ),
+    "--view": Case(PHOTOS, "--view page.html", made("*.html"), [], ["page.html"]),
+    "--inline": Case(
+        f"{PHOTOS} --format text", "--inline", lambda done: "\x1b_G" in done.out, False, True
+    ),
+    "--sidecar": Case(
+        f"{PHOTOS} --limit 1", "--sidecar .txt", made("photos/*.txt"), [], ["photos/a.txt"]
+    ),
+    "--no-timing": Case(PHOTOS, "--no-timing", lambda done: done.rows[0]["vision_ms"], 1.0, None),
+    "--overwrite": Case(f"{PHOTOS} -o rows.jsonl", "--overwrite", code, 13, 0),
+    # running
+    "--on-error": Case("caption mixed --model demo", "--on-error stop", code, 3, 15),
+    "--max-errors": Case("caption mixed --model demo", "--max-errors 1", code, 3, 15),
+    "--retry-errors": Case(
+        "caption mixed --model demo -o out.jsonl",
+        *("--retry-errors", saved_errors, 2, 0),
+        before="caption mixed --model demo -o out.jsonl",
+        prepare=mend_images,
+    ),
+    "--dry-run": Case(PHOTOS, "--dry-run", lambda done: done.out == "", False, True),
+    "--quiet": Case(PHOTOS, "--quiet", lambda done: done.err == "", False, True),
+    "-q": Case(PHOTOS, "-q", lambda done: done.err == "", False, True),
+    "--verbose": Case(PHOTOS, "--verbose", prints("prompt: caption en"), False, True),
+    "-v": Case(PHOTOS, "-v", prints("prompt: caption en"), False, True),
+    "--debug": Case("caption nowhere", "--debug", prints("Traceback"), False, True),
+    "--help": Case(PHOTOS, "--help", lambda done: "Usage" in done.out, False, True),
+    "-h": Case(PHOTOS, "-h", lambda done: "Usage" in done.out, False, True),
+}
+
+
+@pytest.mark.parametrize("option", CASES)
+@pytest.mark.parametrize("is_given", [False, True], ids=["without", "with"])
+def test_option_has_its_effect(run, option, is_given):
+    case = CASES[option]
+    assert option in case.given.split()
+    assert case.without != case.with_option
+    if case.before:
+        run(case.before)
+    case.prepare()
+    outcome = run(f"{case.line} {case.given}" if is_given else case.line)
+    assert case.observe(outcome) == (case.with_option if is_given else case.without), outcome.err
+
+
+@pytest.mark.parametrize(("share", "exit_code"), [("60%", 15), ("70%", 3), ("100%", 3)])
+def test_max_errors_takes_a_share_of_all_rows(run, share, exit_code):
+    assert run(f"caption mixed --model demo --max-errors {share}").code == exit_code
+
+
+def options_of(command: str) -> set[str]:
+    """The options that the help of a command shows."""
+    group = typer.main.get_command(app)
+    parent = group.make_context("pgcli", [], resilient_parsing=True)
+    context = typer.Context(group.commands[command], parent=parent)
+    params = context.command.get_params(context)
+    return {name for param in params for name in param.opts if name.startswith("-")}
+
+
+@pytest.mark.parametrize("command", ANSWERING)
+def test_contract_help_and_table_name_the_same_options(command):
+    expected = (CONTRACT - NOT_BUILT) | ADDED | OWN[command]
+    assert options_of(command) == expected
+    assert expected <= CASES.keys()
+
+
+def test_table_has_no_option_that_no_command_has():
+    assert CASES.keys() == set.union(*map(options_of, ANSWERING))
+    assert NOT_BUILT <= CONTRACT
