@@ -156,7 +156,7 @@ def test_1_with_a_traceback_when_it_is_our_fault(capsys, monkeypatch):
         ("caption x --on-error skip", "--on-error: 'skip' is not one of 'record', 'stop'"),
         ("caption x --lang e/n", "not a language tag"),
         ("caption - -", "`-`) is named twice"),
-        ("caption examples/images -o rows.txt", "no format goes with the name 'rows.txt'"),
+        ("caption examples/images -o rows.txt", "the name 'rows.txt' does not choose a format"),
         ("caption examples/images -o rows/ --format jsonl", "the name of a folder"),
         ("caption examples/images -o rows.jsonl --shard 0/2", "--shard needs a folder"),
         ("caption examples/images -o rows/ --shard 2/2", "neither auto nor I/N"),

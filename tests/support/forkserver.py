@@ -117,7 +117,7 @@ def serve(listener: socket.socket, alive: int) -> None:
     from select import select
 
     from tests.support import pretend  # noqa: F401  # the command line and what it imports late
-    import pgcli.sinks  # noqa: F401  # isort: skip
+    from pgcli.cli.job import run  # noqa: F401  # isort: skip
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children of this process are reaped unseen
     gc.freeze()
