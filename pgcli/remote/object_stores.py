@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 CLIENT: ClientConfig = {
     "connect_timeout": timedelta(seconds=10),
-    "timeout": timedelta(seconds=30),
+    "read_timeout": timedelta(seconds=30),
+    "timeout": timedelta(seconds=120),
 }
 RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
 CHUNK_BYTES = 4 * 2**20  # most images are one
