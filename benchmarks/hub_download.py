@@ -55,13 +55,13 @@ def _measure(
             total = sum(map(len, files.values()))
             if mode == "cut":
                 for name in files:
-                    hub.cut[name] = [len(files[name]) // 2]
+                    hub.cut_after[name] = [len(files[name]) // 2]
             began = time.perf_counter()
             if mode == "killed":
                 _kill_halfway(hub, total, options.code, home)
             _client(hub, options.code, home).wait()
             seconds.append(round(time.perf_counter() - began, 2))
-            again.append(hub.sent.total() - total)
+            again.append(hub.sent_bytes.total() - total)
     return {"seconds": seconds, "bytes_sent_again": again}
 
 
@@ -85,7 +85,7 @@ def _client(hub: Hub, code: Path, home: str) -> subprocess.Popen[bytes]:
 
 def _kill_halfway(hub: Hub, total: int, code: Path, home: str) -> None:
     with _client(hub, code, home) as client:
-        while hub.sent.total() < total // 2 and client.poll() is None:
+        while hub.sent_bytes.total() < total // 2 and client.poll() is None:
             time.sleep(0.002)
         client.send_signal(signal.SIGKILL)
 

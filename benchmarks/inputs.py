@@ -38,10 +38,10 @@ KEYS = {
 SERVER = """
 import sys
 from pathlib import Path
-from tests.support.stores import S3, served
+from tests.support.stores import S3, serve
 
 files = {f"drawings/{file.name}": file.read_bytes() for file in Path(sys.argv[1]).iterdir()}
-with served(S3, files) as address:
+with serve(S3, files) as address:
     print(address, flush=True)
     sys.stdin.read()
 """

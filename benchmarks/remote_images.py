@@ -21,7 +21,7 @@ IMAGE_BYTES = 100_000
 SERVERS = """
 import ssl, sys, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from tests.support.stores import S3, served
+from tests.support.stores import S3, serve
 
 certificate, size, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
@@ -41,7 +41,7 @@ context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 context.load_cert_chain(certificate)
 server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
 threading.Thread(target=server.serve_forever, daemon=True).start()
-with served(S3, {f"images/{n:04}.png": bytes(size) for n in range(count)}) as s3:
+with serve(S3, {f"images/{n:04}.png": bytes(size) for n in range(count)}) as s3:
     print(f"https://localhost:{server.server_port}", s3, flush=True)
     sys.stdin.read()
 """

@@ -1,6 +1,6 @@
-"""A model on the Hub: downloaded whole, gone on with, verified, or refused with the remedy.
+"""Downloads from the Hub: required files, interruptions, errors, checks and progress.
 
-The Hub is a server on this machine (tests/support/hub_server.py); nothing here leaves it.
+The Hub is a local server (tests/support/hub_server.py).
 """
 
 import io
@@ -79,7 +79,7 @@ def hub():
 
 @pytest.fixture(autouse=True)
 def machine(hub, monkeypatch, tmp_path):
-    """As a machine whose Hub is this server, with an empty cache and no token."""
+    """A machine whose Hub is this server, with an empty cache and no token."""
     huggingface_hub.close_session()
     point_to(monkeypatch, hub.url)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
@@ -118,7 +118,7 @@ class RecordedProgress(NoProgress):
 
 
 def refusal(error=ModelUnavailable, name=NAME, revision=None, **more):
-    """Message and hint, a line each, with no token in them."""
+    """The message and the hint of the error: one line each, without a token."""
     with pytest.raises(error) as refused:
         find(name, revision, **more)
     message, hint = str(refused.value), refused.value.hint
@@ -143,9 +143,9 @@ def blob(file):
     return blobs / digest(file, (MODEL | SHARDED)[file])
 
 
-class TestADownload:
+class TestDownload:
     @pytest.mark.parametrize("files", [MODEL, SHARDED], ids=["one file", "shards"])
-    def test_brings_what_is_read_and_nothing_else(self, hub, files, tmp_path):
+    def test_fetches_only_required_files(self, hub, files, tmp_path):
         commit = hub.add(NAME, files | NEVER_READ)
         recorded = RecordedProgress()
         found = find(NAME, progress=recorded)
@@ -153,10 +153,10 @@ class TestADownload:
         assert found.label == f"{NAME}@{commit}"
         assert contents(found.folder) == files
         assert hub.fetched() == set(files)
-        assert hub.sent == {file: len(data) for file, data in files.items()}
+        assert hub.sent_bytes == {file: len(data) for file, data in files.items()}
         assert incomplete(tmp_path) == []
 
-    def test_says_before_how_much_it_is_and_while_how_much_has_come(self, hub, tmp_path):
+    def test_reports_its_size_and_progress(self, hub, tmp_path):
         hub.add(NAME, MODEL | NEVER_READ)
         recorded = RecordedProgress()
         find(NAME, progress=recorded)
@@ -170,7 +170,7 @@ class TestADownload:
         assert recorded.messages == []
         assert recorded.ended
 
-    def test_is_one_that_other_tools_find(self, hub, monkeypatch):
+    def test_other_tools_find_the_download(self, hub, monkeypatch):
         commit = hub.add(NAME, MODEL)
         found = find(NAME)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -180,34 +180,34 @@ class TestADownload:
         assert Path(path).resolve().name == digest(WEIGHTS, MODEL[WEIGHTS])
         assert huggingface_hub.hf_hub_download(NAME, WEIGHTS, revision=commit) == path
 
-    def test_takes_what_other_tools_have_brought(self, hub):
+    def test_uses_files_cached_by_other_tools(self, hub):
         hub.add(NAME, MODEL)
         path = huggingface_hub.hf_hub_download(NAME, WEIGHTS)
-        hub.sent.clear()
+        hub.sent_bytes.clear()
         recorded = RecordedProgress()
         assert str(find(NAME, progress=recorded).folder / WEIGHTS) == path
-        assert WEIGHTS not in hub.sent
+        assert WEIGHTS not in hub.sent_bytes
         assert recorded.plans[0].cached == len(MODEL[WEIGHTS])
 
-    def test_happens_once_and_what_is_there_is_not_read_again(self, hub, monkeypatch):
+    def test_cached_model_is_not_downloaded_or_hashed_again(self, hub, monkeypatch):
         hub.add(NAME, MODEL)
         found = find(NAME)
-        hub.asked.clear()
+        hub.requests.clear()
         monkeypatch.setattr(verify, "hashlib", None)
         recorded = RecordedProgress()
         assert find(NAME, progress=recorded) == found
-        assert [path for _, path, _ in hub.asked] == [f"/api/models/{NAME}/revision/main"]
+        assert [path for _, path, _ in hub.requests] == [f"/api/models/{NAME}/revision/main"]
         assert recorded.plans == recorded.messages == []
 
-    def test_of_a_whole_commit_that_is_there_asks_nobody(self, hub):
+    def test_cached_commit_needs_no_request(self, hub):
         commit = hub.add(NAME, MODEL)
         found = find(NAME, commit)
-        hub.asked.clear()
+        hub.requests.clear()
         assert find(NAME, commit) == found
-        assert hub.asked == []
+        assert hub.requests == []
 
     @pytest.mark.parametrize("revision", ["bfloat16", "refs/pr/3", "v1.0"])
-    def test_of_another_revision(self, hub, monkeypatch, revision):
+    def test_other_revision_is_downloaded(self, hub, monkeypatch, revision):
         hub.add(NAME, MODEL)
         other = MODEL | {WEIGHTS: tensors(100, 7)}
         commit = hub.add(NAME, other, revisions=[revision])
@@ -218,39 +218,41 @@ class TestADownload:
         assert find(NAME, revision) == found
         assert "HF_HUB_OFFLINE" in refusal()[0]
 
-    def test_of_a_model_that_has_changed_brings_what_is_new(self, hub):
+    def test_changed_model_downloads_only_new_files(self, hub):
         hub.add(NAME, MODEL)
         find(NAME)
-        hub.sent.clear()
+        hub.sent_bytes.clear()
         commit = hub.add(NAME, MODEL | {"config.json": b'{"new": true}'})
         assert find(NAME).revision == commit
-        assert set(hub.sent) == {"config.json"}
+        assert set(hub.sent_bytes) == {"config.json"}
 
-    def test_leaves_the_token_behind_where_it_is_sent_elsewhere(self, hub, monkeypatch):
+    def test_token_is_not_sent_to_another_host(self, hub, monkeypatch):
         monkeypatch.setenv("HF_TOKEN", TOKEN)
-        hub.gated, hub.members = True, (TOKEN,)
+        hub.gated, hub.accepted_tokens = True, (TOKEN,)
         hub.add(NAME, MODEL)
         with Hub() as elsewhere:
             elsewhere.add(NAME, MODEL)
             elsewhere.repositories[NAME]["revisions"] = hub.repositories[NAME]["revisions"]
-            hub.elsewhere = elsewhere
+            hub.redirect_to = elsewhere
             found = find(NAME)
-            assert elsewhere.sent[WEIGHTS] == len(MODEL[WEIGHTS])
-            assert all("authorization" not in headers for *_, headers in elsewhere.asked)
+            assert elsewhere.sent_bytes[WEIGHTS] == len(MODEL[WEIGHTS])
+            assert all("authorization" not in headers for *_, headers in elsewhere.requests)
         assert contents(found.folder) == MODEL
-        assert all(TOKEN in headers["authorization"] for *_, headers in hub.asked)
+        assert all(TOKEN in headers["authorization"] for *_, headers in hub.requests)
 
-    def test_by_two_at_once_is_one(self, hub):
+    def test_concurrent_downloads_fetch_once(self, hub):
         hub.add(NAME, MODEL)
         threads = [threading.Thread(target=find, args=(NAME,)) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert hub.sent == {file: len(data) for file, data in MODEL.items()}
+        assert hub.sent_bytes == {file: len(data) for file, data in MODEL.items()}
         assert contents(find(NAME).folder) == MODEL
 
-    def test_without_room_on_the_disk_does_not_begin(self, hub, monkeypatch, tmp_path):
+    def test_too_little_disk_space_is_an_error_before_the_download(
+        self, hub, monkeypatch, tmp_path
+    ):
         hub.add(NAME, MODEL)
         disk = namedtuple("disk", "total used free")
         needed = sum(map(len, MODEL.values()))
@@ -258,11 +260,11 @@ class TestADownload:
         message, hint = refusal()
         assert message == f"{NAME} needs 0.7 MB more on disk, and {tmp_path}/hub has 0.7 MB free"
         assert "HF_HOME" in hint
-        assert not hub.sent
+        assert not hub.sent_bytes
         monkeypatch.setattr(shutil, "disk_usage", lambda _: disk(10**9, 10**9, needed))
         find(NAME)
 
-    def test_into_a_folder_that_may_not_be_written(self, hub, monkeypatch, tmp_path):
+    def test_unwritable_cache_is_an_error(self, hub, monkeypatch, tmp_path):
         hub.add(NAME, MODEL)
         (tmp_path / "file").touch()
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file"))
@@ -271,24 +273,24 @@ class TestADownload:
         assert "HF_HOME" in hint
 
 
-class TestWhatIsRead:
-    def test_shards_are_those_that_the_index_names(self, hub):
+class TestRequiredFiles:
+    def test_only_shards_of_the_index_are_read(self, hub):
         hub.add(NAME, SHARDED | {WEIGHTS: b"the same, consolidated", "more.safetensors": b"x"})
         assert contents(find(NAME).folder) == SHARDED
 
-    def test_a_shard_that_is_named_and_not_there(self, hub):
+    def test_missing_shard_is_an_error(self, hub):
         hub.add(NAME, {name: data for name, data in SHARDED.items() if name != SHARDS[1]})
         message, hint = refusal(InvalidCheckpoint)
         assert message == f"{NAME} has no {SHARDS[1]}, which its {INDEX} names"
         assert "--revision" in hint
 
     @pytest.mark.parametrize("shard", ["../../x.safetensors", "/x.safetensors", "x.bin", 7])
-    def test_an_index_cannot_lead_elsewhere(self, hub, shard):
+    def test_index_cannot_name_files_outside_the_folder(self, hub, shard):
         hub.add(NAME, SMALL | {INDEX: index(shard), "x.bin": b""})
         with pytest.raises(InvalidCheckpoint, match="not a file of the folder"):
             find(NAME)
 
-    def test_a_tokenizer_of_several_files_only_where_there_is_no_single_one(self, hub):
+    def test_tokenizer_model_is_read_only_without_tokenizer_json(self, hub):
         words = "tokenizer.model added_tokens.json tokenizer_config.json special_tokens_map.json"
         pieces = dict.fromkeys(words.split(), b"{}")
         hub.add(NAME, MODEL | pieces)
@@ -304,13 +306,13 @@ class TestWhatIsRead:
             f"{NAME} has no {WEIGHTS}; pytorch_model.bin is a pickle, which can run code"
         )
         assert "save_pretrained" in hint
-        assert not hub.sent
+        assert not hub.sent_bytes
 
-    def test_a_repository_that_is_no_checkpoint(self, hub):
+    def test_repository_without_config_is_an_error(self, hub):
         hub.add(NAME, {"README.md": b"words"})
         assert refusal(InvalidCheckpoint)[0] == f"{NAME} has no config.json"
 
-    def test_an_adapter_is_its_two_files(self, hub, monkeypatch):
+    def test_adapter_is_two_files(self, hub, monkeypatch):
         files = {"adapter_config.json": b"{}", "adapter_model.safetensors": tensors(5)}
         hub.add(NAME, files | NEVER_READ | SMALL)
         found = find(NAME, kind="adapter")
@@ -318,7 +320,7 @@ class TestWhatIsRead:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
         assert find(NAME, kind="adapter") == found
 
-    def test_an_adapter_where_a_model_is_wanted_is_told_apart(self, hub):
+    def test_adapter_named_as_a_model_is_an_error(self, hub):
         hub.add(NAME, {"adapter_config.json": b"{}", "adapter_model.safetensors": tensors(5)})
         message, hint = refusal(InvalidCheckpoint)
         assert message == f"{NAME} is an adapter, not a model"
@@ -327,38 +329,38 @@ class TestWhatIsRead:
         assert "adapter_config.json" in refusal(InvalidCheckpoint, kind="adapter")[0]
 
 
-class TestACutConnection:
-    def test_is_resumed_in_the_same_run(self, hub):
+class TestInterruptedDownload:
+    def test_cut_connection_is_resumed_in_the_same_run(self, hub):
         hub.add(NAME, MODEL)
-        hub.cut[WEIGHTS] = [300_000, 0, 0, 200_000, 0]
+        hub.cut_after[WEIGHTS] = [300_000, 0, 0, 200_000, 0]
         recorded = RecordedProgress()
         found = find(NAME, progress=recorded)
         assert contents(found.folder) == MODEL
         assert hub.ranges(WEIGHTS) == [None, *["bytes=300000-"] * 3, *["bytes=500000-"] * 2]
-        assert hub.sent[WEIGHTS] == len(MODEL[WEIGHTS])
+        assert hub.sent_bytes[WEIGHTS] == len(MODEL[WEIGHTS])
         assert sum(recorded.counts) == sum(map(len, MODEL.values()))
 
-    def test_that_fails_keeps_complete_files(self, hub, tmp_path):
+    def test_failed_download_keeps_complete_files(self, hub, tmp_path):
         hub.add(NAME, SHARDED)
-        hub.cut[SHARDS[0]] = [123_456, *[0] * 6]
+        hub.cut_after[SHARDS[0]] = [123_456, *[0] * 6]
         message, hint = refusal()
         assert hub.url in message
         assert "the same command again" in hint
         assert incomplete(tmp_path) == []
-        hub.sent.clear()
+        hub.sent_bytes.clear()
         recorded = RecordedProgress()
         assert contents(find(NAME, progress=recorded).folder) == SHARDED
-        assert set(hub.sent) == {SHARDS[0]}
+        assert set(hub.sent_bytes) == {SHARDS[0]}
         assert recorded.plans[0].cached == sum(map(len, SHARDED.values())) - len(SHARDED[SHARDS[0]])
 
     @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
-    def test_by_a_signal_keeps_complete_files(self, hub, tmp_path, signum):
+    def test_signal_keeps_complete_files(self, hub, tmp_path, signum):
         hub.add(NAME, SHARDED)
-        hub.held[SHARDS[0]] = 400_000
+        hub.stall_after[SHARDS[0]] = 400_000
         command = [sys.executable, "-m", "pgcli", "info", NAME]
         streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         run = subprocess.Popen(command, env=environment(hub, tmp_path), **streams)
-        assert hub.reached.wait(60)
+        assert hub.stalled.wait(60)
         wait_for(lambda: all(blob(file).is_file() for file in SHARDED if file != SHARDS[0]))
         run.send_signal(signum)
         said = run.communicate(timeout=20)[1].decode()
@@ -369,33 +371,33 @@ class TestACutConnection:
                 "and the same command downloads the others",
                 said,
             )
-        hub.held.clear()
-        hub.sent.clear()
+        hub.stall_after.clear()
+        hub.sent_bytes.clear()
         assert contents(find(NAME).folder) == SHARDED
-        assert set(hub.sent) == {SHARDS[0]}
+        assert set(hub.sent_bytes) == {SHARDS[0]}
 
-    def test_by_an_answer_of_another_length_is_an_error(self, hub):
+    def test_short_answer_is_an_error(self, hub):
         hub.add(NAME, MODEL)
-        hub.claimed[WEIGHTS] = 50_000
+        hub.claimed_size[WEIGHTS] = 50_000
         assert refusal(InvalidCheckpoint)[0].startswith(f"{WEIGHTS} arrived damaged")
-        hub.claimed.clear()
+        hub.claimed_size.clear()
         assert contents(find(NAME).folder) == MODEL
 
-    def test_without_range_requests_starts_over(self, hub):
+    def test_server_without_ranges_starts_over(self, hub):
         hub.add(NAME, MODEL)
-        hub.takes_ranges = False
-        hub.cut[WEIGHTS] = [300_000]
+        hub.supports_ranges = False
+        hub.cut_after[WEIGHTS] = [300_000]
         recorded = RecordedProgress()
         assert contents(find(NAME, progress=recorded).folder) == MODEL
         assert sum(recorded.counts) == sum(map(len, MODEL.values()))
 
-    def test_does_not_last_where_the_server_recovers(self, hub):
+    def test_recovering_server_is_retried(self, hub):
         hub.add(NAME, MODEL)
         hub.status[WEIGHTS] = [503, 429]
         assert contents(find(NAME).folder) == MODEL
 
 
-class TestARefusal:
+class TestHubErrors:
     def test_401_gated_without_a_token(self, hub):
         hub.add(NAME, SHARDED)
         hub.gated = True
@@ -408,7 +410,7 @@ class TestARefusal:
     def test_403_gated_with_a_token(self, hub, monkeypatch):
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         hub.add(NAME, MODEL)
-        hub.gated, hub.strangers = True, (TOKEN,)
+        hub.gated, hub.other_tokens = True, (TOKEN,)
         message, hint = refusal()
         assert "by the user whose token is set" in message
         assert "`hf auth whoami`" in hint
@@ -416,10 +418,10 @@ class TestARefusal:
     def test_gated_with_the_token_of_a_member(self, hub, monkeypatch):
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         hub.add(NAME, MODEL)
-        hub.gated, hub.members = True, (TOKEN,)
+        hub.gated, hub.accepted_tokens = True, (TOKEN,)
         assert contents(find(NAME).folder) == MODEL
 
-    def test_401_for_a_token_that_is_none(self, hub, monkeypatch):
+    def test_401_invalid_token(self, hub, monkeypatch):
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         hub.add(NAME, MODEL)
         message, hint = refusal()
@@ -427,46 +429,46 @@ class TestARefusal:
         assert "`hf auth login`" in hint
 
     @pytest.mark.parametrize("token", ["hf_SECRET\x01SECRET", "hf_SECRETé", "hf_SECRET\tx"])
-    def test_a_token_that_cannot_be_sent_is_not_shown(self, hub, monkeypatch, token):
+    def test_malformed_token_is_not_shown(self, hub, monkeypatch, token):
         hub.add(NAME, MODEL)
         monkeypatch.setenv("HF_TOKEN", token)
         message, hint = refusal()
         assert "the token set on this machine" in message
         assert "HF_TOKEN" in hint
 
-    def test_404_for_a_repository(self, hub):
+    def test_404_repository(self, hub):
         message, hint = refusal(name="somebody/misspelt")
         assert "the Hub has no model 'somebody/misspelt'" in message
         assert "spelling" in hint
 
-    def test_404_for_a_revision(self, hub):
+    def test_404_revision(self, hub):
         hub.add(NAME, MODEL)
         find(NAME)
         message, hint = refusal(revision="float99")
         assert message == f"{NAME} has no revision 'float99'"
         assert f"{hub.url}/{NAME}/commits/main" in hint
 
-    def test_404_for_a_revision_that_there_was(self, hub):
+    def test_404_deleted_revision(self, hub):
         hub.add(NAME, MODEL, revisions=["main", "old"])
         find(NAME, "old")
         del hub.repositories[NAME]["revisions"]["old"]
         assert refusal(revision="old")[0] == f"{NAME} has no revision 'old'"
 
     @pytest.mark.parametrize("revision", ["", "../../x", "/etc/passwd", "a/../../b", "a\0b", "a b"])
-    def test_a_revision_that_is_no_name_of_one(self, hub, tmp_path, revision):
+    def test_invalid_revision_name_sends_no_request(self, hub, tmp_path, revision):
         hub.add(NAME, MODEL, revisions=[revision])
         assert refusal(revision=revision)[0] == f"{NAME} has no revision {revision!r}"
-        assert hub.asked == []
+        assert hub.requests == []
 
-    def test_404_for_a_file_that_is_listed(self, hub):
+    def test_404_listed_file(self, hub):
         hub.add(NAME, MODEL)
         hub.missing.add(WEIGHTS)
         message, _ = refusal()
         assert f"lists a file and does not have it, {WEIGHTS}" in message
-        assert WEIGHTS not in hub.sent
+        assert WEIGHTS not in hub.sent_bytes
 
     @pytest.mark.parametrize("status", [410, 429, 500, 503])
-    def test_any_other_number_is_named(self, hub, status):
+    def test_other_status_is_named(self, hub, status):
         hub.add(NAME, MODEL)
         hub.status[WEIGHTS] = status
         message, _ = refusal()
@@ -485,48 +487,48 @@ class TestARefusal:
             ),
         ],
     )
-    def test_a_listing_cannot_lead_elsewhere(self, hub, said, change):
+    def test_listing_cannot_name_other_paths(self, hub, said, change):
         hub.add(NAME, MODEL)
-        hub.listed = lambda listing: listing | change
+        hub.edit_listing = lambda listing: listing | change
         assert f"{hub.url} does not say {said}" in refusal()[0]
 
 
-class TestNoNetwork:
+class TestOffline:
     def offline(self, monkeypatch):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
-    def test_by_wish_and_the_model_is_there(self, hub, monkeypatch):
+    def test_offline_mode_with_cached_model(self, hub, monkeypatch):
         commit = hub.add(NAME, SHARDED)
         found = find(NAME)
-        hub.asked.clear()
+        hub.requests.clear()
         self.offline(monkeypatch)
         assert find(NAME) == find(NAME, commit) == found
-        assert hub.asked == []
+        assert hub.requests == []
 
-    def test_by_wish_and_it_is_not(self, hub, monkeypatch):
+    def test_offline_mode_without_model(self, hub, monkeypatch):
         hub.add(NAME, MODEL)
         self.offline(monkeypatch)
         message, hint = refusal()
         assert message.startswith(f"{NAME} is not in the cache as a whole")
         assert "unset HF_HUB_OFFLINE" in hint
-        assert hub.asked == []
+        assert hub.requests == []
 
     @pytest.mark.parametrize("lost", [SHARDS[1], "config.json", "tokenizer.json"])
-    def test_by_wish_and_a_part_of_it_is(self, hub, monkeypatch, lost):
+    def test_offline_mode_with_incomplete_model(self, hub, monkeypatch, lost):
         hub.add(NAME, SHARDED)
         (find(NAME).folder / lost).resolve().unlink()
         self.offline(monkeypatch)
         assert "not in the cache as a whole" in refusal()[0]
 
-    def test_by_wish_and_a_download_broke_off(self, hub, monkeypatch):
+    def test_offline_mode_after_a_failed_download(self, hub, monkeypatch):
         hub.add(NAME, SHARDED)
-        hub.cut[SHARDS[0]] = [1000, *[0] * 6]
+        hub.cut_after[SHARDS[0]] = [1000, *[0] * 6]
         refusal()
         self.offline(monkeypatch)
         assert "not in the cache as a whole" in refusal()[0]
 
     @pytest.mark.parametrize("trouble", ["gone", "503", "token"])
-    def test_by_accident_and_the_model_is_there(self, hub, monkeypatch, trouble):
+    def test_unreachable_hub_with_cached_model(self, hub, monkeypatch, trouble):
         hub.add(NAME, MODEL)
         found = find(NAME)
         if trouble == "gone":
@@ -551,7 +553,7 @@ class TestNoNetwork:
         ],
         ids=["refused", "no such host", "no TLS", "no address"],
     )
-    def test_by_accident_and_it_is_not(self, hub, monkeypatch, url, said):
+    def test_unreachable_hub_without_model(self, hub, monkeypatch, url, said):
         url = url.format(hub.url.removeprefix("http://"))
         point_to(monkeypatch, url)
         message, hint = refusal()
@@ -561,7 +563,7 @@ class TestNoNetwork:
         assert said in message
         assert ("HF_ENDPOINT" if url == "127.0.0.1:9" else "network") in hint
 
-    def test_a_certificate_that_nobody_knows(self, hub, monkeypatch, tmp_path):
+    def test_untrusted_hub_certificate(self, hub, monkeypatch, tmp_path):
         names = ["-subj", "/CN=127.0.0.1", "-keyout", "key", "-out", "certificate"]
         command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names]
         if shutil.which("openssl") is None:
@@ -575,9 +577,9 @@ class TestNoNetwork:
         assert "CERTIFICATE_VERIFY_FAILED" in message
         assert "SSL_CERT_FILE" in hint
 
-    def test_a_server_that_says_nothing_more(self, hub, monkeypatch):
+    def test_stalled_hub_times_out(self, hub, monkeypatch):
         hub.add(NAME, MODEL)
-        hub.held[WEIGHTS] = 0
+        hub.stall_after[WEIGHTS] = 0
         monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.05)
         message, hint = refusal()
         assert "timed out" in message
@@ -586,42 +588,42 @@ class TestNoNetwork:
 
 class TestDamage:
     @pytest.mark.parametrize("file", [WEIGHTS, "tokenizer.json", "config.json"])
-    def test_on_the_way_is_found_and_nothing_of_it_kept(self, hub, file):
+    def test_corrupt_download_is_an_error_and_deleted(self, hub, file):
         hub.add(NAME, MODEL)
-        hub.flipped[file] = len(MODEL[file]) // 2
+        hub.corrupted_at[file] = len(MODEL[file]) // 2
         message, hint = refusal(InvalidCheckpoint)
         assert message.startswith(f"{file} arrived damaged")
         assert "the same command again" in hint
         assert not blob(file).exists()
-        hub.flipped.clear()
-        hub.sent.clear()
+        hub.corrupted_at.clear()
+        hub.sent_bytes.clear()
         assert contents(find(NAME).folder) == MODEL
-        assert hub.sent[file] == len(MODEL[file])
+        assert hub.sent_bytes[file] == len(MODEL[file])
 
-    def test_by_too_many_bytes_is_an_error(self, hub, tmp_path):
+    def test_surplus_bytes_are_an_error(self, hub, tmp_path):
         hub.add(NAME, MODEL)
-        hub.claimed[WEIGHTS] = len(MODEL[WEIGHTS]) + 5
+        hub.claimed_size[WEIGHTS] = len(MODEL[WEIGHTS]) + 5
         assert refusal(InvalidCheckpoint)[0].startswith(f"{WEIGHTS} arrived damaged")
         assert not blob(WEIGHTS).exists()
         assert incomplete(tmp_path) == []
 
     def mended(self, hint):
-        """Do what the hint says."""
+        """Delete the file as the hint says, and download it again."""
         Path(re.fullmatch(r"delete (\S+) and run the same command again.*", hint)[1]).unlink()
         return find(NAME)
 
     @pytest.mark.parametrize("file", [WEIGHTS, "tokenizer.json", "config.json"])
-    def test_in_the_cache_that_shows_in_the_length(self, hub, file):
+    def test_cached_file_of_wrong_size_is_an_error(self, hub, file):
         hub.add(NAME, MODEL)
-        place = find(NAME).folder / file
-        os.truncate(place.resolve(), 20)
+        file_path = find(NAME).folder / file
+        os.truncate(file_path.resolve(), 20)
         message, hint = refusal(InvalidCheckpoint)
         assert message == (
-            f"{place} is damaged: it has 20 bytes, and {len(MODEL[file]):,} on the Hub"
+            f"{file_path} is damaged: it has 20 bytes, and {len(MODEL[file]):,} on the Hub"
         )
         assert contents(self.mended(hint).folder) == MODEL
 
-    def test_in_the_cache_before_it_is_a_model(self, hub):
+    def test_cached_blob_of_wrong_size_is_an_error(self, hub):
         hub.add(NAME, MODEL)
         file = blob(WEIGHTS)
         file.parent.mkdir(parents=True)
@@ -630,29 +632,29 @@ class TestDamage:
         assert message.startswith(f"{file} is damaged: it has 5 bytes")
         assert contents(self.mended(hint).folder) == MODEL
 
-    def test_in_the_cache_that_shows_in_the_header(self, hub, monkeypatch):
+    def test_cached_file_with_invalid_header_is_an_error(self, hub, monkeypatch):
         hub.add(NAME, MODEL)
-        place = find(NAME).folder / WEIGHTS
-        place.resolve().write_bytes(bytes(len(MODEL[WEIGHTS])))
+        file_path = find(NAME).folder / WEIGHTS
+        file_path.resolve().write_bytes(bytes(len(MODEL[WEIGHTS])))
         message, hint = refusal(InvalidCheckpoint)
-        assert message.startswith(f"{place} is not an intact safetensors file: ")
+        assert message.startswith(f"{file_path} is not an intact safetensors file: ")
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
         assert refusal(InvalidCheckpoint) == (message, hint)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         assert contents(self.mended(hint).folder) == MODEL
 
-    def test_offline_a_file_shorter_than_its_header_says(self, hub, monkeypatch):
+    def test_truncated_cached_file_is_found_offline(self, hub, monkeypatch):
         hub.add(NAME, SHARDED)
-        place = find(NAME).folder / SHARDS[1]
-        os.truncate(place.resolve(), 200_000)
+        file_path = find(NAME).folder / SHARDS[1]
+        os.truncate(file_path.resolve(), 200_000)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
         message, hint = refusal(InvalidCheckpoint)
-        assert str(place) in message
+        assert str(file_path) in message
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         assert contents(self.mended(hint).folder) == SHARDED
 
     @pytest.mark.parametrize("weights", [b"", b"words", MODEL[WEIGHTS][:-9], bytes(500)])
-    def test_that_is_the_hub_s_own_is_not_to_be_mended_here(self, hub, weights):
+    def test_invalid_file_on_the_hub_is_not_to_be_deleted(self, hub, weights):
         hub.add(NAME, MODEL | {WEIGHTS: weights})
         message, hint = refusal(InvalidCheckpoint)
         assert f"{WEIGHTS} is not an intact safetensors file" in message
@@ -661,7 +663,7 @@ class TestDamage:
 
 
 def environment(hub, tmp_path, **more):
-    """A shell's, in which this server is the Hub."""
+    """The environment of a shell in which this server is the Hub."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -689,19 +691,19 @@ def pgcli(hub, tmp_path, *arguments, **more):
     )
 
 
-class TestTheCommandLine:
-    def test_answers_with_a_checkpoint_of_the_hub(self, hub, tmp_path, tiny):
+class TestCommandLine:
+    def test_caption_with_a_checkpoint_of_the_hub(self, hub, tmp_path, tiny):
         files = {file.name: file.read_bytes() for file in tiny.iterdir()}
         commit = hub.add(NAME, files)
-        hub.gated, hub.members = True, (TOKEN,)
-        picture = ROOT / "examples" / "images" / "one.png"
-        asked = ("caption", picture, "--model", NAME, "--device", "cpu", "--max-new-tokens", 2)
-        run = pgcli(hub, tmp_path, *asked, HF_TOKEN=TOKEN)
+        hub.gated, hub.accepted_tokens = True, (TOKEN,)
+        image = ROOT / "examples" / "images" / "one.png"
+        arguments = ("caption", image, "--model", NAME, "--device", "cpu", "--max-new-tokens", 2)
+        run = pgcli(hub, tmp_path, *arguments, HF_TOKEN=TOKEN)
         assert run.returncode == 0, run.stderr
         assert json.loads(run.stdout)["model"] == f"{NAME}@{commit}"
         assert TOKEN not in run.stderr
         assert list((tmp_path / "hub").rglob(WEIGHTS))  # where HF_HOME says
-        assert set(hub.sent) <= {*SMALL, "processor_config.json", WEIGHTS}
+        assert set(hub.sent_bytes) <= {*SMALL, "processor_config.json", WEIGHTS}
 
     @pytest.mark.parametrize(
         ("gated", "flipped", "offline", "code", "said"),
@@ -712,11 +714,9 @@ class TestTheCommandLine:
         ],
         ids=["gated", "damaged", "offline"],
     )
-    def test_ends_with_the_number_of_the_problem(
-        self, hub, tmp_path, gated, flipped, offline, code, said
-    ):
+    def test_exit_code_names_the_problem(self, hub, tmp_path, gated, flipped, offline, code, said):
         hub.add(NAME, MODEL)
-        hub.gated, hub.flipped, hub.strangers = gated, flipped, (TOKEN,)
+        hub.gated, hub.corrupted_at, hub.other_tokens = gated, flipped, (TOKEN,)
         more = {"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": offline}
         run = pgcli(hub, tmp_path, "info", NAME, "--debug", **more)
         assert run.returncode == code, run.stderr
@@ -730,7 +730,7 @@ PLAN = DownloadPlan(
 )
 
 
-class TestWhatAPersonSees:
+class TestProgressDisplay:
     def screen(self, *, terminal=False, quiet=False, width=100):
         screen = Screen(quiet=quiet)
         screen.is_terminal = screen.is_interactive = terminal
@@ -739,7 +739,7 @@ class TestWhatAPersonSees:
         )
         return screen, screen.console.file
 
-    def test_in_a_log_are_lines_before_while_and_after(self, monkeypatch):
+    def test_log_has_lines_before_during_and_after(self, monkeypatch):
         monkeypatch.setattr(progress_module, "LOG_SECONDS", 0)
         screen, shown = self.screen()
         with Downloads(screen) as progress:
@@ -755,7 +755,7 @@ class TestWhatAPersonSees:
         assert "6.0 GB of 6.0 GB" in third
         assert re.search(r"downloaded 5\.0 GB in \d+ s; the checksums are right", last)
 
-    def test_in_a_log_there_is_no_line_for_each_piece(self):
+    def test_log_has_no_line_per_chunk(self):
         screen, shown = self.screen()
         with Downloads(screen) as progress:
             progress.start(PLAN)
@@ -764,7 +764,7 @@ class TestWhatAPersonSees:
         assert len(shown.getvalue().splitlines()) == 2
 
     @pytest.mark.parametrize("width", [40, 100])
-    def test_on_a_terminal_is_one_bar_that_goes_away(self, width):
+    def test_terminal_has_one_transient_bar(self, width):
         screen, shown = self.screen(terminal=True, width=width)
         with Downloads(screen) as progress:
             progress.start(PLAN)
@@ -775,7 +775,7 @@ class TestWhatAPersonSees:
         assert "\x1b[31m" not in text
         assert " ".join(text.split()).endswith("the checksums are right")
 
-    def test_a_download_that_fails_does_not_say_that_it_is_done(self):
+    def test_failed_download_is_not_reported_as_done(self):
         screen, shown = self.screen()
         progress = Downloads(screen)
         progress.start(PLAN)
@@ -783,7 +783,7 @@ class TestWhatAPersonSees:
         assert "downloaded" not in shown.getvalue()
 
     @pytest.mark.parametrize("terminal", [True, False])
-    def test_quiet_is_quiet(self, terminal):
+    def test_quiet_shows_nothing(self, terminal):
         screen, shown = self.screen(terminal=terminal, quiet=True)
         with Downloads(screen) as progress:
             progress.message("something")
@@ -791,7 +791,7 @@ class TestWhatAPersonSees:
             progress.advance(5)
         assert shown.getvalue() == ""
 
-    def test_from_python_it_is_a_bar_on_a_terminal(self, monkeypatch):
+    def test_python_interface_shows_a_tqdm_bar(self, monkeypatch):
         class Terminal(io.StringIO):
             def isatty(self):
                 return True

@@ -61,20 +61,18 @@ def raising(monkeypatch):
 
 class TestNames:
     @pytest.mark.parametrize("name", ["model", "./model", "org/model", "google/model/"])
-    def test_a_folder_wins_over_a_hub_name(self, tmp_path, name, raising):
+    def test_folder_wins_over_hub_name(self, tmp_path, name, raising):
         raising(AssertionError("the Hub was asked"))
         Path(name).mkdir(parents=True)
         assert find(name) == Checkpoint(name, Path(name), None)
         assert find(name).label == name
 
-    def test_a_tilde_is_the_home_folder(self, tmp_path, monkeypatch):
+    def test_tilde_is_the_home_folder(self, tmp_path, monkeypatch):
         monkeypatch.setenv("HOME", str(tmp_path))
         (tmp_path / "model").mkdir()
         assert find("~/model") == Checkpoint("~/model", tmp_path / "model")
 
-    def test_demo_is_the_built_in_model_and_its_weights_make_its_revision(
-        self, tmp_path, monkeypatch
-    ):
+    def test_demo_has_a_revision_from_its_weights(self, tmp_path, monkeypatch):
         monkeypatch.setattr(find_module, "BUILTIN", tmp_path)
         labels = set()
         for weights in (b"one", b"two", b"two"):
@@ -104,28 +102,28 @@ class TestNames:
             "org/" + "a/" * 5000,
         ],
     )
-    def test_what_is_neither_folder_nor_hub_name_says_what_there_is(self, name, raising):
+    def test_invalid_model_name_lists_valid_ones(self, name, raising):
         raising(AssertionError("the Hub was asked"))
         message, hint = refusal(name)
         assert f"no model folder {name!r}" in message
         assert "google/paligemma-3b-mix-224" in hint
         assert "demo" in hint
 
-    def test_a_file_is_no_folder(self, tmp_path):
+    def test_file_as_model_is_an_error(self, tmp_path):
         Path("model.safetensors").touch()
         assert "is a file, and a model is a folder" in refusal("model.safetensors")[0]
 
     @pytest.mark.parametrize("name", ["org/" + "a" * 200, "org/a..b", "org/a--b", "org/model.git"])
-    def test_a_name_that_the_hub_does_not_allow(self, name):
+    def test_name_that_the_hub_does_not_allow(self, name):
         message, hint = refusal(name)
         assert f"{name!r} is neither a folder nor a name that the Hub allows" in message
         assert "spelling" in hint
 
 
-class TestWhatTheHubAnswers:
+class TestErrorMessages:
     """Each failure as huggingface_hub raises it, with its own message and remedy."""
 
-    def test_a_licence_not_accepted_and_no_token(self, raising):
+    def test_gated_model_without_token(self, raising):
         raising(answered(401, "GatedRepo"))
         message, hint = refusal()
         assert message == f"{NAME} needs its licence accepted, and no token is set on this machine"
@@ -143,7 +141,7 @@ class TestWhatTheHubAnswers:
             (None, "hf_SECRET", "is set on this machine (that of `hf auth login`)"),
         ],
     )
-    def test_a_licence_not_accepted_by_the_token_s_user(
+    def test_gated_model_with_token_of_another_user(
         self, raising, monkeypatch, variable, stored, whose
     ):
         if variable:
@@ -155,7 +153,7 @@ class TestWhatTheHubAnswers:
         assert hint.startswith(f"open {PAGE} and accept it as the user that `hf auth whoami` names")
         assert "SECRET" not in message + hint
 
-    def test_a_variable_that_hides_the_token_of_somebody_who_may(self, raising, monkeypatch):
+    def test_gated_model_with_a_hidden_token(self, raising, monkeypatch):
         monkeypatch.setenv("HF_TOKEN", "hf_SECRET")
         Path(constants.HF_TOKEN_PATH).write_text("hf_OTHER")
         raising(answered(403, "GatedRepo"))
@@ -173,7 +171,7 @@ class TestWhatTheHubAnswers:
             ("", "hf_bad", "`hf auth login --force` with a new one"),
         ],
     )
-    def test_a_token_that_the_hub_does_not_know(self, raising, monkeypatch, given, stored, said):
+    def test_unknown_token(self, raising, monkeypatch, given, stored, said):
         monkeypatch.setenv("HF_TOKEN", given)
         Path(constants.HF_TOKEN_PATH).write_text(stored)
         raising(answered(401, message="Invalid credentials in Authorization header"))
@@ -182,20 +180,20 @@ class TestWhatTheHubAnswers:
         assert said in hint
 
     @pytest.mark.parametrize("status", [401, 404])
-    def test_an_unknown_or_private_model(self, raising, status):
+    def test_unknown_or_private_model(self, raising, status):
         raising(answered(status, "RepoNotFound"))
         message, hint = refusal()
         assert f"no model {NAME!r}, or it is private" in message
         assert "spelling" in hint
         assert "`hf auth login`" in hint
 
-    def test_an_unknown_revision(self, raising):
+    def test_unknown_revision(self, raising):
         raising(answered(404, "RevisionNotFound"))
         message, hint = refusal(revision="float99")
         assert message == f"{NAME} has no revision 'float99'"
         assert hint == f"see {PAGE}/commits/main"
 
-    def test_a_forbidden_repository(self, raising):
+    def test_forbidden_repository(self, raising):
         raising(answered(403, message="Access to this resource is disabled."))
         message, hint = refusal()
         assert message.startswith(f"{NAME} could not be downloaded: 403")
@@ -208,21 +206,21 @@ class TestWhatTheHubAnswers:
             (429, "wait some minutes"),
         ],
     )
-    def test_a_refusal_with_a_remedy_of_its_own(self, raising, status, remedy):
+    def test_status_with_its_own_remedy(self, raising, status, remedy):
         raising(answered(status, message="Invalid credentials in Authorization header"))
         message, hint = refusal()
         assert message.startswith(f"{NAME} could not be downloaded: {status}")
         assert remedy in hint
 
     @pytest.mark.parametrize("status", [500, 503])
-    def test_a_hub_in_trouble(self, raising, status):
+    def test_failing_hub(self, raising, status):
         raising(answered(status))
         message, hint = refusal()
         assert message.startswith(f"{NAME} could not be downloaded:")
         assert str(status) in message
         assert "try again" in hint
 
-    def test_offline_by_wish(self, raising, monkeypatch):
+    def test_offline_mode(self, raising, monkeypatch):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
         raising(AssertionError("the Hub was asked"))
         message, hint = refusal()
@@ -244,7 +242,7 @@ class TestWhatTheHubAnswers:
         ],
         ids=lambda error: type(error).__name__,
     )
-    def test_offline_by_accident(self, raising, error):
+    def test_unreachable_hub(self, raising, error):
         raising(error)
         message, hint = refusal()
         said = str(error).splitlines()[0]
@@ -259,26 +257,26 @@ class TestWhatTheHubAnswers:
         ],
         ids=lambda part: type(part).__name__,
     )
-    def test_something_between_here_and_the_hub(self, raising, error, remedy):
+    def test_proxy_or_certificate_error(self, raising, error, remedy):
         raising(error)
         message, hint = refusal()
         assert message.endswith(str(error))
         assert remedy in hint
 
-    def test_an_answer_that_is_none_of_a_hub(self, raising):
+    def test_answer_that_is_not_json(self, raising):
         raising(ValueError("\n\nExpecting value: line 1\ncolumn 1"))
         message, hint = refusal()
         assert message == f"{NAME} could not be downloaded: Expecting value: line 1"
         assert "try again" in hint
 
     @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS])
-    def test_a_disk_that_does_not_take_it(self, raising, number, tmp_path):
+    def test_full_or_unwritable_disk(self, raising, number, tmp_path):
         raising(OSError(number, "the disk says no", "/cache/blob"))
         message, hint = refusal()
         assert message == f"{NAME} could not be stored in {tmp_path / 'cache'}: the disk says no"
         assert "HF_HOME" in hint
 
-    def test_a_bug_is_no_failure_of_the_hub(self, raising):
+    def test_bug_is_not_reported_as_a_hub_error(self, raising):
         raising(KeyError("a bug"))
         with pytest.raises(KeyError):
             find(NAME)

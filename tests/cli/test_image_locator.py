@@ -27,7 +27,7 @@ from tests.support.awkward import chunk, encoded, make
 from tests.support.misbehaving import Server
 from tests.support.parsed_page import content, copy
 from tests.support.runs import MANY, ROWS, finished, started, wait_until
-from tests.support.stores import S3, served
+from tests.support.stores import S3, serve
 
 Capture = pytest.CaptureFixture[str]
 
@@ -361,7 +361,7 @@ def answered(server: Server) -> None:
     Path("shop.jsonl").write_text("\n".join(lines))
     assert done("detect", "shop.jsonl", "--object", "cat", "-o", "rows.jsonl", *HERE) == 0
     del server.files["/b.jpg"]
-    server.asked.clear()
+    server.requests.clear()
 
 
 def test_pictures_at_addresses_are_exported_where_that_is_allowed(
@@ -373,12 +373,12 @@ def test_pictures_at_addresses_are_exported_where_that_is_allowed(
     assert code == 3
     assert "4 images left out" in err
     assert "hint: --allow-urls fetches those at addresses" in err
-    assert not server.asked
+    assert not server.requests
     code, err = said(capsys, *to, "inwards", "--allow-urls")
     assert code == 3
     assert "--allow-private-hosts allows that" in err
     assert "hint:" not in err
-    assert not server.asked
+    assert not server.requests
     code, err = said(capsys, *to, "all", *HERE)
     assert code == 3
     assert "exported 3 images with 2 boxes" in err
@@ -386,7 +386,7 @@ def test_pictures_at_addresses_are_exported_where_that_is_allowed(
     assert f"{server.url}/b.jpg: There is nothing at the address." in err
     made = sorted(files("all/images").values())
     assert made == sorted([PICTURES["a.png"], PICTURES["a.png"], PICTURES["sub/c.webp"]])
-    assert len({path for path, _ in server.asked}) == 4
+    assert len({path for path, _ in server.requests}) == 4
 
 
 def test_pictures_at_addresses_are_on_pages_and_drawn_where_that_is_allowed(
@@ -399,7 +399,7 @@ def test_pictures_at_addresses_are_on_pages_and_drawn_where_that_is_allowed(
     assert "4 images are not shown" in err
     assert "hint: --allow-urls fetches those at addresses" in err
     assert "--images" not in err
-    assert not server.asked
+    assert not server.requests
     code, err = said(capsys, *to, *HERE, "--draw", "drawn")
     assert code == 0
     assert "1 image is not shown" in err
@@ -416,13 +416,13 @@ def test_what_a_run_was_allowed_is_not_allowed_to_who_looks_at_it(
     server.files |= {"/shard.tar": archived(PICTURES), "/shop.parquet": held.getvalue()}
     for name in ("shard.tar", "shop.parquet"):
         done("caption", f"{server.url}/{name}", "-o", "rows.jsonl", "--overwrite", *HERE)
-        server.asked.clear()
+        server.requests.clear()
         to = ("--to", "webdataset", "--overwrite", "-o")
         code, err = said(capsys, "export", "rows.jsonl", *to, "out.tar")
         assert code == 3
         assert "hint: --allow-urls" in err
         assert done("view", "rows.jsonl", "-o", "g.html", "--overwrite") == 0
-        assert not server.asked
+        assert not server.requests
         assert done("export", "rows.jsonl", *to, "out.tar", *HERE) == 0
         assert list(members("out.tar").values()) == list(PICTURES.values())
 
@@ -436,7 +436,7 @@ def test_pictures_of_a_store_come_out_as_those_of_a_folder(
     stored |= {"box/shop.parquet": held.getvalue(), "box/shard.tar": archived(PICTURES)}
     keys = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "a")
     keys |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
-    with served(S3, stored) as endpoint:
+    with serve(S3, stored) as endpoint:
         for name, value in {**keys, "AWS_ENDPOINT_URL": endpoint}.items():
             monkeypatch.setenv(name, value)
         for number, source in enumerate(("photos", "shop.parquet", "shard.tar")):

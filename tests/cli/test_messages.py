@@ -60,7 +60,11 @@ class Stage:
     def gated(self, **tokens):
         """Ask for a model behind a licence, with these tokens in the environment and stored."""
         self.hub.add(MODEL, FILES)
-        self.hub.gated, self.hub.members, self.hub.strangers = True, ("hf_member",), ("hf_other",)
+        self.hub.gated, self.hub.accepted_tokens, self.hub.other_tokens = (
+            True,
+            ("hf_member",),
+            ("hf_other",),
+        )
         if "stored" in tokens:
             Path(constants.HF_TOKEN_PATH).write_text(tokens.pop("stored"))
         for name, value in tokens.items():

@@ -161,10 +161,10 @@ def test_what_the_hub_says_is_spelt(tmp_path):
         about |= {"HF_HUB_VERBOSITY": "info"}
         hub.add("a/b", {"config.json": b"{}", f"{HOSTILE}.bin": b"x"})
         assert SPELT in shown("info", "a/b", **about)
-        hub.listed = lambda listing: listing | {"sha": HOSTILE}
+        hub.edit_listing = lambda listing: listing | {"sha": HOSTILE}
         shown("info", "a/b", **about)
         index = {"weight_map": {"x": f"{HOSTILE}.safetensors"}}
-        hub.listed = dict
+        hub.edit_listing = dict
         hub.add("a/b", {"model.safetensors.index.json": json.dumps(index).encode()})
         shown("info", "a/b", **about)
 

@@ -1,4 +1,4 @@
-"""Pictures in stores of the cloud are what the same ones in a folder are."""
+"""Images in S3, Google Cloud Storage and the Hub give the rows of a local folder."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from pgcli.sources import ReadOptions, open_sources
 from pgcli.sources.patterns import glob_files
 from pgcli.sources.remote_files import glob_matches
 from tests.support.awkward import drawing, encoded
-from tests.support.stores import S3, Files, Google, Hub, served
+from tests.support.stores import S3, Files, Google, Hub, serve
 
 ROOT = Path(__file__).parents[2]
 PNG, JPEG = encoded(drawing(), "PNG"), encoded(drawing(), "JPEG")
-#: Names that sort otherwise where folders are sorted apart, and that an address must escape.
-PICTURES = {
+#: Names whose order differs if folders are sorted apart, and that a URL has to quote.
+IMAGES = {
     "a/b c.png": PNG,
     "a-b.jpg": JPEG,
     "a/é#?%41.png": PNG,
     "z.jpg": JPEG,
     "broken.png": b"x",
 }
-HIDDEN = {".h/x.png": PNG, "a/.x.png": PNG, "notes.txt": b"no picture"}
+HIDDEN = {".h/x.png": PNG, "a/.x.png": PNG, "notes.txt": b"not an image"}
 
 
 def rows_of_tar() -> bytes:
@@ -60,7 +60,7 @@ def parquet(count: int) -> bytes:
 
 LINES = "".join(json.dumps({"image": name}) + "\n" for name in ("z.jpg", "a/é#?%41.png", "no.png"))
 FILES = {
-    **{f"photos/{name}": data for name, data in (PICTURES | HIDDEN).items()},
+    **{f"photos/{name}": data for name, data in (IMAGES | HIDDEN).items()},
     "photos/rows.jsonl": LINES.encode(),
     "sets/x.tar": rows_of_tar(),
     "sets/y.tar.gz": gzip.compress(rows_of_tar()),
@@ -72,7 +72,7 @@ FILES = {
 
 @contextmanager
 def in_moto(files: Files) -> Iterator[str]:
-    """The address of moto's S3 with these files."""
+    """The URL of an S3 server of moto with these files."""
     server_of = pytest.importorskip("moto.server", reason="moto[server] is not installed")
     boto3 = pytest.importorskip("boto3", reason="boto3 is not installed")
     server = server_of.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -89,14 +89,14 @@ def in_moto(files: Files) -> Iterator[str]:
         server.stop()
 
 
-class Place(NamedTuple):
-    """Where files are in a store, and the environment that leads there."""
+class StoreLocation(NamedTuple):
+    """The URL of files in a store, and the environment that reads them."""
 
     base: str
     environment: dict[str, str]
 
 
-def place(kind: str, endpoint: str) -> Place:
+def locate_store(kind: str, endpoint: str) -> StoreLocation:
     bases = {"gs": "gs://anonymous@pictures", "hf": "hf://datasets/somebody/pictures"}
     environment = {
         "AWS_ENDPOINT_URL": endpoint,
@@ -110,16 +110,16 @@ def place(kind: str, endpoint: str) -> Place:
         "HF_HUB_DISABLE_XET": "1",
         "HF_TOKEN": "secret",
     }
-    return Place(bases.get(kind, "s3://pictures"), environment)
+    return StoreLocation(bases.get(kind, "s3://pictures"), environment)
 
 
 @pytest.fixture(scope="module", params=["moto", "s3", "gs", "hf"])
-def store(request: pytest.FixtureRequest) -> Iterator[Place]:
+def store(request: pytest.FixtureRequest) -> Iterator[StoreLocation]:
     files = {f"pictures/{name}": data for name, data in FILES.items()}
     kinds = {"s3": S3, "gs": Google, "hf": Hub}
     kind = request.param
-    with in_moto(files) if kind == "moto" else served(kinds[kind], files) as endpoint:
-        yield place(kind, endpoint)
+    with in_moto(files) if kind == "moto" else serve(kinds[kind], files) as endpoint:
+        yield locate_store(kind, endpoint)
 
 
 MANY = """
@@ -132,7 +132,7 @@ for arguments in json.loads(sys.argv[1]):
 
 
 def ran(commands: list[list[str]], environment: dict[str, str], cwd: Path) -> list[str]:
-    """The exit codes of several commands in one process, which takes a second to start."""
+    """The exit codes of several commands, run in one process."""
     run = subprocess.run(
         [sys.executable, "-c", MANY, json.dumps(commands)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PGCLI_QUIET": "1"} | environment,
@@ -166,7 +166,7 @@ SOURCES = ["photos", "photos/**/*.png", "photos/*.jpg", "photos/rows.jsonl"]
 SOURCES += ["sets/x.tar", "sets", "parts"]
 
 
-def test_rows_are_those_of_the_same_pictures_in_a_folder(store: Place, tmp_path: Path) -> None:
+def test_rows_equal_those_of_a_local_folder(store: StoreLocation, tmp_path: Path) -> None:
     base = local(tmp_path)
     commands = []
     for number, source in enumerate(SOURCES):
@@ -186,7 +186,7 @@ def test_rows_are_those_of_the_same_pictures_in_a_folder(store: Place, tmp_path:
             row["image"] = row["image"].replace(str(base), store.base)
             row["id"] = row["id"].replace(str(base), store.base)
         for row in (*here, *there):
-            del row["error_message"]  # of a file and of an address it says the same otherwise
+            del row["error_message"]  # worded differently for files and for URLs
         assert there == here, source
     written = [file.read_bytes() for file in tmp_path.rglob("there*/**/*") if file.is_file()]
     assert written
@@ -195,10 +195,10 @@ def test_rows_are_those_of_the_same_pictures_in_a_folder(store: Place, tmp_path:
 
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
-    """The files of a store that is this process's."""
+    """The files of an S3 server that this process reads."""
     files = {f"pictures/{name}": data for name, data in FILES.items()}
-    with served(S3, files) as endpoint:
-        for name, value in place("s3", endpoint).environment.items():
+    with serve(S3, files) as endpoint:
+        for name, value in locate_store("s3", endpoint).environment.items():
             monkeypatch.setenv(name, value)
         yield files
 
@@ -207,9 +207,7 @@ def opened(*names: str, **options: Any) -> Any:
     return open_sources(names, ReadOptions(url_reader=UrlReader(), **options))
 
 
-def test_pictures_that_come_later_come_behind_those_that_were_there(
-    s3: Files, tmp_path: Path
-) -> None:
+def test_new_images_come_after_the_pinned_ones(s3: Files, tmp_path: Path) -> None:
     for name in ("s3://pictures/photos", "s3://pictures/photos/*.jpg"):
         lists = tmp_path / f"lists{len(name)}"
         lists.mkdir()
@@ -225,7 +223,7 @@ def test_pictures_that_come_later_come_behind_those_that_were_there(
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "told"),
+    ("name", "code", "message"),
     [
         ("s3://pictures/none", UsageError, "nothing at s3://pictures/none"),
         ("s3://nobucket/*.png", UsageError, "nothing at the address"),
@@ -235,16 +233,16 @@ def test_pictures_that_come_later_come_behind_those_that_were_there(
         ("data:image/png;base64,AAAA", UsageError, "data"),
     ],
 )
-def test_what_cannot_be_meant_is_said(
-    s3: Files, name: str, code: type[PgcliError], told: str
+def test_unusable_store_source_is_a_usage_error(
+    s3: Files, name: str, code: type[PgcliError], message: str
 ) -> None:
     with pytest.raises(code) as problem:
         opened(name)
-    assert told in str(problem.value)
+    assert message in str(problem.value)
     assert problem.value.hint
 
 
-def test_nothing_is_asked_where_addresses_are_not_allowed(monkeypatch: Any) -> None:
+def test_no_request_is_sent_if_urls_are_not_allowed(monkeypatch: Any) -> None:
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: pytest.fail("a name was resolved"))
     for name in ("s3://pictures/photos", "hf://datasets/a/b", "https://user:secret@host/x.png"):
         with pytest.raises(UsageError) as problem:
@@ -253,7 +251,7 @@ def test_nothing_is_asked_where_addresses_are_not_allowed(monkeypatch: Any) -> N
         assert "secret" not in str(problem.value)
 
 
-def test_a_manifest_s_paths_stay_in_its_address_s_folder(s3: Files) -> None:
+def test_remote_manifest_paths_stay_in_its_folder(s3: Files) -> None:
     names = ["z.jpg", "a/../z.jpg", "./z.jpg", "../x.png", "a/../../x.png", "/etc/passwd"]
     names += ["file:///etc/passwd", "..", "a\0b", "ftp://host/x.png", "s3://pictures/photos/z.jpg"]
     lines = "".join(json.dumps({"image": name}) + "\n" for name in names)
@@ -267,8 +265,8 @@ def test_a_manifest_s_paths_stay_in_its_address_s_folder(s3: Files) -> None:
     assert all(item.path is None for item in found if item.fault)
 
 
-def test_a_store_that_cannot_be_reached_is_an_error_row(monkeypatch: Any) -> None:
-    for name, value in place("s3", "http://127.0.0.1:9").environment.items():
+def test_unreachable_store_is_an_error_row(monkeypatch: Any) -> None:
+    for name, value in locate_store("s3", "http://127.0.0.1:9").environment.items():
         monkeypatch.setenv(name, value)
     url_reader = UrlReader()
     with url_reader.fetched(Item(0, "x", "x", "s3://pictures/x.png")) as item:
@@ -277,20 +275,20 @@ def test_a_store_that_cannot_be_reached_is_an_error_row(monkeypatch: Any) -> Non
 
 
 @pytest.mark.parametrize("status", [401, 403, 500])
-def test_what_a_store_refuses_is_told_by_its_code(monkeypatch: Any, status: int) -> None:
+def test_store_error_has_the_code_of_its_status(monkeypatch: Any, status: int) -> None:
     class Refusing(S3):
-        def answered(self, path: str, query: Any) -> None:
+        def respond(self, path: str, query: Any) -> None:
             self.send(status)
 
-    with served(Refusing, {}) as endpoint:
-        for name, value in place("s3", endpoint).environment.items():
+    with serve(Refusing, {}) as endpoint:
+        for name, value in locate_store("s3", endpoint).environment.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(RemoteError) as problem:
             UrlReader().read("s3://pictures/x.png")
     assert problem.value.fault.code == ("io_error" if status == 500 else "permission_denied")
 
 
-def test_a_file_of_a_store_larger_than_a_picture_may_be_is_not_read(s3: Files) -> None:
+def test_object_beyond_the_size_limit_is_not_read(s3: Files) -> None:
     s3["pictures/large.png"] = bytes(5 * 2**20)
     with pytest.raises(RemoteError) as problem:
         UrlReader().read("s3://pictures/large.png", limit=2**20)
@@ -313,7 +311,7 @@ def test_a_file_of_a_store_larger_than_a_picture_may_be_is_not_read(s3: Files) -
         ("[ab]?.png", "b1.png", True),
     ],
 )
-def test_a_pattern_means_what_it_means_in_a_folder(
+def test_remote_glob_equals_local_glob(
     pattern: str, path: str, is_meant: bool, tmp_path: Path, monkeypatch: Any
 ) -> None:
     assert glob_matches(path.split("/"), pattern.split("/")) == is_meant
@@ -324,13 +322,15 @@ def test_a_pattern_means_what_it_means_in_a_folder(
 
 
 @pytest.mark.parametrize(("status", "code"), [(403, "permission_denied"), (404, "missing")])
-def test_a_listing_that_is_refused_has_its_code(monkeypatch: Any, status: int, code: str) -> None:
+def test_refused_listing_has_the_code_of_its_status(
+    monkeypatch: Any, status: int, code: str
+) -> None:
     class Refusing(S3):
-        def answered(self, path: str, query: Any) -> None:
+        def respond(self, path: str, query: Any) -> None:
             self.send(status)
 
-    with served(Refusing, {}) as endpoint:
-        for name, value in place("s3", endpoint).environment.items():
+    with serve(Refusing, {}) as endpoint:
+        for name, value in locate_store("s3", endpoint).environment.items():
             monkeypatch.setenv(name, value)
         for url in ("s3://pictures", "s3://pictures/photos"):
             with pytest.raises(RemoteError) as problem:
@@ -338,8 +338,8 @@ def test_a_listing_that_is_refused_has_its_code(monkeypatch: Any, status: int, c
             assert problem.value.fault.code == code
 
 
-def test_a_key_that_looks_like_a_status_is_not_one(s3: Files, monkeypatch: Any) -> None:
-    """Errors are told apart by type and status, never by a text that holds the key."""
+def test_key_that_looks_like_a_status_is_not_one(s3: Files, monkeypatch: Any) -> None:
+    """Errors are classified by type and status, never by a text that holds the key."""
     keys = ["photos/1403 beach.jpg", "photos/404 status: 404.jpg", "photos/timeout 403 .jpg"]
     keys += ["AWS Error ACCESS_DENIED.jpg", "NO_SUCH_KEY/does not exist.jpg"]
     for key in keys:
@@ -351,10 +351,10 @@ def test_a_key_that_looks_like_a_status_is_not_one(s3: Files, monkeypatch: Any) 
         assert problem.value.fault.code == "missing"
 
     class Failing(S3):
-        def answered(self, path: str, query: Any) -> None:
+        def respond(self, path: str, query: Any) -> None:
             self.send(500)
 
-    with served(Failing, {}) as endpoint:
+    with serve(Failing, {}) as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         reader = UrlReader()
         for key in keys[:3]:
@@ -363,7 +363,7 @@ def test_a_key_that_looks_like_a_status_is_not_one(s3: Files, monkeypatch: Any) 
             assert problem.value.fault.code == "io_error"
 
 
-def test_keys_of_a_profile_are_those_of_the_credentials_file(
+def test_aws_profile_keys_are_read_from_the_credentials_file(
     monkeypatch: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "credentials"

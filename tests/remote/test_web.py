@@ -1,4 +1,4 @@
-"""Addresses of the web: whatever a server does, a picture costs its own row, and no more of it."""
+"""Web URLs: a misbehaving server costs the row of its image only."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits of tenths of a second in place of seconds."""
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timeouts of tenths of a second."""
     monkeypatch.setattr(web, "WAITS_SECONDS", (0.01, 0.01, 0.01))
     monkeypatch.setattr(web, "TOTAL_SECONDS", 1.0)
     monkeypatch.setattr(web_file, "TOTAL_SECONDS", 1.0)
@@ -55,21 +55,21 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def public(monkeypatch: pytest.MonkeyPatch) -> None:
-    """127.0.0.1 as if it were anybody's, and no other machine of one's own."""
+    """Treat 127.0.0.1 as public, and no other private address."""
     asked = hosts.is_public
     monkeypatch.setattr(hosts, "is_public", lambda text: text == "127.0.0.1" or asked(text))
 
 
-def looked(address: str, url_reader: UrlReader | None = None) -> str:
-    """What the picture's row says: `good`, or the code of its fault."""
+def outcome(address: str, url_reader: UrlReader | None = None) -> str:
+    """`good`, or the error code of the row of the image at the URL."""
     url_reader = url_reader or UrlReader(allow_private_hosts=True)
     with url_reader.fetched(Item(0, "x", "x", address)) as item:
-        picture = decode(item, ImageSpec(28), ImageLimits())
-    return picture.fault.code if picture.fault else "good"
+        image = decode(item, ImageSpec(28), ImageLimits())
+    return image.fault.code if image.fault else "good"
 
 
 @pytest.mark.parametrize(
-    ("path", "fate", "tries"),
+    ("path", "expected", "tries"),
     [
         ("good.png", "good", 1),
         ("moved.png", "good", 1),
@@ -93,29 +93,29 @@ def looked(address: str, url_reader: UrlReader | None = None) -> str:
         ("local_file.png", "url_blocked", 1),
     ],
 )
-def test_each_answer_of_a_server_has_its_fate(
-    server: Server, hurried: None, path: str, fate: str, tries: int
+def test_each_answer_of_a_server_has_its_error(
+    server: Server, short_timeouts: None, path: str, expected: str, tries: int
 ) -> None:
-    assert looked(f"{server.url}/{path}") == fate
+    assert outcome(f"{server.url}/{path}") == expected
     assert server.counts[f"/{path}"] == tries
 
 
 @pytest.mark.parametrize("path", ["loris.png", "drip.png", "silent.png", "more.png"])
-def test_a_server_that_takes_its_time_is_given_up(server: Server, hurried: None, path: str) -> None:
+def test_slow_server_times_out(server: Server, short_timeouts: None, path: str) -> None:
     began = time.monotonic()
-    assert looked(f"{server.url}/{path}") == "timeout"
+    assert outcome(f"{server.url}/{path}") == "timeout"
     assert time.monotonic() - began < 3
 
 
 @pytest.mark.parametrize("path", ["endless.png", "chunks.png"])
-def test_a_body_without_end_is_read_to_the_limit(server: Server, path: str) -> None:
+def test_endless_body_is_read_to_the_limit(server: Server, path: str) -> None:
     with pytest.raises(RemoteError) as problem:
         UrlReader(allow_private_hosts=True).read(f"{server.url}/{path}", limit=2**22)
     assert problem.value.fault.code == "too_large"
 
 
-def test_a_server_that_names_a_time_is_asked_again_then(server: Server) -> None:
-    assert looked(f"{server.url}/often.png") == "good"
+def test_retry_after_is_respected(server: Server) -> None:
+    assert outcome(f"{server.url}/often.png") == "good"
     assert server.times[1] - server.times[0] >= 1.0
 
 
@@ -123,30 +123,30 @@ def test_a_server_that_names_a_time_is_asked_again_then(server: Server) -> None:
     ("text", "seconds"),
     [("2", 2), (" 7 ", 7), ("", None), ("soon", None), ("-1", None), ("9" * 99, 999_999_999)],
 )
-def test_a_time_to_come_back_is_understood_or_passed_over(text: str, seconds: float | None) -> None:
+def test_retry_after_is_parsed_or_ignored(text: str, seconds: float | None) -> None:
     assert web.retry_after(text) == seconds
     assert web.retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
 
 
 @pytest.mark.parametrize("path", ["loopback.png", "metadata.png", "decimal.png"])
-def test_no_server_leads_to_a_machine_that_is_not_public(
-    server: Server, public: None, hurried: None, path: str
+def test_redirect_to_private_address_is_blocked(
+    server: Server, public: None, short_timeouts: None, path: str
 ) -> None:
-    assert looked(f"{server.url}/{path}", UrlReader()) == "url_blocked"
-    assert [asked for asked, _ in server.asked] == [f"/{path}"]
-    assert looked(f"{server.url}/moved.png", UrlReader()) == "good"
+    assert outcome(f"{server.url}/{path}", UrlReader()) == "url_blocked"
+    assert [asked for asked, _ in server.requests] == [f"/{path}"]
+    assert outcome(f"{server.url}/moved.png", UrlReader()) == "good"
 
 
-def test_an_address_of_one_s_own_machine_is_not_asked_unless_allowed(server: Server) -> None:
+def test_private_host_is_blocked_by_default(server: Server) -> None:
     for host in ("127.0.0.1", "localhost", "0", "2130706433", "0x7f.1", "[::ffff:127.0.0.1]"):
-        assert looked(f"http://{host}:{server.port}/good.png", UrlReader()) == "url_blocked", host
-    assert not server.asked
+        assert outcome(f"http://{host}:{server.port}/good.png", UrlReader()) == "url_blocked", host
+    assert not server.requests
 
 
-def test_what_is_dialled_is_the_address_that_was_looked_at(
+def test_connection_goes_to_the_vetted_address(
     server: Server, public: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name that means another machine each time it is asked for gains nothing by that."""
+    """A name that resolves to another address each time gains nothing by that."""
     answers = iter(["127.0.0.1", "10.0.0.1", "127.0.0.1"])
     asked: list[str] = []
 
@@ -157,11 +157,11 @@ def test_what_is_dialled_is_the_address_that_was_looked_at(
     monkeypatch.setattr(socket, "getaddrinfo", changing)
     dialled = recorded_connections(monkeypatch)
     url_reader = UrlReader()
-    assert looked(f"http://pictures.test:{server.port}/good.png", url_reader) == "good"
+    assert outcome(f"http://pictures.test:{server.port}/good.png", url_reader) == "good"
     assert asked == ["pictures.test"]
     assert dialled == ["127.0.0.1"]
-    assert server.asked[0][1]["host"] == f"pictures.test:{server.port}"
-    assert looked(f"http://pictures.test:{server.port}/good.png", url_reader) == "url_blocked"
+    assert server.requests[0][1]["host"] == f"pictures.test:{server.port}"
+    assert outcome(f"http://pictures.test:{server.port}/good.png", url_reader) == "url_blocked"
     assert len(dialled) == 1
 
 
@@ -194,11 +194,11 @@ def test_connections_are_kept_alive(server: Server, monkeypatch: pytest.MonkeyPa
     opened = recorded_connections(monkeypatch)
     reader = UrlReader(allow_private_hosts=True)
     for number in range(5):
-        assert looked(f"{server.url}/good.png?{number}", reader) == "good"
+        assert outcome(f"{server.url}/good.png?{number}", reader) == "good"
     assert opened == ["127.0.0.1"]
 
 
-def test_a_kept_connection_serves_its_vetted_address_alone(
+def test_kept_connection_serves_only_its_host_and_address(
     server: Server, public: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither an address that is private by now nor another host name uses the connection."""
@@ -207,63 +207,65 @@ def test_a_kept_connection_serves_its_vetted_address_alone(
     resolve_to(monkeypatch, "127.0.0.1", "10.0.0.1", "127.0.0.1", "127.0.0.1")
     reader = UrlReader()
     url = f"http://pictures.test:{server.port}/good.png"
-    assert looked(url, reader) == "good"
-    assert looked(url, reader) == "url_blocked"
-    assert looked(url, reader) == "good"
+    assert outcome(url, reader) == "good"
+    assert outcome(url, reader) == "url_blocked"
+    assert outcome(url, reader) == "good"
     assert opened == ["127.0.0.1"]
-    assert looked(url.replace("pictures", "other"), reader) == "good"
+    assert outcome(url.replace("pictures", "other"), reader) == "good"
     assert opened == ["127.0.0.1", "127.0.0.1"]
-    assert server.asked[-1][1]["host"] == f"other.test:{server.port}"
+    assert server.requests[-1][1]["host"] == f"other.test:{server.port}"
 
 
-def test_a_kept_connection_that_follows_a_new_address_is_another(
-    server: Server, hurried: None, monkeypatch: pytest.MonkeyPatch
+def test_new_address_of_a_host_needs_a_new_connection(
+    server: Server, short_timeouts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.keeps_alive = True
     opened = recorded_connections(monkeypatch)
     resolve_to(monkeypatch, "127.0.0.1", *["127.0.0.2"] * 4)
     reader = UrlReader(allow_private_hosts=True)
     url = f"http://pictures.test:{server.port}/good.png"
-    assert looked(url, reader) == "good"
-    assert looked(url, reader) == "io_error"  # nothing listens there
+    assert outcome(url, reader) == "good"
+    assert outcome(url, reader) == "io_error"  # nothing listens there
     assert opened == ["127.0.0.1"]
 
 
 @pytest.mark.parametrize("path", ["surplus.png", "hangup.png"])
-def test_a_kept_connection_that_is_unusable_is_replaced(server: Server, path: str) -> None:
+def test_unusable_kept_connection_is_replaced(server: Server, path: str) -> None:
     """Bytes beyond an answer, or a connection closed by the server, cost the next row nothing."""
     server.keeps_alive = True
     reader = UrlReader(allow_private_hosts=True)
     began = time.monotonic()
-    assert looked(f"{server.url}/{path}", reader) == "good"
+    assert outcome(f"{server.url}/{path}", reader) == "good"
     for _ in range(3):
-        assert looked(f"{server.url}/good.png", reader) == "good"
+        assert outcome(f"{server.url}/good.png", reader) == "good"
     assert server.counts["/good.png"] <= 4
     assert time.monotonic() - began < 0.5  # without the pauses of retries
 
 
-def test_a_slow_body_on_a_kept_connection_times_out(server: Server, hurried: None) -> None:
+def test_slow_body_on_a_kept_connection_times_out(server: Server, short_timeouts: None) -> None:
     server.keeps_alive = True
     reader = UrlReader(allow_private_hosts=True)
-    assert looked(f"{server.url}/good.png", reader) == "good"
-    assert looked(f"{server.url}/drip.png", reader) == "timeout"
-    assert looked(f"{server.url}/silent.png", reader) == "timeout"
-    assert looked(f"{server.url}/good.png", reader) == "good"
+    assert outcome(f"{server.url}/good.png", reader) == "good"
+    assert outcome(f"{server.url}/drip.png", reader) == "timeout"
+    assert outcome(f"{server.url}/silent.png", reader) == "timeout"
+    assert outcome(f"{server.url}/good.png", reader) == "good"
 
 
-def test_name_resolution_has_a_deadline(monkeypatch: pytest.MonkeyPatch, hurried: None) -> None:
+def test_name_resolution_has_a_deadline(
+    monkeypatch: pytest.MonkeyPatch, short_timeouts: None
+) -> None:
     release = threading.Event()
     monkeypatch.setattr(hosts, "RESOLVE_SECONDS", 0.1)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(20) and [])
     began = time.monotonic()
-    assert looked("http://pictures.test/good.png") == "timeout"
+    assert outcome("http://pictures.test/good.png") == "timeout"
     assert time.monotonic() - began < 3
     monkeypatch.setattr(hosts, "RESOLVE_SECONDS", 10.0)
     monkeypatch.setattr(web, "TOTAL_SECONDS", 10.0)
     reader = UrlReader()
     threading.Timer(0.2, reader.stop).start()
     began = time.monotonic()
-    assert looked("http://pictures.test/good.png", reader) == "io_error"
+    assert outcome("http://pictures.test/good.png", reader) == "io_error"
     assert time.monotonic() - began < 3
     release.set()
 
@@ -274,10 +276,10 @@ def test_proxies_of_the_environment_are_ignored(
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
         monkeypatch.setenv(name.upper(), "http://127.0.0.1:9")
-    assert looked(f"{server.url}/good.png") == "good"
+    assert outcome(f"{server.url}/good.png") == "good"
 
 
-def test_a_name_with_a_single_private_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_private_address_blocks_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     both = [(socket.AF_INET, 1, 6, "", (one, 80)) for one in ("93.184.216.34", "192.168.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
     with pytest.raises(RemoteError):
@@ -296,8 +298,8 @@ def inward(draw: st.DrawFn) -> ipaddress.IPv4Address:
     return ipaddress.IPv4Address(int(network[0]) + offset)
 
 
-def spellings(address: ipaddress.IPv4Address) -> list[str]:
-    """An address as the system's resolver understands it, in every way."""
+def notations(address: ipaddress.IPv4Address) -> list[str]:
+    """All notations of an address that the resolver of the system understands."""
     number = int(address)
     a, b, c, d = address.packed
     rest = number & 0xFFFFFF
@@ -308,14 +310,14 @@ def spellings(address: ipaddress.IPv4Address) -> list[str]:
 
 
 @given(inward())
-def test_no_spelling_of_a_private_address_passes(address: ipaddress.IPv4Address) -> None:
-    for host in spellings(address):
+def test_private_address_is_blocked_in_every_notation(address: ipaddress.IPv4Address) -> None:
+    for host in notations(address):
         with pytest.raises(RemoteError):
             vetted_addresses(host, 80, allow_private=False)
 
 
 @given(inward())
-def test_no_private_address_passes_inside_another(address: ipaddress.IPv4Address) -> None:
+def test_private_address_embedded_in_ipv6_is_blocked(address: ipaddress.IPv4Address) -> None:
     number = int(address)
     for outer in (0xFFFF << 32, 0, 0x64FF9B << 96, 0x2002 << 112):
         inner = number << 80 if outer == 0x2002 << 112 else number
@@ -343,14 +345,14 @@ def test_no_private_address_passes_inside_another(address: ipaddress.IPv4Address
         ("nothing", False),
     ],
 )
-def test_an_address_is_public_or_not(text: str, is_meant: bool) -> None:
+def test_public_addresses_are_recognized(text: str, is_meant: bool) -> None:
     assert is_public(text) == is_meant
 
 
 def test_credentials_in_a_url_are_refused(server: Server) -> None:
     host = f"user:p%40ss@127.0.0.1:{server.port}"
-    assert looked(f"http://{host}/good.png") == "url_blocked"
-    assert looked("s3://key:secret@bucket/good.png") == "url_blocked"
+    assert outcome(f"http://{host}/good.png") == "url_blocked"
+    assert outcome("s3://key:secret@bucket/good.png") == "url_blocked"
     options = ReadOptions(url_reader=UrlReader(allow_private_hosts=True))
     for url in (f"http://{host}/good.png", "s3://key:secret@bucket/x.jsonl"):
         with pytest.raises(UsageError, match="user name or a password") as problem:
@@ -364,9 +366,9 @@ def test_credentials_in_a_url_are_refused(server: Server) -> None:
     assert (refused.fault.code, refused.path) == ("url_blocked", None)
     assert refused.image == f"http://127.0.0.1:{server.port}/good.png"
     assert read.fault is None
-    server.leads["/away.png"] = f"http://{host}/good.png"
-    assert looked(f"{server.url}/away.png") == "url_blocked"
-    assert {path for path, _ in server.asked} == {"/rows.jsonl", "/away.png"}
+    server.redirects["/away.png"] = f"http://{host}/good.png"
+    assert outcome(f"{server.url}/away.png") == "url_blocked"
+    assert {path for path, _ in server.requests} == {"/rows.jsonl", "/away.png"}
 
 
 @pytest.mark.parametrize(
@@ -381,11 +383,11 @@ def test_credentials_in_a_url_are_refused(server: Server) -> None:
         ("me@h", "me@h"),
     ],
 )
-def test_an_address_is_shown_without_its_user(text: str, shown: str) -> None:
+def test_url_is_shown_without_credentials(text: str, shown: str) -> None:
     assert without_credentials(text) == shown
 
 
-def test_addresses_are_taken_apart_and_joined() -> None:
+def test_urls_are_split_and_joined() -> None:
     assert url_path("https://h/a%20b.PNG?x=1.gif#y.jpg") == "/a b.PNG"
     assert parent_url("https://h/a/m.jsonl?key=a/b") == "https://h/a"
     assert parent_url("https://h") == "https://h/"
@@ -394,21 +396,21 @@ def test_addresses_are_taken_apart_and_joined() -> None:
     assert join_url("s3://b/a", "b c?.png") == "s3://b/a/b c?.png"
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(
-    monkeypatch: pytest.MonkeyPatch, hurried: None
+def test_untrusted_certificate_is_refused(
+    monkeypatch: pytest.MonkeyPatch, short_timeouts: None
 ) -> None:
     with Server(PNG, CERTIFICATE) as server:
-        assert looked(f"{server.url}/good.png") == "io_error"
-        assert not server.asked
+        assert outcome(f"{server.url}/good.png") == "io_error"
+        assert not server.requests
         monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
-        assert looked(f"https://localhost:{server.port}/good.png") == "good"
-        assert looked(f"{server.url}/good.png") == "io_error"  # it vouches for the name alone
-        server.leads["/down.png"] = f"http://localhost:{server.port}/good.png"
-        assert looked(f"https://localhost:{server.port}/down.png") == "url_blocked"
+        assert outcome(f"https://localhost:{server.port}/good.png") == "good"
+        assert outcome(f"{server.url}/good.png") == "io_error"  # the certificate names another host
+        server.redirects["/down.png"] = f"http://localhost:{server.port}/good.png"
+        assert outcome(f"https://localhost:{server.port}/down.png") == "url_blocked"
 
 
-def held(server: Server) -> ReadOptions:
-    """A manifest, an archive and a data set on the server."""
+def with_manifests(server: Server) -> ReadOptions:
+    """Options to read a manifest, an archive and a data set that are put on the server."""
     lines = [{"image": name} for name in ("good.png", f"{server.url}/gone.png", "../x.png")]
     server.files["/rows.jsonl"] = "".join(json.dumps(line) + "\n" for line in lines).encode()
     archive = io.BytesIO()
@@ -426,11 +428,11 @@ def held(server: Server) -> ReadOptions:
 
 
 @pytest.mark.parametrize("takes_ranges", [True, False])
-def test_manifests_archives_and_data_sets_are_read_from_a_server(
-    server: Server, hurried: None, takes_ranges: bool
+def test_manifests_and_archives_are_read_from_a_server(
+    server: Server, short_timeouts: None, takes_ranges: bool
 ) -> None:
-    reading = held(server)
-    server.takes_ranges = takes_ranges
+    reading = with_manifests(server)
+    server.supports_ranges = takes_ranges
     first, second, third = open_sources([f"{server.url}/rows.jsonl"], reading)
     assert (first.id, first.image) == ("good.png", f"{server.url}/good.png")
     assert (second.path, second.fault) == (f"{server.url}/gone.png", None)
@@ -442,18 +444,16 @@ def test_manifests_archives_and_data_sets_are_read_from_a_server(
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "x.tar", "x.parquet"])
-def test_a_file_whose_connection_breaks_off_is_read_on(
-    server: Server, hurried: None, name: str
-) -> None:
-    reading = held(server)
+def test_cut_connection_is_resumed(server: Server, short_timeouts: None, name: str) -> None:
+    reading = with_manifests(server)
     whole = [item.data for item in open_sources([f"{server.url}/{name}"], reading)]
     server.cut_at = [50, 700, 1, 30, 2000]
     assert [item.data for item in open_sources([f"{server.url}/{name}"], reading)] == whole
     assert not server.cut_at
 
 
-def test_a_file_that_changes_under_the_reader_is_noticed(server: Server, hurried: None) -> None:
-    reading = held(server)
+def test_file_that_changes_while_read_is_an_error(server: Server, short_timeouts: None) -> None:
+    reading = with_manifests(server)
     server.cut_at = [700]
     file = reading.url_reader.open(f"{server.url}/x.tar", 512)
     file.read(512)
@@ -462,9 +462,7 @@ def test_a_file_that_changes_under_the_reader_is_noticed(server: Server, hurried
         file.read()
 
 
-def test_a_server_that_lists_nothing_and_files_that_are_not_there_are_said(
-    server: Server, hurried: None
-) -> None:
+def test_unusable_web_source_is_a_usage_error(server: Server, short_timeouts: None) -> None:
     reading = ReadOptions(url_reader=UrlReader(allow_private_hosts=True))
     for name in ("", "folder/", "*.png", "gone.jsonl", "unknown.tar", "page.html"):
         with pytest.raises(UsageError) as problem:
@@ -475,7 +473,7 @@ def test_a_server_that_lists_nothing_and_files_that_are_not_there_are_said(
         open_sources([f"{server.url}/x.jsonl"], reading)
 
 
-def test_pictures_are_fetched_many_at_once_and_come_in_order(server: Server) -> None:
+def test_images_are_fetched_concurrently_in_order(server: Server) -> None:
     server.pause_seconds = 0.2
     items = [Item(n, str(n), "x", f"{server.url}/good.png?{n}") for n in range(32)]
     began = time.monotonic()
@@ -488,28 +486,24 @@ def test_pictures_are_fetched_many_at_once_and_come_in_order(server: Server) -> 
             fetcher=UrlReader(allow_private_hosts=True),
         )
     )
-    assert [picture.item.index for picture in found] == list(range(32))
-    assert all(picture.fault is None and picture.item.data is None for picture in found)
-    assert all(picture.load_ms > 200 for picture in found)
+    assert [image.item.index for image in found] == list(range(32))
+    assert all(image.fault is None and image.item.data is None for image in found)
+    assert all(image.load_ms > 200 for image in found)
     assert time.monotonic() - began < 3.2  # half of what one after the other would take
 
 
-def test_a_run_that_ends_waits_for_no_server(server: Server) -> None:
+def test_run_ends_without_waiting_for_servers(server: Server) -> None:
     items = [Item(n, str(n), "x", f"{server.url}/{name}.png") for n, name in
              enumerate(["good", *["silent"] * 20])]  # fmt: skip
     url_reader = UrlReader(allow_private_hosts=True)
-    pictures = prefetch(
-        items, ImageDecoder(ImageSpec(28)), workers=1, total=None, fetcher=url_reader
-    )
-    next(pictures)
+    images = prefetch(items, ImageDecoder(ImageSpec(28)), workers=1, total=None, fetcher=url_reader)
+    next(images)
     began = time.monotonic()
-    pictures.close()  # type: ignore[attr-defined]
+    images.close()  # type: ignore[attr-defined]
     assert time.monotonic() - began < 2
 
 
-def test_the_command_line_reads_addresses_only_where_it_is_told_to(
-    server: Server, tmp_path: Path
-) -> None:
+def test_command_line_reads_urls_only_if_allowed(server: Server, tmp_path: Path) -> None:
     with_password = f"http://me:secret@127.0.0.1:{server.port}/good.png"
     names = [f"{server.url}/good.png", f"{server.url}/gone.png", with_password]
     names.append("ftp://me:secret@host/x.png")
@@ -531,7 +525,7 @@ def test_the_command_line_reads_addresses_only_where_it_is_told_to(
     assert (code, errors) == (3, ["url_blocked"] * 4)
     code, errors, said = ran("-", *output, "--allow-urls")
     assert (code, errors) == (3, ["url_blocked"] * 4)
-    assert not server.asked
+    assert not server.requests
     code, errors, said = ran("-", *output, "--allow-urls", "--allow-private-hosts")
     assert (code, errors) == (3, [None, "missing", "url_blocked", "url_blocked"])
     code, errors, said = ran(names[0], *output, "--allow-urls", "--allow-private-hosts", "-v")

@@ -1,4 +1,4 @@
-"""A server on this machine that speaks the Hub's protocol, and can fail at it as the Hub may."""
+"""A local server that speaks the protocol of the Hugging Face Hub, and fails on request."""
 
 from __future__ import annotations
 
@@ -15,31 +15,30 @@ LARGE = (".safetensors", ".bin", "tokenizer.json", "tokenizer.model")  # kept ou
 
 
 class Hub:
-    """Repositories and what is to go wrong with them; used in a `with` block.
+    """Repositories, and the failures of their files by name; used in a `with` block.
 
-    `sent` counts the bytes of each file that left, `asked` lists what was asked for, as tuples of
-    method, path and headers. The switches are by a file's name.
+    `sent_bytes` counts the bytes sent of each file; `requests` lists method, path and headers.
     """
 
     def __init__(self):
         self.repositories = {}
         self.gated = False
-        self.members = ()  # tokens whose users have accepted the licence
-        self.strangers = ()  # tokens that are valid, and no more
-        self.cut = defaultdict(list)  # after how many bytes the next answers break off
-        self.flipped = {}  # at which place a byte is wrong
-        self.claimed = {}  # how long the file is said to be
+        self.accepted_tokens = ()  # of users who have accepted the licence
+        self.other_tokens = ()  # of users who have not
+        self.cut_after = defaultdict(list)  # byte counts after which the next answers are cut
+        self.corrupted_at = {}  # the offset of a wrong byte
+        self.claimed_size = {}  # the size that answers name
         self.missing = set()
-        self.status = {}  # with what the file is answered, always or, a list, the next times
+        self.status = {}  # the status of all answers, or a list of the next ones
         self.listing_status = None
-        self.takes_ranges = True
-        self.held = {}  # after how many bytes the answer is held back until the Hub is left
-        self.reached = threading.Event()  # it is held back
-        self.left = threading.Event()
-        self.elsewhere = None  # another server, to which large files are redirected
-        self.listed = lambda listing: listing
-        self.asked = []
-        self.sent = Counter()
+        self.supports_ranges = True
+        self.stall_after = {}  # byte counts after which answers stall
+        self.stalled = threading.Event()  # an answer has stalled
+        self.closing = threading.Event()
+        self.redirect_to = None  # another server that has the large files
+        self.edit_listing = lambda listing: listing
+        self.requests = []
+        self.sent_bytes = Counter()
 
     def __enter__(self):
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
@@ -49,7 +48,7 @@ class Hub:
         return self
 
     def __exit__(self, *_):
-        self.left.set()
+        self.closing.set()
         self.server.shutdown()
         self.server.server_close()
 
@@ -64,25 +63,25 @@ class Hub:
         return commit
 
     def fetched(self):
-        """The files whose contents were asked for, each once."""
+        """The names of the requested files."""
         return {
             path.rpartition("/")[2]
-            for method, path, _ in self.asked
+            for method, path, _ in self.requests
             if method == "GET" and "/resolve/" in path
         }
 
     def ranges(self, file):
-        """The Range header of each time that a file's contents were asked for."""
+        """The Range header of each request for a file."""
         return [
             headers.get("range")
-            for method, path, headers in self.asked
+            for method, path, headers in self.requests
             if method == "GET" and path.endswith(f"/{file}") and "/resolve/" in path
         ]
 
 
 @cache
 def digest(path, data):
-    """What names a file's contents on the Hub: sha256 of large ones, Git's sha1 of the others."""
+    """The digest of a file on the Hub: SHA-256 of large files, Git's SHA-1 of the others."""
     if path.endswith(LARGE):
         return hashlib.sha256(data).hexdigest()
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
@@ -126,13 +125,13 @@ def handler(hub):
 
         def answer(self):
             path = unquote(urlsplit(self.path).path)
-            hub.asked.append(
+            hub.requests.append(
                 (self.command, path, {name.lower(): value for name, value in self.headers.items()})
             )
             name, action, revision, file = parts(path)
             if (known := hub.repositories.get(name)) is None:
                 return self.refuse(404 if self.token() else 401, "RepoNotFound")
-            if self.token() and self.token() not in (*hub.members, *hub.strangers):
+            if self.token() and self.token() not in (*hub.accepted_tokens, *hub.other_tokens):
                 return self.refuse(401, None, "Invalid credentials in Authorization header")
             if revision not in known["revisions"]:
                 return self.refuse(404, "RevisionNotFound")
@@ -141,10 +140,10 @@ def handler(hub):
             if action == "api":
                 if hub.listing_status:
                     return self.refuse(hub.listing_status, None)
-                return self.send_json(hub.listed(listing(name, commit, files)))
+                return self.send_json(hub.edit_listing(listing(name, commit, files)))
             if action == "tree":
                 return self.send_json(tree(files))
-            if hub.gated and self.token() not in hub.members:
+            if hub.gated and self.token() not in hub.accepted_tokens:
                 return self.refuse(403 if self.token() else 401, "GatedRepo")
             if file not in files or file in hub.missing:
                 return self.refuse(404, "EntryNotFound")
@@ -174,20 +173,20 @@ def handler(hub):
 
         def send_file(self, commit, file, data):
             tag = f'"{digest(file, data)}"'
-            if hub.elsewhere is not None and file.endswith(LARGE):
+            if hub.redirect_to is not None and file.endswith(LARGE):
                 self.send_response(302)
-                self.send_header("Location", hub.elsewhere.url + self.path)
+                self.send_header("Location", hub.redirect_to.url + self.path)
                 self.send_header("X-Linked-Etag", tag)
                 self.send_header("X-Linked-Size", str(len(data)))
                 self.send_header("X-Repo-Commit", commit)
                 self.send_header("Content-Length", "0")
                 return self.end_headers()
             start, asked = 0, self.headers.get("Range")
-            if asked and hub.takes_ranges:
+            if asked and hub.supports_ranges:
                 start = int(asked.removeprefix("bytes=").removesuffix("-"))
             self.send_response(206 if start else 200)
-            body = spoilt(data, hub.flipped.get(file))[: hub.claimed.get(file)][start:]
-            body += bytes(max(0, hub.claimed.get(file, 0) - len(data)))
+            body = corrupted(data, hub.corrupted_at.get(file))[: hub.claimed_size.get(file)][start:]
+            body += bytes(max(0, hub.claimed_size.get(file, 0) - len(data)))
             self.send_header("ETag", tag)
             self.send_header("X-Repo-Commit", commit)
             self.send_header("Content-Length", str(len(body)))
@@ -199,10 +198,10 @@ def handler(hub):
             return self.send_body(file, body)
 
         def send_body(self, file, body):
-            cuts = hub.cut[file]
+            cuts = hub.cut_after[file]
             sent = body[: cuts.pop(0)] if cuts else body
-            if file in hub.held:
-                sent = body[: hub.held[file]]
+            if file in hub.stall_after:
+                sent = body[: hub.stall_after[file]]
             self.close_connection = len(sent) < len(body)
             for start in range(0, len(sent), CHUNK_BYTES):
                 chunk = memoryview(sent)[start : start + CHUNK_BYTES]
@@ -210,22 +209,22 @@ def handler(hub):
                     self.wfile.write(chunk)
                 except ConnectionError:  # the client has closed the connection
                     return
-                hub.sent[file] += len(chunk)
-            if file in hub.held:
-                hub.reached.set()
-                hub.left.wait()
+                hub.sent_bytes[file] += len(chunk)
+            if file in hub.stall_after:
+                hub.stalled.set()
+                hub.closing.wait()
 
     return Handler
 
 
-def spoilt(data, place):
-    if place is None:
+def corrupted(data, offset):
+    if offset is None:
         return data
-    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+    return data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :]
 
 
 def parts(path):
-    """A path of the Hub -> repository, `api`, `tree` or `resolve`, revision, file."""
+    """Split a path into repository, `api`, `tree` or `resolve`, revision and file."""
     if path.startswith("/api/models/"):
         name, slash, revision = path.removeprefix("/api/models/").partition("/tree/")
         if slash:

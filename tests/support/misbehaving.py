@@ -1,4 +1,4 @@
-"""A server of the web on this machine that fails as servers do, by the path it is asked for."""
+"""A local web server that fails in the way that the requested path names."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ HTML = b"<!doctype html><title>Sign in</title>"
 
 
 class Server:
-    """Used in a `with` block. `asked` has the path and the headers of every question."""
+    """Used in a `with` block. `requests` has the path and the headers of each request."""
 
-    def __init__(self, picture: bytes, certificate: Path | None = None):
-        self.picture = picture
+    def __init__(self, image: bytes, certificate: Path | None = None):
+        self.image = image
         self.files: dict[str, bytes] = {}
-        self.leads: dict[str, str] = {}
-        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.redirects: dict[str, str] = {}
+        self.requests: list[tuple[str, dict[str, str]]] = []
         self.times: list[float] = []
         self.counts: Counter[str] = Counter()
-        self.takes_ranges = True
+        self.supports_ranges = True
         self.cut_at: list[int] = []
         self.pause_seconds = 0.0
         self.keeps_alive = False
-        self.left = threading.Event()
+        self.closing = threading.Event()
         self._certificate = certificate
 
     def __enter__(self) -> Self:
@@ -57,7 +57,7 @@ class Server:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.left.set()
+        self.closing.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -71,19 +71,19 @@ class Answering(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         owner, name = self.owner, self.path.lstrip("/").partition("?")[0].partition(".")[0]
-        owner.asked.append((self.path, {k.lower(): v for k, v in self.headers.items()}))
+        owner.requests.append((self.path, {k.lower(): v for k, v in self.headers.items()}))
         owner.times.append(time.monotonic())
         owner.counts[self.path] += 1
         time.sleep(owner.pause_seconds)
         with suppress(ConnectionError, ssl.SSLError):
             if self.path in owner.files:
                 self.file(owner.files[self.path])
-            elif self.path in owner.leads:
-                self.say(302, Location=owner.leads[self.path])
+            elif self.path in owner.redirects:
+                self.respond(302, Location=owner.redirects[self.path])
             else:
                 getattr(self, name, self.unknown)()
 
-    def say(self, status: int, body: bytes = b"", **headers: Any) -> None:
+    def respond(self, status: int, body: bytes = b"", **headers: Any) -> None:
         self.send_response(status)
         for key, value in {"Content_Length": len(body), **headers}.items():
             if value is not None:
@@ -93,10 +93,10 @@ class Answering(BaseHTTPRequestHandler):
         self.close_connection = not self.owner.keeps_alive
 
     def file(self, data: bytes) -> None:
-        """A file that may be asked for from any place, and breaks off as often as it is to."""
+        """A file with range requests, cut at the next of `cut_at`."""
         start, status = 0, 200
         headers: dict[str, Any] = {"ETag": f'"{hash(data)}"'}
-        if (asked := self.headers.get("Range")) and self.owner.takes_ranges:
+        if (asked := self.headers.get("Range")) and self.owner.supports_ranges:
             start, status = int(asked.removeprefix("bytes=").partition("-")[0]), 206
             headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
         body = data[start:]
@@ -109,29 +109,29 @@ class Answering(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def first_times(self, times: int, status: int, **headers: Any) -> None:
-        """Fail so often, then give the picture."""
+        """Fail so many times, then send the image."""
         if self.owner.counts[self.path] <= times:
-            self.say(status, **headers)
+            self.respond(status, **headers)
         else:
             self.good()
 
     def good(self) -> None:
-        self.say(200, self.owner.picture)
+        self.respond(200, self.owner.image)
 
     def unknown(self) -> None:
-        self.say(404)
+        self.respond(404)
 
     def gone(self) -> None:
-        self.say(410)
+        self.respond(410)
 
     def forbidden(self) -> None:
-        self.say(403)
+        self.respond(403)
 
     def teapot(self) -> None:
-        self.say(418)
+        self.respond(418)
 
     def broken(self) -> None:
-        self.say(500)
+        self.respond(500)
 
     def busy(self) -> None:
         self.first_times(1, 503)
@@ -140,73 +140,73 @@ class Answering(BaseHTTPRequestHandler):
         self.first_times(1, 429, Retry_After=1)
 
     def html(self) -> None:
-        self.say(200, HTML, Content_Type="image/png")
+        self.respond(200, HTML, Content_Type="image/png")
 
     def packed(self) -> None:
-        self.say(200, gzip.compress(bytes(10**7)), Content_Encoding="gzip")
+        self.respond(200, gzip.compress(bytes(10**7)), Content_Encoding="gzip")
 
     def short(self) -> None:
-        self.say(200, self.owner.picture[:100], Content_Length=len(self.owner.picture))
+        self.respond(200, self.owner.image[:100], Content_Length=len(self.owner.image))
 
     def once(self) -> None:
-        """Cut at the first time."""
+        """Cut the first answer."""
         if self.owner.counts[self.path] == 1:
             self.short()
         else:
             self.good()
 
     def less(self) -> None:
-        """Says that it is shorter than it is."""
-        self.say(200, self.owner.picture, Content_Length=100)
+        """Announce fewer bytes than are sent."""
+        self.respond(200, self.owner.image, Content_Length=100)
 
     def more(self) -> None:
-        """Announces more bytes, and leaves the connection open."""
-        self.say(200, self.owner.picture[:100], Content_Length=10**6)
-        self.owner.left.wait(30)
+        """Announce more bytes, and leave the connection open."""
+        self.respond(200, self.owner.image[:100], Content_Length=10**6)
+        self.owner.closing.wait(30)
 
     def surplus(self) -> None:
-        """A good answer, and bytes beyond it on the same connection."""
-        self.say(200, self.owner.picture + b"surplus", Content_Length=len(self.owner.picture))
+        """Send a good answer, and bytes beyond it on the same connection."""
+        self.respond(200, self.owner.image + b"surplus", Content_Length=len(self.owner.image))
 
     def hangup(self) -> None:
-        """A good answer, after which the connection is closed without a header that says so."""
+        """Send a good answer, then close the connection without announcing it."""
         self.good()
         self.close_connection = True
 
     def huge(self) -> None:
-        self.say(200, b"x", Content_Length=10**15)
+        self.respond(200, b"x", Content_Length=10**15)
 
     def negative(self) -> None:
-        self.say(200, self.owner.picture, Content_Length=-5)
+        self.respond(200, self.owner.image, Content_Length=-5)
 
     def endless(self) -> None:
-        self.say(200, Content_Length=None)
-        while not self.owner.left.is_set():
+        self.respond(200, Content_Length=None)
+        while not self.owner.closing.is_set():
             self.wfile.write(bytes(2**16))
 
     def chunks(self) -> None:
-        self.say(200, Content_Length=None, Transfer_Encoding="chunked")
-        while not self.owner.left.is_set():
+        self.respond(200, Content_Length=None, Transfer_Encoding="chunked")
+        while not self.owner.closing.is_set():
             self.wfile.write(b"8000\r\n" + bytes(0x8000) + b"\r\n")
 
     def loris(self) -> None:
-        """A byte now and then, of the headers."""
+        """Send the headers one byte at a time."""
         self.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
-        while not self.owner.left.wait(0.05):
+        while not self.owner.closing.wait(0.05):
             self.wfile.write(b"x")
 
     def drip(self) -> None:
-        """A byte now and then, of the body."""
-        self.say(200, Content_Length=10**6)
-        while not self.owner.left.wait(0.05):
+        """Send the body one byte at a time."""
+        self.respond(200, Content_Length=10**6)
+        while not self.owner.closing.wait(0.05):
             self.wfile.write(b"x")
 
     def silent(self) -> None:
-        self.owner.left.wait(30)
+        self.owner.closing.wait(30)
 
     def headers_without_end(self) -> None:
         self.wfile.write(b"HTTP/1.1 200 OK\r\n")
-        while not self.owner.left.is_set():
+        while not self.owner.closing.is_set():
             self.wfile.write(b"X-A: b\r\n" * 100)
 
     def nonsense(self) -> None:
@@ -217,19 +217,19 @@ class Answering(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def ring(self) -> None:
-        self.say(302, Location="/ring.png")
+        self.respond(302, Location="/ring.png")
 
     def loopback(self) -> None:
-        self.say(302, Location=f"http://127.0.0.2:{self.owner.port}/good.png")
+        self.respond(302, Location=f"http://127.0.0.2:{self.owner.port}/good.png")
 
     def metadata(self) -> None:
-        self.say(302, Location="http://169.254.169.254/latest/meta-data/")
+        self.respond(302, Location="http://169.254.169.254/latest/meta-data/")
 
     def decimal(self) -> None:
-        self.say(302, Location=f"http://2130706434:{self.owner.port}/good.png")
+        self.respond(302, Location=f"http://2130706434:{self.owner.port}/good.png")
 
     def local_file(self) -> None:
-        self.say(302, Location="file:///etc/passwd")
+        self.respond(302, Location="file:///etc/passwd")
 
     def moved(self) -> None:
-        self.say(301, Location="good.png")
+        self.respond(301, Location="good.png")

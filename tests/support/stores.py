@@ -1,4 +1,4 @@
-"""Stores on this machine: enough of S3's, of Google's and of the Hub's talk for their clients."""
+"""Local servers with enough of the protocols of S3, Google Cloud Storage and the Hub."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Files = dict[str, bytes]
 
 
 @contextmanager
-def served(answer: type[Store], files: Files) -> Iterator[str]:
-    """The address of a server of these files, by `bucket/key`."""
+def serve(answer: type[Store], files: Files) -> Iterator[str]:
+    """The URL of a server with these files, by `bucket/key`."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("", (answer,), {"files": files}))
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
@@ -29,7 +29,7 @@ def served(answer: type[Store], files: Files) -> Iterator[str]:
 
 
 class Store(BaseHTTPRequestHandler):
-    """What the stores have in common."""
+    """The requests that the stores have in common."""
 
     protocol_version = "HTTP/1.1"
     files: Mapping[str, bytes] = {}
@@ -43,13 +43,13 @@ class Store(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        self.answered(parts.path, query)
+        self.respond(parts.path, query)
 
-    def answered(self, path: str, query: Mapping[str, str]) -> None:
+    def respond(self, path: str, query: Mapping[str, str]) -> None:
         raise NotImplementedError
 
-    def below(self, bucket: str, prefix: str, delimiter: str) -> tuple[list[str], list[str]]:
-        """The keys and the folders right below a prefix; all keys without a delimiter."""
+    def list_keys(self, bucket: str, prefix: str, delimiter: str) -> tuple[list[str], list[str]]:
+        """The keys and folders directly below a prefix; without a delimiter, all keys."""
         keys = sorted(
             name[len(bucket) + 1 :] for name in self.files if name.startswith(f"{bucket}/{prefix}")
         )
@@ -83,13 +83,13 @@ class Store(BaseHTTPRequestHandler):
 
 
 class S3(Store):
-    def answered(self, path: str, query: Mapping[str, str]) -> None:
+    def respond(self, path: str, query: Mapping[str, str]) -> None:
         bucket, _, key = unquote(path).lstrip("/").partition("/")
         if key:
             return self.send_file(self.files.get(f"{bucket}/{key}"))
         if not any(name.startswith(f"{bucket}/") for name in self.files):
             return self.send(404)
-        keys, folders = self.below(bucket, query.get("prefix", ""), query.get("delimiter", ""))
+        keys, folders = self.list_keys(bucket, query.get("prefix", ""), query.get("delimiter", ""))
         size = {key: len(self.files[f"{bucket}/{key}"]) for key in keys}
         rows = [
             f"<Contents><Key>{escape(key)}</Key><Size>{size[key]}</Size>"
@@ -113,16 +113,16 @@ class Google(S3):
 
 
 class Hub(Store):
-    """A data set `somebody/pictures`, whose files are the bucket's."""
+    """A data set `somebody/pictures` with the files of the bucket."""
 
     def do_POST(self) -> None:
         size = int(self.headers.get("Content-Length", 0))
         asked = self.rfile.read(size).decode()
         is_json = asked.startswith("{")
         paths = json.loads(asked)["paths"] if is_json else parse_qs(asked)["paths"]
-        self.send_json([one for path in paths if (one := self.told(path))])
+        self.send_json([one for path in paths if (one := self.entry(path))])
 
-    def answered(self, path: str, query: Mapping[str, str]) -> None:
+    def respond(self, path: str, query: Mapping[str, str]) -> None:
         path = unquote(path)
         if "/resolve/" in path:
             key = path.partition("/resolve/")[2].partition("/")[2]
@@ -130,10 +130,10 @@ class Hub(Store):
         if "/tree/" in path:
             folder = path.partition("/tree/")[2].partition("/")[2]
             prefix = f"{folder}/" if folder else ""
-            keys, folders = self.below("pictures", prefix, "/")
-            found = [self.told(one.rstrip("/")) for one in (*keys, *folders)]
+            keys, folders = self.list_keys("pictures", prefix, "/")
+            found = [self.entry(one.rstrip("/")) for one in (*keys, *folders)]
             if query.get("recursive", "").lower() == "true":
-                keys, _ = self.below("pictures", prefix, "")
+                keys, _ = self.list_keys("pictures", prefix, "")
                 folders = sorted(
                     {
                         k[: n + 1]
@@ -142,14 +142,14 @@ class Hub(Store):
                         if c == "/" and n > len(prefix)
                     }
                 )
-                found = [self.told(one.rstrip("/")) for one in (*keys, *folders)]
+                found = [self.entry(one.rstrip("/")) for one in (*keys, *folders)]
             return self.send_json([one for one in found if one] or None)
         return self.send_json(
             {"id": "somebody/pictures", "sha": "a" * 40, "siblings": [], "private": False}
             | {"downloads": 0, "tags": [], "likes": 0, "disabled": False, "gated": False}
         )
 
-    def told(self, path: str) -> dict[str, object] | None:
+    def entry(self, path: str) -> dict[str, object] | None:
         data = self.files.get(f"pictures/{path}")
         if data is not None:
             oid = hashlib.sha1(data).hexdigest()
