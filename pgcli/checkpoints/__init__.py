@@ -1,1 +1,1 @@
-"""Model files: found on disk or on the Hub, checked to the last tensor, read into place."""
+"""Finds, checks, reads and writes model files."""

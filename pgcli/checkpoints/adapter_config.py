@@ -1,4 +1,4 @@
-"""`adapter_config.json` of a PEFT folder -> what the adapter's tensors mean."""
+"""Reads the `adapter_config.json` of a PEFT adapter."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from pgcli.checkpoints.json_file import read_json
 from pgcli.errors import InvalidCheckpoint
 
 NAME = "adapter_config.json"
-# settings that say how the adapter was trained or started, and nothing of what it computes;
-# `fan_in_fan_out` is among them because PEFT, too, ignores it for the layers PaliGemma has
-TRAINING = frozenset(
+# Settings of training, which do not change what the adapter computes. PEFT ignores `fan_in_fan_out`
+# for the layers that PaliGemma has.
+TRAINING_KEYS = frozenset(
     "task_type auto_mapping peft_version revision inference_mode exclude_modules lora_dropout "
     "fan_in_fan_out layers_to_transform layers_pattern megatron_core loftq_config eva_config "
     "corda_config lora_ga_config qalora_group_size runtime_config".split()
 )
-READ = frozenset(
+READ_KEYS = frozenset(
     "peft_type base_model_name_or_path r lora_alpha rank_pattern alpha_pattern use_rslora use_dora "
     "lora_bias bias target_modules modules_to_save init_lora_weights ensure_weight_tying".split()
 )
-# what PEFT does to the base weights at these starts is not in the adapter's file
-BASE_CHANGING = re.compile(r"pissa|corda|olora|loftq", re.IGNORECASE)
-OFF: tuple[Any, ...] = (None, False, "", [], {})
+# With these initializations PEFT changes the base weights too, which the adapter does not store.
+BASE_CHANGING_INIT = re.compile(r"pissa|corda|olora|loftq", re.IGNORECASE)
+OFF_VALUES: tuple[Any, ...] = (None, False, "", [], {})
 MAX_RANK = 2**16
 
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """Numbers for modules by the end of their names; the first expression that fits decides."""
+    """Values for modules whose names end with an expression; the first match counts."""
 
-    numbers: tuple[tuple[re.Pattern[str], float], ...]
+    values: tuple[tuple[re.Pattern[str], float], ...]
 
-    def number(self, module: str, default: float) -> float:
-        """The number for a module's name, as PEFT finds it; the default where nothing fits."""
-        fitting = (number for pattern, number in self.numbers if pattern.match(module))
-        return next(fitting, default)
+    def value(self, module: str, default: float) -> float:
+        """The value for a module's name as in PEFT; the default if nothing matches."""
+        matches = (value for pattern, value in self.values if pattern.match(module))
+        return next(matches, default)
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
-    """A LoRA adapter's settings; `base` is the model it was trained on, empty where unsaid."""
+    """A LoRA adapter's settings; `base` is the model it was trained on, or empty."""
 
     rank: int
     alpha: float
@@ -61,36 +61,36 @@ class AdapterConfig:
 
     def rank_of(self, module: str) -> int:
         """The rank of a module's two matrices."""
-        return int(self.ranks.number(module, self.rank))
+        return int(self.ranks.value(module, self.rank))
 
     def scale_of(self, module: str) -> float:
-        """What the product of a module's two matrices is multiplied by."""
+        """The factor of the product of a module's two matrices."""
         rank = self.rank_of(module)
-        return self.alphas.number(module, self.alpha) / (
+        return self.alphas.value(module, self.alpha) / (
             math.sqrt(rank) if self.rank_stabilised else rank
         )
 
     def saves(self, tensor: str) -> bool:
-        """Whether a tensor belongs to a module that was trained whole, as a copy of its own."""
+        """Whether a tensor belongs to a module of `modules_to_save`, which is stored whole."""
         parts = tensor.split(".")
         modules = [".".join(parts[:end]) for end in range(1, len(parts))]
         return any(module.endswith(name) for module in modules for name in self.saved)
 
 
-def read(folder: Path) -> AdapterConfig:
+def read_adapter_config(folder: Path) -> AdapterConfig:
     """The settings of the adapter in a folder.
 
-    Raises InvalidCheckpoint for another kind of adapter than LoRA and, by its name, for every
-    setting that would change the result and is not supported.
+    Raises InvalidCheckpoint for an adapter other than LoRA, and for every setting that changes the
+    result and is not supported.
     """
     if not (folder / NAME).is_file():
         raise InvalidCheckpoint(
             f"{folder} has no {NAME}",
-            hint="an adapter is a folder that PEFT's save_pretrained wrote; "
-            "a whole model is named with --model",
+            hint="an adapter is a folder written by PEFT's save_pretrained; "
+            "use --model for a whole model",
         )
     values = read_json(folder / NAME)
-    _insist_supported(values)
+    _check_supported(values)
     targets, layers = values.get("target_modules"), values.get("layers_to_transform")
     return AdapterConfig(
         rank=int(_number(values, "r", 8, whole=True)),
@@ -105,19 +105,19 @@ def read(folder: Path) -> AdapterConfig:
         base=_base(values),
         every_layer=isinstance(targets, list)
         and layers is None
-        and values.get("exclude_modules") in OFF,
+        and values.get("exclude_modules") in OFF_VALUES,
     )
 
 
-def _insist_supported(values: dict[str, Any]) -> None:
+def _check_supported(values: dict[str, Any]) -> None:
     kind = values.get("peft_type")
     if kind != "LORA":
         raise InvalidCheckpoint(
             f"{NAME}: peft_type = {brief(kind)} is not supported",
-            hint="LORA is; merge others into their model with PEFT's merge_and_unload",
+            hint="supported is LORA; merge others into their model with PEFT's merge_and_unload",
         )
     for key, value in values.items():
-        if key not in READ | TRAINING and value not in OFF:
+        if key not in READ_KEYS | TRAINING_KEYS and value not in OFF_VALUES:
             raise InvalidCheckpoint(
                 f"{NAME}: {key} = {brief(value)} is not supported",
                 hint="merge the adapter into its model with PEFT's merge_and_unload",
@@ -127,11 +127,11 @@ def _insist_supported(values: dict[str, Any]) -> None:
             raise InvalidCheckpoint(f"{NAME}: {key} = {brief(values[key])} is not true or false")
     if values.get("bias", "none") not in ("none", "all", "lora_only"):
         raise InvalidCheckpoint(f"{NAME}: bias = {brief(values['bias'])} is not supported")
-    start = values.get("init_lora_weights")
-    if isinstance(start, str) and BASE_CHANGING.match(start):
+    init = values.get("init_lora_weights")
+    if isinstance(init, str) and BASE_CHANGING_INIT.match(init):
         raise InvalidCheckpoint(
-            f"{NAME}: init_lora_weights = {brief(start)} is not supported, as it changes the "
-            "base weights too",
+            f"{NAME}: init_lora_weights = {brief(init)} is not supported, because it "
+            "changes the base weights too",
             hint="save it as plain LoRA: PEFT's save_pretrained with "
             "path_initial_model_for_weight_conversion",
         )
@@ -153,14 +153,14 @@ def _number(values: dict[str, Any], key: str, default: float, *, whole: bool = F
 def _names(values: dict[str, Any], key: str) -> Iterable[str]:
     names = values.get(key) or []
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise InvalidCheckpoint(f"{NAME}: {key} = {brief(names)} is no list of names")
+        raise InvalidCheckpoint(f"{NAME}: {key} = {brief(names)} is not a list of names")
     return names
 
 
 def _patterns(values: dict[str, Any], key: str, *, whole: bool = False) -> Patterns:
     expressions = values.get(key) or {}
     if not isinstance(expressions, dict):
-        raise InvalidCheckpoint(f"{NAME}: {key} = {brief(expressions)} is no object")
+        raise InvalidCheckpoint(f"{NAME}: {key} = {brief(expressions)} is not an object")
     return Patterns(
         tuple(
             (_compiled(key, expression), _number(expressions, expression, 1, whole=whole))
@@ -170,14 +170,17 @@ def _patterns(values: dict[str, Any], key: str, *, whole: bool = False) -> Patte
 
 
 def _compiled(key: str, expression: str) -> re.Pattern[str]:
-    """The expression at the end of a name, in PEFT's own words.
+    """The pattern that PEFT makes of the expression, which matches the end of a name.
 
-    Refuses one that could keep the matching busy for hours: repeated groups, many of anything.
+    Raises InvalidCheckpoint for expressions that could take hours to match: repeated groups, or
+    more than a few groups or repetitions.
     """
     repeats = re.findall(r"(?<![\\(])[*+?{]", expression)
     groups = expression.count("(")
     if len(expression) > 500 or max(len(repeats), groups) > 3 or re.search(r"\)[*+?{]", expression):
-        raise InvalidCheckpoint(f"{NAME}: {key} has the expression {brief(expression)}: too wild")
+        raise InvalidCheckpoint(
+            f"{NAME}: {key} has the expression {brief(expression)}: too complex"
+        )
     try:
         return re.compile(rf"(.*\.)?({expression})$")
     except (re.error, OverflowError, RecursionError) as error:

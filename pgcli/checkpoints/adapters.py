@@ -1,11 +1,11 @@
-"""A PEFT LoRA folder -> merged into a model's own weights, as PEFT runs it.
+"""Merges a PEFT LoRA adapter into a model's weights.
 
-    weight (rows, ...) + scale * up (rows, r) @ down (r, ...)
+    weight (rows, ...) + scale * lora_B (rows, r) @ lora_A (r, ...)
 
-The sum is made in float32 and rounded once to the weight's dtype. That is what PEFT's merge does
-too where it loads with its defaults, which hold an adapter's matrices in float32 whatever the
-model's dtype. Unlike PEFT's merge, but like PEFT's unmerged model, a change to the embedding or
-to the head leaves the other one as it was, where both began as one matrix.
+The sum is computed in float32 and rounded once to the weight's dtype. PEFT's merge does the same
+with its defaults, which keep an adapter's matrices in float32. If the embedding and the LM head are
+tied, a change to one of them leaves the other as it was, as in PEFT's unmerged model; PEFT's merge
+changes both.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pgcli.checkpoints.adapter_config import AdapterConfig, read
+from pgcli.checkpoints.adapter_config import AdapterConfig, read_adapter_config
 from pgcli.checkpoints.adapter_file import (
     AdapterTensors,
     LoraTensors,
-    insist,
-    open_tensors,
-    sort,
+    check_adapter,
+    read_adapter,
     weights_file,
 )
+from pgcli.checkpoints.safetensors_files import TensorInfo, read_tensor, tensors_equal
 from pgcli.checkpoints.weights import EMBEDDING, HEAD, ParamSlice, param_slices
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
@@ -37,63 +36,58 @@ CHUNK = 2**20  # elements: 4 MiB of float32, whatever the size of a weight
 
 @torch.no_grad()
 def merge(model: PaliGemma, folder: Path) -> None:
-    """Put the adapter in `folder` into the model's weights, wherever and of whatever dtype.
+    """Merge the adapter in `folder` into the model's weights, in place.
 
-    Everything but the numbers is checked before the first is changed. Raises InvalidCheckpoint,
-    naming the tensor or the setting: unknown, missing, of another shape, or not finite, which
-    leaves the model half changed.
+    Names, shapes and settings are checked before a weight is changed. Raises InvalidCheckpoint with
+    the name of the tensor or setting that is unknown, missing or of another shape; values that are
+    not finite are found later and leave the model partly changed.
     """
-    home = param_slices(model)
-    home.setdefault(HEAD, ParamSlice(HEAD, 0, home[EMBEDDING].shape))
-    with _named(folder):
-        config, file = read(folder), weights_file(folder)
-        with open_tensors(file) as opened:
-            stored = sort(opened, home)
-            insist(stored, config, home)
-            _merge_all(model, stored, config, opened)
+    slices = param_slices(model)
+    slices.setdefault(HEAD, ParamSlice(HEAD, 0, slices[EMBEDDING].shape))
+    with _adapter_named(folder):
+        config = read_adapter_config(folder)
+        adapter = read_adapter(weights_file(folder), slices)
+        check_adapter(adapter, config, slices)
+        _merge_all(model, adapter, config)
 
 
 @contextmanager
-def _named(folder: Path) -> Iterator[None]:
-    """Have what is wrong with the adapter say which one it is, and what may help."""
+def _adapter_named(folder: Path) -> Iterator[None]:
+    """Put the adapter's name before the message of an InvalidCheckpoint, and add a hint."""
     try:
         yield
     except InvalidCheckpoint as problem:
-        hint = problem.hint or "write it again with PEFT's save_pretrained, or ask who made it"
+        hint = problem.hint or "save it again with PEFT's save_pretrained, or ask its author"
         raise InvalidCheckpoint(f"the adapter {folder.name}: {problem}", hint=hint) from problem
 
 
-def _merge_all(
-    model: PaliGemma, stored: AdapterTensors, config: AdapterConfig, opened: Any
-) -> None:
-    own = {name for name, tensor in stored.whole.items() if config.saves(tensor)}
-    if model.config.tied and HEAD in stored.whole and HEAD not in own:
-        _drop_equal_head(stored, opened)
-    weights = _weights(model)
-    for name in stored.whole.keys() - own - {HEAD}:
-        weights[name].copy_(_finite(opened, stored.whole[name]))
-    if model.config.tied and _parts_ends(stored, own, config):
+def _merge_all(model: PaliGemma, adapter: AdapterTensors, config: AdapterConfig) -> None:
+    own = {name for name, tensor in adapter.whole.items() if config.saves(tensor.name)}
+    if model.config.tied and HEAD in adapter.whole and HEAD not in own:
+        _drop_equal_head(adapter)
+    weights = _stored_weights(model)
+    for name in adapter.whole.keys() - own - {HEAD}:
+        weights[name].copy_(_read_finite(adapter.whole[name]))
+    if model.config.tied and _unties(adapter, own, config):
         _untie(model)
-        weights = _weights(model)
-    for name in stored.whole.keys() & (own | {HEAD}):
-        weights[name].copy_(_finite(opened, stored.whole[name]))
-    for name, lora in stored.loras.items():
-        _add(weights, name, lora, config, opened)
+        weights = _stored_weights(model)
+    for name in adapter.whole.keys() & (own | {HEAD}):
+        weights[name].copy_(_read_finite(adapter.whole[name]))
+    for name, lora in adapter.loras.items():
+        _add_lora(weights, name, lora, config)
 
 
-def _drop_equal_head(stored: AdapterTensors, opened: Any) -> None:
-    """Forget a head that is stored beside the embedding only because PEFT saves both."""
-    if EMBEDDING in stored.whole:
-        head, embedding = (opened.get_tensor(stored.whole[name]) for name in (HEAD, EMBEDDING))
-        if torch.equal(head, embedding):
-            del stored.whole[HEAD]
+def _drop_equal_head(adapter: AdapterTensors) -> None:
+    """Ignore an LM head that is equal to the embedding: PEFT saves both of tied weights."""
+    if EMBEDDING in adapter.whole and tensors_equal(adapter.whole[HEAD], adapter.whole[EMBEDDING]):
+        del adapter.whole[HEAD]
 
 
-def _parts_ends(stored: AdapterTensors, own: set[str], config: AdapterConfig) -> bool:
-    """Whether the adapter leaves the embedding and the head no longer the same matrix."""
-    if HEAD in stored.whole or HEAD in stored.loras:
+def _unties(adapter: AdapterTensors, own: set[str], config: AdapterConfig) -> bool:
+    """Whether the embedding and the LM head differ once the adapter is merged."""
+    if HEAD in adapter.whole or HEAD in adapter.loras:
         return True
-    return not config.ties and (EMBEDDING in own or EMBEDDING in stored.loras)
+    return not config.ties and (EMBEDDING in own or EMBEDDING in adapter.loras)
 
 
 def _untie(model: PaliGemma) -> None:
@@ -103,35 +97,35 @@ def _untie(model: PaliGemma) -> None:
     model.config = replace(model.config, tied=False)
 
 
-def _weights(model: PaliGemma) -> dict[str, Tensor]:
-    """Every stored tensor's own rows of the parameter that it is part of."""
+def _stored_weights(model: PaliGemma) -> dict[str, Tensor]:
+    """The weight of each stored tensor: a parameter, or its rows of a fused parameter."""
     parameters = dict(model.named_parameters())
     return {
-        name: parameters[place.parameter].narrow(0, place.start, place.shape[0])
-        for name, place in param_slices(model).items()
+        name: parameters[part.parameter].narrow(0, part.start, part.shape[0])
+        for name, part in param_slices(model).items()
     }
 
 
-def _finite(opened: Any, tensor: str) -> Tensor:
-    values: Tensor = opened.get_tensor(tensor)
-    if not _largest(values).isfinite():
-        raise InvalidCheckpoint(f"{tensor} has values that are not finite")
+def _read_finite(tensor: TensorInfo) -> Tensor:
+    values = read_tensor(tensor)
+    if not _max_abs(values).isfinite():
+        raise InvalidCheckpoint(f"{tensor.name} has values that are not finite")
     return values
 
 
-def _largest(values: Tensor) -> Tensor:
-    """The largest magnitude, NaN where any is: thirty times as fast as asking each value."""
+def _max_abs(values: Tensor) -> Tensor:
+    """The largest magnitude, or NaN if there is one; 30 times as fast as `isfinite().all()`."""
     low, high = values.aminmax()
     return torch.maximum(-low, high)
 
 
-def _add(
-    weights: dict[str, Tensor], name: str, lora: LoraTensors, config: AdapterConfig, opened: Any
+def _add_lora(
+    weights: dict[str, Tensor], name: str, lora: LoraTensors, config: AdapterConfig
 ) -> None:
     weight = weights[name].flatten(1)
     wide = torch.promote_types(weight.dtype, torch.float32)
     parts = {
-        part: _finite(opened, tensor).to(weight.device, wide) for part, tensor in lora.parts.items()
+        part: _read_finite(tensor).to(weight.device, wide) for part, tensor in lora.parts.items()
     }
     if "lora_embedding_A" in parts:
         up, down = parts["lora_embedding_A"].T, parts["lora_embedding_B"].T
@@ -144,9 +138,9 @@ def _add(
         if magnitude is not None:
             merged *= (magnitude.flatten()[chunk] / merged.norm(dim=1))[:, None]
         weight[chunk] = merged
-        largest = torch.maximum(largest, _largest(merged))
+        largest = torch.maximum(largest, _max_abs(merged))
     if not largest <= torch.finfo(weight.dtype).max:
-        raise InvalidCheckpoint(f"{lora.module}: with the adapter it is no longer finite")
+        raise InvalidCheckpoint(f"{lora.module}: the merged weight is not finite")
     if "lora_B.bias" in parts:
         weights[name.removesuffix("weight") + "bias"].add_(parts["lora_B.bias"], alpha=scale)
 

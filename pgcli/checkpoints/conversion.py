@@ -1,4 +1,4 @@
-"""What makes a checkpoint of pickles, or of another program, one that is read here."""
+"""Hints on converting pickles and other files into a checkpoint that can be read."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import json
 import shlex
 from pathlib import Path
 
-#: How the names of pickles end, which can run code when they are read.
+#: Suffixes of pickles, which can run code when they are read.
 PICKLES = (".bin", ".pt", ".ckpt", ".pth")
 CLASS = "PaliGemmaForConditionalGeneration"
 
 
-def command(folder: str) -> str:
-    """The command that adds safetensors to a folder of pickles; transformers reads those safely."""
-    place = json.dumps(folder)
+def conversion_command(folder: str) -> str:
+    """The command that adds safetensors to a folder of pickles; transformers reads them safely."""
+    quoted = json.dumps(folder)
     code = (
         f"from transformers import {CLASS} as P; "
-        f'P.from_pretrained({place}, dtype="auto").save_pretrained({place})'
+        f'P.from_pretrained({quoted}, dtype="auto").save_pretrained({quoted})'
     )
     return f"python -c {shlex.quote(code)}"
 
 
-def of_repository(name: str) -> str:
-    """The commands that fetch a repository of pickles and add safetensors to it."""
+def repository_hint(name: str) -> str:
+    """The commands that download a repository of pickles and add safetensors to it."""
     folder = name.rpartition("/")[2]
     fetch = f"hf download {shlex.quote(name)} --local-dir {shlex.quote(folder)}"
-    return f"{fetch} && {command(folder)}, then --model {shlex.quote(folder)}"
+    return f"{fetch} && {conversion_command(folder)}, then --model {shlex.quote(folder)}"
 
 
-def of_file(name: str) -> str:
-    """What to do where a file is named for a model, which is a folder."""
+def file_hint(name: str) -> str:
+    """The hint for a file that is named as a model."""
     file = Path(name)
     if file.suffix == ".safetensors":
-        return f"name the folder that it lies in: --model {shlex.quote(str(file.parent))}"
+        return f"name its folder: --model {shlex.quote(str(file.parent))}"
     return (
-        "PaliGemma checkpoints in the Hugging Face layout are read, such as "
-        "google/paligemma-3b-mix-224, which has the weights of big_vision's .npz files"
+        "name a checkpoint in the Hugging Face layout, such as google/paligemma-3b-mix-224, "
+        "which has the weights of big_vision's .npz files"
     )

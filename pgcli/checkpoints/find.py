@@ -98,7 +98,7 @@ def _no_name(name: str, kind: Kind) -> ModelUnavailable:
     if kind == "model" and os.path.isfile(name):  # noqa: PTH113 - Path raises for a NUL
         return ModelUnavailable(
             f"{name} is a file, and a model is a folder with config.json and safetensors files",
-            hint=conversion.of_file(name),
+            hint=conversion.file_hint(name),
         )
     if kind == "adapter":
         hint = "name a folder with adapter_config.json, or a Hub name such as you/your-adapter"

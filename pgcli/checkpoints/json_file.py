@@ -12,7 +12,7 @@ MAX_JSON_BYTES = 8 * 2**20  # the largest published file has 1 MiB; parsing take
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file of a checkpoint; InvalidCheckpoint names the file otherwise."""
+    """The object in a JSON file of a checkpoint; InvalidCheckpoint if there is none."""
     if not file.is_file():
         raise InvalidCheckpoint(
             f"{file.parent} has no {file.name}",
@@ -25,5 +25,5 @@ def read_json(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidCheckpoint(f"{file} cannot be read: {error}") from error
     if not isinstance(values, dict):
-        raise InvalidCheckpoint(f"{file} holds no JSON object")
+        raise InvalidCheckpoint(f"{file} is not a JSON object")
     return values

@@ -1,10 +1,10 @@
-"""What tensors are called: every generation of checkpoints, and this code."""
+"""Translates tensor names between checkpoints and the model."""
 
 from __future__ import annotations
 
 import re
 
-# Every generation of names leads to this code's own; the first match of each pattern is renamed.
+# From the names of all checkpoint versions to the model's; each pattern is applied in order.
 RENAMES = (
     (r"^model\.(?=vision_tower\.|multi_modal_projector\.|language_model\.)", ""),
     (r"^vision_tower\.(vision_model\.)?", "vision."),
@@ -13,8 +13,8 @@ RENAMES = (
     (r"^(language_model\.)?lm_head\.", "decoder.lm_head."),
     (r"^language_model\.(model\.)?", "decoder."),
 )
-# this code's trunk names -> the Hub's
-HUB = (
+# from the model's names to the Hub's
+HUB_PREFIXES = (
     ("vision.layers.", "vision_tower.vision_model.encoder.layers."),
     ("vision.", "vision_tower.vision_model."),
     ("projector.", "multi_modal_projector.linear."),
@@ -24,15 +24,15 @@ HUB = (
 
 
 def canonical(name: str) -> str:
-    """This code's name for a tensor, from any generation of checkpoint names."""
-    for pattern, ours in RENAMES:
-        name = re.sub(pattern, ours, name, count=1)
+    """The model's name for a tensor of any checkpoint version."""
+    for pattern, replacement in RENAMES:
+        name = re.sub(pattern, replacement, name, count=1)
     return name
 
 
 def hub_name(name: str) -> str:
-    """The Hub's name for one of this code's tensors."""
-    for ours, theirs in HUB:
-        if name.startswith(ours):
-            return theirs + name.removeprefix(ours)
-    raise ValueError(f"{name} is no part of the model")
+    """The Hub's name for a tensor of the model."""
+    for prefix, hub_prefix in HUB_PREFIXES:
+        if name.startswith(prefix):
+            return hub_prefix + name.removeprefix(prefix)
+    raise ValueError(f"{name} is not a tensor of the model")

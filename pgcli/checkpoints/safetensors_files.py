@@ -1,10 +1,10 @@
-"""The safetensors files of a checkpoint: what is in them, each tensor read plainly into place."""
+"""Reads safetensors files: headers first, then each tensor into memory that the caller provides."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -16,16 +16,23 @@ from torch import Tensor
 
 from pgcli.errors import InvalidCheckpoint
 
-DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-#: The largest model of this family needs a fiftieth; a header takes fifteen times its bytes.
+TORCH_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+#: Model weights and adapters are stored in one of these.
+WEIGHT_DTYPES = ("F32", "F16", "BF16")
+#: The largest PaliGemma needs a fiftieth of this; a parsed header takes 15 times its size.
 MAX_HEADER_BYTES = 8 * 2**20
 MAX_NAME_LENGTH, MAX_DIMENSIONS = 1000, 16
-PIECE_BYTES = 16 * 2**20  # so much is held on the way to another dtype or device
+CHUNK_BYTES = 16 * 2**20  # the buffer for tensors that change their dtype or device
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor in a file: as its header describes it, nothing of it read yet."""
+    """A tensor's entry in the header of a file."""
 
     name: str
     file: Path
@@ -36,69 +43,86 @@ class TensorInfo:
 
 
 def read_headers(file: Path) -> Iterator[TensorInfo]:
-    """The tensors that a file says it holds, once safetensors has found its header sound."""
+    """The tensors in a file's header; InvalidCheckpoint if the file is not valid safetensors."""
     try:
         check_header_size(file)
         with safe_open(file, framework="pt", device="cpu"):
             pass
-        with file.open("rb") as opened:
-            length = int.from_bytes(opened.read(8), "little")
-            described = json.loads(opened.read(length))
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(length))
     except (SafetensorError, OSError, ValueError) as error:
         raise InvalidCheckpoint(
-            f"{file} is no intact safetensors file: {error}", hint="download the model again"
+            f"{file} is not an intact safetensors file: {error}", hint="download it again"
         ) from error
-    described.pop("__metadata__", None)
-    for name, about in described.items():
-        if len(name) > MAX_NAME_LENGTH or len(about["shape"]) > MAX_DIMENSIONS:
-            raise InvalidCheckpoint(f"{file.name} has a tensor of no such model: {brief(name)}")
-        start, end = about["data_offsets"]
+    header.pop("__metadata__", None)
+    for name, entry in header.items():
+        if len(name) > MAX_NAME_LENGTH or len(entry["shape"]) > MAX_DIMENSIONS:
+            raise InvalidCheckpoint(f"{file.name} has an unknown tensor {brief(name)}")
+        start, end = entry["data_offsets"]
         yield TensorInfo(
-            name, file, tuple(about["shape"]), about["dtype"], 8 + length + start, end - start
+            name, file, tuple(entry["shape"]), entry["dtype"], 8 + length + start, end - start
         )
 
 
 def check_header_size(file: Path) -> None:
-    """Raise InvalidCheckpoint for a header of millions of tensors, before any of it is parsed."""
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(8), "little")
+    """Raise InvalidCheckpoint before a header of millions of tensors is parsed."""
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
     if MAX_HEADER_BYTES < length <= file.stat().st_size:
         raise InvalidCheckpoint(f"{file.name} has a header of {length:,} bytes")
 
 
-def read_into(place: Tensor, tensor: TensorInfo) -> None:
-    """Fill a contiguous `place` of the tensor's shape, of any dtype on any device.
+def check_dtype(tensor: TensorInfo, allowed: Collection[str] = WEIGHT_DTYPES) -> None:
+    """Raise InvalidCheckpoint unless the tensor's dtype is one of those allowed."""
+    if tensor.dtype not in allowed:
+        raise InvalidCheckpoint(
+            f"{tensor.name} is stored as {tensor.dtype}",
+            hint=f"supported: {', '.join(allowed)}; quantized checkpoints are not supported",
+        )
 
-    The file is read, not mapped: pages of a mapped file would count as this process's memory, and
-    the peak of loading would be twice the weights.
+
+def read_tensor(tensor: TensorInfo) -> Tensor:
+    """The tensor in its stored dtype, on the CPU."""
+    values = torch.empty(tensor.shape, dtype=TORCH_DTYPES[tensor.dtype])
+    read_into(values, tensor)
+    return values
+
+
+def read_into(out: Tensor, tensor: TensorInfo) -> None:
+    """Fill `out`, a contiguous tensor of the same shape, of any dtype on any device.
+
+    The file is read, not mapped: mapped pages count as memory of the process, and the peak of
+    loading would be twice the weights.
     """
-    flat = place.view(-1)
-    kept = DTYPES[tensor.dtype]
-    with _opened(tensor) as file:
-        if flat.dtype == kept and flat.device.type == "cpu":
+    flat = out.view(-1)
+    stored_dtype = TORCH_DTYPES[tensor.dtype]
+    with _open_at_tensor(tensor) as file:
+        if flat.dtype == stored_dtype and flat.device.type == "cpu":
             _fill(flat, file, tensor)
             return
-        held = torch.empty(min(PIECE_BYTES // kept.itemsize, flat.numel()), dtype=kept)
-        for start in range(0, len(flat), len(held) or 1):
-            piece = flat[start : start + len(held)]
-            part = held[: len(piece)]
-            _fill(part, file, tensor)
-            piece.copy_(part)
+        size = min(CHUNK_BYTES // stored_dtype.itemsize, flat.numel())
+        buffer = torch.empty(size, dtype=stored_dtype)
+        for start in range(0, len(flat), len(buffer) or 1):
+            target = flat[start : start + len(buffer)]
+            chunk = buffer[: len(target)]
+            _fill(chunk, file, tensor)
+            target.copy_(chunk)
 
 
 def tensors_equal(first: TensorInfo, second: TensorInfo) -> bool:
-    """Whether two tensors are the same to the bit, no more than a piece of each held at once."""
+    """Whether two tensors are bitwise equal; at most two chunks are in memory."""
     if (first.dtype, first.shape) != (second.dtype, second.shape):
         return False
-    with _opened(first) as one, _opened(second) as other:
-        for start in range(0, first.nbytes, PIECE_BYTES):
-            length = min(PIECE_BYTES, first.nbytes - start)
+    with _open_at_tensor(first) as one, _open_at_tensor(second) as other:
+        for start in range(0, first.nbytes, CHUNK_BYTES):
+            length = min(CHUNK_BYTES, first.nbytes - start)
             if one.read(length) != other.read(length):
                 return False
     return True
 
 
-def _opened(tensor: TensorInfo) -> FileIO:
+def _open_at_tensor(tensor: TensorInfo) -> FileIO:
     try:
         file = FileIO(tensor.file, "r")
         file.seek(tensor.offset)
@@ -108,14 +132,14 @@ def _opened(tensor: TensorInfo) -> FileIO:
 
 
 def _fill(flat: Tensor, file: FileIO, tensor: TensorInfo) -> None:
-    """Read as many bytes as the memory takes."""
+    """Read as many bytes as `flat` holds."""
     left = memoryview(flat.view(torch.uint8).numpy().data)
     try:
         while left:
             count = file.readinto(left)
             if not count:
                 raise InvalidCheckpoint(
-                    f"{tensor.file} ends before {tensor.name} does", hint="download the model again"
+                    f"{tensor.file} ends before {tensor.name} does", hint="download it again"
                 )
             left = left[count:]
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Parameters -> a folder in the Hub's layout, which transformers reads too."""
+"""Writes a model as a checkpoint in the Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from pgcli.model.paligemma import PaliGemma
 
 
 def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
-    """Write `config.json` and `model.safetensors`; fused weights are taken apart again.
+    """Write `config.json` and `model.safetensors`, with fused weights split into stored ones.
 
-    Raises ValueError for a model of which something else was made, such as weights laid out.
+    Raises ValueError for a model whose weights are packed or quantized.
     """
     parameters = dict(model.named_parameters())
     missing = dict(meta_model(model.config).named_parameters()).keys() - parameters.keys()
     if missing:
-        raise ValueError(f"{min(missing)} is not there any more as it is stored")
+        raise ValueError(f"{min(missing)} is packed or quantized, and cannot be saved")
     folder.mkdir(parents=True, exist_ok=True)
 
-    def part(place: ParamSlice) -> torch.Tensor:
-        rows = parameters[place.parameter].detach().narrow(0, place.start, place.shape[0])
+    def stored_tensor(part: ParamSlice) -> torch.Tensor:
+        rows = parameters[part.parameter].detach().narrow(0, part.start, part.shape[0])
         return rows.to("cpu", dtype).contiguous()
 
-    tensors = {hub_name(name): part(place) for name, place in param_slices(model).items()}
+    tensors = {hub_name(name): stored_tensor(part) for name, part in param_slices(model).items()}
     file = folder / "model.safetensors"
     save_file(tensors, file, metadata={"format": "pt"})
-    file.chmod(0o644)  # it is written for its owner alone
+    file.chmod(0o644)  # safetensors makes it readable by the owner only
     text = json.dumps(config_values(model.config, dtype), indent=2) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
 
 
 def config_values(config: PaliGemmaConfig, dtype: torch.dtype) -> dict[str, Any]:
-    """The `config.json` from which `checkpoints.config.parse_config` makes the same sizes again."""
+    """The values of a `config.json` that `parse_config` reads as the same configuration."""
     vision, decoder = config.vision, config.decoder
     stop = list(config.stop_tokens)
     return {
@@ -56,7 +56,7 @@ def config_values(config: PaliGemmaConfig, dtype: torch.dtype) -> dict[str, Any]
         "vocab_size": decoder.vocab_size,
         "text_config": {
             "model_type": "gemma",
-            **_second_generation(decoder),
+            **_gemma2_values(decoder),
             "hidden_size": decoder.width,
             "num_hidden_layers": decoder.depth,
             "intermediate_size": decoder.mlp_dim,
@@ -87,8 +87,8 @@ def config_values(config: PaliGemmaConfig, dtype: torch.dtype) -> dict[str, Any]
     }
 
 
-def _second_generation(decoder: DecoderConfig) -> dict[str, Any]:
-    """What only Gemma 2 has, where the decoder is one."""
+def _gemma2_values(decoder: DecoderConfig) -> dict[str, Any]:
+    """The settings of Gemma 2, if the decoder is one."""
     if not decoder.post_norms:
         return {}
     kinds = {True: "sliding_attention", False: "full_attention"}
@@ -98,5 +98,5 @@ def _second_generation(decoder: DecoderConfig) -> dict[str, Any]:
         "attn_logit_softcapping": decoder.attn_softcap,
         "final_logit_softcapping": decoder.final_softcap,
         "sliding_window": decoder.sliding_window,
-        "layer_types": [kinds[windowed] for windowed in decoder.sliding_layers],
+        "layer_types": [kinds[is_sliding] for is_sliding in decoder.sliding_layers],
     }

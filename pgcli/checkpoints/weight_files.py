@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pgcli.checkpoints.conversion import PICKLES, command
+from pgcli.checkpoints.conversion import PICKLES, conversion_command
 from pgcli.checkpoints.json_file import read_json
 from pgcli.errors import InvalidCheckpoint
 
@@ -20,10 +20,10 @@ def total_bytes(folder: Path) -> int:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights: those the index names, the usual one, or else every one."""
+    """The shards of the index; without an index, `model.safetensors`, or else every safetensors."""
     if (folder / INDEX).exists():
         files = [folder / name for name in sorted(set(weight_map(folder / INDEX).values()))]
-    elif (folder / SINGLE).exists():  # beside it there may be an adapter, or weights of another
+    elif (folder / SINGLE).exists():  # other files may be an adapter or another model's weights
         files = [folder / SINGLE]
     else:
         files = sorted(folder.glob("*.safetensors"))
@@ -35,22 +35,24 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def _no_weights(folder: Path) -> InvalidCheckpoint:
-    said = f"{folder} has no safetensors file"
-    for name in sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES):
-        return InvalidCheckpoint(
-            f"{said}; {name} is a pickle, which can run code",
-            hint=f"convert it: {command(str(folder))}",
-        )
-    return InvalidCheckpoint(said, hint="download the model again, or name another folder")
-
-
 def weight_map(index: Path) -> dict[str, str]:
-    """Tensor name -> file name, as the index of the weights says; all files lie in its folder."""
+    """Tensor name to file name, from an index of the weights; all files are in its folder."""
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise InvalidCheckpoint(f"{index} has no weight_map")
     for tensor, file in names.items():
         if not isinstance(file, str) or not SHARD_NAME.fullmatch(file):
-            raise InvalidCheckpoint(f"{INDEX} sends {tensor} to {file!r}, not a file of the folder")
+            raise InvalidCheckpoint(
+                f"{INDEX} maps {tensor} to {file!r}, which is not a file of the folder"
+            )
     return names
+
+
+def _no_weights(folder: Path) -> InvalidCheckpoint:
+    message = f"{folder} has no safetensors file"
+    for name in sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES):
+        return InvalidCheckpoint(
+            f"{message}; {name} is a pickle, which can run code",
+            hint=f"convert it: {conversion_command(str(folder))}",
+        )
+    return InvalidCheckpoint(message, hint="download the model again, or name another folder")

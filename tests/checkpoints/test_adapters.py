@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PaliGemmaForConditionalGeneration
 
 from pgcli.checkpoints import adapters, weights
-from pgcli.checkpoints.adapter_config import read
+from pgcli.checkpoints.adapter_config import read_adapter_config
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loader
@@ -467,7 +467,7 @@ def test_scales_are_those_that_peft_computes(base, tmp_path):
     """Also where no logit would show it: each module's own number."""
     patterns = {"rank_pattern": {"q_proj": 8}, "alpha_pattern": {r"layers\.1\..*": 5}}
     theirs = trained(base, tmp_path, target_modules=DECODER, use_rslora=True, **patterns)
-    config = read(tmp_path)
+    config = read_adapter_config(tmp_path)
     layers = [
         (name.removeprefix(PREFIX), module)
         for name, module in theirs.named_modules()

@@ -279,16 +279,15 @@ SITUATIONS = [
         lambda stage: stage.model_of(config__json=b'{"model_type": "llava"}'),
         16,
         "mine/config.json: model_type is 'llava', not 'paligemma'",
-        "PaliGemma and PaliGemma 2 are read: name such a model, for example "
-        "google/paligemma-3b-mix-224",
+        "supported are PaliGemma and PaliGemma 2, for example google/paligemma-3b-mix-224",
     ),
     Situation(
         "a file is named for a model",
         lambda stage: stage.run("caption", "one.png", "--model", "one.png"),
         10,
         "one.png is a file, and a model is a folder with config.json and safetensors files",
-        "PaliGemma checkpoints in the Hugging Face layout are read, such as "
-        "google/paligemma-3b-mix-224, which has the weights of big_vision's .npz files",
+        "name a checkpoint in the Hugging Face layout, such as google/paligemma-3b-mix-224, "
+        "which has the weights of big_vision's .npz files",
     ),
     Situation(
         "detect without an object",

@@ -193,35 +193,35 @@ def changed(**changes):
 BROKEN = {
     "missing": (changed(decoder__8__bias=None), "has no tensor decoder.8.bias"),
     "no codebook": (changed(_vq_vae___embedding=None), f"has no tensor {CODEBOOK}"),
-    "unknown": (changed(decoder__14__bias=np.ones(3)), "holds 'decoder.14.bias', which has no"),
+    "unknown": (changed(decoder__14__bias=np.ones(3)), "has 'decoder.14.bias', which is not"),
     "turned": (
         changed(decoder__10__weight=WEIGHTS["decoder.10.weight"].transpose(1, 0, 2, 3)),
-        r"holds decoder.10.weight in the shape \(16, 32, 4, 4\), not \(32, 16, 4, 4\)",
+        r"has decoder.10.weight in the shape \(16, 32, 4, 4\), not \(32, 16, 4, 4\)",
     ),
     "codes": (
         changed(_vq_vae___embedding=np.ones((64, CODE_WIDTH), np.float32)),
-        r"holds _vq_vae._embedding in the shape \(64, 24\), not \(128, at most 4096\)",
+        r"has _vq_vae._embedding in the shape \(64, 24\), not \(128, at most 4096\)",
     ),
     "wide": (
         changed(_vq_vae___embedding=np.ones((128, 5000), np.float16)),
-        r"holds _vq_vae._embedding in the shape \(128, 5000\), not \(128, at most 4096\)",
+        r"has _vq_vae._embedding in the shape \(128, 5000\), not \(128, at most 4096\)",
     ),
     "flat": (changed(_vq_vae___embedding=np.ones(128)), r"_vq_vae._embedding in the shape \(128,"),
     "integers": (
         changed(decoder__8__bias=np.ones(32, np.int64)),
-        "holds decoder.8.bias as int64",
+        "has decoder.8.bias as int64",
     ),
     "not finite": (
         changed(decoder__8__bias=np.full(32, np.nan, np.float32)),
-        "holds numbers in decoder.8.bias that are not finite",
+        "has values in decoder.8.bias that are not finite",
     ),
     "too large": (
         changed(decoder__8__bias=np.full(32, 1e300)),
-        "holds numbers in decoder.8.bias that are not finite",
+        "has values in decoder.8.bias that are not finite",
     ),
     "huge": (
         changed(decoder__8__bias=np.zeros(2**21 + 1, np.float32)),
-        "holds 'decoder.8.bias' encrypted or in 8388740 bytes",
+        "has 'decoder.8.bias', which is encrypted or has 8388740 bytes",
     ),
 }
 
@@ -242,7 +242,11 @@ def test_a_pickle_is_never_unpickled(tmp_path):
     np.savez(tmp_path / "a.npz", **changed(decoder__8__bias=trap))
     (tmp_path / "b.npz").write_bytes(pickle.dumps(Trap(sprung)))
     torch.save({"decoder.8.bias": torch.ones(32)}, tmp_path / "c.npz")
-    for name, message in (("a", "decoder.8.bias as object"), ("b", "neither"), ("c", "no array")):
+    for name, message in (
+        ("a", "decoder.8.bias as object"),
+        ("b", "neither"),
+        ("c", "not an array"),
+    ):
         with pytest.raises(InvalidCheckpoint, match=message):
             mask_decoder.load(tmp_path / f"{name}.npz")
     assert not sprung.exists()
@@ -269,11 +273,11 @@ def npy_claiming(shape):
     [
         ([("decoder.8.bias.npy", npy_claiming((10**15,)))], "has no tensor"),
         ([(f"decoder.{n}.bias.npy", npy_claiming((1,))) for n in range(1001)], "1001 arrays"),
-        ([("a.txt", b"")], "holds 'a.txt', no array"),
-        ([("decoder.8.bias.npy", b"no array")], "'decoder.8.bias', which is no array"),
-        ([("decoder.8.bias.npy", b"\x93NUMPY\x01\x00\xff\x00" + b"(" * 255)], "is no array"),
-        ([("decoder.8.bias.npy", b"\x93NUMPY\x09\x00\xff\x00" + b"(" * 255)], "is no array"),
-        ([(f"{'x' * 60_000}.txt", b"")], "holds 'xxxxxxxxxxxx.*no array"),
+        ([("a.txt", b"")], "has 'a.txt', which is not an array"),
+        ([("decoder.8.bias.npy", b"no array")], "'decoder.8.bias', which is not an array"),
+        ([("decoder.8.bias.npy", b"\x93NUMPY\x01\x00\xff\x00" + b"(" * 255)], "is not an array"),
+        ([("decoder.8.bias.npy", b"\x93NUMPY\x09\x00\xff\x00" + b"(" * 255)], "is not an array"),
+        ([(f"{'x' * 60_000}.txt", b"")], "has 'xxxxxxxxxxxx.*not an array"),
     ],
 )
 def test_a_made_up_archive_is_refused_before_anything_large_is_held(tmp_path, members, message):
@@ -291,7 +295,7 @@ def test_a_made_up_archive_is_refused_before_anything_large_is_held(tmp_path, me
 def test_an_archive_with_a_name_that_is_no_text_is_refused(tmp_path):
     packed = npz([("decoder.8.bias.npyé", b"")]).replace("é".encode(), b"\xff\xff")
     (tmp_path / "a.npz").write_bytes(packed)
-    with pytest.raises(InvalidCheckpoint, match=r"no intact \.npz"):
+    with pytest.raises(InvalidCheckpoint, match=r"not an intact \.npz"):
         mask_decoder.load(tmp_path / "a.npz")
 
 

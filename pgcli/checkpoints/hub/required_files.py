@@ -76,7 +76,7 @@ def _single(repository: str, kind: Kind, names: Collection[str]) -> list[str]:
     pickles = [name for name in sorted(names) if name.endswith(conversion.PICKLES)]
     remedy = "save it again with PEFT: save_pretrained writes safetensors"
     if kind == "model":
-        remedy = f"convert it: {conversion.of_repository(repository)}"
+        remedy = f"convert it: {conversion.repository_hint(repository)}"
     raise InvalidCheckpoint(
         f"{repository} has no {ALONE[kind]}"
         + (f"; {pickles[0]} is a pickle, which can run code" if pickles else ""),
