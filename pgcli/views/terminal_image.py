@@ -1,4 +1,4 @@
-"""A picture as a terminal shows it amid its text: by kitty's or iTerm's protocol, or as sixels."""
+"""An image as the escape sequences of a terminal: kitty's or iTerm2's protocol, or sixels."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-Protocol = Literal["kitty", "iterm", "sixel"]
-#: Terminals by what they say of themselves in the environment.
-PROGRAMS: Mapping[str, Protocol] = {
+TerminalProtocol = Literal["kitty", "iterm", "sixel"]
+#: The protocols of terminals by the variable TERM_PROGRAM or LC_TERMINAL.
+PROTOCOL_OF_PROGRAM: Mapping[str, TerminalProtocol] = {
     "iTerm.app": "iterm",
     "WezTerm": "iterm",
     "mintty": "iterm",
     "ghostty": "kitty",
 }
-TERMS: Mapping[str, Protocol] = {
+#: The protocols of terminals by the variable TERM.
+PROTOCOL_OF_TERM: Mapping[str, TerminalProtocol] = {
     "xterm-kitty": "kitty",
     "xterm-ghostty": "kitty",
     "foot": "sixel",
@@ -27,16 +28,17 @@ TERMS: Mapping[str, Protocol] = {
     "contour": "sixel",
     "yaft-256color": "sixel",
 }
-WIDTH, HEIGHT = 480, 320  # pixels at most
-KITTY_CHUNK = 4096  # bytes of base64 that one of its escapes may carry
-COLOURS = 255
+MAX_SIZE = (480, 320)  # pixels: a few lines of text
+KITTY_CHUNK = 4096  # bytes of base64 in one escape sequence, kitty's limit
+SIXEL_COLOURS = 255
 START, END = "\x1b", "\x1b\\"
 
 
-def protocol(environment: Mapping[str, str]) -> Protocol | None:
-    """What the terminal of this environment understands; None where that is not known.
+def detect_protocol(environment: Mapping[str, str]) -> TerminalProtocol | None:
+    """The protocol of the terminal in this environment; None if it is unknown.
 
-    A multiplexer between (tmux, screen) swallows pictures, whatever is behind it.
+    The terminal is not queried: an answer would arrive on standard input, which may hold paths. A
+    multiplexer (tmux, screen) does not pass images on, whatever terminal it runs in.
     """
     if "TMUX" in environment or environment.get("TERM", "").startswith("screen"):
         return None
@@ -45,63 +47,63 @@ def protocol(environment: Mapping[str, str]) -> Protocol | None:
     program = environment.get("TERM_PROGRAM") or environment.get("LC_TERMINAL") or ""
     if "iterm" in program.lower():
         return "iterm"
-    return PROGRAMS.get(program) or TERMS.get(environment.get("TERM", ""))
+    return PROTOCOL_OF_PROGRAM.get(program) or PROTOCOL_OF_TERM.get(environment.get("TERM", ""))
 
 
-def shown(picture: Image.Image, protocol: Protocol) -> str:
-    """The escapes that show an RGB picture, made no larger than a few lines, and a newline."""
-    picture = picture.copy()
-    picture.thumbnail((WIDTH, HEIGHT))
-    made = {"kitty": kitty, "iterm": iterm, "sixel": sixel}[protocol](picture)
-    return f"{made}\n"
+def encode_image(image: Image.Image, protocol: TerminalProtocol) -> str:
+    """The escape sequences that show an RGB image, scaled down to `MAX_SIZE`, and a newline."""
+    image = image.copy()
+    image.thumbnail(MAX_SIZE)
+    encode = {"kitty": encode_kitty, "iterm": encode_iterm, "sixel": encode_sixel}[protocol]
+    return f"{encode(image)}\n"
 
 
-def png(picture: Image.Image) -> str:
+def encode_png(image: Image.Image) -> str:
+    """The image as a PNG file in base64."""
     file = io.BytesIO()
-    picture.save(file, "PNG")
+    image.save(file, "PNG")
     return base64.b64encode(file.getvalue()).decode()
 
 
-def kitty(picture: Image.Image) -> str:
-    """Kitty's graphics protocol: a PNG in pieces, each but the last told that more come."""
-    data = png(picture)
-    pieces = [data[start : start + KITTY_CHUNK] for start in range(0, len(data), KITTY_CHUNK)]
-    last = len(pieces) - 1
+def encode_kitty(image: Image.Image) -> str:
+    """Kitty's graphics protocol: a PNG in chunks; `m=1` on every chunk except the last."""
+    data = encode_png(image)
+    chunks = [data[start : start + KITTY_CHUNK] for start in range(0, len(data), KITTY_CHUNK)]
+    last = len(chunks) - 1
     return "".join(
-        f"{START}_G{'a=T,f=100,q=2,' if not number else ''}m={int(number < last)};{piece}{END}"
-        for number, piece in enumerate(pieces)
+        f"{START}_G{'a=T,f=100,q=2,' if not number else ''}m={int(number < last)};{chunk}{END}"
+        for number, chunk in enumerate(chunks)
     )
 
 
-def iterm(picture: Image.Image) -> str:
-    """iTerm's inline images."""
-    size = f"width={picture.width}px;height={picture.height}px"
-    return f"{START}]1337;File=inline=1;preserveAspectRatio=1;{size}:{png(picture)}{END}"
+def encode_iterm(image: Image.Image) -> str:
+    """iTerm2's inline images protocol."""
+    size = f"width={image.width}px;height={image.height}px"
+    return f"{START}]1337;File=inline=1;preserveAspectRatio=1;{size}:{encode_png(image)}{END}"
 
 
-def sixel(picture: Image.Image) -> str:
-    """Sixels: bands of six rows, in each of which every colour is drawn in a pass of its own."""
-    palette = picture.quantize(COLOURS)
+def encode_sixel(image: Image.Image) -> str:
+    """Sixels: bands of six pixel rows, each drawn in one pass for every colour in it."""
+    palette = image.quantize(SIXEL_COLOURS)
     indices = np.asarray(palette)
-    found = palette.getpalette() or []
-    colours = np.asarray(found, dtype=np.int64).reshape(-1, 3) * 100 // 255
-    head = "".join(f"#{n};2;{r};{g};{b}" for n, (r, g, b) in enumerate(colours))
-    bands = "-".join(band(indices[top : top + 6]) for top in range(0, len(indices), 6))
-    return f'{START}Pq"1;1;{picture.width};{picture.height}{head}{bands}{END}'
+    colours = np.asarray(palette.getpalette() or [], dtype=np.int64).reshape(-1, 3) * 100 // 255
+    header = "".join(f"#{n};2;{r};{g};{b}" for n, (r, g, b) in enumerate(colours))
+    bands = "-".join(encode_band(indices[top : top + 6]) for top in range(0, len(indices), 6))
+    return f'{START}Pq"1;1;{image.width};{image.height}{header}{bands}{END}'
 
 
-def band(indices: np.ndarray) -> str:
-    """Up to six rows of colour numbers (rows, width)."""
-    weights = 1 << np.arange(len(indices))[:, None]
+def encode_band(indices: np.ndarray) -> str:
+    """One band: an array (rows, width) of at most six rows of colour indices."""
+    bit_of_row = 1 << np.arange(len(indices))[:, None]
     passes = []
     for colour in np.unique(indices):
-        bits = ((indices == colour) * weights).sum(axis=0)
-        passes.append(f"#{colour}{''.join(repeated(bits))}")
+        bits = ((indices == colour) * bit_of_row).sum(axis=0)
+        passes.append(f"#{colour}{''.join(run_lengths(bits))}")
     return "$".join(passes)
 
 
-def repeated(bits: np.ndarray) -> Iterator[str]:
-    """The characters of a pass, runs of the same one counted."""
+def run_lengths(bits: np.ndarray) -> Iterator[str]:
+    """The characters of one pass, with repeated ones run-length encoded."""
     edges = np.flatnonzero(np.diff(bits)) + 1
     starts = np.concatenate([[0], edges])
     for start, end in zip(starts, [*edges, len(bits)], strict=True):

@@ -1,4 +1,4 @@
-"""--inline shows pictures in terminals that can, and nothing anywhere else."""
+"""--inline shows images in terminals that can show them, and nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def of_sixel(text: str) -> Image.Image:
 @pytest.mark.parametrize("size", [(40, 30), (1, 1), (7, 13), (1200, 90), (300, 900)])
 def test_what_a_terminal_draws_is_the_picture(protocol, decoded, most, size) -> None:
     picture = drawing(*size)
-    shown = decoded(terminal_image.shown(picture, protocol)).convert("RGB")
+    shown = decoded(terminal_image.encode_image(picture, protocol)).convert("RGB")
     expected = picture.copy()
-    expected.thumbnail((terminal_image.WIDTH, terminal_image.HEIGHT))
+    expected.thumbnail(terminal_image.MAX_SIZE)
     assert shown.size == expected.size
     apart = np.abs(np.asarray(shown).astype(int) - np.asarray(expected))
     assert apart.mean() <= most
@@ -89,7 +89,7 @@ def test_what_a_terminal_draws_is_the_picture(protocol, decoded, most, size) -> 
     ],
 )
 def test_a_terminal_is_known_by_its_environment(environment, protocol) -> None:
-    assert terminal_image.protocol(environment) == protocol
+    assert terminal_image.detect_protocol(environment) == protocol
 
 
 def on_a_terminal(*arguments: str, **environment: str) -> str:

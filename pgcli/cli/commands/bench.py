@@ -1,4 +1,4 @@
-"""bench: the speed of this code beside transformers and against the limit of the machine."""
+"""bench: the speed of this code, of transformers, and the limit of the machine."""
 
 from __future__ import annotations
 

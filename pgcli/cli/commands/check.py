@@ -14,7 +14,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference, UsageError
 
 if TYPE_CHECKING:
-    from pgcli.cli.result_files.compare_rows import Comparison
+    from pgcli.cli.result_files.compare_rows import RowComparison
 
 
 @app.command(
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def check(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], debug: Debug = False
 ) -> None:
-    from pgcli.cli.result_files.compare_rows import Comparison, compare, expected_rows
+    from pgcli.cli.result_files.compare_rows import RowComparison, compare, expected_rows
     from pgcli.cli.result_files.run_status import read_run_status
     from pgcli.sinks.reader import indexed_rows
     from pgcli.state.run_record import read_record, why_no_record
@@ -41,7 +41,7 @@ def check(
             f"{why_no_record(path)}",
             hint="name an output as it was given to -o",
         )
-    comparison = Comparison()
+    comparison = RowComparison()
     try:
         with Screen().progress("check", read_run_status(path).total) as progress:
             compare(progress.track(indexed_rows(path)), expected_rows(path, record), comparison)
@@ -50,7 +50,7 @@ def check(
     show(output, comparison)
 
 
-def show(output: str, comparison: Comparison) -> None:
+def show(output: str, comparison: RowComparison) -> None:
     """Print the result. Raises Difference if the rows are not those of the input."""
     for line in comparison.first_differences:
         stdout.print_line(line)

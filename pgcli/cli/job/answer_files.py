@@ -29,8 +29,8 @@ def answer_files(
     items = (Item(n, str(f), str(f), path=str(f), prompts=prompts) for n, f in enumerate(files))
     answers: list[Answer] = []
 
-    def refuse(picture: DecodedImage, prompt: str) -> Answer:
-        return error_answer(picture, prompt, task=question.task, model=engine.label)
+    def refuse(image: DecodedImage, prompt: str) -> Answer:
+        return error_answer(image, prompt, task=question.task, model=engine.label)
 
     def ask(stream: Iterable[tuple[int, DecodedImage]]) -> Iterator[tuple[int, Answer]]:
         return engine.ask(stream, question, trial=trial)

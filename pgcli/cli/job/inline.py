@@ -16,14 +16,14 @@ from pgcli.records import Answer, Item
 if TYPE_CHECKING:
     from pgcli.images import ImageLimits
     from pgcli.remote import UrlReader
-    from pgcli.views.terminal_image import Protocol
+    from pgcli.views.terminal_image import TerminalProtocol
 
 
 class InlineHook(RowHook):
     """Keeps items until their rows come, then shows each image with its boxes and masks."""
 
     def __init__(
-        self, protocol: Protocol, limits: ImageLimits, url_reader: UrlReader | None = None
+        self, protocol: TerminalProtocol, limits: ImageLimits, url_reader: UrlReader | None = None
     ):
         self._protocol, self._limits, self._url_reader = protocol, limits, url_reader
         self._items = PendingItems()
@@ -42,7 +42,7 @@ class InlineHook(RowHook):
         from pgcli.cli.job.draw.originals import read_original
         from pgcli.images import ImageError, load_image
         from pgcli.views.overlay import draw_overlay
-        from pgcli.views.terminal_image import shown
+        from pgcli.views.terminal_image import encode_image
 
         item = self._items.take(answer.index)
         if answer.error is not None:
@@ -51,7 +51,7 @@ class InlineHook(RowHook):
             image = load_image(read_original(item, self._limits, self._url_reader), self._limits)
         except ImageError:
             return ""
-        return shown(draw_overlay(image, answer.boxes, answer.masks), self._protocol)
+        return encode_image(draw_overlay(image, answer.boxes, answer.masks), self._protocol)
 
 
 def open_inline(plan: Plan) -> InlineHook | None:
@@ -60,9 +60,9 @@ def open_inline(plan: Plan) -> InlineHook | None:
     is_text = options.output == "-" and options.format in ("auto", "text")
     if not (options.inline and is_text and is_terminal(sys.stdout)):
         return None
-    from pgcli.views.terminal_image import protocol
+    from pgcli.views.terminal_image import detect_protocol
 
-    understood = protocol(os.environ)
-    if understood is None:
+    protocol = detect_protocol(os.environ)
+    if protocol is None:
         return None
-    return InlineHook(understood, plan.image_limits, plan.options.input.url_reader)
+    return InlineHook(protocol, plan.image_limits, plan.options.input.url_reader)

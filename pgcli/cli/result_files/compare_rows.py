@@ -17,7 +17,7 @@ MAX_DIFFERENCES_SHOWN = 10
 
 
 @dataclass
-class Comparison:
+class RowComparison:
     """The number of rows compared, of those with errors, and the differences that were found."""
 
     rows: int = 0
@@ -48,7 +48,9 @@ class Comparison:
 
 
 def compare(
-    rows: Iterable[IndexedRow], expected: Iterator[tuple[Item, str]] | None, comparison: Comparison
+    rows: Iterable[IndexedRow],
+    expected: Iterator[tuple[Item, str]] | None,
+    comparison: RowComparison,
 ) -> None:
     """Add the differences to the comparison.
 
@@ -75,7 +77,7 @@ def compare_row(
     position: int,
     row: Mapping[str, Any],
     expected: Iterator[tuple[int, tuple[Item, str]]],
-    comparison: Comparison,
+    comparison: RowComparison,
 ) -> None:
     """Compare a row with the item and prompt at its position; add those missing before it."""
     for number, (item, prompt) in expected:

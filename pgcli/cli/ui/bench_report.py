@@ -1,4 +1,4 @@
-"""A benchmark's report as a person reads it: speeds, stages, and what they rest on."""
+"""The report of `pgcli bench`: tables of speeds and stages, and how they were measured."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Rows = Sequence[tuple[str, ...]]
 SPEEDS = ("scope", "tokens", "batch", "rows", "program", "images/s", "range", "ratio", "agreement")
 STAGES = ("tokens", "batch", "program", "vision ms", "prefill ms", "decode ms", "share of limit")
 SCOPES = {"device": "device only", "arrays": "arrays to tokens", "files": "files to rows"}
-BARS = 12  # of a histogram, at most
+MAX_RANGES = 12  # of a histogram
 
 
 def show(report: Report) -> None:
-    """Print tables for a person, or lines of cells between tabs for a pipe."""
+    """Print tables on a terminal, or lines of cells separated by tabs in a pipe."""
     tables = ((SPEEDS, [*speeds(report)]), (STAGES, [*stages(report)]))
     for heads, rows in tables:
         if not rows:
@@ -41,7 +41,7 @@ def show(report: Report) -> None:
 
 
 def table(heads: Sequence[str], rows: Rows) -> Table:
-    """Cells under their heads, words to the left and numbers to the right."""
+    """A table with text aligned to the left and numbers to the right."""
     made = Table(box=None, padding=(0, 2, 0, 0))
     words = {"scope", "tokens", "program"}
     for head in heads:
@@ -52,9 +52,9 @@ def table(heads: Sequence[str], rows: Rows) -> Table:
 
 
 def speeds(report: Report) -> Iterator[tuple[str, ...]]:
-    """A row for each program at each setting: speed, range, ratio and agreement with ours."""
+    """One row for each program and setting: speed, range, ratio and agreement."""
     for one in report.results:
-        yield from compared(one)
+        yield from compare_rows(one)
     if len({one.batch_size for one in report.results}) > 1:
         for top in report.best:
             times = ("", *(f"{times:.2f}" for times in top.times))
@@ -63,20 +63,20 @@ def speeds(report: Report) -> Iterator[tuple[str, ...]]:
                 yield (*where, rate(speed.rows_per_second), "", ratio, "")
 
 
-def compared(one: Result) -> Iterator[tuple[str, ...]]:
-    """A result's programs, ours first."""
-    against = [("", "")]
+def compare_rows(one: Result) -> Iterator[tuple[str, ...]]:
+    """The rows of one result, this program first."""
+    comparisons = [("", "")]
     for ratio, agreed in zip(one.ratios, one.agreements, strict=True):
         times = f"{ratio.times:.2f} ({ratio.lowest:.2f} to {ratio.highest:.2f})"
-        against.append((times, f"{share(agreed.share)} of {agreed.tokens} tokens"))
+        comparisons.append((times, f"{share(agreed.share)} of {agreed.tokens} tokens"))
     where = (SCOPES[one.scope], one.lengths, str(one.batch_size), str(one.rows))
-    for speed, told in zip(one.speeds, against, strict=True):
+    for speed, comparison in zip(one.speeds, comparisons, strict=True):
         spread = f"{rate(speed.slowest)} to {rate(speed.fastest)}"
-        yield (*where, speed.name, rate(speed.rows_per_second), spread, *told)
+        yield (*where, speed.name, rate(speed.rows_per_second), spread, *comparison)
 
 
 def stages(report: Report) -> Iterator[tuple[str, ...]]:
-    """Where each program's time goes, a row of a batch at a time, and what the limit would take."""
+    """The time of each program by stage, for one row of a batch, and the limit's time."""
     for one in report.results:
         if one.limit is None:
             continue
@@ -87,14 +87,14 @@ def stages(report: Report) -> Iterator[tuple[str, ...]]:
 
 
 def each(seconds: Stages, rows: int) -> tuple[str, ...]:
-    """A row's milliseconds by stage."""
+    """The milliseconds of one row by stage."""
     return tuple(
         f"{1000 * s / rows:.3g}" for s in (seconds.vision, seconds.prefill, seconds.decode)
     )
 
 
 def shares(program: Split) -> str:
-    """`61 %: 70, 65, 12`: of all stages together, then by stage."""
+    """`61 %: 70, 65, 12`: the share of all stages together, then of each stage."""
     parts = (program.shares.vision, program.shares.prefill, program.shares.decode)
     return f"{share(program.share)}: " + ", ".join(f"{100 * part:.0f}" for part in parts)
 
@@ -104,14 +104,14 @@ def max_share(program: Split) -> float:
 
 
 def facts(report: Report) -> Facts:
-    """What the tables rest on."""
+    """How and on what machine the tables were measured."""
     machine = report.machine
     products = sorted(machine.products, key=lambda one: one.flops_per_second)
-    told = [
+    facts = [
         ("device", f"{machine.device}, {machine.threads} threads, {report.dtype}"),
         (
             "matrix products",
-            f"{product(products[-1])} at best, {product(products[0])} at worst",
+            f"{product(products[-1])} at most, {product(products[0])} at least",
         ),
         (
             "memory",
@@ -123,21 +123,24 @@ def facts(report: Report) -> Facts:
             f"{report.transformers}; attention: "
             + ", ".join(f"{kind} in {tower}" for tower, kind in report.attention.items()),
         ),
-        ("weights", "one copy for both programs" if report.sharing else "a copy for each program"),
-        ("rounds", f"{report.rounds}, in turns; speeds are medians, ranges are all of them"),
+        (
+            "weights",
+            "one copy for both programs" if report.sharing else "one copy for each program",
+        ),
+        ("rounds", f"{report.rounds}, in turns; speeds are medians, ranges cover all rounds"),
     ]
     for one in report.results:
         if one.scope == "device" or "device" not in {other.scope for other in report.results}:
-            told.append((f"lengths, batch {one.batch_size}", histogram(one.seen)))
+            facts.append((f"lengths, batch {one.batch_size}", histogram(one.seen)))
         for program in one.splits:
             if program.peak_bytes is not None:
                 label = f"memory of {program.name}, batch {one.batch_size}"
-                told.append((label, f"{program.peak_bytes / 1e9:.2f} GB on top of the weights"))
+                facts.append((label, f"{program.peak_bytes / 1e9:.2f} GB on top of the weights"))
     if any(max_share(program) > 1 for one in report.results for program in one.splits):
-        told.append(
-            ("beware", "shares above 100 %: this machine was busier when its rates were measured")
+        facts.append(
+            ("warning", "shares above 100 %: this machine was busier when its rates were measured")
         )
-    return told + [("left out", reason) for reason in report.left_out]
+    return facts + [("not measured", reason) for reason in report.left_out]
 
 
 def product(one: Product) -> str:
@@ -147,11 +150,11 @@ def product(one: Product) -> str:
 
 
 def histogram(seen: dict[int, int]) -> str:
-    """`1 to 8: 12, 9 to 16: 30`: rows by their numbers of tokens, in a few bars of equal width."""
+    """`1 to 8: 12, 9 to 16: 30`: the number of rows by tokens, in a few equal ranges."""
     least, most = min(seen), max(seen)
     if least == most:
         return f"{least} tokens: {seen[least]} rows"
-    wide = -(-(most - least + 1) // BARS)
+    wide = -(-(most - least + 1) // MAX_RANGES)
     bars = []
     for start in range(least, most + 1, wide):
         count = sum(rows for length, rows in seen.items() if start <= length < start + wide)
@@ -161,10 +164,10 @@ def histogram(seen: dict[int, int]) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Three digits that mean something."""
+    """A rate with three significant digits."""
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
 def share(part: float) -> str:
-    """A share in percent; all is 100 %, and nearly all is not."""
+    """A share in percent; only a full share is 100 %."""
     return "100 %" if part == 1 else f"{100 * part:.1f} %" if part < 0.999 or part > 1 else "99.9 %"
