@@ -20,15 +20,15 @@ import torch
 
 from pgcli import tasks
 from pgcli.bench import machine
+from pgcli.bench.engine_runner import EngineRunner
+from pgcli.bench.inputs import BenchInputs, BenchRun, ImagePool
 from pgcli.bench.measure import in_turns, ratio, speed
-from pgcli.bench.ours import Ours
 from pgcli.bench.plan import Lengths
 from pgcli.bench.roofline import Stages, Workload, limit
-from pgcli.bench.work import Run, Shelf, Work
 from pgcli.checkpoints.find import find
 from pgcli.cli.job.answer_files import answer_files
 from pgcli.engine.loader import load
-from pgcli.proof.patterns import drawings
+from pgcli.proof.generated_images import generate_images
 
 PROMPTS = ("caption en", "caption de", "caption fr", "caption es", "caption it", "ocr", "describe")
 
@@ -36,19 +36,21 @@ PROMPTS = ("caption en", "caption de", "caption fr", "caption es", "caption it",
 def main() -> None:
     options = _options()
     engine = load(find(options.model), device=options.device, dtype=options.dtype)
-    side, prompts = Ours(engine, answer_files), PROMPTS[: options.prompts]
+    side, prompts = EngineRunner(engine, answer_files), PROMPTS[: options.prompts]
     with TemporaryDirectory() as scratch:
-        looked, stored = Shelf(drawings(), engine.spec, Path(scratch)).first(options.pictures)
+        looked, stored = ImagePool(generate_images(), engine.spec, Path(scratch)).first(
+            options.pictures
+        )
     ids = [engine.tokenizer.encode_prompt(prompt) for prompt in prompts]
     rows = len(looked) * len(prompts)
     lengths = Lengths(options.new_tokens, options.new_tokens).of(rows)
     question = tasks.ask(prompts, max_new_tokens=options.new_tokens)
-    together = Work(looked, stored, question, ids, lengths, options.batch_size)
+    together = BenchInputs(looked, stored, question, ids, lengths, options.batch_size)
 
-    def apart() -> Run:
+    def apart() -> BenchRun:
         """Every prompt alone, over all pictures: the engine has nothing to share."""
         alone = [
-            Work(
+            BenchInputs(
                 looked,
                 stored,
                 tasks.ask([prompt], max_new_tokens=options.new_tokens),
@@ -62,7 +64,7 @@ def main() -> None:
         runs = [side.arrays(work) for work in alone]
         seconds = perf_counter() - began
         tokens = tuple(run.tokens[n] for n in range(len(looked)) for run in runs)
-        return Run(seconds, Stages(0.0, 0.0, 0.0), tokens)
+        return BenchRun(seconds, Stages(0.0, 0.0, 0.0), tokens)
 
     acts = [partial(side.arrays, together), apart]
     for act in acts:
@@ -91,7 +93,7 @@ def main() -> None:
     )
 
 
-def ceiling(engine, work: Work) -> float:
+def ceiling(engine, work: BenchInputs) -> float:
     """How many times as fast it could be by the roofline: each picture's vision once, not often."""
     weight = engine.model.projector.weight
     config = engine.model.config

@@ -1,1 +1,1 @@
-"""This code side by side with transformers, in one run, against the machine's limit."""
+"""Benchmarks this code and transformers in turns, and compares both with the machine's limit."""

@@ -1,4 +1,4 @@
-"""How far two programs' tokens agree: what a speed is worth."""
+"""Compares the tokens of two programs, since only equal answers make speeds comparable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Tokens = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Rows alike to their end, and tokens before any parting, of all rows and tokens there are."""
+    """Equal rows, and tokens before the first difference of their row, of all rows and tokens."""
 
     against: str
     rows: int
@@ -22,7 +22,7 @@ class Agreement:
 
 
 def agreement(against: str, ours: Tokens, theirs: Tokens) -> Agreement:
-    """Compare every row; beyond the token at which two part they answer different questions."""
+    """Compare every row up to its first different token; later tokens have different prefixes."""
     pairs = list(zip(ours, theirs, strict=True))
     rows = sum(tuple(mine) == tuple(other) for mine, other in pairs)
     tokens = sum(max(len(mine), len(other)) for mine, other in pairs)
@@ -31,11 +31,11 @@ def agreement(against: str, ours: Tokens, theirs: Tokens) -> Agreement:
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two rows have in common before they part."""
+    """The length of two rows' common prefix."""
     shortest = min(len(first), len(second))
     return next((n for n in range(shortest) if first[n] != second[n]), shortest)
 
 
 def histogram(tokens: Tokens) -> dict[int, int]:
-    """How many rows have so many tokens, from the shortest to the longest."""
+    """The number of rows of each length, from the shortest to the longest."""
     return dict(sorted(Counter(map(len, tokens)).items()))

@@ -1,4 +1,4 @@
-"""Both programs loaded side by side, in one copy of the weights where two would be too much."""
+"""Loads transformers' model next to the engine's, sharing its weights if memory is short."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from pgcli.engine.engine import Engine
 from pgcli.engine.memory import parameters, row_bytes
 from pgcli.errors import NoUsableDevice
 from pgcli.model.paligemma import PaliGemma
-from pgcli.proof import theirs
+from pgcli.proof import reference
 
-# of free memory that a second copy may take, with a batch: the machine has other work to do
-SHARE_OF_FREE = 0.85
+SHARE_OF_FREE = 0.85  # of free memory, for a second copy of the weights and a batch
 
 
-def beside(engine: Engine, folder: Path, batch: int) -> tuple[Any, bool]:
-    """transformers' model where the engine's is and in its dtype; whether it shares its weights.
+def load_or_share(engine: Engine, folder: Path, batch: int) -> tuple[Any, bool]:
+    """transformers' model on the engine's device in its dtype, and whether it shares its weights.
 
-    It loads its own where there is ample room for them and for a batch. Raises NoUsableDevice where
-    there is none for the batch alone, or where the engine's are laid out for it and nobody else.
+    It has its own weights if there is enough memory for them and a batch. Raises NoUsableDevice if
+    there is too little for a batch, or if the engine's packed weights cannot be shared.
     """
     config, weight = engine.model.config, engine.model.projector.weight
     weights = parameters(config) * weight.itemsize
@@ -39,32 +38,32 @@ def beside(engine: Engine, folder: Path, batch: int) -> tuple[Any, bool]:
         )
     file = total_bytes(folder)
     is_of_dtype = abs(file - weights) < weights / 100  # but for its header
-    # where the file is of another dtype transformers' loader holds both for a while
+    # for files of another dtype, transformers' loader temporarily holds both
     needed = weights + rows + (0 if is_of_dtype else file)
     if needed <= SHARE_OF_FREE * free:
-        return theirs.load(folder, weight.dtype, weight.device), False
-    return shared(engine.model, folder), True
+        return reference.load_reference(folder, weight.dtype, weight.device), False
+    return share_weights(engine.model, folder), True
 
 
-def shared(model: PaliGemma, folder: Path) -> Any:
-    """transformers' model over this model's own weights: parts of fused ones, nothing copied.
+def share_weights(model: PaliGemma, folder: Path) -> Any:
+    """transformers' model with views of this model's weights, without a copy.
 
-    Raises NoUsableDevice where the weights are laid out in a way that only this code reads.
+    Raises NoUsableDevice if the weights are packed, which transformers cannot read.
     """
-    library = theirs.imported()
+    library = reference.import_transformers()
     owned = dict(model.named_parameters())
     state = {}
-    for name, place in param_slices(model).items():
-        whole: torch.Tensor = owned[place.parameter].detach()
-        state[hub_name(name)] = whole.narrow(0, place.start, place.shape[0])
+    for name, part in param_slices(model).items():
+        whole: torch.Tensor = owned[part.parameter].detach()
+        state[hub_name(name)] = whole.narrow(0, part.start, part.shape[0])
     made, info = library.PaliGemmaForConditionalGeneration.from_pretrained(
         None,
-        config=library.AutoConfig.from_pretrained(folder, **theirs.SAFELY),
+        config=library.AutoConfig.from_pretrained(folder, **reference.SAFE_OPTIONS),
         state_dict=state,
         dtype=model.projector.weight.dtype,
         output_loading_info=True,
     )
-    if info["missing_keys"]:  # it would draw them at random, and go on
+    if info["missing_keys"]:  # transformers initializes them randomly
         raise NoUsableDevice(
             "too little memory for a copy of the weights for each program",
             hint="close other programs, or measure on a larger machine",

@@ -1,4 +1,4 @@
-"""What this machine can do at best: its rate of matrix products, and of memory, measured."""
+"""Measures the peak rates of this machine: matrix products and memory bandwidth."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from pgcli.bench.roofline import Roof
+from pgcli.bench.roofline import Roofline
 from pgcli.device.select import Stopwatch, free_bytes
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.cpu.packed_linear import PackedLinear, can_pack
 
-MOST_ROWS = 4096  # of a product: more are not faster
+MAX_ROWS = 4096  # of a product; more rows are not faster
 LARGE = ("large", 2048, 2048, 16384)
-PRODUCT_SECONDS = 0.3  # for each shape, and at least:
-LEAST_TIMES = 3
-BUFFER_BYTES = 2**30  # far above any cache but a server's last
+PRODUCT_SECONDS = 0.3  # per shape
+MIN_REPEATS = 3
+BUFFER_BYTES = 2**30  # larger than any cache except a server's last-level cache
 SHARE_OF_FREE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """A matrix product of (rows, inner) by (inner, outer), and the best rate that it ran at."""
+class MatmulRate:
+    """A matrix product of (rows, inner) by (inner, outer), and its highest rate."""
 
     name: str
     dtype: str
@@ -37,38 +37,38 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """The device and its measured rates; a copy's bytes are counted twice, read and written."""
+class MachineRates:
+    """The device and its measured rates; copied bytes count as read and as written."""
 
     device: str
     threads: int
-    products: tuple[Product, ...]
+    products: tuple[MatmulRate, ...]
     copied_bytes_per_second: float
     read_bytes_per_second: float
 
     @property
-    def roof(self) -> Roof:
-        """The best of what was measured."""
-        return Roof(
+    def roof(self) -> Roofline:
+        """The highest of the measured rates."""
+        return Roofline(
             max(product.flops_per_second for product in self.products),
             max(self.copied_bytes_per_second, self.read_bytes_per_second),
         )
 
 
-def measured(
+def measure_rates(
     config: PaliGemmaConfig, rows: int, device: torch.device, dtype: torch.dtype
-) -> Machine:
-    """Rates at the shapes that `rows` pictures make in this model, and at a large one."""
+) -> MachineRates:
+    """The rates for the model's shapes with `rows` images, and for one large shape."""
     products = tuple(
-        Product(name, _name(dtype), m, k, n, _product(m, k, n, device, dtype))
+        MatmulRate(name, _name(dtype), m, k, n, _product(m, k, n, device, dtype))
         for name, m, k, n in shapes(config, rows)
     )
     copied, read = _memory(device)
-    return Machine(_device(device), torch.get_num_threads(), products, copied, read)
+    return MachineRates(_device(device), torch.get_num_threads(), products, copied, read)
 
 
-def best(one: Machine, other: Machine) -> Machine:
-    """The better of two measurements: a rate that was reached once can be reached."""
+def highest_rates(one: MachineRates, other: MachineRates) -> MachineRates:
+    """The higher of each pair of rates."""
     pairs = zip(one.products, other.products, strict=True)
     return replace(
         one,
@@ -79,15 +79,15 @@ def best(one: Machine, other: Machine) -> Machine:
 
 
 def shapes(config: PaliGemmaConfig, rows: int) -> Iterator[tuple[str, int, int, int]]:
-    """Names and sizes of the products in which nearly all work is, for so many pictures."""
-    patches = min(MOST_ROWS, rows * config.image_tokens)
-    eye, decoder = config.vision, config.decoder
+    """Names and sizes of the products that take nearly all time, for `rows` images."""
+    patches = min(MAX_ROWS, rows * config.image_tokens)
+    tower, decoder = config.vision, config.decoder
     heads = decoder.num_heads * decoder.head_dim
     keys = 2 * decoder.num_kv_heads * decoder.head_dim
     yield LARGE
-    yield "vision qkv", patches, eye.width, 3 * eye.width
-    yield "vision fc1", patches, eye.width, eye.mlp_dim
-    yield "vision fc2", patches, eye.mlp_dim, eye.width
+    yield "vision qkv", patches, tower.width, 3 * tower.width
+    yield "vision fc1", patches, tower.width, tower.mlp_dim
+    yield "vision fc2", patches, tower.mlp_dim, tower.width
     yield "decoder qkv", patches, decoder.width, heads + keys
     yield "decoder o", patches, heads, decoder.width
     yield "decoder gate and up", patches, decoder.width, 2 * decoder.mlp_dim
@@ -95,36 +95,36 @@ def shapes(config: PaliGemmaConfig, rows: int) -> Iterator[tuple[str, int, int, 
 
 
 def _product(rows: int, inner: int, outer: int, device: torch.device, dtype: torch.dtype) -> float:
-    """The best rate, with weights as they are stored or, where that can be, laid out."""
+    """The highest rate, with plain weights or, if supported, packed ones."""
     x = torch.randn(rows, inner, device=device).to(dtype)  # numbers, as zeros take less power
     weight = torch.randn(outer, inner, device=device).to(dtype)
-    seconds = _best_seconds(lambda: F.linear(x, weight), device)
+    seconds = _min_seconds(lambda: F.linear(x, weight), device)
     if device.type == "cpu" and can_pack(dtype):
         laid_out = PackedLinear(weight)
-        seconds = min(seconds, _best_seconds(lambda: laid_out(x), device))
+        seconds = min(seconds, _min_seconds(lambda: laid_out(x), device))
     return 2 * rows * inner * outer / seconds
 
 
 def _memory(device: torch.device) -> tuple[float, float]:
-    """Bytes per second of a copy, and of a sum, over a buffer too large for caches."""
+    """Bytes per second of a copy, and of a sum, over a buffer larger than the caches."""
     size = int(min(BUFFER_BYTES, SHARE_OF_FREE * free_bytes(device))) // 4
     source = torch.ones(size, device=device)
     target = torch.ones_like(source)
-    copied = 2 * source.nbytes / _best_seconds(lambda: target.copy_(source), device)
-    return copied, source.nbytes / _best_seconds(lambda: source.sum(), device)
+    copied = 2 * source.nbytes / _min_seconds(lambda: target.copy_(source), device)
+    return copied, source.nbytes / _min_seconds(lambda: source.sum(), device)
 
 
 @torch.inference_mode()
-def _best_seconds(act: Callable[[], object], device: torch.device) -> float:
-    watch = Stopwatch(device)
+def _min_seconds(act: Callable[[], object], device: torch.device) -> float:
+    stopwatch = Stopwatch(device)
     act()
-    best, spent, times = float("inf"), 0.0, 0
-    while spent < PRODUCT_SECONDS or times < LEAST_TIMES:
-        start = watch.mark()
+    fastest, spent, repeats = float("inf"), 0.0, 0
+    while spent < PRODUCT_SECONDS or repeats < MIN_REPEATS:
+        start = stopwatch.mark()
         act()
-        seconds = watch.between(start, watch.mark()) / 1000
-        best, spent, times = min(best, seconds), spent + seconds, times + 1
-    return best
+        seconds = stopwatch.between(start, stopwatch.mark()) / 1000
+        fastest, spent, repeats = min(fastest, seconds), spent + seconds, repeats + 1
+    return fastest
 
 
 def _device(device: torch.device) -> str:

@@ -1,4 +1,4 @@
-"""Runs of several programs taken in turns, A B B A, so that a machine's moods strike all alike."""
+"""Runs several programs in turns, A B B A, so that load on the machine affects all alike."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from statistics import median
 
 import torch
 
-from pgcli.bench.work import Run
+from pgcli.bench.inputs import BenchRun
 
-Act = Callable[[], Run]
+Act = Callable[[], BenchRun]
 
 
-def in_turns(acts: Sequence[Act], rounds: int) -> list[list[Run]]:
-    """Each act's runs: every round has each of them once, and every second one goes backwards."""
-    runs: list[list[Run]] = [[] for _ in acts]
+def in_turns(acts: Sequence[Act], rounds: int) -> list[list[BenchRun]]:
+    """The runs of each program: each runs once a round, in reverse order in every second round."""
+    runs: list[list[BenchRun]] = [[] for _ in acts]
     for number in range(rounds):
         order = range(len(acts))
-        for place in order if number % 2 == 0 else reversed(order):
-            runs[place].append(watched(acts[place]))
+        for index in order if number % 2 == 0 else reversed(order):
+            runs[index].append(with_peak_memory(acts[index]))
     return runs
 
 
-def watched(act: Act) -> Run:
-    """The run, with the most memory that a GPU held during it beyond what it held before."""
+def with_peak_memory(act: Act) -> BenchRun:
+    """The run with its peak GPU memory beyond that before the run."""
     if not torch.cuda.is_available():
         return act()
     before = torch.cuda.memory_allocated()
@@ -35,7 +35,7 @@ def watched(act: Act) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A program's rows per second: the median of its runs, and the slowest and fastest."""
+    """A program's rows per second: the median of its runs, the slowest and the fastest."""
 
     name: str
     rows_per_second: float
@@ -46,7 +46,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as fast as `against` the first is: of medians, and of the rounds' extremes."""
+    """The speed relative to `against`: the ratio of medians, and the extremes over all rounds."""
 
     against: str
     times: float
@@ -61,6 +61,6 @@ def speed(name: str, rows: int, seconds: Sequence[float]) -> Speed:
 
 
 def ratio(against: str, ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """From the seconds of runs of the same rows, in the order of their rounds."""
+    """The ratio from seconds of runs of the same rows, in the order of their rounds."""
     rounds = [other / mine for mine, other in zip(ours, theirs, strict=True)]
     return Ratio(against, median(theirs) / median(ours), min(rounds), max(rounds))

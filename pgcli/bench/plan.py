@@ -1,4 +1,4 @@
-"""What is to be measured: batch sizes, scopes, lengths, rounds and time; no torch."""
+"""The settings of a benchmark: batch sizes, scopes, lengths, rounds and time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long answers are: `least` to `most` tokens drawn evenly, or, natural, up to `most`."""
+    """Answer lengths: uniform between `least` and `most` tokens, or natural, up to `most`."""
 
     least: int
     most: int
@@ -25,20 +25,20 @@ class Lengths:
         return str(self.most) if self.least == self.most else f"{self.least} to {self.most}"
 
     def of(self, rows: int) -> tuple[int, ...]:
-        """Each row's own, always the same; none where answers end by themselves."""
-        draws = Random(SEED)
+        """Each row's length, always the same; empty if answers end with their stop token."""
+        rng = Random(SEED)
         return (
-            () if self.natural else tuple(draws.randint(self.least, self.most) for _ in range(rows))
+            () if self.natural else tuple(rng.randint(self.least, self.most) for _ in range(rows))
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is measured: no batch sizes stand for 1, 8 and what `auto` takes.
+class BenchPlan:
+    """What is measured; without batch sizes, 1, 8 and that of `--batch-size auto`.
 
-    Each program runs `rounds` times at each setting. `seconds` are for all of it, warm-ups and the
-    machine's own rates apart, and decide how many pictures a run has unless `pictures` does. What
-    is quantized is also measured as it was.
+    Each program runs `rounds` times at each setting. `seconds` is the time for all runs except
+    warm-up, from which the number of images follows unless `images` is given. A quantized model is
+    also measured unquantized.
     """
 
     batch_sizes: tuple[int, ...] = ()
@@ -47,5 +47,5 @@ class Plan:
     prompts: tuple[str, ...] = ("caption en",)
     rounds: int = 5
     seconds: float = 60.0
-    pictures: int | None = None
+    images: int | None = None
     quantize: str = "none"

@@ -1,4 +1,4 @@
-"""What a bench comes to: a result for each scope, length and batch size, and each side's best."""
+"""The report of a benchmark: results by scope, length and batch size, and each program's best."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from statistics import median
 
 from pgcli.bench.agreement import Agreement, agreement, histogram
-from pgcli.bench.machine import Machine
+from pgcli.bench.inputs import BenchRun
+from pgcli.bench.machine import MachineRates
 from pgcli.bench.measure import Ratio, Speed, ratio, speed
 from pgcli.bench.plan import Scope
 from pgcli.bench.roofline import Stages
-from pgcli.bench.work import Run
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """A program's seconds by stage, medians of its runs, and their shares of the limit's."""
+class StageTimes:
+    """A program's seconds by stage, medians of its runs, and the limit's share of them."""
 
     name: str
     seconds: Stages
@@ -26,8 +26,8 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """The least seconds that the rows can take; `whole` with a last layer that is not trimmed."""
+class SpeedLimit:
+    """The least seconds for the rows; `whole` is for a last layer that is not trimmed."""
 
     rows_per_second: float
     seconds: Stages
@@ -35,10 +35,11 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """One scope at one batch size: all programs on the same rows, ours first.
+class BenchResult:
+    """One scope at one batch size: all programs on the same rows, this code first.
 
-    `seen` is how many rows have so many tokens. Stages and the limit are the device's own.
+    `seen` is the number of rows by their number of tokens. Only the scope `device` has `splits` and
+    a limit.
     """
 
     scope: Scope
@@ -49,13 +50,13 @@ class Result:
     ratios: tuple[Ratio, ...]
     agreements: tuple[Agreement, ...]
     seen: dict[int, int]
-    splits: tuple[Split, ...] = ()
-    limit: Limit | None = None
+    splits: tuple[StageTimes, ...] = ()
+    limit: SpeedLimit | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
-    """Each program at the batch size that is best for it, ours first, and how they compare."""
+class BestResult:
+    """Each program at its fastest batch size, this code first, and the ratios of their speeds."""
 
     scope: Scope
     lengths: str
@@ -65,8 +66,8 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """All of it. `sharing` says whether both programs ran on one copy of the weights."""
+class BenchReport:
+    """The whole report; `sharing` is true if both programs used one copy of the weights."""
 
     device: str
     dtype: str
@@ -77,20 +78,20 @@ class Report:
     pictures: int
     prompts: tuple[str, ...]
     rounds: int
-    machine: Machine
-    results: tuple[Result, ...]
-    best: tuple[Best, ...]
+    machine: MachineRates
+    results: tuple[BenchResult, ...]
+    best: tuple[BestResult, ...]
     left_out: tuple[str, ...]
 
 
 def result(
-    scope: Scope, lengths: str, batch: int, names: Sequence[str], runs: Sequence[Sequence[Run]]
-) -> Result:
-    """A scope's speeds, ratios and agreement from all runs of all programs."""
+    scope: Scope, lengths: str, batch: int, names: Sequence[str], runs: Sequence[Sequence[BenchRun]]
+) -> BenchResult:
+    """The speeds, ratios and agreements of a scope from the runs of all programs."""
     mine, rows = runs[0], len(runs[0][0].tokens)
-    seconds = [[_seconds(run, scope) for run in side] for side in runs]
+    seconds = [[_seconds(run, scope) for run in of_one] for of_one in runs]
     others = list(zip(names[1:], runs[1:], seconds[1:], strict=True))
-    return Result(
+    return BenchResult(
         scope=scope,
         lengths=lengths,
         batch_size=batch,
@@ -98,14 +99,14 @@ def result(
         speeds=tuple(speed(n, rows, taken) for n, taken in zip(names, seconds, strict=True)),
         ratios=tuple(ratio(name, seconds[0], taken) for name, _, taken in others),
         agreements=tuple(
-            agreement(name, mine[-1].tokens, side[-1].tokens) for name, side, _ in others
+            agreement(name, mine[-1].tokens, of_one[-1].tokens) for name, of_one, _ in others
         ),
         seen=histogram(mine[-1].tokens),
     )
 
 
-def split(name: str, runs: Sequence[Run], limit: Stages) -> Split:
-    """Where a program's time goes, and which share of it the limit would take."""
+def split(name: str, runs: Sequence[BenchRun], limit: Stages) -> StageTimes:
+    """A program's time by stage, and the limit's share of it."""
     stages = [run.stages for run in runs]
     taken = Stages(
         median(one.vision for one in stages),
@@ -119,24 +120,26 @@ def split(name: str, runs: Sequence[Run], limit: Stages) -> Split:
     )
     total = median(one.total for one in stages)
     peaks = [run.peak_bytes for run in runs if run.peak_bytes is not None]
-    return Split(name, taken, shares, limit.total / total, max(peaks, default=None))
+    return StageTimes(name, taken, shares, limit.total / total, max(peaks, default=None))
 
 
-def best(results: Sequence[Result]) -> tuple[Best, ...]:
-    """For each scope and length, every program's fastest batch size."""
+def best(results: Sequence[BenchResult]) -> tuple[BestResult, ...]:
+    """Every program's fastest batch size for each scope and length."""
     found = []
     for scope, lengths in dict.fromkeys((one.scope, one.lengths) for one in results):
         alike = [one for one in results if (one.scope, one.lengths) == (scope, lengths)]
-        tops = [_fastest(alike, side) for side in range(len(alike[0].speeds))]
-        speeds = tuple(one.speeds[side] for side, one in enumerate(tops))
+        tops = [_fastest(alike, program) for program in range(len(alike[0].speeds))]
+        speeds = tuple(one.speeds[program] for program, one in enumerate(tops))
         times = tuple(speeds[0].rows_per_second / other.rows_per_second for other in speeds[1:])
-        found.append(Best(scope, lengths, tuple(one.batch_size for one in tops), speeds, times))
+        found.append(
+            BestResult(scope, lengths, tuple(one.batch_size for one in tops), speeds, times)
+        )
     return tuple(found)
 
 
-def _fastest(results: Sequence[Result], side: int) -> Result:
-    return max(results, key=lambda one: one.speeds[side].rows_per_second)
+def _fastest(results: Sequence[BenchResult], program: int) -> BenchResult:
+    return max(results, key=lambda one: one.speeds[program].rows_per_second)
 
 
-def _seconds(run: Run, scope: Scope) -> float:
+def _seconds(run: BenchRun, scope: Scope) -> float:
     return run.stages.total if scope == "device" else run.seconds

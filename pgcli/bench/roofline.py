@@ -1,8 +1,8 @@
-"""The least work that answers take, in FLOP and bytes, and how fast a machine could do it.
+"""The roofline model: FLOP and bytes of every stage, and the least time that they take.
 
-A multiply-add is 2 FLOP. Bytes are the weights, read once a pass, and what the decoder remembers;
-activations are left out, as if they never left the processor's caches. Every figure is thus a
-lower bound on time: computing and reading overlap within a pass, and passes follow one another.
+A multiply-add is 2 FLOP. Bytes are the weights, read once a pass, and the KV cache; activations are
+omitted, as if they stayed in the processor's caches. All times are lower bounds: computing and
+reading overlap within a pass, and passes are sequential.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from pgcli.model.config import DecoderConfig, PaliGemmaConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Roof:
-    """What a machine can do at best."""
+class Roofline:
+    """The peak rates of a machine."""
 
     flops_per_second: float
     bytes_per_second: float
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """What a pass takes of a machine."""
+class PassCost:
+    """The cost of a pass."""
 
     flops: int
     bytes: int
 
-    def seconds(self, roof: Roof) -> float:
-        """The least time for it: computing hides reading, or the other way round."""
+    def seconds(self, roof: Roofline) -> float:
+        """The least time: the larger of computing and reading, which overlap."""
         return max(self.flops / roof.flops_per_second, self.bytes / roof.bytes_per_second)
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Seconds by stage: pictures read, prompts read, tokens generated after the first."""
+    """Seconds by stage: image encoding, prefill, and decoding after the first token."""
 
     vision: float
     prefill: float
@@ -49,10 +49,10 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Rows in batches, each of a picture of its own and a prompt: how long prompts and answers are.
+    """Rows of an image and a prompt each, with the lengths of prompts and answers.
 
-    Unless `trimmed`, the last layer is computed for every slot of the prompt, as transformers does;
-    only its last slot's output is ever used.
+    Unless `trimmed`, the last layer is computed for every slot of the prompt, as in transformers,
+    although only the last slot's output is used.
     """
 
     batch: int
@@ -62,8 +62,8 @@ class Workload:
     trimmed: bool = True
 
 
-def limit(config: PaliGemmaConfig, work: Workload, roof: Roof) -> Stages:
-    """The least seconds that the work can take where every pass is full."""
+def limit(config: PaliGemmaConfig, work: Workload, roof: Roofline) -> Stages:
+    """The least seconds that the workload takes if every batch is full."""
     rows, itemsize = min(work.batch, len(work.lengths)), work.itemsize
     passes = len(work.lengths) / rows
     slots = config.image_tokens + work.prompt_tokens
@@ -77,46 +77,46 @@ def limit(config: PaliGemmaConfig, work: Workload, roof: Roof) -> Stages:
     )
 
 
-def vision(config: PaliGemmaConfig, rows: int, itemsize: int) -> Cost:
-    """The eye and the projector, for so many pictures."""
-    eye, patches = config.vision, config.vision.num_patches
-    layers = eye.depth * (4 * eye.width**2 + 2 * eye.width * eye.mlp_dim)
-    weights = layers + eye.width * (3 * eye.patch_size**2 + config.decoder.width)
-    attention = 4 * patches**2 * eye.width * eye.depth
-    return Cost(rows * (2 * patches * weights + attention), weights * itemsize)
+def vision(config: PaliGemmaConfig, rows: int, itemsize: int) -> PassCost:
+    """The cost of the vision tower and the projector for `rows` images."""
+    tower, patches = config.vision, config.vision.num_patches
+    layers = tower.depth * (4 * tower.width**2 + 2 * tower.width * tower.mlp_dim)
+    weights = layers + tower.width * (3 * tower.patch_size**2 + config.decoder.width)
+    attention = 4 * patches**2 * tower.width * tower.depth
+    return PassCost(rows * (2 * patches * weights + attention), weights * itemsize)
 
 
 def prefill(
     config: PaliGemmaConfig, rows: int, prompt_tokens: int, itemsize: int, *, trimmed: bool
-) -> Cost:
-    """The decoder over pictures and prompts, and the first token's scores."""
+) -> PassCost:
+    """The cost of the decoder over images and prompts, and of the first token's logits."""
     decoder, slots = config.decoder, config.image_tokens + prompt_tokens
-    reading, writing = _keys(decoder), _rest(decoder)
-    whole, last = (decoder.depth - 1, 1) if trimmed else (decoder.depth, 0)
-    flops = 2 * slots * (decoder.depth * reading + whole * writing) + 2 * last * writing
-    flops += _attention(decoder, whole * slots**2 + last * slots)
-    return Cost(rows * (flops + 2 * _head(decoder)), _weights(decoder) * itemsize)
+    keys, others = _key_value_weights(decoder), _other_weights(decoder)
+    full, last = (decoder.depth - 1, 1) if trimmed else (decoder.depth, 0)
+    flops = 2 * slots * (decoder.depth * keys + full * others) + 2 * last * others
+    flops += _attention(decoder, full * slots**2 + last * slots)
+    return PassCost(rows * (flops + 2 * _head(decoder)), _weights(decoder) * itemsize)
 
 
-def step(config: PaliGemmaConfig, rows: int, slots: int, itemsize: int) -> Cost:
-    """One more token for every row, each of which sees so many slots, its own included.
+def step(config: PaliGemmaConfig, rows: int, slots: int, itemsize: int) -> PassCost:
+    """The cost of one more token for every row, with `slots` slots each, its own included.
 
-    Layers with a window are taken for whole: at no resolution does it hide a hundredth of a row.
+    Sliding windows are ignored: at every resolution they exclude less than a hundredth of a row.
     """
     decoder = config.decoder
     flops = 2 * _weights(decoder) + _attention(decoder, decoder.depth * slots)
-    # what is remembered is read and the new slot written; so are the scores, written and read
+    # the cache is read and the new slot written; the logits are written and read
     moved = rows * (cache_bytes(config, itemsize) * (slots + 1) + 2 * itemsize * decoder.vocab_size)
-    return Cost(rows * flops, _weights(decoder) * itemsize + moved)
+    return PassCost(rows * flops, _weights(decoder) * itemsize + moved)
 
 
-def _keys(decoder: DecoderConfig) -> int:
-    """The weights of a layer that make keys and values."""
+def _key_value_weights(decoder: DecoderConfig) -> int:
+    """The weights of a layer's key and value projections."""
     return 2 * decoder.width * decoder.num_kv_heads * decoder.head_dim
 
 
-def _rest(decoder: DecoderConfig) -> int:
-    """The other weights of a layer: queries, attention's output, the MLP."""
+def _other_weights(decoder: DecoderConfig) -> int:
+    """The other weights of a layer: query and output projections, and the MLP."""
     heads = decoder.num_heads * decoder.head_dim
     return 2 * decoder.width * heads + 3 * decoder.width * decoder.mlp_dim
 
@@ -126,9 +126,10 @@ def _head(decoder: DecoderConfig) -> int:
 
 
 def _weights(decoder: DecoderConfig) -> int:
-    return decoder.depth * (_keys(decoder) + _rest(decoder)) + _head(decoder)
+    layer = _key_value_weights(decoder) + _other_weights(decoder)
+    return decoder.depth * layer + _head(decoder)
 
 
 def _attention(decoder: DecoderConfig, pairs: int) -> int:
-    """FLOP for so many pairs of a query and a key, in all layers together: scores, then values."""
+    """FLOP of the scores and values of `pairs` pairs of a query and a key, in all layers."""
     return 4 * pairs * decoder.num_heads * decoder.head_dim

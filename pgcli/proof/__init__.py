@@ -1,4 +1,4 @@
-"""Prove on a checkpoint that this code answers as transformers does, stage by stage."""
+"""Compares this code with transformers on a checkpoint, stage by stage."""
 
 from __future__ import annotations
 
@@ -18,16 +18,22 @@ from pgcli.device.select import choose_device
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError
 from pgcli.images import ImageLimits, ImageSpec, decode
-from pgcli.proof import compare, ours, theirs
-from pgcli.proof.compare import Numbers, Tokens
-from pgcli.proof.inputs import PROMPTS, Inputs, Outputs, make
-from pgcli.proof.preparation import levels, prompts
-from pgcli.proof.room import dtypes
-from pgcli.proof.verdict import Comparison, Proof
+from pgcli.proof import reference
+from pgcli.proof.compare import (
+    TensorComparison,
+    TokenComparison,
+    compare_tensors,
+    compare_tokens,
+)
+from pgcli.proof.dtypes import choose_dtypes
+from pgcli.proof.engine_outputs import load_and_run
+from pgcli.proof.inputs import PROMPTS, Inputs, StageOutputs, make_inputs
+from pgcli.proof.preprocessing import compare_pixels, compare_prompts
+from pgcli.proof.reference_outputs import eager_outputs, reference_outputs
+from pgcli.proof.report import Comparison, Proof
 from pgcli.records import DecodedImage, Item
 
-#: How many pictures are looked at, of however many there are.
-MOST_PICTURES = 8
+MAX_IMAGES = 8  # that are compared, of all given
 
 Waiting = Callable[[str], AbstractContextManager[None]]
 
@@ -40,82 +46,89 @@ def prove(
     dtype: str,
     waiting: Waiting,
 ) -> Proof:
-    """Run both programs on the checkpoint, one after the other, in each dtype asked for.
+    """Run both programs on the checkpoint, one after the other, in each requested dtype.
 
-    `auto` is float32, and bfloat16 too, each where it fits into memory. Raises NoInputError where
-    no picture can be read, NoUsableDevice where the memory is too small, UsageError without
-    transformers, InvalidCheckpoint for a broken checkpoint.
+    `auto` is float32 and bfloat16, each if it fits into memory. Raises NoInputError if no image can
+    be read, NoUsableDevice if there is too little memory, UsageError without transformers, and
+    InvalidCheckpoint for a broken checkpoint.
     """
     folder = checkpoint.folder
-    theirs.imported()
-    place, config = choose_device(device), read_config(folder)
-    vocabulary = Tokenizer.from_folder(folder)
+    reference.import_transformers()
+    torch_device, config = choose_device(device), read_config(folder)
+    tokenizer = Tokenizer.from_folder(folder)
     preprocessing = read_preprocessing(folder, config.vision.resolution)
     spec = ImageSpec(config.vision.resolution, preprocessing.resample)
-    pictures = _readable(items, spec)
-    given = make(pictures, vocabulary, config, preprocessing)
-    wanted, left_out = dtypes(dtype, config, place, len(given.ids), total_bytes(folder))
-    with theirs.silence():
-        comparisons = tuple(_compare(folder, given, number, place, waiting) for number in wanted)
-        told, looked = prompts(folder, vocabulary, PROMPTS), levels(folder, pictures, preprocessing)
+    images = _readable(items, spec)
+    inputs = make_inputs(images, tokenizer, config, preprocessing)
+    dtypes, skipped = choose_dtypes(
+        dtype, config, torch_device, len(inputs.ids), total_bytes(folder)
+    )
+    with reference.quiet_transformers():
+        comparisons = tuple(_compare(folder, inputs, one, torch_device, waiting) for one in dtypes)
+        prompts = compare_prompts(folder, tokenizer, PROMPTS)
+        pixels = compare_pixels(folder, images, preprocessing)
     return Proof(
-        device=str(place),
+        device=str(torch_device),
         transformers=version("transformers"),
-        pictures=len(pictures),
-        rows=len(given.ids),
-        prompts=told,
-        levels=looked,
+        pictures=len(images),
+        rows=len(inputs.ids),
+        prompts=prompts,
+        levels=pixels,
         comparisons=comparisons,
-        left_out=tuple(left_out),
+        left_out=tuple(skipped),
     )
 
 
 def _readable(items: Sequence[Item], spec: ImageSpec) -> list[DecodedImage]:
-    pictures = [decode(item, spec, ImageLimits()) for item in items[:MOST_PICTURES]]
-    good = [picture for picture in pictures if picture.fault is None]
-    if not good:
-        fault = pictures[0].fault if pictures else None
+    images = [decode(item, spec, ImageLimits()) for item in items[:MAX_IMAGES]]
+    readable = [image for image in images if image.fault is None]
+    if not readable:
+        fault = images[0].fault if images else None
         raise NoInputError(
-            "no picture to compare with" + (f": {fault.message}" if fault else ""),
-            hint="leave out --images: pictures that are drawn here take their place",
+            "no image to compare with" + (f": {fault.message}" if fault else ""),
+            hint="leave out --images to compare with generated images",
         )
-    return good
+    return readable
 
 
 def _compare(
-    folder: Path, given: Inputs, dtype: torch.dtype, device: torch.device, waiting: Waiting
+    folder: Path, inputs: Inputs, dtype: torch.dtype, device: torch.device, waiting: Waiting
 ) -> Comparison:
-    """Both programs in one dtype. The first model is gone before the second is loaded."""
+    """Both programs in one dtype. The first model is freed before the second is loaded."""
     name = str(dtype).removeprefix("torch.")
-    started = perf_counter()
-    with waiting(f"{name}: this code answers"):
-        mine = ours.answers(folder, given, dtype, device)
-    theirs.release()
-    between = perf_counter()
+    start = perf_counter()
+    with waiting(f"{name}: running this code"):
+        mine = load_and_run(folder, inputs, dtype, device)
+    reference.free_memory()
+    middle = perf_counter()
     # cuDNN would compute transformers' patch convolution in tf32
-    with waiting(f"{name}: transformers answers"), torch.backends.cudnn.flags(allow_tf32=False):
-        model = theirs.load(folder, dtype, device)
-        other = theirs.outputs(model, given)
-        vision, logits, tokens = _stages(mine, other, None, given, dtype)
+    with waiting(f"{name}: running transformers"), torch.backends.cudnn.flags(allow_tf32=False):
+        model = reference.load_reference(folder, dtype, device)
+        other = reference_outputs(model, inputs)
+        vision, logits, tokens = _stages(mine, other, None, inputs, dtype)
         if dtype != torch.float32 or not (vision.same and logits.same):
-            eager = theirs.another_way(model, given)
-            vision, logits, tokens = _stages(mine, other, eager, given, dtype)
+            eager = eager_outputs(model, inputs)
+            vision, logits, tokens = _stages(mine, other, eager, inputs, dtype)
         del model
-    theirs.release()
-    ended = perf_counter()
-    return Comparison(name, vision, logits, tokens, between - started, ended - between)
+    reference.free_memory()
+    end = perf_counter()
+    return Comparison(name, vision, logits, tokens, middle - start, end - middle)
 
 
 def _stages(
-    mine: Outputs, other: Outputs, eager: Outputs | None, given: Inputs, dtype: torch.dtype
-) -> tuple[Numbers, Numbers, Tokens]:
+    mine: StageOutputs,
+    other: StageOutputs,
+    eager: StageOutputs | None,
+    inputs: Inputs,
+    dtype: torch.dtype,
+) -> tuple[TensorComparison, TensorComparison, TokenComparison]:
     exact = dtype == torch.float32
     features = None if eager is None else eager.features_BPD
     logits = None if eager is None else eager.logits_BV
     return (
-        compare.numbers(
+        compare_tensors(
             "vision features", mine.features_BPD, other.features_BPD, features, exact=exact
         ),
-        compare.numbers("prefill logits", mine.logits_BV, other.logits_BV, logits, exact=exact),
-        compare.tokens(mine, other, eager, given.limits.image_token, exact=exact),
+        compare_tensors("prefill logits", mine.logits_BV, other.logits_BV, logits, exact=exact),
+        compare_tokens(mine, other, eager, inputs.limits.image_token, exact=exact),
     )

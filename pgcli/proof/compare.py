@@ -1,6 +1,6 @@
-"""How far two programs' numbers and tokens lie apart, and whether that is rounding or a fault.
+"""Compares two programs' tensors and tokens, and tells rounding errors from faults.
 
-B rows · P patches · L steps of an answer · D width · V vocabulary
+B rows · P patches · L tokens of an answer · D width · V vocabulary
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pgcli.proof.inputs import Outputs
+from pgcli.proof.inputs import StageOutputs
 
-# The contract's number for float32, for values around 1. Rounding errors are a share of the values
-# that are summed, so where the largest is above 1 (real checkpoints' logits reach 30 to 100) this
-# is a share of it: some 800 times float32's own precision, room for the rounding of 50 layers. A
-# fault in kind, a norm or a position that is not transformers', is orders of magnitude above.
+# The documented bound in float32 for values around 1. Rounding errors are proportional to the
+# summed values, so for larger values (logits of real checkpoints reach 30 to 100) the bound is
+# relative to the largest: about 800 times float32's precision, for the rounding of 50 layers. A
+# fault, such as another norm or position, has errors that are orders of magnitude larger.
 EXACT = 1e-4
 TIE = 1e-4
-# Two right programs differ by the floor or so, being rounded in different places; on average over
-# all values that is a steady figure, the largest of millions is not.
-MEAN_FLOORS, LARGEST_FLOORS = 2, 3
-ROUNDING = 2**-8  # of a value stored as bfloat16, at most
+# Two correct programs differ by about the noise floor, since they round at different points. The
+# mean over all values varies little between programs, the maximum of millions varies more.
+MEAN_FACTOR, LARGEST_FACTOR = 2, 3  # times the noise floor
+ROUNDING = 2**-8  # maximum relative error of bfloat16
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
-    """What transformers' two ways to compute attention differ by: noise, no fault of either."""
+class NoiseFloor:
+    """The difference of transformers' two attention implementations, which is rounding noise."""
 
     largest: float
     mean: float
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """A stage's numbers against transformers': same where `largest` and `mean` keep the bounds.
+class TensorComparison:
+    """A stage's tensor compared with transformers': same if `largest` and `mean` are in bounds.
 
-    `scale` is the largest of transformers' own. `first` is where the first value lies that
-    leaves the bound, or else the farthest: row, patch and channel, or row and token.
+    `scale` is the largest absolute value of transformers. `first` is the index of the first value
+    out of bounds, or of the largest difference: row, patch and channel, or row and token.
     """
 
     stage: str
@@ -48,15 +48,15 @@ class Numbers:
     largest_bound: float
     mean_bound: float | None
     scale: float
-    floor: Floor | None
+    floor: NoiseFloor | None
     first: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
-    """Where a row's tokens part: the step, and how far transformers' logits of the two lie apart.
+class Divergence:
+    """The first different token of a row, and the gap of transformers' logits of the two tokens.
 
-    Token -1 stands for an answer that has ended already; then there is no gap.
+    Token -1 means that the answer has ended already; then there is no gap.
     """
 
     row: int
@@ -68,11 +68,11 @@ class Parting:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
-    """Generated tokens against transformers': same where rows part at ties only.
+class TokenComparison:
+    """Generated tokens compared with transformers': same if rows diverge at ties only.
 
-    `agreeing` of `tokens` come before any parting. `floor_partings` are the rows in which
-    transformers' two ways to compute attention part.
+    `agreeing` of `tokens` precede any divergence. `floor_partings` is the number of rows in which
+    transformers' two attention implementations diverge.
     """
 
     stage: str
@@ -81,34 +81,34 @@ class Tokens:
     tokens: int
     agreeing: int
     tie_bound: float
-    partings: tuple[Parting, ...]
+    partings: tuple[Divergence, ...]
     floor_partings: int | None
 
 
-def numbers(
-    stage: str, ours: Tensor, theirs: Tensor, other: Tensor | None, *, exact: bool
-) -> Numbers:
-    """Compare a stage; `other` is transformers' with eager attention, which tells the noise floor.
+def compare_tensors(
+    stage: str, ours: Tensor, reference: Tensor, eager: Tensor | None, *, exact: bool
+) -> TensorComparison:
+    """Compare a stage; `eager` is transformers' with eager attention, for the noise floor.
 
-    With `exact`, float32's way, the contract's number is enough where no floor is known; a model
-    that magnifies rounding beyond it is judged by the floor, as every model is in bfloat16.
+    With `exact`, for float32, the fixed bound applies without `eager`. A model that amplifies
+    rounding errors beyond it is compared with the noise floor, as every model is in bfloat16.
     """
-    apart = (ours - theirs).abs()
-    largest, mean = apart.max().item(), apart.mean().item()
-    scale = theirs.abs().max().item()
-    # two stored values may differ by a rounding even where the noise happens to be none
+    difference = (ours - reference).abs()
+    largest, mean = difference.max().item(), difference.mean().item()
+    scale = reference.abs().max().item()
+    # two stored values may differ by one rounding step even if the noise is zero
     largest_bound = EXACT * max(1.0, scale) if exact else ROUNDING * scale
     floor, mean_bound = None, None
-    if other is not None:
-        noise = (other - theirs).abs()
-        floor = Floor(noise.max().item(), noise.mean().item())
-        least = largest_bound if exact else ROUNDING / 2 * theirs.abs().mean().item()
-        mean_bound = max(MEAN_FLOORS * floor.mean, least)
-        largest_bound = max(LARGEST_FLOORS * floor.largest, largest_bound)
-    # in this way round, what is not a number is not the same
+    if eager is not None:
+        noise = (eager - reference).abs()
+        floor = NoiseFloor(noise.max().item(), noise.mean().item())
+        least = largest_bound if exact else ROUNDING / 2 * reference.abs().mean().item()
+        mean_bound = max(MEAN_FACTOR * floor.mean, least)
+        largest_bound = max(LARGEST_FACTOR * floor.largest, largest_bound)
+    # written so that NaN is not the same
     same = largest <= largest_bound and (mean_bound is None or mean <= mean_bound)
     finite = largest < float("inf")
-    return Numbers(
+    return TensorComparison(
         stage,
         same,
         largest if finite else None,
@@ -117,82 +117,87 @@ def numbers(
         mean_bound,
         scale,
         floor,
-        None if same else _first(apart, largest_bound),
+        None if same else _first(difference, largest_bound),
     )
 
 
-def _first(apart: Tensor, bound: float) -> tuple[int, ...]:
-    beyond = ~(apart <= bound)
-    flat = beyond.flatten().int().argmax() if bool(beyond.any()) else apart.argmax()
-    return tuple(int(place) for place in torch.unravel_index(flat, apart.shape))
+def _first(difference: Tensor, bound: float) -> tuple[int, ...]:
+    beyond = ~(difference <= bound)
+    flat = beyond.flatten().int().argmax() if bool(beyond.any()) else difference.argmax()
+    return tuple(int(index) for index in torch.unravel_index(flat, difference.shape))
 
 
-def tokens(
-    ours: Outputs, theirs: Outputs, other: Outputs | None, image_token: int, *, exact: bool
-) -> Tokens:
-    """Compare answers up to where each row parts; beyond, the two answer different questions.
+def compare_tokens(
+    ours: StageOutputs,
+    reference: StageOutputs,
+    eager: StageOutputs | None,
+    image_token: int,
+    *,
+    exact: bool,
+) -> TokenComparison:
+    """Compare each row up to its first different token; later tokens have different prefixes.
 
-    With `exact` a tie is the contract's; else two logits no farther apart than noise can bring.
+    With `exact` a tie is a gap of at most TIE; otherwise, one that rounding noise can cause.
     """
     bound, floor_partings = TIE, None
-    if other is not None:
-        noise, floor_partings = _noise(theirs, other, image_token)
+    if eager is not None:
+        noise, floor_partings = _noise(reference, eager, image_token)
         bound = TIE if exact else noise
-    found = _partings(ours.tokens, theirs, image_token, bound)
-    parted = {parting.row: parting.step for parting in found}
-    lengths = [max(map(len, pair)) for pair in zip(ours.tokens, theirs.tokens, strict=True)]
-    return Tokens(
+    found = _divergences(ours.tokens, reference, image_token, bound)
+    diverged = {one.row: one.step for one in found}
+    lengths = [max(map(len, pair)) for pair in zip(ours.tokens, reference.tokens, strict=True)]
+    return TokenComparison(
         stage="generated tokens",
-        same=all(parting.tie for parting in found),
+        same=all(one.tie for one in found),
         rows=len(lengths),
         tokens=sum(lengths),
-        agreeing=sum(parted.get(row, length) for row, length in enumerate(lengths)),
+        agreeing=sum(diverged.get(row, length) for row, length in enumerate(lengths)),
         tie_bound=bound,
         partings=found,
         floor_partings=floor_partings,
     )
 
 
-def _partings(
-    ours: Sequence[tuple[int, ...]], theirs: Outputs, image_token: int, bound: float
-) -> tuple[Parting, ...]:
-    assert theirs.steps is not None
+def _divergences(
+    ours: Sequence[tuple[int, ...]], reference: StageOutputs, image_token: int, bound: float
+) -> tuple[Divergence, ...]:
+    assert reference.steps is not None
     found = []
-    for row, (mine, other) in enumerate(zip(ours, theirs.tokens, strict=True)):
-        step = _parting_step(mine, other)
+    for row, (mine, other) in enumerate(zip(ours, reference.tokens, strict=True)):
+        step = _first_different(mine, other)
         if step is None:
             continue
-        if step == min(len(mine), len(other)):  # one ended before the other, without a stop token
+        if step == min(len(mine), len(other)):  # one answer ended earlier, without a stop token
             ended = (*mine, -1)[step], (*other, -1)[step]
-            found.append(Parting(row, step, *ended, gap=None, tie=False))
+            found.append(Divergence(row, step, *ended, gap=None, tie=False))
             continue
-        logits_V = theirs.steps[row][step].clone()
+        logits_V = reference.steps[row][step].clone()
         logits_V[image_token : image_token + 1] = -torch.inf
         gap = (logits_V.max() - logits_V[mine[step]]).item()
-        found.append(Parting(row, step, mine[step], other[step], gap, tie=gap <= bound))
+        found.append(Divergence(row, step, mine[step], other[step], gap, tie=gap <= bound))
     return tuple(found)
 
 
-def _parting_step(first: tuple[int, ...], second: tuple[int, ...]) -> int | None:
+def _first_different(first: tuple[int, ...], second: tuple[int, ...]) -> int | None:
     if first == second:
         return None
     shared = min(len(first), len(second))
     return next((n for n in range(shared) if first[n] != second[n]), shared)
 
 
-def _noise(theirs: Outputs, other: Outputs, image_token: int) -> tuple[float, int]:
-    """How far two logits may lie apart and still be a tie in bfloat16, and the rows that part.
+def _noise(reference: StageOutputs, eager: StageOutputs, image_token: int) -> tuple[float, int]:
+    """The largest gap of two logits that is a tie in bfloat16, and the number of divergent rows.
 
-    Each of the two may be off by the most that transformers' own differ by while its two ways
-    still share what they have read.
+    Each of the two logits may be off by the largest difference of transformers' two attention
+    implementations while their tokens are equal.
     """
-    assert theirs.steps is not None
-    assert other.steps is not None
-    partings = _partings(other.tokens, theirs, image_token, 0.0)
-    parted = {parting.row: parting.step for parting in partings}
+    assert reference.steps is not None
+    assert eager.steps is not None
+    divergences = _divergences(eager.tokens, reference, image_token, 0.0)
+    diverged = {one.row: one.step for one in divergences}
     largest = best = 0.0
-    for row, (one_LV, two_LV) in enumerate(zip(theirs.steps, other.steps, strict=True)):
-        shared = min(parted.get(row, len(one_LV)) + 1, len(one_LV), len(two_LV))
+    for row, (one_LV, two_LV) in enumerate(zip(reference.steps, eager.steps, strict=True)):
+        shared = min(diverged.get(row, len(one_LV)) + 1, len(one_LV), len(two_LV))
         largest = max(largest, (one_LV[:shared] - two_LV[:shared]).abs().max().item())
         best = max(best, one_LV.max().item())
-    return 2 * max(largest, ROUNDING * best), len(parted)
+    return 2 * max(largest, ROUNDING * best), len(diverged)

@@ -1,6 +1,6 @@
-"""What both programs are given: the same pixels and the same ids, and what both must return.
+"""The inputs that both programs get, and the outputs that are compared.
 
-B rows · C channels · R resolution · P patches · L steps of an answer · D width · V vocabulary
+B rows · C channels · R resolution · P patches · L tokens of an answer · D width · V vocabulary
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PROMPTS = (
     "caption en",
     "ocr",
     "detect circle ; square",
-    "answer en which shape is in the middle of the picture, and which colour does it have?",
+    "answer en which shape is in the middle of the image, and which colour does it have?",
 )
 MAX_NEW_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Rows of a picture and a prompt: pixels as the tower reads them, in float32, and ids."""
+    """Rows of an image and a prompt: normalized pixels in float32, and prompt ids."""
 
     pixels_BCRR: Tensor
     prompts: tuple[str, ...]
@@ -40,11 +40,11 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
-    """What a program made of the inputs, in float32 on the CPU.
+class StageOutputs:
+    """A program's outputs at each stage, in float32 on the CPU.
 
-    Tokens end with the stop token where there was one. `steps` has for each row the logits (L, V)
-    from which its tokens were chosen; None where they were not kept.
+    Tokens include the stop token. `steps` has for each row the logits (L, V) from which its tokens
+    were selected, or is None if they were not recorded.
     """
 
     features_BPD: Tensor
@@ -53,29 +53,29 @@ class Outputs:
     steps: tuple[Tensor, ...] | None = None
 
 
-def make(
-    pictures: Sequence[DecodedImage],
-    vocabulary: Tokenizer,
+def make_inputs(
+    images: Sequence[DecodedImage],
+    tokenizer: Tokenizer,
     config: PaliGemmaConfig,
     preprocessing: Preprocessing,
 ) -> Inputs:
-    """As many rows as there are prompts or readable pictures, whichever are more, each in turn."""
-    rows = range(max(len(pictures), len(PROMPTS)))
+    """A row for each prompt or readable image, whichever are more; the others are repeated."""
+    rows = range(max(len(images), len(PROMPTS)))
     prompts = tuple(PROMPTS[row % len(PROMPTS)] for row in rows)
-    squares = [picture.pixels for picture in pictures if picture.pixels is not None]
+    pixels = [image.pixels for image in images if image.pixels is not None]
     return Inputs(
         pixels_BCRR=normalize_pixels(
-            torch.from_numpy(np.stack([squares[row % len(squares)] for row in rows])),
+            torch.from_numpy(np.stack([pixels[row % len(pixels)] for row in rows])),
             torch.tensor(preprocessing.mean),
             torch.tensor(preprocessing.std),
             torch.float32,
         ),
         prompts=prompts,
-        ids=tuple(tuple(vocabulary.encode_prompt(prompt)) for prompt in prompts),
+        ids=tuple(tuple(tokenizer.encode_prompt(prompt)) for prompt in prompts),
         limits=Limits(
             max_new_tokens=MAX_NEW_TOKENS,
             stop_tokens=frozenset(config.stop_tokens),
-            vocabulary=vocabulary.size,
+            vocabulary=tokenizer.size,
             image_token=config.image_token_id,
         ),
     )

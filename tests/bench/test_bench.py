@@ -15,16 +15,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from pgcli import tasks
-from pgcli.bench import loading, machine, roofline, running
+from pgcli.bench import benchmark, loading, machine, roofline
 from pgcli.bench.agreement import agreement, histogram
-from pgcli.bench.machine import Machine, Product
+from pgcli.bench.engine_runner import EngineRunner
+from pgcli.bench.image_pool import ImagePool
+from pgcli.bench.inputs import BenchInputs, BenchRun
+from pgcli.bench.machine import MachineRates, MatmulRate
 from pgcli.bench.measure import in_turns, ratio, speed
-from pgcli.bench.ours import Ours
-from pgcli.bench.plan import Lengths, Plan
+from pgcli.bench.plan import BenchPlan, Lengths
 from pgcli.bench.plot import svg
-from pgcli.bench.roofline import Roof, Stages, Workload, limit
-from pgcli.bench.theirs import Listener, Theirs
-from pgcli.bench.work import Run, Shelf, Work
+from pgcli.bench.reference_runner import ReferenceRunner
+from pgcli.bench.roofline import Roofline, Stages, Workload, limit
+from pgcli.bench.stage_timer import StageTimer
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.find import Checkpoint
@@ -37,8 +39,8 @@ from pgcli.errors import NoUsableDevice
 from pgcli.model.cpu import optimize
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
-from pgcli.proof import theirs as peer
-from pgcli.proof.patterns import SIZES, drawings, patterns
+from pgcli.proof import reference
+from pgcli.proof.generated_images import SIZES, default_images, generate_images
 
 ROOT = Path(__file__).parents[2]
 PROMPTS = ("caption en", "ocr", "answer en which colour does the shape in the middle have?")
@@ -48,16 +50,18 @@ SLEPT = 0.5  # seconds: far more than a run of the tiny model takes
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """A machine that is not measured, but where a test asks for it."""
-    told = Machine("a machine", 1, (Product("large", "float32", 1, 1, 1, 1e12),), 1e10, 1e10)
-    monkeypatch.setattr(machine, "measured", lambda *given: told)
+    told = MachineRates(
+        "a machine", 1, (MatmulRate("large", "float32", 1, 1, 1, 1e12),), 1e10, 1e10
+    )
+    monkeypatch.setattr(machine, "measure_rates", lambda *given: told)
 
 
 def measured(folder, **plan):
-    given = {"batch_sizes": (2,), "rounds": 2, "pictures": 3, "lengths": (Lengths(4, 4),)}
-    return running.bench(
+    given = {"batch_sizes": (2,), "rounds": 2, "images": 3, "lengths": (Lengths(4, 4),)}
+    return benchmark.bench(
         Checkpoint("tiny", folder),
-        drawings(),
-        Plan(**(given | plan)),
+        generate_images(),
+        BenchPlan(**(given | plan)),
         device="cpu",
         dtype="float32",
         pipeline=answer_files,
@@ -74,39 +78,34 @@ def sides(tiny, tmp_path):
 def make_sides(folder, tmp_path, *, static=False):
     engine = engines.load(Checkpoint("tiny", folder), device="cpu", dtype="float32")
     config = engine.model.config
-    with peer.silence():
-        model, sharing = loading.beside(engine, folder, 2)
+    with reference.quiet_transformers():
+        model, sharing = loading.load_or_share(engine, folder, 2)
         assert not sharing
         about = read_preprocessing(folder, config.vision.resolution)
         size = engine.tokenizer.size
-        other = Theirs(model, folder, config, about, vocabulary=size, static=static)
-    shelf = Shelf(drawings(), engine.spec, tmp_path)
+        other = ReferenceRunner(model, folder, config, about, vocabulary=size, static=static)
+    pool = ImagePool(generate_images(), engine.spec, tmp_path)
 
-    def work(lengths, *, pictures=3, prompts=PROMPTS, batch=4):
-        looked, stored = shelf.first(pictures)
+    def work(lengths, *, images=3, prompts=PROMPTS, batch=4):
+        decoded, files = pool.first(images)
         question = tasks.ask(prompts, max_new_tokens=lengths.most)
         ids = [engine.tokenizer.encode_prompt(prompt) for prompt in prompts]
-        return Work(looked, stored, question, ids, lengths.of(pictures * len(prompts)), batch)
+        return BenchInputs(decoded, files, question, ids, lengths.of(images * len(prompts)), batch)
 
-    return Ours(engine, answer_files), other, work
+    return EngineRunner(engine, answer_files), other, work
 
 
 class TestEqualInputs:
     def test_both_are_given_the_same_pixels_and_the_same_ids(self, tiny, monkeypatch):
-        asked, given = [], []
-        ask, padded = engines.Engine.ask, Theirs._padded
+        asked, ask = [], engines.Engine.ask
 
         def asking(engine, stream, question, **more):
             stream = list(stream)
             asked.append((engine, [picture for _, picture in stream], question))
             return ask(engine, stream, question, **more)
 
-        def padding(side, prompts):
-            given.append(prompts)
-            return padded(side, prompts)
-
         generated = []
-        load = peer.load
+        load = reference.load_reference
 
         def loaded(*arguments):
             model = load(*arguments)
@@ -120,8 +119,7 @@ class TestEqualInputs:
             return model
 
         monkeypatch.setattr(engines.Engine, "ask", asking)
-        monkeypatch.setattr(Theirs, "_padded", padding)
-        monkeypatch.setattr(peer, "load", loaded)
+        monkeypatch.setattr(reference, "load_reference", loaded)
         measured(tiny, scopes=("arrays",), rounds=1)
         engine, pictures, question = asked[-1]
         about = read_preprocessing(tiny, 56)
@@ -130,21 +128,20 @@ class TestEqualInputs:
         seen = torch.cat([inputs["pixel_values"] for inputs in generated[-2:]])
         assert torch.equal(seen, normalize_pixels(squares, mean, std, torch.float32))
         ids = engine.tokenizer.encode_prompt(question.templates[0])
-        assert given[-1] == [ids]
         tail = generated[-1]["input_ids"][0].tolist()
         assert tail == [engine.model.config.image_token_id] * 16 + ids
         assert not generated[-1]["token_type_ids"].any()
 
     def test_no_two_drawn_pictures_are_alike(self):
-        drawn = drawings()
+        drawn = generate_images()
         first = [next(drawn) for _ in range(40)]
         assert len({item.data for item in first}) == len({item.id for item in first}) == 40
-        assert first[: len(SIZES)] == patterns()
+        assert first[: len(SIZES)] == default_images()
 
     def test_prompts_of_several_lengths_have_the_same_tokens_in_both(self, sides):
         ours, theirs, work = sides
         given = work(Lengths(3, 9))
-        mine, other = ours.arrays(given), theirs.arrays(given)
+        mine, other = ours.run_arrays(given), theirs.run_arrays(given)
         assert mine.tokens == other.tokens
         assert [len(tokens) for tokens in mine.tokens] == list(given.lengths)
         assert len(set(given.lengths)) > 2
@@ -152,20 +149,20 @@ class TestEqualInputs:
     def test_the_second_generation_too(self, tiny2, tmp_path):
         ours, theirs, work = make_sides(tiny2, tmp_path)
         given = work(Lengths(5, 5))
-        assert ours.arrays(given).tokens == theirs.arrays(given).tokens
+        assert ours.run_arrays(given).tokens == theirs.run_arrays(given).tokens
         assert theirs.attention["decoder"] == "eager"
 
     def test_a_static_cache_changes_no_token(self, tiny, tmp_path):
         ours, theirs, work = make_sides(tiny, tmp_path, static=True)
-        given = work(Lengths(2, 4), pictures=2)
+        given = work(Lengths(2, 4), images=2)
         assert theirs.name == "transformers, static cache"
-        assert ours.arrays(given).tokens == theirs.arrays(given).tokens
+        assert ours.run_arrays(given).tokens == theirs.run_arrays(given).tokens
 
     def test_tokens_that_are_never_generated_here_are_ruled_out_there(self, sides):
         _, theirs, _ = sides
         score_BV = torch.arange(8.0).repeat(2, 1)
-        with Listener(theirs.model, torch.device("cpu"), vocabulary=6, image_token=4) as listener:
-            listener.begin()
+        with StageTimer(theirs.model, torch.device("cpu"), vocabulary=6, image_token=4) as listener:
+            listener.start_batch()
             assert listener(torch.zeros(2, 1), score_BV).argmax(-1).tolist() == [5, 5]
             score_BV[:, 5] = 0
             assert listener(torch.zeros(2, 1), score_BV).argmax(-1).tolist() == [3, 3]
@@ -174,10 +171,10 @@ class TestEqualInputs:
         ours, theirs, work = sides
         config = ours._engine.model.config
         given = work(Lengths(1, 12, natural=True))
-        common = max((t for row in ours.arrays(given).tokens for t in row), key=lambda t: t)
+        common = max((t for row in ours.run_arrays(given).tokens for t in row), key=lambda t: t)
         endings = replace(config, stop_tokens=(common,))
         ours._engine.model.config = theirs._config = endings
-        mine, other = ours.arrays(given), theirs.arrays(given)
+        mine, other = ours.run_arrays(given), theirs.run_arrays(given)
         assert mine.tokens == other.tokens
         ended = [row for row in mine.tokens if row[-1] == common]
         assert ended
@@ -188,7 +185,7 @@ class TestEqualInputs:
         given, written = work(Lengths(3, 3), prompts=PROMPTS[:1]), []
         for side in (ours, theirs):
             output = tmp_path / "rows.jsonl"
-            run = side.files(given, output)
+            run = side.run_files(given, output)
             assert len(run.tokens) == given.rows
             written.append([json.loads(line) for line in output.read_text().splitlines()])
         mine, other = written
@@ -206,15 +203,15 @@ class TestSpeeds:
 
         with monkeypatch.context() as patched:
             patched.setattr(PaliGemma, "encode", slow)
-            slowed = measured(tiny, scopes=("device", "arrays"), pictures=2)
-        answered = Theirs._answered
+            slowed = measured(tiny, scopes=("device", "arrays"), images=2)
+        answered = ReferenceRunner._generate
 
         def slow_theirs(*given):
             time.sleep(SLEPT)
             return answered(*given)
 
-        monkeypatch.setattr(Theirs, "_answered", slow_theirs)
-        others = measured(tiny, scopes=("arrays",), pictures=2)
+        monkeypatch.setattr(ReferenceRunner, "_generate", slow_theirs)
+        others = measured(tiny, scopes=("arrays",), images=2)
         device, arrays = slowed.results
         for result in (device, arrays):
             assert min(result.speeds[0].seconds) >= SLEPT
@@ -228,7 +225,7 @@ class TestSpeeds:
         def act(name):
             def run():
                 order.append(name)
-                return Run(float(len(order)), Stages(0, 0, 0), ())
+                return BenchRun(float(len(order)), Stages(0, 0, 0), ())
 
             return run
 
@@ -255,9 +252,9 @@ class TestSpeeds:
             assert top.times == (mine / other,)
 
     def test_more_time_makes_longer_runs(self, tiny, monkeypatch):
-        monkeypatch.setattr(running, "MOST_PICTURES", 8)  # reached soon, so that a busy machine may
+        monkeypatch.setattr(benchmark, "MAX_IMAGES", 8)  # reached soon, so that a busy machine may
         short, long = (
-            measured(tiny, scopes=("arrays",), pictures=None, seconds=seconds, rounds=1)
+            measured(tiny, scopes=("arrays",), images=None, seconds=seconds, rounds=1)
             for seconds in (0.0, 60.0)
         )
         assert short.results[0].rows == 2  # one batch at least
@@ -294,8 +291,8 @@ class TestRoofline:
         folder = tiny if generation == 1 else tiny2
         config = read_config(folder)
         model = weights.load(folder, config, dtype=torch.float32)
-        with peer.silence():
-            other = peer.load(folder, torch.float32, torch.device("cpu"))
+        with reference.quiet_transformers():
+            other = reference.load_reference(folder, torch.float32, torch.device("cpu"))
         rows, prompt, size = 2, 5, config.vision.resolution
         pixels, token_BT = torch.zeros(rows, 3, size, size), torch.ones(rows, prompt).long()
         slots = config.image_tokens + prompt
@@ -317,11 +314,13 @@ class TestRoofline:
 
         def passes(tokens):
             settings = {"max_new_tokens": tokens, "do_sample": False, "eos_token_id": None}
-            other.generation_config = peer.imported().GenerationConfig(pad_token_id=0, **settings)
+            other.generation_config = reference.import_transformers().GenerationConfig(
+                pad_token_id=0, **settings
+            )
             inputs = {"input_ids": token_BS, "pixel_values": pixels, "token_type_ids": types}
             return counted(lambda: other.generate(**inputs, attention_mask=torch.ones_like(types)))
 
-        with peer.silence():
+        with reference.quiet_transformers():
             assert passes(1) == seen + whole
             if config.decoder.sliding_window is None:  # transformers lets go of what a window hides
                 assert passes(2) == seen + whole + more
@@ -369,11 +368,11 @@ class TestRoofline:
         kept = roofline.prefill(config, 1, 16, 2, trimmed=True).flops / read.flops
         assert kept == pytest.approx(1 - 0.055, abs=0.002)
         work = Workload(256, 16, [32] * 256, 2, trimmed=False)
-        seconds = limit(config, work, Roof(790e12, 4.3e12)).total
+        seconds = limit(config, work, Roofline(790e12, 4.3e12)).total
         assert 256 / seconds == pytest.approx(538, rel=0.01)
 
     def test_a_row_that_ended_takes_nothing(self, tiny):
-        config, roof = read_config(tiny), Roof(1e9, 1e9)
+        config, roof = read_config(tiny), Roofline(1e9, 1e9)
         equal = limit(config, Workload(4, 5, [8] * 4, 4), roof)
         uneven = limit(config, Workload(4, 5, [2, 2, 2, 8], 4), roof)
         assert uneven.vision == equal.vision
@@ -386,7 +385,7 @@ class TestRoofline:
         monkeypatch.setattr(machine, "BUFFER_BYTES", 2**20)
         monkeypatch.setattr(machine, "LARGE", ("large", 32, 64, 64))
         config = read_config(tiny)
-        told = machine.measured(config, 2, torch.device("cpu"), torch.bfloat16)
+        told = machine.measure_rates(config, 2, torch.device("cpu"), torch.bfloat16)
         names = [product.name for product in told.products]
         assert names[0] == "large"
         assert len(names) == 8
@@ -399,8 +398,8 @@ class TestRoofline:
             products=tuple(replace(p, flops_per_second=1.0) for p in told.products),
             read_bytes_per_second=1e18,
         )
-        assert machine.best(slow, told).products == told.products
-        assert machine.best(told, slow).roof.bytes_per_second == 1e18
+        assert machine.highest_rates(slow, told).products == told.products
+        assert machine.highest_rates(told, slow).roof.bytes_per_second == 1e18
 
 
 def counted(act):
@@ -417,10 +416,10 @@ def counted(act):
 class TestTrial:
     def test_rows_of_one_batch_end_at_lengths_of_their_own(self, sides):
         ours, _, work = sides
-        given = work(Lengths(1, 1), pictures=4, prompts=PROMPTS[:1])
-        alone = [ours.arrays(replace(given, lengths=[9] * 4, batch=1)).tokens]
+        given = work(Lengths(1, 1), images=4, prompts=PROMPTS[:1])
+        alone = [ours.run_arrays(replace(given, lengths=[9] * 4, batch=1)).tokens]
         for lengths in ([9, 1, 4, 2], [1, 1, 1, 9], [3, 9, 9, 9]):
-            together = ours.arrays(replace(given, lengths=lengths)).tokens
+            together = ours.run_arrays(replace(given, lengths=lengths)).tokens
             assert together == tuple(
                 row[:length] for row, length in zip(alone[0], lengths, strict=True)
             )
@@ -428,17 +427,17 @@ class TestTrial:
     def test_the_model_has_no_say_in_a_forced_length(self, sides):
         ours, _, work = sides
         given = work(Lengths(6, 6), prompts=PROMPTS[:1])
-        natural = ours.arrays(given).tokens
+        natural = ours.run_arrays(given).tokens
         config = ours._engine.model.config
         ours._engine.model.config = replace(config, stop_tokens=tuple(range(1000)))
-        assert ours.arrays(given).tokens == natural
+        assert ours.run_arrays(given).tokens == natural
 
     def test_without_one_no_tokens_are_kept(self, sides):
         ours, _, work = sides
         given = work(Lengths(4, 4), prompts=PROMPTS[:1])
         stream = [
             (n, replace(picture, item=replace(picture.item, prompts=PROMPTS[:1])))
-            for n, picture in enumerate(given.pictures)
+            for n, picture in enumerate(given.images)
         ]
         answers = list(ours._engine.ask(stream, given.question))
         assert len(answers) == 3
@@ -452,7 +451,7 @@ def test_transformers_is_spared_a_copy_of_the_head_for_every_row(sides, monkeypa
     theirs.model.lm_head.register_forward_hook(
         lambda _, given, out: seen.append(given[0].is_contiguous())
     )
-    theirs.arrays(work(Lengths(2, 2)))
+    theirs.run_arrays(work(Lengths(2, 2)))
     assert seen
     assert all(seen)
 
@@ -465,9 +464,9 @@ class TestRoom:
         size = sum(parameter.nbytes for parameter in engine.model.parameters())
         monkeypatch.setattr(loading, "row_bytes", lambda config, itemsize: 1)
         monkeypatch.setattr(loading, "free_bytes", lambda device: size)
-        with peer.silence():
-            model, sharing = loading.beside(engine, tiny, 8)
-            own = peer.load(tiny, torch.float32, torch.device("cpu"))
+        with reference.quiet_transformers():
+            model, sharing = loading.load_or_share(engine, tiny, 8)
+            own = reference.load_reference(tiny, torch.float32, torch.device("cpu"))
         assert sharing
         places = {p.untyped_storage().data_ptr() for p in engine.model.parameters()}
         assert {p.untyped_storage().data_ptr() for p in model.parameters()} == places
@@ -479,24 +478,30 @@ class TestRoom:
 
     def test_weights_laid_out_for_a_processor_are_not_shared(self, tiny, monkeypatch, sides):
         monkeypatch.setattr(loading, "SHARE_OF_FREE", 0.0)
-        with peer.silence(), pytest.raises(NoUsableDevice, match="for each program"):
-            loading.beside(sides[0]._engine, tiny, 2)
+        with (
+            reference.quiet_transformers(),
+            pytest.raises(NoUsableDevice, match="for each program"),
+        ):
+            loading.load_or_share(sides[0]._engine, tiny, 2)
 
     def test_weights_that_only_this_code_reads_are_not_shared(self, tiny):
         model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
         model.decoder.layers[0].mlp.down_proj = torch.nn.Identity()
-        with peer.silence(), pytest.raises(NoUsableDevice, match="for each program"):
-            loading.shared(model, tiny)
+        with (
+            reference.quiet_transformers(),
+            pytest.raises(NoUsableDevice, match="for each program"),
+        ):
+            loading.share_weights(model, tiny)
 
     def test_a_batch_without_memory_is_left_out_and_said(self, tiny, monkeypatch):
-        arrays = Ours.arrays
+        arrays = EngineRunner.run_arrays
 
         def exhausted(side, work):
             if work.batch > 1:
                 raise NoUsableDevice("the device has no memory left")
             return arrays(side, work)
 
-        monkeypatch.setattr(Ours, "arrays", exhausted)
+        monkeypatch.setattr(EngineRunner, "run_arrays", exhausted)
         report = measured(tiny, batch_sizes=(1, 2), scopes=("arrays",))
         assert [one.batch_size for one in report.results] == [1]
         assert report.left_out == ("batches of 2: the device has no memory left",)
@@ -571,7 +576,7 @@ class TestCommand:
             (["-o", "there.json"], 13, "exists"),
             (["--plot", "there.json"], 13, "exists"),
             (["--images", "empty"], 4, "no picture"),
-            (["--images", "broken"], 4, "no picture to measure with"),
+            (["--images", "broken"], 4, "no image to measure with"),
             (["--device", "cuda:7"], 17, "CUDA"),
         ],
     )
@@ -625,10 +630,10 @@ def test_no_code_of_a_checkpoint_is_run_to_measure_it(tiny, tmp_path, monkeypatc
     config = read_config(tiny)
     model = weights.load(tiny, config, dtype=torch.float32)
     with suppress(ValueError, OSError):  # transformers may refuse it, and must not run it
-        loading.shared(model, folder)
+        loading.share_weights(model, folder)
     preprocessing = read_preprocessing(tiny, config.vision.resolution)
-    reference = peer.load(tiny, torch.float32, torch.device("cpu"))
-    measured = Theirs(reference, folder, config, preprocessing, vocabulary=300)
+    hf_model = reference.load_reference(tiny, torch.float32, torch.device("cpu"))
+    measured = ReferenceRunner(hf_model, folder, config, preprocessing, vocabulary=300)
     with suppress(ValueError, OSError):
         assert measured._tokenizer is not None
     assert not ran.exists()

@@ -21,9 +21,10 @@ from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError, NoUsableDevice, UsageError
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.model.paligemma import PaliGemma
-from pgcli.proof import compare, ours, preparation, prove, room, theirs
-from pgcli.proof.inputs import PROMPTS, Outputs, make
-from pgcli.proof.patterns import SIZES, patterns
+from pgcli.proof import compare, dtypes, engine_outputs, prove, reference
+from pgcli.proof.generated_images import SIZES, default_images
+from pgcli.proof.inputs import PROMPTS, StageOutputs, make_inputs
+from pgcli.proof.reference_outputs import eager_outputs, reference_outputs
 from pgcli.records import Item
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,7 @@ def second(tmp_path_factory):
 def proof_of(folder, *, dtype="auto", items=None):
     return prove(
         Checkpoint("tiny", folder),
-        patterns() if items is None else items,
+        default_images() if items is None else items,
         device="cpu",
         dtype=dtype,
         waiting=lambda message: nullcontext(),
@@ -89,8 +90,8 @@ class TestSame:
             lengths.extend(map(len, prompts))
             return padded(prompts)
 
-        padded = ours.left_pad
-        monkeypatch.setattr(ours, "left_pad", left_pad)
+        padded = engine_outputs.left_pad
+        monkeypatch.setattr(engine_outputs, "left_pad", left_pad)
         proof_of(tiny, dtype="float32")
         assert len(set(lengths)) == len(PROMPTS)
 
@@ -100,7 +101,7 @@ class TestSame:
         broken = Item(99, "broken", "broken", data=b"no picture")
         proof = proof_of(tiny, dtype="float32", items=[broken, *items])
         assert (proof.pictures, proof.rows) == (7, 7)
-        with pytest.raises(NoInputError, match="no picture to compare with"):
+        with pytest.raises(NoInputError, match="no image to compare with"):
             proof_of(tiny, items=[broken])
 
 
@@ -128,44 +129,44 @@ class TestDifferent:
         damage(change_weight(name, 1.5 if dtype == "bfloat16" else 1.01))
         proof = proof_of(tiny, dtype=dtype)
         assert not proof.same
-        assert proof.verdict == f"different: {stage} part in {dtype}"
+        assert proof.verdict == f"different: {stage} differ in {dtype}"
         parted = getattr(proof.comparisons[0], "vision" if "vision" in stage else "logits")
         assert len(parted.first) == (3 if "vision" in stage else 2)
 
     def test_padding_that_counts_is_found_in_the_logits(self, tiny, monkeypatch):
-        padded = ours.left_pad
-        monkeypatch.setattr(ours, "left_pad", lambda prompts: (padded(prompts)[0], None))
+        padded = engine_outputs.left_pad
+        monkeypatch.setattr(engine_outputs, "left_pad", lambda prompts: (padded(prompts)[0], None))
         proof = proof_of(tiny, dtype="float32")
-        assert proof.comparisons[0].parted == "prefill logits"
+        assert proof.comparisons[0].first_difference == "prefill logits"
         assert proof.comparisons[0].vision.same
 
     def test_a_fault_in_later_steps_is_found_in_the_tokens(self, tiny, monkeypatch):
         step = PaliGemma.step
         monkeypatch.setattr(PaliGemma, "step", lambda *given: -step(*given))
         proof = proof_of(tiny, dtype="float32")
-        assert proof.verdict == "different: generated tokens part in float32"
+        assert proof.verdict == "different: generated tokens differ in float32"
         assert [p.step for p in proof.comparisons[0].tokens.partings] == [1] * len(PROMPTS)
 
     def test_a_prompt_of_other_tokens_is_found_before_all_else(self, tiny, monkeypatch):
-        other = preparation.theirs.prompt_ids
+        other = reference.prompt_ids
         monkeypatch.setattr(
-            theirs, "prompt_ids", lambda *given: [ids[:-1] for ids in other(*given)]
+            reference, "prompt_ids", lambda *given: [ids[:-1] for ids in other(*given)]
         )
         proof = proof_of(tiny, dtype="float32")
-        assert "prompt 'caption en' becomes other tokens" in proof.verdict
+        assert "prompt 'caption en' has other tokens" in proof.verdict
 
     def test_a_tokenizer_that_transformers_cannot_read_proves_nothing(self, tiny, monkeypatch):
         def fail(*_):
             raise OSError("no tokenizer here\nand more")
 
-        monkeypatch.setattr(theirs, "prompt_ids", fail)
+        monkeypatch.setattr(reference, "prompt_ids", fail)
         proof = proof_of(tiny, dtype="float32")
         assert (proof.prompts.same, proof.prompts.reason) == (None, "no tokenizer here")
         assert proof.same
 
 
 def outputs(tokens, steps=None):
-    return Outputs(torch.zeros(1), torch.zeros(1), tuple(tokens), steps)
+    return StageOutputs(torch.zeros(1), torch.zeros(1), tuple(tokens), steps)
 
 
 class TestTokens:
@@ -184,7 +185,7 @@ class TestTokens:
         ],
     )
     def test_rows_may_part_at_ties_only(self, mine, same, agreeing):
-        told = compare.tokens(
+        told = compare.compare_tokens(
             outputs([mine]), outputs([(2, 0)], (self.STEPS,)), None, image_token=3, exact=True
         )
         assert (told.same, told.agreeing) == (same, agreeing)
@@ -194,7 +195,9 @@ class TestTokens:
         there = outputs([(2, 0)], (self.STEPS,))
         for noise, same in ((0.1, True), (0.01, False)):
             eager = outputs([(2, 0)], (self.STEPS + noise,))
-            told = compare.tokens(outputs([(2, 2)]), there, eager, image_token=3, exact=False)
+            told = compare.compare_tokens(
+                outputs([(2, 2)]), there, eager, image_token=3, exact=False
+            )
             assert told.same is same
 
 
@@ -202,7 +205,9 @@ class TestNumbers:
     def test_what_is_no_number_is_different_and_can_be_printed(self):
         there = torch.tensor([[1.0, 2.0]])
         for value in (float("nan"), float("inf")):
-            told = compare.numbers("x", torch.tensor([[1.0, value]]), there, None, exact=True)
+            told = compare.compare_tensors(
+                "x", torch.tensor([[1.0, value]]), there, None, exact=True
+            )
             assert not told.same
             assert told.first == (0, 1)
             json.dumps(asdict(told), allow_nan=False)
@@ -210,22 +215,22 @@ class TestNumbers:
     def test_the_bound_grows_with_the_values(self):
         for scale, apart, same in ((1, 2e-4, False), (1, 9e-5, True), (50, 4e-3, True)):
             there = torch.tensor([[0.1, 1.0]]) * scale
-            told = compare.numbers("x", there + apart, there, None, exact=True)
+            told = compare.compare_tensors("x", there + apart, there, None, exact=True)
             assert told.same is same
 
     def test_noise_is_no_excuse_for_one_far_value(self):
         there = torch.ones(4, 1000)
         mine = there.clone()
         mine[2, 500] += 0.1
-        told = compare.numbers("x", mine, there, there + 0.01, exact=False)
+        told = compare.compare_tensors("x", mine, there, there + 0.01, exact=False)
         assert (told.same, told.first) == (False, (2, 500))
-        assert compare.numbers("x", there + 0.015, there, there + 0.01, exact=False).same
+        assert compare.compare_tensors("x", there + 0.015, there, there + 0.01, exact=False).same
 
 
 class TestRoom:
     def test_what_does_not_fit_is_left_out_and_said(self, tiny, monkeypatch):
-        monkeypatch.setattr(room, "_needed", lambda config, itemsize, rows: itemsize)
-        monkeypatch.setattr(room, "free_bytes", lambda device: 2)
+        monkeypatch.setattr(dtypes, "_needed", lambda config, itemsize, rows: itemsize)
+        monkeypatch.setattr(dtypes, "free_bytes", lambda device: 2)
         proof = proof_of(tiny)
         assert [run.dtype for run in proof.comparisons] == ["bfloat16"]
         assert proof.left_out[0].startswith("float32: it needs")
@@ -260,9 +265,9 @@ class TestCommand:
         code = main(["verify", str(tiny), "--dtype", "float32", "--images", str(EXAMPLES)])
         out, err = capsys.readouterr()
         assert code == 5
-        assert out.splitlines()[-1] == "verdict\tdifferent: prefill logits part in float32"
+        assert out.splitlines()[-1] == "verdict\tdifferent: prefill logits differ in float32"
         assert "first at row 0, token " in out
-        assert err.startswith("pgcli: different: prefill logits part in float32\nhint: ")
+        assert err.startswith("pgcli: different: prefill logits differ in float32\nhint: ")
 
 
 def test_no_code_of_a_checkpoint_is_run(tiny, tmp_path, monkeypatch):
@@ -280,7 +285,7 @@ def test_no_code_of_a_checkpoint_is_run(tiny, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr("builtins.input", lambda *told: asked.append(told) or "y")
     with suppress(ValueError, OSError):  # it may refuse the folder, and must not run it
-        theirs.prompt_ids(folder, ("caption en",))
+        reference.prompt_ids(folder, ("caption en",))
     assert not ran.exists()
     assert not asked
 
@@ -289,12 +294,12 @@ def test_where_transformers_has_one_way_only_the_noise_is_that_of_one_more_round
     """Gemma 2 has no sdpa there; were vision's two ways equal too, no noise would be known."""
     config, vocabulary = read_config(tiny2), Tokenizer.from_folder(tiny2)
     side = config.vision.resolution
-    items = patterns()
+    items = default_images()
     pictures = [decode(item, ImageSpec(side), ImageLimits()) for item in items]
-    given = make(pictures, vocabulary, config, read_preprocessing(tiny2, side))
-    model = theirs.load(tiny2, torch.bfloat16, torch.device("cpu"))
-    first, other = theirs.outputs(model, given), theirs.another_way(model, given)
-    again = theirs.outputs(model, given)  # nothing is left behind in the model
+    given = make_inputs(pictures, vocabulary, config, read_preprocessing(tiny2, side))
+    model = reference.load_reference(tiny2, torch.bfloat16, torch.device("cpu"))
+    first, other = reference_outputs(model, given), eager_outputs(model, given)
+    again = reference_outputs(model, given)  # nothing is left behind in the model
     assert torch.equal(again.features_BPD, other.features_BPD)
     noise = (first.logits_BV - other.logits_BV).abs().mean()
     assert 0 < noise < 0.1 * first.logits_BV.std()

@@ -15,7 +15,7 @@ from pgcli.cli.ui.console import Screen
 
 if TYPE_CHECKING:
     from pgcli.bench.plan import Lengths
-    from pgcli.bench.report import Report
+    from pgcli.bench.report import BenchReport
     from pgcli.checkpoints.find import Checkpoint
 
 
@@ -145,7 +145,7 @@ def bench(
     quantize: Quantize = "none",
     debug: Debug = False,
 ) -> None:
-    from pgcli.bench.plan import Plan
+    from pgcli.bench.plan import BenchPlan
     from pgcli.cli.find_model import find_model
     from pgcli.cli.job.answer_files import answer_files
     from pgcli.cli.ui.bench_report import show
@@ -158,19 +158,19 @@ def bench(
     screen = Screen()
     checkpoint = find_model(model, revision, screen)
     with screen.status("loading PyTorch and transformers"):
-        from pgcli.bench.running import bench as measure
-        from pgcli.proof.patterns import drawings
+        from pgcli.bench.benchmark import bench as measure
+        from pgcli.proof.generated_images import generate_images
 
     report = measure(
         checkpoint,
-        drawings() if source is None else iter(source),
-        Plan(
+        generate_images() if source is None else iter(source),
+        BenchPlan(
             batch_sizes=batch_size,
             scopes=scope,
             lengths=answer_lengths(new_tokens, natural=natural),
             rounds=rounds,
             seconds=seconds,
-            pictures=limit,
+            images=limit,
             quantize=quantize,
         ),
         device=device,
@@ -193,7 +193,9 @@ def answer_lengths(new_tokens: values.Span | None, *, natural: bool) -> tuple[Le
     return tuple(lengths)
 
 
-def write(report: Report, checkpoint: Checkpoint, output: str | None, plot: str | None) -> None:
+def write(
+    report: BenchReport, checkpoint: Checkpoint, output: str | None, plot: str | None
+) -> None:
     """Write the report as JSON and its plot as SVG, where they were asked for."""
     from pgcli.bench.plot import svg
     from pgcli.state.write_errors import wrap_write_errors

@@ -55,10 +55,10 @@ def verify(
     screen = Screen()
     checkpoint = find_model(model, revision, screen)
     with screen.status("loading PyTorch and transformers"):
-        from pgcli.proof import MOST_PICTURES, prove
-        from pgcli.proof.patterns import patterns
+        from pgcli.proof import MAX_IMAGES, prove
+        from pgcli.proof.generated_images import default_images
 
-        items = patterns() if source is None else [*islice(source, MOST_PICTURES)]
+        items = default_images() if source is None else [*islice(source, MAX_IMAGES)]
     proof = prove(checkpoint, items, device=device, dtype=dtype, waiting=screen.status)
     if json:
         named = {"name": model, "path": str(checkpoint.folder), "revision": checkpoint.revision}

@@ -13,8 +13,8 @@ from pgcli.cli.ui.console import Facts
 from pgcli.printable import printable
 
 if TYPE_CHECKING:
-    from pgcli.bench.machine import Product
-    from pgcli.bench.report import Report, Result, Split
+    from pgcli.bench.machine import MatmulRate
+    from pgcli.bench.report import BenchReport, BenchResult, StageTimes
     from pgcli.bench.roofline import Stages
 
 Rows = Sequence[tuple[str, ...]]
@@ -25,7 +25,7 @@ SCOPES = {"device": "device only", "arrays": "arrays to tokens", "files": "files
 MAX_RANGES = 12  # of a histogram
 
 
-def show(report: Report) -> None:
+def show(report: BenchReport) -> None:
     """Print tables on a terminal, or lines of cells separated by tabs in a pipe."""
     tables = ((SPEEDS, [*speeds(report)]), (STAGES, [*stages(report)]))
     for heads, rows in tables:
@@ -51,7 +51,7 @@ def table(heads: Sequence[str], rows: Rows) -> Table:
     return made
 
 
-def speeds(report: Report) -> Iterator[tuple[str, ...]]:
+def speeds(report: BenchReport) -> Iterator[tuple[str, ...]]:
     """One row for each program and setting: speed, range, ratio and agreement."""
     for one in report.results:
         yield from compare_rows(one)
@@ -63,7 +63,7 @@ def speeds(report: Report) -> Iterator[tuple[str, ...]]:
                 yield (*where, rate(speed.rows_per_second), "", ratio, "")
 
 
-def compare_rows(one: Result) -> Iterator[tuple[str, ...]]:
+def compare_rows(one: BenchResult) -> Iterator[tuple[str, ...]]:
     """The rows of one result, this program first."""
     comparisons = [("", "")]
     for ratio, agreed in zip(one.ratios, one.agreements, strict=True):
@@ -75,7 +75,7 @@ def compare_rows(one: Result) -> Iterator[tuple[str, ...]]:
         yield (*where, speed.name, rate(speed.rows_per_second), spread, *comparison)
 
 
-def stages(report: Report) -> Iterator[tuple[str, ...]]:
+def stages(report: BenchReport) -> Iterator[tuple[str, ...]]:
     """The time of each program by stage, for one row of a batch, and the limit's time."""
     for one in report.results:
         if one.limit is None:
@@ -93,17 +93,17 @@ def each(seconds: Stages, rows: int) -> tuple[str, ...]:
     )
 
 
-def shares(program: Split) -> str:
+def shares(program: StageTimes) -> str:
     """`61 %: 70, 65, 12`: the share of all stages together, then of each stage."""
     parts = (program.shares.vision, program.shares.prefill, program.shares.decode)
     return f"{share(program.share)}: " + ", ".join(f"{100 * part:.0f}" for part in parts)
 
 
-def max_share(program: Split) -> float:
+def max_share(program: StageTimes) -> float:
     return max(program.shares.vision, program.shares.prefill, program.shares.decode)
 
 
-def facts(report: Report) -> Facts:
+def facts(report: BenchReport) -> Facts:
     """How and on what machine the tables were measured."""
     machine = report.machine
     products = sorted(machine.products, key=lambda one: one.flops_per_second)
@@ -143,7 +143,7 @@ def facts(report: Report) -> Facts:
     return facts + [("not measured", reason) for reason in report.left_out]
 
 
-def product(one: Product) -> str:
+def product(one: MatmulRate) -> str:
     """`421 GFLOP/s (vision fc1: 512 x 192 x 768)`."""
     shape = f"{one.rows} x {one.inner} x {one.outer}"
     return f"{one.flops_per_second / 1e9:,.0f} GFLOP/s ({one.name}: {shape})"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pgcli.proof.compare import Numbers, Tokens
-    from pgcli.proof.verdict import Proof
+    from pgcli.proof.compare import TensorComparison, TokenComparison
+    from pgcli.proof.report import Proof
 
 
 def facts(proof: Proof) -> Iterator[tuple[str, str]]:
@@ -44,7 +44,7 @@ def facts(proof: Proof) -> Iterator[tuple[str, str]]:
     yield "verdict", proof.verdict
 
 
-def numbers(stage: Numbers) -> str:
+def numbers(stage: TensorComparison) -> str:
     """The differences of a stage's numbers, and the largest that is allowed."""
     if stage.largest is None or stage.mean is None:
         return "different: some are not finite numbers"
@@ -60,13 +60,13 @@ def numbers(stage: Numbers) -> str:
     return f"different: {text}; first at {first_difference(stage)}"
 
 
-def first_difference(stage: Numbers) -> str:
+def first_difference(stage: TensorComparison) -> str:
     """Where a stage first differs: `row 0, patch 3, channel 7`."""
     names = ("row", "patch", "channel") if len(stage.first or ()) == 3 else ("row", "token")
     return ", ".join(f"{n} {at}" for n, at in zip(names, stage.first or (), strict=False))
 
 
-def tokens(stage: Tokens) -> str:
+def tokens(stage: TokenComparison) -> str:
     """How many tokens are the same, and where rows diverge."""
     whole = stage.rows - len(stage.partings)
     text = f"{whole} of {stage.rows} rows are the same, {stage.agreeing} of {stage.tokens} tokens"
@@ -83,6 +83,6 @@ def tokens(stage: Tokens) -> str:
 
 def hint(proof: Proof) -> str:
     """What to do about a difference."""
-    if any(run.parted for run in proof.comparisons):
+    if any(run.first_difference for run in proof.comparisons):
         return "please report it, with the output of --json and the name of the model"
     return "the prompts are not those that transformers sends to the model: please report it"

@@ -1,4 +1,4 @@
-"""Pictures to compare on where the user names none: drawn here, the same on every machine."""
+"""Images for `verify` and `bench` if the user gives none, equal on every machine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pgcli.records import Item
 SIZES = ((320, 240), (200, 300), (448, 448))  # wider than high, higher than wide, square
 
 
-def patterns() -> list[Item]:
-    """A few small drawings, as the bytes of PNG files."""
-    return [*islice(drawings(), len(SIZES))]
+def default_images() -> list[Item]:
+    """A few small images as the bytes of PNG files."""
+    return [*islice(generate_images(), len(SIZES))]
 
 
-def drawings() -> Iterator[Item]:
-    """The same few, and then ever more of their sizes, no two of them alike."""
+def generate_images() -> Iterator[Item]:
+    """The images of `default_images`, then an endless stream of others in the same sizes."""
     for number in count():
         width, height = SIZES[number % len(SIZES)]
         again = f" ({number // len(SIZES)})" if number >= len(SIZES) else ""
@@ -29,19 +29,19 @@ def drawings() -> Iterator[Item]:
 
 
 def _png(number: int, width: int, height: int) -> bytes:
-    """A shaded ground, so that no patch is like its neighbour, and three shapes on it."""
-    across, down = Image.linear_gradient("L").rotate(90), Image.linear_gradient("L")
-    ground = Image.merge("RGB", (across, down, Image.radial_gradient("L")))
-    image = ground.rotate(90 * number).resize((width, height))
+    """A gradient background, so that neighbouring patches differ, and three shapes on it."""
+    horizontal, vertical = Image.linear_gradient("L").rotate(90), Image.linear_gradient("L")
+    background = Image.merge("RGB", (horizontal, vertical, Image.radial_gradient("L")))
+    image = background.rotate(90 * number).resize((width, height))
     draw = ImageDraw.Draw(image)
     side = min(width, height) // 4
     draw.ellipse((side, side, 2 * side, 2 * side), fill="red")
     draw.rectangle((2 * side, side // 2, 3 * side, 2 * side), fill="blue")
     draw.polygon([(side, 3 * side), (2 * side, 3 * side), (side, 2 * side)], fill="yellow")
     if number >= len(SIZES):
-        draws = Random(number)
-        left, top = draws.randrange(width - side), draws.randrange(height - side)
-        colour = tuple(draws.randrange(256) for _ in range(3))
+        rng = Random(number)
+        left, top = rng.randrange(width - side), rng.randrange(height - side)
+        colour = tuple(rng.randrange(256) for _ in range(3))
         draw.ellipse((left, top, left + side, top + side), fill=colour)
     stream = io.BytesIO()
     image.save(stream, "PNG")

@@ -1,4 +1,4 @@
-"""What this code makes of the inputs: all rows in one batch, padded where prompts are shorter.
+"""This code's outputs: all rows in one batch, with shorter prompts padded.
 
 B rows · C channels · R resolution · P patches · T prompt tokens · D width · V vocabulary
 """
@@ -16,19 +16,21 @@ from pgcli.engine.sampler import GREEDY
 from pgcli.engine.tokenizer import left_pad
 from pgcli.model.cpu.optimize import optimize_for_device
 from pgcli.model.paligemma import PaliGemma
-from pgcli.proof.inputs import Inputs, Outputs
+from pgcli.proof.inputs import Inputs, StageOutputs
 
 
-def answers(folder: Path, inputs: Inputs, dtype: torch.dtype, device: torch.device) -> Outputs:
-    """Load the checkpoint, answer, and let the model go."""
+def load_and_run(
+    folder: Path, inputs: Inputs, dtype: torch.dtype, device: torch.device
+) -> StageOutputs:
+    """Load the checkpoint, compute its outputs, and free the model."""
     model = weights.load(folder, read_config(folder), dtype=dtype, device=device)
     optimize_for_device(model)
-    return outputs(model, inputs)
+    return engine_outputs(model, inputs)
 
 
 @torch.inference_mode()
-def outputs(model: PaliGemma, inputs: Inputs) -> Outputs:
-    """Features, prefill logits within the vocabulary, and the tokens that a run would answer."""
+def engine_outputs(model: PaliGemma, inputs: Inputs) -> StageOutputs:
+    """Image features, prefill logits within the vocabulary, and greedy tokens."""
     weight = model.projector.weight
     patch_BPD = model.encode(inputs.pixels_BCRR.to(weight.device, weight.dtype))
     token_BT, is_real_BT = left_pad(inputs.ids)
@@ -38,7 +40,7 @@ def outputs(model: PaliGemma, inputs: Inputs) -> Outputs:
     logits_BV = model.prefill(patch_BPD, token_BT.to(weight.device), is_real_BT, cache)
     keys = [str(row) for row in range(len(inputs.ids))]
     rows = generate(model, patch_BPD, inputs.ids, keys, inputs.limits, GREEDY)
-    return Outputs(
+    return StageOutputs(
         features_BPD=patch_BPD.float().cpu(),
         logits_BV=logits_BV[:, : inputs.limits.vocabulary].float().cpu(),
         tokens=tuple(tuple(row.tokens) for row in rows),

@@ -1,0 +1,72 @@
+"""The inputs that every program gets in a benchmark, and the outcome of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from pgcli.bench.roofline import Stages
+from pgcli.records import DecodedImage
+from pgcli.tasks import Question
+
+
+@dataclass(frozen=True)
+class BenchInputs:
+    """Rows of an image and a prompt, every prompt of each image in turn, in batches of `batch`.
+
+    `ids` are the prompts' tokens from the first to the newline; `files` are the images' files.
+    `lengths` are the rows' exact numbers of tokens; empty if answers end with their stop token.
+    """
+
+    images: Sequence[DecodedImage]
+    files: Sequence[Path]
+    question: Question
+    ids: Sequence[Sequence[int]]
+    lengths: Sequence[int]
+    batch: int
+
+    @property
+    def rows(self) -> int:
+        return len(self.images) * len(self.ids)
+
+    @cached_property
+    def batches(self) -> list[list[int]]:
+        """transformers' batches of rows, sorted by the lengths of their prompts."""
+        order = sorted(range(self.rows), key=lambda row: len(self.prompt(row)))
+        return [order[first : first + self.batch] for first in range(0, self.rows, self.batch)]
+
+    def prompt(self, row: int) -> Sequence[int]:
+        return self.ids[row % len(self.ids)]
+
+    def image(self, row: int) -> int:
+        """The index of a row's image."""
+        return row // len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRun:
+    """One run: its wall-clock seconds, the model's seconds by stage, and each row's tokens.
+
+    `peak_bytes` is the peak GPU memory beyond that before the run; None without a GPU.
+    """
+
+    seconds: float
+    stages: Stages
+    tokens: tuple[tuple[int, ...], ...]
+    peak_bytes: int | None = None
+
+
+class Runner(Protocol):
+    """A program under measurement."""
+
+    @property
+    def name(self) -> str: ...
+
+    def run_arrays(self, inputs: BenchInputs) -> BenchRun:
+        """From the images' pixels in memory to every row's tokens."""
+
+    def run_files(self, inputs: BenchInputs, output: Path) -> BenchRun:
+        """From the images' files to rows of JSON in a file."""

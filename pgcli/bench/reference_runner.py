@@ -1,0 +1,159 @@
+"""transformers as a program under measurement: left-padded batches in inference mode.
+
+B rows · C channels · R resolution
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pgcli.bench.inputs import BenchInputs, BenchRun
+from pgcli.bench.stage_timer import StageTimer
+from pgcli.checkpoints.preprocessing import Preprocessing
+from pgcli.engine.oom import memory_named
+from pgcli.model.config import PaliGemmaConfig
+from pgcli.model.siglip import normalize_pixels
+from pgcli.proof.reference import SAFE_OPTIONS, generate, import_transformers
+
+Tokens = dict[int, tuple[int, ...]]  # by row
+
+
+class ReferenceRunner:
+    """transformers' model with its tokenizer and image processor; `static` uses a static cache.
+
+    On GPUs, transformers compiles the decode step of a static cache.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        folder: Path,
+        config: PaliGemmaConfig,
+        preprocessing: Preprocessing,
+        *,
+        vocabulary: int,
+        static: bool = False,
+    ):
+        weight = model.lm_head.weight
+        self.name = "transformers, static cache" if static else "transformers"
+        self.model, self._static, self._vocabulary = model, static, vocabulary
+        self._folder, self._config = folder, config
+        self._device, self._dtype = weight.device, weight.dtype
+        self._mean = torch.tensor(preprocessing.mean, device=self._device)
+        self._std = torch.tensor(preprocessing.std, device=self._device)
+        self._processor = import_transformers().SiglipImageProcessor(
+            size=dict.fromkeys(("height", "width"), config.vision.resolution),
+            resample=preprocessing.resample,
+            image_mean=list(preprocessing.mean),
+            image_std=list(preprocessing.std),
+        )
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        library = import_transformers()
+        try:
+            return library.AutoTokenizer.from_pretrained(self._folder, **SAFE_OPTIONS)
+        except (OSError, ValueError):  # without a tokenizer_config.json, its class is unknown
+            file = str(self._folder / "tokenizer.json")
+            return library.PreTrainedTokenizerFast(tokenizer_file=file)
+
+    @property
+    def attention(self) -> dict[str, str]:
+        """transformers' name of the attention implementation of each tower."""
+        towers = {
+            "vision": self.model.model.vision_tower,
+            "decoder": self.model.model.language_model,
+        }
+        return {name: str(tower.config._attn_implementation) for name, tower in towers.items()}
+
+    def run_arrays(self, inputs: BenchInputs) -> BenchRun:
+        """From the images' pixels in memory to every row's tokens."""
+        return self._run(inputs, partial(self._decoded_pixels, inputs), None)
+
+    def run_files(self, inputs: BenchInputs, output: Path) -> BenchRun:
+        """From the images' files to rows of JSON in a file."""
+        return self._run(inputs, partial(self._file_pixels, inputs), output)
+
+    @torch.inference_mode()
+    def _run(
+        self, inputs: BenchInputs, pixels: Callable[[Sequence[int]], Tensor], output: Path | None
+    ) -> BenchRun:
+        timer = StageTimer(self.model, self._device, self._vocabulary, self._config.image_token_id)
+        tokens: Tokens = {}
+        start = perf_counter()
+        with (
+            timer,
+            memory_named(f"transformers' batch of {inputs.batch}", "a smaller --batch-size"),
+        ):
+            for rows in inputs.batches:
+                tokens |= self._generate(inputs, rows, pixels(rows), timer)
+        if output is not None:
+            self._write(inputs, tokens, output)
+        seconds = perf_counter() - start
+        return BenchRun(seconds, timer.stages(), tuple(tokens[row] for row in range(inputs.rows)))
+
+    def _generate(
+        self, inputs: BenchInputs, rows: Sequence[int], pixels_BCRR: Tensor, timer: StageTimer
+    ) -> Tokens:
+        """The tokens of a batch's rows, each truncated at its end."""
+        # a static cache of another size would be compiled again
+        lengths = inputs.lengths
+        if lengths and not self._static:
+            lengths = [lengths[row] for row in rows]
+        timer.start_batch()
+        sequence_BS, start = generate(
+            self.model,
+            pixels_BCRR,
+            [inputs.prompt(row) for row in rows],
+            image_token=self._config.image_token_id,
+            image_slots=self._config.image_tokens,
+            logits_processor=[timer],
+            max_new_tokens=max(lengths, default=0) or inputs.question.max_new_tokens,
+            eos_token_id=None if inputs.lengths else sorted(self._config.stop_tokens),
+            cache_implementation="static" if self._static else None,
+        )
+        timer.end_batch()
+        generated = sequence_BS[:, start:].tolist()
+        if inputs.lengths:
+            ends = [inputs.lengths[row] for row in rows]
+        else:
+            ends = [self._end(ids) for ids in generated]
+        return {row: tuple(ids[:end]) for row, ids, end in zip(rows, generated, ends, strict=True)}
+
+    def _end(self, ids: Sequence[int]) -> int:
+        """The number of tokens up to and including the stop token."""
+        stops = [index for index, token in enumerate(ids) if token in self._config.stop_tokens]
+        return stops[0] + 1 if stops else len(ids)
+
+    def _decoded_pixels(self, inputs: BenchInputs, rows: Sequence[int]) -> Tensor:
+        """The normalized images of a batch, from the same pixels as this code's."""
+        images = [inputs.images[inputs.image(row)].pixels for row in rows]
+        pixels_BRRC = torch.from_numpy(np.stack([image for image in images if image is not None]))
+        return normalize_pixels(pixels_BRRC.to(self._device), self._mean, self._std, self._dtype)
+
+    def _file_pixels(self, inputs: BenchInputs, rows: Sequence[int]) -> Tensor:
+        """The images of a batch, read from files by transformers' image processor."""
+        images = []
+        for row in rows:
+            with Image.open(inputs.files[inputs.image(row)]) as image:
+                images.append(image.convert("RGB"))
+        pixels: Tensor = self._processor(images, return_tensors="pt")["pixel_values"]
+        return pixels.to(self._device, self._dtype)
+
+    def _write(self, inputs: BenchInputs, tokens: Tokens, output: Path) -> None:
+        ids = [list(tokens[row]) for row in range(inputs.rows)]
+        texts = self._tokenizer.batch_decode(ids, skip_special_tokens=True)
+        with output.open("w", encoding="utf-8") as lines:
+            for row, text in enumerate(texts):
+                name = str(inputs.files[inputs.image(row)])
+                lines.write(json.dumps({"image": name, "answer": text.strip()}) + "\n")

@@ -1,0 +1,70 @@
+"""Compares the preprocessing of both programs: prompt ids and pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pgcli.checkpoints.preprocessing import Preprocessing
+from pgcli.engine.tokenizer import Tokenizer
+from pgcli.images import ImageLimits, load_image
+from pgcli.proof import reference
+from pgcli.records import DecodedImage
+
+
+@dataclass(frozen=True, slots=True)
+class PromptComparison:
+    """Whether prompts have equal ids; `same` is None if transformers cannot read the tokenizer."""
+
+    same: bool | None
+    first: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PixelComparison:
+    """The difference of the processed images, in levels of 255."""
+
+    largest: float
+    mean: float
+
+
+def compare_prompts(folder: Path, tokenizer: Tokenizer, texts: Sequence[str]) -> PromptComparison:
+    """Compare the ids of each prompt; `first` is the first that differs."""
+    try:
+        other = reference.prompt_ids(folder, tuple(texts))
+    except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError) as error:
+        # a tokenizer that transformers cannot read shows neither equality nor a difference
+        return PromptComparison(
+            None, reason=next(iter(str(error).splitlines()), type(error).__name__)
+        )
+    for text, ids in zip(texts, other, strict=True):
+        if tokenizer.encode_prompt(text) != ids:
+            return PromptComparison(same=False, first=text)
+    return PromptComparison(same=True)
+
+
+def compare_pixels(
+    folder: Path, images: Sequence[DecodedImage], preprocessing: Preprocessing
+) -> PixelComparison | None:
+    """Compare the preprocessed pixels of the same upright images; None without a processor."""
+    mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
+    differences = []
+    for decoded in images:
+        item = decoded.item
+        image = load_image(item.data if item.path is None else item.path, ImageLimits())
+        try:
+            pixels_CRR = reference.processed_pixels(folder, image)[0].float()
+        except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError):
+            return None
+        other = (pixels_CRR.permute(1, 2, 0) * std + mean) * 255
+        assert decoded.pixels is not None
+        mine = torch.from_numpy(decoded.pixels).float()
+        if mine.shape != other.shape:
+            return None
+        differences.append((mine - other).abs())
+    stacked = torch.stack(differences)
+    return PixelComparison(stacked.max().item(), stacked.mean().item())

@@ -1,0 +1,135 @@
+"""Wraps transformers' PaliGemma, the reference of `verify` and `bench`.
+
+transformers is imported on first use; no run that answers imports it.
+
+B rows · C channels · R resolution · S slots of image and prompt
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pgcli.engine.tokenizer import left_pad
+from pgcli.errors import Difference, UsageError
+
+#: No downloads, and no code of the checkpoint, which transformers would otherwise offer to run.
+SAFE_OPTIONS = {"local_files_only": True, "trust_remote_code": False}
+
+
+def import_transformers() -> ModuleType:
+    """transformers; UsageError with the command that installs it if it is missing."""
+    try:
+        import transformers
+    except ImportError as missing:
+        raise UsageError(
+            f"this command compares with transformers, which cannot be imported: {missing}",
+            hint="python -m pip install 'transformers>=5.5'",
+        ) from missing
+    module: ModuleType = transformers
+    return module
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Suppress transformers' progress bars and warnings within the block."""
+    settings = import_transformers().utils.logging
+    verbosity, has_bars = settings.get_verbosity(), settings.is_progress_bar_enabled()
+    disabled = logging.root.manager.disable
+    settings.set_verbosity_error()
+    settings.disable_progress_bar()
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+        settings.set_verbosity(verbosity)
+        if has_bars:
+            settings.enable_progress_bar()
+
+
+def load_reference(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
+    """transformers' model with its default attention, sdpa where it is supported.
+
+    Raises Difference if transformers cannot load a checkpoint that this code loads.
+    """
+    try:
+        model, info = import_transformers().PaliGemmaForConditionalGeneration.from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **SAFE_OPTIONS
+        )
+    except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise Difference(
+            f"different: transformers does not read this checkpoint: {reason}",
+            hint="this code does; with an older transformers, try a newer one",
+        ) from error
+    if missing := sorted(map(str, info["missing_keys"])):  # transformers initializes them randomly
+        raise Difference(
+            f"different: transformers does not find {missing[0]} in the checkpoint's files",
+            hint=f"this code does; of {len(missing)} such weights this is the first",
+        )
+    return model.to(device).eval().requires_grad_(False)
+
+
+def free_memory() -> None:
+    """Return the memory of deleted models before the next is loaded."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def generate(
+    model: Any,
+    pixels_BCRR: Tensor,
+    prompts: Sequence[Sequence[int]],
+    *,
+    image_token: int,
+    image_slots: int,
+    logits_processor: Sequence[Any] = (),
+    **settings: Any,
+) -> tuple[Any, int]:
+    """Greedy generation; returns what transformers returns, and the number of slots before it.
+
+    Prompts are left-padded after the image's slots. `settings` are those of GenerationConfig, which
+    replaces the checkpoint's own.
+    """
+    token_BS, is_real_BS = left_pad([[image_token] * image_slots + [*ids] for ids in prompts])
+    is_real = torch.ones_like(token_BS) if is_real_BS is None else is_real_BS.long()
+    device = model.lm_head.weight.device
+    model.generation_config = import_transformers().GenerationConfig(
+        do_sample=False, pad_token_id=0, **settings
+    )
+    generated = model.generate(
+        input_ids=token_BS.to(device),
+        attention_mask=is_real.to(device),
+        # without token types, transformers treats the prompt as an answer and reads it causally
+        token_type_ids=torch.zeros_like(token_BS).to(device),
+        pixel_values=pixels_BCRR,
+        logits_processor=[*logits_processor],
+    )
+    return generated, token_BS.shape[1]
+
+
+def prompt_ids(folder: Path, prompts: tuple[str, ...]) -> list[list[int]]:
+    """Each prompt's ids, from the first token to the newline, by transformers' tokenizer."""
+    tokenizer = import_transformers().AutoTokenizer.from_pretrained(folder, **SAFE_OPTIONS)
+    return [tokenizer(f"<bos>{prompt}\n", add_special_tokens=False).input_ids for prompt in prompts]
+
+
+def processed_pixels(folder: Path, image: Image.Image) -> Tensor:
+    """An image (1, C, R, R) as transformers' image processor prepares it."""
+    processor = import_transformers().AutoImageProcessor.from_pretrained(folder, **SAFE_OPTIONS)
+    pixels: Tensor = processor(image, return_tensors="pt")["pixel_values"]
+    return pixels
