@@ -1,4 +1,4 @@
-"""Ask folders of images questions with PaliGemma: the public names, loaded when first used."""
+"""Ask questions about images with PaliGemma. The public names are imported when first used."""
 
 from __future__ import annotations
 

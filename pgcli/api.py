@@ -1,4 +1,4 @@
-"""The Python face: load an engine, then ask of pictures, by name or bytes, as commands do."""
+"""The Python API: load a model, then caption, ask, detect, segment or read images."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from pgcli.workers import prefetch
 if TYPE_CHECKING:
     from pgcli.engine.engine import Engine as Loaded
 
-#: What can be asked about: a path, glob or manifest as on the command line, a picture's bytes, or
-#: many of these.
+#: A path, glob, manifest or URL as on the command line, or the bytes of an image.
 Source = str | os.PathLike[str] | bytes
 
 
@@ -41,14 +40,22 @@ def load(
     allow_urls: bool = False,
     allow_private_hosts: bool = False,
 ) -> Engine:
-    """An engine for a checkpoint folder, a Hub name, or `demo`, the built-in model.
+    """Load a checkpoint folder, a model of the Hub, or `demo`, the built-in model.
 
-    `adapter` is a LoRA to merge into it, by folder or Hub name; `mask_decoder` the file that
-    turns mask codes into pixels; `quantize` may be "int8", which on a processor rounds the decoder
-    to eight bits; `fast_decode` decodes large JPEGs small, which is several times as fast and
-    changes pixels slightly; `allow_urls` reads pictures from addresses too, with
-    `allow_private_hosts` also from one's own network. Raises the errors of `pgcli.errors`, each
-    with a `hint` that says what to do.
+    Args:
+        model: A folder, a name on the Hub, or `demo`.
+        revision: A branch, tag or commit on the Hub.
+        adapter: A LoRA adapter to merge into the model: a folder or a name on the Hub.
+        mask_decoder: The file of weights that turn mask codes into pixels.
+        device: auto, cpu, cuda, cuda:N or mps.
+        dtype: auto, bfloat16 or float32.
+        batch_size: Rows in one batch; by default as many as fit into memory.
+        quantize: "int8" rounds the decoder to 8 bits (CPU only).
+        fast_decode: Decode large JPEGs at reduced size, which changes pixels slightly.
+        allow_urls: Read images at s3://, gs://, hf:// and http(s):// addresses too.
+        allow_private_hosts: Allow addresses on this machine and its private network.
+
+    Raises the errors of `pgcli.errors`, each with a `hint` that says what to do.
     """
     from pgcli.checkpoints.find import find
     from pgcli.engine.loader import load as load_engine
@@ -71,12 +78,12 @@ def load(
 
 
 class Engine:
-    """A loaded model. Each method yields one Answer per picture and prompt, in input order.
+    """A loaded model. Each method yields one Answer per image and prompt, in input order.
 
-    A picture that cannot be read is an Answer with `error` set; the others are answered.
-    `region` is xmin, ymin, xmax, ymax in pixels of the upright pictures, told to models trained to
-    answer about a part. `workers` is how many processes decode pictures, `progress` shows a bar on
-    stderr.
+    An image that cannot be read is an Answer with `error` set; the others are answered. `region` is
+    xmin, ymin, xmax, ymax in pixels of the upright image, for models trained to answer about a part
+    of an image. `workers` is the number of processes that decode images, and `progress` shows a bar
+    on stderr.
     """
 
     def __init__(
@@ -93,7 +100,7 @@ class Engine:
 
     @property
     def label(self) -> str:
-        """Name and revision of the checkpoint, as the rows' `model` says it."""
+        """Name and revision of the checkpoint, as in the column `model` of the rows."""
         return self._engine.label
 
     def caption(
@@ -106,7 +113,7 @@ class Engine:
         workers: int | None = None,
         progress: bool = False,
     ) -> Iterator[Answer]:
-        """One caption per picture."""
+        """One caption per image."""
         question = tasks.caption(lang, max_new_tokens=max_new_tokens)
         return self._answers(source, tasks.with_region(question, region), workers, progress)
 
@@ -122,10 +129,10 @@ class Engine:
         workers: int | None = None,
         progress: bool = False,
     ) -> Iterator[Answer]:
-        """One answer per picture and prompt; without a prompt the manifest's column is asked.
+        """One answer per image and prompt; without a prompt, those of the manifest's column.
 
-        With `choices`, or a manifest's column of them, the answer is the likeliest, and each one's
-        probability in `Answer.choices`.
+        With `choices`, or a manifest's column of them, the answer is the most likely choice, and
+        `Answer.choices` holds the probability of each.
         """
         prompts = [prompt] if isinstance(prompt, str) else prompt
         question = tasks.ask(
@@ -147,9 +154,9 @@ class Engine:
         workers: int | None = None,
         progress: bool = False,
     ) -> Iterator[Answer]:
-        """One row per picture, with `boxes` around the named objects in pixels.
+        """One answer per image, with `boxes` around the named objects in pixels.
 
-        `strict` allows no answer but whole boxes around these objects.
+        `strict` allows only complete boxes around these objects.
         """
         names = [objects] if isinstance(objects, str) else objects
         question = tasks.detect(names, strict=strict, max_new_tokens=max_new_tokens)
@@ -165,7 +172,7 @@ class Engine:
         workers: int | None = None,
         progress: bool = False,
     ) -> Iterator[Answer]:
-        """One row per picture, with `boxes` around the named objects and the `masks` within."""
+        """One answer per image, with `boxes` around the named objects and their `masks`."""
         names = [objects] if isinstance(objects, str) else objects
         question = tasks.segment(names, max_new_tokens=max_new_tokens)
         return self._answers(source, tasks.with_region(question, region), workers, progress)
@@ -179,7 +186,7 @@ class Engine:
         workers: int | None = None,
         progress: bool = False,
     ) -> Iterator[Answer]:
-        """The text that stands in each picture."""
+        """The text in each image."""
         question = tasks.ocr(max_new_tokens=max_new_tokens)
         return self._answers(source, tasks.with_region(question, region), workers, progress)
 
@@ -196,8 +203,8 @@ class Engine:
         )
         items, total = _items(source, question, url_reader)
 
-        def refuse(picture: DecodedImage, prompt: str) -> Answer:
-            return error_answer(picture, prompt, task=question.task, model=engine.label)
+        def refuse(image: DecodedImage, prompt: str) -> Answer:
+            return error_answer(image, prompt, task=question.task, model=engine.label)
 
         rows: Iterator[Answer] = answers(
             tasks.with_prompts(items, question),
@@ -212,21 +219,22 @@ class Engine:
             partial(engine.ask, question=question),
             refuse,
         )
-        return _shown(rows, question, total) if progress else rows
+        return _with_progress(rows, question, total) if progress else rows
 
 
 def _items(
     source: Source | Iterable[Source], question: Question, url_reader: UrlReader | None = None
 ) -> tuple[Iterable[Item], int | None]:
-    """The items of one source or many, and how many there are where that is known.
+    """The items of one source or several, and their number where it is known.
 
-    Paths are opened together, as the command line would; bytes stand for themselves. Of nothing
-    there is nothing, as from any other function that is given an empty list.
+    Paths are opened together, as on the command line; bytes are images. An empty list yields no
+    items.
     """
-    given = [source] if isinstance(source, str | os.PathLike | bytes) else list(source)
-    if not given or any(isinstance(one, bytes) for one in given):
-        return [_item(number, one) for number, one in enumerate(given)], len(given)
-    reading = ReadOptions(
+    sources = [source] if isinstance(source, str | os.PathLike | bytes) else list(source)
+    paths = [os.fspath(source) for source in sources if not isinstance(source, bytes)]
+    if len(paths) < len(sources) or not sources:
+        return [_item(index, source) for index, source in enumerate(sources)], len(sources)
+    options = ReadOptions(
         fields=tasks.columns(question),
         requires_prompts=question.templates is None,
         refuses_prompts=question.refuses_prompts,
@@ -234,25 +242,27 @@ def _items(
         refuses_regions=question.region is not None,
         url_reader=url_reader,
     )
-    found = open_sources([os.fspath(one) for one in given if not isinstance(one, bytes)], reading)
-    return found, found.total
+    opened = open_sources(paths, options)
+    return opened, opened.total
 
 
-def _shown(rows: Iterator[Answer], question: Question, pictures: int | None) -> Iterator[Answer]:
-    """The same rows, with a bar that counts them."""
+def _with_progress(
+    rows: Iterator[Answer], question: Question, images: int | None
+) -> Iterator[Answer]:
+    """The same rows, counted by a progress bar."""
     from tqdm.auto import tqdm
 
     prompts = 1 if question.templates is None else len(question.templates)
-    total = None if pictures is None else pictures * prompts
+    total = None if images is None else images * prompts
     yield from tqdm(rows, total=total, unit="row")
 
 
-def _item(number: int, given: Source) -> Item:
-    if isinstance(given, bytes):
-        return Item(number, str(number), str(number), data=given)
-    path = os.fspath(given)
+def _item(index: int, source: Source) -> Item:
+    if isinstance(source, bytes):
+        return Item(index, str(index), str(index), data=source)
+    path = os.fspath(source)
     if not Path(path).is_file():
         raise UsageError(
-            f"{path} is no file", hint="among bytes only picture files can be named, not folders"
+            f"{path} is not a file", hint="a list with bytes may name image files only, not folders"
         )
-    return Item(number, path, path, path=path)
+    return Item(index, path, path, path=path)

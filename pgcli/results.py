@@ -1,4 +1,4 @@
-"""Answers kept together: a sequence that tables are made of and that a notebook shows."""
+"""Results: a sequence of answers that converts to tables and displays in a notebook."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def read(path: str | os.PathLike[str]) -> Results:
-    """The answers of any result file: JSON lines, Parquet, a folder of it, finished or not.
+    """The answers of a result file: JSON lines, Parquet, or a folder of Parquet files.
 
-    Raises UsageError for what holds anything else.
+    The run that writes it may still be in progress. Raises UsageError for any other file.
     """
     from pgcli.sinks.reader import read_results
 
@@ -30,11 +30,9 @@ def read(path: str | os.PathLike[str]) -> Results:
 
 
 def answer_of(row: Row) -> Answer:
-    """The answer that a row was made of, its columns beyond the contract's as kept ones.
+    """The answer of a row. Other columns than those of an answer are in `Answer.kept`.
 
-    What another tool left out of the contract's is None.
-
-    Raises UsageError for a row that is none.
+    Columns that another tool left out are None. Raises UsageError for an invalid row.
     """
     from pgcli.errors import UsageError
 
@@ -44,15 +42,15 @@ def answer_of(row: Row) -> Answer:
         return RowSchema(extras=extras, keep=keep).answer(fill_columns(row))
     except ValueError as problem:
         raise UsageError(
-            f"the row of {row.get('id')!r} is no answer: {problem}",
-            hint="name a file as caption, ask, detect, segment or ocr wrote it",
+            f"the row of {row.get('id')!r} is not an answer: {problem}",
+            hint="name a file that caption, ask, detect, segment or ocr wrote",
         ) from problem
 
 
 class Results(Sequence[Answer]):
-    """Answers in their order, of any iterable: `Results(engine.caption("photos"))`.
+    """A sequence of answers, made of any iterable: `Results(engine.caption("photos"))`.
 
-    A slice is Results too. Tables have the columns that files have. All answers are in memory.
+    A slice is Results too. Tables have the columns of result files. All answers are in memory.
     """
 
     def __init__(self, answers: Iterable[Answer]):
@@ -60,24 +58,24 @@ class Results(Sequence[Answer]):
 
     @property
     def errors(self) -> Results:
-        """Those of pictures that could not be answered."""
+        """The answers that have an error."""
         return Results(answer for answer in self if answer.error is not None)
 
     def to_arrow(self) -> pyarrow.Table:
-        """A table of pyarrow's, of the types that Parquet files have."""
+        """A pyarrow table with the types of Parquet files."""
         from pgcli.sinks.schema import make_table
 
-        layout = self._layout()
-        return make_table([layout.row(answer) for answer in self], layout)
+        schema = self._schema()
+        return make_table([schema.row(answer) for answer in self], schema)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A frame of pandas'. Raises ImportError, naming the remedy, where pandas is not there."""
+        """A pandas DataFrame. Raises ImportError with the command that installs pandas."""
         library("pandas")
         frame: pandas.DataFrame = self.to_arrow().to_pandas()
         return frame
 
     def to_polars(self) -> polars.DataFrame:
-        """A frame of polars'. Raises ImportError, naming the remedy, where polars is not there."""
+        """A polars DataFrame. Raises ImportError with the command that installs polars."""
         frame: polars.DataFrame = library("polars").from_arrow(self.to_arrow())
         return frame
 
@@ -85,13 +83,13 @@ class Results(Sequence[Answer]):
         return len(self._answers)
 
     @overload
-    def __getitem__(self, place: int) -> Answer: ...
+    def __getitem__(self, index: int) -> Answer: ...
     @overload
-    def __getitem__(self, place: slice) -> Results: ...
-    def __getitem__(self, place: int | slice) -> Answer | Results:
-        if isinstance(place, slice):
-            return Results(self._answers[place])
-        return self._answers[place]
+    def __getitem__(self, index: slice) -> Results: ...
+    def __getitem__(self, index: int | slice) -> Answer | Results:
+        if isinstance(index, slice):
+            return Results(self._answers[index])
+        return self._answers[index]
 
     def __iter__(self) -> Iterator[Answer]:
         return iter(self._answers)
@@ -111,8 +109,8 @@ class Results(Sequence[Answer]):
 
         return page(self, parse_path)
 
-    def _layout(self) -> RowSchema:
-        """The columns that any of the answers has."""
+    def _schema(self) -> RowSchema:
+        """The columns that at least one of the answers has."""
         extras = [name for name in EXTRA_COLUMNS if any(getattr(a, name) is not None for a in self)]
         return RowSchema(
             extras=tuple(extras),
@@ -121,7 +119,7 @@ class Results(Sequence[Answer]):
 
 
 def library(name: str) -> Any:
-    """The library, which pgcli does not bring. Raises ImportError with the command that does."""
+    """The library, which pgcli does not install. Raises ImportError with the command that does."""
     try:
         return import_module(name)
     except ImportError as problem:

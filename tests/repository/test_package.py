@@ -1,0 +1,47 @@
+"""The package as it is built: its files, its metadata and its two commands."""
+
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+from trove_classifiers import classifiers
+
+from pgcli import __version__
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture(scope="module")
+def wheel_files():
+    files = WheelBuilder(str(ROOT)).recurse_included_files()
+    return {file.distribution_path for file in files}
+
+
+def test_wheel_holds_the_package_its_types_and_the_built_in_model(wheel_files):
+    assert {"pgcli/__init__.py", "pgcli/py.typed"} <= wheel_files
+    assert {"pgcli/builtin/model.safetensors", "pgcli/builtin/tokenizer.json"} <= wheel_files
+    assert "pgcli/views/gallery/page/page.html" in wheel_files
+
+
+def test_wheel_holds_nothing_but_the_package(wheel_files):
+    assert {name.partition("/")[0] for name in wheel_files} == {"pgcli"}
+
+
+def test_metadata_says_posix_only():
+    assert set(PROJECT["classifiers"]) <= classifiers
+    systems = [name for name in PROJECT["classifiers"] if name.startswith("Operating System")]
+    assert systems == ["Operating System :: POSIX"]
+
+
+@pytest.mark.parametrize("name", ["pgcli", "paligemma-cli"])
+def test_both_commands_run_the_program(name):
+    target = EntryPoint(name, PROJECT["scripts"][name], "console_scripts")
+    script = f"import sys; from {target.module} import {target.attr}; sys.exit({target.attr}())"
+    command = [sys.executable, "-c", script, "--version"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=True)
+    assert run.stdout == f"pgcli {__version__}\n"
