@@ -34,15 +34,15 @@ def engine(tiny):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Pictures of several sizes, in subfolders too, and one that is broken."""
+    """Images of several sizes, in subfolders too, and one that is broken."""
     for number, name in enumerate(("a.png", "b/c.jpg", "d.webp", "e.png")):
-        path = tmp_path / "pictures" / name
+        path = tmp_path / "images" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(
             encoded(drawing(40 + number, 30), Path(name).suffix[1:].replace("jpg", "jpeg"))
         )
-    (tmp_path / "pictures" / "b" / "broken.jpg").write_bytes(b"no picture")
-    return tmp_path / "pictures"
+    (tmp_path / "images" / "b" / "broken.jpg").write_bytes(b"no image")
+    return tmp_path / "images"
 
 
 def captions(engine, source, **options):
@@ -60,9 +60,9 @@ class TestImport:
 
     def run(self, code, *arguments):
         command = [sys.executable, "-c", code, *map(str, arguments)]
-        told = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert told.returncode == 0, told.stderr
-        return told.stdout
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def test_importing_pgcli_imports_nothing_heavy(self):
         code = "import sys, pgcli; dir(pgcli); print(*{*sys.argv} & {*sys.modules})"
@@ -143,7 +143,7 @@ class TestSources:
         assert all(isinstance(row.answer, str) for row in rows if row is not broken)
 
     @pytest.mark.parametrize("nothing", [[], (), iter(())])
-    def test_of_no_picture_there_is_no_answer(self, engine, nothing):
+    def test_of_no_image_there_is_no_answer(self, engine, nothing):
         assert captions(engine, nothing) == []
 
     def test_bytes_are_answered_as_the_file_is(self, engine, folder):
@@ -221,7 +221,7 @@ class TestSources:
 
 
 class TestQuestions:
-    def test_several_prompts_make_several_rows_of_one_picture(self, engine, folder):
+    def test_several_prompts_make_several_rows_of_one_image(self, engine, folder):
         prompts = ["what is this?", "ocr", "how many shapes are in the picture?"]
         rows = list(
             engine.ask([folder / "a.png", folder / "e.png"], prompts, max_new_tokens=TOKENS)
@@ -280,7 +280,7 @@ class TestQuestions:
             list(engine.ask((folder / "a.png").read_bytes(), prompt))
 
 
-class TestManyPictures:
+class TestManyImages:
     @pytest.fixture
     def forty(self, tmp_path):
         (tmp_path / "many").mkdir()
@@ -301,9 +301,9 @@ class TestManyPictures:
             "    print(row.index, row.id, row.width, row.error)\n"
         )
         command = [sys.executable, str(script), str(tiny), str(forty)]
-        told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-        assert (told.returncode, told.stderr) == (0, "")
-        first, *rows = told.stdout.splitlines()
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        assert (done.returncode, done.stderr) == (0, "")
+        first, *rows = done.stdout.splitlines()
         assert first == "started"
         sizes = {n: f"{40 + n} None" for n in range(40)} | {17: "None not_an_image"}
         assert rows == [f"{n} {n:02}.png {sizes[n]}" for n in range(40)]
@@ -332,16 +332,16 @@ def test_strict_answers_are_bound_by_a_grammar_and_others_are_not(engine, folder
 
 
 class Noting:
-    """In place of a loaded model: notes what it is asked and about which items."""
+    """A loaded model that records what it is asked and about which items."""
 
     label = "noted@1"
     spec = ImageSpec(28)
 
     def ask(self, stream, question):
         self.question, self.regions = question, []
-        for place, picture in stream:
-            self.regions.append(picture.item.region)
-            yield place, pretend.answer(picture, picture.item.prompts[0], question.task)
+        for row_index, image in stream:
+            self.regions.append(image.item.region)
+            yield row_index, pretend.answer(image, image.item.prompts[0], question.task)
 
 
 class TestWhatIsAsked:

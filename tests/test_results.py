@@ -29,7 +29,7 @@ from tests.support.exporting import box, captioned, detected, pictures, saved
 from tests.support.save_rows import saving
 from tests.support.supervision_lines import detections
 
-PLACES = ["rows.jsonl", "rows.parquet", "rows/"]
+OUTPUTS = ["rows.jsonl", "rows.parquet", "rows/"]
 ANSWERS = [
     answer(0, task="detect", boxes=(BOX,), kept={"sku": "x-1"}),
     refused(1, kept={"sku": None}),
@@ -37,7 +37,7 @@ ANSWERS = [
 ]
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=OUTPUTS)
 def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     with saving(f"{tmp_path}/{request.param}", keep=("sku",)) as sink:
         for one in ANSWERS:
@@ -259,13 +259,13 @@ def test_progress_goes_by_tqdm_auto_which_knows_a_notebook(monkeypatch: pytest.M
 def test_the_lines_to_supervision_give_the_answer_s_boxes() -> None:
     """As docs/outputs.md has them; test_export_tools.py runs them with supervision itself."""
     for found in ((), (BOX, box("dog", 1.0, 2.0, 3.0, 4.0, score=0.25))):
-        told = detections(SimpleNamespace(Detections=Detections), answer(0, boxes=found))
-        assert told.xyxy.shape == (len(found), 4)
-        assert told.confidence.shape == told.class_id.shape == (len(found),)
-        assert not hasattr(told, "mask")
-    assert told.xyxy.tolist() == [[12.25, 30.5, 200, 180], [1, 2, 3, 4]]
-    assert told.confidence.tolist() == [0.875, 0.25]
-    assert told.class_id.tolist() == [1, 0]
+        converted = detections(SimpleNamespace(Detections=Detections), answer(0, boxes=found))
+        assert converted.xyxy.shape == (len(found), 4)
+        assert converted.confidence.shape == converted.class_id.shape == (len(found),)
+        assert not hasattr(converted, "mask")
+    assert converted.xyxy.tolist() == [[12.25, 30.5, 200, 180], [1, 2, 3, 4]]
+    assert converted.confidence.tolist() == [0.875, 0.25]
+    assert converted.class_id.tolist() == [1, 0]
 
 
 def test_the_lines_to_supervision_give_the_answer_s_masks_where_each_box_has_one() -> None:
@@ -273,12 +273,12 @@ def test_the_lines_to_supervision_give_the_answer_s_masks_where_each_box_has_one
     whole, codes = Mask((0,) * 16, encode(grid)), Mask((0,) * 16)
     for masks in ((whole, whole), (whole, codes), (whole, None)):
         row = answer(0, task="segment", boxes=(BOX, BOX), masks=masks)
-        told = detections(SimpleNamespace(Detections=Detections), row)
-        assert hasattr(told, "mask") == (masks == (whole, whole))
+        converted = detections(SimpleNamespace(Detections=Detections), row)
+        assert hasattr(converted, "mask") == (masks == (whole, whole))
         if masks == (whole, whole):
-            assert told.mask.dtype == bool
-            assert (told.mask == grid).all()
-            assert told.mask.shape == (2, 3, 4)
+            assert converted.mask.dtype == bool
+            assert (converted.mask == grid).all()
+            assert converted.mask.shape == (2, 3, 4)
 
 
 def Detections(xyxy: Any, **given: Any) -> SimpleNamespace:

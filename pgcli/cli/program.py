@@ -1,4 +1,4 @@
-"""The Typer app, the look of its help, and commands that take their options in records."""
+"""The Typer app, the layout of its help, and commands that take their options in records."""
 
 from __future__ import annotations
 

@@ -55,19 +55,19 @@ class Noting(pretend.Engine):
 
     def ask(self, stream, question, sampling, stopped):
         self.question, self.sampling = question, sampling
-        for place, picture in stream:
-            self.items.append(picture.item)
-            yield from super().ask([(place, picture)], question, sampling)
+        for row_index, image in stream:
+            self.items.append(image.item)
+            yield from super().ask([(row_index, image)], question, sampling)
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    """A folder of three pictures, the middle one broken."""
-    folder = tmp_path / "pictures"
+def images(tmp_path):
+    """A folder of three images, the middle one broken."""
+    folder = tmp_path / "images"
     folder.mkdir()
     for name, size in (("a.png", (40, 30)), ("c.png", (20, 60))):
         Image.new("RGB", size, "red").save(folder / name)
-    (folder / "b.jpg").write_text("not a picture")
+    (folder / "b.jpg").write_text("not an image")
     (folder / "notes.txt").write_text("left out")
     return folder
 
@@ -191,8 +191,8 @@ def test_2_when_the_manifest_asks_and_the_prompt_asks_too(capsys, tmp_path, pret
     assert rows(out)[0]["prompt"] == "what is it?"
 
 
-def test_3_when_a_row_has_an_error_and_its_neighbours_have_answers(capsys, pictures, pretended):
-    code, out, err = call(capsys, "caption", pictures)
+def test_3_when_a_row_has_an_error_and_its_neighbours_have_answers(capsys, images, pretended):
+    code, out, err = call(capsys, "caption", images)
     assert code == 3
     assert [row["error"] for row in rows(out)] == [None, "not_an_image", None]
     assert [row["answer"] for row in rows(out)] == [
@@ -211,16 +211,16 @@ class Meddling(pretend.Engine):
         self.meddle = meddle
 
     def ask(self, stream, question, sampling, stopped):
-        for place, picture in stream:
-            if place == 0:
+        for row_index, image in stream:
+            if row_index == 0:
                 self.meddle()
-            yield from super().ask([(place, picture)], question, sampling)
+            yield from super().ask([(row_index, image)], question, sampling)
 
 
 def test_files_that_change_while_a_run_goes_on_cost_their_own_rows_till_they_are_mended(
     capsys, monkeypatch, tmp_path
 ):
-    folder, output = tmp_path / "pictures", tmp_path / "rows.jsonl"
+    folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
     folder.mkdir()
     names = ("0 first", "1 gone", "2 cut", "3 emptied", "4 piped", "5 replaced", "6 last")
     first, gone, cut, emptied, piped, replaced, last = (folder / f"{name}.png" for name in names)
@@ -253,17 +253,17 @@ def test_files_that_change_while_a_run_goes_on_cost_their_own_rows_till_they_are
     assert [row["width"] for row in rows(output.read_text())] == [40, 40, 40, 40, 40, 20, 40]
 
 
-def test_nothing_is_told_of_what_a_link_leads_to(capsys, pictures, tmp_path, pretended):
+def test_no_message_reveals_the_target_of_a_link(capsys, images, tmp_path, pretended):
     (tmp_path / "passwords").write_text("hush\n")
     (tmp_path / "odd").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\4hushhush" + bytes(99))
-    (pictures / "d.jpg").symlink_to(tmp_path / "passwords")
-    (pictures / "e.jpg").symlink_to(tmp_path / "odd")
-    (pictures / "f.jpg").symlink_to("/dev/zero")
+    (images / "d.jpg").symlink_to(tmp_path / "passwords")
+    (images / "e.jpg").symlink_to(tmp_path / "odd")
+    (images / "f.jpg").symlink_to("/dev/zero")
     for options, codes in {
         (): ["path_not_allowed"] * 3,
         ("--allow-outside-root",): ["not_an_image", "decode_failed", "not_a_regular_file"],
     }.items():
-        code, out, err = call(capsys, "caption", pictures, *options)
+        code, out, err = call(capsys, "caption", images, *options)
         assert code == 3
         assert [row["error"] for row in rows(out)] == [None, "not_an_image", None, *codes]
         assert "hush" not in out + err
@@ -283,7 +283,7 @@ def test_names_that_look_like_options_are_names(capsys, monkeypatch, tmp_path, p
         assert given == sorted(names)
 
 
-def test_4_when_there_is_no_picture(capsys, tmp_path):
+def test_4_when_there_is_no_image(capsys, tmp_path):
     (tmp_path / "scan.heic").touch()
     code, _, err = call(capsys, "caption", tmp_path)
     assert code == 4
@@ -319,8 +319,8 @@ def test_14_when_the_output_cannot_be_written():
     assert b"Exception ignored" not in run.stderr
 
 
-def test_15_when_told_to_stop_at_the_first_error(capsys, pictures, pretended):
-    code, out, err = call(capsys, "caption", pictures, "--on-error", "stop")
+def test_15_with_stop_at_the_first_error(capsys, images, pretended):
+    code, out, err = call(capsys, "caption", images, "--on-error", "stop")
     assert code == 15
     assert [row["error"] for row in rows(out)] == [None, "not_an_image"]
     assert "b.jpg" in err
@@ -431,25 +431,25 @@ def test_info_takes_its_model_from_the_environment_too(capsys, monkeypatch):
 # what goes where
 
 
-def test_a_pipe_gets_json_lines_and_nothing_else(pictures):
-    run = spawn("caption", pictures)
+def test_a_pipe_gets_json_lines_and_nothing_else(images):
+    run = spawn("caption", images)
     assert run.returncode == 3
     assert [row["id"] for row in rows(run.stdout)] == ["a.png", "b.jpg", "c.png"]
     assert b"\x1b" not in run.stderr
 
 
-def test_quiet_says_nothing_but_problems(capsys, pictures, pretended):
-    code, out, err = call(capsys, "caption", pictures, "--quiet")
+def test_quiet_says_nothing_but_problems(capsys, images, pretended):
+    code, out, err = call(capsys, "caption", images, "--quiet")
     assert (code, err) == (3, "")
     assert len(rows(out)) == 3
     assert "does not exist" in call(capsys, "caption", "nowhere", "--quiet")[2]
 
 
-def test_a_dry_run_says_what_would_be_done_and_touches_nothing(capsys, pictures, tmp_path):
+def test_a_dry_run_says_what_would_be_done_and_touches_nothing(capsys, images, tmp_path):
     output = tmp_path / "rows.parquet"
     code, out, err = call(
         capsys,
-        *("ask", pictures, "--prompt", "a", "--prompt", "b", "--limit", "5"),
+        *("ask", images, "--prompt", "a", "--prompt", "b", "--limit", "5"),
         *("-o", output, "--dry-run"),
     )
     assert (code, out) == (0, "")
@@ -466,7 +466,7 @@ def test_a_dry_run_says_what_would_be_done_and_touches_nothing(capsys, pictures,
     assert not list(tmp_path.glob("rows*"))
 
 
-def test_a_dry_run_over_many_pictures_foretells_time_and_disk(capsys, pretended, tmp_path):
+def test_a_dry_run_over_many_images_foretells_time_and_disk(capsys, pretended, tmp_path):
     output = tmp_path / "rows.jsonl"
     many = [EXAMPLES] * 20
     code, out, err = call(capsys, "caption", *many, "-o", output, "--model", "demo", "--dry-run")
@@ -476,19 +476,19 @@ def test_a_dry_run_over_many_pictures_foretells_time_and_disk(capsys, pretended,
     assert re.search(r"^pgcli: disk: about [\d.]+ kB as JSON lines, .* free$", err, re.M)
     assert not list(tmp_path.iterdir())
     call(capsys, "caption", *many, "-o", output, "--model", "demo")
-    told = float(re.search(r"about ([\d.]+) kB", err)[1]) * 1000
-    assert told == pytest.approx(output.stat().st_size, rel=0.15)
+    estimate = float(re.search(r"about ([\d.]+) kB", err)[1]) * 1000
+    assert estimate == pytest.approx(output.stat().st_size, rel=0.15)
     assert len(output.read_text().splitlines()) == rows
 
 
 def test_a_dry_run_downloads_no_model_to_foretell_anything(capsys):
-    asked = ("--model", "nobody/knows-this", "--dry-run")
+    asked = ("--model", "no-one/has-this", "--dry-run")
     code, _, err = call(capsys, "caption", *[EXAMPLES] * 20, *asked)
     assert code == 0
     assert "time: unknown before the model is on this machine" in err
 
 
-def test_a_sample_is_spread_over_all_pictures_and_keeps_their_places(capsys, pretended, tmp_path):
+def test_a_sample_is_spread_over_all_images_and_keeps_their_places(capsys, pretended, tmp_path):
     output = tmp_path / "rows.jsonl"
     asked = ("caption", EXAMPLES, EXAMPLES, "-o", output, "--sample", "5")
     assert call(capsys, *asked)[0] == 0
@@ -561,16 +561,16 @@ def test_a_dry_run_leaves_standard_input_alone():
     assert b"as many as come on standard input" in run.stderr
 
 
-def test_paths_come_from_standard_input(pictures):
-    names = "".join(f"{pictures / name}\0" for name in ("c.png", "a.png"))
+def test_paths_come_from_standard_input(images):
+    names = "".join(f"{images / name}\0" for name in ("c.png", "a.png"))
     run = spawn("caption", "-", "-0", input=names.encode())
     assert [row["width"] for row in rows(run.stdout)] == [20, 40]
 
 
-def test_columns_are_kept_and_fill_prompts(capsys, pictures, pretended):
-    (pictures / "rows.jsonl").write_text('{"image": "a.png", "thing": "cat", "n": 1}\n')
+def test_columns_are_kept_and_fill_prompts(capsys, images, pretended):
+    (images / "rows.jsonl").write_text('{"image": "a.png", "thing": "cat", "n": 1}\n')
     code, out, _ = call(
-        capsys, "ask", pictures / "rows.jsonl", "--prompt", "is it a {thing}?", "--keep", "n,thing"
+        capsys, "ask", images / "rows.jsonl", "--prompt", "is it a {thing}?", "--keep", "n,thing"
     )
     assert code == 0
     assert rows(out)[0]["prompt"] == "is it a cat?"
@@ -606,9 +606,9 @@ def test_the_model_is_asked_what_the_options_say(capsys, noting, arguments, aske
     assert all(item.region == noting.question.region for item in noting.items)
 
 
-def test_a_picture_of_more_pixels_than_allowed_is_an_error_row(capsys, pictures, pretended):
+def test_an_image_of_more_pixels_than_allowed_is_an_error_row(capsys, images, pretended):
     for most, code, error in ((1200, 0, None), (1199, 3, "too_many_pixels")):
-        done, out, _ = call(capsys, "caption", pictures / "a.png", "--max-pixels", most)
+        done, out, _ = call(capsys, "caption", images / "a.png", "--max-pixels", most)
         assert (done, rows(out)[0]["error"]) == (code, error)
 
 
@@ -621,17 +621,15 @@ def test_answers_are_drawn_as_the_options_say(capsys, noting):
 
 
 @pytest.mark.parametrize("piped", [False, True])
-def test_each_row_may_bring_its_own_choices_and_region(
-    capsys, pictures, noting, monkeypatch, piped
-):
+def test_each_row_may_bring_its_own_choices_and_region(capsys, images, noting, monkeypatch, piped):
     given = [
-        {"image": str(pictures / "a.png"), "options": "cat|dog", "region": [1, 2, 3, 4]},
-        {"image": str(pictures / "c.png"), "options": ["red", "blue", "none"]},
+        {"image": str(images / "a.png"), "options": "cat|dog", "region": [1, 2, 3, 4]},
+        {"image": str(images / "c.png"), "options": ["red", "blue", "none"]},
     ]
     text = "".join(json.dumps(row) + "\n" for row in given)
-    (pictures / "rows.jsonl").write_text(text)
+    (images / "rows.jsonl").write_text(text)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    source = "-" if piped else pictures / "rows.jsonl"
+    source = "-" if piped else images / "rows.jsonl"
     more = [] if piped else ["--allow-outside-root"]
     code, out, _ = call(
         capsys, "ask", source, "--prompt", "which?", "--choices-column", "options", *more
@@ -657,9 +655,9 @@ def test_on_standard_input_choices_have_to_come(capsys, noting, monkeypatch, lin
     assert said in err
 
 
-def test_a_region_for_all_and_a_row_s_own_exclude_each_other(capsys, pictures, noting):
-    (pictures / "rows.jsonl").write_text('{"image": "a.png", "region": "1,2,3,4"}\n')
-    code, _, err = call(capsys, "caption", pictures / "rows.jsonl", "--region", "0,0,9,9")
+def test_a_region_for_all_and_a_row_s_own_exclude_each_other(capsys, images, noting):
+    (images / "rows.jsonl").write_text('{"image": "a.png", "region": "1,2,3,4"}\n')
+    code, _, err = call(capsys, "caption", images / "rows.jsonl", "--region", "0,0,9,9")
     assert code == ManifestError.exit_code
     assert "one is given for all" in err
     assert not noting.items
@@ -732,15 +730,15 @@ def test_parquet_knows_how_it_was_made(capsys, tmp_path, pretended):
     assert settings["fast_decode"] is True
 
 
-def test_fast_decoding_reaches_the_pictures(capsys, tmp_path, monkeypatch):
+def test_fast_decoding_reaches_the_images(capsys, tmp_path, monkeypatch):
     drawing(480, 360).save(tmp_path / "large.jpg")
     seen = []
 
     class Looking(pretend.Engine):
         def ask(self, stream, question, sampling, stopped):
-            pictures = list(stream)
-            seen.append(pictures[0][1].pixels)
-            return super().ask(pictures, question, sampling)
+            images = list(stream)
+            seen.append(images[0][1].pixels)
+            return super().ask(images, question, sampling)
 
     monkeypatch.setattr(loading, "load_model", lambda *_, **__: Looking())
     for options in ([], ["--fast-decode"]):
@@ -769,12 +767,12 @@ def test_parquet_knows_what_was_asked(capsys, tmp_path, pretended, arguments, kn
     assert {name: settings[name] for name in known} == known
 
 
-def test_parquet_knows_the_column_of_choices(capsys, tmp_path, pictures, pretended):
+def test_parquet_knows_the_column_of_choices(capsys, tmp_path, images, pretended):
     from pyarrow import parquet
 
-    (pictures / "rows.jsonl").write_text('{"image": "a.png", "options": "a|b"}\n')
+    (images / "rows.jsonl").write_text('{"image": "a.png", "options": "a|b"}\n')
     output = tmp_path / "rows.parquet"
-    command = ["ask", pictures / "rows.jsonl", "--prompt", "x", "--choices-column", "options"]
+    command = ["ask", images / "rows.jsonl", "--prompt", "x", "--choices-column", "options"]
     assert call(capsys, *command, "-o", output)[0] == 0
     settings = json.loads(parquet.read_schema(output).metadata[b"pgcli"])
     assert settings["choices_column"] == "options"
@@ -811,14 +809,12 @@ def test_control_characters_of_a_name_never_reach_a_stream_raw(tmp_path, capsys,
 
 
 def test_the_built_in_model_says_so_unless_it_was_named(capsys, pretended):
-    picture = EXAMPLES / "one.png"
-    assert "knows only drawings" in call(capsys, "caption", picture)[2]
-    assert "knows only drawings" not in call(capsys, "caption", picture, "--model", "demo")[2]
+    image = EXAMPLES / "one.png"
+    assert "knows only drawings" in call(capsys, "caption", image)[2]
+    assert "knows only drawings" not in call(capsys, "caption", image, "--model", "demo")[2]
 
 
-def test_the_built_in_model_takes_a_hundred_pictures_unless_it_was_named(
-    capsys, tmp_path, pretended
-):
+def test_the_built_in_model_takes_a_hundred_images_unless_it_was_named(capsys, tmp_path, pretended):
     assert demo_limit.DEMO_IMAGES == 100
     for number in range(101):
         (tmp_path / f"{number:03}.ppm").write_bytes(b"P6 1 1 255 abc")
@@ -972,7 +968,7 @@ def test_a_run_does_without(line):
 
 
 def test_no_settings_are_read_from_the_current_folder(tmp_path):
-    """A relative XDG_CONFIG_HOME is to be ignored: whoever made the folder would decide."""
+    """A relative XDG_CONFIG_HOME is to be ignored: anyone could make such a folder."""
     (tmp_path / "pgcli").mkdir()
     (tmp_path / "pgcli" / "config.toml").write_text("nonsense =")
     for home in ("", "."):
@@ -1004,9 +1000,9 @@ def test_a_run_that_cannot_be_says_why(line, code, said):
     assert "Traceback" not in run.stderr.decode()
 
 
-def test_an_output_among_the_pictures_is_never_taken_for_input(pictures):
-    for source in (str(pictures), f"{pictures}/*", f"{pictures}/**"):
-        output = pictures / "rows.jsonl"
+def test_an_output_among_the_images_is_never_taken_for_input(images):
+    for source in (str(images), f"{images}/*", f"{images}/**"):
+        output = images / "rows.jsonl"
         for ending in ("rows are there", "nothing is left to do"):
             run = spawn(
                 "caption", source, "-o", output, "--overwrite" if "rows" in ending else "-q"
@@ -1020,8 +1016,8 @@ def test_an_output_among_the_pictures_is_never_taken_for_input(pictures):
 
 
 @pytest.mark.parametrize("option", ["-q", "--overwrite"])
-def test_a_manifest_is_not_written_over_by_its_own_rows(pictures, option):
-    manifest, link = pictures / "m.jsonl", pictures / "link.jsonl"
+def test_a_manifest_is_not_written_over_by_its_own_rows(images, option):
+    manifest, link = images / "m.jsonl", images / "link.jsonl"
     manifest.write_text('{"image": "a.png"}\n')
     link.symlink_to("m.jsonl")
     for output in (manifest, link):
@@ -1035,25 +1031,25 @@ def test_a_manifest_is_not_written_over_by_its_own_rows(pictures, option):
     "record",
     [b"\xff\0", b"[]", b"{}", b'{"run": 5, "files": "f"}', b'{"settings": [], "run": "x"}'],
 )
-def test_what_lies_beside_an_output_and_is_no_record_is_not_gone_on_with(pictures, record):
-    output = pictures / "rows.jsonl"
+def test_what_lies_beside_an_output_and_is_no_record_is_not_gone_on_with(images, record):
+    output = images / "rows.jsonl"
     output.write_bytes(b"\x80 some other tool's\n")
-    (pictures / "rows.jsonl.pgcli").mkdir()
-    (pictures / "rows.jsonl.pgcli" / "run.json").write_bytes(record)
+    (images / "rows.jsonl.pgcli").mkdir()
+    (images / "rows.jsonl.pgcli" / "run.json").write_bytes(record)
     for command, code in (("caption", 13), ("status", 2), ("check", 2)):
-        arguments = (pictures, "-o", output) if command == "caption" else (output,)
+        arguments = (images, "-o", output) if command == "caption" else (output,)
         run = spawn(command, *arguments)
         assert run.returncode == code, run.stderr
         assert b"Traceback" not in run.stderr
     assert output.read_bytes() == b"\x80 some other tool's\n"
 
 
-def test_a_link_is_replaced_and_what_it_leads_to_is_left_alone(pictures, tmp_path):
+def test_a_link_is_replaced_and_what_it_leads_to_is_left_alone(images, tmp_path):
     precious, output = tmp_path / "precious.txt", tmp_path / "rows.jsonl"
     precious.write_text("precious")
     output.symlink_to(precious)
-    assert spawn("caption", pictures, "-o", output).returncode == 13
-    assert spawn("caption", pictures, "-o", output, "--overwrite").returncode == 3
+    assert spawn("caption", images, "-o", output).returncode == 13
+    assert spawn("caption", images, "-o", output, "--overwrite").returncode == 3
     assert (precious.read_text(), output.is_symlink()) == ("precious", False)
 
 
@@ -1111,7 +1107,7 @@ def test_a_dry_run_tells_the_whole_question(capsys, tmp_path):
     assert "whole boxes around these objects only" in err
 
 
-def test_what_says_nothing_beside_choices_is_told(capsys, pretended):
+def test_options_without_effect_on_choices_are_named(capsys, pretended):
     asked = ("--prompt", "star?", "--choice", "yes", "--choice", "no", "--temperature", "1")
     _, _, err = call(capsys, "ask", EXAMPLES, *asked)
     assert "change nothing where answers are choices" in err
@@ -1124,11 +1120,11 @@ def test_a_flag_that_the_environment_spells_wrong_is_named(capsys, monkeypatch):
     assert "PGCLI_STRICT: neither true nor false" in err
 
 
-def test_a_glob_that_matches_the_output_is_refused(pictures):
-    manifest = pictures / "m.jsonl"
+def test_a_glob_that_matches_the_output_is_refused(images):
+    manifest = images / "m.jsonl"
     manifest.write_text('{"image": "a.png"}\n')
     for option in ("-q", "--overwrite"):
-        run = spawn("caption", f"{pictures}/*.jsonl", "-o", manifest, option)
+        run = spawn("caption", f"{images}/*.jsonl", "-o", manifest, option)
         assert run.returncode == 2
         assert b"is an input and would be overwritten" in run.stderr
     assert manifest.read_text() == '{"image": "a.png"}\n'

@@ -1,4 +1,4 @@
-"""What help tells before anything else is known, and what a shell completes."""
+"""The help pages and the completion of shells."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def examples(command):
 
 @pytest.mark.parametrize("command", PAGES, ids=lambda words: "-".join(words) or "pgcli")
 def test_examples_come_first_in_the_help_and_all_run(command, tmp_path):
-    """With pictures, results and weights of the names that they have."""
+    """With images, results and weights of the names in the examples."""
     for name in ("photos/one.png", "photos/two.png", "scans/one.png", "photo.jpg", "scan.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(EXAMPLES / "one.png", tmp_path / name)
@@ -96,10 +96,10 @@ def test_every_option_has_a_help_and_no_line_is_wider_than_the_terminal(command)
 
 def test_the_exit_codes_are_in_the_help():
     page = " ".join(help_page([]).split())
-    told = page.partition("Exit codes: ")[2]
+    codes_text = page.partition("Exit codes: ")[2]
     codes = {problem.exit_code for problem in PgcliError.__subclasses__()} | {0, 3}
     for code in codes:
-        assert re.search(rf"\b{code} [a-z]", told), code
+        assert re.search(rf"\b{code} [a-z]", codes_text), code
 
 
 def test_no_command_shows_the_help(capsys):
@@ -138,7 +138,7 @@ def test_help_tells_the_defaults_that_hold():
 
 @pytest.fixture
 def shelf(tmp_path):
-    """A folder with pictures, a cache with two models, and a program that is called pgcli."""
+    """A folder with images, a cache with two models, and a program that is called pgcli."""
     for name, kind in (("me/mine", "paligemma"), ("me/other", "llama")):
         snapshot = tmp_path / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / "1"
         snapshot.mkdir(parents=True)

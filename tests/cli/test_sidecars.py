@@ -1,4 +1,4 @@
-"""--sidecar: a text beside each picture, never in place of another's."""
+"""--sidecar: each image has a text file of its own."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 
 from tests.support.runs import EXAMPLES, finished, started
 
-PICTURE = (EXAMPLES / "one.png").read_bytes()
+IMAGE = (EXAMPLES / "one.png").read_bytes()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     (folder / "sub").mkdir(parents=True)
     for name in ("a.jpg", "a.png", "b.PNG", "sub/a.png", "c.tar.png"):
-        (folder / name).write_bytes(PICTURE)
-    (folder / "bad.png").write_text("not a picture")
+        (folder / name).write_bytes(IMAGE)
+    (folder / "bad.png").write_text("not an image")
     return folder
 
 
@@ -32,7 +32,7 @@ def texts(folder: Path, ending: str = ".txt") -> dict[str, str]:
 ALL = {"a.txt", "a.png.txt", "b.txt", "sub/a.txt", "c.tar.txt"}
 
 
-def test_each_picture_has_its_own_and_errors_have_none(folder: Path) -> None:
+def test_each_image_has_its_own_and_errors_have_none(folder: Path) -> None:
     run = finished("caption", folder, "--sidecar", ".txt", stdout=subprocess.PIPE)
     assert run.returncode == 3
     assert texts(folder).keys() == ALL
@@ -53,7 +53,7 @@ def test_what_is_there_stays_unless_it_may_be_overwritten(folder: Path, tmp_path
     assert (folder / "a.txt").read_text() == "mine"
     assert b"3 files ending in .txt; 2 that exist are kept" in run.stderr
     finished("caption", folder, "--sidecar", ".txt", "--overwrite")
-    assert (folder / "a.txt").read_text().startswith("a picture of")
+    assert (folder / "a.txt").read_text().startswith("an image of")
     assert not (folder / "b.txt").is_symlink()
     assert elsewhere.read_text() == "not to be touched"
 
@@ -69,7 +69,7 @@ def test_a_name_that_is_no_text_has_its_sidecar_too(tmp_path: Path) -> None:
     folder = tmp_path / "odd"
     folder.mkdir()
     name = os.fsencode(folder) + b"/c\xff\n.png"
-    Path(os.fsdecode(name)).write_bytes(PICTURE)
+    Path(os.fsdecode(name)).write_bytes(IMAGE)
     assert finished("caption", folder, "--sidecar", ".txt").returncode == 0
     assert Path(os.fsdecode(name.replace(b".png", b".txt"))).exists()
 
@@ -80,14 +80,14 @@ def test_names_that_some_file_systems_take_for_one_do_not_share_a_text(
 ) -> None:
     first, second = sorted(twins.split())
     for name in (first, second):
-        (tmp_path / f"{name}.png").write_bytes(PICTURE)
+        (tmp_path / f"{name}.png").write_bytes(IMAGE)
     assert finished("caption", tmp_path, "--sidecar", ".txt").returncode == 0
     assert texts(tmp_path).keys() == {f"{first}.txt", f"{second}.png.txt"}
 
 
 def test_a_name_too_long_for_its_text_costs_that_text_and_no_row(tmp_path: Path) -> None:
     for name in ("n" * 251, "o" * 247):
-        (tmp_path / f"{name}.png").write_bytes(PICTURE)
+        (tmp_path / f"{name}.png").write_bytes(IMAGE)
     run = finished("caption", tmp_path, "--sidecar", ".caption", stdout=subprocess.PIPE)
     assert run.returncode == 0
     assert len(run.stdout.splitlines()) == 2
@@ -99,14 +99,14 @@ def test_a_path_without_a_name_is_an_error_row_and_has_no_text(folder: Path) -> 
     paths = b".\n/\n..\nno\0name.png\na.png/x\na.png\n"
     out = subprocess.PIPE
     with started("caption", "-", "--sidecar", ".txt", stdin=out, stdout=out, cwd=folder) as run:
-        said, told = run.communicate(paths, timeout=60)
-    assert b"Traceback" not in told
-    codes = [json.loads(line)["error"] for line in said.splitlines()]
+        out, err = run.communicate(paths, timeout=60)
+    assert b"Traceback" not in err
+    codes = [json.loads(line)["error"] for line in out.splitlines()]
     assert codes == [*["not_a_regular_file"] * 3, "missing", "missing", None]
     assert texts(folder).keys() == {"a.txt"}
 
 
-def test_a_manifest_s_pictures_have_theirs_where_they_are(folder: Path, tmp_path: Path) -> None:
+def test_a_manifest_s_images_have_theirs_where_they_are(folder: Path, tmp_path: Path) -> None:
     manifest = folder / "m.jsonl"
     rows = [{"image": "sub/a.png"}, {"image": "sub/a.png"}, {"image": "b.PNG"}]
     manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))

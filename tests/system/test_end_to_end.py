@@ -24,8 +24,8 @@ from tests.support import awkward
 from tests.support.awkward import noisy
 
 ROOT = Path(__file__).parents[2]
-PICTURES = ROOT / "examples" / "images"
-NAMES = sorted(file.name for file in PICTURES.iterdir())
+IMAGES = ROOT / "examples" / "images"
+NAMES = sorted(file.name for file in IMAGES.iterdir())
 PROGRAM = (sys.executable, "-m", "pgcli")
 DEMO = ("--model", "demo", "--device", "cpu", "--dtype", "float32")
 #: Prompts of three lengths that the built-in model understands: on nonsense its best tokens lie
@@ -178,7 +178,7 @@ def test_a_few_noisy_files_leave_the_terminal_clean(pgcli: Any, tmp_path: Path) 
     assert [row["error"] for row in rows] == ["decode_failed", "decode_failed", None]
 
 
-def test_paths_from_rows_lead_back_to_their_pictures(pgcli: Any, awkward_rows: list[Row]) -> None:
+def test_paths_from_rows_lead_back_to_their_images(pgcli: Any, awkward_rows: list[Row]) -> None:
     answered = [row for row in awkward_rows if row["error"] is None]
     paths = b"\0".join(os.fsencode(row["image"]) for row in answered)
     again = rows_of(pgcli("caption", "-", "-0", *DEMO, stdin=paths))
@@ -194,11 +194,11 @@ def test_captions_go_through_a_pipe(shell: Any) -> None:
     done = shell(f'pgcli caption examples/images | "$PYTHON" -c "{reader}"')
     assert_tidy(done, 0)
     assert done.stdout.decode().split() == NAMES
-    # nobody named the built-in model, so it says what it is
+    # the built-in model was not named, so a message says what it is
     assert "--model google/paligemma" in done.stderr.decode()
 
 
-def test_find_names_the_pictures_that_are_asked_about(shell: Any) -> None:
+def test_find_names_the_images_that_are_asked_about(shell: Any) -> None:
     found = "find examples/images -name '*.png' | sort"
     line = f"{found} | pgcli ask - --prompt 'how many shapes are there?' {' '.join(DEMO)}"
     rows = rows_of(shell(line))
@@ -218,10 +218,10 @@ def test_a_reader_that_has_seen_enough_ends_the_run_quietly(shell: Any) -> None:
 
 @pytest.fixture(scope="module")
 def manifests(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the pictures, and three Parquet manifests that name or hold them."""
+    """A folder with the images, and three Parquet manifests that name or hold them."""
     folder = tmp_path_factory.mktemp("manifests")
-    shutil.copytree(PICTURES, folder / "images")
-    data = [(PICTURES / name).read_bytes() for name in NAMES]
+    shutil.copytree(IMAGES, folder / "images")
+    data = [(IMAGES / name).read_bytes() for name in NAMES]
     paths = [f"images/{name}" for name in NAMES]
     structs = [{"bytes": one, "path": path} for one, path in zip(data, paths, strict=True)]
     for kind, column in {"path": paths, "bytes": data, "struct": structs}.items():
@@ -298,7 +298,7 @@ def test_parquet_says_how_it_was_made(answered: Path) -> None:
 
 def asked_by(pgcli: Any, size: int) -> list[Row]:
     prompts = [word for question in QUESTIONS for word in ("--prompt", question)]
-    return rows_of(pgcli("ask", PICTURES, *prompts, *DEMO, "--batch-size", size))
+    return rows_of(pgcli("ask", IMAGES, *prompts, *DEMO, "--batch-size", size))
 
 
 @pytest.fixture(scope="module")
@@ -320,9 +320,9 @@ def test_no_batch_size_changes_an_answer(pgcli: Any, size: int, one_by_one: list
 
 def test_a_limit_counts_rows(pgcli: Any) -> None:
     prompts = ("--prompt", "one", "--prompt", "two")
-    rows = rows_of(pgcli("ask", PICTURES, *prompts, *DEMO, "--limit", 3))
-    places = [(row["index"], row["id"], row["prompt"]) for row in rows]
-    assert places == [(0, NAMES[0], "one"), (0, NAMES[0], "two"), (1, NAMES[1], "one")]
+    rows = rows_of(pgcli("ask", IMAGES, *prompts, *DEMO, "--limit", 3))
+    keys = [(row["index"], row["id"], row["prompt"]) for row in rows]
+    assert keys == [(0, NAMES[0], "one"), (0, NAMES[0], "two"), (1, NAMES[1], "one")]
 
 
 # --- exit codes ---
@@ -336,7 +336,7 @@ def lines(*rows: Row) -> bytes:
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with something wrong of each kind."""
     folder = tmp_path_factory.mktemp("desk")
-    shutil.copy(PICTURES / "one.png", folder / "one.png")
+    shutil.copy(IMAGES / "one.png", folder / "one.png")
     one = {"image": "one.png"}
     (folder / "empty").mkdir()
     (folder / "twice.jsonl").write_bytes(lines(one | {"id": 1}, one | {"id": 1}))
@@ -365,7 +365,7 @@ BUILTIN = ROOT / "pgcli" / "builtin"
         (4, "caption empty"),
         (4, "caption *.gif"),
         (2, "caption nowhere.png"),
-        (2, "caption s3://bucket/pictures"),
+        (2, "caption s3://bucket/images"),
         (2, "caption"),
         (2, "paint one.png"),
         (2, "caption one.png --no-such-option"),
@@ -379,7 +379,7 @@ BUILTIN = ROOT / "pgcli" / "builtin"
         (2, "ask one.png"),
         (2, "ask prompts.jsonl --prompt hello"),
         (2, "ask prompts.jsonl --prompt {colour}"),
-        (10, "caption one.png --model nobody/no-such-model"),
+        (10, "caption one.png --model no-one/no-such-model"),
         (10, "caption one.png --model ./no/such/folder"),
         (13, "caption one.png -o kept.jsonl"),
         (16, "caption one.png --model pickled"),
@@ -417,7 +417,7 @@ def test_a_run_may_stop_at_the_first_error(pgcli: Any, desk: Path) -> None:
 
 @pytest.fixture(scope="module")
 def thousands(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of 3,000 small pictures."""
+    """A folder of 3,000 small images."""
     folder = tmp_path_factory.mktemp("thousands")
     for number in range(3000):
         colour = (number % 256, number // 256, 99)
@@ -428,7 +428,7 @@ def thousands(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Squares of the tiny model that were kept would add up to 9 MiB in a thousand rows, and are seen
 # without workers; with them, what is read ahead hides as much: the contract's bound is checked.
 @pytest.mark.parametrize(("workers", "rows", "growth_mib"), [(0, 2000, 6), (2, 3000, 100)])
-def test_memory_stays_flat_over_thousands_of_pictures(
+def test_memory_stays_flat_over_thousands_of_images(
     thousands: Path, tiny: Path, alone: dict[str, str], workers: int, rows: int, growth_mib: int
 ) -> None:
     model = ("--model", str(tiny), "--device", "cpu", "--batch-size", "32")
@@ -436,7 +436,7 @@ def test_memory_stays_flat_over_thousands_of_pictures(
     command = [*PROGRAM, "caption", str(thousands), *model, *asked]
     resident = dict(sampled(command, alone, every=100))
     assert len(resident) >= rows // 100 - 1
-    early = max(size for place, size in resident.items() if place <= 1000)
+    early = max(size for row, size in resident.items() if row <= 1000)
     assert max(resident.values()) - early < growth_mib * 2**20, resident
 
 
@@ -461,7 +461,7 @@ def resident_bytes(program: psutil.Process) -> int:
 
 def test_an_output_that_is_an_input_is_refused_and_left_alone(pgcli: Any, tmp_path: Path) -> None:
     manifest = tmp_path / "rows.jsonl"
-    manifest.write_text(json.dumps({"image": str(PICTURES / NAMES[0])}) + "\n")
+    manifest.write_text(json.dumps({"image": str(IMAGES / NAMES[0])}) + "\n")
     before = manifest.read_bytes()
     for name in (manifest, tmp_path / "*.jsonl"):
         done = pgcli("caption", name, *DEMO, "-o", manifest, "--overwrite")
@@ -479,7 +479,7 @@ def test_nothing_on_standard_input_is_no_input(pgcli: Any, tmp_path: Path) -> No
 
 
 def test_a_row_on_standard_input_may_not_bring_a_prompt_beside_the_given_one(pgcli: Any) -> None:
-    row = json.dumps({"image": str(PICTURES / NAMES[0]), "prompt": "caption en"}).encode()
+    row = json.dumps({"image": str(IMAGES / NAMES[0]), "prompt": "caption en"}).encode()
     done = pgcli("ask", "-", "--prompt", "how many?", *DEMO, stdin=row)
     assert done.returncode == 2
     assert b"has a prompt" in done.stderr

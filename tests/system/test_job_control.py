@@ -60,7 +60,7 @@ class Terminal:
         self._reading.start()
 
     def _read(self) -> None:
-        with suppress(OSError):  # nobody has the other end any more
+        with suppress(OSError):  # the other end is closed
             while not self._closed:  # none is amid reading what is to be closed
                 if select.select([self.end], [], [], 0.05)[0]:
                     self.shown += os.read(self.end, 65536)
@@ -114,9 +114,9 @@ def test_ctrl_c_ends_the_run_its_workers_and_the_loop_around_it(tmp_path: Path) 
     terminal.type("echo it was $?\n")
     terminal.wait_for("it was 130")
     terminal.type("exit\n")
-    told = terminal.said()
-    assert told.count("finishing what is under way") == 1
-    assert "Traceback" not in told
+    shown = terminal.said()
+    assert shown.count("finishing the rows in progress") == 1
+    assert "Traceback" not in shown
     assert not (tmp_path / "2.jsonl").exists()
     assert 3 < len(saved(output)) < ROWS
 
@@ -155,9 +155,9 @@ def test_ctrl_z_stops_it_fg_goes_on_and_the_pause_is_no_time_of_the_run(tmp_path
     terminal.type("fg\n")
     terminal.wait_for("view it")
     terminal.type("exit\n")
-    told = terminal.said()
+    shown = terminal.said()
     assert saved(output) == list(range(ROWS // 4))
-    speed, whole = re.search(r"speed +([\d.]+) images/s[^$]*time +([\d.]+) s", told).groups()
+    speed, whole = re.search(r"speed +([\d.]+) images/s[^$]*time +([\d.]+) s", shown).groups()
     assert float(whole) - ROWS / 4 / float(speed) > 2
     progress = json.loads((tmp_path / "rows.jsonl.pgcli" / "progress.json").read_text())
     assert float(whole) - progress["seconds"] > 2
@@ -266,7 +266,7 @@ def program(code: str, *arguments: object, seconds: float = 0, **more: Any) -> A
 
 
 def is_full(pipe: Any) -> bool:
-    """Whether nothing more fits into the pipe, as far as a moment tells."""
+    """Whether the pipe is full at this moment."""
 
     def held() -> int:
         return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]

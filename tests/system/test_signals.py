@@ -1,4 +1,4 @@
-"""Runs that are ended from outside, or by what is in their way: tidy, told, gone on with."""
+"""Runs ended by a signal, a full disk or a closed pipe: the rows are saved and can be resumed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_first_signal_saves_says_how_to_go_on_and_is_passed_on(
     assert run.returncode == -signum
     rows = len(saved(output))
     assert 3 < rows < ROWS
-    assert f"stopped after {rows} rows, saved in {output}; the same command goes on" in said
+    assert f"stopped after {rows} rows, saved in {output}; the same command resumes the run" in said
     assert "Traceback" not in said
     assert finished("caption", *MANY, "-o", output).returncode == 0
     assert saved(output) == list(range(ROWS))
@@ -180,7 +180,7 @@ def test_a_disk_that_is_full_costs_no_row_that_was_saved(tmp_path: Path) -> None
     assert run.returncode == 14, said
     rows = len(saved(output))
     assert rows > 5
-    assert f"stopped after {rows} rows, saved in {output}; the same command goes on" in said
+    assert f"stopped after {rows} rows, saved in {output}; the same command resumes the run" in said
     assert "File too large" in said
     assert finished("caption", *MANY, "-o", output).returncode == 0
     assert saved(output) == list(range(ROWS))
@@ -189,13 +189,13 @@ def test_a_disk_that_is_full_costs_no_row_that_was_saved(tmp_path: Path) -> None
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 256 KiB."""
-    mount, place = shutil.which("mount"), tmp_path / "disk"
-    place.mkdir()
-    command = [str(mount), "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
+    mount, disk = shutil.which("mount"), tmp_path / "disk"
+    disk.mkdir()
+    command = [str(mount), "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
     if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("only who may mount a file system has one so small")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows/"])
@@ -241,11 +241,11 @@ def test_a_folder_that_vanishes_under_the_run_is_noticed_in_seconds(tmp_path: Pa
 
 
 def test_errors_are_asked_again_and_the_others_stay(tmp_path: Path) -> None:
-    folder, output = tmp_path / "pictures", tmp_path / "rows.jsonl"
+    folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
     folder.mkdir()
     for name in ("a.png", "c.png"):
         (folder / name).write_bytes((EXAMPLES / "one.png").read_bytes())
-    (folder / "b.png").write_text("not a picture")
+    (folder / "b.png").write_text("not an image")
     assert finished("caption", folder, "-o", output).returncode == 3
     again = finished("caption", folder, "-o", output)
     assert again.returncode == 3
@@ -255,14 +255,14 @@ def test_errors_are_asked_again_and_the_others_stay(tmp_path: Path) -> None:
     assert finished("caption", folder, "-o", output, "--retry-errors").returncode == 0
     after = output.read_bytes().splitlines()
     assert [after[0], after[2]] == [before[0], before[2]]
-    assert json.loads(after[1])["answer"].startswith("a picture of")
+    assert json.loads(after[1])["answer"].startswith("an image of")
 
 
 def test_fifty_errors_in_a_row_stop_the_run_and_it_can_be_gone_on_with(tmp_path: Path) -> None:
-    folder, output = tmp_path / "pictures", tmp_path / "rows.jsonl"
+    folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
     folder.mkdir()
     for number in range(70):
-        (folder / f"{number:02}.png").write_text("not a picture")
+        (folder / f"{number:02}.png").write_text("not an image")
     run = finished("caption", folder, "-o", output)
     assert run.returncode == 15
     assert b"50 errors in a row" in run.stderr
@@ -300,7 +300,7 @@ def test_shards_killed_and_gone_on_with_make_one_folder(tmp_path: Path) -> None:
 
 @pytest.fixture
 def growing(tmp_path: Path) -> Path:
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     (folder / "m").mkdir(parents=True)
     for name in ("b.png", "d.png", "m/x.png"):
         (folder / name).write_bytes((EXAMPLES / "one.png").read_bytes())
@@ -347,14 +347,14 @@ def test_what_is_new_in_several_folders_and_a_pattern_comes_behind_all_that_was_
             (tmp_path / name).write_bytes((EXAMPLES / "one.png").read_bytes())
 
     add("other/1.png", "x2.jpg", "x4.jpg")
-    sources = ("pictures", "x*.jpg", "more.jsonl", "other")
+    sources = ("images", "x*.jpg", "more.jsonl", "other")
     asked = ("caption", *sources, "-o", output, "--allow-outside-root")
     assert finished(*asked, cwd=tmp_path).returncode == 0
     first = ids(output)
     assert first[3:] == ["x2.jpg", "x4.jpg", "0", "1", "other/1.png"]
-    add("pictures/a.png", "x3.jpg", "other/0.png")
+    add("images/a.png", "x3.jpg", "other/0.png")
     assert finished(*asked, cwd=tmp_path).returncode == 0
-    second = [*first, "pictures/a.png", "x3.jpg", "other/0.png"]
+    second = [*first, "images/a.png", "x3.jpg", "other/0.png"]
     assert ids(output) == second
     add("x1.jpg", "x5.jpg")
     (tmp_path / "x4.jpg").unlink()
@@ -389,8 +389,8 @@ def test_a_folder_that_is_replaced_by_another_is_refused(tmp_path: Path, growing
     assert finished("caption", other, "-o", output).returncode == 13
 
 
-def test_pictures_are_drawn_by_the_same_names_after_a_kill(tmp_path: Path) -> None:
-    folder, once, twice = tmp_path / "pictures", tmp_path / "once", tmp_path / "twice"
+def test_images_are_drawn_by_the_same_names_after_a_kill(tmp_path: Path) -> None:
+    folder, once, twice = tmp_path / "images", tmp_path / "once", tmp_path / "twice"
     folder.mkdir()
     rows = [{"image": str(EXAMPLES / "one.png"), "id": one} for one in ("a", "A", "a/b", "B", "b")]
     manifest = tmp_path / "rows.jsonl"
@@ -476,7 +476,7 @@ def test_what_came_to_a_complete_file_before_a_kill_is_kept(tmp_path: Path) -> N
     assert pq.read_table(output).column("id").to_pylist() == [str(k) for k in range(90)]
 
 
-def test_a_picture_that_kills_the_run_is_found_by_the_next(tmp_path: Path, growing: Path) -> None:
+def test_an_image_that_kills_the_run_is_found_by_the_next(tmp_path: Path, growing: Path) -> None:
     output = tmp_path / "rows.jsonl"
     code = "import sys; from tests.support.pretend import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "caption", growing, "-o", output, "--model", "demo"]
@@ -557,7 +557,7 @@ def test_the_built_in_model_says_the_same_however_often_it_is_killed(tmp_path: P
 
 def test_who_is_refused_leaves_the_output_to_the_run_that_has_it(tmp_path: Path) -> None:
     """Refused again and again, also before the first row is saved; and the folder grows after."""
-    folder, output = tmp_path / "pictures", tmp_path / "rows.jsonl"
+    folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
     folder.mkdir()
     for number in range(6):
         (folder / f"{number}.png").write_bytes((EXAMPLES / "one.png").read_bytes())
@@ -567,8 +567,8 @@ def test_who_is_refused_leaves_the_output_to_the_run_that_has_it(tmp_path: Path)
         again = finished("caption", folder, "-o", output)
         assert again.returncode == 12, again.stderr
     command = [sys.executable, "-m", "pgcli", "status", str(output)]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
-    assert b"running" in told.stdout
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    assert b"running" in done.stdout
     wait_until(lambda: saved(output))
     assert finished("caption", folder, "-o", output).returncode == 12
     run.communicate(timeout=60)

@@ -9,7 +9,11 @@ from pgcli.errors import OutputExists
 
 
 def is_complete(input: RunInput, output: RunOutput) -> bool:
-    """Whether every row is saved and none of them is asked again."""
+    """Whether every row is saved and none of them is asked again.
+
+    Raises OutputExists if the output has more rows than the input.
+    """
+    check_row_count(input, output, input.rows)
     return output.rows == input.rows and not output.retries
 
 

@@ -68,7 +68,7 @@ def open_input(plan: Plan) -> RunInput:
     """Open and count the sources.
 
     Raises NoInputError if there is no image, and UsageError where the question and the sources do
-    not fit each other or the built-in model is not meant for so many images.
+    not fit each other or there are too many images for the built-in model.
     """
     options = source_options(plan)
     source = open_sources(plan.sources, options)

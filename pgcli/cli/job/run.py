@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from pgcli.cli.job import loading
-from pgcli.cli.job.completion import already_complete, check_row_count, is_complete
+from pgcli.cli.job.completion import already_complete, is_complete
 from pgcli.cli.job.demo_limit import DEMO_IMAGES, DemoLimit, too_many_for_demo
 from pgcli.cli.job.destination import check_output
 from pgcli.cli.job.dry_run import dry_run
-from pgcli.cli.job.input import open_input
+from pgcli.cli.job.input import RunInput, open_input
 from pgcli.cli.job.notices import print_notices
-from pgcli.cli.job.output import open_output
+from pgcli.cli.job.output import RunOutput, open_output
 from pgcli.cli.job.pipeline import Job, run_pipeline
 from pgcli.cli.job.plan import Plan, make_plan
 from pgcli.cli.job.plan_table import plan_table
+from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.run_settings import model_settings, run_metadata
 from pgcli.cli.job.side_outputs import open_row_hooks
 from pgcli.cli.options import Options
 from pgcli.cli.ui import summary
 from pgcli.cli.ui.console import Screen
 from pgcli.pipeline import Tally
+from pgcli.records import Item
 from pgcli.tasks import Question
+
+if TYPE_CHECKING:
+    from pgcli.engine.engine import Engine
 
 
 def run_command(
@@ -49,24 +55,43 @@ def run_job(plan: Plan, screen: Screen) -> int:
     began = perf_counter()
     destination = check_output(plan)
     input = open_input(plan)
-    if plan.options.running.verbose:
-        screen.table(plan_table(input))
+    show_plan(input, screen)
     hooks = open_row_hooks(input, screen)
     with open_output(input, destination, screen, header=hooks.header) as output:
-        check_row_count(input, output, input.rows)
         if is_complete(input, output):
-            code = already_complete(input, output, screen)
-            hooks.on_complete(quiet=screen.quiet)
-            return code
-        print_notices(plan, screen)
-        engine = loading.load_model(plan, screen)
-        with screen.status("comparing the model's files"):
-            output.add_model(model_settings(plan, engine), run_metadata(plan, engine))
-        items = DemoLimit(input.items()) if plan.uses_default_model else input.items()
-        job = Job(input, items, output, engine, hooks, screen)
+            return finish_complete(input, output, hooks, screen)
+        engine = load_engine(plan, output, screen)
+        job = Job(input, limited_items(input), output, engine, hooks, screen)
         loaded = perf_counter()
         tally = run_pipeline(job)
     return report(job, tally, summary.RunTimes(perf_counter() - began, loaded - began))
+
+
+def show_plan(input: RunInput, screen: Screen) -> None:
+    """Print the plan with `--verbose`."""
+    if input.options.running.verbose:
+        screen.table(plan_table(input))
+
+
+def finish_complete(input: RunInput, output: RunOutput, hooks: RowHooks, screen: Screen) -> int:
+    """Finish an output whose rows are all saved, and return its exit code."""
+    code = already_complete(input, output, screen)
+    hooks.on_complete(quiet=screen.quiet)
+    return code
+
+
+def load_engine(plan: Plan, output: RunOutput, screen: Screen) -> Engine:
+    """The loaded model. Raises OutputExists if another model made the saved rows."""
+    print_notices(plan, screen)
+    engine = loading.load_model(plan, screen)
+    with screen.status("comparing the model's files"):
+        output.add_model(model_settings(plan, engine), run_metadata(plan, engine))
+    return engine
+
+
+def limited_items(input: RunInput) -> Iterable[Item]:
+    """The items to answer; for the built-in model, unless it is named, the first of them."""
+    return DemoLimit(input.items()) if input.plan.uses_default_model else input.items()
 
 
 def report(job: Job, tally: Tally, times: summary.RunTimes) -> int:
