@@ -13,7 +13,7 @@ from pgcli.sinks.column_types import MISMATCHES, ColumnTypes
 from pgcli.sinks.parquet_chunks import ParquetChunks
 from pgcli.sinks.parquet_file import chunks_in, file_metadata, read_parquet, write_parquet
 from pgcli.sinks.schema import Row, make_table
-from pgcli.state.atomic_file import publish
+from pgcli.state.atomic_file import publish_file
 from pgcli.state.run_state import RunState
 from pgcli.state.write_errors import make_folder, wrap_write_errors
 
@@ -69,7 +69,7 @@ class ParquetFolder(ParquetChunks):
             make_folder(state.output)
             write_parquet(temporary, table, rows, metadata)
         file = self._path(chunk.number)
-        if not publish(temporary, file, replace=chunk.number in self.chunks):
+        if not publish_file(temporary, file, replace=chunk.number in self.chunks):
             chunk = self._stored_by_another(file, chunk)
         self.chunks[chunk.number] = chunk
 

@@ -21,7 +21,7 @@ from pgcli.sinks.parquet_file import (
     write_parquet,
 )
 from pgcli.sinks.schema import TYPES, Row, make_table
-from pgcli.state.atomic_file import publish
+from pgcli.state.atomic_file import publish_file
 from pgcli.state.run_state import RunState
 from pgcli.state.state_folder import COMPLETE
 from pgcli.state.write_errors import fsync, make_folder, wrap_write_errors
@@ -65,7 +65,7 @@ class SingleParquet(ParquetChunks):
             make_folder(self._folder)
             metadata = file_metadata({}, self._state.run_id, [chunk])
             write_parquet(temporary, make_table(rows, self._schema), rows, metadata)
-        publish(temporary, self._path(chunk.number), replace=True)
+        publish_file(temporary, self._path(chunk.number), replace=True)
         self._add(chunk)
 
     def finish(self) -> None:
@@ -80,7 +80,7 @@ class SingleParquet(ParquetChunks):
                 f"{output} was created by another program during the run",
                 hint=f"all rows of this run are in {whole}: move it where you want it",
             )
-        publish(whole, output, replace=True)
+        publish_file(whole, output, replace=True)
         with wrap_write_errors(self._folder):
             for number in self._separate:
                 self._path(number).unlink()

@@ -26,7 +26,7 @@ def write_json(file: Path, value: Any, *, durable: bool = True, replace: bool = 
         try:
             with suppress(InterruptedError):  # by `close`, after everything is written
                 temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-            return publish(temporary, file, replace=replace, durable=durable)
+            return publish_file(temporary, file, replace=replace, durable=durable)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -40,7 +40,7 @@ def read_json(file: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and not is_deep(value) else None
 
 
-def publish(temporary: Path, file: Path, *, replace: bool, durable: bool = True) -> bool:
+def publish_file(temporary: Path, file: Path, *, replace: bool, durable: bool = True) -> bool:
     """Give a complete temporary file its final name.
 
     Returns False where a file of that name exists and is not to be replaced: the first process

@@ -29,8 +29,16 @@ def check_destination(
     with wrap_write_errors(path):
         check_kind(path, kind, option)
         if is_occupied(path) and not overwrite:
-            raise already_exists(path, option=option)
+            raise already_exists(path, option=option) if kind == "file" else not_empty(path, option)
         check_permission(path, option)
+
+
+def not_empty(path: Path, option: str) -> OutputExists:
+    """The error for a folder whose files must not be replaced."""
+    return OutputExists(
+        f"{path} is not empty",
+        hint=f"--overwrite replaces its files; another {option} leaves them alone",
+    )
 
 
 def check_resumable(
@@ -40,8 +48,8 @@ def check_resumable(
     kind: Kind = "file",
     overwrite: bool = False,
     part: str = "",
-) -> None:
-    """Raise if an output can neither be created nor resumed with these settings.
+) -> bool:
+    """Whether an earlier run began the output; raise if it can neither be created nor resumed.
 
     Needs neither the input nor the model: settings that are not known yet are compared later, by
     `RunState.check_settings`. Raises what `check_destination` raises, OutputInUse (12) if another
@@ -57,6 +65,7 @@ def check_resumable(
         elif is_occupied(path) and not overwrite:
             raise unknown_output(path)
         check_permission(path, "-o")
+    return record is not None and not overwrite
 
 
 def unknown_output(path: Path) -> OutputExists:
@@ -87,7 +96,8 @@ def is_empty_folder(path: Path) -> bool:
 
 def check_permission(path: Path, option: str) -> None:
     """Raise OutputFailed where the path, or the folder it is to be in, is not writable."""
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    existing = path if path.exists() else path.parent
+    if not os.access(existing, os.W_OK | (os.X_OK if existing.is_dir() else 0)):
         raise OutputFailed(
             f"{path} is not writable",
             hint=f"correct its permissions, or choose another {option}",

@@ -13,7 +13,6 @@ from pgcli.cli.job.side_outputs import check_side_outputs
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.sinks import OutputFormat, output_format
 from pgcli.state.destination import check_destination, check_resumable
-from pgcli.state.run_record import read_record
 
 DestinationFormat = Literal["stream"] | OutputFormat
 
@@ -45,14 +44,13 @@ def check_output(plan: Plan) -> Destination:
     check_retry(plan, destination)
     path = Path(output.output)
     if destination.is_resumable:
-        check_resumable(
+        resumes = check_resumable(
             path,
             run_settings(plan),
             kind="folder" if format == "folder" else "file",
             overwrite=output.overwrite,
             part=plan.shard.part if plan.shard else "",
         )
-        resumes = read_record(path) is not None and not output.overwrite
         destination = Destination(format, resumes)
     elif format == "text":
         check_destination(path, overwrite=output.overwrite)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pgcli.cli.result_files.check_target import MARK, check_target
-from pgcli.state.atomic_file import link_if_free
+from pgcli.state.atomic_file import publish_file
 from pgcli.state.write_errors import already_exists, fsync, wrap_write_errors
 
 MAX_NAME_BYTES = 200  # of the target's name in the temporary name; file systems take 255
@@ -32,23 +32,13 @@ def publish(target: Path, *, is_folder: bool, overwrite: bool) -> Iterator[Path]
             check_target(target, is_folder=is_folder, overwrite=overwrite)
             if is_folder:
                 replace_folder(part, target)
-            else:
-                replace_file(part, target, overwrite=overwrite)
+            elif not publish_file(part, target, replace=overwrite):
+                raise already_exists(target)
         finally:
             if is_folder:
                 shutil.rmtree(part, ignore_errors=True)
             else:
                 part.unlink(missing_ok=True)
-
-
-def replace_file(part: Path, target: Path, *, overwrite: bool) -> None:
-    """Rename the file after its bytes are on disk."""
-    fsync(part)
-    if overwrite:
-        part.replace(target)
-    elif not link_if_free(part, target):
-        raise already_exists(target)
-    fsync(target.parent)
 
 
 def replace_folder(part: Path, target: Path) -> None:
