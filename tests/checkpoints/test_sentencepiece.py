@@ -11,7 +11,7 @@ import sentencepiece
 import tokenizers
 
 from examples.demo_model.build_tokenizer import BYTES, CONTROL, NEWLINES
-from pgcli.checkpoints import tokenizer as tokenizers_here
+from pgcli.checkpoints import sentencepiece_model as converter
 from pgcli.checkpoints.tokenizer import open_tokenizer
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
@@ -161,7 +161,7 @@ def test_prompts_and_answers_are_built_from_it(folder, names, expected):
     assert converted.mask_codes == stated.mask_codes
     for text in TEXTS:
         assert converted.encode_prompt(text) == stated.encode_prompt(text)
-        ids = stated.answer(text)
+        ids = stated.encode_answer(text)
         assert converted.decode(ids, [1.0] * len(ids)) == stated.decode(ids, [1.0] * len(ids))
 
 
@@ -183,15 +183,15 @@ def test_a_checkpoint_with_a_tokenizer_json_needs_no_other_package(folder, expec
 
 @pytest.mark.parametrize("name", ["sentencepiece", "google.protobuf"])
 def test_a_package_that_is_missing_is_named_with_its_installation(folder, monkeypatch, name):
-    monkeypatch.setattr(tokenizers_here, "_is_installed", lambda asked: asked != name)
+    monkeypatch.setattr(converter, "_is_installed", lambda asked: asked != name)
     with pytest.raises(InvalidCheckpoint, match=name) as caught:
         open_tokenizer(folder)
     assert caught.value.hint == "pip install sentencepiece protobuf"
 
 
 def test_a_package_inside_a_missing_package_is_missing():
-    assert not tokenizers_here._is_installed("no_such_package.inside")
-    assert tokenizers_here._is_installed("json.decoder")
+    assert not converter._is_installed("no_such_package.inside")
+    assert converter._is_installed("json.decoder")
 
 
 def test_no_tokenizer_at_all_is_said(tmp_path):
@@ -241,7 +241,7 @@ def test_a_model_that_a_gemma_tokenizer_would_read_otherwise_is_refused(
 
 @pytest.mark.parametrize(
     ("more", "reason"),
-    [(["x" * 10**6], "too long"), (["red", "red"], "twice")],
+    [(["x" * 10**6], "too long"), (["red", "red"], "repeated")],
     ids=["long", "twice"],
 )
 def test_pieces_that_cannot_be_are_refused(folder, names, more, reason):
@@ -256,10 +256,10 @@ def test_a_huge_file_is_refused_unread(folder):
 
 
 @pytest.mark.parametrize("change", [{"<loc0001>": 5}, {"<new>": 10**6}, {"": 3}, {"<new>": -1}])
-def test_an_added_token_out_of_its_place_is_refused(folder, change):
-    places = json.loads((folder / "added_tokens.json").read_text())
-    write(folder, "added_tokens", places | change)
-    assert "is said to be" in refused(folder)
+def test_added_token_with_another_id_is_refused(folder, change):
+    ids = json.loads((folder / "added_tokens.json").read_text())
+    write(folder, "added_tokens", ids | change)
+    assert "has the id" in refused(folder)
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,7 @@ def test_a_file_is_hashed_again_only_when_it_changed(
     first = folder_digest(folder)
     assert folder_digest(folder) == first
     assert len(hashed) == 1
-    identities.store().write_text("{ not json")
+    identities.cache_file().write_text("{ not json")
     assert folder_digest(folder) == first
     assert len(hashed) == 2
     os.utime(folder / "model.safetensors", ns=(1, 1))
