@@ -166,6 +166,10 @@ def translated() -> Iterator[None]:
     except (BaseError, OSError, ValueError) as error:
         if isinstance(error, TimeoutError) or monotonic() - began >= SLOW_SECONDS:
             raise RemoteError(TOO_SLOW) from error
-        raise RemoteError(
-            failed(f"the store does not serve it ({type(error).__name__})")
-        ) from error
+        raise RemoteError(failed(reason(error))) from error
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, for display only: the end of the message, without the URL before it."""
+    text = (str(error).splitlines() or [""])[0].rpartition(" - ")[2].rstrip(". :")
+    return text if text and "://" not in text else f"the store failed with {type(error).__name__}"

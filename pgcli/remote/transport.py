@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import threading
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
@@ -89,6 +90,7 @@ class _Network(httpcore2.NetworkBackend):
 
     def __init__(self) -> None:
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._lock = threading.Lock()
 
     def connect_tcp(
         self,
@@ -114,11 +116,14 @@ class _Network(httpcore2.NetworkBackend):
         return self.stream(connection)
 
     def stream(self, connection: socket.socket) -> _Stream:
-        self._sockets.add(connection)
+        with self._lock:
+            self._sockets.add(connection)
         return _Stream(connection, self)
 
     def shut_down(self) -> None:
-        for connection in tuple(self._sockets):
+        with self._lock:
+            connections = tuple(self._sockets)
+        for connection in connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 

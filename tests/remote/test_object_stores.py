@@ -286,6 +286,7 @@ def test_store_error_has_the_code_of_its_status(monkeypatch: Any, status: int) -
         with pytest.raises(RemoteError) as problem:
             UrlReader().read("s3://pictures/x.png")
     assert problem.value.fault.code == ("io_error" if status == 500 else "permission_denied")
+    assert status != 500 or "500 Internal Server Error" in problem.value.fault.message
 
 
 def test_object_beyond_the_size_limit_is_not_read(s3: Files) -> None:
