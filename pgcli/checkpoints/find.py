@@ -90,7 +90,7 @@ def folder_of(name: str, kind: Kind = "model") -> Path | None:
 
 
 def digest(file: Path) -> str:
-    """The first 12 digits of the file's SHA-256, enough to tell one from another."""
+    """The first 12 digits of the file's SHA-256, enough to distinguish files."""
     return sha256(file)[:12]
 
 

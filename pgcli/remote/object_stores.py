@@ -1,4 +1,4 @@
-"""Reads files and lists folders of S3 and Google Cloud Storage."""
+"""Reads files and lists folders of S3, Google Cloud Storage and Azure Blob Storage."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ class ObjectStores:
         with self._lock:
             if key not in self._stores:
                 anonymous, _, name = bucket.rpartition("@")
-                make = make_s3 if scheme_of(url) == "s3" else make_gcs
                 with translated():
+                    make = MAKE[scheme_of(url)]
                     self._stores[key] = make(name, anonymous=bool(anonymous))
             return self._stores[key], path.strip("/")
 
@@ -121,6 +121,21 @@ def make_gcs(bucket: str, *, anonymous: bool) -> Any:
         options |= {"base_url": url, "skip_signature": True}
         client["allow_http"] = url.startswith("http://")
     return GCSStore(bucket, client_options=client, retry_config=RETRIES, **options)
+
+
+def make_azure(container: str, *, anonymous: bool) -> Any:
+    """A container of the account AZURE_STORAGE_ACCOUNT_NAME, or of AZURE_STORAGE_ENDPOINT."""
+    from obstore.store import AzureStore
+
+    options: dict[str, Any] = {"skip_signature": True} if anonymous else {}
+    client: ClientConfig = {**CLIENT}
+    if endpoint := os.environ.get("AZURE_STORAGE_ENDPOINT"):
+        options |= {"endpoint": endpoint}
+        client["allow_http"] = endpoint.startswith("http://")
+    return AzureStore(container, client_options=client, retry_config=RETRIES, **options)
+
+
+MAKE = {"s3": make_s3, "gs": make_gcs, "az": make_azure}
 
 
 def profile_keys() -> dict[str, str]:

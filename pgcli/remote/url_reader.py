@@ -1,4 +1,4 @@
-"""Reads http(s), S3, Google Cloud Storage and Hub URLs."""
+"""Reads the URLs of web servers, S3, Google Cloud Storage, Azure and the Hub."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BUFFER_BYTES = 8 * 2**20
 
 
 class UrlReader:
-    """Reads http(s), S3, Google Cloud Storage and Hub URLs, from several threads at once."""
+    """Reads URLs, from several threads at once."""
 
     def __init__(self, *, allow_private_hosts: bool = False):
         self._allow_private_hosts = allow_private_hosts

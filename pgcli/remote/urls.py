@@ -7,7 +7,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 WEB_SCHEMES = frozenset({"http", "https"})
-STORE_SCHEMES = frozenset({"s3", "gs", "hf"})
+STORE_SCHEMES = frozenset({"s3", "gs", "az", "hf"})
 SCHEMES = WEB_SCHEMES | STORE_SCHEMES
 
 #: Characters of a path or a query that are sent as they are.
@@ -30,7 +30,7 @@ def is_web(url: str) -> bool:
 
 
 def has_credentials(url: str) -> bool:
-    """Whether the URL holds a user name or a password; `s3://anonymous@bucket` does not."""
+    """Whether the URL holds a user name or a password; `anonymous@` is not one."""
     return _CREDENTIALS.match(url) is not None
 
 
@@ -40,7 +40,7 @@ def without_credentials(text: str) -> str:
 
 
 def url_path(url: str) -> str:
-    """The path whose ending tells the kind of file: of web URLs unquoted and without the query."""
+    """The path that ends in the kind of file: of web URLs unquoted and without the query."""
     if not is_web(url):
         return url.partition("://")[2]
     try:

@@ -25,7 +25,7 @@ from pgcli.sources.source_part import SourcePart
 _SCHEMES = ", ".join(f"{scheme}://" for scheme in sorted(SCHEMES))
 _HINTS = {
     "missing": "check the spelling",
-    "permission_denied": "s3:// and gs:// use the credentials of the environment, and "
+    "permission_denied": "s3://, gs:// and az:// use the credentials of the environment, and "
     "s3://anonymous@bucket/ none; hf:// uses those of `hf auth login`",
     "url_blocked": "--allow-private-hosts reads from any machine",
 }
@@ -100,8 +100,8 @@ def check_readable(url: str, options: ReadOptions) -> UrlReader:
     if has_credentials(url):
         raise UsageError(
             f"{name} is written with a user name or a password, which addresses may not hold",
-            hint="s3:// and gs:// use the credentials of the environment, hf:// those of "
-            "`hf auth login`; of a web server, download the files",
+            hint="s3://, gs:// and az:// use the credentials of the environment, hf:// those of "
+            "`hf auth login`; from a web server, download the files",
         )
     return options.url_reader
 

@@ -26,7 +26,7 @@ from pgcli.sources import ReadOptions, open_sources
 from pgcli.sources.patterns import glob_files
 from pgcli.sources.remote_files import glob_matches
 from tests.support.awkward import drawing, encoded
-from tests.support.stores import S3, Files, Google, Hub, serve
+from tests.support.stores import S3, Azure, Files, Google, Hub, serve
 
 ROOT = Path(__file__).parents[2]
 PNG, JPEG = encoded(drawing(), "PNG"), encoded(drawing(), "JPEG")
@@ -97,7 +97,11 @@ class StoreLocation(NamedTuple):
 
 
 def locate_store(kind: str, endpoint: str) -> StoreLocation:
-    bases = {"gs": "gs://anonymous@pictures", "hf": "hf://datasets/somebody/pictures"}
+    bases = {
+        "gs": "gs://anonymous@pictures",
+        "az": "az://pictures",
+        "hf": "hf://datasets/somebody/pictures",
+    }
     environment = {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": "a",
@@ -105,6 +109,9 @@ def locate_store(kind: str, endpoint: str) -> StoreLocation:
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_EC2_METADATA_DISABLED": "true",
         "STORAGE_EMULATOR_HOST": endpoint,
+        "AZURE_STORAGE_ENDPOINT": f"{endpoint}/account",
+        "AZURE_STORAGE_ACCOUNT_NAME": "account",
+        "AZURE_STORAGE_ACCOUNT_KEY": "a2V5",
         "HF_ENDPOINT": endpoint,
         "HF_HUB_OFFLINE": "0",
         "HF_HUB_DISABLE_XET": "1",
@@ -113,10 +120,10 @@ def locate_store(kind: str, endpoint: str) -> StoreLocation:
     return StoreLocation(bases.get(kind, "s3://pictures"), environment)
 
 
-@pytest.fixture(scope="module", params=["moto", "s3", "gs", "hf"])
+@pytest.fixture(scope="module", params=["moto", "s3", "gs", "az", "hf"])
 def store(request: pytest.FixtureRequest) -> Iterator[StoreLocation]:
     files = {f"pictures/{name}": data for name, data in FILES.items()}
-    kinds = {"s3": S3, "gs": Google, "hf": Hub}
+    kinds = {"s3": S3, "gs": Google, "az": Azure, "hf": Hub}
     kind = request.param
     with in_moto(files) if kind == "moto" else serve(kinds[kind], files) as endpoint:
         yield locate_store(kind, endpoint)

@@ -112,6 +112,28 @@ class Google(S3):
     """Google Cloud Storage by its XML interface, which is that of S3."""
 
 
+class Azure(Store):
+    """Azure Blob Storage: an account, its containers and their blobs."""
+
+    def respond(self, path: str, query: Mapping[str, str]) -> None:
+        container, _, key = unquote(path).removeprefix("/account/").partition("/")
+        if query.get("comp") != "list":
+            return self.send_file(self.files.get(f"{container}/{key}"))
+        keys, _ = self.list_keys(container, query.get("prefix", ""), "")
+        rows = [
+            f"<Blob><Name>{escape(key)}</Name><Properties><Last-Modified>{formatdate(usegmt=True)}"
+            f"</Last-Modified><Content-Length>{len(self.files[f'{container}/{key}'])}"
+            "</Content-Length><Content-Type>application/octet-stream</Content-Type>"
+            "<Etag>1</Etag></Properties></Blob>"
+            for key in keys
+        ]
+        body = (
+            '<?xml version="1.0" encoding="utf-8"?><EnumerationResults>'
+            f"<Blobs>{''.join(rows)}</Blobs><NextMarker/></EnumerationResults>"
+        )
+        return self.send(200, body.encode(), Content_Type="application/xml")
+
+
 class Hub(Store):
     """A data set `somebody/pictures` with the files of the bucket."""
 
