@@ -1,20 +1,19 @@
-"""How fast one core turns files into the model's pixels, beside transformers in the same run.
+"""Measures how fast one core decodes files to the model's pixels, next to transformers.
 
     python benchmarks/decode.py                              # 224 px, three sizes of photographs
     python benchmarks/decode.py --resolution 448 --rounds 20
-    python benchmarks/decode.py --differences                # what --fast-decode changes, no times
-    python benchmarks/decode.py --handover                   # what it costs to cross a process
+    python benchmarks/decode.py --differences                # what --fast-decode changes
+    python benchmarks/decode.py --handover                   # time between processes
 
-The pictures are made here and encoded as JPEGs: noise at all scales as photographs have it, shapes
-and lines of text. The ways take turns on one core, forwards and backwards, and are compared by the
-core's time, as other programs on the machine would count in the clock's. Prints one JSON object:
-for each size of photographs the median of every way in milliseconds, its images/s, and how many
-times as fast it is as transformers: the ratio of medians, and the lowest and the highest of all
-rounds.
+The images are generated and encoded as JPEGs: noise at all scales as in photographs, shapes and
+lines of text. The variants run in turns on one core, in alternating order, and are compared by CPU
+time, so that other programs do not affect them. Prints one JSON object: for each image size, the
+median of every variant in milliseconds, its images/s, and its speed relative to transformers as the
+ratio of medians and the lowest and highest ratio of all rounds.
 
-transformers: `SiglipImageProcessorPil` from the opened file to normalised floats, as it is used;
-transformers to bytes: the same told to stop at the square of bytes; Pillow alone: open, load,
-resize, nothing else, which no way of identical pixels can pass by much.
+transformers: `SiglipImageProcessorPil` from the opened file to normalized floats; transformers to
+bytes: the same without rescaling and normalization; Pillow alone: open, load and resize only, a
+lower bound for identical pixels.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def main() -> None:
 def compared(folder: Path, name: str, options: argparse.Namespace) -> dict[str, object]:
     """The median time of each way over all rounds, and how it stands to the references."""
     files = []
-    for seed in range(options.pictures):
+    for seed in range(options.images):
         files.append(folder / f"{name} {seed}.jpg")
         files[-1].write_bytes(jpeg(photograph(*SIZES[name], seed=seed)))
     ways = the_ways(ImageSpec(options.resolution))
@@ -136,7 +135,7 @@ def differences(folder: Path) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     for size, (width, height) in SIZES.items():
         for kind, draw in kinds.items():
-            file = folder / "picture.jpg"
+            file = folder / "image.jpg"
             file.write_bytes(jpeg(draw(width, height)))
             for side in (224, 448, 896):
                 exact = seen(file, ImageSpec(side)).astype(int)
@@ -154,20 +153,20 @@ def differences(folder: Path) -> list[dict[str, object]]:
     return found
 
 
-def handover(side: int, pictures: int = 500) -> float:
+def handover(side: int, images: int = 500) -> float:
     """The core's time that a ready square takes from a worker process to the caller, both ends."""
     ready = ReadyPixels(side)
-    items = (Item(n, str(n), "picture.jpg", "picture.jpg") for n in range(pictures + 100))
+    items = (Item(n, str(n), "image.jpg", "image.jpg") for n in range(images + 100))
     coming = prefetch(items, ready, workers=1, total=None)
     next(coming)
     child = min(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
     spent = Path(f"/proc/{child}/schedstat")  # nanoseconds on a core come first
     began = process_time() + int(spent.read_text().split()[0]) / 1e9
-    for _ in range(pictures):
+    for _ in range(images):
         next(coming)
     ended = process_time() + int(spent.read_text().split()[0]) / 1e9
     coming.close()
-    return round((ended - began) / pictures * 1000, 3)
+    return round((ended - began) / images * 1000, 3)
 
 
 def jpeg(image: Image.Image) -> bytes:
@@ -202,7 +201,7 @@ def shapes(width: int, height: int) -> Image.Image:
 
 
 def text(width: int, height: int) -> Image.Image:
-    """Forty lines of black letters on white: as sharp as pictures get."""
+    """Forty lines of black text on white, for the sharpest edges."""
     image = Image.new("RGB", (width, height), "white")
     draw = ImageDraw.Draw(image)
     font = ImageFont.load_default(max(6, height // 50))
@@ -221,10 +220,10 @@ def processor() -> str:
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--resolution", type=int, choices=(224, 448, 896), default=224)
-    parser.add_argument("--sizes", choices=SIZES, nargs="*", help="all unless named")
-    parser.add_argument("--pictures", type=int, default=4, help="files of each size")
+    parser.add_argument("--sizes", choices=SIZES, nargs="*", help="default: all")
+    parser.add_argument("--images", type=int, default=4, help="files of each size")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--core", type=int, default=0, help="the core that all run on")
+    parser.add_argument("--core", type=int, default=0, help="the CPU core to run on")
     parser.add_argument("--differences", action="store_true", help="pixels instead of times")
     parser.add_argument("--handover", action="store_true", help="worker to caller instead")
     return parser.parse_args()

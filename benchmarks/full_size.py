@@ -1,9 +1,9 @@
-"""What a 3b of either generation takes on this machine: made here with random weights, then run.
+"""Measures load time, caption time and memory of a 3b model with random weights.
 
     python benchmarks/full_size.py --generation 2 --folder runs/3b-second
 
-writes a bfloat16 checkpoint of 6 GB in the Hub's layout, unless it is there, and prints as JSON how
-long loading and a caption take, and the peak of resident memory against the size of the weights.
+Writes a bfloat16 checkpoint of 6 GB in the Hub's layout, unless it exists. Prints as JSON the times
+of loading and of a caption, and the peak resident memory relative to the size of the weights.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def peak() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="where it is, or goes")
+    parser.add_argument("--folder", type=Path, required=True, help="the checkpoint's folder")
     parser.add_argument("--generation", type=int, choices=(1, 2), default=2)
     parser.add_argument("--resolution", type=int, choices=(224, 448, 896), default=224)
     parser.add_argument("--rows", type=int, default=2, help="rows of one batch")

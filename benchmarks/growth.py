@@ -1,13 +1,13 @@
-"""What a run costs as it grows: time against rows, and resident memory while it goes on.
+"""Measures time and resident memory of runs with growing numbers of rows.
 
     python benchmarks/growth.py                          # 1,000 to 8,000 drawings
-    python benchmarks/growth.py --rows 1000000           # one long run: memory as it goes
+    python benchmarks/growth.py --rows 1000000           # one long run
     python benchmarks/growth.py --rows 1000000 --minutes 10
 
-Each run is a process of its own over a manifest that names the same drawings again and again.
-Prints one JSON object a run: rows, seconds without start-up, seconds a row, and the resident
-memory of the process that has the model, in MB, at ten moments after its first rows. A run that is
-stopped after so many minutes says how many rows it wrote.
+Each run is a process of its own over a manifest that repeats the same drawings. Prints one JSON
+object per run: rows, seconds without start-up, seconds per row, and the resident memory of the
+process with the model, in MB, at ten times after its first rows. A run that is stopped after
+`--minutes` prints the number of rows that it wrote.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _resident_bytes(pid: int) -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 2000, 4000, 8000])
-    parser.add_argument("--minutes", type=float, help="stop each run after so long")
+    parser.add_argument("--minutes", type=float, help="time limit of each run")
     return parser.parse_args()
 
 

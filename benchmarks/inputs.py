@@ -1,12 +1,11 @@
-"""The same drawings from a folder, a WebDataset tar and S3: images/s of whole runs, in turns.
+"""Measures images/s of runs over a folder, a WebDataset tar and S3, in turns.
 
     python benchmarks/inputs.py                      # 1,000 drawings, 4 rounds
     python benchmarks/inputs.py --kinds folder tar
 
-S3 is the server of the tests, in a process of its own on this machine: what it computes for an
-answer, half a millisecond a picture, is taken from the cores that the run has. Prints one JSON
-object: images/s of every run, as its closing table tells, each kind's median as a share of the
-first's, and whether all answers are the same.
+S3 is the tests' server in a process of its own on this machine; its half millisecond per image is
+taken from the run's cores. Prints one JSON object: images/s of every run from its summary, each
+kind's median relative to the first kind's, and whether all answers are equal.
 """
 
 from __future__ import annotations

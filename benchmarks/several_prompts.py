@@ -1,9 +1,9 @@
-"""Several prompts about each picture: what it saves that a picture is encoded once for all.
+"""Measures the speedup of encoding each image once for several prompts.
 
     python benchmarks/several_prompts.py --model runs/3b --dtype bfloat16
 
-Asks the same questions about the same pictures twice, in turns: all prompts of a picture together,
-and each as if it were about a picture of its own. Prints one JSON object: rows per second, the
+Runs the same prompts on the same images in two ways, in turns: all prompts of an image together,
+and each prompt alone. Prints one JSON object: rows per second, the
 ratio of medians, the ratio that the roofline allows on this machine, and whether tokens agree.
 """
 
@@ -21,7 +21,8 @@ import torch
 from pgcli import tasks
 from pgcli.bench import machine
 from pgcli.bench.engine_runner import EngineRunner
-from pgcli.bench.inputs import BenchInputs, BenchRun, ImagePool
+from pgcli.bench.image_pool import ImagePool
+from pgcli.bench.inputs import BenchInputs, BenchRun
 from pgcli.bench.measure import in_turns, ratio, speed
 from pgcli.bench.plan import Lengths
 from pgcli.bench.roofline import Stages, Workload, limit
@@ -36,37 +37,37 @@ PROMPTS = ("caption en", "caption de", "caption fr", "caption es", "caption it",
 def main() -> None:
     options = _options()
     engine = load(find(options.model), device=options.device, dtype=options.dtype)
-    side, prompts = EngineRunner(engine, answer_files), PROMPTS[: options.prompts]
+    runner, prompts = EngineRunner(engine, answer_files), PROMPTS[: options.prompts]
     with TemporaryDirectory() as scratch:
-        looked, stored = ImagePool(generate_images(), engine.spec, Path(scratch)).first(
-            options.pictures
+        images, files = ImagePool(generate_images(), engine.spec, Path(scratch)).first(
+            options.images
         )
     ids = [engine.tokenizer.encode_prompt(prompt) for prompt in prompts]
-    rows = len(looked) * len(prompts)
+    rows = len(images) * len(prompts)
     lengths = Lengths(options.new_tokens, options.new_tokens).of(rows)
     question = tasks.ask(prompts, max_new_tokens=options.new_tokens)
-    together = BenchInputs(looked, stored, question, ids, lengths, options.batch_size)
+    together = BenchInputs(images, files, question, ids, lengths, options.batch_size)
 
-    def apart() -> BenchRun:
-        """Every prompt alone, over all pictures: the engine has nothing to share."""
+    def run_separately() -> BenchRun:
+        """Every prompt alone, over all images."""
         alone = [
             BenchInputs(
-                looked,
-                stored,
+                images,
+                files,
                 tasks.ask([prompt], max_new_tokens=options.new_tokens),
                 [one],
-                lengths[: len(looked)],
+                lengths[: len(images)],
                 options.batch_size,
             )
             for prompt, one in zip(prompts, ids, strict=True)
         ]
-        began = perf_counter()
-        runs = [side.arrays(work) for work in alone]
-        seconds = perf_counter() - began
-        tokens = tuple(run.tokens[n] for n in range(len(looked)) for run in runs)
+        start = perf_counter()
+        runs = [runner.run_arrays(inputs) for inputs in alone]
+        seconds = perf_counter() - start
+        tokens = tuple(run.tokens[n] for n in range(len(images)) for run in runs)
         return BenchRun(seconds, Stages(0.0, 0.0, 0.0), tokens)
 
-    acts = [partial(side.arrays, together), apart]
+    acts = [partial(runner.run_arrays, together), run_separately]
     for act in acts:
         act()
     shared, single = in_turns(acts, options.rounds)
@@ -77,7 +78,7 @@ def main() -> None:
             {
                 "model": engine.label,
                 "dtype": engine.dtype,
-                "pictures": len(looked),
+                "images": len(images),
                 "prompts": len(prompts),
                 "batch_size": options.batch_size,
                 "new_tokens": options.new_tokens,
@@ -93,15 +94,15 @@ def main() -> None:
     )
 
 
-def ceiling(engine, work: BenchInputs) -> float:
-    """How many times as fast it could be by the roofline: each picture's vision once, not often."""
+def ceiling(engine, inputs: BenchInputs) -> float:
+    """The ratio of the roofline limits with each image encoded once, and once per prompt."""
     weight = engine.model.projector.weight
     config = engine.model.config
-    known = machine.measured(config, work.batch, torch.device(engine.device), weight.dtype)
-    prompt = max(map(len, work.ids))
-    rows = Workload(work.batch, prompt, work.lengths, weight.itemsize)
-    least = limit(config, rows, known.roof)
-    return least.total / (least.total - least.vision * (1 - 1 / len(work.ids)))
+    rates = machine.measure_rates(config, inputs.batch, torch.device(engine.device), weight.dtype)
+    prompt = max(map(len, inputs.ids))
+    rows = Workload(inputs.batch, prompt, inputs.lengths, weight.itemsize)
+    least = limit(config, rows, rates.roof)
+    return least.total / (least.total - least.vision * (1 - 1 / len(inputs.ids)))
 
 
 def _options() -> argparse.Namespace:
@@ -109,7 +110,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--model", default="demo", help="a checkpoint folder, or demo")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--pictures", type=int, default=8)
+    parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--prompts", type=int, default=5, choices=range(2, len(PROMPTS) + 1))
     parser.add_argument("--new-tokens", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=8)

@@ -1,10 +1,10 @@
-"""From the start of a process to captions in a file: fresh processes of both, in turns.
+"""Measures the time from process start to captions in a file, next to transformers.
 
     python benchmarks/start.py                       # 8 drawings, 5 rounds
-    python benchmarks/start.py --model runs/3b --pictures 1
+    python benchmarks/start.py --model runs/3b --images 1
 
-Both get the same files. transformers' program is what its documentation suggests, told the dtype
-that this code takes and, as its processor would not by itself, prompts as bidirectional prefixes.
+Both programs get the same files and run in turns in fresh processes. transformers' program follows
+its documentation, with the dtype of this code and token types that make prompts bidirectional.
 Prints one JSON object: seconds of every run, the ratio of medians, and how many captions agree.
 """
 
@@ -49,15 +49,15 @@ with open(output, "w") as lines:
 def main() -> None:
     options = _options()
     with TemporaryDirectory() as scratch:
-        pictures = Path(scratch) / "pictures"
+        images = Path(scratch) / "images"
         subprocess.run(
             [
-                *(sys.executable, Path(__file__).with_name("drawings.py"), pictures),
-                *("--count", str(options.pictures)),
+                *(sys.executable, Path(__file__).with_name("drawings.py"), images),
+                *("--count", str(options.images)),
             ],
             check=True,
         )
-        files = sorted(map(str, pictures.iterdir()))
+        files = sorted(map(str, images.iterdir()))
         ours, theirs = Path(scratch) / "ours.jsonl", Path(scratch) / "theirs.jsonl"
         mine = [sys.executable, "-m", "pgcli", "caption", *files, "--model", options.model]
         mine += ["--dtype", options.dtype, "-o", str(ours), "--overwrite", "--quiet"]
@@ -72,7 +72,7 @@ def main() -> None:
         alike = [one == two for one, two in zip(answers(ours), answers(theirs), strict=True)]
     report = {
         "model": options.model,
-        "pictures": len(files),
+        "images": len(files),
         "dtype": options.dtype,
         "pgcli_seconds": seconds[0],
         "transformers_seconds": seconds[1],
@@ -99,7 +99,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="demo", help="a checkpoint folder, or demo")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--pictures", type=int, default=8)
+    parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
     return parser.parse_args()
 

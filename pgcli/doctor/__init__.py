@@ -1,19 +1,20 @@
-"""Find what is wrong on this machine, each trouble with the command that mends it."""
+"""Checks this machine; each problem comes with the command that fixes it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from pgcli.doctor import accelerator, hub, machine, packages
-from pgcli.doctor.finding import Finding, State
+from pgcli.doctor.finding import Finding, Severity
 
-__all__ = ["Finding", "State", "examine", "has_device"]
+__all__ = ["Finding", "Severity", "examine", "has_device"]
 
 
 def examine(*, online: bool = False) -> Iterator[Finding]:
-    """Every finding, as each is made. Nothing reaches out unless `online`; nothing is changed.
+    """Every finding, as soon as its check is done; only with `online` is there network access.
 
-    Each check stands alone: it works where PyTorch, or anything else, is missing or broken.
+    Checks are independent of each other: they work if PyTorch or any other package is missing or
+    broken, and change nothing.
     """
     yield packages.python()
     yield packages.this()
@@ -34,5 +35,5 @@ def examine(*, online: bool = False) -> Iterator[Finding]:
 
 
 def has_device(findings: list[Finding]) -> bool:
-    """Whether a model can run here at all: PyTorch computes, if only on the processor."""
+    """Whether PyTorch works, so that a model can run at least on the CPU."""
     return not any(f.name == accelerator.TORCH and f.state == "bad" for f in findings)

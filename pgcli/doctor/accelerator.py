@@ -1,4 +1,4 @@
-"""PyTorch and what it can run on: the GPU, its driver, the wheel that is installed, dtypes."""
+"""Checks PyTorch, the GPU, its driver, the installed wheel and dtypes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ TORCH, GPU, DTYPES = "pytorch", "gpu", "dtypes"
 
 
 def findings() -> Iterator[Finding]:
-    """PyTorch itself, the GPU, and the dtypes that are fast here."""
+    """The findings about PyTorch, the GPU and the dtypes."""
     driver = nvidia_driver()
     torch = imported()
     if isinstance(torch, Finding):
         yield torch
         if driver is not None:
-            yield warn(GPU, f"an NVIDIA GPU, driver {driver}, which no PyTorch uses", wheel(driver))
+            yield warn(
+                GPU, f"an NVIDIA GPU, driver {driver}, without PyTorch to use it", wheel(driver)
+            )
         return
     built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU only"
     yield ok(TORCH, f"{torch.__version__}, built for {built}, {torch.get_num_threads()} threads")
@@ -30,25 +32,25 @@ def findings() -> Iterator[Finding]:
 
 
 def imported() -> ModuleType | Finding:
-    """PyTorch, when it has computed something; a finding where it is missing or broken."""
-    again = f"{sys.executable} -m pip install --force-reinstall torch"
+    """PyTorch, if it is installed and computes correctly; else a finding."""
+    reinstall = f"{sys.executable} -m pip install --force-reinstall torch"
     try:
         import torch
 
         if torch.ones(2, 2).mm(torch.ones(2, 2)).sum().item() != 8:
-            return bad(TORCH, "it computes wrong results", again)
+            return bad(TORCH, "it computes wrong results", reinstall)
     except ImportError as missing:
         if getattr(missing, "name", None) == "torch":
             return bad(TORCH, "not installed", f"{sys.executable} -m pip install torch")
-        return bad(TORCH, f"cannot be imported: {_first_line(missing)}", again)
+        return bad(TORCH, f"cannot be imported: {_first_line(missing)}", reinstall)
     except (OSError, RuntimeError, AttributeError, TypeError, ValueError) as broken:
-        return bad(TORCH, f"is broken: {_first_line(broken)}", again)
+        return bad(TORCH, f"is broken: {_first_line(broken)}", reinstall)
     module: ModuleType = torch
     return module
 
 
 def gpu(torch: Any, driver: str | None) -> Finding:
-    """The GPU that a run would use; or why there is one and it cannot be used."""
+    """The GPU that a run would use, or the reason why it cannot be used."""
     if torch.cuda.is_available():
         return _usable(torch)
     if driver is not None:
@@ -58,40 +60,40 @@ def gpu(torch: Any, driver: str | None) -> Finding:
         return _apple(torch)
     if torch.version.cuda:
         found = f"none: no NVIDIA driver, and a PyTorch for CUDA {torch.version.cuda}"
-        return ok(GPU, f"{found}; the CPU serves")
-    return ok(GPU, "none; the CPU serves")
+        return ok(GPU, f"{found}; runs use the CPU")
+    return ok(GPU, "none; runs use the CPU")
 
 
 def _usable(torch: Any) -> Finding:
     count = torch.cuda.device_count()
-    parts = torch.cuda.get_device_properties(0)
-    found = f"{count} x {parts.name}, {parts.total_memory / 1e9:.0f} GB"
+    properties = torch.cuda.get_device_properties(0)
+    found = f"{count} x {properties.name}, {properties.total_memory / 1e9:.0f} GB"
     try:
         torch.ones(8, device="cuda").sum().item()
-    except RuntimeError as error:  # an architecture that the wheel has no kernels for, or no memory
+    except RuntimeError as error:  # no kernels for this architecture in the wheel, or no memory
         driver = nvidia_driver() or ""
         return bad(GPU, f"{found}, cannot compute: {_first_line(error)}", wheel(driver))
     free, total = torch.cuda.mem_get_info(0)
     found += f", {free / 1e9:.0f} GB free"
     if free < total / 2:
-        return warn(GPU, f"{found}: another program holds the rest", "nvidia-smi shows which")
+        return warn(GPU, f"{found}: other programs use the rest", "nvidia-smi shows which")
     return ok(GPU, found)
 
 
 def _apple(torch: Any) -> Finding:
     if torch.backends.mps.is_available():
-        return ok(GPU, "Apple's, as mps")
+        return ok(GPU, "Apple GPU, as mps")
     if platform.machine() != "arm64":
         return warn(
             GPU,
-            "none: an Intel Mac, or a Python for Intel on Apple's processor",
-            "on Apple's processor: uv venv --python cpython-3.12-macos-aarch64",
+            "none: an Intel Mac, or a Python for Intel on Apple silicon",
+            "on Apple silicon: uv venv --python cpython-3.12-macos-aarch64",
         )
-    return warn(GPU, "Apple's, and this PyTorch cannot use it", "softwareupdate --install --all")
+    return warn(GPU, "Apple GPU, not supported here by PyTorch", "softwareupdate --install --all")
 
 
 def dtypes(torch: Any) -> Finding:
-    """In which numbers a run will compute, where `--dtype auto` chooses."""
+    """The dtypes that `--dtype auto` chooses from on this device."""
     if torch.cuda.is_available():
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return ok(DTYPES, "bfloat16 on the GPU")
@@ -99,14 +101,14 @@ def dtypes(torch: Any) -> Finding:
         return warn(DTYPES, found, "pgcli info MODEL says whether a model fits")
     if torch.backends.mps.is_available():
         if torch.backends.mps.is_macos_or_newer(14, 0):
-            return ok(DTYPES, "bfloat16 on Apple's GPU")
+            return ok(DTYPES, "bfloat16 on the Apple GPU")
         found = "bfloat16 needs macOS 14: float32, at twice the memory"
         return warn(DTYPES, found, "softwareupdate --install --all")
     amx, avx = torch.cpu._is_amx_tile_supported(), torch.cpu._is_avx512_bf16_supported()
     if amx or avx:
         return ok(DTYPES, f"bfloat16 on the CPU ({'AMX' if amx else 'AVX512-BF16'}), float32")
     found = "this CPU has no bfloat16 in hardware: float32, at twice the memory"
-    return warn(DTYPES, found, "--dtype bfloat16 where memory is short: slower, and half as much")
+    return warn(DTYPES, found, "--dtype bfloat16 halves the memory, and is slower")
 
 
 def _first_line(error: BaseException) -> str:

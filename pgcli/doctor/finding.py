@@ -1,19 +1,19 @@
-"""What a check finds: a name, a state, what is the case, and the command that mends it."""
+"""The result of a check: a name, a state, a description, and the command that fixes it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-State = Literal["ok", "warn", "bad"]
+Severity = Literal["ok", "warn", "bad"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`bad` is in the way of work, `warn` makes it slower or less than it could be."""
+    """`bad` prevents runs, `warn` makes them slower or limits them."""
 
     name: str
-    state: State
+    state: Severity
     found: str
     remedy: str = ""
 

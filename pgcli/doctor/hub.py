@@ -1,4 +1,4 @@
-"""The Hub: where models are kept, whether they may be fetched, and by whom."""
+"""Checks the Hub's cache, login, offline variables and connection."""
 
 from __future__ import annotations
 
@@ -10,46 +10,45 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-from pgcli.checkpoints.hub.login import environment_token, overriding_variable, stored_token
+from pgcli.checkpoints.hub.login import environment_token, stored_token
 from pgcli.doctor.finding import Finding, bad, ok, warn
-from pgcli.doctor.machine import A_LARGE_MODEL, GB
+from pgcli.doctor.machine import GB, LARGE_MODEL_BYTES
 
-SECONDS_TO_LOOK = 0.5  # at a cache of however many files
-SECONDS_TO_ANSWER = 4.0
+SIZE_TIMEOUT_SECONDS = 0.5  # for adding up the cache's files
+CONNECT_TIMEOUT_SECONDS = 4.0
 OFF = {"", "0", "false", "no", "off"}
 
 
 def home() -> Path:
-    """The folder of the Hub's client, by the same variables as it goes by itself."""
+    """The folder of the Hub's client, from the variables that it uses."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     return Path(os.environ.get("HF_HOME") or default).expanduser()
 
 
 def cache() -> Finding:
-    """Where downloads are kept: how much is there, how much more fits, and whether it may."""
+    """The cache's folder: its size, the free disk space, and whether it is writable."""
     folder = Path(os.environ.get("HF_HUB_CACHE") or home() / "hub").expanduser()
-    there = _nearest(folder)
-    elsewhere = "export HF_HOME=DIR with a folder of your own on a large disk"
-    if not os.access(there, os.W_OK | os.X_OK):
-        return bad("cache", f"{folder} cannot be written", elsewhere)
-    free = shutil.disk_usage(there).free
-    held, whole = _size(folder)
-    found = f"{folder} holds {'' if whole else 'over '}{held / GB:.1f} GB; {free / GB:.1f} GB free"
-    if free < A_LARGE_MODEL:
-        return warn(
-            "cache", f"{found}, and a 3b model takes 6 GB", f"hf cache prune, or {elsewhere}"
-        )
+    existing = _nearest_existing(folder)
+    move = "export HF_HOME=DIR with a folder of your own on a large disk"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return bad("cache", f"{folder} cannot be written", move)
+    free = shutil.disk_usage(existing).free
+    used, is_complete = _size(folder)
+    prefix = "" if is_complete else "over "
+    found = f"{folder} holds {prefix}{used / GB:.1f} GB; {free / GB:.1f} GB free"
+    if free < LARGE_MODEL_BYTES:
+        return warn("cache", f"{found}, and a 3b model takes 6 GB", f"hf cache prune, or {move}")
     return ok("cache", found)
 
 
-def _nearest(folder: Path) -> Path:
-    """The folder, or the first above it that exists: where it would be made."""
+def _nearest_existing(folder: Path) -> Path:
+    """The folder, or its nearest parent that exists."""
     return next((f for f in (folder, *folder.parents) if f.exists()), Path("/"))
 
 
 def _size(folder: Path) -> tuple[int, bool]:
-    """Bytes in a folder, links not followed, and whether there was time to see all of it."""
-    total, end = 0, monotonic() + SECONDS_TO_LOOK
+    """Bytes in a folder, without following links, and whether all files were counted in time."""
+    total, end = 0, monotonic() + SIZE_TIMEOUT_SECONDS
     for entry in _entries(folder):
         total += entry.stat(follow_symlinks=False).st_size
         if monotonic() > end:
@@ -70,7 +69,7 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def token() -> tuple[str, str] | None:
-    """The token that is set, and where it comes from. The first must never be shown."""
+    """The token and its source. The token itself must never be shown."""
     if found := environment_token():
         return found[0], f"the environment ({found[1]})"
     value = stored_token(token_file())
@@ -82,15 +81,15 @@ def token_file() -> Path:
 
 
 def login() -> Finding:
-    known = token()
-    if known is None:
+    found = token()
+    if found is None:
         return warn("login", "no token: gated models cannot be downloaded", "hf auth login")
-    value, source = known
+    value, source = found
     if not value.startswith("hf_"):
-        return warn("login", f"a token from {source} that is no Hub token", "hf auth login --force")
-    if variable := overriding_variable(token_file()):
-        found = f"a token from {source}, which hides another one, that of hf auth login"
-        return warn("login", found, f"unset {variable}")
+        return warn("login", f"the token from {source} is not a Hub token", "hf auth login --force")
+    if variable := hiding(token_file()):
+        message = f"a token from {source}, which overrides that of hf auth login"
+        return warn("login", message, f"unset {variable}")
     return ok("login", f"a token from {source}")
 
 
@@ -102,20 +101,20 @@ def offline() -> Finding:
 
 
 def reachable() -> Finding:
-    """Whether the Hub answers, and whether it knows the token."""
+    """Whether the Hub answers and accepts the token."""
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
-    known = token()
-    path = "/api/whoami-v2" if known else "/api/models?limit=1"
-    headers = {"Authorization": f"Bearer {known[0]}"} if known else {}
+    found = token()
+    path = "/api/whoami-v2" if found else "/api/models?limit=1"
+    headers = {"Authorization": f"Bearer {found[0]}"} if found else {}
     check = "check the network, HTTPS_PROXY and HF_ENDPOINT"
     try:
         request = urllib.request.Request(endpoint + path, headers=headers)
-        with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER):
-            return ok("hub", f"{endpoint} answers" + (" and knows the token" if known else ""))
+        with urllib.request.urlopen(request, timeout=CONNECT_TIMEOUT_SECONDS):
+            return ok("hub", f"{endpoint} answers" + (" and accepts the token" if found else ""))
     except urllib.error.HTTPError as error:
-        if error.code in (401, 403) and known:
-            return bad("hub", f"{endpoint} does not know the token", "hf auth login --force")
+        if error.code in (401, 403) and found:
+            return bad("hub", f"{endpoint} rejects the token", "hf auth login --force")
         return warn("hub", f"{endpoint} answers with {error.code}", "try again later")
-    except (OSError, ValueError) as error:  # ValueError: an address that is none
+    except (OSError, ValueError) as error:  # ValueError: not a valid address
         reason = getattr(error, "reason", None) or error
         return bad("hub", f"{endpoint} cannot be reached: {reason}", check)

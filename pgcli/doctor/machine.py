@@ -1,4 +1,4 @@
-"""The machine itself: processors, memory, disk, text, and the model that is built in."""
+"""Checks processors, memory, temporary files, text encoding and the built-in model."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pgcli.device import cgroup
 from pgcli.doctor.finding import Finding, bad, ok, warn
 
 GB = 10**9
-A_LARGE_MODEL = 7 * GB  # 3b in bfloat16, and a few rows
+LARGE_MODEL_BYTES = 7 * GB  # 3b in bfloat16, and a few rows
 WEIGHTS = "model.safetensors"
 
 
 def processor() -> Finding:
-    """How many processors may be used, against how many threads PyTorch will start."""
+    """The usable processors, compared with the threads that PyTorch starts."""
     count = cgroup.processors()
     threads = os.environ.get("OMP_NUM_THREADS", "")
-    found = f"{count:g} to use of {os.cpu_count()}"
+    found = f"{count:g} usable of {os.cpu_count()}"
     if threads.isdigit() and int(threads) > count + 1:
         return warn(
             "processors",
-            f"{found}, and OMP_NUM_THREADS={threads} starts more threads than that",
+            f"{found}, and OMP_NUM_THREADS={threads} starts more threads",
             f"export OMP_NUM_THREADS={max(1, int(count))}",
         )
     if threads.isdigit() and 0 < int(threads) < count // 2:
@@ -37,14 +37,14 @@ def processor() -> Finding:
     if not threads and count < (os.cpu_count() or 1) - 1 and count < _bound():
         return warn(
             "processors",
-            f"{found}: the container's limit, which PyTorch does not see",
+            f"{found}: the container's limit, which PyTorch ignores",
             f"export OMP_NUM_THREADS={max(1, int(count))}",
         )
     return ok("processors", found)
 
 
 def _bound() -> int:
-    """How many processors the process is bound to, which PyTorch does see."""
+    """The number of processors in the process's affinity, which PyTorch respects."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:
@@ -56,14 +56,14 @@ def memory() -> Finding:
     left = cgroup.memory_left()
     free = min((n for n in (available, left) if n is not None), default=None)
     if free is None:
-        return ok("memory", "this system does not say")
+        return ok("memory", "unknown on this system")
     found = f"{free / GB:.1f} GB free" + (f" of {total / GB:.1f} GB" if total else "")
     if left is not None and left == free:
         found += ", by the container's limit"
-    if free < A_LARGE_MODEL:
+    if free < LARGE_MODEL_BYTES:
         return warn(
             "memory",
-            f"{found}; a 3b model takes {A_LARGE_MODEL / GB:.0f} GB in bfloat16",
+            f"{found}; a 3b model takes {LARGE_MODEL_BYTES / GB:.0f} GB in bfloat16",
             "pgcli info MODEL says what a model needs; close other programs, or raise the limit",
         )
     return ok("memory", found)
@@ -88,8 +88,8 @@ def temporary() -> Finding:
 
 
 def text() -> Finding:
-    """Whether every file name and answer can be shown and opened."""
-    # what a spinner puts in its place while it turns has no encoding
+    """Whether output and file names are UTF-8, so that all names and answers can be shown."""
+    # a progress display may replace sys.stdout by an object without an encoding
     output = getattr(sys.__stdout__, "encoding", None) or "none"
     files = sys.getfilesystemencoding()
     if {output.lower().replace("-", ""), files.lower().replace("-", "")} == {"utf8"}:
@@ -98,24 +98,25 @@ def text() -> Finding:
 
 
 def builtin_model() -> Finding:
-    """Whether the built-in model's files are there, and as long as their header says."""
-    again = f"{sys.executable} -m pip install --force-reinstall --no-deps paligemma-cli"
+    """Whether the built-in model's files exist, with the size that their header states."""
+    reinstall = f"{sys.executable} -m pip install --force-reinstall --no-deps paligemma-cli"
     for name in ("config.json", "tokenizer.json", WEIGHTS):
         if not (BUILTIN / name).is_file():
-            return bad("built-in model", f"{BUILTIN / name} is missing", again)
+            return bad("built-in model", f"{BUILTIN / name} is missing", reinstall)
     try:
         for name in ("config.json", "tokenizer.json"):
             json.loads((BUILTIN / name).read_bytes())
-        whole = _length(BUILTIN / WEIGHTS)
+        expected = _expected_bytes(BUILTIN / WEIGHTS)
     except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError) as error:
-        return bad("built-in model", f"its files are damaged: {error}", again)
-    if whole != (BUILTIN / WEIGHTS).stat().st_size:
-        return bad("built-in model", f"{BUILTIN / WEIGHTS} is not as long as it says", again)
-    return ok("built-in model", f"intact, {whole / 1e6:.1f} MB")
+        return bad("built-in model", f"its files are damaged: {error}", reinstall)
+    if expected != (BUILTIN / WEIGHTS).stat().st_size:
+        message = f"{BUILTIN / WEIGHTS} has not the size that its header states"
+        return bad("built-in model", message, reinstall)
+    return ok("built-in model", f"intact, {expected / 1e6:.1f} MB")
 
 
-def _length(file: Path) -> int:
-    """The bytes that a safetensors file has by its own header."""
+def _expected_bytes(file: Path) -> int:
+    """The size of a safetensors file according to its header."""
     with file.open("rb") as stream:
         (size,) = struct.unpack("<Q", stream.read(8))
         header = json.loads(stream.read(min(size, 2**24)))

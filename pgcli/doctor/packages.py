@@ -1,4 +1,4 @@
-"""What is installed: versions, the ranges that are asked for, and who else is called pgcli."""
+"""Checks the versions of Python and packages, and conflicts with PostgreSQL's pgcli."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pgcli.doctor.finding import Finding, bad, ok, warn
 
 DISTRIBUTION = "paligemma-cli"
 NAMESAKE = "pgcli"  # the PostgreSQL client's distribution, package and command
-OLDEST_PYTHON = (3, 11)
+MIN_PYTHON = (3, 11)
 REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:\(?>=\s*([\d.]+)\)?)?")
 
 
 def python() -> Finding:
     found = f"{sys.version.split()[0]} in {sys.prefix}"
-    if sys.version_info < OLDEST_PYTHON:
-        wanted = ".".join(map(str, OLDEST_PYTHON))
-        return bad("python", found, f"uv venv --python {wanted}, and install pgcli in it")
+    if sys.version_info < MIN_PYTHON:
+        required = ".".join(map(str, MIN_PYTHON))
+        return bad("python", found, f"uv venv --python {required}, and install pgcli in it")
     return ok("python", found)
 
 
@@ -32,29 +32,29 @@ def this() -> Finding:
     except metadata.PackageNotFoundError:
         return warn(
             "pgcli",
-            f"run from {Path(__file__).parents[1]}, not installed",
+            f"running from {Path(__file__).parents[1]}, not installed",
             f"{sys.executable} -m pip install -e . in the repository's folder",
         )
 
 
 def others() -> Iterator[Finding]:
-    """Each package that pgcli needs: its version, and whether it is one that serves."""
-    for name, least in sorted(_needed().items()):
-        wanted = f"{name}>={least}" if least else name
-        command = f"{sys.executable} -m pip install '{wanted}'"
+    """Each required package with its version, and whether that is recent enough."""
+    for name, least in sorted(_required().items()):
+        requirement = f"{name}>={least}" if least else name
+        command = f"{sys.executable} -m pip install '{requirement}'"
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             yield bad(name, "not installed", command)
             continue
         if least and _numbers(version) < _numbers(least):
-            yield bad(name, f"{version}, and {least} is the oldest that serves", command)
+            yield bad(name, f"{version}, and {least} or later is required", command)
         else:
             yield ok(name, version)
 
 
-def _needed() -> dict[str, str]:
-    """Name -> oldest version, as this package's own metadata asks for; extras left out."""
+def _required() -> dict[str, str]:
+    """Name -> minimum version, from this package's metadata, without extras."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -64,7 +64,7 @@ def _needed() -> dict[str, str]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """`2.13.0+cpu` as (2, 13): trailing zeros say nothing."""
+    """`2.13.0+cpu` as (2, 13), without trailing zeros."""
     numbers = [int(part) for part in re.findall(r"\d+", re.split(r"[+a-z]", version)[0])]
     while numbers and numbers[-1] == 0:
         numbers.pop()
@@ -72,7 +72,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def namesake() -> Finding:
-    """The PostgreSQL client writes its files over this package's, and the other way round."""
+    """The PostgreSQL client and this package overwrite each other's files."""
     try:
         version = metadata.version(NAMESAKE)
     except metadata.PackageNotFoundError:
@@ -86,15 +86,15 @@ def namesake() -> Finding:
 
 
 def command() -> Finding:
-    """Which program the name `pgcli` starts in a shell."""
+    """The program that the command `pgcli` starts in a shell."""
     folder = Path(sysconfig.get_path("scripts"))
     own, first = folder / "pgcli", shutil.which("pgcli")
     if first is None:
-        return warn("command", "no pgcli on PATH", f'export PATH="{folder}:$PATH"')
+        return warn("command", "pgcli is not on PATH", f'export PATH="{folder}:$PATH"')
     if own.exists() and Path(first).resolve() != own.resolve():
         return warn(
             "command",
             f"pgcli on PATH is {first}, not this one",
-            f'export PATH="{folder}:$PATH", or {own} in full',
+            f'export PATH="{folder}:$PATH", or run {own}',
         )
     return ok("command", first)

@@ -1,1 +1,1 @@
-"""Answers against the truth."""
+"""Evaluation of answers against ground truth."""

@@ -1,4 +1,4 @@
-"""Right or wrong, and by how much: answers and boxes against the truth."""
+"""Metrics of answers and boxes: exact match, IoU, precision, recall and F1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pgcli.records import Box
 
 
 def exact_match(answers: Sequence[str], truths: Sequence[str]) -> float:
-    """The share of answers that are the truth to the letter, outer blanks apart."""
+    """The share of answers that equal the truth, ignoring outer blanks."""
     if not truths:
         raise ValueError("no answers to measure")
     pairs = zip(answers, truths, strict=True)
@@ -17,16 +17,16 @@ def exact_match(answers: Sequence[str], truths: Sequence[str]) -> float:
 
 
 def iou(one: Box, other: Box) -> float:
-    """The area two boxes share over the area they cover, 0 to 1; labels are not looked at."""
-    shared = overlap(one.xmin, one.xmax, other.xmin, other.xmax) * overlap(
+    """The intersection over union of two boxes, 0 to 1; labels are ignored."""
+    intersection = overlap(one.xmin, one.xmax, other.xmin, other.xmax) * overlap(
         one.ymin, one.ymax, other.ymin, other.ymax
     )
-    covered = area(one) + area(other) - shared
-    return shared / covered if covered > 0 else 0.0
+    union = area(one) + area(other) - intersection
+    return intersection / union if union > 0 else 0.0
 
 
 def overlap(low: float, high: float, other_low: float, other_high: float) -> float:
-    """The length that two stretches of a line share."""
+    """The length of the intersection of two intervals."""
     return max(0.0, min(high, other_high) - max(low, other_low))
 
 
@@ -37,10 +37,9 @@ def area(box: Box) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """How boxes found compare with the true ones, counted over a whole set of pictures.
+    """The numbers of matched, predicted and true boxes over a set of images.
 
-    Where nothing was found precision is 1, where nothing was there recall is 1: no claim was
-    wrong, and nothing was missed.
+    Precision is 1 without predictions, and recall is 1 without true boxes.
     """
 
     right: int
@@ -64,21 +63,24 @@ class Detection:
 def detection(
     found: Iterable[Sequence[Box]], truth: Iterable[Sequence[Box]], *, threshold: float = 0.5
 ) -> Detection:
-    """Precision, recall and F1 of the boxes of many pictures, those of one picture per element."""
+    """Precision, recall and F1 of the boxes of many images, a sequence of boxes per image."""
     right = found_count = true_count = 0
-    for claims, facts in zip(found, truth, strict=True):
-        right += matches(claims, facts, threshold)
-        found_count += len(claims)
-        true_count += len(facts)
+    for predictions, truths in zip(found, truth, strict=True):
+        right += count_matches(predictions, truths, threshold)
+        found_count += len(predictions)
+        true_count += len(truths)
     return Detection(right, found_count, true_count)
 
 
-def matches(claims: Sequence[Box], facts: Sequence[Box], threshold: float) -> int:
-    """How many claims meet a fact of their label, the surest choosing first, each fact once."""
-    free = list(facts)
-    for claim in sorted(claims, key=lambda box: -box.score):
-        alike = [fact for fact in free if fact.label == claim.label]
-        best = max(alike, key=lambda fact: iou(claim, fact), default=None)
-        if best is not None and iou(claim, best) >= threshold:
-            free.remove(best)
-    return len(facts) - len(free)
+def count_matches(predictions: Sequence[Box], truths: Sequence[Box], threshold: float) -> int:
+    """The number of predictions matched to a true box of their label, each at most once.
+
+    Predictions are matched greedily by descending score.
+    """
+    unmatched = list(truths)
+    for prediction in sorted(predictions, key=lambda box: -box.score):
+        candidates = [truth for truth in unmatched if truth.label == prediction.label]
+        best = max(candidates, key=lambda truth: iou(prediction, truth), default=None)
+        if best is not None and iou(prediction, best) >= threshold:
+            unmatched.remove(best)
+    return len(truths) - len(unmatched)

@@ -226,7 +226,7 @@ class TestPackages:
         monkeypatch.setenv("PATH", f"{own}:{other}")
         assert packages.command().state == "ok"
         monkeypatch.setenv("PATH", str(tmp_path))
-        assert "no pgcli on PATH" in packages.command().found
+        assert "pgcli is not on PATH" in packages.command().found
 
 
 class TestMachine:
@@ -330,8 +330,8 @@ class TestHub:
     @pytest.mark.parametrize(
         ("code", "said", "state"),
         [
-            (None, "knows the token", "ok"),
-            (401, "does not know the token", "bad"),
+            (None, "accepts the token", "ok"),
+            (401, "rejects the token", "bad"),
             (503, "503", "warn"),
         ],
     )
