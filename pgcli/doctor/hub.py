@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-from pgcli.checkpoints.hub.login import environment_token, stored_token
+from pgcli.checkpoints.hub.login import environment_token, overriding_variable, stored_token
 from pgcli.doctor.finding import Finding, bad, ok, warn
 from pgcli.doctor.machine import GB, LARGE_MODEL_BYTES
 
@@ -87,7 +87,7 @@ def login() -> Finding:
     value, source = found
     if not value.startswith("hf_"):
         return warn("login", f"the token from {source} is not a Hub token", "hf auth login --force")
-    if variable := hiding(token_file()):
+    if variable := overriding_variable(token_file()):
         message = f"a token from {source}, which overrides that of hf auth login"
         return warn("login", message, f"unset {variable}")
     return ok("login", f"a token from {source}")
