@@ -62,7 +62,7 @@ AllowUrls = Annotated[
     bool,
     _input(
         "--allow-urls",
-        help="Read s3://, gs://, hf:// and http(s):// addresses, also those in manifests.",
+        help="Read s3://, gs://, az://, hf:// and http(s):// addresses, also those in manifests.",
     ),
 ]
 AllowPrivateHosts = Annotated[
