@@ -18,7 +18,7 @@ class HubFiles:
 
     def kind(self, url: str) -> str:
         """`file`, `folder`, or `` if there is neither. Raises RemoteError."""
-        with translated():
+        with hub_errors():
             try:
                 found = self._files.info(url)["type"]
             except FileNotFoundError:
@@ -27,7 +27,7 @@ class HubFiles:
 
     def list_files(self, url: str) -> list[str]:
         """The sorted relative paths of the files below a folder. Raises RemoteError."""
-        with translated():
+        with hub_errors():
             start = len(self._files.resolve_path(url).unresolve()) + 1
             return sorted(path[start:] for path in self._files.find(url))
 
@@ -35,7 +35,7 @@ class HubFiles:
         """The contents of a file. `on_size` is called as they grow. Raises RemoteError."""
         chunks: list[bytes] = []
         size = 0
-        with translated(), self._files.open(url, "rb", block_size=0) as file:
+        with hub_errors(), self._files.open(url, "rb", block_size=0) as file:
             while chunk := file.read(CHUNK_BYTES):
                 size += len(chunk)
                 if size > limit:
@@ -46,8 +46,8 @@ class HubFiles:
 
     def open(self, url: str) -> StoredFile:
         """The file as a seekable stream. Raises RemoteError."""
-        with translated():
-            return StoredFile(self._files.open(url, "rb"), translated)
+        with hub_errors():
+            return StoredFile(self._files.open(url, "rb"), hub_errors)
 
     @cached_property
     def _files(self) -> Any:
@@ -57,7 +57,7 @@ class HubFiles:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def hub_errors() -> Iterator[None]:
     """Turn the exceptions of the Hub's client into RemoteError, by type and status."""
     from huggingface_hub.errors import HfHubHTTPError
 

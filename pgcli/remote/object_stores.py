@@ -42,18 +42,18 @@ class ObjectStores:
     def kind(self, url: str) -> str:
         """`file`, `folder`, or `` if there is neither. Raises RemoteError."""
         store, path = self._open(url)
-        with translated(), suppress(FileNotFoundError):
+        with store_errors(), suppress(FileNotFoundError):
             if path:
                 store.head(path)
                 return "file"
-        with translated(), listing(store, path):
+        with store_errors(), listing(store, path):
             return "folder" if any(store.list(path or None, chunk_size=1)) else ""
 
     def list_files(self, url: str) -> list[str]:
         """The sorted relative paths of the files below a folder. Raises RemoteError."""
         store, path = self._open(url)
         start = len(path) + 1 if path else 0
-        with translated(), listing(store, path):
+        with store_errors(), listing(store, path):
             found = {one["path"][start:] for page in store.list(path or None) for one in page}
         folders = {name[:at] for name in found for at, c in enumerate(name) if c == "/"}
         return sorted(found - folders - {""})  # an empty object may stand for a folder
@@ -61,7 +61,7 @@ class ObjectStores:
     def read(self, url: str, limit: int, on_size: Callable[[int], object]) -> bytes:
         """The contents of a file. `on_size` is called before they are read. Raises RemoteError."""
         store, path = self._open(url)
-        with translated():
+        with store_errors():
             response = store.get(path)
             size = response.meta["size"]
             if size > limit:
@@ -74,9 +74,9 @@ class ObjectStores:
         import obstore
 
         store, path = self._open(url)
-        with translated():
+        with store_errors():
             file = obstore.open_reader(store, path, buffer_size=BUFFER_BYTES)
-        return StoredFile(file, translated)
+        return StoredFile(file, store_errors)
 
     def _open(self, url: str) -> tuple[Any, str]:
         bucket, _, path = url.partition("://")[2].partition("/")
@@ -84,7 +84,7 @@ class ObjectStores:
         with self._lock:
             if key not in self._stores:
                 anonymous, _, name = bucket.rpartition("@")
-                with translated():
+                with store_errors():
                     make = MAKE[scheme_of(url)]
                     self._stores[key] = make(name, anonymous=bool(anonymous))
             return self._stores[key], path.strip("/")
@@ -165,7 +165,7 @@ def listing(store: Any, path: str) -> Iterator[None]:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def store_errors() -> Iterator[None]:
     """Turn the exceptions of `obstore` into RemoteError, by their types alone."""
     from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 

@@ -68,7 +68,7 @@ class WebResponse:
     def read(self, size: int) -> bytes:
         """At most `size` bytes, none at the end. Raises RemoteError."""
         if not self._chunk:
-            with translated(self._exchange):
+            with http_errors(self._exchange):
                 self._chunk = memoryview(next(self._body, b""))
         data, self._chunk = bytes(self._chunk[:size]), self._chunk[size:]
         return data
@@ -125,7 +125,7 @@ class WebClient:
         self, url: str, deadline: Deadline, headers: Mapping[str, str]
     ) -> Iterator[WebResponse]:
         exchange = Exchange(deadline)
-        with translated(exchange):
+        with http_errors(exchange):
             response = self._send(url, exchange, headers)
         try:
             yield WebResponse(response, exchange)
@@ -152,7 +152,7 @@ class WebClient:
 
 
 @contextmanager
-def translated(exchange: Exchange) -> Iterator[None]:
+def http_errors(exchange: Exchange) -> Iterator[None]:
     """Turn the exceptions of sockets and of `httpcore2` into RemoteError."""
     try:
         yield
