@@ -57,10 +57,10 @@ def main() -> None:
     if not (options.folder / "config.json").exists():
         make(options.folder, options.generation, options.resolution)
     command = [sys.executable, __file__, "--folder", options.folder, "--measure"]
-    told = subprocess.run(
+    process = subprocess.run(
         [*map(str, command), "--rows", str(options.rows)], stdout=subprocess.PIPE, check=True
     )
-    sys.stdout.write(json.dumps(json.loads(told.stdout), indent=2) + "\n")
+    sys.stdout.write(json.dumps(json.loads(process.stdout), indent=2) + "\n")
 
 
 def make(folder: Path, generation: int, resolution: int) -> None:
@@ -86,8 +86,8 @@ def make(folder: Path, generation: int, resolution: int) -> None:
     torch.manual_seed(0)
     shard: dict[str, torch.Tensor] = {}
     shards: dict[str, str] = {}
-    for name, place in param_slices(meta_model(parse_config(config))).items():
-        weights = torch.empty(place.shape, dtype=torch.bfloat16)
+    for name, part in param_slices(meta_model(parse_config(config))).items():
+        weights = torch.empty(part.shape, dtype=torch.bfloat16)
         shard[hub_name(name)] = weights.normal_(std=0.0 if "norm" in name else 0.02)
         if sum(tensor.nbytes for tensor in shard.values()) > SHARD_BYTES:
             _close(folder, shard, shards)

@@ -52,23 +52,23 @@ def _run(manifest: Path, rows: int, minutes: float | None) -> dict[str, object]:
     command = [sys.executable, "-m", "pgcli", "caption", str(manifest), "--model", "demo"]
     began = monotonic()
     process = subprocess.Popen([*command, "-o", str(output)], stderr=subprocess.PIPE, text=True)
-    looks: list[int] = []
+    samples: list[int] = []
     while process.poll() is None:
         if output.exists() and output.stat().st_size:
-            looks.append(_resident_bytes(process.pid))
+            samples.append(_resident_bytes(process.pid))
         if minutes is not None and monotonic() - began > 60 * minutes:
             process.send_signal(signal.SIGINT)
         sleep(SECONDS_BETWEEN_LOOKS)
-    told = process.stderr.read() if process.stderr else ""
+    log = process.stderr.read() if process.stderr else ""
     with output.open("rb") as lines:
         written = sum(1 for _ in lines)
     found: dict[str, object] = {"rows": rows, "written": written}
-    timed = re.search(r"time: ([\d.]+) s, of which ([\d.]+) s", told)
+    timed = re.search(r"time: ([\d.]+) s, of which ([\d.]+) s", log)
     if timed:
         seconds = float(timed[1]) - float(timed[2])
         found |= {"seconds": round(seconds, 2), "ms_a_row": round(1000 * seconds / rows, 3)}
-    every = max(1, len(looks) // MOMENTS)
-    return found | {"resident_mb": [look // 10**6 for look in looks[:-1:every]]}
+    every = max(1, len(samples) // MOMENTS)
+    return found | {"resident_mb": [sample // 10**6 for sample in samples[:-1:every]]}
 
 
 def _resident_bytes(pid: int) -> int:

@@ -95,9 +95,9 @@ def _run(source: str, output: Path, address: str) -> float:
     if source.startswith("s3:"):
         command += ["--allow-urls", "--allow-private-hosts"]
     known = os.environ | KEYS | {"AWS_ENDPOINT_URL": address}
-    told = subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True, env=known).stderr
-    found = re.search(r"([\d.,]+) images/s", told)
-    assert found is not None, told
+    log = subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True, env=known).stderr
+    found = re.search(r"([\d.,]+) images/s", log)
+    assert found is not None, log
     return float(found[1].replace(",", ""))
 
 

@@ -36,9 +36,9 @@ inputs = processor(images=images, text=["<image>caption en"] * len(files), retur
 inputs["pixel_values"] = inputs["pixel_values"].to(model.dtype)
 inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
 with torch.inference_mode():
-    told = model.generate(**inputs, max_new_tokens=128, do_sample=False)
+    generated = model.generate(**inputs, max_new_tokens=128, do_sample=False)
 texts = processor.batch_decode(
-    told[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
+    generated[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
 )
 with open(output, "w") as lines:
     for file, text in zip(files, texts):

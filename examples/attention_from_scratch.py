@@ -1,12 +1,12 @@
-"""Attention, built three ways from nothing but matrix products, and shown to be one thing.
+"""Implements attention in three ways with matrix products only, and shows that they are equal.
 
     python examples/attention_from_scratch.py
 
-Read it from top to bottom. Each way is a small module: one head at a time, as attention is
-explained; all heads at once, as it is computed; and with one fused product, as it is computed
-fast. The three are given the same weights, asked about the same picture, and must agree.
+Read it from top to bottom. Each implementation is a small module: one head at a time, as attention
+is usually explained; all heads at once, as it is computed; and with one fused product, for speed.
+With the same weights and the same image, all three must agree.
 
-B pictures · P patches · D width · N heads · H head size, so that N * H = D · Y rows · X columns
+B images · P patches · D width · N heads · H head size, so that N * H = D · Y rows · X columns
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ WIDTH, HEADS = 96, 6  # SigLIP So400m has 1152 and 16
 TOLERANCE = 1e-5  # sums are taken in another order, and float32 keeps seven digits
 
 
-# What attention is. Every patch sends out a query, "what do I look for?", and a key, "what have I
-# got?". Where a query and a key point the same way, their product is large. A softmax turns each
-# query's products into shares of one whole, and what the patch takes home is the mean of all
-# patches' values, weighted by those shares. So no output can leave the range of the values.
+# Attention. Every patch has a query, a key and a value. Where a query and a key have similar
+# directions, their product is large. A softmax turns each query's products into weights that sum
+# to one, and the patch's output is the mean of all values with these weights. So every output is
+# in the range of the values.
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The weighted means (..., P, H) of the values, a row for each query.
 
-    A product of H numbers of variance 1 has the variance H, and a softmax of large numbers is all
-    on one patch and learns nothing. The root of H brings the variance back to 1: of H, the size of
-    one head, and neither of the width nor of the number of patches.
+    A product of H numbers of variance 1 has variance H, and a softmax of large numbers selects one
+    patch and has no gradient. Dividing by the root of H, the size of one head, restores variance 1;
+    neither the width nor the number of patches would.
     """
     scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
     return scores.softmax(dim=-1) @ value
 
 
-# The first way follows the explanation. A head is attention in a small room of its own: it sees
-# the patches through three matrices that make H numbers of D. The heads do not meet before the
-# last product, `out`, which is there to mix what they found.
+# The first implementation follows the explanation. A head is attention on three projections of the
+# patches from D to H numbers. The heads are independent up to the last product, `out`, which mixes
+# their outputs.
 
 
 class Head(nn.Module):
@@ -56,7 +56,7 @@ class Head(nn.Module):
 class OneHeadAtATime(nn.Module):
     def __init__(self, width: int, heads: int):
         super().__init__()
-        # a plain list would hide the heads: not saved, not moved to a device, not trained
+        # with a plain list, the heads would not be saved, moved to a device or trained
         self.heads = nn.ModuleList(Head(width, width // heads) for _ in range(heads))
         self.out = nn.Linear(width, width)
 
@@ -64,10 +64,10 @@ class OneHeadAtATime(nn.Module):
         return self.out(torch.cat([head(x_BPD) for head in self.heads], dim=-1))
 
 
-# The second way does the same sums with larger products. The heads' matrices are stacked into one
-# of D by D, so that one product makes all heads' queries side by side. Cutting the width into heads
-# and bringing the head in front of the patch lets `attend` run over all heads as it runs over
-# pictures: a leading dimension is just one more thing to do at once.
+# The second implementation computes the same sums with larger products. The heads' matrices are
+# stacked into one of D by D, so that one product computes all heads' queries. The width is split
+# into heads, and the head dimension is moved before the patches, so that `attend` treats heads as
+# it treats images, as a leading dimension.
 
 
 class AllHeadsAtOnce(nn.Module):
@@ -81,14 +81,15 @@ class AllHeadsAtOnce(nn.Module):
         return x_BPD.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def forward(self, x_BPD: Tensor) -> Tensor:
-        query, key, value = (self.split(made(x_BPD)) for made in (self.q, self.k, self.v))
+        query, key, value = (self.split(project(x_BPD)) for project in (self.q, self.k, self.v))
         heads_BNPH = attend(query, key, value)
         # the transpose must be undone before heads are joined; see MISTAKES below
         return self.out(heads_BNPH.transpose(1, 2).flatten(2))
 
 
-# The third way is for speed. Three products with the same input are one product with the matrices
-# stacked, read from memory once; and torch's own attention never writes the P by P scores out.
+# The third implementation is for speed. Three products with the same input become one product
+# with stacked matrices, which reads the input once, and torch's attention never stores the P by P
+# scores.
 
 
 class Fused(nn.Module):
@@ -104,9 +105,9 @@ class Fused(nn.Module):
         return self.out(heads_BNPH.transpose(1, 2).flatten(2))
 
 
-# Stacking works on weights that exist already, which is how a checkpoint with three matrices a
-# layer is read into a model with one. Rows of a Linear's matrix are its outputs, so stacking
-# outputs is stacking rows: head under head, then queries, keys and values under one another.
+# Existing weights can be stacked, which is how a checkpoint with three matrices per layer is loaded
+# into a model with one. The rows of a Linear's matrix are its outputs, so outputs are stacked as
+# rows: first the heads, then queries, keys and values.
 
 
 @torch.no_grad()
@@ -126,48 +127,47 @@ def three_ways() -> dict[str, nn.Module]:
     return {"one head at a time": first, "all heads at once": second, "fused": third}
 
 
-# What attention reads. To SigLIP a picture is a row of patches: a convolution whose step is its own
-# size touches no pixel twice, so it is a matrix product on squares cut out. The grid of squares is
-# flattened, and from then on attention knows places only by the numbers that are added to them.
+# The input. SigLIP reads an image as a sequence of patches: a convolution whose stride is its
+# size is a matrix product on squares without overlap. The grid of patches is flattened, so that
+# positions are known to attention only from the position embeddings.
 
 
-def patches(picture_BCYX: Tensor, size: int) -> Tensor:
-    """Squares of `size` pixels as vectors, with their places: (B, P, D)."""
+def patches(image_BCYX: Tensor, size: int) -> Tensor:
+    """Patches of `size` by `size` pixels with position embeddings: (B, P, D)."""
     convolution = nn.Conv2d(3, WIDTH, kernel_size=size, stride=size)
-    patch_BPD = convolution(picture_BCYX).flatten(2).transpose(1, 2)
+    patch_BPD = convolution(image_BCYX).flatten(2).transpose(1, 2)
     return patch_BPD + torch.randn(patch_BPD.shape[1:])
 
 
-# A feature map within a convolutional network, say of a diffusion model, is read the same way, with
-# a pixel for a patch: channels last, the grid flattened, attention, and everything put back. It is
-# the same attention, weights and all. The sum with the input lets a new layer begin by changing
-# little.
+# A feature map of a convolutional network, for example of a diffusion model, is processed in the
+# same way, with a pixel for a patch: channels last, flattened grid, attention, and back. The
+# weights are the same. With the residual sum, a new layer starts out changing little.
 
 
 def on_a_map(attention: nn.Module, map_BDYX: Tensor) -> Tensor:
-    """A feature map in which every pixel has looked at every other: (B, D, Y, X)."""
+    """A feature map in which every pixel attends to all others: (B, D, Y, X)."""
     pixel_BPD = map_BDYX.flatten(2).transpose(1, 2)
     return map_BDYX + attention(pixel_BPD).transpose(1, 2).unflatten(2, map_BDYX.shape[2:])
 
 
-# MISTAKES that keep every shape right, so that only numbers show them. Both stand in code that many
-# learn from. Joining heads without undoing the transpose deals their outputs to wrong patches, and
-# dividing by the root of the width instead of the head's size blurs every softmax.
+# MISTAKES that no shape reveals. Both occur in popular tutorials. Joining heads without undoing
+# the transpose assigns their outputs to the wrong patches, and dividing by the root of the width
+# instead of the head size flattens every softmax.
 
 
 def joined_wrongly(right: AllHeadsAtOnce, x_BPD: Tensor) -> Tensor:
-    query, key, value = (right.split(made(x_BPD)) for made in (right.q, right.k, right.v))
+    query, key, value = (right.split(project(x_BPD)) for project in (right.q, right.k, right.v))
     return right.out(attend(query, key, value).reshape(x_BPD.shape))
 
 
 def scaled_wrongly(right: AllHeadsAtOnce, x_BPD: Tensor) -> Tensor:
-    query, key, value = (right.split(made(x_BPD)) for made in (right.q, right.k, right.v))
+    query, key, value = (right.split(project(x_BPD)) for project in (right.q, right.k, right.v))
     query = query * (query.shape[-1] / x_BPD.shape[-1]) ** 0.5
     return right.out(attend(query, key, value).transpose(1, 2).flatten(2))
 
 
 def compare(title: str, outputs: dict[str, Tensor]) -> float:
-    """Print each output's shape and how far it is at most from the first; return the farthest."""
+    """Print each output's shape and largest difference from the first; return the largest."""
     print(title)
     reference, farthest = next(iter(outputs.values())), 0.0
     for name, output in outputs.items():
@@ -184,13 +184,13 @@ def main() -> None:
     x_BPD = patches(torch.randn(2, 3, 56, 56), size=14)
     on_patches = {name: attention(x_BPD) for name, attention in ways.items()}
 
-    # pgcli's own eye has the fused form, and its parameters have the names of SigLIP's files
+    # pgcli's vision tower uses the fused form, with the parameter names of SigLIP's checkpoints
     config = VisionConfig(WIDTH, 1, 4 * WIDTH, HEADS, patch_size=14, resolution=56)
     own = siglip.SiglipAttention(config)
     stack(own.qkv_proj, [ways["fused"].qkv])
     stack(own.out_proj, [ways["fused"].out])
     on_patches["pgcli.model.siglip"] = own(x_BPD)
-    farthest = compare("On 16 patches of two pictures:", on_patches)
+    farthest = compare("On 16 patches of two images:", on_patches)
 
     map_BDYX = torch.randn(2, WIDTH, 6, 5)
     on_maps = {name: on_a_map(attention, map_BDYX) for name, attention in ways.items()}
@@ -200,7 +200,7 @@ def main() -> None:
     wrong = {"as it should be": on_patches["all heads at once"]}
     wrong["joined wrongly"] = joined_wrongly(right, x_BPD)
     wrong["scaled wrongly"] = scaled_wrongly(right, x_BPD)
-    compare("Mistakes that no shape shows:", wrong)
+    compare("Mistakes that no shape reveals:", wrong)
 
     if farthest > TOLERANCE:
         raise SystemExit(f"The ways differ by up to {farthest:.1e}.")

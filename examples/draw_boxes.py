@@ -1,10 +1,10 @@
-"""Draw the boxes and masks of a run's rows on its pictures, after the run.
+"""Draws the boxes and masks of a result file on its images.
 
     pgcli detect examples/images --object circle --object star --model demo -o boxes.jsonl
     python examples/draw_boxes.py boxes.jsonl drawn/
 
-(`pgcli detect ... --draw drawn` does it while the run goes on.) A row's corners are pixels of the
-upright picture, so the picture is turned first as its EXIF says.
+(`pgcli detect ... --draw drawn` does it during the run.) A row's corners are in pixels of the
+upright image, so the image's EXIF orientation is applied first.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def main(results: str, folder: str) -> None:
     for row in rows:
         if row["error"] or not row["boxes"]:
             continue
-        picture = load_image(row["image"], ImageLimits())
+        image = load_image(row["image"], ImageLimits())
         boxes = [Box(**box) for box in row["boxes"]]
         masks = tuple(mask and read(mask) for mask in row.get("masks") or ()) or None
         name = f"{row['index']:04d}-{Path(row['image']).stem}.png"
-        draw_overlay(picture, boxes, masks, colours=colours).save(out / name)
+        draw_overlay(image, boxes, masks, colours=colours).save(out / name)
         print(out / name)
 
 
 def read(mask: dict[str, Any]) -> Mask:
-    """A mask as a row holds it."""
+    """The mask of a row."""
     rle = mask["rle"]
     return Mask(tuple(mask["codes"]), rle and Rle(tuple(rle["size"]), rle["counts"]))
 

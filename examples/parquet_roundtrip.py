@@ -1,9 +1,8 @@
-"""A Parquet manifest in, Parquet results out, and a question to them in SQL.
+"""Answers a Parquet manifest into Parquet results, and queries them in SQL.
 
     python examples/parquet_roundtrip.py work/
 
-The manifest holds pictures as bytes, the question that is asked of each, and a column of our own
-that comes back beside the answer.
+The manifest holds images as bytes, a prompt for each, and a column that is copied to the results.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ def main(folder: str) -> None:
     work = Path(folder)
     work.mkdir(parents=True, exist_ok=True)
     manifest, results = work / "manifest.parquet", work / "answers.parquet"
-    pictures = sorted(IMAGES.glob("*.png"))
+    files = sorted(IMAGES.glob("*.png"))
     pandas.DataFrame(
         {
-            "id": [picture.stem for picture in pictures],
-            "image": [picture.read_bytes() for picture in pictures],
-            "prompt": ["how many shapes are there?"] * len(pictures),
-            "split": ["train" if place % 2 else "test" for place in range(len(pictures))],
+            "id": [file.stem for file in files],
+            "image": [file.read_bytes() for file in files],
+            "prompt": ["how many shapes are there?"] * len(files),
+            "split": ["train" if number % 2 else "test" for number in range(len(files))],
         }
     ).to_parquet(manifest)
 
@@ -36,7 +35,7 @@ def main(folder: str) -> None:
     subprocess.run([sys.executable, "-m", "pgcli", *command, "--overwrite"], check=True)
 
     question = f"""
-        select split, answer, count(*) as pictures, round(avg(logprob), 3) as logprob
+        select split, answer, count(*) as images, round(avg(logprob), 3) as logprob
         from '{results}' where error is null group by all order by all
     """
     print(duckdb.sql(question).df().to_string(index=False))

@@ -1,6 +1,6 @@
 #!/bin/sh
-# find names pictures, pgcli asks about each, jq picks what is wanted:  sh examples/pipeline.sh
-# Names travel NUL-separated, so that any file name arrives whole.
+# find lists images, pgcli asks about each, jq selects columns:  sh examples/pipeline.sh
+# Names are NUL-separated, so that every file name is valid.
 set -eu
 cd "$(dirname "$0")/.."
 

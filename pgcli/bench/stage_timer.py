@@ -18,7 +18,7 @@ class StageTimer:
     """Records the time of each stage, and excludes tokens that this code never generates.
 
     It is a logits processor, which transformers calls after every pass; the first call ends the
-    prefill. Excluding tokens in place takes a thousandth of a pass. The input of the LM head is
+    prefill. Masking them in the logits takes a thousandth of a pass. The input of the LM head is
     made contiguous, so that transformers is measured at its best.
     """
 

@@ -1,4 +1,4 @@
-"""Compares two programs' tensors and tokens, and tells rounding errors from faults.
+"""Compares two programs' tensors and tokens, and separates rounding errors from faults.
 
 B rows · P patches · L tokens of an answer · D width · V vocabulary
 """

@@ -132,7 +132,7 @@ class TestEqualInputs:
         assert tail == [engine.model.config.image_token_id] * 16 + ids
         assert not generated[-1]["token_type_ids"].any()
 
-    def test_no_two_drawn_pictures_are_alike(self):
+    def test_no_two_drawn_images_are_alike(self):
         drawn = generate_images()
         first = [next(drawn) for _ in range(40)]
         assert len({item.data for item in first}) == len({item.id for item in first}) == 40
@@ -493,7 +493,7 @@ class TestRoom:
         ):
             loading.share_weights(model, tiny)
 
-    def test_a_batch_without_memory_is_left_out_and_said(self, tiny, monkeypatch):
+    def test_a_batch_without_memory_is_skipped_and_said(self, tiny, monkeypatch):
         arrays = EngineRunner.run_arrays
 
         def exhausted(side, work):
@@ -592,7 +592,7 @@ class TestCommand:
         assert said in capsys.readouterr().err
         assert (tmp_path / "there.json").read_text() == "{}"
 
-    def test_without_transformers_the_command_that_installs_it_is_told(
+    def test_without_transformers_the_command_that_installs_it_is_reported(
         self, tiny, monkeypatch, capsys
     ):
         monkeypatch.setitem(sys.modules, "transformers", None)

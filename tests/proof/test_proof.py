@@ -95,7 +95,7 @@ class TestSame:
         proof_of(tiny, dtype="float32")
         assert len(set(lengths)) == len(PROMPTS)
 
-    def test_the_user_s_pictures_are_looked_at_up_to_eight(self, tiny):
+    def test_the_user_s_images_are_looked_at_up_to_eight(self, tiny):
         files = sorted(EXAMPLES.glob("*.png"))
         items = [Item(n, f.name, f.name, path=str(f)) for n, f in enumerate(files * 5)]
         broken = Item(99, "broken", "broken", data=b"no picture")
@@ -228,7 +228,7 @@ class TestNumbers:
 
 
 class TestRoom:
-    def test_what_does_not_fit_is_left_out_and_said(self, tiny, monkeypatch):
+    def test_what_does_not_fit_is_skipped_and_said(self, tiny, monkeypatch):
         monkeypatch.setattr(dtypes, "_needed", lambda config, itemsize, rows: itemsize)
         monkeypatch.setattr(dtypes, "free_bytes", lambda device: 2)
         proof = proof_of(tiny)
@@ -237,7 +237,7 @@ class TestRoom:
         with pytest.raises(NoUsableDevice, match="too little memory"):
             proof_of(tiny, dtype="float32")
 
-    def test_without_transformers_the_command_that_installs_it_is_told(self, tiny, monkeypatch):
+    def test_without_transformers_the_command_that_installs_it_is_reported(self, tiny, monkeypatch):
         monkeypatch.setitem(sys.modules, "transformers", None)
         with pytest.raises(UsageError, match="transformers") as refused:
             proof_of(tiny)

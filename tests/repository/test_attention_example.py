@@ -61,7 +61,7 @@ def test_every_way_has_the_same_number_of_weights_and_hides_none(script: ModuleT
         assert sum(x.numel() for x in way.parameters()) == 4 * (width + 1) * width
 
 
-def test_a_feature_map_keeps_its_pixels_in_their_places(script: ModuleType) -> None:
+def test_a_feature_map_keeps_its_pixels_in_their_positions(script: ModuleType) -> None:
     """Turning the map turns what comes out: pixels are told apart by their numbers alone."""
     attention = script.three_ways()["fused"]
     map_BDYX = torch.randn(2, script.WIDTH, 6, 5)

@@ -37,7 +37,7 @@ def saved(file: Path, rows: Iterable[dict[str, Any]]) -> Path:
 
 
 def pictures(folder: Path) -> Path:
-    """A folder with the pictures of SIZES."""
+    """A folder with the images of SIZES."""
     for name, size in SIZES.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def pictures(folder: Path) -> Path:
 
 
 def of(index: int, folder: Path, **changes: Any) -> dict[str, Any]:
-    """A row about one of these pictures."""
+    """A row about one of these images."""
     name, (width, height) = list(SIZES.items())[index]
     known = {"id": name, "image": str(folder / name), "width": width, "height": height}
     return row(index, **known | changes)
@@ -57,13 +57,13 @@ def box(label: str, *corners: float, score: float = 0.5) -> Any:
 
 
 def plain(folder: Path) -> list[dict[str, Any]]:
-    """Rows of a detection in these pictures."""
+    """Rows of a detection in these images."""
     rows = detected(folder)
     return [{key: one[key] for key in one if key != "masks"} | {"task": "detect"} for one in rows]
 
 
 def detected(folder: Path) -> list[dict[str, Any]]:
-    """Rows of a segmentation of these pictures, the first box with a mask."""
+    """Rows of a segmentation of these images, the first box with a mask."""
     inner = numpy.ones((10, 20), bool)
     inner[0, 0] = False
     mask = Mask(tuple(range(16)), encode(inner, left=8, top=4, size=(48, 64)))
@@ -77,7 +77,7 @@ def detected(folder: Path) -> list[dict[str, Any]]:
 
 
 def shape(height: int, width: int) -> numpy.ndarray:
-    """A mask of two parts that fills the picture's middle, one of them a ring."""
+    """A mask of two parts that fills the image's middle, one of them a ring."""
     y, x = numpy.mgrid[:height, :width]
     far = ((x + 0.5) / width - 0.4) ** 2 / 0.35**2 + ((y + 0.5) / height - 0.5) ** 2 / 0.4**2
     bar = (x > 0.8 * width) & (x < 0.95 * width) & (y > 0.2 * height) & (y < 0.6 * height)
@@ -86,7 +86,7 @@ def shape(height: int, width: int) -> numpy.ndarray:
 
 
 def segmented(folder: Path) -> list[dict[str, Any]]:
-    """Rows with a mask of `shape` in every picture, and in the first another without."""
+    """Rows with a mask of `shape` in every image, and in the first another without."""
     rows = []
     for index, (width, height) in enumerate(SIZES.values()):
         mask = shape(height, width)
@@ -104,7 +104,7 @@ def segmented(folder: Path) -> list[dict[str, Any]]:
 
 
 def captioned(folder: Path, *texts: str) -> list[dict[str, Any]]:
-    """Rows of captions of the first pictures."""
+    """Rows of captions of the first images."""
     told = {"task": "caption", "prompt": "caption en"}
     return [of(index, folder, answer=text, **told) for index, text in enumerate(texts)]
 

@@ -1,4 +1,4 @@
-"""Rows and pictures for the tests of the gallery."""
+"""Rows and images for the tests of the gallery."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def saved(file: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 
 def drawn(folder: Path, count: int, size: tuple[int, int] = (40, 30)) -> None:
-    """Pictures of plain colours, named as the rows name them."""
+    """Images of plain colours, named as the rows name them."""
     for number in range(count):
         colour = (number * 37 % 256, number * 91 % 256, 160)
         Image.new("RGB", size, colour).save(folder / f"{number:05}.png")

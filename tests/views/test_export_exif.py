@@ -1,4 +1,4 @@
-"""export: pictures that EXIF turns lie upright in what is copied, as their boxes do."""
+"""export: images that EXIF turns lie upright in what is copied, as their boxes do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZE = (48, 32)
 
 
 def photograph(format_: str, orientation: int = 1, mode: str = "RGB", **options: object) -> bytes:
-    """A picture, its left third bright and its lowest quarter half so, stored with a turn."""
+    """An image, its left third bright and its lowest quarter half so, stored with a turn."""
     pixels = numpy.zeros(SIZE[::-1], numpy.uint8)
     pixels[24:] = 128
     pixels[:, :16] = 255
@@ -45,7 +45,7 @@ def stored(data: bytes) -> numpy.ndarray:
 
 @pytest.mark.parametrize("orientation", range(2, 9))
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
-def test_a_turned_picture_is_stored_as_it_is_seen(format_: str, orientation: int) -> None:
+def test_a_turned_image_is_stored_as_it_is_seen(format_: str, orientation: int) -> None:
     data = photograph(format_, orientation)
     upright = upright_file(data)
     assert upright is not None
@@ -60,7 +60,7 @@ def test_a_turned_picture_is_stored_as_it_is_seen(format_: str, orientation: int
 
 @pytest.mark.parametrize("orientation", [0, 1, 9])
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
-def test_a_picture_that_lies_upright_is_none_to_turn(format_: str, orientation: int) -> None:
+def test_a_image_that_lies_upright_is_none_to_turn(format_: str, orientation: int) -> None:
     assert upright_file(photograph(format_, orientation)) is None
 
 
@@ -83,7 +83,7 @@ def test_a_turned_jpeg_keeps_its_colours_resolution() -> None:
 
 
 def turned_folder(folder: Path) -> Path:
-    """A picture on its side, and two that lie upright."""
+    """An image on its side, and two that lie upright."""
     (pictures(folder) / "b.jpg").write_bytes(photograph("JPEG", 6))
     return folder
 
@@ -108,7 +108,7 @@ def test_what_is_copied_lies_upright_and_what_is_linked_as_it_was(
             assert (picture.size == (32, 48)) == is_upright
 
 
-def test_a_webdataset_s_pictures_are_of_the_size_that_their_rows_say(
+def test_a_webdataset_s_images_are_of_the_size_that_their_rows_say(
     capsys: Capture, tmp_path: Path
 ) -> None:
     folder = turned_folder(tmp_path / "pictures")
@@ -125,7 +125,7 @@ def test_a_webdataset_s_pictures_are_of_the_size_that_their_rows_say(
     assert content["000000001.png"] == (folder / "a.png").read_bytes()
 
 
-def test_a_turned_picture_that_is_damaged_is_left_out_and_told(
+def test_a_turned_image_that_is_damaged_is_skipped_and_reported(
     capsys: Capture, tmp_path: Path
 ) -> None:
     data = photograph("JPEG", 6)

@@ -1,4 +1,4 @@
-"""export: pictures under names that the tools read rightly, whatever the rows' ids are."""
+"""export: images under names that the tools read rightly, whatever the rows' ids are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAIN = ["attest.png", "latest/trained.png", "Test.png", "sub/c.png"]  # nothing
 
 
 def answered(folder: Path, ids: Sequence[str], **changes: Any) -> list[dict[str, Any]]:
-    """Rows about pictures of these ids, each with its number as text and as its red."""
+    """Rows about images of these ids, each with its number as text and as its red."""
     folder.mkdir()
     rows = []
     for index, id_ in enumerate(ids):
@@ -53,7 +53,7 @@ def made(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("ids", [SPLITS, ODD, SPLITS + ODD + PLAIN, ["data/x-00000-of-00001.png"]])
 @pytest.mark.parametrize("how", ["link", "copy"])
-def test_datasets_loads_every_picture_with_its_text_whatever_it_is_called(
+def test_datasets_loads_every_image_with_its_text_whatever_it_is_called(
     capsys: Capture, tmp_path: Path, how: str, ids: list[str]
 ) -> None:
     datasets = pytest.importorskip("datasets", reason="a development dependency")
@@ -67,7 +67,7 @@ def test_datasets_loads_every_picture_with_its_text_whatever_it_is_called(
         assert {one["text"]: one["image"].getpixel((0, 0)) for one in known["train"]} == wanted
 
 
-def test_datasets_loads_every_picture_with_its_boxes_whatever_it_is_called(
+def test_datasets_loads_every_image_with_its_boxes_whatever_it_is_called(
     capsys: Capture, tmp_path: Path
 ) -> None:
     rows = saved(tmp_path / "r.jsonl", detected(tmp_path / "pictures", SPLITS))
@@ -80,7 +80,7 @@ def test_datasets_loads_every_picture_with_its_boxes_whatever_it_is_called(
 def test_no_name_of_an_imagefolder_says_a_split_to_any_version_of_datasets(
     capsys: Capture, tmp_path: Path
 ) -> None:
-    """Earlier ones look for what is known of a picture in the split that it is in."""
+    """Earlier ones look for what is known of an image in the split that it is in."""
     data_files = pytest.importorskip("datasets.data_files", reason="a development dependency")
     rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "pictures", SPLITS + ODD + PLAIN))
     exported(capsys, rows, "imagefolder", tmp_path / "out")
@@ -93,7 +93,7 @@ def test_no_name_of_an_imagefolder_says_a_split_to_any_version_of_datasets(
     assert relative == {*named, "metadata.jsonl"}
 
 
-def test_pictures_stay_recognisable_and_other_names_than_their_own_are_told(
+def test_images_stay_recognisable_and_other_names_than_their_own_are_reported(
     capsys: Capture, tmp_path: Path
 ) -> None:
     ids = ["test.png", "val2/COCO_val2014_1.jpg", *PLAIN]
@@ -108,7 +108,7 @@ def test_pictures_stay_recognisable_and_other_names_than_their_own_are_told(
 # --- YOLO
 
 
-def test_no_folder_of_yolo_s_images_is_called_images_or_hidden_and_that_is_told(
+def test_no_folder_of_yolo_s_images_is_called_images_or_hidden_and_that_is_reported(
     capsys: Capture, tmp_path: Path
 ) -> None:
     rows = saved(tmp_path / "r.jsonl", detected(tmp_path / "pictures", FOLDERS))
@@ -128,7 +128,7 @@ def test_no_folder_of_yolo_s_images_is_called_images_or_hidden_and_that_is_told(
     assert "images/a.png is images_/a.png, x/images/y/b.png is x/images_/y/b.png" in err
 
 
-def test_pictures_in_yolo_have_endings_that_ultralytics_knows_or_are_told(
+def test_images_in_yolo_have_endings_that_ultralytics_knows_or_are_reported(
     capsys: Capture, tmp_path: Path
 ) -> None:
     ids = ["a.jfif", "b.JPE", "c.JPEG", "d.gif", "e.ppm"]
@@ -145,7 +145,7 @@ def test_pictures_in_yolo_have_endings_that_ultralytics_knows_or_are_told(
         assert "; 2 pictures that Ultralytics passes over: GIF and PPM" in err
 
 
-def test_pictures_without_endings_have_labels_of_their_own_in_yolo(
+def test_images_without_endings_have_labels_of_their_own_in_yolo(
     capsys: Capture, tmp_path: Path
 ) -> None:
     ids = ["p/v1.2", "p/v1.3", "p/v1"]
@@ -178,7 +178,7 @@ def test_no_folder_is_in_the_way_of_a_file(capsys: Capture, tmp_path: Path, to: 
 # --- texts
 
 
-def test_every_text_with_another_name_than_its_picture_s_is_told(
+def test_every_text_with_another_name_than_its_image_s_is_reported(
     capsys: Capture, tmp_path: Path
 ) -> None:
     ids = ["hh/ONE.PNG", "hh/one.jpg", "hh/one.png", "hh/two.png"]

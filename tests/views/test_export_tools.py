@@ -62,7 +62,7 @@ def ultralytics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def loaded(output: Path, task: str) -> dict[str, Any]:
-    """What Ultralytics reads: its picture's name -> its labels, as they go into training."""
+    """What Ultralytics reads: its image's name -> its labels, as they go into training."""
     from ultralytics.data.dataset import YOLODataset
     from ultralytics.data.utils import check_det_dataset
 
@@ -75,7 +75,7 @@ def loaded(output: Path, task: str) -> dict[str, Any]:
     return {str(Path(one["im_file"]).relative_to(images)): one for one in found.labels}
 
 
-def test_ultralytics_reads_boxes_and_a_picture_without_any(
+def test_ultralytics_reads_boxes_and_a_image_without_any(
     ultralytics: Any, capsys: Capture, boxes: Path, tmp_path: Path
 ) -> None:
     exported(capsys, boxes, "yolo", tmp_path / "yolo")
@@ -89,7 +89,7 @@ def test_ultralytics_reads_boxes_and_a_picture_without_any(
     assert not any(one["segments"] for one in found.values())
 
 
-def test_ultralytics_finds_every_picture_s_labels_whatever_it_is_called(
+def test_ultralytics_finds_every_image_s_labels_whatever_it_is_called(
     ultralytics: Any, capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
     (first, *_), names = plain(folder), [*FOLDERS, "g.jfif", "h.jpe"]
@@ -136,7 +136,7 @@ def test_ultralytics_trains_on_an_export(
 ) -> None:
     from ultralytics.utils.nms import TorchNMS
 
-    # torchvision loads beside some builds of PyTorch only; this is what is asked of it
+    # torchvision loads next to some builds of PyTorch only; this is what is asked of it
     vision = SimpleNamespace(ops=SimpleNamespace(nms=TorchNMS.nms), __spec__=None)
     monkeypatch.setitem(sys.modules, "torchvision", vision)  # type: ignore[arg-type]
     exported(capsys, masks, "yolo", tmp_path / "yolo")

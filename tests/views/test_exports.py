@@ -150,7 +150,7 @@ def test_of_boxes_and_texts_coco_has_the_boxes(
 
 
 def yolo_boxes(output: Path, name: str) -> list[tuple[str, list[float]]]:
-    """What a reader of YOLO's labels makes of a picture's: label, and corners in pixels."""
+    """What a reader of YOLO's labels makes of an image's: label, and corners in pixels."""
     known = yaml.safe_load((output / "data.yaml").read_text(encoding="utf-8"))
     with Image.open(output / known["train"] / name) as picture:
         width, height = picture.size
@@ -199,7 +199,7 @@ def test_yolo_s_labels_survive_yaml_whatever_they_are(
     assert names == dict(enumerate(sorted(labels)))
 
 
-def test_pictures_that_share_a_stem_are_kept_apart_and_told(
+def test_images_that_share_a_stem_are_kept_apart_and_reported(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
     Image.new("RGB", (40, 40), (1, 2, 3)).save(folder / "a.jpg")
@@ -255,7 +255,7 @@ def test_an_address_is_quoted_behind_its_prefix_and_a_plain_name_is_not(
         assert task["data"]["image"] == address
 
 
-def test_an_address_stays_as_it_is_beside_what_has_a_prefix(
+def test_an_address_stays_as_it_is_next_to_what_has_a_prefix(
     capsys: Capture, tmp_path: Path
 ) -> None:
     given = ["https://host/a b.png?x=1&y=%20", "s3://bucket/a.png", "data:image/png;base64,AA=="]
@@ -320,7 +320,7 @@ def test_fiftyone_s_folder_has_data_and_labels_that_name_it(
 # --- WebDataset
 
 
-def test_webdataset_reads_pictures_texts_and_rows(
+def test_webdataset_reads_images_texts_and_rows(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
     webdataset = pytest.importorskip("webdataset", reason="a development dependency")
@@ -410,7 +410,7 @@ STRANGE = [
 
 
 def corners(output: Path, to: str) -> list[tuple[float, ...]]:
-    """The boxes of an export of a picture of 40 by 40: left, top, width, height in pixels."""
+    """The boxes of an export of an image of 40 by 40: left, top, width, height in pixels."""
     if to in ("coco", "fiftyone"):
         file = output if to == "coco" else output / "labels.json"
         return [tuple(one["bbox"]) for one in json.loads(file.read_text())["annotations"]]
@@ -428,7 +428,7 @@ def corners(output: Path, to: str) -> list[tuple[float, ...]]:
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "imagefolder", "fiftyone"])
-def test_of_boxes_only_what_lies_in_the_picture_is_there_and_what_does_not_is_told(
+def test_of_boxes_only_what_lies_in_the_image_is_there_and_what_does_not_is_reported(
     capsys: Capture, folder: Path, tmp_path: Path, to: str
 ) -> None:
     from tests.support.exporting import box
@@ -456,7 +456,7 @@ def test_boxes_of_ours_are_written_as_they_are(
     ]
 
 
-def test_boxes_of_several_prompts_are_one_picture_s(
+def test_boxes_of_several_prompts_are_one_image_s(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
     from tests.support.exporting import box

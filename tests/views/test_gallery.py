@@ -1,4 +1,4 @@
-"""view: one page in which rows are only ever text, with small copies of their pictures."""
+"""view: one page in which rows are only ever text, with small copies of their images."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_hostile_text_is_in_the_page_as_data_and_only_so() -> None:
     assert told["rows"][24]["id"] == "\ufffd half"
 
 
-def test_the_browser_is_told_to_run_this_script_alone_and_to_fetch_nothing() -> None:
+def test_the_browser_is_reported_to_run_this_script_alone_and_to_fetch_nothing() -> None:
     parsed = Parsed(made([row()]))
     names = [tag for tag, _ in parsed.tags]
     policy = parsed.attributes[names.index("meta") + 1]
@@ -106,7 +106,7 @@ def test_the_same_rows_make_the_same_page() -> None:
     assert made(hostile()[:9]) == made(hostile()[:9])
 
 
-def test_what_is_no_number_no_box_and_no_mask_is_left_out() -> None:
+def test_what_is_no_number_no_box_and_no_mask_is_skipped() -> None:
     cards = Cards()
     strange: list[Any] = [
         row(0, boxes=[box("a"), box("b", float("nan"), 0, 1, 1), {"label": "c"}, 3, None]),
@@ -143,7 +143,7 @@ def test_a_small_mask_comes_to_the_page_as_it_is() -> None:
     assert np.array_equal(decode(Rle((h, w), counts)), mask[5:20, 8:33])
 
 
-def test_a_mask_of_a_huge_picture_is_sampled_and_never_made() -> None:
+def test_a_mask_of_a_huge_image_is_sampled_and_never_made() -> None:
     side = 200_000  # the mask itself would be 40 GB
     square = encode(np.ones((1000, 500), bool), left=7, top=9, size=(side, side))
     mask = {"rle": {"size": [side, side], "counts": square.counts}}
@@ -172,7 +172,7 @@ def test_rows_of_several_files_share_cards_by_image_and_prompt() -> None:
     assert group_cards([]) == []
 
 
-# pictures
+# images
 
 
 def test_a_copy_is_small_and_upright_and_has_nothing_but_pixels(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_copy_is_small_and_upright_and_has_nothing_but_pixels(tmp_path: Path) 
     assert white[1] > 200  # type: ignore[index]
 
 
-def test_a_copy_is_never_larger_than_its_picture(tmp_path: Path) -> None:
+def test_a_copy_is_never_larger_than_its_image(tmp_path: Path) -> None:
     Image.new("L", (20, 10)).save(tmp_path / "a.png")
     size, small = load_thumbnail(str(tmp_path / "a.png"), 300, ImageLimits())
     assert size == small.size == (20, 10)
@@ -211,7 +211,7 @@ def test_a_copy_is_never_larger_than_its_picture(tmp_path: Path) -> None:
 # the command
 
 
-def test_a_page_is_made_beside_the_results(
+def test_a_page_is_made_next_to_the_results(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert viewed(results) == 0
@@ -240,7 +240,7 @@ def test_a_page_that_is_there_is_kept_unless_it_may_be_overwritten(
     assert capsys.readouterr().err == ""
 
 
-def test_pictures_that_are_gone_or_broken_are_placeholders(
+def test_images_that_are_gone_or_broken_are_positionholders(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (results.parent / "00000.png").unlink()
@@ -252,7 +252,7 @@ def test_pictures_that_are_gone_or_broken_are_placeholders(
     assert "2 images are not shown, the first is 00000.png" in capsys.readouterr().err
 
 
-def test_moved_pictures_are_looked_for_where_one_says_and_nowhere_else(
+def test_moved_images_are_looked_for_where_one_says_and_nowhere_else(
     results: Path, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "moved"
@@ -265,7 +265,7 @@ def test_moved_pictures_are_looked_for_where_one_says_and_nowhere_else(
     assert [entry[0] != 0 for entry in entries] == [True, True, False]
 
 
-def test_pictures_may_lie_beside_the_page(results: Path) -> None:
+def test_images_may_lie_next_to_the_page(results: Path) -> None:
     assert viewed(results, "-o", "g.html", "--assets", "with space") == 0
     parsed = content(Path("g.html"))
     assert parsed.named("data")["assets"] == "./with%20space/"
@@ -320,7 +320,7 @@ def test_rows_are_drawn_afterwards_as_their_run_would_have_drawn_them(
     assert viewed("rows.jsonl", "-o", "h.html", "--draw", EXAMPLES, "--overwrite") == 2
 
 
-def test_what_no_picture_can_have_is_not_drawn(results: Path) -> None:
+def test_what_no_image_can_have_is_not_drawn(results: Path) -> None:
     huge = {"codes": [0] * 16, "rle": {"size": [2**20, 2**20], "counts": "PPPPPPP1"}}
     wrong = {"codes": [0] * 16, "rle": {"size": [30, 40], "counts": "\x7f"}}
     boxes = [box("a"), box("b"), box("c", float("nan"), 0, 1, 1)]
@@ -353,7 +353,7 @@ def test_a_runs_settings_and_times_are_on_its_page(tmp_path: Path) -> None:
     assert len(told["files"][0]["stages"]) == 4
 
 
-def test_pictures_that_a_manifest_holds_are_shown_from_there(
+def test_images_that_a_manifest_holds_are_shown_from_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -373,7 +373,7 @@ def test_pictures_that_a_manifest_holds_are_shown_from_there(
     assert [entry[0] for entry in content(tmp_path / "g.html").named("images-0")] == [0, 0, 0]
 
 
-def test_pictures_in_an_archive_are_shown_from_there(
+def test_images_in_an_archive_are_shown_from_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -123,7 +123,7 @@ def page(tmp_path: Path) -> Path:
     return gallery(tmp_path, some())
 
 
-def test_it_opens_from_a_disk_with_its_pictures(seen: Any, page: Path) -> None:
+def test_it_opens_from_a_disk_with_its_images(seen: Any, page: Path) -> None:
     shown = seen(page)
     assert shown.ids() == ["00000.png", "00001.png", "00002.png", "00003.png"]
     shown.says("4 answers")
@@ -134,7 +134,7 @@ def test_it_opens_from_a_disk_with_its_pictures(seen: Any, page: Path) -> None:
     assert shown.asked[0].startswith("file:")
 
 
-def test_boxes_and_masks_lie_where_they_are_in_the_picture(seen: Any, page: Path) -> None:
+def test_boxes_and_masks_lie_where_they_are_in_the_image(seen: Any, page: Path) -> None:
     shown = seen(page)
     drawing = shown.all(".card").nth(2).locator("svg.marks")
     assert drawing.get_attribute("viewBox") == "0 0 40 30"
@@ -205,7 +205,7 @@ def test_cards_are_sorted_by_what_one_asks_for(seen: Any, page: Path) -> None:
     assert [name[4] for name in shown.ids()][2:] == ["0", "1"]  # without a score: last, always
 
 
-def test_keys_go_through_cards_and_pictures(seen: Any, page: Path) -> None:
+def test_keys_go_through_cards_and_images(seen: Any, page: Path) -> None:
     shown = seen(page)
     shown.press("j", "j", "k", "ArrowRight")
     playwright.expect(shown.all(".card.selected .id")).to_have_text("00001.png")
@@ -319,7 +319,7 @@ def by_prompt(folder: Path, rows: list[dict[str, Any]], prompts: Sequence[str] =
 
 
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_prompts_about_a_picture_are_named_once_each_beneath_it(
+def test_prompts_about_a_image_are_named_once_each_beneath_it(
     seen: Any, tmp_path: Path, size: dict[str, int]
 ) -> None:
     drawn(tmp_path, 3)
@@ -354,7 +354,7 @@ def test_prompts_about_a_picture_are_named_once_each_beneath_it(
         assert shown.all("#panel").inner_text().count("Results") == 3
 
 
-def test_boxes_of_several_prompts_are_on_pictures_beside_each_other(
+def test_boxes_of_several_prompts_are_on_images_next_to_each_other(
     seen: Any, tmp_path: Path
 ) -> None:
     drawn(tmp_path, 2)
@@ -375,7 +375,7 @@ def test_boxes_of_several_prompts_are_on_pictures_beside_each_other(
     shown.page.set_viewport_size(PHONE)
     shown.page.wait_for_timeout(100)
     first, second = (shown.all("#stage .figure").nth(place).bounding_box() for place in range(2))
-    assert first["y"] < second["y"]  # lying pictures are larger so
+    assert first["y"] < second["y"]  # lying images are larger so
     assert first["x"] == second["x"]
 
 
@@ -396,10 +396,10 @@ def test_what_is_counted_is_what_is_shown(seen: Any, tmp_path: Path) -> None:
     page = tmp_path / "both.html"
     names = [str(tmp_path / f"{name}.jsonl") for name in ("one", "two")]
     assert main(["view", *names, "-o", str(page), "--images", str(tmp_path), "-q"]) == 0
-    seen(page).says("4 questions")  # two about each picture
+    seen(page).says("4 questions")  # two about each image
 
 
-def test_pictures_beside_the_page_are_shown(seen: Any, tmp_path: Path) -> None:
+def test_images_next_to_the_page_are_shown(seen: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 5)
     page = gallery(tmp_path, some(), "--assets", str(tmp_path / "a folder #1"))
     shown = seen(page)

@@ -31,7 +31,7 @@ from tests.support.exporting import (
 )
 
 Capture = pytest.CaptureFixture[str]
-FINE = 8  # pixels a side that PIL paints for each of the picture's
+FINE = 8  # pixels a side that PIL paints for each of the image's
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_noisy_mask_is_joined_but_for_its_specks() -> None:
     assert overlap(held(points, 200, 200), noisy) > 0.98
 
 
-def test_a_mask_with_more_sides_than_any_picture_s_is_none() -> None:
+def test_a_mask_with_more_sides_than_any_image_s_is_none() -> None:
     everywhere = Rle((1, 1 << 30), "0" + spelled(1 << 30))
     assert coco_masks.area({"size": [1, 1 << 30], "counts": everywhere.counts}) == 1 << 30
     assert len(corners(everywhere)[0]) == len(row_runs(everywhere)) == len(polygon(everywhere)) == 0
@@ -182,7 +182,7 @@ def test_coco_s_masks_are_the_rows_masks(capsys: Capture, masks: Path, tmp_path:
 
 
 def yolo_polygons(output: Path, name: str, size: tuple[int, int]) -> list[tuple[int, Any]]:
-    """The classes and points in pixels of a picture's labels."""
+    """The classes and points in pixels of an image's labels."""
     text = (output / "labels" / Path(name).with_suffix(".txt")).read_text()
     lines = [line.split() for line in text.splitlines()]
     return [
@@ -206,7 +206,7 @@ def test_yolo_s_polygons_lead_back_to_masks_with_parts_and_holes(
         assert overlap(filled, mask) > 0.95
 
 
-def test_a_box_without_a_mask_among_masks_is_its_rectangle_and_that_is_told(
+def test_a_box_without_a_mask_among_masks_is_its_rectangle_and_that_is_reported(
     capsys: Capture, masks: Path, tmp_path: Path
 ) -> None:
     code, err = exported(capsys, masks, "yolo", tmp_path / "yolo")
@@ -288,7 +288,7 @@ def test_runs_longer_than_a_word_are_painted_too() -> None:
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "fiftyone"])
-def test_a_mask_of_a_picture_larger_than_any_takes_no_memory(
+def test_a_mask_of_a_image_larger_than_any_takes_no_memory(
     capsys: Capture, folder: Path, tmp_path: Path, to: str
 ) -> None:
     (row,) = segmented(folder)[:1]

@@ -32,7 +32,7 @@ def box(label, *corners):
 
 
 def changed(picture):
-    """Where a grey picture was draw_overlay: bool (height, width)."""
+    """Where a grey image was draw_overlay: bool (height, width)."""
     return (np.asarray(picture) != GREY).any(axis=-1)
 
 
@@ -54,7 +54,7 @@ def test_a_box_is_outlined_where_it_is_and_stays_hollow():
 
 
 @pytest.mark.parametrize("side", [1, 2, 16, 31, 64])
-def test_the_smallest_pictures_take_boxes_too(side):
+def test_the_smallest_images_take_boxes_too(side):
     after = draw_overlay(
         grey(side, side), [box("circle", 0, 0, side, side), box("dot", 0, 0, 0, 0)]
     )
@@ -62,13 +62,13 @@ def test_the_smallest_pictures_take_boxes_too(side):
     assert changed(after).any()
 
 
-def test_a_box_that_leaves_the_picture_is_drawn_at_its_edge():
+def test_a_box_that_leaves_the_image_is_drawn_at_its_edge():
     after = draw_overlay(grey(100, 80), [box("", -20, -5, 130, 99)])
     assert changed(after)[0].all()
     assert changed(after)[-1].all()
 
 
-def test_lines_and_letters_grow_with_the_picture():
+def test_lines_and_letters_grow_with_the_image():
     pens = [style_for((side, side)) for side in (16, 224, 640, 2000, 8000)]
     assert pens == sorted(pens, key=lambda pen: (pen.line_width, pen.border_width, pen.font_size))
     assert pens[-1].font_size > 15 * pens[0].font_size
@@ -110,7 +110,7 @@ CORNERS = [(0, 0, 30, 30), (600, 0, 640, 20), (0, 460, 9, 480), (630, 470, 640, 
 
 
 @pytest.mark.parametrize("corners", [*CORNERS, (0, 0, 640, 480)])
-def test_a_label_stays_in_the_picture_and_near_its_box(monkeypatch, corners):
+def test_a_label_stays_in_the_image_and_near_its_box(monkeypatch, corners):
     (tag,) = tags_of(monkeypatch, grey(640, 480), [box("traffic light", *corners)])
     assert tag.left >= 0
     assert tag.top >= 0
@@ -122,7 +122,7 @@ def test_a_label_stays_in_the_picture_and_near_its_box(monkeypatch, corners):
     assert max(nearest, frame.top - tag.bottom) <= 0
 
 
-def test_labels_of_boxes_in_one_place_do_not_cover_each_other(monkeypatch):
+def test_labels_of_boxes_at_one_position_do_not_cover_each_other(monkeypatch):
     boxes = [box(f"thing {number}", 300, 200, 340 + number, 240) for number in range(40)]
     tags = tags_of(monkeypatch, grey(640, 480), boxes)
     assert len(tags) == 40
@@ -130,7 +130,7 @@ def test_labels_of_boxes_in_one_place_do_not_cover_each_other(monkeypatch):
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 400)] * 4), min_size=1, max_size=25))
-def test_labels_never_leave_the_picture_nor_cover_each_other_where_there_is_room(corners):
+def test_labels_never_leave_the_image_nor_cover_each_other_where_there_is_room(corners):
     frames = [
         PixelBox(min(x, xx), min(y, yy), max(x, xx) + 1, max(y, yy) + 1) for x, y, xx, yy in corners
     ]
@@ -139,7 +139,7 @@ def test_labels_never_leave_the_picture_nor_cover_each_other_where_there_is_room
     assert all(0 <= t.left < t.right <= 401 and 0 <= t.top < t.bottom <= 401 for t in tags)
 
 
-def test_where_labels_would_hide_the_picture_the_smaller_boxes_go_without(monkeypatch):
+def test_where_labels_would_hide_the_image_the_smaller_boxes_go_without(monkeypatch):
     boxes = [box(f"label {n}", n, n, 64 - n, 64 - n) for n in range(12)]
     tags = tags_of(monkeypatch, grey(64, 64), boxes)
     assert 0 < len(tags) < 12
