@@ -1,4 +1,4 @@
-"""A model's name leads to its files, or to a message that says what to do."""
+"""Model names: folders, Hub names and `demo`, and the errors of all other names."""
 
 import errno
 from pathlib import Path
