@@ -9,8 +9,10 @@ import os
 import subprocess
 import sys
 import tarfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +22,7 @@ import pytest
 
 from pgcli.errors import NoInputError, PgcliError, UsageError
 from pgcli.records import Item
-from pgcli.remote import RemoteError, UrlReader
+from pgcli.remote import RemoteError, UrlReader, object_stores
 from pgcli.remote.object_stores import profile_keys
 from pgcli.sources import ReadOptions, open_sources
 from pgcli.sources.patterns import glob_files
@@ -388,3 +390,23 @@ def test_aws_profile_keys_are_read_from_the_credentials_file(
     file.write_bytes(b"\xff no ini")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     assert profile_keys() == {}
+
+
+def test_stalled_store_times_out(monkeypatch: Any) -> None:
+    release = threading.Event()
+
+    class Stalling(S3):
+        def respond(self, path: str, query: Any) -> None:
+            release.wait(20)
+
+    short = {"read_timeout": timedelta(seconds=0.2), "timeout": timedelta(seconds=0.3)}
+    monkeypatch.setattr(object_stores, "CLIENT", object_stores.CLIENT | short)
+    monkeypatch.setattr(object_stores, "RETRIES", {"max_retries": 0})
+    monkeypatch.setattr(object_stores, "SLOW_SECONDS", 0.1)
+    with serve(Stalling, {}) as endpoint:
+        for name, value in locate_store("s3", endpoint).environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(RemoteError) as problem:
+            UrlReader().read("s3://pictures/x.png")
+        release.set()
+    assert problem.value.fault.code == "timeout"
