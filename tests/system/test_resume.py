@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from pgcli.cli.app import main
 from pgcli.errors import OutputExists, OutputFailed, OutputInUse
 from pgcli.pipeline import answers
 from pgcli.records import Answer
@@ -473,3 +474,21 @@ def in_order(stream: Any) -> Iterator[tuple[int, Answer]]:
     for first, image in stream:
         for number, prompt in enumerate(image.item.prompts):
             yield first + number, answer(image, prompt)
+
+
+# --- refusals before any work
+
+
+def open_no_input(*arguments: Any) -> None:
+    pytest.fail("the input was opened")
+
+
+@pytest.mark.parametrize("code", [12, 13])
+def test_refused_output_exits_before_the_input_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    run_to(output, ITEMS[:1])
+    monkeypatch.setattr("pgcli.cli.job.run.open_input", open_no_input)
+    with RunState(output) if code == 12 else nullcontext():
+        assert main(["caption", str(EXAMPLES), "-o", str(output)]) == code
