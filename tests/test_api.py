@@ -68,7 +68,7 @@ class TestImport:
         code = "import sys, pgcli; dir(pgcli); print(*{*sys.argv} & {*sys.modules})"
         assert self.run(code, *self.HEAVY.split()) == "\n"
 
-    def test_torch_comes_with_the_first_model_and_transformers_never(self, tiny):
+    def test_first_model_imports_torch_and_not_transformers(self, tiny):
         code = """
             import sys, pgcli
             pgcli.Engine, pgcli.Answer
@@ -87,7 +87,7 @@ class TestNames:
         for name in public:
             assert getattr(pgcli, name) is not None
 
-    def test_an_unknown_name_is_said_to_be_one(self):
+    def test_unknown_attribute_raises_attribute_error(self):
         with pytest.raises(AttributeError, match="module 'pgcli' has no attribute 'caption'"):
             pgcli.caption  # noqa: B018
 
@@ -109,13 +109,13 @@ class TestLoad:
             ({"dtype": "float16"}, UsageError),
         ],
     )
-    def test_what_cannot_be_is_an_error_with_a_hint(self, tiny, options, error):
+    def test_invalid_model_options_raise_errors_with_hints(self, tiny, options, error):
         with pytest.raises(error) as refused:
             pgcli.load(**{"model": tiny, "device": "cpu"} | options)
         assert isinstance(refused.value, PgcliError)
         assert refused.value.hint
 
-    def test_a_folder_that_is_no_checkpoint(self, tmp_path):
+    def test_folder_without_a_checkpoint_is_refused(self, tmp_path):
         with pytest.raises(InvalidCheckpoint):
             pgcli.load(tmp_path)
 
@@ -143,7 +143,7 @@ class TestSources:
         assert all(isinstance(row.answer, str) for row in rows if row is not broken)
 
     @pytest.mark.parametrize("nothing", [[], (), iter(())])
-    def test_of_no_image_there_is_no_answer(self, engine, nothing):
+    def test_empty_list_yields_no_answers(self, engine, nothing):
         assert captions(engine, nothing) == []
 
     def test_bytes_are_answered_as_the_file_is(self, engine, folder):
@@ -209,7 +209,7 @@ class TestSources:
             ([b"x", "nowhere.png"], UsageError),
         ],
     )
-    def test_what_cannot_be_meant_is_an_error_before_anything_is_answered(
+    def test_invalid_source_raises_before_any_answer(
         self, engine, tmp_path, monkeypatch, source, error
     ):
         monkeypatch.chdir(tmp_path)
@@ -259,7 +259,7 @@ class TestQuestions:
         assert "10/10" in shown.err
         assert shown.out == ""
 
-    def test_what_cannot_be_asked_is_refused_at_once(self, engine, folder):
+    def test_invalid_question_is_refused_at_once(self, engine, folder):
         source = folder / "a.png"
         for ask in (
             lambda: engine.caption(source, lang="not a tag"),
@@ -275,7 +275,7 @@ class TestQuestions:
             assert refused.value.hint
 
     @pytest.mark.parametrize("prompt", [None, "the {column}?"])
-    def test_bytes_bring_neither_prompt_nor_columns(self, engine, folder, prompt):
+    def test_bytes_have_neither_prompt_nor_columns(self, engine, folder, prompt):
         with pytest.raises(UsageError):
             list(engine.ask((folder / "a.png").read_bytes(), prompt))
 
@@ -360,7 +360,7 @@ class TestWhatIsAsked:
             ("ocr", {}, {"templates": ("ocr",)}),
         ],
     )
-    def test_is_what_the_arguments_say(self, folder, method, arguments, own):
+    def test_question_follows_the_arguments(self, folder, method, arguments, own):
         model, region = Noting(), (1, 2, 30, 20)
         engine = pgcli.Engine(model)
         call = getattr(engine, method)
@@ -382,7 +382,7 @@ class TestWhatIsAsked:
             list(engine.ocr(folder / "rows.jsonl", region=(0, 0, 9, 9)))
 
 
-def test_all_that_is_said_of_the_model_is_heard(monkeypatch):
+def test_model_options_reach_the_loader(monkeypatch):
     found, loaded = [], {}
 
     def find(name, revision=None, **more):

@@ -45,7 +45,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / request.param
 
 
-def test_a_result_file_is_read_as_the_answers_it_was_made_of(file: Path) -> None:
+def test_read_returns_the_answers_of_the_run(file: Path) -> None:
     results = pgcli.read(file)
     assert list(results) == ANSWERS
     assert pgcli.read(str(file)) == results == pgcli.Results(iter(ANSWERS))
@@ -64,7 +64,7 @@ def test_masks_and_choices_come_back(tmp_path: Path) -> None:
         assert read == answer(0, **changes)
 
 
-def test_they_are_a_sequence() -> None:
+def test_results_are_a_sequence() -> None:
     results = pgcli.Results(one for one in ANSWERS)
     assert len(results) == 3
     assert results[-1] is ANSWERS[2]
@@ -104,7 +104,7 @@ def test_answers_of_several_tasks_share_a_table() -> None:
 
 
 @pytest.mark.parametrize("name", ["pandas", "polars"])
-def test_a_library_that_is_not_there_is_named_with_what_installs_it(
+def test_missing_library_is_named_with_its_install_command(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
@@ -112,7 +112,7 @@ def test_a_library_that_is_not_there_is_named_with_what_installs_it(
         getattr(pgcli.Results(ANSWERS), f"to_{name}")()
 
 
-def test_what_holds_no_rows_is_refused(tmp_path: Path) -> None:
+def test_file_without_rows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"index": 0}\n')
     for name in ("x.jsonl", "none.jsonl"):
         with pytest.raises(UsageError) as refusal:
@@ -153,7 +153,7 @@ def shown(results: pgcli.Results) -> Elements:
     return Elements(results._repr_html_())
 
 
-def test_a_notebook_shows_pictures_with_their_boxes(tmp_path: Path) -> None:
+def test_notebook_shows_images_with_boxes(tmp_path: Path) -> None:
     folder = pictures(tmp_path / "pictures")
     results = pgcli.read(saved(tmp_path / "rows.jsonl", detected(folder)))
     page = shown(results)
@@ -166,7 +166,7 @@ def test_a_notebook_shows_pictures_with_their_boxes(tmp_path: Path) -> None:
         assert picture.convert("RGB").tobytes() != plain.convert("RGB").tobytes()
 
 
-def test_boxes_shrink_with_their_picture(tmp_path: Path) -> None:
+def test_boxes_are_scaled_with_their_image(tmp_path: Path) -> None:
     Image.new("RGB", (960, 480), (255, 255, 255)).save(tmp_path / "wide.png")
     found = (box("cat", 480.0, 240.0, 720.0, 400.0),)
     path = str(tmp_path / "wide.png")
@@ -205,7 +205,7 @@ def test_only_the_first_twenty_are_shown_and_long_answers_are_cut() -> None:
     assert len(page) < 20 * 1000
 
 
-def test_a_picture_that_is_gone_or_another_one_by_now_is_not_shown(tmp_path: Path) -> None:
+def test_removed_or_changed_image_is_not_shown(tmp_path: Path) -> None:
     folder = pictures(tmp_path / "pictures")
     rows = captioned(folder, "one", "two", "three")
     (folder / "a.png").unlink()
@@ -216,14 +216,14 @@ def test_a_picture_that_is_gone_or_another_one_by_now_is_not_shown(tmp_path: Pat
 # --- from an engine, and on import
 
 
-def test_what_an_engine_answers_is_taken_as_it_comes() -> None:
+def test_results_take_answers_of_an_engine() -> None:
     def answers() -> Any:
         yield from ANSWERS
 
     assert pgcli.Results(answers()).errors[0].error == "truncated"
 
 
-def test_importing_it_sets_no_handler_and_no_logging_and_loads_nothing_heavy() -> None:
+def test_import_sets_no_handlers_and_imports_nothing_heavy() -> None:
     code = (
         "import logging, signal, sys\n"
         "def state():\n"
@@ -240,7 +240,7 @@ def test_importing_it_sets_no_handler_and_no_logging_and_loads_nothing_heavy() -
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_progress_goes_by_tqdm_auto_which_knows_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_uses_tqdm_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     from pgcli import api, tasks
 
     imported: list[str] = []
@@ -256,7 +256,7 @@ def test_progress_goes_by_tqdm_auto_which_knows_a_notebook(monkeypatch: pytest.M
     assert "tqdm.auto" in imported
 
 
-def test_the_lines_to_supervision_give_the_answer_s_boxes() -> None:
+def test_supervision_example_converts_boxes() -> None:
     """As docs/outputs.md has them; test_export_tools.py runs them with supervision itself."""
     for found in ((), (BOX, box("dog", 1.0, 2.0, 3.0, 4.0, score=0.25))):
         converted = detections(SimpleNamespace(Detections=Detections), answer(0, boxes=found))
@@ -268,7 +268,7 @@ def test_the_lines_to_supervision_give_the_answer_s_boxes() -> None:
     assert converted.class_id.tolist() == [1, 0]
 
 
-def test_the_lines_to_supervision_give_the_answer_s_masks_where_each_box_has_one() -> None:
+def test_supervision_example_converts_masks() -> None:
     grid = numpy.eye(3, 4, dtype=bool)
     whole, codes = Mask((0,) * 16, encode(grid)), Mask((0,) * 16)
     for masks in ((whole, whole), (whole, codes), (whole, None)):

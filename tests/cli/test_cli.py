@@ -115,7 +115,7 @@ def test_0_when_every_row_is_answered(capsys, pretended):
     assert "all answered" in err
 
 
-def test_1_with_a_traceback_when_it_is_our_fault(capsys, monkeypatch):
+def test_1_with_a_traceback_for_a_bug(capsys, monkeypatch):
     def fail(*_, **__):
         raise LookupError("odd \x1b[31mthing")
 
@@ -172,7 +172,7 @@ def test_1_with_a_traceback_when_it_is_our_fault(capsys, monkeypatch):
         ("info demo --dtype float16", "overflow"),
     ],
 )
-def test_2_says_what_is_wrong_and_what_to_do(capsys, monkeypatch, arguments, said):
+def test_2_names_the_mistake_and_a_hint(capsys, monkeypatch, arguments, said):
     monkeypatch.chdir(ROOT)
     code, out, err = call(capsys, *arguments.split())
     assert (code, out) == (2, "")
@@ -180,7 +180,7 @@ def test_2_says_what_is_wrong_and_what_to_do(capsys, monkeypatch, arguments, sai
     assert [line.split(":")[0] for line in err.splitlines()] == ["pgcli", "hint"]
 
 
-def test_2_when_the_manifest_asks_and_the_prompt_asks_too(capsys, tmp_path, pretended):
+def test_2_when_manifest_and_option_both_give_prompts(capsys, tmp_path, pretended):
     manifest = tmp_path / "rows.csv"
     manifest.write_text(f"image,prompt\n{EXAMPLES / 'one.png'},what is it?\n")
     code, _, err = call(capsys, "ask", manifest, "--prompt", "how many?", "--allow-outside-root")
@@ -191,7 +191,7 @@ def test_2_when_the_manifest_asks_and_the_prompt_asks_too(capsys, tmp_path, pret
     assert rows(out)[0]["prompt"] == "what is it?"
 
 
-def test_3_when_a_row_has_an_error_and_its_neighbours_have_answers(capsys, images, pretended):
+def test_3_when_one_row_has_an_error_and_others_have_answers(capsys, images, pretended):
     code, out, err = call(capsys, "caption", images)
     assert code == 3
     assert [row["error"] for row in rows(out)] == [None, "not_an_image", None]
@@ -217,9 +217,7 @@ class Meddling(pretend.Engine):
             yield from super().ask([(row_index, image)], question, sampling)
 
 
-def test_files_that_change_while_a_run_goes_on_cost_their_own_rows_till_they_are_mended(
-    capsys, monkeypatch, tmp_path
-):
+def test_files_that_change_during_a_run_cost_their_own_rows(capsys, monkeypatch, tmp_path):
     folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
     folder.mkdir()
     names = ("0 first", "1 gone", "2 cut", "3 emptied", "4 piped", "5 replaced", "6 last")
@@ -291,7 +289,7 @@ def test_4_when_there_is_no_image(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("model", ["no-such-folder", "a/b/c"])
-def test_10_when_the_model_is_not_to_be_had(capsys, model):
+def test_10_when_the_model_is_not_available(capsys, model):
     code, _, err = call(capsys, "caption", EXAMPLES, "--model", model)
     assert code == 10
     assert repr(model) in err
@@ -326,7 +324,7 @@ def test_15_with_stop_at_the_first_error(capsys, images, pretended):
     assert "b.jpg" in err
 
 
-def test_16_when_the_model_files_are_not_understood(tmp_path):
+def test_16_when_the_model_files_are_invalid(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     run = spawn("caption", EXAMPLES, "--model", tmp_path, program=PGCLI, text=True)
     assert run.returncode == 16
@@ -341,7 +339,7 @@ def test_17_when_the_device_is_missing():
     assert "Traceback" not in run.stderr
 
 
-def test_every_known_problem_has_the_code_of_its_class(capsys, monkeypatch):
+def test_every_error_class_has_its_exit_code(capsys, monkeypatch):
     def kinds(kind):
         return [kind, *(below for child in kind.__subclasses__() for below in kinds(child))]
 
@@ -355,7 +353,7 @@ def test_every_known_problem_has_the_code_of_its_class(capsys, monkeypatch):
         assert (code, err) == (kind.exit_code, "pgcli: it is so\nhint: do this\n")
 
 
-def test_debug_shows_where_a_known_problem_comes_from(capsys):
+def test_debug_shows_the_traceback_of_a_known_error(capsys):
     assert "Traceback" not in call(capsys, "caption", "nowhere")[2]
     assert "Traceback" in call(capsys, "caption", "nowhere", "--debug")[2]
     assert "Traceback" in call(capsys, "caption", "--debug", "x", "--limit", "no")[2]
@@ -371,7 +369,7 @@ def model_named(capsys, *arguments):
     return next(line for line in err.splitlines() if "model: " in line).split("model: ")[1]
 
 
-def test_a_flag_goes_before_the_environment_before_the_file(capsys, config, monkeypatch):
+def test_flag_then_environment_then_configuration_file(capsys, config, monkeypatch):
     assert model_named(capsys) == "demo, the built-in one"
     config('model = "from/the-top"')
     assert model_named(capsys) == "from/the-top"
@@ -384,9 +382,7 @@ def test_a_flag_goes_before_the_environment_before_the_file(capsys, config, monk
     assert call(capsys, "caption", EXAMPLES, "--dry-run") == (0, "", "")
 
 
-def test_the_file_sets_numbers_and_flags_and_only_the_commands_that_have_them(
-    capsys, config, pretended
-):
+def test_configuration_file_sets_options_of_the_commands_that_have_them(capsys, config, pretended):
     config('limit = 2\nquiet = true\njson = true\n[ask]\nlimit = 1\n[caption]\nlang = "de"')
     code, out, err = call(capsys, "caption", EXAMPLES)
     assert (code, err) == (0, "")
@@ -407,7 +403,7 @@ def test_the_file_sets_numbers_and_flags_and_only_the_commands_that_have_them(
         ("limit = ", "cannot be read"),
     ],
 )
-def test_a_mistake_in_the_file_is_named_with_the_file(capsys, config, text, said):
+def test_error_in_the_configuration_file_names_the_file(capsys, config, text, said):
     file = config(text)
     code, _, err = call(capsys, "caption", EXAMPLES, "--dry-run")
     assert code == 2
@@ -415,7 +411,7 @@ def test_a_mistake_in_the_file_is_named_with_the_file(capsys, config, text, said
     assert said in err
 
 
-def test_a_bad_value_is_named_with_where_it_was_set(capsys, config, monkeypatch):
+def test_invalid_value_is_named_with_its_origin(capsys, config, monkeypatch):
     file = config("limit = 0")
     assert f"limit in {file}: '0' is not" in call(capsys, "caption", EXAMPLES)[2]
     monkeypatch.setenv("PGCLI_LIMIT", "few")
@@ -423,7 +419,7 @@ def test_a_bad_value_is_named_with_where_it_was_set(capsys, config, monkeypatch)
     assert "--limit: 'x' is not" in call(capsys, "caption", EXAMPLES, "--limit", "x")[2]
 
 
-def test_info_takes_its_model_from_the_environment_too(capsys, monkeypatch):
+def test_info_reads_the_model_from_the_environment(capsys, monkeypatch):
     monkeypatch.setenv("PGCLI_MODEL", "no-such-folder")
     assert call(capsys, "info")[0] == 10
 
@@ -438,14 +434,14 @@ def test_a_pipe_gets_json_lines_and_nothing_else(images):
     assert b"\x1b" not in run.stderr
 
 
-def test_quiet_says_nothing_but_problems(capsys, images, pretended):
+def test_quiet_prints_only_errors(capsys, images, pretended):
     code, out, err = call(capsys, "caption", images, "--quiet")
     assert (code, err) == (3, "")
     assert len(rows(out)) == 3
     assert "does not exist" in call(capsys, "caption", "nowhere", "--quiet")[2]
 
 
-def test_a_dry_run_says_what_would_be_done_and_touches_nothing(capsys, images, tmp_path):
+def test_dry_run_prints_the_plan_and_creates_nothing(capsys, images, tmp_path):
     output = tmp_path / "rows.parquet"
     code, out, err = call(
         capsys,
@@ -457,7 +453,7 @@ def test_a_dry_run_says_what_would_be_done_and_touches_nothing(capsys, images, t
     assert plan == {
         "images": "3",
         "kinds": "2 .png, 1 .jpg",
-        "left out": "1 .txt",
+        "skipped": "1 .txt",
         "rows": "5, 2 for each image",
         "prompt": "b",
         "model": "demo, the built-in one",
@@ -466,7 +462,7 @@ def test_a_dry_run_says_what_would_be_done_and_touches_nothing(capsys, images, t
     assert not list(tmp_path.glob("rows*"))
 
 
-def test_a_dry_run_over_many_images_foretells_time_and_disk(capsys, pretended, tmp_path):
+def test_dry_run_estimates_time_and_disk_space(capsys, pretended, tmp_path):
     output = tmp_path / "rows.jsonl"
     many = [EXAMPLES] * 20
     code, out, err = call(capsys, "caption", *many, "-o", output, "--model", "demo", "--dry-run")
@@ -481,14 +477,14 @@ def test_a_dry_run_over_many_images_foretells_time_and_disk(capsys, pretended, t
     assert len(output.read_text().splitlines()) == rows
 
 
-def test_a_dry_run_downloads_no_model_to_foretell_anything(capsys):
+def test_dry_run_downloads_no_model(capsys):
     asked = ("--model", "no-one/has-this", "--dry-run")
     code, _, err = call(capsys, "caption", *[EXAMPLES] * 20, *asked)
     assert code == 0
     assert "time: unknown before the model is on this machine" in err
 
 
-def test_a_sample_is_spread_over_all_images_and_keeps_their_places(capsys, pretended, tmp_path):
+def test_sample_is_evenly_spread_and_keeps_indices(capsys, pretended, tmp_path):
     output = tmp_path / "rows.jsonl"
     asked = ("caption", EXAMPLES, EXAMPLES, "-o", output, "--sample", "5")
     assert call(capsys, *asked)[0] == 0
@@ -503,13 +499,13 @@ def test_a_sample_is_spread_over_all_images_and_keeps_their_places(capsys, prete
 
 
 @pytest.mark.parametrize("arguments", [["-"], [EXAMPLES, "--shard", "0/2", "-o", "rows/"]])
-def test_a_sample_of_nobody_knows_how_many_is_refused(capsys, arguments):
+def test_sample_of_an_uncounted_input_is_refused(capsys, arguments):
     code, _, err = call(capsys, "caption", *arguments, "--sample", "2")
     assert code == 2
     assert "--sample needs to know the number of images" in err
 
 
-def test_prompts_come_from_a_file_behind_those_of_the_command(capsys, pretended, tmp_path):
+def test_prompts_file_follows_the_prompts_of_the_command(capsys, pretended, tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_bytes(b"\xef\xbb\xbfwhat?\r\n\n  how many?  \n# a hash is a prompt\n")
     asked = ("ask", EXAMPLES, "--prompt", "who?", "--prompts-file", file, "--limit", "4")
@@ -523,7 +519,7 @@ def test_prompts_come_from_a_file_behind_those_of_the_command(capsys, pretended,
     ("data", "said"),
     [(b"", "has no prompts"), (b"\xff", "not UTF-8"), (None, "No such file"), (b"a\na\n", "twice")],
 )
-def test_a_file_of_prompts_that_is_none_is_refused(capsys, tmp_path, data, said):
+def test_invalid_prompts_file_is_refused(capsys, tmp_path, data, said):
     file = tmp_path / "prompts.txt"
     if data is not None:
         file.write_bytes(data)
@@ -533,7 +529,7 @@ def test_a_file_of_prompts_that_is_none_is_refused(capsys, tmp_path, data, said)
 
 
 @pytest.mark.parametrize("output", ["-", "rows.jsonl", "rows.parquet", "rows/"])
-def test_a_page_at_the_end_has_prompts_beside_each_other(capsys, pretended, tmp_path, output):
+def test_view_shows_several_prompts_side_by_side(capsys, pretended, tmp_path, output):
     page = tmp_path / "page.html"
     asked = ["ask", EXAMPLES, "--prompt", "what?", "--prompt", "what!", "--sample", "3"]
     to = output if output == "-" else f"{tmp_path}/{output}"
@@ -549,13 +545,13 @@ def test_a_page_at_the_end_has_prompts_beside_each_other(capsys, pretended, tmp_
     assert page.read_text() == text
 
 
-def test_a_page_of_one_prompt_is_that_of_its_output(capsys, pretended, tmp_path):
+def test_view_of_one_prompt_shows_the_output(capsys, pretended, tmp_path):
     page, output = tmp_path / "page.html", tmp_path / "rows.jsonl"
     assert call(capsys, "caption", EXAMPLES, "-o", output, "--view", page)[0] == 0
     assert '"rows.jsonl"' in page.read_text()
 
 
-def test_a_dry_run_leaves_standard_input_alone():
+def test_dry_run_does_not_read_standard_input():
     run = spawn("caption", "-", "--dry-run", input=b"a.png\n", text=False)
     assert run.returncode == 0
     assert b"as many as come on standard input" in run.stderr
@@ -567,7 +563,7 @@ def test_paths_come_from_standard_input(images):
     assert [row["width"] for row in rows(run.stdout)] == [20, 40]
 
 
-def test_columns_are_kept_and_fill_prompts(capsys, images, pretended):
+def test_columns_fill_prompts_and_are_kept(capsys, images, pretended):
     (images / "rows.jsonl").write_text('{"image": "a.png", "thing": "cat", "n": 1}\n')
     code, out, _ = call(
         capsys, "ask", images / "rows.jsonl", "--prompt", "is it a {thing}?", "--keep", "n,thing"
@@ -612,7 +608,7 @@ def test_an_image_of_more_pixels_than_allowed_is_an_error_row(capsys, images, pr
         assert (done, rows(out)[0]["error"]) == (code, error)
 
 
-def test_answers_are_drawn_as_the_options_say(capsys, noting):
+def test_sampling_options_reach_the_model(capsys, noting):
     drawn = {"temperature": 0.5, "top_p": 0.25, "top_k": 3, "seed": 7}
     options = [f"--{name.replace('_', '-')}={value}" for name, value in drawn.items()]
     assert call(capsys, "caption", EXAMPLES / "one.png", *options)[0] == 0
@@ -621,7 +617,7 @@ def test_answers_are_drawn_as_the_options_say(capsys, noting):
 
 
 @pytest.mark.parametrize("piped", [False, True])
-def test_each_row_may_bring_its_own_choices_and_region(capsys, images, noting, monkeypatch, piped):
+def test_rows_may_have_their_own_choices_and_region(capsys, images, noting, monkeypatch, piped):
     given = [
         {"image": str(images / "a.png"), "options": "cat|dog", "region": [1, 2, 3, 4]},
         {"image": str(images / "c.png"), "options": ["red", "blue", "none"]},
@@ -648,7 +644,9 @@ def test_each_row_may_bring_its_own_choices_and_region(capsys, images, noting, m
         ('{"image": "x"}', ManifestError.exit_code, "there is no 'options'"),
     ],
 )
-def test_on_standard_input_choices_have_to_come(capsys, noting, monkeypatch, line, exit_code, said):
+def test_missing_choices_on_standard_input_are_refused(
+    capsys, noting, monkeypatch, line, exit_code, said
+):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line.encode())))
     code, out, err = call(capsys, "ask", "-", "--prompt", "x", "--choices-column", "options")
     assert (code, out) == (exit_code, "")
@@ -672,14 +670,14 @@ def test_a_region_for_all_and_a_row_s_own_exclude_each_other(capsys, images, not
         ("ask --prompt x", set()),
     ],
 )
-def test_rows_have_masks_and_choices_where_these_are_asked_for(capsys, pretended, arguments, extra):
+def test_rows_have_masks_and_choices_only_where_requested(capsys, pretended, arguments, extra):
     command, *options = arguments.split()
     _, out, err = call(capsys, command, EXAMPLES / "one.png", *options)
     assert rows(out)[0].keys() & {"masks", "choices"} == extra
     assert ("masks stay codes" in err) == (command == "segment")
 
 
-def test_all_that_is_said_of_the_model_is_heard(capsys, monkeypatch, tmp_path):
+def test_model_options_reach_the_loader(capsys, monkeypatch, tmp_path):
     found, loaded = [], {}
     masks = tmp_path / "vae.npz"
     masks.touch()
@@ -711,7 +709,7 @@ def test_all_that_is_said_of_the_model_is_heard(capsys, monkeypatch, tmp_path):
     assert "masks stay codes" not in err
 
 
-def test_parquet_knows_how_it_was_made(capsys, tmp_path, pretended):
+def test_parquet_metadata_has_the_settings(capsys, tmp_path, pretended):
     from pyarrow import parquet
 
     output = tmp_path / "rows.parquet"
@@ -730,7 +728,7 @@ def test_parquet_knows_how_it_was_made(capsys, tmp_path, pretended):
     assert settings["fast_decode"] is True
 
 
-def test_fast_decoding_reaches_the_images(capsys, tmp_path, monkeypatch):
+def test_fast_decode_changes_pixels(capsys, tmp_path, monkeypatch):
     drawing(480, 360).save(tmp_path / "large.jpg")
     seen = []
 
@@ -757,7 +755,7 @@ def test_fast_decoding_reaches_the_images(capsys, tmp_path, monkeypatch):
         ("ask --prompt x --choice a --choice b", {"choices": ["a", "b"], "strict": False}),
     ],
 )
-def test_parquet_knows_what_was_asked(capsys, tmp_path, pretended, arguments, known):
+def test_parquet_metadata_has_the_question(capsys, tmp_path, pretended, arguments, known):
     from pyarrow import parquet
 
     output = tmp_path / "rows.parquet"
@@ -767,7 +765,7 @@ def test_parquet_knows_what_was_asked(capsys, tmp_path, pretended, arguments, kn
     assert {name: settings[name] for name in known} == known
 
 
-def test_parquet_knows_the_column_of_choices(capsys, tmp_path, images, pretended):
+def test_parquet_metadata_has_the_choices_column(capsys, tmp_path, images, pretended):
     from pyarrow import parquet
 
     (images / "rows.jsonl").write_text('{"image": "a.png", "options": "a|b"}\n')
@@ -785,7 +783,7 @@ def test_without_timing_two_runs_write_the_same_bytes(capsys, tmp_path, pretende
     assert outputs[0].read_bytes() == outputs[1].read_bytes()
 
 
-def test_control_characters_of_a_name_never_reach_a_stream_raw(tmp_path, capsys, pretended):
+def test_control_characters_of_names_are_escaped(tmp_path, capsys, pretended):
     folder = tmp_path / "clear\x1b[2Jscreen"
     folder.mkdir()
     (folder / "title\x1b]0;x\x07.png").write_text("nope")
@@ -808,13 +806,13 @@ def test_control_characters_of_a_name_never_reach_a_stream_raw(tmp_path, capsys,
 # the built-in model
 
 
-def test_the_built_in_model_says_so_unless_it_was_named(capsys, pretended):
+def test_unnamed_built_in_model_prints_a_notice(capsys, pretended):
     image = EXAMPLES / "one.png"
     assert "knows only drawings" in call(capsys, "caption", image)[2]
     assert "knows only drawings" not in call(capsys, "caption", image, "--model", "demo")[2]
 
 
-def test_the_built_in_model_takes_a_hundred_images_unless_it_was_named(capsys, tmp_path, pretended):
+def test_unnamed_built_in_model_refuses_over_100_images(capsys, tmp_path, pretended):
     assert demo_limit.DEMO_IMAGES == 100
     for number in range(101):
         (tmp_path / f"{number:03}.ppm").write_bytes(b"P6 1 1 255 abc")
@@ -825,7 +823,7 @@ def test_the_built_in_model_takes_a_hundred_images_unless_it_was_named(capsys, t
     assert call(capsys, "caption", tmp_path, "--limit", "100", "-q")[0] == 0
 
 
-def test_the_built_in_model_stops_when_standard_input_brings_more(tmp_path):
+def test_unnamed_built_in_model_stops_after_100_images_of_stdin(tmp_path):
     (tmp_path / "a.ppm").write_bytes(b"P6 1 1 255 abc")
     names = f"{tmp_path / 'a.ppm'}\n" * 150
     run = spawn("caption", "-", "-q", input=names, text=True)
@@ -855,7 +853,7 @@ def wait_until(claim):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_run_says_what_is_saved_and_is_passed_on(tmp_path, signum):
+def test_signal_ends_the_run_after_a_notice_of_saved_rows(tmp_path, signum):
     output = tmp_path / "rows.jsonl"
     run = started("caption", *[EXAMPLES] * 20, "--model", "demo", "-o", output)
     wait_until(lambda: output.exists() and output.stat().st_size)
@@ -867,7 +865,7 @@ def test_a_signal_ends_the_run_says_what_is_saved_and_is_passed_on(tmp_path, sig
     assert "Traceback" not in said
 
 
-def test_a_parquet_file_cut_short_is_said_to_wait_beside_its_name(tmp_path):
+def test_interrupted_parquet_output_is_named_in_the_notice(tmp_path):
     output = tmp_path / "rows.parquet"
     run = started("caption", *[EXAMPLES] * 20, "--model", "demo", "-o", output)
     wait_until(lambda: list(tmp_path.glob("rows.parquet.pgcli/chunks/*")))
@@ -931,7 +929,7 @@ def in_shell(line, **environment):
     "line",
     ["$PGCLI --help", "$PGCLI --version", "$PGCLI ask --help", "$PRETEND caption $IMAGES -q"],
 )
-def test_a_full_standard_output_is_said_in_one_line(line, unbuffered):
+def test_full_standard_output_is_reported_in_one_line(line, unbuffered):
     run = in_shell(f"{line} > /dev/full", PYTHONUNBUFFERED=unbuffered)
     assert run.returncode == 14
     said = run.stderr.decode().splitlines()
@@ -961,7 +959,7 @@ def test_a_log_on_a_full_disk_costs_no_rows(unbuffered):
         "COLUMNS=1 $PRETEND caption $IMAGES",
     ],
 )
-def test_a_run_does_without(line):
+def test_run_works_in_a_bare_environment(line):
     run = in_shell(line)
     assert run.returncode == 0, run.stderr.decode()
     assert len(run.stdout.splitlines()) >= len(list(EXAMPLES.iterdir()))
@@ -993,14 +991,14 @@ def test_no_settings_are_read_from_the_current_folder(tmp_path):
         ("$PRETEND caption $IMAGES -o /dev/stdout --format jsonl", 2, "is not a regular file"),
     ],
 )
-def test_a_run_that_cannot_be_says_why(line, code, said):
+def test_impossible_run_names_the_reason(line, code, said):
     run = in_shell(line)
     assert run.returncode == code
     assert said in run.stderr.decode()
     assert "Traceback" not in run.stderr.decode()
 
 
-def test_an_output_among_the_images_is_never_taken_for_input(images):
+def test_output_in_the_input_folder_is_not_read(images):
     for source in (str(images), f"{images}/*", f"{images}/**"):
         output = images / "rows.jsonl"
         for ending in ("rows are there", "nothing is left to do"):
@@ -1016,7 +1014,7 @@ def test_an_output_among_the_images_is_never_taken_for_input(images):
 
 
 @pytest.mark.parametrize("option", ["-q", "--overwrite"])
-def test_a_manifest_is_not_written_over_by_its_own_rows(images, option):
+def test_output_that_is_the_manifest_is_refused(images, option):
     manifest, link = images / "m.jsonl", images / "link.jsonl"
     manifest.write_text('{"image": "a.png"}\n')
     link.symlink_to("m.jsonl")
@@ -1031,7 +1029,7 @@ def test_a_manifest_is_not_written_over_by_its_own_rows(images, option):
     "record",
     [b"\xff\0", b"[]", b"{}", b'{"run": 5, "files": "f"}', b'{"settings": [], "run": "x"}'],
 )
-def test_what_lies_beside_an_output_and_is_no_record_is_not_gone_on_with(images, record):
+def test_output_with_an_invalid_run_record_is_not_resumed(images, record):
     output = images / "rows.jsonl"
     output.write_bytes(b"\x80 some other tool's\n")
     (images / "rows.jsonl.pgcli").mkdir()
@@ -1044,7 +1042,7 @@ def test_what_lies_beside_an_output_and_is_no_record_is_not_gone_on_with(images,
     assert output.read_bytes() == b"\x80 some other tool's\n"
 
 
-def test_a_link_is_replaced_and_what_it_leads_to_is_left_alone(images, tmp_path):
+def test_linked_output_is_replaced_and_its_target_kept(images, tmp_path):
     precious, output = tmp_path / "precious.txt", tmp_path / "rows.jsonl"
     precious.write_text("precious")
     output.symlink_to(precious)
@@ -1056,7 +1054,7 @@ def test_a_link_is_replaced_and_what_it_leads_to_is_left_alone(images, tmp_path)
 # the real model
 
 
-def test_the_built_in_model_answers_a_pipe():
+def test_built_in_model_answers_on_a_pipe():
     run = spawn("detect", EXAMPLES / "one.png", "--object", "circle", "-q", program=PGCLI)
     assert run.returncode == 0
     assert run.stderr == b""
@@ -1089,7 +1087,7 @@ def test_info_is_readable():
         ("--model demo --max-new-tokens 100000", 2, "leave this model no room"),
     ],
 )
-def test_a_dry_run_finds_what_is_wrong_with_the_model_s_files(capsys, options, code, said):
+def test_dry_run_checks_the_model_files(capsys, options, code, said):
     found, _, err = call(
         capsys, "segment", EXAMPLES, "--object", "a", "--dry-run", *options.split()
     )
@@ -1097,7 +1095,7 @@ def test_a_dry_run_finds_what_is_wrong_with_the_model_s_files(capsys, options, c
     assert said in err
 
 
-def test_a_dry_run_tells_the_whole_question(capsys, tmp_path):
+def test_dry_run_prints_the_whole_question(capsys, tmp_path):
     asked = ("--prompt", "star?", "--choice", "yes", "--choice", "no", "--region=-1,0,9.5,9")
     _, _, err = call(capsys, "ask", EXAMPLES, *asked, "--dry-run", "--draw", tmp_path / "drawn")
     assert "choices: yes, no" in err
@@ -1113,7 +1111,7 @@ def test_options_without_effect_on_choices_are_named(capsys, pretended):
     assert "change nothing where answers are choices" in err
 
 
-def test_a_flag_that_the_environment_spells_wrong_is_named(capsys, monkeypatch):
+def test_invalid_flag_in_the_environment_is_named(capsys, monkeypatch):
     monkeypatch.setenv("PGCLI_STRICT", "maybe")
     code, _, err = call(capsys, "detect", EXAMPLES, "--object", "a")
     assert code == 2

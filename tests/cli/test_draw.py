@@ -92,7 +92,7 @@ def test_every_format_keeps_its_name_its_format_and_its_size(tmp_path, format_):
 
 
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
-def test_a_turned_picture_is_drawn_upright_and_its_exif_dropped(tmp_path, format_):
+def test_rotated_image_is_drawn_upright_without_exif(tmp_path, format_):
     exif = Image.Exif()
     exif[0x0112], exif[0x010E] = 6, "secret"
     item = item_of(0, "turned", file_of(format_, exif=exif))
@@ -115,7 +115,7 @@ def test_a_colour_profile_is_kept_if_it_is_for_rgb(tmp_path):
             assert after.info.get("icc_profile") == kept
 
 
-def test_what_pillow_cannot_write_becomes_png_and_is_told_once(tmp_path, monkeypatch):
+def test_format_that_pillow_cannot_write_becomes_png(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "can_write", lambda name: name != "WEBP")
     told = []
     items = [item_of(n, f"{n}.webp", file_of("WEBP")) for n in range(3)]
@@ -126,7 +126,7 @@ def test_what_pillow_cannot_write_becomes_png_and_is_told_once(tmp_path, monkeyp
     assert "0.webp" in told[0]
 
 
-def test_a_picture_without_boxes_is_drawn_bare_and_an_error_row_not_at_all(tmp_path):
+def test_image_without_boxes_is_copied_and_error_row_is_not(tmp_path):
     good, bad = item_of(0, "good.png", file_of()), item_of(1, "bad.png", file_of())
     fault = Fault("oom", "The device ran out of memory.")
     told = []
@@ -152,7 +152,7 @@ def test_masks_are_drawn_with_their_boxes(tmp_path):
     assert Image.open(tmp_path / "drawn" / "a.png").getpixel((20, 30)) == LabelColours().of("star")
 
 
-def test_labels_asked_for_have_colours_of_their_own_in_every_picture(tmp_path):
+def test_labels_have_the_same_colours_in_every_image(tmp_path):
     labels = [
         "star",
         next(w for w in "abcdefghijklmnop" if LabelColours().of(w) == LabelColours().of("star")),
@@ -197,7 +197,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("id_", HOSTILE)
-def test_whatever_the_id_the_picture_lies_in_the_folder(tmp_path, id_):
+def test_drawing_is_in_the_folder_whatever_the_id(tmp_path, id_):
     draw(tmp_path / "drawn", item_of(7, id_, file_of()))
     assert below(tmp_path) == [f"drawn/{HOSTILE[id_]}"]
 
@@ -210,7 +210,7 @@ def test_an_id_of_many_folders_keeps_the_innermost(tmp_path):
 
 
 @given(st.lists(st.text(), max_size=12))
-def test_no_id_leads_out_of_the_folder_and_no_two_to_the_same_file(ids):
+def test_ids_give_unique_files_inside_the_folder(ids):
     names = FileNames(writable_suffixes())
     whole = [names.claim(id_, index).with_ending(".jpg") for index, id_ in enumerate(ids)]
     for name in whole:
@@ -237,7 +237,7 @@ def test_equal_names_are_numbered_in_their_order():
     assert claimed("n" * 300, "n" * 301)[1].endswith("n-2.jpg")
 
 
-def test_a_name_given_very_often_takes_no_longer_each_time(monkeypatch):
+def test_many_equal_names_take_constant_time_each(monkeypatch):
     tries = []
     take = FileNames._take
     monkeypatch.setattr(
@@ -248,7 +248,7 @@ def test_a_name_given_very_often_takes_no_longer_each_time(monkeypatch):
     assert len(tries) < 2 * 500
 
 
-def test_a_link_in_the_folder_is_replaced_and_never_followed(tmp_path):
+def test_link_in_the_draw_folder_is_replaced_not_followed(tmp_path):
     precious = tmp_path / "precious.png"
     precious.write_bytes(b"precious")
     drawn = tmp_path / "drawn"
@@ -260,7 +260,7 @@ def test_a_link_in_the_folder_is_replaced_and_never_followed(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["link", "file"])
-def test_a_link_or_a_file_in_place_of_a_folder_ends_the_run(tmp_path, place):
+def test_link_or_file_instead_of_a_folder_ends_the_run(tmp_path, place):
     (tmp_path / "outside").mkdir()
     drawn = tmp_path / "drawn"
     drawn.mkdir()
@@ -277,7 +277,7 @@ def test_a_link_or_a_file_in_place_of_a_folder_ends_the_run(tmp_path, place):
     assert below(tmp_path / "outside") == []
 
 
-def test_a_folder_that_goes_away_ends_the_run_within_a_few_rows(tmp_path):
+def test_removed_draw_folder_ends_the_run_in_a_few_rows(tmp_path):
     items = [item_of(n, f"{n}.png", file_of()) for n in range(60)]
     drawn = []
 
@@ -293,7 +293,7 @@ def test_a_folder_that_goes_away_ends_the_run_within_a_few_rows(tmp_path):
     assert len(drawn) <= drawing.MAX_PENDING
 
 
-def test_a_picture_that_was_not_written_whole_is_not_there(tmp_path, monkeypatch):
+def test_partly_written_drawing_does_not_exist(tmp_path, monkeypatch):
     write_below(str(tmp_path), "a.png", b"whole", token="0")
 
     def fail(*_, **__):
@@ -306,13 +306,13 @@ def test_a_picture_that_was_not_written_whole_is_not_there(tmp_path, monkeypatch
     assert (tmp_path / "a.png").read_bytes() == b"whole"
 
 
-def test_what_a_killed_run_left_is_cleared_by_the_next(tmp_path):
+def test_temporary_file_of_a_killed_run_is_removed(tmp_path):
     (tmp_path / ".pgcli-0.part").symlink_to(tmp_path / "elsewhere")
     write_below(str(tmp_path), "a.png", b"whole", token="0")
     assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
 
 
-def test_a_picture_that_changed_or_went_is_told_of_and_the_others_are_drawn(tmp_path):
+def test_changed_or_removed_images_are_named_and_not_drawn(tmp_path):
     files = [tmp_path / f"{n}.png" for n in range(4)]
     for file in files:
         file.write_bytes(file_of())
@@ -326,7 +326,7 @@ def test_a_picture_that_changed_or_went_is_told_of_and_the_others_are_drawn(tmp_
     assert told[0].endswith(": 1.png, 2.png")
 
 
-def test_drawing_is_never_far_behind_the_rows(tmp_path, monkeypatch):
+def test_pending_drawings_are_bounded(tmp_path, monkeypatch):
     go_on = threading.Event()
     started = []
     monkeypatch.setattr(
@@ -353,7 +353,7 @@ def test_drawing_is_never_far_behind_the_rows(tmp_path, monkeypatch):
     assert len(drawn) == len(started) == 30
 
 
-def test_bytes_beyond_what_memory_takes_wait_in_a_file(tmp_path, monkeypatch):
+def test_bytes_beyond_the_memory_limit_go_to_files(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     items = [item_of(n, str(n), bytes([n]) * 10) for n in range(5)]
     remembered = PendingItems(in_memory=25)
@@ -368,7 +368,7 @@ def test_bytes_beyond_what_memory_takes_wait_in_a_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pictures_of_bytes_are_drawn_from_files_too(tmp_path, monkeypatch):
+def test_images_kept_in_files_are_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr(PendingItems.__init__, "__defaults__", (0,))
     draw(tmp_path / "drawn", *[item_of(n, str(n), file_of("JPEG")) for n in range(3)])
     assert below(tmp_path / "drawn") == ["0.jpg", "1.jpg", "2.jpg"]
@@ -404,7 +404,7 @@ def test_without_draw_nothing_is_drawn():
     assert opened(None, ["pictures"]) is None
 
 
-def test_a_folder_with_something_in_it_needs_overwrite(tmp_path):
+def test_draw_into_a_filled_folder_needs_overwrite(tmp_path):
     (tmp_path / "drawn").mkdir()
     assert isinstance(opened(str(tmp_path / "drawn"), []), DrawHook)
     (tmp_path / "drawn" / "thesis.txt").touch()
@@ -415,13 +415,13 @@ def test_a_folder_with_something_in_it_needs_overwrite(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["", "no/such/folder", "file"])
-def test_what_cannot_become_a_folder_is_refused(tmp_path, where):
+def test_invalid_draw_folder_is_refused(tmp_path, where):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError):
         opened(str(tmp_path / where) if where else "", [])
 
 
-def test_a_question_s_picture_is_drawn_for_each_answer_that_has_boxes(tmp_path):
+def test_each_answer_with_boxes_is_drawn(tmp_path):
     item = Item(0, "a.png", "a.png", data=file_of(), prompts=("detect star", "what?", "detect it"))
     rows = [
         replace(answer_to(item, (60, 45), *boxes), task="ask", prompt=prompt)
@@ -440,7 +440,7 @@ def test_every_task_may_be_drawn(tmp_path, task):
 
 
 @pytest.mark.parametrize("where", [".", "drawn", "link/drawn", "sub/../../pictures/drawn"])
-def test_nothing_is_drawn_into_a_folder_that_is_read(tmp_path, where):
+def test_draw_folder_inside_a_source_is_refused(tmp_path, where):
     pictures = tmp_path / "pictures"
     (pictures / "sub").mkdir(parents=True)
     (pictures / "link").symlink_to(pictures)
@@ -448,7 +448,7 @@ def test_nothing_is_drawn_into_a_folder_that_is_read(tmp_path, where):
         opened(str(pictures / where), ["-", pictures], overwrite=True)
 
 
-def test_no_input_is_ever_drawn_over(tmp_path):
+def test_draw_folder_with_an_input_is_refused(tmp_path):
     precious = tmp_path / "drawn" / "a.png"
     precious.parent.mkdir()
     precious.write_bytes(b"precious")

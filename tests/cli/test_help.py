@@ -56,7 +56,7 @@ def examples(command):
 
 
 @pytest.mark.parametrize("command", PAGES, ids=lambda words: "-".join(words) or "pgcli")
-def test_examples_come_first_in_the_help_and_all_run(command, tmp_path):
+def test_help_texts_end_in_examples_that_run(command, tmp_path):
     """With images, results and weights of the names in the examples."""
     for name in ("photos/one.png", "photos/two.png", "scans/one.png", "photo.jpg", "scan.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -69,7 +69,7 @@ def test_examples_come_first_in_the_help_and_all_run(command, tmp_path):
     assert found
     for example in found:
         if any(name in command for name in ANSWERING) or "caption" in example.split()[1:2]:
-            example += " --dry-run"
+            example += " --dry-run --overwrite"
         elif "google/" in example or command in (["bench"], ["verify"]):  # which take their time
             example += " --help"
         run = subprocess.run(
@@ -83,7 +83,7 @@ def test_examples_come_first_in_the_help_and_all_run(command, tmp_path):
 
 
 @pytest.mark.parametrize("command", PAGES, ids=lambda words: "-".join(words) or "pgcli")
-def test_every_option_has_a_help_and_no_line_is_wider_than_the_terminal(command):
+def test_every_option_has_help_that_fits_the_terminal(command):
     for columns in (80, 120):
         assert max(map(len, help_page(command, columns).splitlines())) <= columns
     tree = command_line()
@@ -112,7 +112,7 @@ def test_version(capsys):
 
 
 @pytest.mark.parametrize("command", ANSWERING)
-def test_each_answering_command_has_the_contracts_options(command):
+def test_answering_commands_show_all_shared_options(command):
     wanted = """--model --revision --device --dtype --batch-size --max-new-tokens --temperature
     --top-p --top-k --seed --region --image-column --id-column --prompt-column --keep --limit -0
     --sample --workers --max-pixels --fast-decode --allow-outside-root --output -o --format --inline
@@ -124,7 +124,7 @@ def test_each_answering_command_has_the_contracts_options(command):
         assert f" {panel} " in shown
 
 
-def test_help_tells_the_defaults_that_hold():
+def test_help_shows_the_actual_defaults():
     from pgcli.images import ImageLimits
     from pgcli.tasks import MAX_NEW_TOKENS
     from pgcli.workers import DEFAULT_WORKERS
@@ -226,7 +226,7 @@ def completions(shelf, **asked):
     return run.returncode, run.stdout.strip()
 
 
-def test_zsh_and_fish_are_answered_too_and_complete_files_by_themselves(shelf):
+def test_zsh_and_fish_complete_options_and_files(shelf):
     def zsh(line):
         return completions(shelf, _PGCLI_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=line)[1]
 

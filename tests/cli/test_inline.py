@@ -61,7 +61,7 @@ def of_sixel(text: str) -> Image.Image:
     [("kitty", of_kitty, 0), ("iterm", of_iterm, 0), ("sixel", of_sixel, 12)],
 )
 @pytest.mark.parametrize("size", [(40, 30), (1, 1), (7, 13), (1200, 90), (300, 900)])
-def test_what_a_terminal_draws_is_the_picture(protocol, decoded, most, size) -> None:
+def test_terminal_image_shows_the_same_pixels(protocol, decoded, most, size) -> None:
     picture = drawing(*size)
     shown = decoded(terminal_image.encode_image(picture, protocol)).convert("RGB")
     expected = picture.copy()
@@ -88,7 +88,7 @@ def test_what_a_terminal_draws_is_the_picture(protocol, decoded, most, size) -> 
         ({"TERM": "screen-256color", "TERM_PROGRAM": "iTerm.app"}, None),
     ],
 )
-def test_a_terminal_is_known_by_its_environment(environment, protocol) -> None:
+def test_terminal_protocol_is_chosen_by_the_environment(environment, protocol) -> None:
     assert terminal_image.detect_protocol(environment) == protocol
 
 
@@ -119,7 +119,7 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
     return written.decode()
 
 
-def test_pictures_stand_above_their_answers_also_beside_a_bar() -> None:
+def test_inline_images_are_above_their_answers() -> None:
     source = "examples/images"
     text = on_a_terminal("caption", source, "--inline", "--limit", "2", TERM="xterm-kitty")
     first, second = re.split(r"\r\n(?=alike\.png: |blue\.png: )", text)[:2]
@@ -130,7 +130,7 @@ def test_pictures_stand_above_their_answers_also_beside_a_bar() -> None:
     assert "alike.png: a picture of" in plain
 
 
-def test_a_pipe_gets_rows_and_no_pictures() -> None:
+def test_pipe_gets_rows_without_images() -> None:
     command = [sys.executable, "tests/support/pretend.py", "caption", "examples/images", "--inline"]
     environment = os.environ | {"TERM": "xterm-kitty", "PYTHONPATH": str(ROOT)}
     run = subprocess.run(

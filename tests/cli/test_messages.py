@@ -337,7 +337,7 @@ def stage(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
-def test_each_situation_is_told_with_its_cause_and_the_next_command(stage, situation):
+def test_each_message_names_its_cause_and_the_next_command(stage, situation):
     code, told = situation.comes_about(stage)
     values = {"hub": stage.hub.url, "pid": os.getpid(), "host": os.uname().nodename}
     assert code == situation.code, told
@@ -349,14 +349,14 @@ def test_each_situation_is_told_with_its_cause_and_the_next_command(stage, situa
     assert "hf_o" not in told
 
 
-def test_a_full_disk_is_told_with_the_rows_that_are_saved(stage):
+def test_full_disk_message_names_the_saved_rows(stage):
     _, told = stage.full_disk()
     saved = len(Path("rows.jsonl").read_text().splitlines())
     assert saved > 0
     assert f"stopped after {saved} rows, saved in rows.jsonl; the same command resumes" in told
 
 
-def test_a_gpu_that_stays_idle_is_told_before_the_cpu_takes_its_time(stage):
+def test_unused_gpu_is_reported_before_the_run(stage):
     code, told = stage.gpu_idle("550.54.14", None)
     assert code == 0
     assert "pgcli: the CPU is used, not the GPU: an NVIDIA driver (550.54.14)" in told
@@ -366,7 +366,7 @@ def test_a_gpu_that_stays_idle_is_told_before_the_cpu_takes_its_time(stage):
     assert "the CPU is used" not in stage.gpu_idle("580.65.06", "13.0")[1]
 
 
-def test_the_command_that_converts_a_pickle_does(stage):
+def test_command_in_the_pickle_hint_converts_it(stage):
     from safetensors.torch import load_file
 
     Path("it's mine").mkdir()
@@ -383,7 +383,7 @@ def test_the_command_that_converts_a_pickle_does(stage):
     assert stage.run("caption", "one.png", "--model", "it's mine", "-q")[0] == 0
 
 
-def test_what_is_refused_for_its_input_does_not_promise_to_go_on(stage):
+def test_refused_input_does_not_promise_to_resume(stage):
     stage.patch.setattr(loading, "load_model", pretend.load_model)
     shutil.copytree(EXAMPLES, "photos")
     lines = [json.dumps({"image": f"photos/{file.name}"}) for file in Path("photos").iterdir()]
@@ -410,7 +410,7 @@ def kinds_of(kind):
     return [kind, *(below for child in kind.__subclasses__() for below in kinds_of(child))]
 
 
-def test_no_known_problem_is_without_a_hint():
+def test_every_known_error_has_a_hint():
     """The classes whose hint has a default are those of files from elsewhere."""
     own = {"InvalidCheckpoint", "ManifestError"}
     found = list(problems())

@@ -32,7 +32,7 @@ def texts(folder: Path, ending: str = ".txt") -> dict[str, str]:
 ALL = {"a.txt", "a.png.txt", "b.txt", "sub/a.txt", "c.tar.txt"}
 
 
-def test_each_image_has_its_own_and_errors_have_none(folder: Path) -> None:
+def test_each_image_has_a_sidecar_and_errors_have_none(folder: Path) -> None:
     run = finished("caption", folder, "--sidecar", ".txt", stdout=subprocess.PIPE)
     assert run.returncode == 3
     assert texts(folder).keys() == ALL
@@ -44,7 +44,7 @@ def test_each_image_has_its_own_and_errors_have_none(folder: Path) -> None:
     assert len(run.stdout.splitlines()) == 6
 
 
-def test_what_is_there_stays_unless_it_may_be_overwritten(folder: Path, tmp_path: Path) -> None:
+def test_existing_sidecars_are_kept_without_overwrite(folder: Path, tmp_path: Path) -> None:
     (folder / "a.txt").write_text("mine")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("not to be touched")
@@ -58,14 +58,14 @@ def test_what_is_there_stays_unless_it_may_be_overwritten(folder: Path, tmp_path
     assert elsewhere.read_text() == "not to be touched"
 
 
-def test_names_are_the_same_when_a_run_goes_on(folder: Path, tmp_path: Path) -> None:
+def test_resumed_run_uses_the_same_sidecar_names(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     for limit in (1, 3, 99):
         finished("caption", folder, "--sidecar", ".caption", "-o", output, "--limit", limit)
     assert {name.replace(".caption", ".txt") for name in texts(folder, ".caption")} == ALL
 
 
-def test_a_name_that_is_no_text_has_its_sidecar_too(tmp_path: Path) -> None:
+def test_name_that_is_not_utf8_has_a_sidecar(tmp_path: Path) -> None:
     folder = tmp_path / "odd"
     folder.mkdir()
     name = os.fsencode(folder) + b"/c\xff\n.png"
@@ -75,9 +75,7 @@ def test_a_name_that_is_no_text_has_its_sidecar_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("twins", ["caf\u00e9 cafe\u0301", "Case case"])
-def test_names_that_some_file_systems_take_for_one_do_not_share_a_text(
-    tmp_path: Path, twins: str
-) -> None:
+def test_names_equal_on_some_file_systems_have_two_sidecars(tmp_path: Path, twins: str) -> None:
     first, second = sorted(twins.split())
     for name in (first, second):
         (tmp_path / f"{name}.png").write_bytes(IMAGE)
@@ -85,7 +83,7 @@ def test_names_that_some_file_systems_take_for_one_do_not_share_a_text(
     assert texts(tmp_path).keys() == {f"{first}.txt", f"{second}.png.txt"}
 
 
-def test_a_name_too_long_for_its_text_costs_that_text_and_no_row(tmp_path: Path) -> None:
+def test_too_long_sidecar_name_costs_no_row(tmp_path: Path) -> None:
     for name in ("n" * 251, "o" * 247):
         (tmp_path / f"{name}.png").write_bytes(IMAGE)
     run = finished("caption", tmp_path, "--sidecar", ".caption", stdout=subprocess.PIPE)
@@ -95,7 +93,7 @@ def test_a_name_too_long_for_its_text_costs_that_text_and_no_row(tmp_path: Path)
     assert b"1 files ending in .caption; 1 not written, as no name was left" in run.stderr
 
 
-def test_a_path_without_a_name_is_an_error_row_and_has_no_text(folder: Path) -> None:
+def test_path_without_a_name_is_an_error_row(folder: Path) -> None:
     paths = b".\n/\n..\nno\0name.png\na.png/x\na.png\n"
     out = subprocess.PIPE
     with started("caption", "-", "--sidecar", ".txt", stdin=out, stdout=out, cwd=folder) as run:
@@ -106,7 +104,7 @@ def test_a_path_without_a_name_is_an_error_row_and_has_no_text(folder: Path) -> 
     assert texts(folder).keys() == {"a.txt"}
 
 
-def test_a_manifest_s_images_have_theirs_where_they_are(folder: Path, tmp_path: Path) -> None:
+def test_images_of_a_manifest_have_sidecars_next_to_them(folder: Path, tmp_path: Path) -> None:
     manifest = folder / "m.jsonl"
     rows = [{"image": "sub/a.png"}, {"image": "sub/a.png"}, {"image": "b.PNG"}]
     manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -132,7 +132,7 @@ def awkward_rows(pgcli: Any, awkward_folder: tuple[Path, list[str | None]]) -> l
     return rows_of(pgcli("caption", awkward_folder[0], *DEMO), code=3)
 
 
-def test_every_readable_file_is_answered_and_every_broken_one_is_an_error_row(
+def test_readable_files_are_answered_and_broken_ones_are_errors(
     awkward_folder: tuple[Path, list[str | None]], awkward_rows: list[Row]
 ) -> None:
     assert [row["error"] for row in awkward_rows] == awkward_folder[1]
@@ -158,7 +158,7 @@ def test_an_error_row_keeps_what_is_known_and_leaves_the_rest_null(
     assert sizes["rotated.jpeg"] == (30, 40)
 
 
-def test_without_worker_processes_a_terminal_is_told_the_same_and_cleanly(
+def test_rows_are_the_same_without_worker_processes(
     pgcli: Any, awkward_folder: tuple[Path, list[str | None]], awkward_rows: list[Row]
 ) -> None:
     done = pgcli("caption", awkward_folder[0], *DEMO, "--workers", 0, "--format", "text")
@@ -178,7 +178,7 @@ def test_a_few_noisy_files_leave_the_terminal_clean(pgcli: Any, tmp_path: Path) 
     assert [row["error"] for row in rows] == ["decode_failed", "decode_failed", None]
 
 
-def test_paths_from_rows_lead_back_to_their_images(pgcli: Any, awkward_rows: list[Row]) -> None:
+def test_paths_in_rows_open_their_images(pgcli: Any, awkward_rows: list[Row]) -> None:
     answered = [row for row in awkward_rows if row["error"] is None]
     paths = b"\0".join(os.fsencode(row["image"]) for row in answered)
     again = rows_of(pgcli("caption", "-", "-0", *DEMO, stdin=paths))
@@ -207,7 +207,7 @@ def test_find_names_the_images_that_are_asked_about(shell: Any) -> None:
     assert {row["prompt"] for row in rows} == {"how many shapes are there?"}
 
 
-def test_a_reader_that_has_seen_enough_ends_the_run_quietly(shell: Any) -> None:
+def test_closed_pipe_ends_the_run_quietly(shell: Any) -> None:
     done = shell(f"pgcli caption examples/images {' '.join(DEMO)} --batch-size 1 -q | head -n 1")
     assert len(done.stdout.splitlines()) == 1
     assert (done.returncode, done.stderr) == (128 + 13, b"")  # SIGPIPE, as for any filter
@@ -286,7 +286,7 @@ def test_other_tools_read_the_parquet(answered: Path) -> None:
     assert duckdb.sql(query).fetchall() == expected
 
 
-def test_parquet_says_how_it_was_made(answered: Path) -> None:
+def test_parquet_metadata_describes_the_run(answered: Path) -> None:
     settings = json.loads(pq.read_schema(answered / "path answers.parquet").metadata[b"pgcli"])
     row = parquet_rows(answered / "path answers.parquet")[0]
     assert settings["model"] == row["model"]
@@ -386,7 +386,7 @@ BUILTIN = ROOT / "pgcli" / "builtin"
         (16, "caption one.png --model cut"),
     ],
 )
-def test_a_mistake_is_named_with_its_remedy_and_its_code(
+def test_mistakes_have_a_message_a_hint_and_an_exit_code(
     pgcli: Any, desk: Path, code: int, line: str
 ) -> None:
     done = pgcli(*line.split(), cwd=desk)
@@ -397,7 +397,7 @@ def test_a_mistake_is_named_with_its_remedy_and_its_code(
     assert (desk / "kept.jsonl").read_bytes() == b"an older answer"
 
 
-def test_a_manifest_is_refused_by_the_line_that_is_broken(pgcli: Any, desk: Path) -> None:
+def test_broken_manifest_line_is_named(pgcli: Any, desk: Path) -> None:
     done = pgcli("caption", "broken.jsonl", cwd=desk)
     assert_tidy(done, 2)
     assert done.stdout == b""
@@ -478,7 +478,7 @@ def test_nothing_on_standard_input_is_no_input(pgcli: Any, tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
-def test_a_row_on_standard_input_may_not_bring_a_prompt_beside_the_given_one(pgcli: Any) -> None:
+def test_prompt_in_a_stdin_row_with_prompt_option_is_refused(pgcli: Any) -> None:
     row = json.dumps({"image": str(IMAGES / NAMES[0]), "prompt": "caption en"}).encode()
     done = pgcli("ask", "-", "--prompt", "how many?", *DEMO, stdin=row)
     assert done.returncode == 2

@@ -121,7 +121,7 @@ def test_ctrl_c_ends_the_run_its_workers_and_the_loop_around_it(tmp_path: Path) 
     assert 3 < len(saved(output)) < ROWS
 
 
-def test_a_worker_heeds_no_ctrl_c(tmp_path: Path) -> None:
+def test_worker_ignores_ctrl_c(tmp_path: Path) -> None:
     """The keys reach all processes of the terminal, and only the run decides what comes of it."""
     output = tmp_path / "rows.jsonl"
     picture = f"{EXAMPLES / 'one.png'}\n".encode()
@@ -141,7 +141,7 @@ def test_a_worker_heeds_no_ctrl_c(tmp_path: Path) -> None:
     assert saved(output) == [0, 1]
 
 
-def test_ctrl_z_stops_it_fg_goes_on_and_the_pause_is_no_time_of_the_run(tmp_path: Path) -> None:
+def test_ctrl_z_pauses_and_the_pause_is_not_counted(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     terminal = shell(PRETEND_SECONDS="0.03")
     terminal.type(f"{typed('caption', *MANY[:5], '--workers', 1, '-o', output)}\n")
@@ -163,7 +163,7 @@ def test_ctrl_z_stops_it_fg_goes_on_and_the_pause_is_no_time_of_the_run(tmp_path
     assert float(whole) - progress["seconds"] > 2
 
 
-def test_a_window_that_is_closed_ends_the_run_tidily(tmp_path: Path) -> None:
+def test_closed_terminal_window_ends_the_run_cleanly(tmp_path: Path) -> None:
     """All that is said then goes nowhere: the terminal answers with errors."""
     output = tmp_path / "rows.jsonl"
     command = [*PRETEND, "caption", *MANY, "--model", "demo", "-o", str(output)]
@@ -176,7 +176,7 @@ def test_a_window_that_is_closed_ends_the_run_tidily(tmp_path: Path) -> None:
     assert 3 < len(rows) < ROWS
 
 
-def test_a_run_that_heeds_no_hangup_goes_on_without_its_window(tmp_path: Path) -> None:
+def test_run_that_ignores_hangup_survives_its_window(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     asked = typed("caption", *MANY[:5], "-o", output)
     command = ["bash", "-c", f"trap '' HUP; exec {asked}"]
@@ -199,7 +199,7 @@ def test_nohup_outlives_the_window(tmp_path: Path) -> None:
     wait_until(lambda: len(saved(output)) == ROWS // 4)
 
 
-def test_what_is_under_way_gets_no_longer_than_the_grace(tmp_path: Path) -> None:
+def test_rows_in_progress_get_only_the_grace_period(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     run = impatient("caption", *MANY, "-o", output, seconds=30)
     wait_until((tmp_path / "rows.jsonl.pgcli").exists)
@@ -213,7 +213,7 @@ def test_what_is_under_way_gets_no_longer_than_the_grace(tmp_path: Path) -> None
     assert b"Traceback" not in said
 
 
-def test_a_reader_that_does_not_read_cannot_hold_a_run_that_is_to_end() -> None:
+def test_blocked_pipe_does_not_keep_a_run_from_ending() -> None:
     run = impatient("caption", *MANY * 5, seconds=0, stdout=subprocess.PIPE)
     assert run.stdout is not None
     wait_until(lambda: is_full(run.stdout))

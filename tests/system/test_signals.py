@@ -33,9 +33,7 @@ from tests.support.runs import (
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_first_signal_saves_says_how_to_go_on_and_is_passed_on(
-    tmp_path: Path, signum: int
-) -> None:
+def test_first_signal_saves_rows_and_is_raised_again(tmp_path: Path, signum: int) -> None:
     output = tmp_path / "rows.jsonl"
     run = started("caption", *MANY, "-o", output)
     wait_until(lambda: len(saved(output)) > 3)
@@ -50,7 +48,7 @@ def test_the_first_signal_saves_says_how_to_go_on_and_is_passed_on(
     assert saved(output) == list(range(ROWS))
 
 
-def test_the_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+def test_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     run = started("caption", *MANY, "-o", output, seconds=5)
     wait_until(lambda: (tmp_path / "rows.jsonl.pgcli").exists())
@@ -83,7 +81,7 @@ def test_a_loop_of_a_shell_ends_with_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows/"])
-def test_the_rows_of_a_killed_run_are_gone_on_with_exactly(tmp_path: Path, name: str) -> None:
+def test_killed_run_is_resumed_exactly(tmp_path: Path, name: str) -> None:
     """SIGKILL at any moment, again and again: no row lost, none twice, the same answers."""
     whole = tmp_path / "whole.jsonl"
     assert finished("caption", *MANY[:5], "-o", whole, "--no-timing").returncode == 0
@@ -116,7 +114,7 @@ def written(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*.jsonl"))
 
 
-def test_a_reader_that_has_had_enough_ends_the_model_soon(tmp_path: Path) -> None:
+def test_closed_pipe_stops_the_model_soon(tmp_path: Path) -> None:
     run = started("caption", *MANY, seconds=0.2, stdout=subprocess.PIPE)
     assert run.stdout is not None
     assert json.loads(run.stdout.readline())["index"] == 0
@@ -128,7 +126,7 @@ def test_a_reader_that_has_had_enough_ends_the_model_soon(tmp_path: Path) -> Non
     assert time.monotonic() - began < 3
 
 
-def test_usr1_says_how_far_it_is(tmp_path: Path) -> None:
+def test_usr1_prints_progress(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     run = started("caption", *MANY, "-o", output)
     wait_until(lambda: len(saved(output)) > 3)
@@ -140,7 +138,7 @@ def test_usr1_says_how_far_it_is(tmp_path: Path) -> None:
     assert "rows/s" in said
 
 
-def test_a_slow_pipe_is_not_waited_for_after_a_signal(tmp_path: Path) -> None:
+def test_slow_pipe_does_not_delay_the_end_after_a_signal(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     run = started("caption", "-", "-o", output, stdin=subprocess.PIPE)
     assert run.stdin is not None
@@ -168,7 +166,7 @@ def test_no_worker_outlives_a_killed_run(tmp_path: Path) -> None:
     assert not alive
 
 
-def test_a_disk_that_is_full_costs_no_row_that_was_saved(tmp_path: Path) -> None:
+def test_full_disk_costs_no_saved_row(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     limited = ["bash", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "bash"]
     run = subprocess.run(
@@ -199,7 +197,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows/"])
-def test_a_real_disk_that_is_full_costs_no_row_that_was_saved(disk: Path, name: str) -> None:
+def test_full_real_disk_costs_no_saved_row(disk: Path, name: str) -> None:
     output, filler = f"{disk}/{name}", disk / "filler"
     filler.write_bytes(b"x" * 100 * 1024)
     run = finished("caption", *MANY, "-o", output)
@@ -216,7 +214,7 @@ def test_a_real_disk_that_is_full_costs_no_row_that_was_saved(disk: Path, name: 
     assert [row["index"] for _, row in indexed_rows(Path(output)) if row] == list(range(ROWS))
 
 
-def test_a_disk_that_may_only_be_read_is_said_before_a_model_is_loaded(disk: Path) -> None:
+def test_read_only_disk_is_reported_before_loading(disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     run = finished("caption", *MANY, "-o", disk / "rows.jsonl")
     assert run.returncode == 14
@@ -224,7 +222,7 @@ def test_a_disk_that_may_only_be_read_is_said_before_a_model_is_loaded(disk: Pat
     assert b"Traceback" not in run.stderr
 
 
-def test_a_folder_that_vanishes_under_the_run_is_noticed_in_seconds(tmp_path: Path) -> None:
+def test_removed_output_folder_is_noticed_in_seconds(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     folder.mkdir()
     run = started("caption", *MANY, "-o", folder / "rows.jsonl", seconds=0.1)
@@ -240,7 +238,7 @@ def test_a_folder_that_vanishes_under_the_run_is_noticed_in_seconds(tmp_path: Pa
     assert saved(folder / "rows.jsonl") == list(range(ROWS))
 
 
-def test_errors_are_asked_again_and_the_others_stay(tmp_path: Path) -> None:
+def test_retry_errors_keeps_the_other_rows(tmp_path: Path) -> None:
     folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
     folder.mkdir()
     for name in ("a.png", "c.png"):
@@ -258,7 +256,7 @@ def test_errors_are_asked_again_and_the_others_stay(tmp_path: Path) -> None:
     assert json.loads(after[1])["answer"].startswith("an image of")
 
 
-def test_fifty_errors_in_a_row_stop_the_run_and_it_can_be_gone_on_with(tmp_path: Path) -> None:
+def test_fifty_errors_in_a_row_stop_a_resumable_run(tmp_path: Path) -> None:
     folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
     folder.mkdir()
     for number in range(70):
@@ -271,7 +269,7 @@ def test_fifty_errors_in_a_row_stop_the_run_and_it_can_be_gone_on_with(tmp_path:
     assert saved(output) == list(range(70))
 
 
-def test_shards_killed_and_gone_on_with_make_one_folder(tmp_path: Path) -> None:
+def test_killed_and_resumed_shards_make_one_folder(tmp_path: Path) -> None:
     code = "import sys; from pgcli.state import shard; shard.CHUNK_ROWS = 7\n"
     code += "from tests.support.pretend import main; sys.exit(main())"
     output = f"{tmp_path}/rows/"
@@ -311,7 +309,7 @@ def ids(output: Path) -> list[str]:
     return [json.loads(line)["id"] for line in output.read_bytes().splitlines()]
 
 
-def test_new_files_of_a_folder_come_behind_the_old_and_vanished_ones_keep_their_rows(
+def test_new_files_follow_old_ones_and_removed_ones_keep_rows(
     tmp_path: Path, growing: Path
 ) -> None:
     output = tmp_path / "rows.jsonl"
@@ -334,9 +332,7 @@ def test_new_files_of_a_folder_come_behind_the_old_and_vanished_ones_keep_their_
     assert ids(output)[-1] == "z.png"
 
 
-def test_what_is_new_in_several_folders_and_a_pattern_comes_behind_all_that_was_there(
-    tmp_path: Path, growing: Path
-) -> None:
+def test_new_files_of_several_sources_follow_all_old_ones(tmp_path: Path, growing: Path) -> None:
     output, other = tmp_path / "rows.jsonl", tmp_path / "other"
     manifest = tmp_path / "more.jsonl"
     manifest.write_text("".join(manifest_lines(2)))
@@ -372,7 +368,7 @@ def test_what_is_new_in_several_folders_and_a_pattern_comes_behind_all_that_was_
     assert run.stdout == b"row 14 is missing: 'other/zz.png'\n"
 
 
-def test_a_list_that_was_cut_is_made_whole(tmp_path: Path, growing: Path) -> None:
+def test_truncated_file_list_is_completed(tmp_path: Path, growing: Path) -> None:
     output = tmp_path / "rows.jsonl"
     assert finished("caption", growing, "-o", output, "--limit", 1).returncode == 0
     listed = tmp_path / "rows.jsonl.pgcli" / "files-0.0"
@@ -381,7 +377,7 @@ def test_a_list_that_was_cut_is_made_whole(tmp_path: Path, growing: Path) -> Non
     assert ids(output) == ["b.png", "d.png", "m/x.png"]
 
 
-def test_a_folder_that_is_replaced_by_another_is_refused(tmp_path: Path, growing: Path) -> None:
+def test_input_folder_with_other_files_is_refused(tmp_path: Path, growing: Path) -> None:
     output = tmp_path / "rows.jsonl"
     assert finished("caption", growing, "-o", output).returncode == 0
     other = tmp_path / "other"
@@ -389,7 +385,7 @@ def test_a_folder_that_is_replaced_by_another_is_refused(tmp_path: Path, growing
     assert finished("caption", other, "-o", output).returncode == 13
 
 
-def test_images_are_drawn_by_the_same_names_after_a_kill(tmp_path: Path) -> None:
+def test_drawings_keep_their_names_after_a_kill(tmp_path: Path) -> None:
     folder, once, twice = tmp_path / "images", tmp_path / "once", tmp_path / "twice"
     folder.mkdir()
     rows = [{"image": str(EXAMPLES / "one.png"), "id": one} for one in ("a", "A", "a/b", "B", "b")]
@@ -405,9 +401,7 @@ def test_images_are_drawn_by_the_same_names_after_a_kill(tmp_path: Path) -> None
     assert {str(file.relative_to(twice)) for file in twice.rglob("*")} == names
 
 
-def test_an_overwrite_that_fails_before_it_begins_leaves_the_old_run_as_it_was(
-    tmp_path: Path, growing: Path
-) -> None:
+def test_failed_overwrite_leaves_the_old_run_unchanged(tmp_path: Path, growing: Path) -> None:
     output = tmp_path / "rows.jsonl"
     assert finished("caption", growing, "-o", output).returncode == 0
     (growing / "a.png").write_bytes((EXAMPLES / "one.png").read_bytes())
@@ -432,7 +426,7 @@ def manifest_lines(rows: int) -> list[str]:
     return [json.dumps({"image": image, "id": str(number)}) + "\n" for number in range(rows)]
 
 
-def test_an_input_that_became_shorter_is_refused(tmp_path: Path) -> None:
+def test_shorter_input_is_refused(tmp_path: Path) -> None:
     manifest, output = tmp_path / "m.jsonl", tmp_path / "rows.jsonl"
     lines = [
         json.dumps({"image": str(EXAMPLES / "one.png"), "id": str(k)}) + "\n" for k in range(5)
@@ -457,7 +451,7 @@ def test_usr1_before_the_first_row_ends_nothing(tmp_path: Path) -> None:
     assert run.returncode == 0
 
 
-def test_what_came_to_a_complete_file_before_a_kill_is_kept(tmp_path: Path) -> None:
+def test_complete_file_is_kept_after_a_kill(tmp_path: Path) -> None:
     manifest, output = tmp_path / "m.jsonl", tmp_path / "rows.parquet"
     lines = [
         json.dumps({"image": str(EXAMPLES / "one.png"), "id": str(k)}) + "\n" for k in range(90)
@@ -476,7 +470,7 @@ def test_what_came_to_a_complete_file_before_a_kill_is_kept(tmp_path: Path) -> N
     assert pq.read_table(output).column("id").to_pylist() == [str(k) for k in range(90)]
 
 
-def test_an_image_that_kills_the_run_is_found_by_the_next(tmp_path: Path, growing: Path) -> None:
+def test_image_that_kills_a_run_is_an_error_row_of_the_next(tmp_path: Path, growing: Path) -> None:
     output = tmp_path / "rows.jsonl"
     code = "import sys; from tests.support.pretend import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "caption", growing, "-o", output, "--model", "demo"]
@@ -501,7 +495,7 @@ def test_a_shard_without_rows_leaves_the_others_to_begin(tmp_path: Path) -> None
     assert finished("caption", EXAMPLES, "-o", output, "--shard", "1/2").returncode == 0
 
 
-def test_standard_input_that_comes_again_is_compared_and_gone_on_with(tmp_path: Path) -> None:
+def test_repeated_standard_input_resumes_the_run(tmp_path: Path) -> None:
     output, files = tmp_path / "rows.jsonl", sorted(EXAMPLES.iterdir())
     lines = "".join(f"{file}\n" for file in files).encode()
 
@@ -529,7 +523,7 @@ def test_standard_input_that_comes_again_is_compared_and_gone_on_with(tmp_path: 
     assert saved(output) == list(range(len(files)))
 
 
-def test_the_built_in_model_says_the_same_however_often_it_is_killed(tmp_path: Path) -> None:
+def test_built_in_model_gives_the_same_rows_after_kills(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pgcli", "detect", *MANY[:6], "--object", "circle"]
     command += ["--model", "demo", "--batch-size", "8", "--quiet"]
     whole, output = tmp_path / "whole.jsonl", tmp_path / "rows.jsonl"
@@ -555,7 +549,7 @@ def test_the_built_in_model_says_the_same_however_often_it_is_killed(tmp_path: P
             assert mine == {**theirs, "score": pytest.approx(theirs["score"], abs=1e-4)}
 
 
-def test_who_is_refused_leaves_the_output_to_the_run_that_has_it(tmp_path: Path) -> None:
+def test_refused_run_leaves_the_output_to_its_owner(tmp_path: Path) -> None:
     """Refused again and again, also before the first row is saved; and the folder grows after."""
     folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
     folder.mkdir()
@@ -579,7 +573,7 @@ def test_who_is_refused_leaves_the_output_to_the_run_that_has_it(tmp_path: Path)
     assert ids(output)[-1] == "0 first.png"
 
 
-def test_standard_input_that_became_shorter_is_refused(tmp_path: Path) -> None:
+def test_shorter_standard_input_is_refused(tmp_path: Path) -> None:
     output, names = tmp_path / "rows.jsonl", [f"{file}\n" for file in sorted(EXAMPLES.iterdir())]
 
     def piped(lines: list[str], *more: str) -> int:
@@ -594,7 +588,7 @@ def test_standard_input_that_became_shorter_is_refused(tmp_path: Path) -> None:
     assert output.read_bytes() == before
 
 
-def test_a_page_does_not_keep_its_run_from_going_on(tmp_path: Path) -> None:
+def test_existing_view_page_does_not_stop_a_resumed_run(tmp_path: Path) -> None:
     output, page = tmp_path / "rows.jsonl", tmp_path / "page.html"
     asked = ("caption", *MANY[:3], "-o", output, "--view", page)
     run = started(*asked)

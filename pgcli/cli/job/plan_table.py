@@ -53,7 +53,7 @@ def question_facts(question: Question) -> Iterator[tuple[str, str]]:
 
 def ignored_facts(ignored: Mapping[str, int]) -> Facts:
     """The files that are skipped because of their endings, most frequent ending first."""
-    return [("left out", ", ".join(ending_counts(ignored)))] if ignored else []
+    return [("skipped", ", ".join(ending_counts(ignored)))] if ignored else []
 
 
 def kind_facts(kinds: Mapping[str, int]) -> Facts:
