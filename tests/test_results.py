@@ -154,16 +154,16 @@ def shown(results: pgcli.Results) -> Elements:
 
 
 def test_notebook_shows_images_with_boxes(tmp_path: Path) -> None:
-    folder = pictures(tmp_path / "pictures")
+    folder = pictures(tmp_path / "images")
     results = pgcli.read(saved(tmp_path / "rows.jsonl", detected(folder)))
     page = shown(results)
     assert "a.png" in page.text
     assert "dog 0.25" in page.text
     assert len(page.images) == 3
     data = base64.b64decode(page.images[0].removeprefix("data:image/png;base64,"))
-    with Image.open(io.BytesIO(data)) as picture, Image.open(folder / "a.png") as plain:
-        assert picture.size == (64, 48)
-        assert picture.convert("RGB").tobytes() != plain.convert("RGB").tobytes()
+    with Image.open(io.BytesIO(data)) as image, Image.open(folder / "a.png") as plain:
+        assert image.size == (64, 48)
+        assert image.convert("RGB").tobytes() != plain.convert("RGB").tobytes()
 
 
 def test_boxes_are_scaled_with_their_image(tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def test_boxes_are_scaled_with_their_image(tmp_path: Path) -> None:
     row = answer(0, image=path, width=960, height=480, task="detect", boxes=found)
     (image,) = shown(pgcli.Results([row])).images
     data = base64.b64decode(image.partition(",")[2])
-    with Image.open(io.BytesIO(data)) as picture:
-        pixels = numpy.array(picture.convert("RGB"))
+    with Image.open(io.BytesIO(data)) as image:
+        pixels = numpy.array(image.convert("RGB"))
     assert pixels.shape == (120, 240, 3)
     rows, columns = numpy.nonzero((pixels != 255).any(axis=2))
     assert (columns.min(), columns.max()) == pytest.approx((120, 179), abs=2)
@@ -206,7 +206,7 @@ def test_only_the_first_twenty_are_shown_and_long_answers_are_cut() -> None:
 
 
 def test_removed_or_changed_image_is_not_shown(tmp_path: Path) -> None:
-    folder = pictures(tmp_path / "pictures")
+    folder = pictures(tmp_path / "images")
     rows = captioned(folder, "one", "two", "three")
     (folder / "a.png").unlink()
     Image.new("RGB", (5, 5)).save(folder / "b.jpg")

@@ -196,9 +196,9 @@ def test_3_when_one_row_has_an_error_and_others_have_answers(capsys, images, pre
     assert code == 3
     assert [row["error"] for row in rows(out)] == [None, "not_an_image", None]
     assert [row["answer"] for row in rows(out)] == [
-        "a picture of 40 x 30",
+        "an image of 40 x 30",
         None,
-        "a picture of 20 x 60",
+        "an image of 20 x 60",
     ]
     assert "3, of which 1 with errors: not_an_image 1" in err
     assert "skipped: 1 .txt" in err
@@ -539,7 +539,7 @@ def test_view_shows_several_prompts_side_by_side(capsys, pretended, tmp_path, ou
     text = page.read_text()
     assert '"name":"what?"' in text
     assert '"name":"what!"' in text
-    assert f"{page}: 6 rows, 3 pictures" in err
+    assert f"{page}: 6 rows, 3 images" in err
     code, _, err = call(capsys, *asked, "-o", "-", "--view", page)
     assert code == 13
     assert page.read_text() == text

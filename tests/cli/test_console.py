@@ -74,7 +74,7 @@ def test_no_line_of_bar_or_table_is_wider_than_the_terminal(pictures, tmp_path, 
 def test_rows_and_bar_on_one_terminal_do_not_garble_each_other(pictures):
     shown = on_terminal("caption", pictures, "--model", "demo", PRETEND_SECONDS="0.1")
     rows = [line for line in lines(shown) if line.startswith("picture-")]
-    assert rows == [f"picture-{number:02}.png: a picture of 40 x 30" for number in range(12)]
+    assert rows == [f"picture-{number:02}.png: an image of 40 x 30" for number in range(12)]
     assert "━" in shown
 
 
@@ -303,7 +303,7 @@ def test_one_picture_is_answered_in_a_line_and_told_of_in_a_sentence(pictures, c
     picture = pictures / "picture-00.png"
     shown = on_terminal("caption", picture, "--model", "demo", columns=columns, **look)
     answer, *after = lines(shown.partition(f"{picture}: ")[2])
-    assert answer == "a picture of 40 x 30"
+    assert answer == "an image of 40 x 30"
     told = " ".join(line for line in after if line and "━" not in line)
     assert re.search(r"pgcli: .* to load the model; .* pretended@1 on cpu in float32$", told)
     assert "model busy" not in shown

@@ -1,4 +1,4 @@
-"""--draw: which pictures are drawn, under which names, in which format, and nowhere else."""
+"""--draw: which images are drawn, under which names, in which format, and nowhere else."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def test_image_without_boxes_is_copied_and_error_row_is_not(tmp_path):
     with DrawHook(str(tmp_path / "drawn"), say=told.append) as drawing:
         list(drawing.wrap_items([good, bad]))
         drawing.on_row(answer_to(good, (60, 45)))
-        picture = DecodedImage(bad, 60, 45, None, 1.0, fault)
-        drawing.on_row(error_answer(picture, "detect star", task="detect", model="m"))
+        image = DecodedImage(bad, 60, 45, None, 1.0, fault)
+        drawing.on_row(error_answer(image, "detect star", task="detect", model="m"))
     assert below(tmp_path / "drawn") == ["good.png"]
     assert told == []
     pixels = np.asarray(Image.open(tmp_path / "drawn" / "good.png"))
@@ -171,7 +171,7 @@ HOSTILE = {
     "../../up.png": "up.png",
     "a/../../b.png": "a/b.png",
     "./x//y/./z.png": "x/y/z.png",
-    "C:\\pictures\\c.png": "C/pictures/c.png",
+    "C:\\images\\c.png": "C/images/c.png",
     "\\\\share\\c.png": "share/c.png",
     "nul\0name.png": "nul_name.png",
     "..": "7.png",
@@ -401,7 +401,7 @@ def opened(*arguments, **more):
 
 
 def test_without_draw_nothing_is_drawn():
-    assert opened(None, ["pictures"]) is None
+    assert opened(None, ["images"]) is None
 
 
 def test_draw_into_a_filled_folder_needs_overwrite(tmp_path):
@@ -439,13 +439,13 @@ def test_every_task_may_be_drawn(tmp_path, task):
     assert isinstance(opened(str(tmp_path / "drawn"), [], task=task), DrawHook)
 
 
-@pytest.mark.parametrize("where", [".", "drawn", "link/drawn", "sub/../../pictures/drawn"])
+@pytest.mark.parametrize("where", [".", "drawn", "link/drawn", "sub/../../images/drawn"])
 def test_draw_folder_inside_a_source_is_refused(tmp_path, where):
-    pictures = tmp_path / "pictures"
-    (pictures / "sub").mkdir(parents=True)
-    (pictures / "link").symlink_to(pictures)
+    images = tmp_path / "images"
+    (images / "sub").mkdir(parents=True)
+    (images / "link").symlink_to(images)
     with pytest.raises(UsageError, match="is read"):
-        opened(str(pictures / where), ["-", pictures], overwrite=True)
+        opened(str(images / where), ["-", images], overwrite=True)
 
 
 def test_draw_folder_with_an_input_is_refused(tmp_path):

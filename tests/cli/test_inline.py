@@ -35,7 +35,7 @@ def of_iterm(text: str) -> Image.Image:
 
 
 def of_sixel(text: str) -> Image.Image:
-    """The picture of sixels, drawn as a terminal draws it."""
+    """The image of sixels, drawn as a terminal draws it."""
     (width, height, data), *_ = re.findall(r'\x1bPq"1;1;(\d+);(\d+)([^\x1b]*)\x1b\\', text)
     pixels = np.zeros((int(height) + 6, int(width), 3), np.uint8)
     colours, colour, x, top = {}, 0, 0, 0
@@ -62,14 +62,14 @@ def of_sixel(text: str) -> Image.Image:
 )
 @pytest.mark.parametrize("size", [(40, 30), (1, 1), (7, 13), (1200, 90), (300, 900)])
 def test_terminal_image_shows_the_same_pixels(protocol, decoded, most, size) -> None:
-    picture = drawing(*size)
-    shown = decoded(terminal_image.encode_image(picture, protocol)).convert("RGB")
-    expected = picture.copy()
+    image = drawing(*size)
+    shown = decoded(terminal_image.encode_image(image, protocol)).convert("RGB")
+    expected = image.copy()
     expected.thumbnail(terminal_image.MAX_SIZE)
     assert shown.size == expected.size
     apart = np.abs(np.asarray(shown).astype(int) - np.asarray(expected))
     assert apart.mean() <= most
-    assert picture.size == size, "the picture itself stays"
+    assert image.size == size, "the image itself stays"
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ def test_inline_images_are_above_their_answers() -> None:
     text = on_a_terminal("caption", source, "--inline", "--limit", "2", TERM="xterm-kitty")
     first, second = re.split(r"\r\n(?=alike\.png: |blue\.png: )", text)[:2]
     assert of_kitty(first).size == (410, 249)
-    assert second.startswith("alike.png: a picture of 410 x 249")
+    assert second.startswith("alike.png: an image of 410 x 249")
     plain = on_a_terminal("caption", source, "--inline", "--limit", "2", TERM="xterm-256color")
     assert "\x1b_G" not in plain
-    assert "alike.png: a picture of" in plain
+    assert "alike.png: an image of" in plain
 
 
 def test_pipe_gets_rows_without_images() -> None:

@@ -46,7 +46,7 @@ WHOEVER = "as the user that `hf auth whoami` names; or name a local folder: --mo
 
 
 class Stage:
-    """A machine with a picture, an empty cache, no token, and a Hub of its own."""
+    """A machine with an image, an empty cache, no token, and a Hub of its own."""
 
     def __init__(self, folder, monkeypatch, capsys, hub):
         self.folder, self.patch, self.capsys, self.hub = folder, monkeypatch, capsys, hub
@@ -89,7 +89,7 @@ class Stage:
         self.patch.setattr(gpu_processes, "_in_memory", lambda: iter([held]))
         return self.run("caption", "one.png", "--model", "demo", "--device", "cpu", *words)
 
-    def no_picture(self, *names):
+    def no_image(self, *names):
         for name in names:
             (self.folder / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / "photos" / name).touch()
@@ -230,14 +230,14 @@ SITUATIONS = [
     ),
     Situation(
         "no image in an empty folder",
-        lambda stage: stage.no_picture("deeper/.hidden"),
+        lambda stage: stage.no_image("deeper/.hidden"),
         4,
         "no image in photos",
         ENDINGS,
     ),
     Situation(
         "no image among other files",
-        lambda stage: stage.no_picture("a.txt", "b/c.HEIC", "b/d.heic", "README"),
+        lambda stage: stage.no_image("a.txt", "b/c.HEIC", "b/d.heic", "README"),
         4,
         "no image in photos",
         f"{ENDINGS}; skipped: 2 .heic, 1 without an ending, 1 .txt; HEIC has to be converted "

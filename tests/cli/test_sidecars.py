@@ -37,7 +37,7 @@ def test_each_image_has_a_sidecar_and_errors_have_none(folder: Path) -> None:
     assert run.returncode == 3
     assert texts(folder).keys() == ALL
     for text in texts(folder).values():
-        assert text.startswith("a picture of ")
+        assert text.startswith("an image of ")
         assert text.endswith("\n")
     assert b"5 files ending in .txt" in run.stderr
     assert not list(folder.rglob(".pgcli*"))

@@ -1,7 +1,7 @@
 """The command line with a pretended model and no torch: `python tests/support/pretend.py ...`.
 
-It takes PRETEND_SECONDS for a row and answers `a picture of W x H`. Where PRETEND_ANSWERS, a JSON
-list, has a text for the picture's index, it answers that, with a box of that label.
+It takes PRETEND_SECONDS for a row and answers `an image of W x H`. Where PRETEND_ANSWERS, a JSON
+list, has a text for the image's index, it answers that, with a box of that label.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ class Engine:
         sampling: object,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[tuple[int, Answer]]:
-        for place, picture in stream:
-            for number, prompt in enumerate(picture.item.prompts, start=place):
+        for row_index, image in stream:
+            for number, prompt in enumerate(image.item.prompts, start=row_index):
                 if stopped():
                     return
                 time.sleep(float(os.environ.get("PRETEND_SECONDS", "0")))
-                yield number, answer(picture, prompt, question.task)
+                yield number, answer(image, prompt, question.task)
 
 
-def answer(picture: DecodedImage, prompt: str, task: str) -> Answer:
-    item = picture.item
-    told = json.loads(os.environ.get("PRETEND_ANSWERS", "[]"))[item.index : item.index + 1]
+def answer(image: DecodedImage, prompt: str, task: str) -> Answer:
+    item = image.item
+    labels = json.loads(os.environ.get("PRETEND_ANSWERS", "[]"))[item.index : item.index + 1]
     return Answer(
         index=item.index,
         id=item.id,
         image=item.image,
-        width=picture.width,
-        height=picture.height,
+        width=image.width,
+        height=image.height,
         task=task,
         prompt=prompt,
-        answer=told[0] if told else f"a picture of {picture.width} x {picture.height}",
-        boxes=tuple(Box(label, 0.0, 0.0, 9.0, 9.0, 0.5) for label in told),
+        answer=labels[0] if labels else f"an image of {image.width} x {image.height}",
+        boxes=tuple(Box(label, 0.0, 0.0, 9.0, 9.0, 0.5) for label in labels),
         tokens=6,
         finish="stop",
         logprob=-0.5,
-        load_ms=picture.load_ms,
+        load_ms=image.load_ms,
         vision_ms=1.0,
         prefill_ms=2.0,
         decode_ms=3.0,

@@ -124,10 +124,10 @@ def test_ctrl_c_ends_the_run_its_workers_and_the_loop_around_it(tmp_path: Path) 
 def test_worker_ignores_ctrl_c(tmp_path: Path) -> None:
     """The keys reach all processes of the terminal, and only the run decides what comes of it."""
     output = tmp_path / "rows.jsonl"
-    picture = f"{EXAMPLES / 'one.png'}\n".encode()
+    image = f"{EXAMPLES / 'one.png'}\n".encode()
     run = started("caption", "-", "-o", output, "--workers", 2, stdin=subprocess.PIPE)
     assert run.stdin is not None
-    run.stdin.write(picture)
+    run.stdin.write(image)
     run.stdin.flush()
     wait_until(lambda: saved(output))
     workers = psutil.Process(run.pid).children(recursive=True)
@@ -136,7 +136,7 @@ def test_worker_ignores_ctrl_c(tmp_path: Path) -> None:
     time.sleep(0.3)
     assert len(workers) == 2
     assert psutil.STATUS_ZOMBIE not in [worker.status() for worker in workers]
-    run.communicate(picture, timeout=60)
+    run.communicate(image, timeout=60)
     assert run.returncode == 0
     assert saved(output) == [0, 1]
 
