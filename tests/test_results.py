@@ -252,7 +252,7 @@ def test_progress_uses_tqdm_auto(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(builtins, "__import__", watched)
     question = tasks.caption("en")
-    assert list(api._shown(iter(ANSWERS), question, 3)) == ANSWERS
+    assert list(api._with_progress(iter(ANSWERS), question, 3)) == ANSWERS
     assert "tqdm.auto" in imported
 
 
