@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
 import struct
+from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -14,7 +16,7 @@ import numpy as np
 #: Lengths of the header and of the data, little-endian.
 PREFIX = struct.Struct("<IQ")
 MAX_HEADER_BYTES = 2**20
-CHUNK_BYTES = 2**20  # of one read or write; a pipe holds less
+PIPE_BYTES = 2**18  # a 224 px image; larger pipes were slower, as they leave the processor's cache
 
 
 class MalformedMessage(Exception):
@@ -32,10 +34,13 @@ class MessagePipe:
     """Sends and receives messages, each within a time limit if one is given.
 
     The bytes are data only: nothing that is received is executed, and no more memory is allocated
-    for a message than `max_data_bytes` and a header.
+    for a message than `max_data_bytes` and a header. Makes the file descriptors non-blocking.
     """
 
     def __init__(self, read_fd: int, write_fd: int, *, max_data_bytes: int):
+        for fd in (read_fd, write_fd):
+            os.set_blocking(fd, False)
+            enlarge_pipe(fd)
         self._read_fd, self._write_fd = read_fd, write_fd
         self._max_data_bytes = max_data_bytes
 
@@ -68,8 +73,11 @@ class MessagePipe:
         buffer = np.empty(size, np.uint8).data  # not zeroed first, as a bytearray would be
         done = 0
         while done < size:
-            wait_for(self._read_fd, select.POLLIN, deadline)
-            count = os.readv(self._read_fd, [buffer[done : done + CHUNK_BYTES]])
+            try:
+                count = os.readv(self._read_fd, [buffer[done:]])
+            except BlockingIOError:
+                wait_for(self._read_fd, select.POLLIN, deadline)
+                continue
             if not count:
                 raise EOFError("the pipe ended")
             done += count
@@ -77,15 +85,23 @@ class MessagePipe:
 
     def _write(self, data: memoryview, deadline: float | None) -> None:
         while data:
-            wait_for(self._write_fd, select.POLLOUT, deadline)
-            data = data[os.write(self._write_fd, data[:CHUNK_BYTES]) :]
+            try:
+                data = data[os.write(self._write_fd, data) :]
+            except BlockingIOError:
+                wait_for(self._write_fd, select.POLLOUT, deadline)
 
 
 def wait_for(fd: int, event: int, deadline: float | None) -> None:
     """Wait until the file descriptor is ready. Raises TimeoutError at the deadline."""
-    if deadline is None:
-        return  # the read or write itself waits
     poll = select.poll()
     poll.register(fd, event)
-    if not poll.poll(max(0.0, deadline - monotonic()) * 1000):
+    milliseconds = None if deadline is None else max(0.0, deadline - monotonic()) * 1000
+    if not poll.poll(milliseconds):
         raise TimeoutError
+
+
+def enlarge_pipe(fd: int) -> None:
+    """Let a pipe hold PIPE_BYTES where the system allows it: fewer calls for each image."""
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

@@ -96,11 +96,19 @@ def test_pipe_that_ends_within_a_message_raises_eof() -> None:
     whole = frame(REPLY, b"abc")
     for length in range(len(whole)):
         reader, writer = os.pipe()
+        pipe = MessagePipe(reader, writer, max_data_bytes=100)
         os.write(writer, whole[:length])
         os.close(writer)
         with pytest.raises(EOFError):
-            MessagePipe(reader, -1, max_data_bytes=100).receive()
+            pipe.receive()
         os.close(reader)
+
+
+def test_deadlines_hold_for_half_a_message_and_for_a_full_pipe(pipe: MessagePipe) -> None:
+    with pytest.raises(TimeoutError):
+        pipe.send(Message({}, bytes(2**23)), time.monotonic() + 0.1)
+    with pytest.raises(TimeoutError):
+        pipe.receive(time.monotonic() + 0.1)
 
 
 @pytest.mark.parametrize(
@@ -118,18 +126,12 @@ def test_pipe_that_ends_within_a_message_raises_eof() -> None:
 )
 def test_bytes_that_are_not_a_message_are_refused(raw: bytes) -> None:
     reader, writer = os.pipe()
-    threading.Thread(target=write_all, args=(writer, raw), daemon=True).start()
+    pipe = MessagePipe(reader, writer, max_data_bytes=100)
+    os.write(writer, raw)  # or as much of it as a pipe holds
     with pytest.raises(MalformedMessage):
-        MessagePipe(reader, -1, max_data_bytes=100).receive(time.monotonic() + 20)
+        pipe.receive(time.monotonic() + 20)
     os.close(reader)
-
-
-def write_all(descriptor: int, raw: bytes) -> None:
-    with open(descriptor, "wb") as file:
-        try:
-            file.write(raw)
-        except BrokenPipeError:
-            return
+    os.close(writer)
 
 
 GOOD = {"width": 1, "height": 1, "load_ms": 0.0, "fault": None, "shape": [1, 1, 3]}
