@@ -35,7 +35,9 @@ def items(count: int) -> list[Item]:
 
 
 def children() -> list[psutil.Process]:
-    return psutil.Process().children()
+    """The worker processes; other tests may have left a server running."""
+    found = psutil.Process().children()
+    return [child for child in found if "pgcli.workers.process" in " ".join(child.cmdline())]
 
 
 def scripted(*ids: str) -> list[DecodedImage]:
