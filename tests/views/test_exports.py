@@ -96,7 +96,7 @@ def test_root_makes_names_relative_and_refuses_what_lies_elsewhere(
     assert [one["file_name"] for one in COCO(output).dataset["images"]] == list(SIZES)
     code, err = exported(capsys, boxes, "coco", tmp_path / "o.json", "--root", folder / "sub")
     assert code == 2
-    assert "does not lie in" in err
+    assert "is not in" in err
     assert not (tmp_path / "o.json").exists()
 
 
@@ -438,7 +438,7 @@ def test_of_boxes_only_what_lies_in_the_image_is_there_and_what_does_not_is_repo
     code, err = exported(capsys, rows, to, tmp_path / "out")
     assert code == 0
     assert "exported 1 images with 4 boxes" in err
-    assert "; 5 boxes left out, as they have no area in their picture" in err
+    assert "; 5 boxes left out, as they have no area in their image" in err
     wanted = [inside for _, inside in STRANGE if inside is not None]
     found = corners(tmp_path / "out", to)
     assert numpy.array(found) == pytest.approx(numpy.array(wanted), abs=1e-4)

@@ -224,7 +224,7 @@ def test_a_page_is_made_next_to_the_results(
     assert copy(parsed, 1).size == (40, 30)
     out, err = capsys.readouterr()
     assert out == ""
-    assert "rows.html: 3 rows, 3 pictures" in err
+    assert "rows.html: 3 rows, 3 images" in err
 
 
 def test_a_page_that_is_there_is_kept_unless_it_may_be_overwritten(
