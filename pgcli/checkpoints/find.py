@@ -1,4 +1,4 @@
-"""A folder, a Hub name or `demo` -> a checkpoint's files on disk."""
+"""Finds a checkpoint's files on disk by folder, Hub name or `demo`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ UpdateCache = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Remembering(Protocol):
-    """What keeps the keys and values of every layer: a `Cache` or `Places`."""
+    """Stores the keys and values of every layer."""
 
     def claim_next(self) -> tuple[Tensor, AttentionMasks]: ...
 

@@ -1,4 +1,4 @@
-"""LoRA folders as PEFT writes them: merged here, they answer as PEFT's model does."""
+"""Merged LoRA adapters give the same logits as PEFT."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ SOME = {"target_modules": ["q_proj", "v_proj"]}
 EXACT = {"rtol": 0, "atol": 1e-4}
 PREFIX = "base_model.model."
 QUERY = f"{PREFIX}model.language_model.layers.1.self_attn.q_proj"
-# PEFT's own words on adapting both ends of one matrix, and on settings that do nothing
+# PEFT's warnings of adapted tied weights and of unused settings
 pytestmark = pytest.mark.filterwarnings(
     "ignore::UserWarning", "ignore::FutureWarning", "ignore::RuntimeWarning:peft"
 )
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture(params=[1, 2], ids=["gemma", "gemma2"])
 def base(request, tiny, tiny2):
-    """A checkpoint of either generation."""
+    """A Gemma and a Gemma 2 checkpoint."""
     return tiny if request.param == 1 else tiny2
 
 
@@ -45,7 +45,7 @@ def reference(base, dtype=torch.float32):
 
 
 def trained(base, folder, *, dtype=torch.float32, settings=None, **config):
-    """PEFT's model with random matrices and what else it trains, saved into the folder."""
+    """PEFT's model with random matrices and modules, saved into the folder."""
     torch.manual_seed(5)
     lora = LoraConfig(init_lora_weights=False, **({"r": 4, "lora_alpha": 6} | config))
     model = get_peft_model(reference(base, dtype), lora)
@@ -111,7 +111,7 @@ TARGETS = [
 
 
 @pytest.mark.parametrize("config", TARGETS, ids=str)
-def test_an_adapter_answers_as_merged_by_peft(base, tmp_path, config):
+def test_logits_equal_those_of_peft(base, tmp_path, config):
     theirs = trained(base, tmp_path, **config)
     model = ours(base, tmp_path)
     assert_answers_as(theirs, model, base)
@@ -139,7 +139,7 @@ def test_an_adapter_answers_as_merged_by_peft(base, tmp_path, config):
     ],
     ids=str,
 )
-def test_every_setting_answers_as_merged_by_peft(base, tmp_path, config):
+def test_every_setting_gives_the_logits_of_peft(base, tmp_path, config):
     theirs = trained(base, tmp_path, **(SOME | config))
     model = ours(base, tmp_path)
     assert_answers_as(theirs, model, base)
@@ -160,8 +160,8 @@ def test_every_setting_answers_as_merged_by_peft(base, tmp_path, config):
     ],
     ids=str,
 )
-def test_embedding_and_head_change_as_peft_runs_them(base, tmp_path, config, parts_ends):
-    """As one matrix or apart: held against PEFT's model unmerged, as its merge blurs the two."""
+def test_adapted_embedding_and_head_equal_peft_unmerged(base, tmp_path, config, parts_ends):
+    """Tied or untied: compared with PEFT's unmerged model, as its merge changes both."""
     theirs = trained(base, tmp_path, **(SOME | config))
     model = ours(base, tmp_path)
     assert_answers_as(theirs, model, base)
@@ -169,7 +169,7 @@ def test_embedding_and_head_change_as_peft_runs_them(base, tmp_path, config, par
     assert (model.decoder.lm_head.weight is not None) is parts_ends
 
 
-def test_an_embedding_saved_beside_the_adapter_stays_the_head(tiny, tmp_path):
+def test_a_saved_embedding_stays_tied_to_the_head(tiny, tmp_path):
     theirs = trained(tiny, tmp_path, **SOME)
     with torch.no_grad():
         theirs.get_input_embeddings().weight.mul_(1.1)
@@ -205,7 +205,7 @@ def with_adapter_name(name):
     [older, with_adapter_name, lambda name: name.removeprefix(PREFIX)],
     ids=["older", "adapter name", "bare"],
 )
-def test_every_way_to_spell_the_names_is_read_alike(base, tmp_path, rename):
+def test_every_naming_scheme_is_read_the_same(base, tmp_path, rename):
     modules = [*DECODER, "fc1", "patch_embedding"]
     saved = ["multi_modal_projector"]
     theirs = trained(base, tmp_path, target_modules=modules, modules_to_save=saved, use_dora=True)
@@ -213,7 +213,7 @@ def test_every_way_to_spell_the_names_is_read_alike(base, tmp_path, rename):
     assert_answers_as(theirs, ours(base, tmp_path), base)
 
 
-def test_in_bfloat16_every_weight_is_what_peft_merges(base, tmp_path):
+def test_bfloat16_weights_equal_those_of_peft(base, tmp_path):
     trained(base, tmp_path, target_modules=DECODER).half().save_pretrained(tmp_path)
     theirs = PeftModel.from_pretrained(reference(base, torch.bfloat16), tmp_path)
     theirs.merge_and_unload().save_pretrained(tmp_path / "merged")
@@ -229,14 +229,14 @@ def test_in_bfloat16_every_weight_is_what_peft_merges(base, tmp_path):
         torch.testing.assert_close(mine, other, rtol=2**-7, atol=1e-6)
 
 
-def test_a_wide_weight_is_merged_piece_by_piece(tiny, tmp_path, monkeypatch):
+def test_a_large_weight_is_merged_in_chunks(tiny, tmp_path, monkeypatch):
     trained(tiny, tmp_path, target_modules=DECODER, use_dora=True)
     whole = our_logits(ours(tiny, tmp_path))
     monkeypatch.setattr(adapters, "CHUNK", 100)
     torch.testing.assert_close(our_logits(ours(tiny, tmp_path)), whole, rtol=0, atol=1e-5)
 
 
-def test_weights_are_merged_where_they_are(tiny, tmp_path, device):
+def test_weights_are_merged_in_place(tiny, tmp_path, device):
     trained(tiny, tmp_path, target_modules=[*DECODER, "fc1", "embed_tokens"])
     model = weights.load(tiny, read_config(tiny), dtype=torch.float32, device=device)
     adapters.merge(model, tmp_path)
@@ -244,7 +244,7 @@ def test_weights_are_merged_where_they_are(tiny, tmp_path, device):
     torch.testing.assert_close(our_logits(model.cpu()), our_logits(ours(tiny, tmp_path)), **EXACT)
 
 
-# From here on what is refused, and that its name is in the message.
+# Refusals, which name the tensor or setting
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +259,7 @@ def folder(written, tmp_path):
     return shutil.copytree(written, tmp_path / "adapter")
 
 
-def test_an_engine_has_the_merged_weights_and_a_label_that_says_so(tiny, folder):
+def test_an_engine_has_merged_weights_and_a_label_with_both(tiny, folder):
     base = Checkpoint("m", tiny)
     adapter = Checkpoint("org/a", folder, "12ab")
     engine = loader.load(base, adapter=adapter, device="cpu", dtype="float32", batch_size=1)
@@ -279,7 +279,7 @@ def configure(folder, **changes):
 
 
 def alter(folder, **changes):
-    """Change tensors by name; None takes one out, a function makes one of what is there."""
+    """Change tensors by name: None removes one, a function maps the old one to a new one."""
     tensors = load_file(folder / WEIGHTS)
     for name, change in changes.items():
         value = change(tensors[name]) if callable(change) else change
@@ -335,7 +335,7 @@ def test_the_untouched_copy_is_merged(tiny, folder):
     ],
     ids=str,
 )
-def test_a_setting_that_is_not_understood_is_named(tiny, folder, changes, named):
+def test_an_unsupported_setting_is_named(tiny, folder, changes, named):
     configure(folder, **changes)
     error, changed = refused(tiny, folder)
     assert named in str(error)
@@ -408,14 +408,14 @@ def test_weights_that_overflow_are_named(tiny, folder):
     assert QUERY.removeprefix(PREFIX) in str(error)
 
 
-def test_an_adapter_cut_short_by_a_layer_is_refused(tiny, folder):
+def test_an_adapter_without_one_layer_is_refused(tiny, folder):
     alter(folder, **{f"{QUERY}.lora_{part}.weight": None for part in "AB"})
     error, changed = refused(tiny, folder)
     assert "layers.1.self_attn.q_proj" in str(error)
     assert not changed
 
 
-def test_an_adapter_of_another_model_names_the_model_it_is_for(tiny2, folder):
+def test_an_adapter_of_another_model_names_its_base(tiny2, folder):
     configure(folder, base_model_name_or_path="google/paligemma-3b-pt-224")
     error, changed = refused(tiny2, folder)  # fewer key-value heads
     assert "v_proj" in str(error)
@@ -423,7 +423,7 @@ def test_an_adapter_of_another_model_names_the_model_it_is_for(tiny2, folder):
     assert not changed
 
 
-def test_a_pickle_is_refused_with_the_way_to_convert_it(tiny, folder):
+def test_a_pickle_is_refused_with_a_hint_to_convert_it(tiny, folder):
     (folder / WEIGHTS).rename(folder / "adapter_model.bin")
     error, _ = refused(tiny, folder)
     assert "adapter_model.bin" in str(error)
@@ -452,7 +452,7 @@ def test_a_broken_file_is_named(tiny, folder, file, content):
     assert not changed
 
 
-def test_a_whole_model_is_no_adapter(tiny):
+def test_a_model_folder_is_refused_as_adapter(tiny):
     error, _ = refused(tiny, tiny)
     assert "--model" in error.hint
 
@@ -464,7 +464,7 @@ def test_an_empty_adapter_is_refused(tiny, folder):
 
 
 def test_scales_are_those_that_peft_computes(base, tmp_path):
-    """Also where no logit would show it: each module's own number."""
+    """For each module, also where the logits do not depend on it."""
     patterns = {"rank_pattern": {"q_proj": 8}, "alpha_pattern": {r"layers\.1\..*": 5}}
     theirs = trained(base, tmp_path, target_modules=DECODER, use_rslora=True, **patterns)
     config = read_adapter_config(tmp_path)

@@ -1,4 +1,4 @@
-"""Checkpoint folders: every layout is read into the same weights, and what is wrong is named."""
+"""Checkpoint folders: every layout gives the same weights, and errors are named."""
 
 import json
 import math
@@ -96,7 +96,7 @@ def assert_same(model, other):
         assert torch.equal(parameter, theirs[name]), name
 
 
-#: `google/...` as published, and what generations of transformers make of it.
+#: `google/...` as published, and its names in versions of transformers.
 LAYOUTS = {
     "hub": (),
     "transformers 5": (("vision_tower.vision_model.", "vision_tower."),),
@@ -134,7 +134,7 @@ class TestNames:
             model.decoder.lm_head.weight = None
         assert_same(model, loaded(tiny))
 
-    def test_a_name_goes_there_and_back(self, stored):
+    def test_names_translate_in_both_directions(self, stored):
         for name in [*stored, LM_HEAD]:
             assert hub_name(canonical(name)) == name
         with pytest.raises(ValueError, match="not a tensor of the model"):
@@ -175,7 +175,7 @@ class TestFiles:
             file.stat().st_size for file in folder.glob("model*.safetensors")
         )
 
-    def test_links_are_followed_as_the_hub_s_cache_is_made_of_them(self, folder, tiny):
+    def test_links_are_followed_as_in_the_hub_cache(self, folder, tiny):
         (folder / "model.safetensors").symlink_to(tiny / "model.safetensors")
         assert_same(loaded(folder), loaded(tiny))
 
@@ -204,7 +204,7 @@ class TestFiles:
         self.index(folder, home | {NORM: file})
         assert f"maps {NORM} to" in refusal()
 
-    def test_an_index_must_tell_the_truth(self, folder, stored, refusal):
+    def test_an_index_that_contradicts_the_files_is_refused(self, folder, stored, refusal):
         home = self.shards(folder, stored)
         other = next(file for file in home.values() if file != home[NORM])
         self.index(folder, home | {NORM: other})
@@ -226,21 +226,21 @@ class TestFiles:
         (folder / INDEX).write_text(text, encoding="latin-1")
         assert INDEX in refusal()
 
-    def test_an_index_of_nothing_is_no_checkpoint(self, folder, refusal):
+    def test_an_empty_index_is_refused(self, folder, refusal):
         self.index(folder, {})
         assert "has no weight_map" in refusal()
 
     @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "last.ckpt"])
-    def test_pickles_are_refused_with_the_way_to_convert_them(self, folder, name):
+    def test_pickles_are_refused_with_a_hint_to_convert_them(self, folder, name):
         (folder / name).write_bytes(pickle.dumps({}))
         with pytest.raises(InvalidCheckpoint, match=f"{name} is a pickle") as refused:
             loaded(folder)
         assert "save_pretrained" in refused.value.hint
 
-    def test_no_weights_at_all(self, folder, refusal):
+    def test_a_folder_without_weights_is_refused(self, folder, refusal):
         assert "has no safetensors file" in refusal()
 
-    def test_a_pickle_beside_the_weights_is_not_looked_at(self, write, tmp_path):
+    def test_a_pickle_next_to_safetensors_is_ignored(self, write, tmp_path):
         class Bomb:
             def __reduce__(self):
                 return os.mkdir, (str(tmp_path / "exploded"),)
@@ -251,7 +251,7 @@ class TestFiles:
 
 
 class OnlyShapes(TorchDispatchMode):
-    """Under it no tensor with memory can be made."""
+    """Raises for every tensor that allocates memory."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         made = function(*args, **(kwargs or {}))
@@ -261,7 +261,7 @@ class OnlyShapes(TorchDispatchMode):
 
 @pytest.fixture
 def refusal(folder, monkeypatch):
-    """What loading the folder is refused with, before any weight is read or memory taken."""
+    """The error message of loading the folder, raised before memory is allocated."""
 
     def nothing(tensor):
         raise AssertionError(f"{tensor.name} was read")
@@ -277,7 +277,7 @@ def refusal(folder, monkeypatch):
     return refusal
 
 
-def test_the_watch_over_memory_would_notice_it(write):
+def test_the_memory_guard_raises_on_allocation(write):
     with OnlyShapes(), pytest.raises(AssertionError, match="memory was taken"):
         loaded(write())
 
@@ -285,13 +285,13 @@ def test_the_watch_over_memory_would_notice_it(write):
 class TestStoredNumbers:
     @pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16, torch.float16])
     @pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16])
-    def test_they_are_read_from_and_into_any_dtype(self, write, stored, kept, wanted):
+    def test_any_stored_dtype_is_read_into_any_dtype(self, write, stored, kept, wanted):
         model = loaded(write({name: t.to(kept) for name, t in stored.items()}), dtype=wanted)
         found = parameters(model)
         assert {parameter.dtype for parameter in found.values()} == {wanted}
         assert torch.equal(found["decoder.norm.weight"], stored[NORM].to(kept).to(wanted))
 
-    def test_a_file_may_mix_them(self, write, stored):
+    def test_a_file_may_mix_dtypes(self, write, stored):
         model = loaded(write(**{NORM: stored[NORM].bfloat16()}))
         assert torch.equal(model.decoder.norm.weight, stored[NORM].bfloat16().float())
 
@@ -299,20 +299,20 @@ class TestStoredNumbers:
         "dtype", [torch.int8, torch.int64, torch.bool, torch.float64, torch.float8_e4m3fn]
     )
     @pytest.mark.parametrize("name", [NORM, QUERY, EMBEDDING, LM_HEAD])
-    def test_no_other_is_taken_for_weights(self, write, stored, refusal, dtype, name):
+    def test_other_dtypes_are_refused(self, write, stored, refusal, dtype, name):
         tensor = stored[EMBEDDING] if name == LM_HEAD else stored[name]
         write(**{name: tensor.to(dtype)})
         assert f"{name} is stored as" in refusal()
 
-    def test_a_tensor_that_is_read_in_pieces_is_whole(self, write, stored, tiny, monkeypatch):
-        """Every real checkpoint's embedding is, where its dtype changes on the way."""
+    def test_a_tensor_read_in_chunks_is_complete(self, write, stored, tiny, monkeypatch):
+        """As the embedding of every real checkpoint if its dtype is converted."""
         monkeypatch.setattr(
             "pgcli.checkpoints.safetensors_files.CHUNK_BYTES", 70
         )  # no row is a multiple
         model = loaded(write({name: t.bfloat16() for name, t in stored.items()}))
         assert_same(model, loaded(tiny, torch.bfloat16).float())
 
-    def test_no_more_than_a_piece_is_held_on_the_way_to_another_dtype(self, write, monkeypatch):
+    def test_a_dtype_conversion_buffers_one_chunk(self, write, monkeypatch):
         held, empty = [], torch.empty
 
         def watched(*shape, **options):
@@ -448,27 +448,27 @@ class TestTensors:
         assert again in (message := refusal())
         assert NORM in message
 
-    def test_one_that_is_stored_in_two_files_is_named(self, write, folder, stored, refusal):
+    def test_a_tensor_stored_in_two_files_is_named(self, write, folder, stored, refusal):
         write()
         (folder / "model.safetensors").rename(folder / "first.safetensors")
         save_file({NORM: stored[NORM]}, folder / "more.safetensors")
         assert f"{NORM} is stored twice" in refusal()
 
-    def test_what_lies_beside_the_usual_file_is_not_read(self, write, folder, stored):
-        """An adapter, for one, or the weights in another precision."""
+    def test_other_safetensors_files_are_ignored(self, write, folder, stored):
+        """Such as an adapter, or weights in another dtype."""
         write()
         size = total_bytes(folder)
         save_file({NORM: stored[NORM] + 1}, folder / "adapter_model.safetensors")
         assert total_bytes(folder) == size
         assert torch.equal(loaded(folder).decoder.norm.weight, stored[NORM])
 
-    def test_thousands_of_strange_ones_cost_nothing(self, write, refusal):
+    def test_thousands_of_unknown_tensors_are_refused_quickly(self, write, refusal):
         write({f"tensor.{n}": torch.zeros(1) for n in range(5000)})
         assert "is not a tensor of the model" in refusal()
 
-    def test_a_million_of_them_are_refused_before_they_are_read(self, folder, refusal):
-        told = b",".join(b'"t%d":{}' % n for n in range(10**6))
-        (folder / "model.safetensors").write_bytes(safetensors_file(b"{" + told + b"}"))
+    def test_a_header_of_a_million_tensors_is_refused_unparsed(self, folder, refusal):
+        entries = b",".join(b'"t%d":{}' % n for n in range(10**6))
+        (folder / "model.safetensors").write_bytes(safetensors_file(b"{" + entries + b"}"))
         began = time.monotonic()
         assert "model.safetensors has a header of" in refusal()
         assert time.monotonic() - began < 2
@@ -476,20 +476,20 @@ class TestTensors:
     @pytest.mark.parametrize(
         ("name", "shape"), [("x" * 10**6, (1,)), (NORM, (1,) * 10**5)], ids=["name", "shape"]
     )
-    def test_one_that_would_fill_the_screen_is_named_briefly(self, folder, refusal, name, shape):
+    def test_a_long_tensor_name_is_abbreviated(self, folder, refusal, name, shape):
         (folder / "model.safetensors").write_bytes(
             safetensors_file({name: tensor(0, 4, shape=shape)}, b"\0" * 4)
         )
         assert "has an unknown tensor" in (message := refusal())
         assert len(message) < 500
 
-    def test_weights_that_are_no_numbers_are_noticed_when_asked(self, write, stored):
+    def test_nan_weights_are_noticed_at_the_first_answer(self, write, stored):
         folder = write(**{NORM: torch.full_like(stored[NORM], torch.nan)})
         asked = loader.load(Checkpoint("model", folder), device="cpu", batch_size=1)
         item = Item(0, "a", "a", data=encoded(drawing(), "PNG"), prompts=("ocr",))
-        picture = decode(item, asked.spec, ImageLimits())
+        image = decode(item, asked.spec, ImageLimits())
         with pytest.raises(InvalidCheckpoint, match="NaN"):
-            list(asked.ask([(0, picture)], tasks.ocr()))
+            list(asked.ask([(0, image)], tasks.ocr()))
 
 
 def safetensors_file(header, data=b""):
@@ -526,7 +526,7 @@ class TestBrokenFiles:
         ],
         ids=range(18),
     )
-    def test_a_file_that_is_none_is_named(self, folder, refusal, data):
+    def test_a_file_that_is_not_safetensors_is_named(self, folder, refusal, data):
         (folder / "model.safetensors").write_bytes(data)
         assert "model.safetensors is not an intact safetensors file" in refusal()
 
@@ -536,7 +536,7 @@ class TestBrokenFiles:
         file.write_bytes(file.read_bytes()[:keep])
         assert "model.safetensors is not an intact safetensors file" in refusal()
 
-    def test_what_is_no_file_is_not_opened(self, folder, refusal):
+    def test_a_pipe_or_folder_is_not_opened(self, folder, refusal):
         os.mkfifo(folder / "model.safetensors")
         assert "model.safetensors is missing" in refusal()
 
@@ -556,7 +556,7 @@ class TestBrokenFiles:
         os.mkfifo(write() / "config.json")
         assert "has no config.json" in refusal()
 
-    def test_a_configuration_too_large_to_be_one_is_not_read(self, write, refusal):
+    def test_a_huge_configuration_is_not_read(self, write, refusal):
         with open(write() / "config.json", "wb") as file:
             file.truncate(2**40)
         assert "config.json is larger than" in refusal()
@@ -577,31 +577,29 @@ class TestPreprocessing:
     def read(self, folder):
         return read_preprocessing(folder, 56)
 
-    def test_the_usual_is_understood(self, tiny):
+    def test_published_preprocessing_is_read(self, tiny):
         assert self.read(tiny) == Preprocessing(3, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
-    def test_without_a_file_it_is_the_same(self, folder):
+    def test_without_a_file_defaults_apply(self, folder):
         (folder / "preprocessor_config.json").unlink()
         assert self.read(folder) == Preprocessing()
         (folder / "processor_config.json").write_text('{"image_seq_length": 16}')
         assert self.read(folder) == Preprocessing()
 
-    def test_what_it_says_is_done(self, folder, configure, write):
+    def test_preprocessing_settings_are_applied(self, folder, configure, write):
         means, stds = [0.1, 0.2, 0.3], [1, 2, 3]
         configure("preprocessor_config.json", resample=2, image_mean=means, image_std=stds)
         assert self.read(folder) == Preprocessing(2, tuple(means), tuple(stds))
         asked = loader.load(Checkpoint("model", write()), device="cpu", batch_size=1)
-        picture = decode(
-            Item(0, "a", "a", data=encoded(drawing(), "PNG")), asked.spec, ImageLimits()
-        )
+        image = decode(Item(0, "a", "a", data=encoded(drawing(), "PNG")), asked.spec, ImageLimits())
         wanted = drawing().resize((56, 56), Image.Resampling.BILINEAR)
-        assert Image.fromarray(picture.pixels).tobytes() == wanted.tobytes()
+        assert Image.fromarray(image.pixels).tobytes() == wanted.tobytes()
 
-    def test_what_transformers_5_writes_wins_over_an_older_file(self, folder, configure):
+    def test_processor_config_takes_precedence(self, folder, configure):
         configure("processor_config.json", image_processor={"resample": 2})
         assert self.read(folder).resample == 2
 
-    def test_nulls_and_what_pictures_never_need_are_passed_over(self, folder, configure):
+    def test_nulls_and_unused_settings_are_ignored(self, folder, configure):
         configure(
             "preprocessor_config.json",
             resample=None,
@@ -656,7 +654,7 @@ class TestPreprocessing:
         assert f"preprocessor_config.json: {key} = " in refusal()
 
     @pytest.mark.parametrize("value", [7, "x", []])
-    def test_a_section_that_describes_nothing_is_refused(self, write, configure, refusal, value):
+    def test_an_invalid_image_processor_section_is_refused(self, write, configure, refusal, value):
         write()
         configure("processor_config.json", image_processor=value)
         assert "processor_config.json does not describe" in refusal()
@@ -700,7 +698,7 @@ def test_a_model_is_saved_in_the_hub_s_layout_and_read_back(write, stored, tmp_p
 
 @pytest.mark.parametrize("generation", [1, 2])
 def test_every_size_that_is_saved_is_read_back(generation):
-    """None of them at its default, which would come back even if it were not saved."""
+    """No value is a default, which would be read back even if it were not saved."""
     vision = VisionConfig(32, 2, 64, 2, 14, 56, norm_eps=1e-5)
     second = {
         "query_pre_attn_scalar": 24,
@@ -724,7 +722,7 @@ def test_every_size_that_is_saved_is_read_back(generation):
         assert parse_config(config_values(unbound, torch.float32)) == unbound
 
 
-def test_what_is_saved_may_be_read_by_others(write, tmp_path):
+def test_saved_files_are_readable_by_others(write, tmp_path):
     save(loaded(write()), tmp_path / "copy", dtype=torch.float32)
     mode = (tmp_path / "copy" / "model.safetensors").stat().st_mode
     assert mode & 0o777 == 0o644
@@ -751,7 +749,7 @@ print((peak() - before) / sum(parameter.nbytes for parameter in model.parameters
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_loading_never_holds_a_second_copy(folder, configure, stored):
-    """Of 200 MB in one file, whose largest tensor is a fiftieth of it; the file is a hole."""
+    """The file is sparse: 200 MB, with a largest tensor of 4 MB."""
     depth, mlp_dim = 20, 18_000
     values = json.loads((folder / "config.json").read_text())
     sizes = {"num_hidden_layers": depth, "intermediate_size": mlp_dim}
@@ -764,9 +762,9 @@ def test_loading_never_holds_a_second_copy(folder, configure, stored):
     os.truncate(file, file.stat().st_size + end)
     assert total_bytes(folder) > 200e6
     command = [sys.executable, "-c", MEASURE, str(folder)]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stderr
-    assert 0.9 < float(told.stdout) < 1.15
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert 0.9 < float(run.stdout) < 1.15
 
 
 def shapes(stored, depth, mlp_dim):

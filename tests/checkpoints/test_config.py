@@ -1,4 +1,4 @@
-"""What a checkpoint's config.json may say, what it may leave out, and what is refused by name."""
+"""Reading config.json: supported settings, defaults, and errors that name the key."""
 
 import json
 import math
@@ -40,28 +40,28 @@ ABSENT = object()
 
 
 def published(**changes):
-    """The published values with some keys set, as `text_config__head_dim=64`, or taken out."""
+    """The published values with some keys set, as `text_config__head_dim=64`, or removed."""
     values = deepcopy(PUBLISHED)
     for path, value in changes.items():
         *levels, key = path.split("__")
-        place = values
+        section = values
         for level in levels:
-            place = place[level]
+            section = section[level]
         if value is ABSENT:
-            place.pop(key, None)
+            section.pop(key, None)
         else:
-            place[key] = value
+            section[key] = value
     return values
 
 
 def refusal(**changes):
-    with pytest.raises(ValueError) as refused:  # noqa: PT011 - the callers look at the message
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 - the callers check the message
         parse_config(published(**changes))
     return str(refused.value)
 
 
 class TestFirstGenerationAsPublished:
-    def test_it_is_read_to_the_last_number(self):
+    def test_every_published_size_is_read_from_config(self):
         config = parse_config(PUBLISHED)
         vision, decoder = config.vision, config.decoder
         assert (vision.width, vision.depth, vision.mlp_dim) == (1152, 27, 4304)
@@ -77,13 +77,13 @@ class TestFirstGenerationAsPublished:
         ("side", "tokens", "count"),
         [(224, 256, 2_923_335_408), (448, 1024, 2_924_220_144), (896, 4096, 2_927_759_088)],
     )
-    def test_its_parameters_are_as_many_as_published(self, side, tokens, count):
+    def test_parameter_count_is_as_published(self, side, tokens, count):
         config = parse_config(published(vision_config__image_size=side))
         assert config.image_tokens == tokens
         # the published count is of 257152 embeddings; transformers pads them to 257216
         assert parameters(config) - 64 * 2048 == count
 
-    def test_an_untied_head_counts_as_well(self):
+    def test_an_untied_head_adds_parameters(self):
         tied, untied = (parse_config(published(tie_word_embeddings=tied)) for tied in (True, False))
         assert parameters(untied) - parameters(tied) == 257216 * 2048
 
@@ -132,14 +132,14 @@ class TestMissingKeysTakeTransformersDefaults:
         assert config.stop_tokens == (default.eos_token_id,)
         assert config.tied is transformers.PaliGemmaConfig().tie_word_embeddings
 
-    def test_and_what_is_not_read_at_all_is_what_the_code_does(self):
+    def test_unread_defaults_match_the_implementation(self):
         vision, decoder = transformers.SiglipVisionConfig(), transformers.GemmaConfig()
         assert vision.hidden_act == decoder.hidden_act == "gelu_pytorch_tanh"
         assert vision.num_channels == 3
         assert decoder.attention_bias is False
         assert transformers.PaliGemmaConfig().text_config.use_bidirectional_attention is True
 
-    def test_null_is_as_good_as_missing(self):
+    def test_null_means_the_default(self):
         nulls = published(
             vision_config__image_size=None,
             text_config__head_dim=None,
@@ -152,10 +152,10 @@ class TestMissingKeysTakeTransformersDefaults:
 
     @pytest.mark.parametrize("section", ["vision_config", "text_config"])
     @pytest.mark.parametrize("value", [ABSENT, None])
-    def test_but_not_a_whole_section(self, section, value):
+    def test_a_missing_section_is_refused(self, section, value):
         assert refusal(**{section: value}) == f"{section} is missing"
 
-    def test_nor_the_image_token_whose_default_is_a_location_token_on_the_hub(self):
+    def test_the_image_token_has_no_default(self):
         assert refusal(image_token_index=ABSENT) == "image_token_index is missing"
         renamed = published(image_token_index=ABSENT, image_token_id=257152)
         assert parse_config(renamed) == parse_config(PUBLISHED)
@@ -214,7 +214,7 @@ class TestHarmlessKeys:
             {"hidden_size": 1234},
         ],
     )
-    def test_they_are_accepted_in_silence(self, changes, capfd):
+    def test_harmless_keys_are_accepted_silently(self, changes, capfd):
         assert parse_config(published(**changes)) == parse_config(PUBLISHED)
         assert capfd.readouterr() == ("", "")
 
@@ -362,7 +362,7 @@ class TestValuesOutOfRange:
 
     @pytest.mark.parametrize("value", [0, 1, "no", []])
     @pytest.mark.parametrize("key", ["tie_word_embeddings", "text_config__tie_word_embeddings"])
-    def test_a_yes_or_no_is_true_or_false(self, key, value):
+    def test_a_boolean_is_true_or_false(self, key, value):
         assert key.replace("__", ".") in refusal(**{key: value})
 
     @pytest.mark.parametrize("section", ["vision_config", "text_config"])
@@ -370,7 +370,7 @@ class TestValuesOutOfRange:
     def test_a_section_is_an_object(self, section, value):
         assert refusal(**{section: value}) == f"{section} is not an object"
 
-    def test_the_largest_sizes_accepted_can_be_reckoned_with(self):
+    def test_the_largest_sizes_do_not_overflow(self):
         """Shapes of 64-bit numbers: past them PyTorch fails with a message about strides."""
         huge = parse_config(
             published(
@@ -439,7 +439,7 @@ class TestRotation:
             {"text_config__rope_parameters": {"rope_theta": 5000.0}, "text_config__rope_theta": 9},
         ],
     )
-    def test_its_base_stands_alone_or_under_rope_parameters_as_in_transformers(self, where):
+    def test_rope_theta_is_read_as_in_transformers(self, where):
         values = published(**where)
         theirs = transformers.PaliGemmaConfig(**deepcopy(values)).text_config.rope_parameters
         assert parse_config(values).decoder.rope_theta == theirs["rope_theta"] == 5000.0
@@ -464,7 +464,7 @@ class TestTheSharedHead:
     tied=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )
-def test_what_is_saved_is_read_as_the_same(width, heads, groups, depth, eps, stops, tied, dtype):
+def test_a_saved_config_is_read_back(width, heads, groups, depth, eps, stops, tied, dtype):
     changes = {
         "projection_dim": ABSENT,
         "text_config__hidden_size": width,

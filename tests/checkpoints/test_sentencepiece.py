@@ -1,4 +1,4 @@
-"""Checkpoints whose tokenizer is a SentencePiece model: read as their tokenizer.json would be."""
+"""Checkpoints with a SentencePiece model give the same tokens as with tokenizer.json."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ TEXTS = [
     "caption en",
     "detect red circle ; blue square",
     "answer en what is left of the big green triangle?",
-    "how many shapes are there in this picture?\n",
+    "how many shapes are there in this image?\n",
     "<loc0001><loc0100><loc0003><loc1023> red circle ; <loc0000><loc0000>",
     "<seg000><seg127> x <image><bos><eos><pad><unk><mask>",
     "a  b   c\n\n\nd \n ",
@@ -65,10 +65,10 @@ def kind_of(name):
 
 
 def sentencepiece_model(names, *, kind=BPE, byte_fallback=True, charsmap=b""):
-    """The bytes of a tokenizer.model with these pieces in this order, in Gemma's form."""
+    """The bytes of a tokenizer.model with these pieces in this order, of Gemma's kind."""
     pieces = [
-        piece(name, kind_of(name), -float(place) if kind_of(name) == NORMAL else 0.0)
-        for place, name in enumerate(names)
+        piece(name, kind_of(name), -float(index) if kind_of(name) == NORMAL else 0.0)
+        for index, name in enumerate(names)
     ]
     ids = (whole(40, 3), whole(41, 2), whole(42, 1), whole(43, 0))  # unk, bos, eos, pad
     trainer = whole(3, kind) + whole(35, int(byte_fallback)) + b"".join(ids)
@@ -78,7 +78,7 @@ def sentencepiece_model(names, *, kind=BPE, byte_fallback=True, charsmap=b""):
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """The tokenizer.json that the SentencePiece folders stand for."""
+    """The tokenizer.json equivalent of the SentencePiece folders."""
     folder = tmp_path_factory.mktemp("json")
     tokenizer_into(folder)
     return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -95,11 +95,11 @@ def names(expected):
 
 @pytest.fixture
 def folder(tmp_path, names):
-    """A checkpoint's folder as transformers 4 wrote it: a model, and what was added to it."""
+    """A checkpoint folder as written by transformers 4: a model and added tokens."""
     text, added = names
     (tmp_path / "tokenizer.model").write_bytes(sentencepiece_model(text))
-    places = {name: len(text) + place for place, name in enumerate(added)}
-    write(tmp_path, "added_tokens", places)
+    ids = {name: len(text) + index for index, name in enumerate(added)}
+    write(tmp_path, "added_tokens", ids)
     write(tmp_path, "special_tokens_map", {"additional_special_tokens": ["<image>"]})
     return tmp_path
 
@@ -109,14 +109,14 @@ def write(folder, name, values):
 
 
 def described(names):
-    """The same as the settings of newer versions say it, control tokens and all."""
+    """The same tokens as in the settings of newer versions, with control tokens."""
     text, added = names
-    places = {text.index(name): name for name in CONTROL}
-    places |= {len(text) + place: name for place, name in enumerate(added)}
+    ids = {text.index(name): name for name in CONTROL}
+    ids |= {len(text) + index: name for index, name in enumerate(added)}
     special = {"<image>", *CONTROL}
     return {
-        str(place): {"content": name, "special": name in special, "normalized": False}
-        for place, name in places.items()
+        str(index): {"content": name, "special": name in special, "normalized": False}
+        for index, name in ids.items()
     }
 
 
@@ -130,7 +130,7 @@ def assert_alike(tokenizer, expected):
 
 
 @pytest.mark.parametrize("layout", ["older", "newer", "both"])
-def test_every_text_has_the_tokens_of_the_tokenizer_json(folder, names, expected, layout):
+def test_tokens_equal_those_of_tokenizer_json(folder, names, expected, layout):
     if layout != "older":
         write(folder, "tokenizer_config", {"added_tokens_decoder": described(names)})
     if layout == "newer":
@@ -138,13 +138,13 @@ def test_every_text_has_the_tokens_of_the_tokenizer_json(folder, names, expected
     assert_alike(open_tokenizer(folder), expected)
 
 
-def test_the_older_files_say_which_added_tokens_are_never_text(folder):
+def test_special_tokens_of_older_files_are_never_text(folder):
     tokenizer = open_tokenizer(folder)
     ids = [tokenizer.token_to_id(name) for name in ("<image>", "<loc0001>")]
     assert tokenizer.decode(ids, skip_special_tokens=True) == "<loc0001>"
 
 
-def test_every_text_has_the_tokens_that_sentencepiece_itself_gives(folder):
+def test_tokens_equal_those_of_sentencepiece(folder):
     model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
     tokenizer = open_tokenizer(folder)
     for text in TEXTS:
@@ -165,13 +165,13 @@ def test_prompts_and_answers_are_built_from_it(folder, names, expected):
         assert converted.decode(ids, [1.0] * len(ids)) == stated.decode(ids, [1.0] * len(ids))
 
 
-def test_a_tokenizer_json_wins_over_a_model(folder, expected):
+def test_tokenizer_json_takes_precedence(folder, expected):
     expected.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer.model").write_bytes(b"broken")
     assert_alike(open_tokenizer(folder), expected)
 
 
-def test_a_checkpoint_with_a_tokenizer_json_needs_no_other_package(folder, expected):
+def test_tokenizer_json_needs_no_other_package(folder, expected):
     expected.save(str(folder / "tokenizer.json"))
     code = (
         "import sys; from pathlib import Path; from pgcli.checkpoints.tokenizer import *; "
@@ -182,7 +182,7 @@ def test_a_checkpoint_with_a_tokenizer_json_needs_no_other_package(folder, expec
 
 
 @pytest.mark.parametrize("name", ["sentencepiece", "google.protobuf"])
-def test_a_package_that_is_missing_is_named_with_its_installation(folder, monkeypatch, name):
+def test_a_missing_package_is_named_with_a_hint(folder, monkeypatch, name):
     monkeypatch.setattr(converter, "_is_installed", lambda asked: asked != name)
     with pytest.raises(InvalidCheckpoint, match=name) as caught:
         open_tokenizer(folder)
@@ -194,12 +194,12 @@ def test_a_package_inside_a_missing_package_is_missing():
     assert converter._is_installed("json.decoder")
 
 
-def test_no_tokenizer_at_all_is_said(tmp_path):
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
     with pytest.raises(InvalidCheckpoint, match=r"no tokenizer\.json, and no tokenizer\.model"):
         open_tokenizer(tmp_path)
 
 
-# From here on broken and hostile files.
+# Broken and hostile files
 
 
 def refused(folder):
@@ -211,12 +211,12 @@ def refused(folder):
 @pytest.mark.parametrize(
     "content", [b"", b"\xff" * 400, b"{}", b"bWFu 0\nY2F0 1\n", b"\x0a\xff\xff\xff\xff\x7f"]
 )
-def test_what_is_no_model_is_refused(folder, content):
+def test_an_invalid_model_is_refused(folder, content):
     (folder / "tokenizer.model").write_bytes(content)
     assert "tokenizer.model" in refused(folder)
 
 
-def test_a_model_cut_anywhere_is_refused(folder, names):
+def test_a_truncated_model_is_refused(folder, names):
     model = sentencepiece_model(names[0])
     for end in [1, 2, 20, *range(100, len(model), len(model) // 7), len(model) - 30]:
         (folder / "tokenizer.model").write_bytes(model[:end])
@@ -232,9 +232,7 @@ def test_a_model_cut_anywhere_is_refused(folder, names):
     ],
     ids=str,
 )
-def test_a_model_that_a_gemma_tokenizer_would_read_otherwise_is_refused(
-    folder, names, options, reason
-):
+def test_a_model_unlike_gemmas_is_refused(folder, names, options, reason):
     (folder / "tokenizer.model").write_bytes(sentencepiece_model(names[0], **options))
     assert reason in refused(folder)
 
@@ -244,7 +242,7 @@ def test_a_model_that_a_gemma_tokenizer_would_read_otherwise_is_refused(
     [(["x" * 10**6], "too long"), (["red", "red"], "repeated")],
     ids=["long", "twice"],
 )
-def test_pieces_that_cannot_be_are_refused(folder, names, more, reason):
+def test_invalid_pieces_are_refused(folder, names, more, reason):
     (folder / "tokenizer.model").write_bytes(sentencepiece_model([*names[0], *more]))
     assert reason in refused(folder)
 
@@ -265,7 +263,7 @@ def test_added_token_with_another_id_is_refused(folder, change):
 @pytest.mark.parametrize(
     "decoder", [{"x": {"content": "a"}}, {"3": 4}, {"9" * 5000: {"content": "a"}}]
 )
-def test_settings_that_make_no_sense_are_refused(folder, decoder):
+def test_invalid_settings_are_refused(folder, decoder):
     write(folder, "tokenizer_config", {"added_tokens_decoder": decoder})
     assert "added_tokens_decoder" in refused(folder)
 

@@ -1,4 +1,4 @@
-"""Gemma 2 as PaliGemma 2 has it: its configurations, its window, its soft bounds."""
+"""Gemma 2: configurations, sliding window, softcaps."""
 
 import json
 import shutil
@@ -64,7 +64,7 @@ def published(size="3b", **changes):
     text = {"model_type": "gemma2", "vocab_size": 257216, "eos_token_id": [1, 107], **text}
     return {
         "model_type": "paligemma",
-        "hidden_size": 2048,  # as the Hub's files say, whatever the decoder's width
+        "hidden_size": 2048,  # as in the published files, whatever the width
         "projection_dim": text["hidden_size"],
         "eos_token_id": 1,
         "image_token_index": 257152,
@@ -74,7 +74,7 @@ def published(size="3b", **changes):
 
 
 def refusal(**changes):
-    with pytest.raises(ValueError) as refused:  # noqa: PT011 - the callers look at the message
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 - the callers check the message
         parse_config(published(**changes))
     return str(refused.value)
 
@@ -106,7 +106,7 @@ class TestConfigurations:
         counted = sum(parameter.numel() for parameter in model.parameters()) - padding
         assert counted == SIZES[size][2]
 
-    def test_what_is_left_out_is_as_in_transformers(self):
+    def test_absent_sizes_are_those_of_transformers(self):
         values = published()
         values["text_config"] = {"model_type": "gemma2"}
         decoder, default = parse_config(values).decoder, transformers.Gemma2Config()
@@ -124,7 +124,7 @@ class TestConfigurations:
         assert decoder.sliding_layers == sliding
         assert sliding[:2] == (True, False)
 
-    def test_a_null_bound_or_window_is_none(self):
+    def test_null_disables_a_softcap_or_the_window(self):
         decoder = parse_config(
             published(
                 attn_logit_softcapping=None, final_logit_softcapping=None, sliding_window=None
@@ -155,18 +155,18 @@ class TestConfigurations:
             ("use_bidirectional_attention", False),
         ],
     )
-    def test_what_is_out_of_range_is_refused_by_name(self, key, value):
+    def test_value_out_of_range_is_refused_by_name(self, key, value):
         assert f"text_config.{key}" in refusal(**{key: value})
 
     @pytest.mark.parametrize("key", ["attn_logit_softcapping", "sliding_window", "layer_types"])
-    def test_the_first_generation_has_none_of_it(self, key):
-        """It would be passed over in silence, and transformers' Gemma knows no such thing."""
+    def test_gemma_2_keys_are_refused_for_gemma(self, key):
+        """transformers' Gemma would ignore them silently."""
         assert f"text_config.{key}" in refusal(model_type="gemma", **{key: 50})
 
 
 class TestTheWindow:
-    def test_each_bound_and_the_window_bite_in_the_checkpoint_that_tests_use(self, tiny2):
-        """Else parity with transformers would prove nothing of them."""
+    def test_each_softcap_and_the_window_change_the_test_model(self, tiny2):
+        """Otherwise the parity tests would not cover them."""
         config = read_config(tiny2)
         model = weights.load(tiny2, config, dtype=torch.float32)
         plain = stepped(model)
@@ -185,7 +185,7 @@ class TestTheWindow:
             )
             assert (stepped(other) - plain).abs().max() > 1e-3, changes
 
-    def test_it_does_not_touch_the_prefix(self, tiny2):
+    def test_the_window_does_not_limit_the_prefix(self, tiny2):
         config = read_config(tiny2)
         model = weights.load(tiny2, config, dtype=torch.float32)
         wide = weights.load(
@@ -200,24 +200,24 @@ class TestTheWindow:
         ]
         assert torch.equal(*first)
 
-    def test_a_generated_token_sees_the_last_positions_itself_counted(self):
+    def test_a_generated_token_attends_to_the_last_window_positions(self):
         cache = cache_of(window=3)
         is_real = torch.tensor([[True, True, False, True], [True, True, True, True]])
         cache.claim(is_real, 4)
         _, masks = cache.claim(None, 1)
         assert masks.sliding[:, 0, 0].tolist() == [
-            [False, True, False, True, True],  # positions 1 2 . 3 4: padding is no position
+            [False, True, False, True, True],  # positions 1 2 . 3 4: padding has no position
             [False, False, True, True, True],
         ]
         assert masks.full[:, 0, 0].tolist() == [[True, True, False, True, True], [True] * 5]
 
-    def test_before_the_window_is_full_nothing_is_hidden(self):
+    def test_no_position_is_masked_before_the_window_is_full(self):
         cache = cache_of(window=5)
         assert cache.claim(None, 4)[1] == (None, None)
         assert cache.claim(None, 1)[1] == (None, None)
         assert cache.claim(None, 1)[1].sliding.tolist() == [[[[False] + [True] * 5]]] * 2
 
-    def test_a_pass_without_a_cache_hides_the_same(self):
+    def test_masks_without_a_cache_apply_the_window(self):
         is_real = torch.ones(1, 5, dtype=torch.bool)
         is_prefix = torch.tensor([[True, True, True, False, False]])
         masks = make_masks(is_real, is_prefix, is_real.cumsum(1), 2)
@@ -231,30 +231,30 @@ class TestTheWindow:
 
 
 class TestForks:
-    def test_continuations_side_by_side_are_what_each_is_alone(self, tiny, tiny2):
+    def test_branches_together_equal_each_branch_alone(self, tiny, tiny2):
         for folder in (tiny, tiny2):
             model = weights.load(folder, read_config(folder), dtype=torch.float64)
             patch, token_BT = normal(2, 16, 48), torch.randint(260, 400, (2, 5))
             is_real = torch.tensor([[False, False, True, True, True], [True] * 5])
             cache = model.cache(rows=2, slots=16 + 5 + 6)
             model.prefill(patch, token_BT, is_real, cache)
-            told = torch.randint(260, 400, (2, 6))
+            tokens = torch.randint(260, 400, (2, 6))
             branch = torch.tensor([[0, 0, 0, 1, 1, 2], [3, 3, 0, 0, 0, -1]])
-            together = model.continuations(told, branch, cache)
+            together = model.continuations(tokens, branch, cache)
             assert cache.length == 21
             for row in range(2):
                 for number in set(branch[row].tolist()) - {-1}:
                     own = branch[row] == number
                     alone = model.cache(rows=1, slots=16 + 5 + 6)
                     model.prefill(patch[[row]], token_BT[[row]], is_real[[row]], alone)
-                    logits = [model.step(token[None], alone) for token in told[row][own]]
+                    logits = [model.step(token[None], alone) for token in tokens[row][own]]
                     found = model.decoder.logits(together[row][own])
                     torch.testing.assert_close(found, torch.cat(logits), rtol=0, atol=1e-10)
 
 
 class TestAttention:
     @pytest.mark.parametrize("masked", [None, "keys", "pairs"])
-    def test_blocks_are_the_formula(self, masked, monkeypatch):
+    def test_chunks_equal_the_formula(self, masked, monkeypatch):
         """softmax(cap tanh(q k scale / cap)) v, whatever the size of a block."""
         query, key, value = (
             normal(2, 7, 6, 8),
@@ -289,7 +289,7 @@ class TestAttention:
         assert max(sizes) == attention.SCORES
         assert sum(sizes) == 2 * 3 * 9 * 14
 
-    def test_scores_are_bounded_in_float32(self):
+    def test_softcap_is_computed_in_float32(self):
         score = torch.tensor([100.0, 101.0]).bfloat16()
         assert softcap(score, 50.0).dtype == torch.float32
         assert softcap(score.double(), 50.0).dtype == torch.float64
@@ -311,7 +311,7 @@ class TestAttention:
 
     @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
     @pytest.mark.parametrize("masked", [1, 5])
-    def test_what_is_compiled_gives_each_query_its_own_mask(self, masked, monkeypatch):
+    def test_compiled_attention_applies_a_mask_per_query(self, masked, monkeypatch):
         monkeypatch.setattr(attention, "flex", lambda: flex_attention)
         query, key, value = normal(2, 3, 5, 16), normal(2, 3, 7, 16), normal(2, 3, 7, 16, seed=2)
         mask = torch.rand(2, 1, masked, 7) > 0.5
@@ -332,7 +332,7 @@ class TestAttention:
         ):
             assert can_compile(SimpleNamespace(**(usual | changes))) == compiles, changes
 
-    def test_gradients_flow_through_blocks(self):
+    def test_chunked_attention_has_gradients(self):
         query = normal(1, 3, 2, 4).requires_grad_()
         out = grouped_attention(query, normal(1, 1, 3, 4), normal(1, 1, 3, 4), None, cap=2.0)
         out.sum().backward()
@@ -340,7 +340,7 @@ class TestAttention:
         assert query.grad.abs().sum() > 0
 
 
-def test_logits_are_bounded_softly_and_in_float32():
+def test_logits_are_softcapped_in_float32():
     decoder = replace(parse_config(published()).decoder, width=8, depth=0, vocab_size=5, mlp_dim=1)
     model = randomised(Gemma(decoder), dtype=torch.bfloat16)
     x = normal(3, 8, dtype=torch.bfloat16) * 50
@@ -352,7 +352,7 @@ def test_logits_are_bounded_softly_and_in_float32():
     assert (raw.abs() > 30).any()
 
 
-def test_a_checkpoint_of_the_second_generation_is_told_by_its_config(tiny2):
+def test_gemma_2_is_recognised_by_its_config(tiny2):
     values = json.loads((tiny2 / "config.json").read_text())
     assert values["text_config"]["model_type"] == "gemma2"
     assert read_config(tiny2).decoder.post_norms

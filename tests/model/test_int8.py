@@ -1,4 +1,4 @@
-"""Eight bits: how products are rounded, how far answers move, and where it is refused."""
+"""Int8: rounding of linear layers, changes of answers, and refusals."""
 
 import json
 
@@ -27,7 +27,7 @@ from pgcli.model.cpu.optimize import packed_bytes
 from pgcli.model.cpu.packed_linear import PackedLinear
 
 pytestmark = pytest.mark.skipif(
-    not can_quantize(torch.float32), reason="this PyTorch multiplies no eight-bit numbers"
+    not can_quantize(torch.float32), reason="this build of PyTorch has no int8 kernels"
 )
 
 
@@ -43,7 +43,7 @@ def drawn(*shape, dtype=torch.float32, seed=0):
 
 
 def whole_numbers(rows, width, *, seed=0):
-    """Numbers that eight bits hold exactly: each row reaches 126, or 127 for weights."""
+    """Integers that int8 represents exactly: each row has 126, or 127 for weights."""
     generator = torch.Generator().manual_seed(seed)
     found = torch.randint(-126, 127, (rows, width), generator=generator).float()
     found[:, 0] = 126
@@ -52,7 +52,7 @@ def whole_numbers(rows, width, *, seed=0):
 
 @pytest.mark.parametrize("rows", [1, 3, 64, 300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_product_is_within_the_rounding_of_eight_bits(rows, dtype):
+def test_int8_output_is_within_rounding_of_float32(rows, dtype):
     weight, x = drawn(96, 192, dtype=dtype), drawn(rows, 192, dtype=dtype, seed=1)
     made, wanted = Int8Linear(weight), F.linear(x.float(), weight.float())
     found = made(x)
@@ -68,7 +68,7 @@ def test_a_product_is_within_the_rounding_of_eight_bits(rows, dtype):
 
 
 def test_sums_are_exact():
-    """Of numbers that eight bits hold nothing is lost, however many are added."""
+    """Sums of int8 values are exact, whatever their number."""
     x, weight = whole_numbers(5, 20_000), whole_numbers(40, 20_000, seed=1)
     weight[:, 0] = 127
     found = Int8Linear(weight)(x)
@@ -78,7 +78,7 @@ def test_sums_are_exact():
 
 
 def test_each_channel_has_its_own_scale():
-    """A large channel costs a small one nothing, nor does a large token the others."""
+    """Large values in one channel or token do not affect the others."""
     weight, x = drawn(64, 96), drawn(9, 96, seed=1)
     weight[7] *= 1e4
     x[3] *= 1e4
@@ -87,14 +87,14 @@ def test_each_channel_has_its_own_scale():
     assert error.max() < 0.01
 
 
-def test_a_token_is_what_it_is_alone():
+def test_a_token_does_not_depend_on_its_batch():
     weight, x = drawn(64, 96), drawn(40, 96, seed=1)
     made = Int8Linear(weight)
     alone = torch.cat([made(row[None]) for row in x])
     torch.testing.assert_close(made(x), alone, rtol=0, atol=0)
 
 
-def test_the_weights_themselves_are_left_as_they_are():
+def test_quantizing_does_not_change_the_weights():
     weight = drawn(8, 16)
     Int8Linear(weight)
     assert torch.equal(weight, drawn(8, 16))
@@ -114,7 +114,7 @@ def test_a_bias_is_added():
     torch.testing.assert_close(Int8Linear(weight, bias)(x), Int8Linear(weight)(x) + bias)
 
 
-def test_a_head_of_many_channels_is_rounded_piece_by_piece():
+def test_a_large_lm_head_is_quantized_in_chunks():
     weight, x = drawn(CHANNELS_AT_ONCE + 5, 16), drawn(3, 16)
     whole = Int8Linear(weight)(x)
     for part in (slice(0, 9), slice(CHANNELS_AT_ONCE - 2, CHANNELS_AT_ONCE + 5)):
@@ -125,7 +125,7 @@ def test_a_head_of_many_channels_is_rounded_piece_by_piece():
     st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=40),
     st.sampled_from([torch.float32, torch.bfloat16]),
 )
-def test_no_number_passes_its_scale(numbers, dtype):
+def test_levels_are_within_127_for_any_activations(numbers, dtype):
     x = torch.tensor([numbers], dtype=torch.float32).to(dtype)
     level, scale = quantize_per_token(x)
     assert scale.dtype == dtype
@@ -136,7 +136,7 @@ def test_no_number_passes_its_scale(numbers, dtype):
     assert (restored - x.float()).abs().max() <= 0.51 * scale.float().item()
 
 
-def test_steps_are_rounded_and_prompts_are_not():
+def test_int8_decode_linear_quantizes_decode_only():
     weight, other = drawn(64, 96), drawn(5, 7, 64, seed=3)
     both, rounded, wide = Int8DecodeLinear(weight), Int8Linear(weight), PackedLinear(weight)
     x = drawn(5, 7, 96, seed=1)
@@ -150,8 +150,8 @@ def test_steps_are_rounded_and_prompts_are_not():
 
 
 @pytest.mark.parametrize("has_tiles", [True, False])
-def test_a_processor_with_tiles_reads_prompts_as_they_were(monkeypatch, tiny, has_tiles):
-    """With bfloat16; its steps are in eight bits, and its weights need room for both."""
+def test_prefill_is_not_quantized_on_a_cpu_with_amx(monkeypatch, tiny, has_tiles):
+    """In bfloat16, decode uses int8, and the weights take memory for both."""
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
     found = []
     for quantization in ("none", "int8"):
@@ -167,7 +167,7 @@ def test_a_processor_with_tiles_reads_prompts_as_they_were(monkeypatch, tiny, ha
     assert packed_bytes(100, torch.bfloat16, "none") == 100
 
 
-def test_a_model_rounds_the_decoder_alone_and_its_head(tiny):
+def test_only_decoder_and_lm_head_are_quantized(tiny):
     exact = load(Checkpoint("tiny", tiny), device="cpu").model
     rounded = load(Checkpoint("tiny", tiny), device="cpu", quantize="int8").model
     pixels_BCRR = torch.rand(2, 3, 56, 56) * 2 - 1
@@ -180,7 +180,7 @@ def test_a_model_rounds_the_decoder_alone_and_its_head(tiny):
     assert (found - wanted).norm() < 0.015 * wanted.norm()
 
 
-def test_bounded_scores_stay_bounded(tiny2):
+def test_int8_logits_are_softcapped(tiny2):
     rounded = load(Checkpoint("tiny2", tiny2), device="cpu", quantize="int8").model
     cap = rounded.config.decoder.final_softcap
     assert cap is not None
@@ -189,21 +189,21 @@ def test_bounded_scores_stay_bounded(tiny2):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_built_in_model_says_nearly_the_same(tmp_path, dtype):
+def test_int8_changes_few_answers_of_the_built_in_model(tmp_path, dtype):
     for number, seed in enumerate(EVAL_SEEDS[:64]):
         render(Scene.from_seed(seed)).save(tmp_path / f"{number:03}.png")
-    told = []
+    answers = []
     for kind in ("none", "int8"):
         rows = tmp_path / f"{kind}.jsonl"
         arguments = ["caption", str(tmp_path), "--model", "demo", "-o", str(rows), "-q"]
         assert main([*arguments, "--quantize", kind, "--dtype", dtype]) == 0
-        told.append([json.loads(line)["answer"] for line in rows.read_text().splitlines()])
-    same = sum(map(str.__eq__, *told))
+        answers.append([json.loads(line)["answer"] for line in rows.read_text().splitlines()])
+    same = sum(map(str.__eq__, *answers))
     assert same >= 56
-    assert same < 64 or dtype == "bfloat16" or told[0] == told[1]
+    assert same < 64 or dtype == "bfloat16" or answers[0] == answers[1]
 
 
-def test_what_cannot_be_is_refused(monkeypatch, anew, tiny):
+def test_unsupported_quantization_is_refused(monkeypatch, anew, tiny):
     cuda, cpu = torch.device("cuda"), torch.device("cpu")
     with pytest.raises(UsageError, match="unknown quantization 'int4'"):
         load(Checkpoint("tiny", tiny), device="cpu", quantize="int4")
@@ -221,13 +221,13 @@ def test_what_cannot_be_is_refused(monkeypatch, anew, tiny):
         load(Checkpoint("tiny", tiny), device="cpu", quantize="int8")
 
 
-def test_wrong_products_are_noticed(monkeypatch, anew):
+def test_a_wrong_int8_kernel_is_not_used(monkeypatch, anew):
     right = Int8Linear._channel_scaled
     monkeypatch.setattr(Int8Linear, "_channel_scaled", lambda *given: 2 * right(*given))
     assert not can_quantize(torch.float32)
 
 
-def test_the_settings_and_the_plan_say_so(tmp_path, capsys):
+def test_plan_and_settings_name_the_quantization(tmp_path, capsys):
     render(Scene.from_seed(1)).save(tmp_path / "one.png")
     arguments = ["caption", str(tmp_path), "--model", "demo", "--quantize", "int8"]
     assert main([*arguments, "--dry-run"]) == 0
@@ -238,7 +238,7 @@ def test_the_settings_and_the_plan_say_so(tmp_path, capsys):
     assert settings["quantize"] == "int8"
 
 
-def test_a_measurement_holds_it_against_the_unrounded_model(tmp_path, capsys):
+def test_bench_compares_int8_with_the_original_dtype(tmp_path, capsys):
     output = tmp_path / "bench.json"
     arguments = ["bench", "demo", "--quantize", "int8", "--scope", "device", "--batch-size", "4"]
     arguments += ["--rounds", "1", "--seconds", "1", "--limit", "4", "-o", str(output)]

@@ -1,4 +1,4 @@
-"""Masks: codes through the decoder, into their boxes, onto the picture."""
+"""Mask codes are decoded and drawn into their boxes on the image."""
 
 import io
 import itertools
@@ -29,11 +29,11 @@ CODE_WIDTH = 24
 CODEBOOK = "_vq_vae._embedding"
 
 
-# ---- the network, as big_vision describes it, in plain NumPy ----
+# The network as big_vision describes it, in NumPy
 
 
 def convolved(x_yxi, weights, name):
-    """One output pixel at a time, nothing around the picture."""
+    """Computed for one output pixel at a time, with zeros around the image."""
     kernel_oiyx, bias_o = weights[f"{name}.weight"], weights[f"{name}.bias"]
     size = kernel_oiyx.shape[2]
     edge = size // 2
@@ -46,7 +46,7 @@ def convolved(x_yxi, weights, name):
 
 
 def doubled(x_yxi, weights, name):
-    """Each pixel leaves its 4 x 4 stamp around its place on a picture twice as large."""
+    """Each pixel adds a 4 x 4 stamp around its position on an image twice as large."""
     kernel_ioyx, bias_o = weights[f"{name}.weight"], weights[f"{name}.bias"]
     height, width = x_yxi.shape[:2]
     out = np.zeros((2 * height + 2, 2 * width + 2, len(bias_o)))  # a pixel of margin, cut below
@@ -68,11 +68,11 @@ def by_numpy(codes, weights):
     return convolved(x, weights, "decoder.12")[..., 0]
 
 
-# ---- files ----
+# Files
 
 
 def published_shapes(code_width=CODE_WIDTH):
-    """The names and shapes of the published file, its unread half included."""
+    """The names and shapes of the published file, including the encoder."""
     shapes = {CODEBOOK: (128, code_width), "decoder.0.weight": (128, code_width, 1, 1)}
     shapes["decoder.0.bias"] = (128,)
     for block, (layer, size) in itertools.product((2, 3), ((0, 3), (2, 3), (4, 1))):
@@ -127,7 +127,7 @@ def test_the_decoder_computes_what_big_vision_describes(decoder):
         np.testing.assert_allclose(grid, wanted, atol=1e-6)
 
 
-def test_a_mask_is_the_same_to_the_last_bit_in_any_company(decoder):
+def test_a_mask_does_not_depend_on_its_batch(decoder):
     codes = some_codes(40)
     together = list(decoded(codes, decoder))
     for row in (0, 7, 39):
@@ -143,12 +143,12 @@ def test_the_names_that_are_read_are_the_published_ones(decoder):
     assert not any(weight.requires_grad for weight in decoder.parameters())
 
 
-def test_safetensors_and_packed_npz_hold_the_same_decoder(tmp_path, decoder):
+def test_safetensors_and_compressed_npz_give_the_same_decoder(tmp_path, decoder):
     tensors = {name: torch.from_numpy(array) for name, array in WEIGHTS.items()}
     save_file(tensors, tmp_path / "a.safetensors")
     np.savez_compressed(tmp_path / "b.npz", **WEIGHTS)
     np.savez(tmp_path / "c.npz", **{name: np.asfortranarray(x) for name, x in WEIGHTS.items()})
-    (tmp_path / "a.safetensors").rename(tmp_path / "a.npz")  # the ending decides nothing
+    (tmp_path / "a.safetensors").rename(tmp_path / "a.npz")  # the suffix does not matter
     for name in ("a.npz", "b.npz", "c.npz"):
         found = mask_decoder.load(tmp_path / name).state_dict()
         assert all(torch.equal(tensor, found[key]) for key, tensor in decoder.state_dict().items())
@@ -168,7 +168,7 @@ def test_loading_draws_no_random_number(file):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_file_that_is_not_there_says_where_to_get_it(tmp_path):
+def test_a_missing_file_names_the_download(tmp_path):
     for path in (tmp_path / "none.npz", tmp_path):
         with pytest.raises(ModelUnavailable, match="no mask decoder file") as error:
             mask_decoder.load(path)
@@ -176,7 +176,7 @@ def test_a_file_that_is_not_there_says_where_to_get_it(tmp_path):
 
 
 class Trap:
-    """Whoever unpickles it leaves a file."""
+    """Unpickling it writes a file."""
 
     def __init__(self, path):
         self.path = path
@@ -261,7 +261,7 @@ def npz(members):
 
 
 def npy_claiming(shape):
-    """A header that promises more than follows."""
+    """A header of an array that is larger than the data."""
     made = io.BytesIO()
     header = {"descr": "<f4", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(made, header)
@@ -280,7 +280,7 @@ def npy_claiming(shape):
         ([(f"{'x' * 60_000}.txt", b"")], "has 'xxxxxxxxxxxx.*not an array"),
     ],
 )
-def test_a_made_up_archive_is_refused_before_anything_large_is_held(tmp_path, members, message):
+def test_a_hostile_archive_is_refused_without_using_memory(tmp_path, members, message):
     path = tmp_path / "a.npz"
     path.write_bytes(npz(members))
     tracemalloc.start()
@@ -292,14 +292,14 @@ def test_a_made_up_archive_is_refused_before_anything_large_is_held(tmp_path, me
     assert len(str(error.value)) < 1000
 
 
-def test_an_archive_with_a_name_that_is_no_text_is_refused(tmp_path):
+def test_an_archive_with_an_invalid_name_is_refused(tmp_path):
     packed = npz([("decoder.8.bias.npyé", b"")]).replace("é".encode(), b"\xff\xff")
     (tmp_path / "a.npz").write_bytes(packed)
     with pytest.raises(InvalidCheckpoint, match=r"not an intact \.npz"):
         mask_decoder.load(tmp_path / "a.npz")
 
 
-def test_a_tensor_with_the_right_header_and_too_few_numbers_is_named(tmp_path):
+def test_a_truncated_array_is_named(tmp_path):
     members = []
     for name, array in WEIGHTS.items():
         made = io.BytesIO()
@@ -312,7 +312,7 @@ def test_a_tensor_with_the_right_header_and_too_few_numbers_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["npz", "safetensors"])
-def test_a_damaged_file_is_refused_or_read_right(tmp_path, decoder, ending):
+def test_a_damaged_file_is_refused_or_read_correctly(tmp_path, decoder, ending):
     path = tmp_path / "a"
     if ending == "npz":
         np.savez_compressed(path.with_suffix(".npz"), **WEIGHTS)
@@ -340,27 +340,27 @@ def test_a_damaged_file_is_refused_or_read_right(tmp_path, decoder, ending):
     assert refused > 5
 
 
-# ---- onto the picture ----
+# Masks on the image
 
 
 def answer(*objects):
-    """Pieces of an answer: each object's four places, its mask codes (or None), its label."""
+    """Pieces of an answer: four locations for each object, its mask codes (or None), its label."""
     pieces = []
-    for places, codes, label in objects:
-        pieces += [Span("location", f"<loc{place:04}>", place) for place in places]
+    for locations, codes, label in objects:
+        pieces += [Span("location", f"<loc{location:04}>", location) for location in locations]
         pieces += [Span("mask", f"<seg{code:03}>", code) for code in codes or ()]
         pieces.append(Span("text", f" {label} ; "))
     return pieces
 
 
 def by_pillow(grid, box, width, height):
-    """The evaluator's way, with the whole picture in memory."""
+    """As in the evaluator: the whole image in memory."""
     left, top, right, bottom = map(int, (box.xmin, box.ymin, box.xmax, box.ymax))
-    picture = np.zeros((height, width), bool)
+    image = np.zeros((height, width), bool)
     if left < right and top < bottom:
         stretched = Image.fromarray(grid).resize((right - left, bottom - top), Image.BILINEAR)
-        picture[top:bottom, left:right] = np.asarray(stretched) > 0
-    return picture
+        image[top:bottom, left:right] = np.asarray(stretched) > 0
+    return image
 
 
 def smooth(seed=0):
@@ -373,7 +373,7 @@ spans = st.lists(st.integers(0, 1023), min_size=2, max_size=2).map(sorted)
 
 
 @given(sides, sides, spans, spans, st.integers(0, 9))
-def test_a_mask_lies_where_pillow_would_paste_it(width, height, xs, ys, seed):
+def test_a_mask_is_where_pillow_would_paste_it(width, height, xs, ys, seed):
     (xmin, xmax), (ymin, ymax) = xs, ys
     box = Box("", xmin / 1023 * width, ymin / 1023 * height, xmax / 1023 * width, 0, 1)
     box = Box("", box.xmin, box.ymin, box.xmax, ymax / 1023 * height, 1)
@@ -383,7 +383,7 @@ def test_a_mask_lies_where_pillow_would_paste_it(width, height, xs, ys, seed):
     assert (rle.decode(found) == wanted).all()
 
 
-def test_a_mask_is_the_same_whatever_is_held_at_once(monkeypatch):
+def test_a_mask_does_not_depend_on_the_chunk_size(monkeypatch):
     box, size = Box("", 3.9, 5.2, 260.7, 190.1, 1.0), (270, 200)
     whole = in_box(smooth(), box, size)
     for side, pixels in ((7, 20), (1, 1), (50, 5000)):
@@ -414,8 +414,8 @@ def test_an_answer_has_one_mask_for_each_box_in_their_order(decoder):
             assert rle.decode(mask.rle).any()
 
 
-def test_the_whole_way_from_a_decoder_s_file_to_the_rows(tiny, file, monkeypatch):
-    """With a stand-in for what random weights would hardly say."""
+def test_masks_from_a_decoder_file_reach_the_rows(tiny, file, monkeypatch):
+    """With planted answers, as random weights rarely give masks."""
     (codes,) = some_codes(1)
     corners = "<loc0100><loc0200><loc0900><loc1000>"
     spelled = corners + "".join(f"<seg{code:03d}>" for code in codes) + " cat"
@@ -428,15 +428,15 @@ def test_the_whole_way_from_a_decoder_s_file_to_the_rows(tiny, file, monkeypatch
         return rows
 
     monkeypatch.setattr(Running, "join", said)
-    picture = io.BytesIO()
-    Image.new("RGB", (60, 40), "red").save(picture, "png")
+    image = io.BytesIO()
+    Image.new("RGB", (60, 40), "red").save(image, "png")
     engine = pgcli.Engine(loaded)
-    (row,) = engine.segment(picture.getvalue(), "cat")
+    (row,) = engine.segment(image.getvalue(), "cat")
     ((mask,), (box,)) = row.masks, row.boxes
     assert (mask.codes, box.label) == (codes, "cat")
     assert rle.decode(mask.rle).shape == (40, 60)
     assert rle.decode(mask.rle).any()
-    (row,) = engine.detect(picture.getvalue(), "cat")
+    (row,) = engine.detect(image.getvalue(), "cat")
     assert (len(row.boxes), row.masks) == (1, None)
 
 
@@ -452,7 +452,7 @@ def test_an_answer_without_boxes_or_masks_has_none(decoder):
     assert masks_of_rows([], decoder) == []
 
 
-def test_rows_together_have_the_masks_they_have_alone(decoder, monkeypatch):
+def test_masks_of_a_row_do_not_depend_on_other_rows(decoder, monkeypatch):
     monkeypatch.setattr(mask_output, "MASKS_AT_ONCE", 4)
     rows = []
     for row, count in enumerate((3, 0, 1, 6)):
@@ -480,7 +480,7 @@ def test_a_box_thinner_than_a_pixel_has_an_empty_mask(decoder, size):
     assert mask.rle.size == size[::-1]
 
 
-def test_the_whole_of_a_picture_of_100_megapixels_takes_little_memory():
+def test_a_mask_of_100_megapixels_takes_little_memory():
     grid, box = smooth(seed=1), Box("", 0, 0, 12_500, 8_000, 1.0)
     tracemalloc.start()
     found = in_box(grid, box, (12_500, 8_000))
@@ -502,7 +502,7 @@ def test_a_gpu_draws_the_same_masks(decoder, file):
         np.testing.assert_allclose(there, here, atol=1e-6)
 
 
-def test_a_mask_may_be_written_as_coco_wants_it(decoder):
+def test_a_mask_can_be_written_for_coco(decoder):
     (codes,) = some_codes(1)
     (mask,) = masks_of(answer(((0, 0, 1023, 1023), codes, "cat")), (50, 40), decoder)
     assert isinstance(mask.rle, Rle)

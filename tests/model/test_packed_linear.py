@@ -1,4 +1,4 @@
-"""Weights laid out for the processor give the same numbers; where they cannot, nothing is lost."""
+"""Packed weights give the same outputs, and the original ones are used if packing fails."""
 
 import os
 import platform
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 NOISE = {torch.float32: 1e-5, torch.bfloat16: 0.02}  # of the numbers' own size
 
 pytestmark = pytest.mark.skipif(
-    not can_pack(torch.float32), reason="this PyTorch lays out no weights"
+    not can_pack(torch.float32), reason="this build of PyTorch cannot pack weights"
 )
 
 
@@ -44,7 +44,7 @@ def dtype(request):
 
 @pytest.fixture
 def anew():
-    """The trial forgotten, before and after."""
+    """Clear the cached result before and after."""
     can_pack.cache_clear()
     yield
     can_pack.cache_clear()
@@ -65,9 +65,7 @@ def drawn(*shape, dtype, seed=0):
 @pytest.mark.parametrize("rows", [1, 2, 7, 64, 257, 700])
 @pytest.mark.parametrize(("inner", "outer"), [(16, 48), (33, 7), (192, 640)])
 @pytest.mark.parametrize("biased", [False, True])
-def test_a_product_is_the_stored_weights_product_and_what_follows_it(
-    rows, inner, outer, biased, dtype
-):
+def test_packed_linear_and_fused_operations_equal_f_linear(rows, inner, outer, biased, dtype):
     weight, x = drawn(outer, inner, dtype=dtype), drawn(rows, inner, dtype=dtype, seed=1)
     bias = drawn(outer, dtype=dtype, seed=2) if biased else None
     made = PackedLinear(weight, bias)
@@ -79,14 +77,14 @@ def test_a_product_is_the_stored_weights_product_and_what_follows_it(
     assert_like(made.mul(x, other), product * other)
 
 
-def test_the_stored_weights_may_be_a_part_of_others(dtype):
+def test_a_slice_of_a_weight_can_be_packed(dtype):
     whole, x = drawn(48, 16, dtype=dtype), drawn(5, 16, dtype=dtype, seed=1)
     for part in (whole[10:30], whole.T[:, :16].T):
         assert_like(PackedLinear(part)(x), F.linear(x, part))
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 100])
-def test_blocks_of_rows_are_together_what_all_rows_are(monkeypatch, rows):
+def test_run_in_blocks_equals_one_call(monkeypatch, rows):
     monkeypatch.setattr(packed_modules, "BLOCK_BYTES", 8 * 10 * 4)  # eight rows of ten inner values
     sizes = []
 
@@ -101,10 +99,10 @@ def test_blocks_of_rows_are_together_what_all_rows_are(monkeypatch, rows):
     assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize("kind", ["eye", "decoder"])
-def test_an_mlp_in_blocks_is_the_stored_one(monkeypatch, tiny, dtype, kind):
+@pytest.mark.parametrize("kind", ["vision", "decoder"])
+def test_a_packed_mlp_in_blocks_equals_the_original(monkeypatch, tiny, dtype, kind):
     model = weights.load(tiny, read_config(tiny), dtype=dtype)
-    if kind == "eye":
+    if kind == "vision":
         mlp, make, width = (
             model.vision.layers[0].mlp,
             PackedMLP,
@@ -122,7 +120,7 @@ def test_an_mlp_in_blocks_is_the_stored_one(monkeypatch, tiny, dtype, kind):
     assert_like(make(mlp, PackedLinear)(x), whole)
 
 
-def test_no_weight_is_kept_twice(tiny):
+def test_packing_keeps_no_original_weights(tiny):
     model = load(Checkpoint("tiny", tiny), device="cpu").model
     layers = [*model.vision.layers, *model.decoder.layers]
     matrices = [name for layer in layers for name, p in layer.named_parameters() if p.ndim == 2]
@@ -130,7 +128,7 @@ def test_no_weight_is_kept_twice(tiny):
     assert any(isinstance(module, PackedProjection) for module in model.modules())
 
 
-def test_weights_that_nobody_else_holds_are_let_go_one_by_one(tiny):
+def test_original_weights_are_freed_one_by_one(tiny):
     model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
     names = {id(p): name for name, p in model.named_parameters() if p.ndim == 2}
     freed = []
@@ -172,17 +170,19 @@ def faults(how, **environment):
     return int(run.stdout)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
-def test_memory_that_a_pass_frees_is_there_for_the_next():
-    """Else the system clears it anew: 4 kB at a time, or 2 MB."""
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
+def test_freed_memory_is_reused_without_page_faults():
+    """Otherwise the kernel clears new pages of 4 kB or 2 MB."""
     asked = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
     assert not asked
     assert faults("keep") < 10
     assert faults("as it is") > 50
-    assert faults("keep", MALLOC_MMAP_THRESHOLD_="131072") > 50, "what the user has set is obeyed"
+    assert faults("keep", MALLOC_MMAP_THRESHOLD_="131072") > 50, (
+        "settings in the environment are kept"
+    )
 
 
-def test_what_is_laid_out_is_not_saved_by_half(tiny, tmp_path):
+def test_saving_a_packed_model_is_refused(tiny, tmp_path):
     model = load(Checkpoint("tiny", tiny), device="cpu").model
     with pytest.raises(ValueError, match=r"weight is packed or quantized"):
         save(model, tmp_path / "out", dtype=torch.float32)
@@ -200,9 +200,7 @@ class Wrong(PackedLinear):
 
 
 @pytest.mark.parametrize("made", [Broken, Wrong])
-def test_where_the_operations_are_missing_or_wrong_the_stored_weights_serve(
-    monkeypatch, tiny, anew, made
-):
+def test_weights_are_not_packed_if_the_operators_fail(monkeypatch, tiny, anew, made):
     monkeypatch.setattr(packed_linear, "PackedLinear", made)
     model = load(Checkpoint("tiny", tiny), device="cpu").model
     assert not any(isinstance(module, PackedProjection) for module in model.modules())
@@ -211,22 +209,22 @@ def test_where_the_operations_are_missing_or_wrong_the_stored_weights_serve(
     torch.testing.assert_close(model.encode(pixels_BCRR), other.encode(pixels_BCRR), rtol=0, atol=0)
 
 
-def test_without_onednn_nothing_is_tried(monkeypatch, anew):
+def test_packing_is_not_tried_without_onednn(monkeypatch, anew):
     monkeypatch.setattr(packed_linear, "PackedLinear", Broken)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert not can_pack(torch.float32)
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny2"])
-def test_a_laid_out_model_computes_what_the_stored_one_does(request, name, dtype):
+def test_a_packed_model_equals_the_original(request, name, dtype):
     folder = request.getfixturevalue(name)
-    stored, laid_out = (weights.load(folder, read_config(folder), dtype=dtype) for _ in range(2))
-    optimize_for_device(laid_out)
+    stored, packed = (weights.load(folder, read_config(folder), dtype=dtype) for _ in range(2))
+    optimize_for_device(packed)
     generator = torch.Generator().manual_seed(5)
     pixels_BCRR = (torch.rand(3, 3, 56, 56, generator=generator) * 2 - 1).to(dtype)
     token_BT = torch.tensor([[2, 30, 40, 50], [2, 31, 41, 51], [2, 32, 42, 52]])
     found = []
-    for model in (stored, laid_out):
+    for model in (stored, packed):
         cache = model.cache(rows=3, slots=30)
         patch_BPD = model.encode(pixels_BCRR)
         logits_BV = model.prefill(patch_BPD, token_BT, None, cache)
@@ -247,11 +245,11 @@ for _ in range(3):
 """
 
 
-@pytest.mark.skipif(not cpu_has_bfloat16(), reason="this processor multiplies no bfloat16")
+@pytest.mark.skipif(not cpu_has_bfloat16(), reason="this CPU has no bfloat16 kernels")
 @pytest.mark.parametrize(("kind", "number"), [("packed", "bf16"), ("int8", "s8")])
-def test_products_run_in_their_own_numbers_and_weights_are_not_put_in_order_again(kind, number):
-    """oneDNN says itself which kernels it runs."""
-    told = subprocess.run(
+def test_kernels_use_the_packed_dtype_without_reordering(kind, number):
+    """ONEDNN_VERBOSE lists the kernels."""
+    output = subprocess.run(
         [sys.executable, "-c", PRODUCTS, kind],
         capture_output=True,
         text=True,
@@ -259,7 +257,7 @@ def test_products_run_in_their_own_numbers_and_weights_are_not_put_in_order_agai
         cwd=ROOT,
         env=os.environ | {"ONEDNN_VERBOSE": "1", "OMP_NUM_THREADS": "1"},
     ).stdout.partition("now\n")[2]
-    runs = [line.split(",") for line in told.splitlines() if ",exec,cpu," in line]
+    runs = [line.split(",") for line in output.splitlines() if ",exec,cpu," in line]
     kinds = [run[5] for run in runs]
     assert len(kinds) == 3
     assert set(kinds) <= {"inner_product", "matmul"}, "nothing was reordered"

@@ -1,4 +1,4 @@
-"""What explanations of Gemma claim of its blocks: norms, rotation, shared heads, embeddings."""
+"""Published claims about Gemma: norms, rotary embedding, grouped heads, embeddings."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def whole(attention: GemmaAttention, x: Tensor, mask: Tensor | None = None) -> T
     return attention(x, rotation(position_BL, x.dtype), mask, None)
 
 
-# --- attention weights
+# Attention weights
 
 
-def test_weights_are_shares() -> None:
+def test_attention_weights_sum_to_one() -> None:
     weight = weights_of(normal(2, 3, 6, 8), normal(2, 2, 8, 8, seed=2))
     torch.testing.assert_close(weight.sum(-1), torch.ones(2, 3, 6).double(), **EXACT)
     assert weight.min() > 0
@@ -82,7 +82,7 @@ def test_weights_are_shares() -> None:
 
 
 def test_the_scale_keeps_the_scores_spread_at_one_whatever_the_head_size() -> None:
-    """Read off the weights' logarithms. Undivided scores would spread by the root of the size."""
+    """From the logarithms of the weights. Unscaled, the deviation is the root of the size."""
     for size in (16, 64, 256):
         query, key = normal(1, 64, 4, size), normal(1, 4, size, size, seed=2)
         spread = weights_of(query, key).log().std(-1).mean()
@@ -90,7 +90,7 @@ def test_the_scale_keeps_the_scores_spread_at_one_whatever_the_head_size() -> No
 
 
 @pytest.mark.parametrize("length", [1, 3])
-def test_a_hidden_key_weighs_exactly_nothing(length: int) -> None:
+def test_a_masked_key_has_weight_zero(length: int) -> None:
     """Neither in one mask for all queries nor in one per query, and its neighbours share it all."""
     query, key = 5 * normal(2, length, 6, 8), 5 * normal(2, 2, 8, 8, seed=2)
     hidden = torch.tensor([[1, 0, 0, 1, 1, 0, 1, 1], [0, 1, 1, 1, 1, 1, 1, 0]]) == 0
@@ -103,7 +103,7 @@ def test_a_hidden_key_weighs_exactly_nothing(length: int) -> None:
         torch.testing.assert_close(weight.sum(-1), torch.ones(2, length, 6).double(), **EXACT)
 
 
-def test_hiding_keys_is_leaving_them_out() -> None:
+def test_masking_keys_equals_removing_them() -> None:
     query, key, value = normal(1, 3, 6, 8), normal(1, 2, 9, 8, seed=2), normal(1, 2, 9, 8, seed=3)
     seen = torch.tensor([1, 3, 4, 8])
     mask = torch.zeros(1, 1, 1, 9, dtype=torch.bool)
@@ -129,10 +129,10 @@ def test_scores_in_bfloat16_are_summed_and_weighed_in_float32(masked: bool) -> N
     assert error < (careless - true).abs().max() / 5
 
 
-# --- shared heads
+# Shared heads
 
 
-def test_query_heads_share_keys_in_runs_and_not_in_turn() -> None:
+def test_consecutive_query_heads_share_a_key_head() -> None:
     """Of six heads over two, the first three read the first: repeat_interleave, no tiling."""
     query, key, value = normal(2, 5, 6, 8), normal(2, 2, 7, 8, seed=2), normal(2, 2, 7, 8, seed=3)
     found = grouped_attention(query, key, value, None)
@@ -181,25 +181,25 @@ def test_the_decoders_attention_is_a_loop_over_heads(kv_heads: int, causal: bool
     torch.testing.assert_close(whole(attention, x, seen), expected, **EXACT)
 
 
-# --- rotation
+# Rotation
 
 
 @pytest.mark.parametrize("shift", [1, 777])
 def test_scores_depend_on_the_distance_alone(shift: int) -> None:
     query, key = normal(1, 6, 2, 8), normal(1, 6, 2, 8, seed=2)
-    place = torch.tensor([[1, 2, 5, 9, 10, 40]])
+    position = torch.tensor([[1, 2, 5, 9, 10, 40]])
 
     def scores(query_place: Tensor, key_place: Tensor) -> Tensor:
         turned, other = rotation(query_place)(query), rotation(key_place)(key)
         return torch.einsum("blnh,bsnh->bnls", turned, other)
 
     torch.testing.assert_close(
-        scores(place + shift, place + shift), scores(place, place), rtol=0, atol=1e-9
+        scores(position + shift, position + shift), scores(position, position), rtol=0, atol=1e-9
     )
-    assert (scores(place + shift, place) - scores(place, place)).abs().max() > 0.1
+    assert (scores(position + shift, position) - scores(position, position)).abs().max() > 0.1
 
 
-def test_turning_keeps_lengths_and_position_0_is_the_identity() -> None:
+def test_rotation_keeps_norms_and_position_0_is_the_identity() -> None:
     x = normal(1, 4, 3, 8)
     turned = rotation(torch.tensor([[0, 1, 500, 8000]]))(x)
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1), **EXACT)
@@ -207,7 +207,7 @@ def test_turning_keeps_lengths_and_position_0_is_the_identity() -> None:
     assert (turned[:, 1:] - x[:, 1:]).abs().amax(-1).min() > 0.1
 
 
-def test_two_dimensions_turn_by_one_angle_half_a_head_apart() -> None:
+def test_dimensions_half_a_head_apart_rotate_together() -> None:
     """Unit n and unit n + H/2 turn together, by the position times 10000^(-2n/H)."""
     x, position = normal(1, 1, 1, 8), 5
     turned = rotation(torch.tensor([[position]]))(x)[0, 0, 0]
@@ -221,22 +221,22 @@ def test_two_dimensions_turn_by_one_angle_half_a_head_apart() -> None:
 
 
 def test_halves_are_the_interleaved_layout_in_another_order() -> None:
-    x, place = normal(1, 6, 2, 8), torch.arange(6)[None]
+    x, position = normal(1, 6, 2, 8), torch.arange(6)[None]
     frequency = 10_000 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
-    angle = (place[0, :, None] * frequency)[:, None]
+    angle = (position[0, :, None] * frequency)[:, None]
     pair = torch.view_as_complex(x.unflatten(-1, (4, 2)))
     interleaved = torch.view_as_real(pair * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
     order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
-    found = rotation(place)(x[..., order])
+    found = rotation(position)(x[..., order])
     torch.testing.assert_close(found, interleaved[..., order], **EXACT)
-    assert (rotation(place)(x) - interleaved).abs().max() > 0.1
+    assert (rotation(position)(x) - interleaved).abs().max() > 0.1
 
 
 def test_angles_stay_float32_under_bfloat16() -> None:
     """In bfloat16 itself the positions 4096 to 4111 would all be 4096."""
-    place = torch.arange(4096, 4112)[None]
-    assert len(place.bfloat16().unique()) == 1
-    narrow, wide = rotation(place, torch.bfloat16), rotation(place, torch.float64)
+    position = torch.arange(4096, 4112)[None]
+    assert len(position.bfloat16().unique()) == 1
+    narrow, wide = rotation(position, torch.bfloat16), rotation(position, torch.float64)
     assert narrow.cos.dtype == narrow.sin.dtype == torch.bfloat16
     for found, true in ((narrow.cos, wide.cos), (narrow.sin, wide.sin)):
         assert (found - true).abs().max() < 2**-8 + 1e-3
@@ -251,10 +251,10 @@ def test_scores_fall_with_distance_as_a_trend_and_not_at_every_step() -> None:
     assert (score.diff() > 0).any()
 
 
-# --- norms
+# Norms
 
 
-def test_rms_norm_divides_by_the_root_mean_square_and_scales_by_one_plus_the_weight() -> None:
+def test_rms_norm_scales_by_one_plus_the_weight() -> None:
     norm, x = randomised(RMSNorm(24, 1e-6)), normal(2, 5, 24)
     expected = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * (1 + norm.weight)
     torch.testing.assert_close(norm(x), expected, **EXACT)
@@ -263,7 +263,7 @@ def test_rms_norm_divides_by_the_root_mean_square_and_scales_by_one_plus_the_wei
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rms_norm_is_transformers_to_the_last_bit(dtype: torch.dtype) -> None:
+def test_rms_norm_equals_transformers_bitwise(dtype: torch.dtype) -> None:
     from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 
     ours, theirs = randomised(RMSNorm(24, 1e-6), dtype=dtype), GemmaRMSNorm(24, 1e-6).to(dtype)
@@ -272,7 +272,7 @@ def test_rms_norm_is_transformers_to_the_last_bit(dtype: torch.dtype) -> None:
     assert torch.equal(ours(x), theirs(x))
 
 
-def test_rms_norm_forgets_scale_and_keeps_shift() -> None:
+def test_rms_norm_ignores_scale_and_keeps_shift() -> None:
     norm, x = RMSNorm(24, 1e-6).double(), normal(2, 5, 24)
     torch.testing.assert_close(norm(1000 * x), norm(x), rtol=1e-5, atol=0)
     assert (norm(x + 3) - norm(x)).abs().max() > 0.5
@@ -284,7 +284,7 @@ def test_rms_norm_of_zeros_is_zeros() -> None:
     assert torch.equal(randomised(RMSNorm(24, 1e-6))(torch.zeros(3, 24)), torch.zeros(3, 24))
 
 
-# --- blocks
+# Blocks
 
 
 def test_a_block_whose_last_products_are_zero_is_the_identity() -> None:
@@ -330,7 +330,7 @@ def test_a_tied_head_is_the_embedding_itself() -> None:
     torch.testing.assert_close(own.logits(hidden), hidden @ own.lm_head.weight.T, **EXACT)
 
 
-def test_the_first_generation_has_its_number_of_weights() -> None:
+def test_gemma_has_the_published_number_of_weights() -> None:
     """The published 2,923,335,408 and 64 rows of the embedding that the Hub's files add."""
     config = parse_config(FIRST_GENERATION)
     with torch.device("meta"):

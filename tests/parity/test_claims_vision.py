@@ -1,4 +1,4 @@
-"""What explanations of SigLIP claim of it, held against the eye: patches, attention, blocks."""
+"""Published claims about SigLIP: patches, attention, blocks."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ def attention() -> SiglipAttention:
     return randomised(SiglipAttention(CONFIG))
 
 
-def pictures(rows: int, *, seed: int = 5) -> Tensor:
+def images(rows: int, *, seed: int = 5) -> Tensor:
     return normal(rows, 3, CONFIG.resolution, CONFIG.resolution, seed=seed)
 
 
 def only_heads(attention: SiglipAttention) -> SiglipAttention:
-    """The attention without its last product: what comes out are the heads, side by side."""
+    """Attention with an identity output projection, so that it returns the heads."""
     attention.out_proj.weight.copy_(torch.eye(CONFIG.width))
     attention.out_proj.bias.zero_()
     return attention
 
 
-# --- patches
+# Patches
 
 
-def test_the_patch_convolution_is_torchs(normal_embeddings: SiglipEmbeddings) -> None:
-    pixels = pictures(2)
+def test_patch_embedding_equals_conv2d(normal_embeddings: SiglipEmbeddings) -> None:
+    pixels = images(2)
     convolution = normal_embeddings.patch_embedding
     expected = F.conv2d(pixels, convolution.weight, convolution.bias, stride=CONFIG.patch_size)
-    places = normal_embeddings.position_embedding.weight
+    positions = normal_embeddings.position_embedding.weight
     found = normal_embeddings(pixels)
-    torch.testing.assert_close(found, expected.flatten(2).transpose(1, 2) + places, **EXACT)
+    torch.testing.assert_close(found, expected.flatten(2).transpose(1, 2) + positions, **EXACT)
 
 
-def test_each_patch_is_cut_out_and_multiplied_row_by_row(
+def test_patches_are_multiplied_row_by_row(
     normal_embeddings: SiglipEmbeddings,
 ) -> None:
-    pixels, size = pictures(2), CONFIG.patch_size
+    pixels, size = images(2), CONFIG.patch_size
     found = normal_embeddings(pixels) - normal_embeddings.position_embedding.weight
     matrix = normal_embeddings.patch_embedding.weight.reshape(CONFIG.width, -1)
     for patch in range(SIDE * SIDE):
@@ -71,7 +71,7 @@ def test_each_patch_is_cut_out_and_multiplied_row_by_row(
 def test_one_pixel_changes_one_patch(
     normal_embeddings: SiglipEmbeddings, y: int, x: int, patch: int
 ) -> None:
-    pixels = pictures(1)
+    pixels = images(1)
     before = normal_embeddings(pixels)
     pixels[0, 1, y, x] += 1
     changed = (normal_embeddings(pixels) != before).any(-1)[0]
@@ -81,9 +81,7 @@ def test_one_pixel_changes_one_patch(
 @pytest.mark.parametrize(
     ("resolution", "patches"), [(224, 256), (448, 1024), (896, 4096), (112, 64)]
 )
-def test_a_picture_has_as_many_patches_as_squares_fit_into_it(
-    resolution: int, patches: int
-) -> None:
+def test_patch_count_follows_from_the_resolution(resolution: int, patches: int) -> None:
     config = VisionConfig(
         width=1152, depth=1, mlp_dim=8, num_heads=16, patch_size=14, resolution=resolution
     )
@@ -102,11 +100,11 @@ def normal_embeddings() -> SiglipEmbeddings:
     return randomised(SiglipEmbeddings(CONFIG))
 
 
-# --- attention
+# Attention
 
 
 def test_every_layers_attention_is_transformers(tiny: Path) -> None:
-    """All eight tensors of every layer arrive, weights and biases, and mean the same there."""
+    """With all eight tensors of every layer, weights and biases."""
     from transformers import PaliGemmaForConditionalGeneration
 
     ours = weights.load(tiny, read_config(tiny), dtype=torch.float32).vision
@@ -152,9 +150,7 @@ def test_one_fused_product_is_three_linears(attention: SiglipAttention) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize(("rows", "patches"), [(1, 1), (1, 9), (5, 3)])
-def test_what_goes_in_and_what_comes_out_have_one_shape(
-    rows: int, patches: int, dtype: torch.dtype
-) -> None:
+def test_input_and_output_have_the_same_shape(rows: int, patches: int, dtype: torch.dtype) -> None:
     x = normal(rows, patches, CONFIG.width, dtype=dtype)
     for block in (SiglipAttention(CONFIG), SiglipMLP(CONFIG), SiglipEncoderLayer(CONFIG)):
         out = randomised(block, dtype=dtype)(x)
@@ -162,7 +158,7 @@ def test_what_goes_in_and_what_comes_out_have_one_shape(
 
 
 def test_attention_is_a_weighted_mean_of_the_values(attention: SiglipAttention) -> None:
-    """No output leaves the range of the values, and where all values agree it is that value."""
+    """Outputs are within the range of the values, and equal to them if all values are equal."""
     x = 3 * normal(2, 9, CONFIG.width)
     mixed = only_heads(attention)(x)
     value = attention.qkv_proj(x).chunk(3, dim=-1)[2]
@@ -175,7 +171,7 @@ def test_attention_is_a_weighted_mean_of_the_values(attention: SiglipAttention) 
 
 @pytest.mark.parametrize("head", range(CONFIG.num_heads))
 @pytest.mark.parametrize("part", [0, 1, 2])
-def test_heads_do_not_meet_before_the_last_product(
+def test_heads_are_independent_before_the_output_projection(
     attention: SiglipAttention, head: int, part: int
 ) -> None:
     x, size = normal(1, 9, CONFIG.width), CONFIG.head_dim
@@ -186,18 +182,18 @@ def test_heads_do_not_meet_before_the_last_product(
     assert changed.any(-1).nonzero().flatten().tolist() == [head]
 
 
-def test_no_patch_is_hidden_from_another() -> None:
+def test_every_patch_attends_to_every_patch() -> None:
     tower = randomised(SiglipVisionModel(CONFIG))
-    pixels = pictures(1)
+    pixels = images(1)
     before = tower(pixels)
     pixels[..., -1, -1] += 1  # the last patch
     assert (tower(pixels) != before).any(-1).all()
 
 
-# --- blocks
+# Blocks
 
 
-def test_layer_norm_gives_every_row_mean_0_and_deviation_1_before_its_weights() -> None:
+def test_layer_norm_gives_mean_0_and_deviation_1() -> None:
     norm = SiglipEncoderLayer(
         VisionConfig(2, 1, 1, 1, patch_size=1, resolution=1)
     ).layer_norm1.double()
@@ -211,7 +207,7 @@ def test_layer_norm_gives_every_row_mean_0_and_deviation_1_before_its_weights() 
     torch.testing.assert_close(norm(x), torch.tensor([[-3.0, 5.0]] * 3).double(), rtol=0, atol=1e-5)
 
 
-def test_layer_norm_of_a_row_is_bit_for_bit_the_same_in_any_batch() -> None:
+def test_layer_norm_of_a_row_is_bitwise_equal_in_any_batch() -> None:
     norm = randomised(SiglipEncoderLayer(CONFIG), dtype=torch.float32).layer_norm1
     x = 100 * normal(7, 9, CONFIG.width, dtype=torch.float32)
     together = norm(x)
@@ -223,7 +219,7 @@ def test_layer_norm_of_a_row_is_bit_for_bit_the_same_in_any_batch() -> None:
 def test_the_last_norm_gives_patches_of_mean_0_and_variance_1() -> None:
     tower = randomised(SiglipVisionModel(CONFIG))
     tower.post_layernorm.reset_parameters()
-    found = tower(pictures(2))
+    found = tower(images(2))
     torch.testing.assert_close(found.mean(-1), torch.zeros(2, 9).double(), rtol=0, atol=1e-9)
     variance = found.var(-1, correction=0)
     torch.testing.assert_close(variance, torch.ones(2, 9).double(), rtol=0, atol=1e-4)
@@ -246,8 +242,8 @@ def test_the_mlp_treats_every_patch_alone() -> None:
     torch.testing.assert_close(mlp(x), flat, **EXACT)
 
 
-def test_the_mlp_bends_with_the_tanh_gelu() -> None:
-    """Not with the exact one, from which it parts by up to 4.7e-4."""
+def test_the_mlp_uses_the_tanh_gelu() -> None:
+    """Not the exact GELU, which differs by up to 4.7e-4."""
     mlp = (
         SiglipMLP(VisionConfig(1, 1, 1, 1, patch_size=1, resolution=1))
         .double()
@@ -262,11 +258,11 @@ def test_the_mlp_bends_with_the_tanh_gelu() -> None:
     assert 4e-4 < (mlp(x) - F.gelu(x)).abs().max() < 5e-4
 
 
-# --- the tower
+# The tower
 
 
-def test_without_positions_shuffled_patches_come_out_shuffled_and_with_them_they_do_not() -> None:
-    tower, pixels = randomised(SiglipVisionModel(CONFIG)), pictures(2)
+def test_without_positions_shuffled_patches_give_shuffled_outputs() -> None:
+    tower, pixels = randomised(SiglipVisionModel(CONFIG)), images(2)
     order = torch.randperm(SIDE * SIDE, generator=torch.Generator().manual_seed(4))
     shuffled = rearranged(pixels, order)
     apart = (tower(shuffled) - tower(pixels)[:, order]).abs().amax(-1)
@@ -276,22 +272,22 @@ def test_without_positions_shuffled_patches_come_out_shuffled_and_with_them_they
 
 
 def rearranged(pixels: Tensor, order: Tensor) -> Tensor:
-    """The pictures with their squares moved: the square at `order[n]` comes to place n."""
+    """The images with their patches permuted: patch `order[n]` moves to position n."""
     size = CONFIG.patch_size
     squares = F.unfold(pixels, size, stride=size)[:, :, order]
     return F.fold(squares, pixels.shape[-2:], size, stride=size)
 
 
-def test_a_picture_is_seen_the_same_in_any_batch() -> None:
-    tower, pixels = randomised(SiglipVisionModel(CONFIG)), pictures(5)
+def test_image_features_do_not_depend_on_the_batch() -> None:
+    tower, pixels = randomised(SiglipVisionModel(CONFIG)), images(5)
     together = tower(pixels)
     for row in range(5):
         torch.testing.assert_close(tower(pixels[row : row + 1])[0], together[row], **EXACT)
     assert torch.equal(tower(pixels), together), "the same twice: nothing is dropped at random"
 
 
-def test_the_tower_keeps_nothing_but_its_weights() -> None:
-    """Places are counted on the way: no buffer is missing from a file or left on a device."""
+def test_the_vision_tower_has_no_buffers() -> None:
+    """Positions are computed, not stored: no buffer can be missing or on another device."""
     tower = SiglipVisionModel(CONFIG)
     assert list(tower.buffers()) == []
     assert set(tower.state_dict()) == {name for name, _ in tower.named_parameters()}

@@ -1,4 +1,4 @@
-"""Modules with random weights, none of them at the zero or one that would hide a fault."""
+"""Modules with random weights, as zeros and ones could hide errors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def randomised(module: Module, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Module:
-    """The module with every parameter drawn anew, norms and positions included.
+    """The module with every parameter drawn at random, including norms and position embeddings.
 
-    A matrix keeps its outputs as large as its inputs, so that no layer's part drowns in another's.
+    A matrix keeps the scale of its inputs, so that every layer contributes.
     """
     generator = torch.Generator().manual_seed(seed)
     module.to(dtype).requires_grad_(False).eval()
@@ -25,6 +25,6 @@ def randomised(module: Module, *, seed: int = 0, dtype: torch.dtype = torch.floa
 
 
 def normal(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    """A tensor of standard normal numbers, the same for the same seed."""
+    """A tensor of standard normal numbers that depends on the seed only."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)

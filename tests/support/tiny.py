@@ -1,4 +1,4 @@
-"""Small random checkpoints, written by transformers in the Hub's layout, to hold against it."""
+"""Small random checkpoints that transformers writes, for comparison with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESOLUTION, PATCH = 56, 14
 PATCHES = (RESOLUTION // PATCH) ** 2
 
 
-# shorter than any prefix here, and caps that the scores and logits of these weights do reach
+# a window shorter than every prefix, and softcaps that these scores and logits reach
 SECOND_GENERATION: dict[str, Any] = {
     "query_pre_attn_scalar": 24,
     "sliding_window": 6,
@@ -40,7 +40,7 @@ def reference(
     resolution: int = RESOLUTION,
     **decoder: Any,
 ) -> PaliGemmaForConditionalGeneration:
-    """transformers' model with random weights large enough that answers vary."""
+    """transformers' model with random weights, large enough for answers to vary."""
     torch.manual_seed(seed)
     sizes = {
         "hidden_size": 48,
@@ -79,7 +79,7 @@ def reference(
 
 
 def tokenizer_into(folder: Path, *, resolution: int = RESOLUTION) -> None:
-    """tokenizer.json and its companions, as the built-in model's are made."""
+    """Write tokenizer.json and its settings, built as for the built-in model."""
     texts = tokenizer_corpus(TOKENIZER_SEEDS[:300])
     build_tokenizer(folder, texts, resolution=resolution, image_tokens=(resolution // PATCH) ** 2)
 
@@ -92,7 +92,7 @@ def checkpoint_into(
     resolution: int = RESOLUTION,
     **decoder: Any,
 ) -> Path:
-    """A whole checkpoint folder: tokenizer, configuration and random weights."""
+    """Write a complete checkpoint: tokenizer, configuration and random weights."""
     from tokenizers import Tokenizer
 
     tokenizer_into(folder, resolution=resolution)
