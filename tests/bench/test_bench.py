@@ -158,7 +158,7 @@ class TestEqualInputs:
         assert theirs.name == "transformers, static cache"
         assert ours.run_arrays(given).tokens == theirs.run_arrays(given).tokens
 
-    def test_tokens_that_are_never_generated_here_are_ruled_out_there(self, sides):
+    def test_tokens_never_generated_here_are_masked_in_transformers(self, sides):
         _, theirs, _ = sides
         score_BV = torch.arange(8.0).repeat(2, 1)
         with StageTimer(theirs.model, torch.device("cpu"), vocabulary=6, image_token=4) as listener:
@@ -167,7 +167,7 @@ class TestEqualInputs:
             score_BV[:, 5] = 0
             assert listener(torch.zeros(2, 1), score_BV).argmax(-1).tolist() == [3, 3]
 
-    def test_natural_answers_end_by_themselves_in_both(self, sides):
+    def test_natural_answers_end_with_the_stop_token_in_both(self, sides):
         ours, theirs, work = sides
         config = ours._engine.model.config
         given = work(Lengths(1, 12, natural=True))
@@ -194,7 +194,7 @@ class TestEqualInputs:
 
 
 class TestSpeeds:
-    def test_a_side_that_is_slowed_shows(self, tiny, monkeypatch):
+    def test_a_slowed_program_is_measured_slower(self, tiny, monkeypatch):
         encode = PaliGemma.encode
 
         def slow(*given):
@@ -239,7 +239,7 @@ class TestSpeeds:
         pace = speed("this", 8, [1.0, 2.0, 4.0])
         assert (pace.rows_per_second, pace.slowest, pace.fastest) == (4.0, 2.0, 8.0)
 
-    def test_each_side_has_its_own_best_batch_size(self, tiny):
+    def test_each_program_has_its_own_best_batch_size(self, tiny):
         report = measured(tiny, batch_sizes=(1, 2), scopes=("device", "arrays"))
         assert [one.batch_size for one in report.results] == [1, 1, 2, 2]
         for top in report.best:
@@ -262,9 +262,7 @@ class TestSpeeds:
 
 
 class TestAgreement:
-    def test_it_is_whole_where_both_answer_alike_and_falls_with_a_changed_weight(
-        self, tiny, monkeypatch
-    ):
+    def test_agreement_is_1_for_equal_weights_and_less_for_changed_ones(self, tiny, monkeypatch):
         assert measured(tiny, scopes=("arrays",)).results[0].agreements[0].share == 1
         whole = weights.load
 
@@ -278,7 +276,7 @@ class TestAgreement:
         assert told.share < 1
         assert told.same_rows < told.rows == 3
 
-    def test_what_comes_after_a_parting_counts_for_nothing(self):
+    def test_tokens_after_the_first_difference_are_not_counted(self):
         told = agreement("other", [(1, 2, 3), (4, 5)], [(1, 9, 3), (4, 5)])
         assert (told.same_rows, told.same_tokens, told.tokens, told.share) == (1, 3, 5, 0.6)
         assert agreement("other", [(1,)], [(1, 2)]).share == 0.5
@@ -493,7 +491,7 @@ class TestRoom:
         ):
             loading.share_weights(model, tiny)
 
-    def test_a_batch_without_memory_is_skipped_and_said(self, tiny, monkeypatch):
+    def test_a_batch_that_does_not_fit_is_skipped_and_reported(self, tiny, monkeypatch):
         arrays = EngineRunner.run_arrays
 
         def exhausted(side, work):

@@ -75,12 +75,12 @@ def test_a_box_counts_from_the_threshold_on(threshold, right):
     assert score.right == right
 
 
-def test_nothing_found_where_nothing_is_is_perfect_and_elsewhere_is_a_miss():
+def test_no_boxes_are_right_for_empty_images_and_wrong_for_others():
     assert detection([[]], [[]]).f1 == 1.0
     missed = detection([[]], [[box(0, 0, 1, 1)]])
     assert (missed.precision, missed.recall, missed.f1) == (1.0, 0.0, 0.0)
 
 
-def test_pictures_that_do_not_pair_are_refused():
+def test_different_numbers_of_images_are_refused():
     with pytest.raises(ValueError, match=r"shorter|longer"):
         detection([[]], [[], []])

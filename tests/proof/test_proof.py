@@ -290,7 +290,7 @@ def test_no_code_of_a_checkpoint_is_run(tiny, tmp_path, monkeypatch):
     assert not asked
 
 
-def test_where_transformers_has_one_way_only_the_noise_is_that_of_one_more_rounding(tiny2):
+def test_eager_only_models_have_the_noise_of_one_rounding_step(tiny2):
     """Gemma 2 has no sdpa there; were vision's two ways equal too, no noise would be known."""
     config, vocabulary = read_config(tiny2), Tokenizer.from_folder(tiny2)
     side = config.vision.resolution

@@ -24,7 +24,7 @@ def script() -> ModuleType:
     return module
 
 
-def test_all_ways_agree_on_patches_and_on_a_feature_map_and_the_mistakes_do_not(
+def test_all_implementations_agree_and_the_mistakes_differ(
     script: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script.main()
@@ -44,7 +44,7 @@ def differences(lines: str, shape: str) -> list[float]:
     return [float(x) for x in re.findall(re.escape(shape) + r" +difference (\S+)", lines)]
 
 
-def test_a_way_that_differs_ends_it_with_an_error(
+def test_an_implementation_that_differs_exits_with_an_error(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unscaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def test_every_way_has_the_same_number_of_weights_and_hides_none(script: ModuleT
         assert sum(x.numel() for x in way.parameters()) == 4 * (width + 1) * width
 
 
-def test_a_feature_map_keeps_its_pixels_in_their_positions(script: ModuleType) -> None:
+def test_a_rotated_feature_map_has_the_rotated_output(script: ModuleType) -> None:
     """Turning the map turns what comes out: pixels are told apart by their numbers alone."""
     attention = script.three_ways()["fused"]
     map_BDYX = torch.randn(2, script.WIDTH, 6, 5)

@@ -93,9 +93,7 @@ def test_no_name_of_an_imagefolder_says_a_split_to_any_version_of_datasets(
     assert relative == {*named, "metadata.jsonl"}
 
 
-def test_images_stay_recognisable_and_other_names_than_their_own_are_reported(
-    capsys: Capture, tmp_path: Path
-) -> None:
+def test_renamed_images_stay_recognisable_and_are_reported(capsys: Capture, tmp_path: Path) -> None:
     ids = ["test.png", "val2/COCO_val2014_1.jpg", *PLAIN]
     rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "pictures", ids))
     err = exported(capsys, rows, "imagefolder", tmp_path / "out")[1]
@@ -108,9 +106,7 @@ def test_images_stay_recognisable_and_other_names_than_their_own_are_reported(
 # --- YOLO
 
 
-def test_no_folder_of_yolo_s_images_is_called_images_or_hidden_and_that_is_reported(
-    capsys: Capture, tmp_path: Path
-) -> None:
+def test_yolo_folders_called_images_or_hidden_are_renamed(capsys: Capture, tmp_path: Path) -> None:
     rows = saved(tmp_path / "r.jsonl", detected(tmp_path / "pictures", FOLDERS))
     code, err = exported(capsys, rows, "yolo", tmp_path / "out")
     assert code == 0
@@ -128,9 +124,7 @@ def test_no_folder_of_yolo_s_images_is_called_images_or_hidden_and_that_is_repor
     assert "images/a.png is images_/a.png, x/images/y/b.png is x/images_/y/b.png" in err
 
 
-def test_images_in_yolo_have_endings_that_ultralytics_knows_or_are_reported(
-    capsys: Capture, tmp_path: Path
-) -> None:
+def test_yolo_images_have_suffixes_that_ultralytics_reads(capsys: Capture, tmp_path: Path) -> None:
     ids = ["a.jfif", "b.JPE", "c.JPEG", "d.gif", "e.ppm"]
     rows = detected(tmp_path / "pictures", ids)
     for one in rows:

@@ -428,7 +428,7 @@ def corners(output: Path, to: str) -> list[tuple[float, ...]]:
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "imagefolder", "fiftyone"])
-def test_of_boxes_only_what_lies_in_the_image_is_there_and_what_does_not_is_reported(
+def test_boxes_are_clipped_and_boxes_outside_the_image_are_reported(
     capsys: Capture, folder: Path, tmp_path: Path, to: str
 ) -> None:
     from tests.support.exporting import box

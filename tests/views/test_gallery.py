@@ -71,7 +71,7 @@ def test_hostile_text_is_in_the_page_as_data_and_only_so() -> None:
     assert told["rows"][24]["id"] == "\ufffd half"
 
 
-def test_the_browser_is_reported_to_run_this_script_alone_and_to_fetch_nothing() -> None:
+def test_the_policy_allows_this_script_alone_and_no_requests() -> None:
     parsed = Parsed(made([row()]))
     names = [tag for tag, _ in parsed.tags]
     policy = parsed.attributes[names.index("meta") + 1]

@@ -124,7 +124,7 @@ def test_a_polygon_has_few_points_and_slopes_for_stairs() -> None:
     assert len(polygon(encode(stairs))) < 10
 
 
-def test_parts_are_joined_where_they_are_nearest_also_along_borders_of_many_points() -> None:
+def test_parts_are_joined_at_their_closest_points() -> None:
     ragged = numpy.random.default_rng(0).integers(0, 5, (600, 2))
     mask = numpy.zeros((600, 40), bool)
     for row, (left, right) in enumerate(ragged):
@@ -206,7 +206,7 @@ def test_yolo_s_polygons_lead_back_to_masks_with_parts_and_holes(
         assert overlap(filled, mask) > 0.95
 
 
-def test_a_box_without_a_mask_among_masks_is_its_rectangle_and_that_is_reported(
+def test_a_box_without_a_mask_becomes_a_rectangle_and_is_reported(
     capsys: Capture, masks: Path, tmp_path: Path
 ) -> None:
     code, err = exported(capsys, masks, "yolo", tmp_path / "yolo")
@@ -252,7 +252,7 @@ def brushed(numbers: list[int]) -> numpy.ndarray:
     return numpy.array(values)
 
 
-def test_label_studio_s_brush_paints_the_mask_and_a_box_without_one_is_a_rectangle(
+def test_label_studio_has_brushes_for_masks_and_rectangles_for_boxes(
     capsys: Capture, masks: Path, tmp_path: Path
 ) -> None:
     assert exported(capsys, masks, "labelstudio", tmp_path / "tasks.json")[0] == 0

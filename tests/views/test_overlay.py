@@ -77,7 +77,7 @@ def test_lines_and_letters_grow_with_the_image():
     assert style_for((600, 600)).font_size < panorama.font_size < 600 / 8
 
 
-def test_exif_and_the_like_do_not_outlive_painting():
+def test_metadata_is_dropped_from_overlays():
     picture = grey(20, 20)
     picture.info["exif"] = b"turned"
     assert draw_overlay(picture, []).info == {}
@@ -130,7 +130,7 @@ def test_labels_of_boxes_at_one_position_do_not_cover_each_other(monkeypatch):
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 400)] * 4), min_size=1, max_size=25))
-def test_labels_never_leave_the_image_nor_cover_each_other_where_there_is_room(corners):
+def test_labels_stay_in_the_image_and_do_not_overlap(corners):
     frames = [
         PixelBox(min(x, xx), min(y, yy), max(x, xx) + 1, max(y, yy) + 1) for x, y, xx, yy in corners
     ]
@@ -139,7 +139,7 @@ def test_labels_never_leave_the_image_nor_cover_each_other_where_there_is_room(c
     assert all(0 <= t.left < t.right <= 401 and 0 <= t.top < t.bottom <= 401 for t in tags)
 
 
-def test_where_labels_would_hide_the_image_the_smaller_boxes_go_without(monkeypatch):
+def test_small_boxes_have_no_labels_if_labels_would_hide_the_image(monkeypatch):
     boxes = [box(f"label {n}", n, n, 64 - n, 64 - n) for n in range(12)]
     tags = tags_of(monkeypatch, grey(64, 64), boxes)
     assert 0 < len(tags) < 12
@@ -150,7 +150,7 @@ def test_the_same_box_over_and_over_has_one_label(monkeypatch):
     assert len(tags_of(monkeypatch, grey(640, 480), [box("cat", 50, 50, 90, 90)] * 30)) == 1
 
 
-def test_a_label_is_cut_to_the_room_there_is():
+def test_a_label_is_truncated_to_the_width():
     whole = render_label("a very long label", 20, 1000)
     cut = render_label("a very long label", 20, 80)
     assert cut.width <= 80 < whole.width
@@ -234,7 +234,7 @@ def test_labels_asked_for_share_no_colour_while_there_are_some_left(labels, rand
     assert all(again.of(label) == colours.of(label) for label in plain)
 
 
-def test_with_more_labels_than_colours_every_one_still_has_its_own_for_good():
+def test_more_labels_than_colours_still_have_fixed_colours():
     labels = [f"label {number}" for number in range(100)]
     colours = LabelColours(labels)
     assert all(colours.of(label) in PALETTE for label in labels)
@@ -270,7 +270,7 @@ def lab(colour, eye):
 
 
 @pytest.mark.parametrize("eye", EYES)
-def test_colours_differ_for_eyes_that_see_fewer_and_neighbours_differ_most(eye):
+def test_colours_differ_with_colour_vision_deficiency(eye):
     seen = [lab(colour, EYES[eye]) for colour in PALETTE]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 16
     assert min(np.linalg.norm(a - b) for a, b in itertools.pairwise([*seen, seen[0]])) > 40
@@ -289,7 +289,7 @@ def test_a_mask_is_half_transparent_with_a_border_in_full_colour():
     assert not outside[:, 100:300].any()
 
 
-def test_masks_go_with_their_own_boxes_and_those_without_pixels_change_nothing():
+def test_masks_belong_to_their_boxes_and_empty_masks_change_nothing():
     inside = np.zeros((100, 100), dtype=bool)
     inside[40:60, 40:60] = True
     boxes = [box("", 0, 0, 20, 20), box("cat", 30, 30, 70, 70), box("", 80, 80, 90, 90)]
