@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-import pycocotools
+import pycocotools.mask
 
 from pgcli.records import Answer
 
