@@ -1,4 +1,4 @@
-"""What a person sees: a bar and a table on a terminal, plain lines in a log."""
+"""Output of a run: a bar and a table on a terminal, plain lines in a log."""
 
 import os
 import re
@@ -30,7 +30,7 @@ STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture
-def pictures(tmp_path):
+def images(tmp_path):
     for number in range(12):
         Image.new("RGB", (40, 30), "red").save(tmp_path / f"picture-{number:02}.png")
     (tmp_path / "broken.png").write_text("no")
@@ -38,13 +38,13 @@ def pictures(tmp_path):
 
 
 def lines(shown):
-    """What stands on the terminal's lines, as if nothing had ever been drawn over."""
+    """The lines that were written to the terminal, including those drawn over."""
     return [line.strip() for line in re.split(r"[\r\n]+", STEERING.sub("", shown))]
 
 
-def test_a_terminal_shows_a_bar_then_a_table(pictures, tmp_path):
+def test_terminal_shows_a_bar_and_then_a_table(images, tmp_path):
     shown = on_terminal(
-        *("caption", pictures, "--model", "demo", "-o", tmp_path / "rows.jsonl"),
+        *("caption", images, "--model", "demo", "-o", tmp_path / "rows.jsonl"),
         PRETEND_SECONDS="0.1",
     )
     assert "━" in shown
@@ -62,60 +62,64 @@ def test_a_terminal_shows_a_bar_then_a_table(pictures, tmp_path):
 
 
 @pytest.mark.parametrize("columns", [20, 30, 40, 80, 200])
-def test_no_line_of_bar_or_table_is_wider_than_the_terminal(pictures, tmp_path, columns):
+def test_no_line_of_bar_or_table_is_wider_than_the_terminal(images, tmp_path, columns):
     shown = on_terminal(
-        *("caption", pictures, "--model", "demo", "-o", tmp_path / "r.jsonl"), columns=columns
+        *("caption", images, "--model", "demo", "-o", tmp_path / "r.jsonl"), columns=columns
     )
-    steps = ("view it  ", "errors  ", "retry them")  # the terminal breaks these: a copy is whole
+    steps = (
+        "view it  ",
+        "errors  ",
+        "retry them",
+    )  # the terminal wraps them
     assert max(len(line) for line in lines(shown) if not line.startswith(steps)) <= columns
     assert f"view it     pgcli view {tmp_path / 'r.jsonl'}" in lines(shown)
 
 
-def test_rows_and_bar_on_one_terminal_do_not_garble_each_other(pictures):
-    shown = on_terminal("caption", pictures, "--model", "demo", PRETEND_SECONDS="0.1")
+def test_rows_and_bar_on_one_terminal_do_not_garble_each_other(images):
+    shown = on_terminal("caption", images, "--model", "demo", PRETEND_SECONDS="0.1")
     rows = [line for line in lines(shown) if line.startswith("picture-")]
     assert rows == [f"picture-{number:02}.png: an image of 40 x 30" for number in range(12)]
     assert "━" in shown
 
 
-def test_rows_that_go_elsewhere_leave_the_bar_alone(pictures, tmp_path):
+def test_rows_that_go_elsewhere_leave_the_bar_alone(images, tmp_path):
     with open(tmp_path / "rows.jsonl", "wb") as rows:
-        shown = on_terminal("caption", pictures, "--model", "demo", stdout=rows)
+        shown = on_terminal("caption", images, "--model", "demo", stdout=rows)
     assert "picture-" not in shown
     assert "━" in shown
     assert (tmp_path / "rows.jsonl").read_bytes().count(b"\n") == 13
 
 
-def test_json_on_a_terminal_is_ascii(pictures):
-    (pictures / "picture-00.png").rename(pictures / "caf\u00e9\u009b.png")
-    shown = on_terminal("caption", pictures, "--format", "jsonl", "-q")
+def test_json_on_a_terminal_is_ascii(images):
+    (images / "picture-00.png").rename(images / "caf\u00e9\u009b.png")
+    shown = on_terminal("caption", images, "--format", "jsonl", "-q")
     assert r"caf\u00e9\u009b.png" in shown
     assert shown.isascii()
 
 
-def test_no_color_takes_the_colours_and_leaves_the_bar(pictures):
-    arguments = ("caption", pictures, "--model", "demo")
+def test_no_color_takes_the_colours_and_leaves_the_bar(images):
+    arguments = ("caption", images, "--model", "demo")
     assert COLOUR.search(on_terminal(*arguments))
     without = on_terminal(*arguments, NO_COLOR="1")
     assert not COLOUR.search(without)
     assert "━" in without
 
 
-def test_a_dumb_terminal_gets_plain_lines(pictures):
-    shown = on_terminal("caption", pictures, TERM="dumb")
+def test_a_dumb_terminal_gets_plain_lines(images):
+    shown = on_terminal("caption", images, TERM="dumb")
     assert "\x1b" not in shown
     assert "━" not in shown
     assert "model busy" in shown
 
 
-def test_quiet_shows_rows_only(pictures):
-    shown = on_terminal("caption", pictures, "-q")
+def test_quiet_shows_rows_only(images):
+    shown = on_terminal("caption", images, "-q")
     assert "\x1b" not in shown
     assert len(shown.splitlines()) == 13
 
 
-def test_a_log_has_no_bar_and_no_colours_unless_forced(pictures):
-    command = [*PRETEND, "caption", str(pictures)]
+def test_a_log_has_no_bar_and_no_colours_unless_forced(images):
+    command = [*PRETEND, "caption", str(images)]
     environment = {n: v for n, v in os.environ.items() if n not in ("NO_COLOR", "FORCE_COLOR")}
     environment["PYTHONPATH"] = str(ROOT)
 
@@ -160,7 +164,7 @@ def test_the_bar_costs_a_row_next_to_nothing(tmp_path):
             assert process_time() - began < 1.0
 
 
-def test_rows_held_for_the_bar_are_all_printed_in_order():
+def test_rows_buffered_for_the_bar_are_printed_in_order():
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, force_terminal=True, record=True, width=40)
         rows = OutputAboveBar(console)
@@ -172,7 +176,7 @@ def test_rows_held_for_the_bar_are_all_printed_in_order():
     assert list(map(int, shown)) == list(range(1000))
 
 
-def test_foreign_text_is_shown_as_it_is_spelled(capsys):
+def test_foreign_text_is_escaped(capsys):
     hostile = "[bold]a[/bold] :smile: \x1b[31m\u202e"
     screen = Screen()
     screen.info(hostile, hint=hostile)
@@ -186,16 +190,16 @@ def test_foreign_text_is_shown_as_it_is_spelled(capsys):
     assert r"[bold]a[/bold] :smile: \x1b[31m\u202e" in console.export_text()
 
 
-def test_a_name_of_megabytes_does_not_fill_the_screen(capsys):
+def test_a_message_of_megabytes_is_shortened(capsys):
     Screen().error(f"begun {'x' * 10**6} ended", hint="y" * 10**6)
-    said = capsys.readouterr().err
-    assert len(said) < 10_000
-    assert "begun xxx" in said
-    assert "xxx ended" in said
-    assert "more characters" in said
+    messages = capsys.readouterr().err
+    assert len(messages) < 10_000
+    assert "begun xxx" in messages
+    assert "xxx ended" in messages
+    assert "more characters" in messages
 
 
-def test_the_summary_tells_of_pictures_reused_and_batches_that_shrank():
+def test_summary_shows_reused_images_and_smaller_batches():
     engine = pretend.Engine()
     assert list(summary.engine_facts(engine)) == []
     engine.reuse = SimpleNamespace(is_possible=True, spared=800, prompts=1000)
@@ -206,16 +210,16 @@ def test_the_summary_tells_of_pictures_reused_and_batches_that_shrank():
     ]
 
 
-def test_batches_that_shrink_are_remarked_on_once_while_the_run_goes_on():
-    engine, said = pretend.Engine(), []
-    shrinking = OomNotice(engine, said.append)
-    for told in ("", "", "12 rows at once instead of 64", "6 rows at once instead of 64"):
-        engine.batch_limits = SimpleNamespace(summary=lambda told=told: told)
+def test_smaller_batches_are_reported_once_during_the_run():
+    engine, messages = pretend.Engine(), []
+    shrinking = OomNotice(engine, messages.append)
+    for text in ("", "", "12 rows at once instead of 64", "6 rows at once instead of 64"):
+        engine.batch_limits = SimpleNamespace(summary=lambda text=text: text)
         shrinking.on_row(None, None)
-    assert said == ["memory ran out: 12 rows at once instead of 64; no row is lost"]
+    assert messages == ["memory ran out: 12 rows at once instead of 64; no row is lost"]
 
 
-def test_what_was_learnt_of_a_devices_memory_is_there_for_the_run_that_goes_on(tmp_path):
+def test_learned_memory_limits_are_there_for_a_resumed_run(tmp_path):
     engine = pretend.Engine()
     learnt, recalled = {"at_once": {"now": 4}}, []
     engine.batch_limits = SimpleNamespace(
@@ -242,7 +246,7 @@ def test_durations_in_words(count, words):
     assert duration(count) == words
 
 
-def test_the_commands_that_look_at_an_output_survive_its_name(tmp_path):
+def test_suggested_commands_quote_the_name_of_the_output(tmp_path):
     name = str(tmp_path / 'it\'s "mine".parquet')
     tally = Tally(rows=3)
     tally.errors["missing"] += 1
@@ -258,14 +262,14 @@ def test_the_commands_that_look_at_an_output_survive_its_name(tmp_path):
     assert query == f"select id, error_message from {literal} where error is not null"
 
 
-def test_the_jq_commands_run(pictures, tmp_path):
+def test_suggested_jq_command_runs(images, tmp_path):
     import shutil
 
     if not shutil.which("jq"):
         pytest.skip("jq is not installed")
     output = tmp_path / "it's mine.jsonl"
     subprocess.run(
-        [*PRETEND, "caption", str(pictures), "-q", "-o", str(output)],
+        [*PRETEND, "caption", str(images), "-q", "-o", str(output)],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         check=False,
     )
@@ -287,34 +291,34 @@ def test_the_jq_commands_run(pictures, tmp_path):
         (["caption", "-o", "a", "--", "-x"], "caption --retry-errors -o a -- -x"),
     ],
 )
-def test_the_command_that_asks_errors_again_is_the_one_that_was_typed(words, command):
+def test_retry_command_repeats_the_command_line(words, command):
     assert summary.retry_command(words) == f"pgcli {command}"
 
 
-def test_a_long_command_or_one_with_a_password_is_not_shown_again():
-    said = "the same command with --retry-errors"
-    assert summary.retry_command(["caption", *map(str, range(1000))]) == said
-    assert summary.retry_command(["caption", "https://me:secret@host/a.jpg"]) == said
+def test_long_commands_and_passwords_are_not_repeated():
+    messages = "the same command with --retry-errors"
+    assert summary.retry_command(["caption", *map(str, range(1000))]) == messages
+    assert summary.retry_command(["caption", "https://me:secret@host/a.jpg"]) == messages
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
 @pytest.mark.parametrize("look", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_one_picture_is_answered_in_a_line_and_told_of_in_a_sentence(pictures, columns, look):
-    picture = pictures / "picture-00.png"
+def test_one_image_gets_an_answer_line_and_one_sentence(images, columns, look):
+    picture = images / "picture-00.png"
     shown = on_terminal("caption", picture, "--model", "demo", columns=columns, **look)
     answer, *after = lines(shown.partition(f"{picture}: ")[2])
     assert answer == "an image of 40 x 30"
-    told = " ".join(line for line in after if line and "━" not in line)
-    assert re.search(r"pgcli: .* to load the model; .* pretended@1 on cpu in float32$", told)
+    text = " ".join(line for line in after if line and "━" not in line)
+    assert re.search(r"pgcli: .* to load the model; .* pretended@1 on cpu in float32$", text)
     assert "model busy" not in shown
 
 
-def test_verbose_tells_all_of_one_picture_too(pictures):
-    shown = on_terminal("caption", pictures / "picture-00.png", "--model", "demo", "--verbose")
+def test_verbose_shows_the_whole_summary_of_one_image(images):
+    shown = on_terminal("caption", images / "picture-00.png", "--model", "demo", "--verbose")
     assert "model busy" in shown
 
 
-def test_rows_that_are_on_the_terminal_only_come_with_the_way_to_keep_them(pictures, tmp_path):
-    assert "save them" in on_terminal("caption", pictures, "--model", "demo")
+def test_unsaved_rows_come_with_the_command_that_saves_them(images, tmp_path):
+    assert "save them" in on_terminal("caption", images, "--model", "demo")
     with open(tmp_path / "rows.jsonl", "wb") as rows:
-        assert "save them" not in on_terminal("caption", pictures, "--model", "demo", stdout=rows)
+        assert "save them" not in on_terminal("caption", images, "--model", "demo", stdout=rows)

@@ -1,4 +1,4 @@
-"""export: what it refuses, what it tells, and what it leaves alone."""
+"""export: refusals, reports, and files that stay unchanged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def files(folder: Path) -> dict[str, str]:
 # --- texts
 
 
-def test_texts_lie_beside_their_pictures(capsys: Capture, captions: Path, folder: Path) -> None:
+def test_texts_are_written_next_to_their_images(
+    capsys: Capture, captions: Path, folder: Path
+) -> None:
     code, err = exported(capsys, captions, "caption", None, "--prepend", "photo, ", "--append", "!")
     assert code == 0
     assert "exported 3 images as caption to files next to the images" in err
@@ -56,7 +58,7 @@ def test_texts_lie_beside_their_pictures(capsys: Capture, captions: Path, folder
     }
 
 
-def test_texts_go_to_a_folder_under_the_pictures_names(
+def test_texts_in_a_folder_have_the_names_of_the_images(
     capsys: Capture, captions: Path, folder: Path, tmp_path: Path
 ) -> None:
     assert exported(capsys, captions, "txt", tmp_path / "texts")[0] == 0
@@ -76,7 +78,7 @@ def test_texts_go_to_a_folder_under_the_pictures_names(
         (("--existing", "append", "--prepend", ", "), "mine, one\n"),
     ],
 )
-def test_a_text_that_is_there_is_treated_as_asked(
+def test_existing_text_is_treated_as_the_option_says(
     capsys: Capture, captions: Path, folder: Path, options: tuple[str, ...], text: str
 ) -> None:
     (folder / "a.txt").write_text("mine\n")
@@ -86,7 +88,7 @@ def test_a_text_that_is_there_is_treated_as_asked(
     assert ("1 existing texts not replaced" in err) == (text == "mine\n")
 
 
-def test_a_link_is_replaced_and_what_it_leads_to_is_not_touched(
+def test_link_is_replaced_and_its_target_is_unchanged(
     capsys: Capture, captions: Path, folder: Path, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -100,7 +102,7 @@ def test_a_link_is_replaced_and_what_it_leads_to_is_not_touched(
     assert elsewhere.read_text() == "not to be touched"
 
 
-def test_pictures_that_share_a_text_s_name_are_kept_apart_and_told(
+def test_images_with_the_same_text_name_are_renamed_and_reported(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
     (folder / "a.jpg").write_bytes((folder / "b.jpg").read_bytes())
@@ -112,7 +114,7 @@ def test_pictures_that_share_a_text_s_name_are_kept_apart_and_told(
     assert "renamed, as the name is taken or not valid: " in err
 
 
-def test_no_text_is_put_beside_what_is_not_there(
+def test_no_text_is_written_for_a_missing_image(
     capsys: Capture, captions: Path, folder: Path
 ) -> None:
     (folder / "b.jpg").unlink()
@@ -122,9 +124,7 @@ def test_no_text_is_put_beside_what_is_not_there(
     assert files(folder).keys() == {"a.txt", "sub/c.txt"}
 
 
-def test_texts_of_names_that_lead_elsewhere_stay_in_the_folder(
-    capsys: Capture, tmp_path: Path
-) -> None:
+def test_texts_of_names_with_dots_stay_in_the_folder(capsys: Capture, tmp_path: Path) -> None:
     ids = ["../../up.png", "/etc/passwd", "a/../../b.png", "C:\\x.png"]
     rows = [row(index, id=id_, image=id_) for index, id_ in enumerate(ids)]
     (tmp_path / "in").mkdir()
@@ -134,7 +134,7 @@ def test_texts_of_names_that_lead_elsewhere_stay_in_the_folder(
     assert len(files(tmp_path)) == 4
 
 
-def test_no_text_and_no_link_comes_of_a_file_that_is_no_picture(
+def test_files_that_are_not_images_get_no_text_and_no_link(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
     (folder / "secret").write_text("of the user's")
@@ -155,7 +155,7 @@ ODD += ["shard.tar/a.jpg", "\ud800.png", "a/\n.png", "c:\\x.jpg", "file:///etc/h
 
 
 @pytest.mark.parametrize("to", FORMATS)
-def test_whatever_rows_name_is_no_bug(
+def test_any_image_name_in_a_row_is_handled(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -174,7 +174,7 @@ def test_whatever_rows_name_is_no_bug(
 
 
 @pytest.mark.parametrize("place", ["rows.jsonl", "rows.parquet", "rows"])
-def test_any_result_file_is_taken(capsys: Capture, tmp_path: Path, place: str) -> None:
+def test_every_kind_of_result_file_is_exported(capsys: Capture, tmp_path: Path, place: str) -> None:
     found = (box("cat", 12.25, 30.5, 200.0, 180.0), box("dog", 1.0, 2.0, 3.0, 4.0))
     name = str(tmp_path / place) + ("" if "." in place else "/")
     with saving(name) as sink:
@@ -201,7 +201,7 @@ def test_rows_with_errors_are_left_out_and_counted(
     assert "1 rows have errors" in err
 
 
-def test_one_of_several_prompts_is_picked_and_none_is_picked_silently(
+def test_one_of_several_prompts_must_be_chosen(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
     prompts = ("what?", "how many?")
@@ -222,7 +222,7 @@ def test_one_of_several_prompts_is_picked_and_none_is_picked_silently(
     assert "its prompts are 'what?', 'how many?'" in err
 
 
-def test_pictures_are_found_from_where_the_run_was_begun(
+def test_images_are_found_from_the_folder_of_the_run(
     capsys: Capture, captions: Path, folder: Path, tmp_path: Path
 ) -> None:
     rows = [json.loads(line) for line in captions.read_text().splitlines()]
@@ -271,7 +271,7 @@ def test_a_damaged_row_is_named_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("content", ["nonsense\n", "{}\n", '{"index": 1}\n'])
-def test_what_holds_no_rows_is_refused(capsys: Capture, tmp_path: Path, content: str) -> None:
+def test_file_without_rows_is_refused(capsys: Capture, tmp_path: Path, content: str) -> None:
     (tmp_path / "r.jsonl").write_text(content)
     assert exported(capsys, tmp_path / "r.jsonl", "csv", tmp_path / "o.csv")[0] == 2
     assert exported(capsys, tmp_path / "none.jsonl", "csv", tmp_path / "o.csv")[0] == 2
@@ -334,7 +334,7 @@ def test_labels_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("txt", "caption")])
-def test_an_export_has_any_name_that_the_file_system_takes(
+def test_export_takes_any_valid_file_name(
     capsys: Capture, boxes: Path, tmp_path: Path, to: str
 ) -> None:
     for name in ("\u00e9" * 127, "x" * 255, "\U0001f600" * 63):
@@ -345,7 +345,7 @@ def test_an_export_has_any_name_that_the_file_system_takes(
 
 
 @pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("txt", "caption")])
-def test_what_is_there_is_not_written_over_unless_it_may_be(
+def test_existing_export_is_replaced_only_with_overwrite(
     capsys: Capture, boxes: Path, tmp_path: Path, to: str
 ) -> None:
     output = tmp_path / "out"
@@ -360,7 +360,7 @@ def test_what_is_there_is_not_written_over_unless_it_may_be(
 
 
 @pytest.mark.parametrize("to", ["yolo", "imagefolder", "fiftyone"])
-def test_a_folder_that_no_export_made_is_never_replaced(
+def test_folder_that_no_export_wrote_is_never_replaced(
     capsys: Capture, boxes: Path, folder: Path, to: str, tmp_path: Path
 ) -> None:
     before = sorted(folder.rglob("*"))
@@ -372,7 +372,7 @@ def test_a_folder_that_no_export_made_is_never_replaced(
     assert exported(capsys, boxes, to, tmp_path / "empty")[0] == 0
 
 
-def test_an_export_is_not_replaced_by_one_of_its_own_pictures(
+def test_export_is_not_replaced_by_one_of_its_own_images(
     capsys: Capture, boxes: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "yolo"
@@ -389,7 +389,7 @@ def test_an_export_is_not_replaced_by_one_of_its_own_pictures(
 
 
 @pytest.mark.parametrize("to", ["yolo", "imagefolder", "fiftyone", "webdataset"])
-def test_a_picture_that_is_gone_costs_itself_and_is_told(
+def test_missing_image_is_left_out_and_reported(
     capsys: Capture, captions: Path, boxes: Path, folder: Path, tmp_path: Path, to: str
 ) -> None:
     (folder / "a.png").unlink()
@@ -401,7 +401,7 @@ def test_a_picture_that_is_gone_costs_itself_and_is_told(
     assert "1 images left out, as they cannot be read" in err
 
 
-def test_no_file_that_is_no_picture_is_copied(
+def test_files_that_are_not_images_are_not_copied(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
     (folder / "a.png").write_text("a secret")
@@ -441,7 +441,7 @@ def test_a_killed_export_leaves_nothing_under_the_output_s_name(
         ("txt", ("-o", "x", "--labels", "a"), "--labels has no effect on txt"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_a_hint(
+def test_invalid_options_are_refused_with_a_hint(
     capsys: Capture, boxes: Path, to: str, options: tuple[str, ...], told: str
 ) -> None:
     code, err = exported(capsys, boxes, to, None, *options)
@@ -450,18 +450,20 @@ def test_what_cannot_be_meant_is_refused_with_a_hint(
     assert "hint:" in err
 
 
-def test_captions_are_no_boxes(capsys: Capture, captions: Path, tmp_path: Path) -> None:
+def test_captions_are_refused_by_formats_of_boxes(
+    capsys: Capture, captions: Path, tmp_path: Path
+) -> None:
     for to in ("yolo", "fiftyone"):
         code, err = exported(capsys, captions, to, tmp_path / to)
         assert code == 2
         assert "coco, csv, txt and imagefolder take other answers" in err
 
 
-def test_quiet_says_nothing(capsys: Capture, boxes: Path, tmp_path: Path) -> None:
+def test_quiet_export_writes_no_messages(capsys: Capture, boxes: Path, tmp_path: Path) -> None:
     assert exported(capsys, boxes, "csv", tmp_path / "o.csv", "--quiet") == (0, "")
 
 
-def test_sixty_thousand_rows_take_hardly_more_memory_than_a_thousand(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
     found = tuple(box(label, 1.0, 2.0, 30.0, 40.0) for label in ("cat", "dog"))
     line = json.dumps(row(0, task="detect", boxes=found))
     code = (
@@ -498,7 +500,7 @@ def test_a_csv_of_hostile_names_is_valid_and_the_terminal_is_left_alone(
         assert "\u202e" not in err
 
 
-def test_the_format_that_contributing_shows_is_a_file_and_a_line(
+def test_format_of_the_contributing_page_works(
     capsys: Capture, boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pgcli.views import exports

@@ -1,4 +1,4 @@
-"""export and view: the pictures of rows, wherever the run found them."""
+"""export and view locate the images of rows wherever the run read them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FOUND = json.dumps(["cat", "dog", "cat"])
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the test's own, and a model that answers at once."""
+    """A temporary folder, and a pretended model."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(loading, "load_model", pretend.load_model)
     monkeypatch.setenv("PGCLI_MODEL", "demo")
@@ -55,7 +55,7 @@ def done(*arguments: object) -> int:
 
 
 def said(capsys: Capture, *arguments: object) -> tuple[int, str]:
-    """The exit code, and what was said."""
+    """The exit code and the messages."""
     capsys.readouterr()
     return done(*arguments), capsys.readouterr().err
 
@@ -75,14 +75,14 @@ def table(file: Any, images: list[Any], **more: list[Any]) -> None:
 
 
 def members(file: str | Path) -> dict[str, bytes]:
-    """The pictures in a tar."""
+    """The images in a tar."""
     with tarfile.open(file) as archive:
         found = {m.name: archive.extractfile(m).read() for m in archive}  # type: ignore[union-attr]
     return {name: data for name, data in found.items() if not name.endswith((".txt", ".json"))}
 
 
 def files(folder: str | Path) -> dict[str, bytes]:
-    """The pictures in a folder."""
+    """The images in a folder."""
     found = [one for one in Path(folder).rglob("*") if one.is_file()]
     return {
         str(one.relative_to(folder)): one.read_bytes()
@@ -95,7 +95,7 @@ def files(folder: str | Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["", "gz"])
-def test_a_webdataset_comes_out_with_the_bytes_that_went_in(kind: str) -> None:
+def test_webdataset_is_exported_with_its_original_bytes(kind: str) -> None:
     name = "shard.tar.gz" if kind else "shard.tar"
     Path(name).write_bytes(archived(PICTURES, kind))
     assert done("caption", name, "-o", "rows.jsonl") == 0
@@ -107,7 +107,7 @@ def test_a_webdataset_comes_out_with_the_bytes_that_went_in(kind: str) -> None:
     assert len(Path("again.jsonl").read_text().splitlines()) == 3
 
 
-def test_no_link_leads_into_an_archive_so_its_pictures_are_copied_and_that_is_told(
+def test_images_in_an_archive_are_copied_and_reported(
     capsys: Capture,
 ) -> None:
     Path("photos").mkdir()
@@ -124,7 +124,7 @@ def test_no_link_leads_into_an_archive_so_its_pictures_are_copied_and_that_is_to
     assert not any((images / "shard.tar" / name).is_symlink() for name in PICTURES)
 
 
-def test_an_archive_is_read_once_and_a_picture_at_a_time(
+def test_archive_is_read_once_and_one_image_at_a_time(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("shard.tar").write_bytes(archived(PICTURES))
@@ -142,7 +142,7 @@ def test_an_archive_is_read_once_and_a_picture_at_a_time(
     assert read == ["a.png", *PICTURES]
 
 
-def test_pictures_of_a_large_archive_are_not_in_memory_together(here: Path) -> None:
+def test_images_of_a_large_archive_are_not_all_in_memory(here: Path) -> None:
     picture = encoded(Image.frombytes("RGB", (700, 700), os.urandom(700 * 700 * 3)), "BMP")
     code = (
         "import sys\n"
@@ -163,7 +163,7 @@ def test_pictures_of_a_large_archive_are_not_in_memory_together(here: Path) -> N
 # --- tables
 
 
-def test_a_data_set_of_parquet_files_comes_out_as_folders_of_pictures(here: Path) -> None:
+def test_parquet_data_set_is_exported_as_folders_of_images(here: Path) -> None:
     Path("set").mkdir()
     first, *rest = PICTURES.values()
     table("set/0.parquet", [{"bytes": first, "path": None}])
@@ -180,7 +180,7 @@ def test_a_data_set_of_parquet_files_comes_out_as_folders_of_pictures(here: Path
     assert {file.name for file in Path("yolo/labels").iterdir()} == {"0.txt", "1.txt", "2.txt"}
 
 
-def test_a_file_that_is_called_as_bytes_in_a_table_is_not_taken_for_them(here: Path) -> None:
+def test_file_with_the_name_of_table_bytes_is_not_used_for_them(here: Path) -> None:
     other = encoded(Image.new("RGB", (20, 30), "red"), "PNG")
     Path("a.png").write_bytes(other)
     table("shop.parquet", [{"bytes": PICTURES["a.png"], "path": "a.png"}])
@@ -193,9 +193,7 @@ def test_a_file_that_is_called_as_bytes_in_a_table_is_not_taken_for_them(here: P
         assert drawn.convert("RGB").getpixel((15, 25))[0] < 60  # type: ignore[index]
 
 
-def test_a_table_of_paths_is_exported_with_the_files_that_it_names(
-    capsys: Capture, here: Path
-) -> None:
+def test_table_of_paths_is_exported_with_its_files(capsys: Capture, here: Path) -> None:
     Path("set").mkdir()
     (here / "set" / "a.png").write_bytes(PICTURES["a.png"])
     table("set/shop.parquet", ["a.png"])
@@ -209,7 +207,7 @@ def test_a_table_of_paths_is_exported_with_the_files_that_it_names(
     assert link.read_bytes() == PICTURES["a.png"]
 
 
-def test_rows_in_another_order_never_have_each_other_s_pictures(here: Path) -> None:
+def test_rows_in_another_order_never_swap_images(here: Path) -> None:
     other = encoded(Image.new("RGB", (20, 30), "red"), "PNG")
     table("one.parquet", [PICTURES["a.png"]], id=["x"])
     table("two.parquet", [other], id=["x"])
@@ -223,7 +221,7 @@ def test_rows_in_another_order_never_have_each_other_s_pictures(here: Path) -> N
 # --- what is not, or not any more
 
 
-def test_an_input_that_cannot_be_opened_again_costs_its_pictures_and_says_why(
+def test_input_that_cannot_be_reopened_is_reported(
     capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("shard.tar").write_bytes(archived(PICTURES))
@@ -248,7 +246,7 @@ def test_an_input_that_cannot_be_opened_again_costs_its_pictures_and_says_why(
     assert "is in an archive or a table, and there is no record of the run" in err
 
 
-def test_pictures_of_standard_input_that_are_gone_are_told_of(
+def test_missing_images_of_standard_input_are_reported(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("a.png").write_bytes(PICTURES["a.png"])
@@ -263,7 +261,7 @@ def test_pictures_of_standard_input_that_are_gone_are_told_of(
     assert "it was standard input, which can be read only once" in err
 
 
-def test_a_picture_that_changed_since_is_left_out(capsys: Capture) -> None:
+def test_changed_image_is_left_out(capsys: Capture) -> None:
     table("shop.parquet", list(PICTURES.values()))
     done("detect", "shop.parquet", "--object", "cat", "-o", "rows.jsonl")
     table("shop.parquet", list(PICTURES.values())[::-1])
@@ -273,7 +271,7 @@ def test_a_picture_that_changed_since_is_left_out(capsys: Capture) -> None:
     assert "The image changed since it was answered." in err
 
 
-def test_only_pictures_come_out_whatever_rows_and_tables_say(capsys: Capture, here: Path) -> None:
+def test_only_images_are_exported_whatever_rows_name(capsys: Capture, here: Path) -> None:
     Path("odd").mkdir()
     make(here / "odd")
     bomb = Path("odd/text bomb.png").read_bytes()
@@ -296,7 +294,7 @@ def test_only_pictures_come_out_whatever_rows_and_tables_say(capsys: Capture, he
     assert list(members("in/webdataset").values()) == [PICTURES["a.png"]]
 
 
-def test_every_awkward_picture_that_was_answered_comes_out_as_it_is(here: Path) -> None:
+def test_every_answered_awkward_image_is_exported_unchanged(here: Path) -> None:
     Path("odd").mkdir()
     make(here / "odd")
     lying = Image.Exif()
@@ -313,7 +311,7 @@ def test_every_awkward_picture_that_was_answered_comes_out_as_it_is(here: Path) 
     assert len(Path("folder/metadata.jsonl").read_text().splitlines()) == good > 20
 
 
-def test_what_the_run_read_is_not_replaced_by_an_export(capsys: Capture) -> None:
+def test_sources_of_the_run_are_not_replaced_by_an_export(capsys: Capture) -> None:
     data = archived(PICTURES)
     Path("shard.tar").write_bytes(data)
     for number, source in enumerate(("shard.tar", "*.tar")):
@@ -330,7 +328,7 @@ def test_what_the_run_read_is_not_replaced_by_an_export(capsys: Capture) -> None
 
 
 @pytest.mark.parametrize("output", ["-", "rows.jsonl"])
-def test_prompts_side_by_side_have_the_pictures_of_an_archive(here: Path, output: str) -> None:
+def test_prompts_side_by_side_show_images_of_an_archive(here: Path, output: str) -> None:
     Path("shard.tar").write_bytes(archived(PICTURES))
     asked = ("--prompt", "what?", "--prompt", "what!")
     assert done("ask", "shard.tar", *asked, "-o", output, "--view", "page.html") == 0
@@ -355,7 +353,7 @@ HERE = ("--allow-urls", "--allow-private-hosts")
 
 
 def answered(server: Server) -> None:
-    """Rows about the server's pictures, one of them gone since."""
+    """Rows of images on the server, one of which is missing."""
     names = [*PICTURES, "good"]
     lines = [json.dumps({"image": f"{server.url}/{name}"}) for name in names]
     Path("shop.jsonl").write_text("\n".join(lines))
@@ -364,9 +362,7 @@ def answered(server: Server) -> None:
     server.requests.clear()
 
 
-def test_pictures_at_addresses_are_exported_where_that_is_allowed(
-    capsys: Capture, server: Server
-) -> None:
+def test_images_at_urls_are_exported_with_allow_urls(capsys: Capture, server: Server) -> None:
     answered(server)
     to = ("export", "rows.jsonl", "--to", "yolo", "-o")
     code, err = said(capsys, *to, "none")
@@ -389,7 +385,7 @@ def test_pictures_at_addresses_are_exported_where_that_is_allowed(
     assert len({path for path, _ in server.requests}) == 4
 
 
-def test_pictures_at_addresses_are_on_pages_and_drawn_where_that_is_allowed(
+def test_images_at_urls_are_shown_and_drawn_with_allow_urls(
     capsys: Capture, server: Server, here: Path
 ) -> None:
     answered(server)
@@ -408,9 +404,7 @@ def test_pictures_at_addresses_are_on_pages_and_drawn_where_that_is_allowed(
     assert len(files("drawn")) == 3
 
 
-def test_what_a_run_was_allowed_is_not_allowed_to_who_looks_at_it(
-    capsys: Capture, server: Server
-) -> None:
+def test_permissions_of_a_run_do_not_apply_to_view(capsys: Capture, server: Server) -> None:
     held = io.BytesIO()
     table(held, [{"bytes": data, "path": name} for name, data in PICTURES.items()])
     server.files |= {"/shard.tar": archived(PICTURES), "/shop.parquet": held.getvalue()}
@@ -427,7 +421,7 @@ def test_what_a_run_was_allowed_is_not_allowed_to_who_looks_at_it(
         assert list(members("out.tar").values()) == list(PICTURES.values())
 
 
-def test_pictures_of_a_store_come_out_as_those_of_a_folder(
+def test_images_of_an_object_store_are_exported_like_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = io.BytesIO()
@@ -447,7 +441,7 @@ def test_pictures_of_a_store_come_out_as_those_of_a_folder(
             assert list(members(f"{number}.tar").values()) == list(PICTURES.values())
 
 
-def test_a_changed_file_is_not_linked_to_either(capsys: Capture) -> None:
+def test_changed_file_is_not_linked(capsys: Capture) -> None:
     Path("in").mkdir()
     for name in ("a.png", "b.png", "c.png"):
         Path("in", name).write_bytes(PICTURES["a.png"])
@@ -464,7 +458,7 @@ def test_a_changed_file_is_not_linked_to_either(capsys: Capture) -> None:
         assert list(files(to).values()) == [PICTURES["a.png"]]
 
 
-def test_a_text_goes_beside_a_picture_whatever_became_of_it() -> None:
+def test_text_is_written_next_to_a_changed_image() -> None:
     Path("a.png").write_bytes(PICTURES["a.png"])
     done("caption", "a.png", "-o", "rows.jsonl")
     Path("a.png").write_bytes(PICTURES["b.jpg"])
@@ -473,7 +467,7 @@ def test_a_text_goes_beside_a_picture_whatever_became_of_it() -> None:
 
 
 @pytest.mark.parametrize("command", ["export", "view"])
-def test_another_folder_s_picture_of_the_same_name_is_not_taken(
+def test_image_of_the_same_name_elsewhere_is_not_used(
     capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     for folder in ("one", "two"):
@@ -492,7 +486,7 @@ def test_another_folder_s_picture_of_the_same_name_is_not_taken(
     assert "in/a.png: The image does not exist any more." in err
 
 
-def test_a_hint_to_moved_pictures_is_for_pictures_that_moved(
+def test_hint_about_moved_images_is_only_for_moved_images(
     capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("shard.tar").write_bytes(archived(PICTURES))
@@ -505,7 +499,7 @@ def test_a_hint_to_moved_pictures_is_for_pictures_that_moved(
     assert "--images" not in err
 
 
-def test_an_export_of_a_run_that_was_killed_says_where_it_ends(capsys: Capture, here: Path) -> None:
+def test_export_of_a_killed_run_reports_where_it_ends(capsys: Capture, here: Path) -> None:
     output = here / "rows.jsonl"
     run = started("caption", *MANY, "-o", output, seconds=0.05)
     wait_until(lambda: output.exists() and output.read_bytes().count(b"\n") > 3)
@@ -523,7 +517,7 @@ def test_an_export_of_a_run_that_was_killed_says_where_it_ends(capsys: Capture, 
     assert "ends there" not in said(capsys, "export", output, "--to", "csv", "-o", "all.csv")[1]
 
 
-def test_pictures_in_a_table_that_change_their_places_are_another_input(capsys: Capture) -> None:
+def test_images_of_a_table_in_another_order_are_another_input(capsys: Capture) -> None:
     same = [encoded(Image.new("RGB", (9, 9), colour), "PNG") for colour in ("red", "blue")]
     table("shop.parquet", same)
     assert done("caption", "shop.parquet", "-o", "rows.jsonl") == 0

@@ -1,4 +1,4 @@
-"""What `pgcli info` tells of a checkpoint, without loading it."""
+"""`pgcli info`: the sizes of a checkpoint, without loading it."""
 
 import json
 import shutil
@@ -25,22 +25,22 @@ def second(tmp_path_factory):
     return checkpoint_into(tmp_path_factory.mktemp("second"), generation=2)
 
 
-def test_the_facts_are_those_of_the_loaded_model(tiny, second):
+def test_info_matches_the_loaded_model(tiny, second):
     for folder in (tiny, second):
-        told = model_info(Checkpoint("tiny", folder, "r1"), device="cpu", dtype="bfloat16")
+        values = model_info(Checkpoint("tiny", folder, "r1"), device="cpu", dtype="bfloat16")
         model = weights.load(folder, read_config(folder), dtype=torch.bfloat16)
-        assert told["parameters"] == sum(p.numel() for p in model.parameters())
-        assert told["weights_bytes"] == sum(p.nbytes for p in model.parameters())
-        assert (told["name"], told["path"], told["revision"]) == ("tiny", str(folder), "r1")
-        assert (told["resolution"], told["patch_size"], told["image_tokens"]) == (56, 14, 16)
-        assert told["vocabulary"] == model.decoder.embed_tokens.num_embeddings
-        assert (told["device"], told["dtype"]) == ("cpu", "bfloat16")
+        assert values["parameters"] == sum(p.numel() for p in model.parameters())
+        assert values["weights_bytes"] == sum(p.nbytes for p in model.parameters())
+        assert (values["name"], values["path"], values["revision"]) == ("tiny", str(folder), "r1")
+        assert (values["resolution"], values["patch_size"], values["image_tokens"]) == (56, 14, 16)
+        assert values["vocabulary"] == model.decoder.embed_tokens.num_embeddings
+        assert (values["device"], values["dtype"]) == ("cpu", "bfloat16")
         cache = model.cache(rows=1, slots=10)
-        assert told["cache_bytes_per_token"] == cache.nbytes // 10
-        assert json.loads(json.dumps(told))["architecture"]["decoder"]["width"] == 48
+        assert values["cache_bytes_per_token"] == cache.nbytes // 10
+        assert json.loads(json.dumps(values))["architecture"]["decoder"]["width"] == 48
 
 
-def test_the_architecture_tells_the_generations_apart(tiny, second):
+def test_architecture_distinguishes_the_generations(tiny, second):
     first, later = (
         model_info(Checkpoint("x", folder), device="cpu")["architecture"]
         for folder in (tiny, second)
@@ -52,23 +52,23 @@ def test_the_architecture_tells_the_generations_apart(tiny, second):
     assert shown["generation"] == "PaliGemma 2 (Gemma 2)"
     assert shown["sliding window"] == "6 tokens in 2 layers"
     assert shown["soft caps"] == "attention 0.5, logits 0.3"
-    assert shown["decoder"].startswith("width 48, 3 layers, mlp 96, 4 heads, 2 key/value heads")
+    assert shown["decoder"].startswith("width 48, 3 layers, mlp 96, 4 heads, key/value heads 2")
 
 
-def test_memory_is_told_for_batches_of_1_to_512_and_what_fits(tiny, monkeypatch):
+def test_memory_is_shown_for_batches_of_1_to_512_and_the_largest(tiny, monkeypatch):
     config = read_config(tiny)
     free = needed_bytes(config, 4, 37) + 1
     monkeypatch.setattr(facts_module, "free_bytes", lambda device: free)
-    told = model_info(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
-    assert list(told["memory"]) == [str(n) for n in BATCH_SIZES]
+    values = model_info(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
+    assert list(values["memory"]) == [str(n) for n in BATCH_SIZES]
     assert (BATCH_SIZES[0], BATCH_SIZES[-1]) == (1, 512)
     row = row_bytes(config, 4)
-    assert told["memory"]["8"] == told["weights_bytes"] + 8 * row
-    assert (told["free_memory"], told["largest_batch"]) == (free, 37)
-    assert 1 <= told["batch_size"] < 37
+    assert values["memory"]["8"] == values["weights_bytes"] + 8 * row
+    assert (values["free_memory"], values["largest_batch"]) == (free, 37)
+    assert 1 <= values["batch_size"] < 37
     monkeypatch.setattr(facts_module, "free_bytes", lambda device: 1000)
-    told = model_info(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
-    assert (told["largest_batch"], told["batch_size"]) == (0, 1)
+    values = model_info(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
+    assert (values["largest_batch"], values["batch_size"]) == (0, 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -89,17 +89,17 @@ def test_files_are_listed_and_folders_are_not(tiny, tmp_path):
     folder = Path(shutil.copytree(tiny, tmp_path / "model"))
     (folder / "folder").mkdir()
     (folder / "nowhere").symlink_to("gone")
-    told = model_info(Checkpoint("model", folder), device="cpu")
-    assert list(told["files"]) == sorted(file.name for file in tiny.iterdir())
-    assert told["files"]["config.json"] == (tiny / "config.json").stat().st_size
+    values = model_info(Checkpoint("model", folder), device="cpu")
+    assert list(values["files"]) == sorted(file.name for file in tiny.iterdir())
+    assert values["files"]["config.json"] == (tiny / "config.json").stat().st_size
 
 
-def test_a_person_reads_units_and_a_script_one_object(tiny, capsys):
+def test_table_has_units_and_json_is_one_object(tiny, capsys):
     assert main(["info", str(tiny), "--device", "cpu"]) == 0
     shown = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
     assert shown["image tokens"] == "16"
     assert shown["batch of 512"].endswith("B")
     assert shown["cache per token"].endswith(("bytes", "kB"))
     assert main(["info", str(tiny), "--device", "cpu", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert {"path", "revision", "parameters", "resolution", "image_tokens"} <= told.keys()
+    values = json.loads(capsys.readouterr().out)
+    assert {"path", "revision", "parameters", "resolution", "image_tokens"} <= values.keys()

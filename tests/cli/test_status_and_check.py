@@ -1,4 +1,4 @@
-"""status and check: what they say of runs that go on, were cut, or were tampered with."""
+"""status and check of running, interrupted and tampered runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def named(output: Path) -> str:
     return str(output) if output.suffix else f"{output}/"
 
 
-def test_a_run_that_goes_on_says_so_and_who_it_is(
+def test_status_of_a_running_run_names_its_process(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     output = tmp_path / "rows.jsonl"
@@ -68,7 +68,7 @@ def test_a_run_that_goes_on_says_so_and_who_it_is(
     assert told["rows"] == len(saved(output))
 
 
-def test_a_whole_run_is_complete_and_its_rows_are_those_of_its_input(
+def test_finished_run_is_complete_and_passes_check(
     capsys: pytest.CaptureFixture[str], output: Path
 ) -> None:
     assert finished("caption", EXAMPLES, "-o", named(output)).returncode == 0
@@ -93,9 +93,7 @@ def test_errors_are_counted_by_their_codes(
     assert "2 of them with errors" in said(capsys, "check", output)[1]
 
 
-def test_rows_that_are_not_there_yet_are_missing(
-    capsys: pytest.CaptureFixture[str], output: Path
-) -> None:
+def test_unwritten_rows_are_missing(capsys: pytest.CaptureFixture[str], output: Path) -> None:
     assert finished("caption", EXAMPLES, "-o", named(output), "--limit", 5).returncode == 0
     assert said(capsys, "check", output)[0] == 0
     run = started("caption", *MANY, "-o", f"{named(output)}", "--overwrite")
@@ -127,7 +125,7 @@ def saved_lines(output: Path) -> bool:
         (lambda rows: [*rows[:-1], rows[-1][:-9]], "row 12 is cut or damaged"),
     ],
 )
-def test_what_was_tampered_with_is_found(
+def test_check_finds_tampered_rows(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, tamper: Any, told: str
 ) -> None:
     output = tmp_path / "rows.jsonl"
@@ -139,7 +137,7 @@ def test_what_was_tampered_with_is_found(
     assert ("the same command adds" in err) == (told == "row 12 is missing")
 
 
-def test_an_input_that_became_shorter_is_told_from_rows_that_are_missing(
+def test_shorter_input_is_distinguished_from_missing_rows(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     output, manifest = tmp_path / "rows.jsonl", tmp_path / "pictures.jsonl"
@@ -155,12 +153,12 @@ def test_an_input_that_became_shorter_is_told_from_rows_that_are_missing(
 
 
 @pytest.mark.parametrize("command", ["status", "check"])
-def test_an_output_without_a_run_is_named(
+def test_output_without_a_run_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
 ) -> None:
     code, _, err = said(capsys, command, tmp_path / "rows.jsonl")
     assert code == 2
-    assert "no run is known" in err
+    assert "has no record of a run" in err
 
 
 # --- shards
@@ -194,7 +192,7 @@ def test_each_row_belongs_to_one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"RANK": "1", "WORLD_SIZE": "2"}, Shard(1, 2)),
     ],
 )
-def test_auto_reads_what_a_cluster_says(environment: dict[str, str], found: Shard) -> None:
+def test_shard_auto_reads_the_cluster_variables(environment: dict[str, str], found: Shard) -> None:
     assert parse_shard("auto", environment) == found
 
 
@@ -220,7 +218,7 @@ def test_auto_reads_what_a_cluster_says(environment: dict[str, str], found: Shar
         ("1/0", {}),
     ],
 )
-def test_a_shard_that_cannot_be_meant_is_refused(text: str, environment: dict[str, str]) -> None:
+def test_invalid_shard_is_refused(text: str, environment: dict[str, str]) -> None:
     with pytest.raises(UsageError) as refused:
         parse_shard(text, environment)
     assert refused.value.hint
@@ -229,7 +227,7 @@ def test_a_shard_that_cannot_be_meant_is_refused(text: str, environment: dict[st
 # --- which model
 
 
-def test_any_byte_of_a_checkpoint_changes_what_it_is(
+def test_any_byte_of_a_checkpoint_changes_its_identity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -267,10 +265,10 @@ def test_a_file_is_hashed_again_only_when_it_changed(
     assert len(hashed) == 3
 
 
-def test_what_was_said_is_written_down_beside_the_output(tmp_path: Path) -> None:
-    """Of runs that were quiet too, with their arguments, and how they ended."""
+def test_messages_are_written_to_the_log_of_the_run(tmp_path: Path) -> None:
+    """Quiet runs are logged too, with their arguments and how they ended."""
     output, log = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.pgcli" / "log.txt"
-    address = "https://me:secret@example.com/x.png"
+    address = "https://example.com/x.png"
     asked = ("caption", *MANY[:2], address, "-o", output, "--allow-urls", "--quiet")
     run = started(*asked, seconds=0.05)
     wait_until(lambda: len(saved(output)) > 3)
@@ -282,14 +280,16 @@ def test_what_was_said_is_written_down_beside_the_output(tmp_path: Path) -> None
     assert said[0].startswith(f"pgcli caption {EXAMPLES}")
     assert said[-1] == f"ended by Interrupted: {int(signal.SIGTERM)}"
     assert any(line.startswith("stopped after") for line in said)
-    assert "secret" not in log.read_text()
+    secret = "https://me:secret@example.com/x.png"
+    assert finished("caption", *MANY[:2], secret, "-o", tmp_path / "c.jsonl").returncode == 2
+    assert not (tmp_path / "c.jsonl.pgcli" / "log.txt").exists()
     assert finished("caption", *MANY[:2], "-o", tmp_path / "b.jsonl").returncode == 0
     text = (tmp_path / "b.jsonl.pgcli" / "log.txt").read_text()
     assert "ended\n" in text
     assert "rows: 24, all answered" in text
 
 
-def test_a_log_that_cannot_be_written_or_is_full_stops_nothing(
+def test_unwritable_log_does_not_stop_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_log, "MAX_BYTES", 2000)
@@ -310,7 +310,7 @@ def test_a_log_that_cannot_be_written_or_is_full_stops_nothing(
 
 @pytest.mark.parametrize("command", ["status", "check"])
 @pytest.mark.parametrize("name", [".", "/", "", "./"])
-def test_what_is_no_output_is_refused_in_words(
+def test_invalid_outputs_are_refused_with_a_message(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -320,10 +320,10 @@ def test_what_is_no_output_is_refused_in_words(
     monkeypatch.chdir(tmp_path)
     code, _, err = said(capsys, command, name)
     assert code == 2
-    assert "no run is known" in err
+    assert "has no record of a run" in err
 
 
-def test_the_folder_one_is_in_may_be_the_output(
+def test_current_folder_may_be_the_output(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert finished("caption", EXAMPLES, "-o", f"{tmp_path}/rows/").returncode == 0

@@ -1,4 +1,4 @@
-"""`pgcli doctor`: each trouble is found, with the command that mends it, whatever is broken."""
+"""`pgcli doctor` finds each problem and shows the command that fixes it."""
 
 import json
 import os
@@ -24,7 +24,7 @@ SECRET = "hf_nobody_may_see_this"
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
-    """No variable of the Hub's but a home of the test's own."""
+    """No variables of the Hub except a temporary HF_HOME."""
     for name in os.environ:
         if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_")):
             monkeypatch.delenv(name)
@@ -32,7 +32,7 @@ def own_cache(monkeypatch, tmp_path):
 
 
 def doctor_run(*arguments, code="", **environment):
-    """A process of its own, after `code`: its exit code, output and errors."""
+    """Run doctor in a new process, after `code`."""
     command = f"import sys; {code}\nfrom pgcli.cli.app import main\nsys.exit(main(sys.argv[1:]))"
     return subprocess.run(
         [sys.executable, "-c", command, "doctor", *arguments],
@@ -45,18 +45,18 @@ def doctor_run(*arguments, code="", **environment):
 
 
 class TestCommand:
-    def test_every_trouble_comes_with_what_mends_it(self):
+    def test_every_problem_comes_with_a_remedy(self):
         run = doctor_run("--json")
         assert (run.returncode, run.stderr) == (0, "")
-        told = json.loads(run.stdout)
-        names = [check["name"] for check in told["checks"]]
+        values = json.loads(run.stdout)
+        names = [check["name"] for check in values["checks"]]
         assert len(set(names)) == len(names)
         assert {"python", "torch", "pytorch", "gpu", "memory", "cache", "login"} <= set(names)
-        for check in told["checks"]:
+        for check in values["checks"]:
             assert (check["state"] == "ok") == (not check["remedy"])
-        assert told["state"] in ("ok", "warn", "bad")
+        assert values["state"] in ("ok", "warn", "bad")
 
-    def test_without_pytorch_it_still_tells_the_rest_and_ends_with_17(self):
+    def test_without_pytorch_it_shows_the_rest_and_exits_with_17(self):
         run = doctor_run(code="sys.modules['torch'] = None")
         assert run.returncode == 17
         lines = [line.split("\t") for line in run.stdout.splitlines()]
@@ -79,15 +79,15 @@ class TestCommand:
         monkeypatch.setenv("HF_TOKEN", SECRET)
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         assert main(["doctor"]) == 0
-        told = "".join(capsys.readouterr())
-        assert SECRET not in told
-        assert "a token from the environment (HF_TOKEN)" in told
-        assert "unset HF_HUB_OFFLINE" in told
+        values = "".join(capsys.readouterr())
+        assert SECRET not in values
+        assert "a token from the environment (HF_TOKEN)" in values
+        assert "unset HF_HUB_OFFLINE" in values
 
     @pytest.mark.skipif(sys.platform != "linux", reason="calls script(1) as Linux has it")
     def test_a_terminal_shows_a_table_in_which_utf_8_is_utf_8(self):
         command = f"{sys.executable} -m pgcli doctor"
-        told = subprocess.run(
+        values = subprocess.run(
             ["script", "-qec", command, "/dev/null"],
             capture_output=True,
             text=True,
@@ -95,10 +95,10 @@ class TestCommand:
             env=os.environ | {"PYTHONUTF8": "1", "TERM": "xterm", "NO_COLOR": "1"},
             check=True,
         ).stdout
-        assert "UTF-8" in told
-        assert "→ hf auth login" in told
+        assert "UTF-8" in values
+        assert "→ hf auth login" in values
 
-    def test_the_worst_state_is_the_whole_s(self):
+    def test_overall_state_is_the_worst_one(self):
         fine, so_so, broken = ok("a", ""), warn("b", "", "x"), bad("c", "", "y")
         assert shown.worst_state([fine]) == "ok"
         assert shown.worst_state([so_so, fine]) == "warn"
@@ -111,7 +111,7 @@ class TestCommand:
             console.print(shown.table([finding]))
         assert not {"\x1b", "\x07"} & set(printed.get())
 
-    def test_a_settings_file_that_cannot_be_meant_is_named(self, tmp_path):
+    def test_invalid_configuration_file_is_named(self, tmp_path):
         file = tmp_path / "config.toml"
         assert shown.check_config({}, file).state == "ok"
         file.write_text("nonsense = ")
@@ -120,7 +120,7 @@ class TestCommand:
 
 
 def pretended(*, cuda="13.0", available=False, bf16=True, fails=None, amx=True):
-    """A PyTorch built for a CUDA, on a machine where it finds a GPU or none."""
+    """A PyTorch built for a CUDA version, on a machine with or without a GPU."""
 
     def ones(*_, **__):
         if fails:
@@ -145,7 +145,7 @@ def pretended(*, cuda="13.0", available=False, bf16=True, fails=None, amx=True):
 
 
 class TestAccelerator:
-    def test_the_driver_s_version_is_read_where_the_kernel_tells_it(self, monkeypatch, tmp_path):
+    def test_driver_version_is_read_from_the_kernel(self, monkeypatch, tmp_path):
         file = tmp_path / "version"
         file.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\n")
         monkeypatch.setattr(nvidia_driver, "DRIVER_FILE", file)
@@ -158,7 +158,7 @@ class TestAccelerator:
             assert "CPU only" in found.found
             assert found.remedy.endswith(index)
 
-    def test_a_driver_too_old_for_the_wheel_is_told_with_a_wheel_that_fits(self):
+    def test_driver_too_old_for_the_wheel_gets_a_wheel_that_fits(self):
         found = accelerator.gpu(pretended(cuda="13.0"), "550.54.14")
         assert (found.state, "too old" in found.found) == ("bad", True)
         assert "cu126" in found.remedy
@@ -172,7 +172,7 @@ class TestAccelerator:
         found = accelerator.gpu(pretended(available=True, fails="no kernel image"), "580.65.06")
         assert (found.state, "no kernel image" in found.found) == ("bad", True)
 
-    def test_what_serves_is_told_with_its_memory(self):
+    def test_usable_device_is_shown_with_its_memory(self):
         found = accelerator.gpu(pretended(available=True), "580.65.06")
         assert (found.state, found.found) == ("ok", "2 x GPU, 80 GB, 70 GB free")
         assert accelerator.gpu(pretended(), None).state == "ok"
@@ -186,12 +186,12 @@ class TestAccelerator:
             ({"amx": False}, "warn"),
         ],
     )
-    def test_hardware_without_bfloat16_is_told(self, has, state):
+    def test_hardware_without_bfloat16_is_reported(self, has, state):
         assert accelerator.dtypes(pretended(**has)).state == state
 
 
 class TestPackages:
-    def test_versions_below_the_range_and_missing_ones_are_told(self, monkeypatch):
+    def test_missing_and_old_packages_are_reported(self, monkeypatch):
         asked = ["torch>=2.6", "pillow>=12.1", "numpy", 'pytest>=8; extra == "dev"', "rich (>=13)"]
         there = {"torch": "2.5.1+cu124", "pillow": "12.10", "rich": "13.0.0"}
 
@@ -208,7 +208,7 @@ class TestPackages:
         assert states["torch"][1].endswith("-m pip install 'torch>=2.6'")
         assert states["pillow"][0] == states["rich"][0] == "ok"
 
-    def test_the_postgresql_client_of_the_same_name_is_told(self, monkeypatch):
+    def test_postgresql_client_of_the_same_name_is_reported(self, monkeypatch):
         assert packages.namesake().state == "ok"
         monkeypatch.setattr(metadata, "version", lambda name: "4.1.0")
         assert packages.namesake().state == "bad"
@@ -254,14 +254,14 @@ class TestMachine:
             (16, "", ""),
         ],
     )
-    def test_threads_fit_what_the_container_grants(self, monkeypatch, granted, threads, remedy):
+    def test_threads_fit_the_limit_of_the_container(self, monkeypatch, granted, threads, remedy):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
         monkeypatch.setattr(machine.cgroup, "processors", lambda: granted)
         monkeypatch.setattr(os, "cpu_count", lambda: 16)
         monkeypatch.setattr(machine, "_bound", lambda: 16)
         assert machine.processor().remedy == remedy
 
-    def test_little_memory_is_told_with_whose_limit_it_is(self, monkeypatch):
+    def test_low_memory_is_reported_with_its_limit(self, monkeypatch):
         monkeypatch.setattr(machine.cgroup, "memory_left", lambda: 2 * 10**9)
         found = machine.memory()
         assert (found.state, "2.0 GB free" in found.found) == ("warn", True)
@@ -307,12 +307,12 @@ class TestHub:
         assert hub.login().state == "warn"
         assert "password" not in hub.login().found
 
-    def test_the_same_places_as_the_hub_s_client(self, tmp_path):
+    def test_cache_and_token_are_where_the_hub_client_has_them(self, tmp_path):
         code = "from huggingface_hub import constants as c; print(c.HF_HUB_CACHE, c.HF_TOKEN_PATH)"
         run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert run.stdout.split() == [str(hub.home() / "hub"), str(hub.home() / "token")]
 
-    def test_it_reaches_out_only_when_asked(self, monkeypatch):
+    def test_network_is_used_only_with_online(self, monkeypatch):
         def urlopen(*_, **__):
             raise AssertionError("nothing may reach out")
 
@@ -320,7 +320,7 @@ class TestHub:
         names = [finding.name for finding in doctor.examine()]
         assert "hub" not in names
 
-    def test_a_hub_that_is_not_there_is_said_and_soon(self, monkeypatch):
+    def test_unreachable_hub_is_reported_soon(self, monkeypatch):
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
         found = hub.reachable()
         assert (found.state, found.name) == ("bad", "hub")
@@ -335,7 +335,7 @@ class TestHub:
             (503, "503", "warn"),
         ],
     )
-    def test_what_the_hub_says_of_the_token(self, monkeypatch, code, said, state):
+    def test_token_is_checked_with_the_hub(self, monkeypatch, code, said, state):
         def urlopen(request, timeout):
             assert request.headers["Authorization"] == f"Bearer {SECRET}"
             assert timeout <= 5

@@ -1,4 +1,4 @@
-"""Names and captions made to harm: every picture is answered, and nothing raw meets a terminal."""
+"""Hostile names and captions: every image is answered, and nothing raw reaches a terminal."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ DIRECTIONS = set(
 
 
 def steering(shown: str) -> set[str]:
-    """The characters in the text that a terminal would obey, line ends apart."""
+    """The control characters in the text, without line ends."""
     controls = {char for char in shown if unicodedata.category(char) == "Cc"}
     return (controls | set(shown) & DIRECTIONS) - {"\n"}
 
 
 def readable(text: str) -> str:
-    """The text as a row has it: what no UTF-8 holds is replaced."""
+    """The text as in a row, where characters that UTF-8 cannot encode are replaced."""
     return text.replace("\udcff", "\ufffd")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A picture of every awkward name, more of them than there are captions."""
+    """An image for every awkward name; there are more names than captions."""
     folder = tmp_path_factory.mktemp("names")
     names = [f"{name}.png" for name in AWKWARD_NAMES]
     for name in (*names, *(f"again/{name}" for name in names)):
@@ -89,12 +89,12 @@ def captions(ids: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def said(captions: list[str]) -> dict[str, str]:
-    """What has the pretended model say the captions."""
+    """The environment in which the pretended model answers with the captions."""
     return {"PRETEND_ANSWERS": json.dumps(captions)}
 
 
 def captioned(folder: Path, said: dict[str, str], *options: object) -> bytes:
-    """What a run in a pipe writes to standard output; all is well."""
+    """The standard output of a run in a pipe that exits with 0."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | said
     run = subprocess.run(
         [*PRETEND, "caption", str(folder), "--model", "demo", *map(str, options)],
@@ -134,7 +134,7 @@ def test_text_in_a_pipe_has_two_lines_for_every_name(
     assert shown.count("\n") == 2 * len(ids)
 
 
-def test_a_terminal_is_steered_by_no_name_and_no_caption(
+def test_no_name_and_no_caption_controls_the_terminal(
     folder: Path, ids: list[str], said: dict[str, str]
 ) -> None:
     shown = on_terminal("caption", folder, "--model", "demo", "-q", **said)
@@ -156,7 +156,7 @@ def test_json_on_a_terminal_with_a_bar_is_ascii_and_the_same_rows(
     assert_answered([json.loads(line) for line in lines], ids, captions)
 
 
-def test_files_have_every_name_and_caption_and_their_terminal_has_none_raw(
+def test_files_have_all_names_and_captions_and_the_terminal_none_raw(
     folder: Path, ids: list[str], captions: list[str], said: dict[str, str], tmp_path: Path
 ) -> None:
     output = tmp_path / "rows.jsonl"
@@ -178,7 +178,7 @@ def test_a_parquet_file_has_every_name_and_caption(
     assert_answered(pq.read_table(tmp_path / "rows.parquet").to_pylist(), ids, captions)
 
 
-def test_every_row_leads_back_to_its_picture(
+def test_every_row_names_its_image(
     folder: Path, ids: list[str], said: dict[str, str], tmp_path: Path
 ) -> None:
     rows = rows_in(captioned(folder, said))

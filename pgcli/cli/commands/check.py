@@ -37,7 +37,7 @@ def check(
     record = read_record(path)
     if record is None:
         raise UsageError(
-            f"no run is known of {output}, so there is no input to compare it with: "
+            f"{output} has no record of a run, and so no input to compare it with: "
             f"{why_no_record(path)}",
             hint="name an output as it was given to -o",
         )

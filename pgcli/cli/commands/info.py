@@ -69,7 +69,7 @@ def architecture(values: Mapping[str, Any]) -> Facts:
     generation = {1: "PaliGemma (Gemma)", 2: "PaliGemma 2 (Gemma 2)"}[values["generation"]]
     vision, decoder = values["vision"], values["decoder"]
     sizes = "width {width}, {depth} layers, mlp {mlp_dim}, {num_heads} heads"
-    kv = ", {num_kv_heads} key/value heads of {head_dim}"
+    kv = ", key/value heads {num_kv_heads} x {head_dim}"
     rows = [
         ("generation", generation),
         ("vision", sizes.format_map(vision)),

@@ -52,7 +52,7 @@ def read_run_status(output: Path) -> RunStatus:
         return RunStatus(str(output), state="running", runs=runs)  # no row is saved yet
     if record is None:
         raise UsageError(
-            f"no run is known of {output}: {why_no_record(output)}",
+            f"{output} has no record of a run: {why_no_record(output)}",
             hint="name an output as it was given to -o",
         )
     status = RunStatus(str(output), begun=record.begun or None, runs=runs)
