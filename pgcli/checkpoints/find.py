@@ -15,14 +15,14 @@ from pgcli.errors import ModelUnavailable
 
 DEMO = "demo"
 BUILTIN = Path(__file__).parent.parent / "builtin"
-#: What fetches the mask decoder that PaliGemma was trained with.
+#: Downloads the mask decoder that PaliGemma was trained with.
 FETCH_DECODER = "curl -O https://storage.googleapis.com/big_vision/paligemma/vae-oid.npz"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint on disk: its name as the user typed it, and its revision where it has one."""
+    """A checkpoint on disk: its name as the user typed it, and its revision, if it has one."""
 
     name: str
     folder: Path
@@ -30,7 +30,7 @@ class Checkpoint:
 
     @property
     def label(self) -> str:
-        """What the rows' `model` column says."""
+        """The `model` column of the rows."""
         return f"{self.name}@{self.revision}" if self.revision else self.name
 
 
