@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pgcli
-from pgcli.engine.generate import Running
+from pgcli.engine.model_runner import ModelRunner
 from pgcli.errors import (
     InvalidCheckpoint,
     ManifestError,
@@ -320,12 +320,12 @@ class TestManyImages:
 def test_strict_answers_are_bound_by_a_grammar_and_others_are_not(engine, folder, monkeypatch):
     bound = []
 
-    class Noted(Running):
-        def __init__(self, model, size, limits, sampling, grammar):
+    class Noted(ModelRunner):
+        def __init__(self, *given, grammar, **more):
             bound.append(grammar is not None)
-            super().__init__(model, size, limits, sampling, grammar)
+            super().__init__(*given, grammar=grammar, **more)
 
-    monkeypatch.setattr("pgcli.engine.engine.Running", Noted)
+    monkeypatch.setattr("pgcli.engine.engine.ModelRunner", Noted)
     for strict in (True, False):
         list(engine.detect(folder / "a.png", "cat", strict=strict, max_new_tokens=1))
     assert bound == [True, False]

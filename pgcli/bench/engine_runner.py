@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -10,13 +10,39 @@ from time import perf_counter
 from pgcli.bench.inputs import BenchInputs, BenchRun
 from pgcli.bench.roofline import Stages
 from pgcli.engine.engine import Engine
-from pgcli.engine.trial import Trial
+from pgcli.engine.sampler import GREEDY, SamplingParams
+from pgcli.engine.sequence import Sequence as EngineSequence
 from pgcli.errors import UsageError
-from pgcli.records import Answer
+from pgcli.records import Answer, DecodedImage
 from pgcli.tasks import Question
 
+
+class TokenRecorder:
+    """Asks an engine for exact numbers of tokens, a row's by its index, and records the tokens.
+
+    Without `lengths` answers end by themselves. Batches never shrink, so that what is measured is
+    the batch size that was asked for.
+    """
+
+    def __init__(self, lengths: Sequence[int] = ()):
+        self.tokens: dict[int, tuple[int, ...]] = {}
+        self._sampling: SamplingParams | list[SamplingParams] = [
+            SamplingParams(max_new_tokens=length, ignore_eos=True) for length in lengths
+        ] or GREEDY
+
+    def ask(
+        self, engine: Engine, stream: Iterable[tuple[int, DecodedImage]], question: Question
+    ) -> Iterator[tuple[int, Answer]]:
+        """The engine's answers, while their tokens are recorded."""
+        engine.batch_limits.is_fixed = True
+        return engine.ask(stream, question, self._sampling, on_finish=self._record)
+
+    def _record(self, sequence: EngineSequence) -> None:
+        self.tokens[sequence.row_index] = tuple(sequence.tokens)
+
+
 #: Answers files and writes their rows: the pipeline of the command line, with its workers.
-Pipeline = Callable[[Engine, Sequence[Path], Question, Trial, Path], Sequence[Answer]]
+Pipeline = Callable[[Engine, Sequence[Path], Question, TokenRecorder, Path], Sequence[Answer]]
 
 
 class EngineRunner:
@@ -29,25 +55,26 @@ class EngineRunner:
     def run_arrays(self, inputs: BenchInputs) -> BenchRun:
         """From the images' pixels in memory to every row's tokens."""
         self._engine.batch_size = inputs.batch
-        trial, prompts = Trial(inputs.lengths), inputs.question.templates or ()
+        recorder, prompts = TokenRecorder(inputs.lengths), inputs.question.templates or ()
         start = perf_counter()
         stream = (
             (number * len(prompts), replace(image, item=replace(image.item, prompts=prompts)))
             for number, image in enumerate(inputs.images)
         )
-        answers = [answer for _, answer in self._engine.ask(stream, inputs.question, trial=trial)]
-        return _run(perf_counter() - start, answers, trial)
+        rows = recorder.ask(self._engine, stream, inputs.question)
+        answers = [answer for _, answer in rows]
+        return _run(perf_counter() - start, answers, recorder)
 
     def run_files(self, inputs: BenchInputs, output: Path) -> BenchRun:
         """From the images' files to rows of JSON in a file, as a command writes them."""
         self._engine.batch_size = inputs.batch
-        trial = Trial(inputs.lengths)
+        recorder = TokenRecorder(inputs.lengths)
         start = perf_counter()
-        answers = self._pipeline(self._engine, inputs.files, inputs.question, trial, output)
-        return _run(perf_counter() - start, answers, trial)
+        answers = self._pipeline(self._engine, inputs.files, inputs.question, recorder, output)
+        return _run(perf_counter() - start, answers, recorder)
 
 
-def _run(seconds: float, answers: Iterable[Answer], trial: Trial) -> BenchRun:
+def _run(seconds: float, answers: Iterable[Answer], recorder: TokenRecorder) -> BenchRun:
     vision = prefill = decode = 0.0
     for answer in answers:
         if answer.error is not None:
@@ -58,5 +85,5 @@ def _run(seconds: float, answers: Iterable[Answer], trial: Trial) -> BenchRun:
         vision += (answer.vision_ms or 0.0) / 1000
         prefill += (answer.prefill_ms or 0.0) / 1000
         decode += (answer.decode_ms or 0.0) / 1000
-    tokens = tuple(trial.tokens[row] for row in sorted(trial.tokens))
+    tokens = tuple(recorder.tokens[row] for row in sorted(recorder.tokens))
     return BenchRun(seconds, Stages(vision, prefill, decode), tokens)

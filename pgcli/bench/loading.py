@@ -12,7 +12,7 @@ from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.checkpoints.weights import param_slices
 from pgcli.device.select import free_bytes
 from pgcli.engine.engine import Engine
-from pgcli.engine.memory import parameters, row_bytes
+from pgcli.engine.memory import batch_bytes, parameters
 from pgcli.errors import NoUsableDevice
 from pgcli.model.paligemma import PaliGemma
 from pgcli.proof import reference
@@ -28,7 +28,7 @@ def load_or_share(engine: Engine, folder: Path, batch: int) -> tuple[Any, bool]:
     """
     config, weight = engine.model.config, engine.model.projector.weight
     weights = parameters(config) * weight.itemsize
-    rows = batch * row_bytes(config, weight.itemsize)
+    rows = batch_bytes(config, weight.itemsize, batch, device=weight.device.type)
     free = free_bytes(weight.device)
     if rows > free:
         raise NoUsableDevice(

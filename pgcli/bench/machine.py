@@ -12,7 +12,8 @@ import torch
 from torch.nn import functional as F
 
 from pgcli.bench.roofline import Roofline
-from pgcli.device.select import Stopwatch, free_bytes
+from pgcli.device.select import free_bytes
+from pgcli.device.stopwatch import Stopwatch
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.cpu.packed_linear import PackedLinear, can_pack
 

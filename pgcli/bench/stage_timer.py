@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pgcli.bench.roofline import Stages
-from pgcli.device.select import Stopwatch
+from pgcli.device.stopwatch import Stopwatch
 
 
 class StageTimer:

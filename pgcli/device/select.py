@@ -1,11 +1,10 @@
-"""Where the model runs and in which numbers: device, dtype, memory and the device's own clock."""
+"""Select the device and the dtype of a model, and measure the memory that is free on a device."""
 
 from __future__ import annotations
 
 import os
 import re
 from pathlib import Path
-from time import perf_counter
 
 import torch
 
@@ -103,36 +102,3 @@ def _machine_bytes() -> int:
         if available:
             return int(available[1]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-
-
-#: A moment on a device's clock.
-Mark = float | torch.cuda.Event
-
-
-class Stopwatch:
-    """Milliseconds between marks: device time on CUDA, wall time elsewhere.
-
-    A mark on CUDA is an event in the stream and waits for nothing; reading the time between two
-    waits until the second has passed.
-    """
-
-    def __init__(self, device: torch.device):
-        self._cuda = device.type == "cuda"
-        self._device = device
-
-    def mark(self) -> Mark:
-        if not self._cuda:
-            if self._device.type == "mps":
-                torch.mps.synchronize()
-            return perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-    def between(self, first: Mark, second: Mark) -> float:
-        if isinstance(first, float) or isinstance(second, float):
-            assert isinstance(first, float)
-            assert isinstance(second, float)
-            return (second - first) * 1000
-        second.synchronize()
-        return float(first.elapsed_time(second))

@@ -1,44 +1,50 @@
-"""The engine: a stream of pictures in, answers out as each ends."""
+"""The inference engine: a stream of images in, answers out as each ends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from math import ceil
+from typing import NamedTuple
 
 from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.engine.batch_limits import BatchLimits
-from pgcli.engine.batches import Waiting
-from pgcli.engine.generate import Running
-from pgcli.engine.generating import Generating
+from pgcli.engine.choices import TOKENS_PER_PASS
 from pgcli.engine.grammar import Grammar
-from pgcli.engine.image_cache import ImageFeatureCache, Reuse
-from pgcli.engine.input_processor import InputProcessor
-from pgcli.engine.output import Telling
-from pgcli.engine.picking import Picking
-from pgcli.engine.sampler import GREEDY, Sampling
-from pgcli.engine.sequence import Limits
+from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
+from pgcli.engine.input_processor import InputProcessor, Sampling
+from pgcli.engine.memory import MemoryBudget, group_size
+from pgcli.engine.model_runner import ModelRunner
+from pgcli.engine.oom import BatchLimits, catch_oom
+from pgcli.engine.output import OutputProcessor, Row
+from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
+from pgcli.engine.scheduler import RequestQueue, Scheduler
+from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
-from pgcli.engine.trial import Trial
 from pgcli.images import ImageSpec
 from pgcli.model.mask_decoder import MaskDecoder
 from pgcli.model.paligemma import PaliGemma
-from pgcli.records import Answer, DecodedImage, unanswered
+from pgcli.records import DecodedImage
 from pgcli.tasks import Question, check_max_new_tokens
 
-USUAL_PROMPT = 16
-# beyond so many a larger pass is no faster a token: processors reach their rate sooner
-GROUP_TOKENS = {"cpu": 2048, "mps": 4096, "cuda": 32_768}
-WINDOW_BATCHES = 4  # so many batches' requests are looked over for prompts of equal length
+WINDOW_BATCHES = 4  # prompts of equal length are looked for among so many batches' sequences
 WINDOW_BYTES = 256 * 2**20
 
 
-class Engine:
-    """A loaded model with what it takes to be asked: its vocabulary and its way with pictures.
+class RunParts(NamedTuple):
+    """The parts of one run of the engine."""
 
-    `headroom` is what was learnt of its memory, `reuse` how often a picture was encoded for several
-    prompts; both go on from one question to the next.
+    inputs: InputProcessor
+    scheduler: Scheduler
+    runner: ModelRunner
+    outputs: OutputProcessor
+
+
+class Engine:
+    """A loaded model with its tokenizer and image preprocessing.
+
+    `batch_limits` holds what OOM errors have taught, `image_stats` image-feature cache hits and
+    misses; both persist from one question to the next. `budget` is the memory that an automatic
+    `batch_size` was computed from; without it the batch size was given.
     """
 
     def __init__(
@@ -49,18 +55,20 @@ class Engine:
         *,
         label: str,
         batch_size: int,
+        budget: MemoryBudget | None = None,
         mask_decoder: MaskDecoder | None = None,
     ):
         self.model = model
         self.tokenizer = tokenizer
         self.label = label
-        self.batch_size = batch_size
         self.batch_limits = BatchLimits()
-        self.reuse = Reuse()
+        self.image_stats = ImageCacheStats()
         self.spec = ImageSpec(model.config.vision.resolution, preprocessing.resample)
         self._device = model.projector.weight.device
         self._dtype = model.projector.weight.dtype
         self._preprocessing = preprocessing
+        self._batch_size = batch_size
+        self._budget = budget
         self._mask_decoder = mask_decoder
 
     @property
@@ -71,97 +79,118 @@ class Engine:
     def dtype(self) -> str:
         return str(self._dtype).removeprefix("torch.")
 
+    @property
+    def batch_size(self) -> int:
+        """The most rows at once; an automatic one is computed anew for each question."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, rows: int) -> None:
+        self._batch_size, self._budget = rows, None
+
     def ask(
         self,
         stream: Iterable[tuple[int, DecodedImage]],
         question: Question,
         sampling: Sampling = GREEDY,
-        trial: Trial | None = None,
+        *,
         stopped: Callable[[], bool] = lambda: False,
-    ) -> Iterator[tuple[int, Answer]]:
-        """The answers to each picture's prompts, with their places, in the order in which they end.
+        on_finish: Callable[[Sequence], None] = lambda sequence: None,
+    ) -> Iterator[Row]:
+        """The answers to each image's prompts, with their row indices, in the order they end.
 
-        In comes each picture with the place of its first row; its k-th prompt is answered at
-        place + k. No more pictures are taken than are looked over for batches of equal length. A
-        prompt too long for the model is an error row. A picture is encoded once for all its
-        prompts. Where memory runs out batches shrink, and no row is lost; one for which alone there
-        is none is an error row. Raises NoUsableDevice where every row is such. A `trial` is a
-        measurement's, which sets lengths and is told tokens; its batches never shrink. Once
-        `stopped`, the rows under way are finished and the others left unanswered.
+        The stream gives each image with the index of its first row; its k-th prompt is answered in
+        row index + k. No more images are taken than are needed to form groups of equal prompt
+        length. A prompt too long for the model is an error row. An image is encoded once for all
+        its prompts. Where memory runs out batches shrink, and no row is lost; one that finds no
+        memory even alone is an error row. Raises NoUsableDevice where every row is one. Once
+        `stopped`, the rows under way are finished and the others left unanswered. `on_finish`
+        receives every sequence that has ended.
         """
-        forced = trial.lengths if trial else ()
-        if forced:
-            question = replace(question, max_new_tokens=max(forced))
-        limits = self._limits(question, forced=bool(forced))
-        admission = InputProcessor(
-            self.tokenizer,
-            self.model.config,
-            task=question.task,
-            max_new_tokens=limits.max_new_tokens,
-            model=self.label,
-        )
-        answering = self._answering(question, limits, sampling, trial, stopped)
-        group = self._group()
-        if question.has_choices:  # side by side they take several times what an answer takes
-            group = min(group, max(1, self.batch_size // 4))
-        waiting = Waiting(size=group, window=self._window())
-        for place, picture in stream:
-            requests, refused = admission.admit(place, picture)
+        stages = self._stages(question, sampling, stopped)
+        inputs, scheduler = stages.inputs, stages.scheduler
+        for row_index, image in stream:
+            sequences, refused = inputs.process(row_index, image)
             yield from refused
-            for request in requests:
-                waiting.add(request)
-                while waiting.ready():
-                    yield from answering.answers(waiting.take())
-        while waiting and not stopped():
-            yield from answering.answers(waiting.take())
-        yield from answering.rest()
+            for sequence in sequences:
+                scheduler.add(sequence)
+                yield from self._run(stages, on_finish)
+        scheduler.close()
+        yield from self._run(stages, on_finish)
 
-    def _group(self) -> int:
-        """How many rows are read together: enough to fill the device, so that few wait for more.
+    def _run(self, stages: RunParts, on_finish: Callable[[Sequence], None]) -> Iterator[Row]:
+        """Run batches until more input is needed, or until every sequence has ended."""
+        _, scheduler, runner, outputs = stages
+        while scheduler.has_work():
+            batch = scheduler.schedule()  # refill before decode; equal prompt lengths; memory
+            if catch_oom(partial(runner.run, batch)) is None:
+                runner.preempt(scheduler.on_out_of_memory(batch))
+            else:
+                scheduler.on_success(batch)
+            ended = list(scheduler.finish())
+            for sequence in ended:
+                on_finish(sequence)
+            for row_index, answer in outputs.answers(ended):
+                self.batch_limits.count_row(is_lost=answer.error == "oom")
+                yield row_index, answer
 
-        A whole number of groups fills a batch, so that none waits for a place too few.
-        """
-        tokens = GROUP_TOKENS.get(self._device.type, GROUP_TOKENS["cuda"])
-        slots = self.model.config.image_tokens + USUAL_PROMPT
-        groups = max(1, round(self.batch_size * slots / tokens))
-        return ceil(self.batch_size / groups)
-
-    def _window(self) -> int:
-        """How many requests may wait: a few batches' worth, and no more than their bytes allow."""
-        fitting = WINDOW_BYTES // (3 * self.spec.resolution**2)
-        return max(self.batch_size, min(WINDOW_BATCHES * self.batch_size, fitting))
-
-    def _limits(self, question: Question, *, forced: bool) -> Limits:
-        """Where answers end, whatever the model says if `forced`.
-
-        Raises UsageError where they would leave no room for a prompt.
-        """
+    def _stages(
+        self, question: Question, sampling: Sampling, stopped: Callable[[], bool]
+    ) -> RunParts:
+        """Raises UsageError where `max_new_tokens` leaves no room for a prompt."""
+        how, new_tokens = _checked(sampling, question)
         config = self.model.config
-        check_max_new_tokens(question, config.max_answer_tokens)
-        return Limits(
-            max_new_tokens=question.max_new_tokens,
-            stop_tokens=frozenset() if forced else frozenset(config.stop_tokens),
-            vocabulary=self.tokenizer.size,
-            image_token=config.image_token_id,
+        check_max_new_tokens(replace(question, max_new_tokens=new_tokens), config.max_answer_tokens)
+        # candidates are read a pass at a time, whatever the length of an answer
+        read = TOKENS_PER_PASS if question.has_choices else new_tokens
+        if self._budget is not None:
+            self._batch_size = self._budget.batch_size(read)
+        rows = self._batch_size
+        group = group_size(config, rows, self._device.type)
+        if question.has_choices:  # side by side they take several times what an answer takes
+            group = min(group, max(1, rows // 4))
+        queue = RequestQueue(size=group, window=self._window(rows))
+        vocabulary = OutputVocabulary(
+            self.tokenizer.size, config.image_token_id, config.stop_tokens
+        )
+        return RunParts(
+            InputProcessor(
+                self.tokenizer,
+                config,
+                sampling,
+                task=question.task,
+                max_new_tokens=new_tokens,
+                model=self.label,
+            ),
+            Scheduler(queue, self.batch_limits, max_rows=rows, stopped=stopped),
+            ModelRunner(
+                self.model,
+                vocabulary,
+                how,
+                max_rows=rows,
+                images=ImageFeatureCache(self.model, self._preprocessing, self.image_stats),
+                grammar=self._grammar(question) if question.strict else None,
+            ),
+            OutputProcessor(
+                self.tokenizer, self._mask_decoder, task=question.task, model=self.label
+            ),
         )
 
-    def _answering(
-        self,
-        question: Question,
-        limits: Limits,
-        sampling: Sampling,
-        trial: Trial | None,
-        stopped: Callable[[], bool],
-    ) -> Generating | Picking:
-        features = ImageFeatureCache(self.model, self._preprocessing, self.reuse)
-        blank = partial(unanswered, task=question.task, model=self.label)
-        if question.has_choices:
-            return Picking(self.model, features, blank, limits, self.batch_limits)
-        grammar = self._grammar(question) if question.strict else None
-        running = Running(self.model, self.batch_size, limits, sampling, grammar)
-        telling = Telling(self.tokenizer, self._mask_decoder)
-        return Generating(running, features, blank, telling, self.batch_limits, trial, stopped)
+    def _window(self, rows: int) -> int:
+        """How many sequences may wait: a few batches, and no more than their bytes allow."""
+        fitting = WINDOW_BYTES // (3 * self.spec.resolution**2)
+        return max(rows, min(WINDOW_BATCHES * rows, fitting))
 
     def _grammar(self, question: Question) -> Grammar:
         stop_tokens = self.model.config.stop_tokens
         return Grammar(self.tokenizer, question.objects, stop_tokens, device=self._device)
+
+
+def _checked(sampling: Sampling, question: Question) -> tuple[SamplingParams, int]:
+    """What all rows have in common, and the most new tokens of any row."""
+    rows = [sampling] if isinstance(sampling, SamplingParams) else list(sampling)
+    common = {replace(one, max_new_tokens=None) for one in rows}
+    if len(common) != 1:
+        raise ValueError("the sampling parameters of a run's rows differ in lengths only")
+    lengths = [one.max_new_tokens or question.max_new_tokens for one in rows]
+    return common.pop(), max(lengths)

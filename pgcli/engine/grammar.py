@@ -1,9 +1,9 @@
-"""Answers that may only be well-formed: which tokens may follow those that an answer has so far.
+"""Constrain answers to a grammar: which tokens may follow those that an answer has so far.
 
     answer := nothing | object (" ; " object)*, and a stop token
     object := ymin xmin ymax xmax " label"
 
-B rows · A tokens that an answer may hold at all, by their ids
+B rows · A tokens that occur in any answer, by their ids
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BEGIN, ROOT = 0, 1  # the nodes of an answer without a token, and of a label wit
 
 
 class State(NamedTuple):
-    """Where an answer stands: the places of its last object so far, and its label's node."""
+    """The state of an answer: the location values of its last object, and its label's node."""
 
     corners: tuple[int, ...] = ()
     node: int = BEGIN
@@ -34,9 +34,9 @@ START = State()
 
 
 class AllowedTokens(NamedTuple):
-    """What may come next: locations by their places, and other tokens."""
+    """The tokens that may come next: locations by their values, and other tokens."""
 
-    places: range
+    locations: range
     tokens: frozenset[int]
 
 
@@ -44,13 +44,13 @@ class AllowedTokens(NamedTuple):
 class TrieNode:
     """A label as far as it is spelled: how it goes on, and whether it may end here.
 
-    After a label that `ends` the answer may end; after one that `goes_on`, which holds the
+    After a label that `ends` the answer may end; after one that `continues`, which holds the
     separator too, an object follows. `shortest` is how few tokens can end an answer from here.
     """
 
     children: dict[int, int] = field(default_factory=dict)
     ends: bool = False
-    goes_on: bool = False
+    continues: bool = False
     shortest: int = 0
 
 
@@ -64,24 +64,24 @@ class Grammar:
 
     def __init__(
         self,
-        vocabulary: Tokenizer,
+        tokenizer: Tokenizer,
         objects: Sequence[str],
         stop_tokens: Collection[int],
         *,
         device: torch.device | str = "cpu",
     ):
-        self._locations = vocabulary.locations
-        self._stops = frozenset(token for token in stop_tokens if token < vocabulary.size)
+        self._locations = tokenizer.locations
+        self._stops = frozenset(token for token in stop_tokens if token < tokenizer.size)
         if not self._stops:
             raise InvalidCheckpoint("config.json names no eos_token_id that tokenizer.json has")
-        endings = [vocabulary.encode_text(f" {name}") for name in objects]
+        endings = [tokenizer.encode_text(f" {name}") for name in objects]
         self._object = CORNERS + max(map(len, endings)) + 1
-        self._nodes = [TrieNode(ends=True, goes_on=True), TrieNode()]
+        self._nodes = [TrieNode(ends=True, continues=True), TrieNode()]
         for ending in endings:
-            self._spell(ending).ends = True
+            self._add_label(ending).ends = True
         for name in objects:
-            self._spell(vocabulary.encode_text(f" {name} ; ")).goes_on = True
-        self._measure()
+            self._add_label(tokenizer.encode_text(f" {name} ; ")).continues = True
+        self._set_shortest()
         labels = {token for node in self._nodes for token in node.children}
         ids = sorted({*self._locations, *labels, *self._stops})
         self._device = torch.device(device)
@@ -91,44 +91,44 @@ class Grammar:
 
     def allowed(self, state: State, left: int) -> Tensor:
         """Which of `token_A` may come next where `left` more tokens fit: True, (A,)."""
-        ways = self._ways(state, left)
-        if ways not in self._masks:
-            self._masks[ways] = self._mask(ways)
-        return self._masks[ways]
+        tokens = self._allowed_tokens(state, left)
+        if tokens not in self._masks:
+            self._masks[tokens] = self._mask(tokens)
+        return self._masks[tokens]
 
-    def after(self, state: State, token: int) -> State:
-        """Where an answer stands with one more token, an allowed one and no stop token."""
+    def advance(self, state: State, token: int) -> State:
+        """The state after one more token, which is allowed and not a stop token."""
         if token in self._locations:
             known = state.corners if len(state.corners) < CORNERS else ()
             return State((*known, token - self._locations.start), ROOT)
         return State(state.corners, self._nodes[state.node].children[token])
 
-    def is_curtailed(self, state: State, left: int) -> bool:
+    def truncated_by_limit(self, state: State, left: int) -> bool:
         """Whether an object could follow here, had the answer more than `left` tokens left."""
-        return self._ways(state, left) != self._ways(state, sys.maxsize)
+        return self._allowed_tokens(state, left) != self._allowed_tokens(state, sys.maxsize)
 
-    def _ways(self, state: State, left: int) -> AllowedTokens:
-        """What may come next; each way leads to an end within `left` tokens."""
+    def _allowed_tokens(self, state: State, left: int) -> AllowedTokens:
+        """What may come next; each token can still lead to an end within `left` tokens."""
         if 0 < len(state.corners) < CORNERS:
-            return AllowedTokens(self._places(state.corners), frozenset())
+            return AllowedTokens(self._location_values(state.corners), frozenset())
         node = self._nodes[state.node]
-        opens = node.goes_on and left >= self._object
+        opens = node.continues and left >= self._object
         tokens = {
             token for token, child in node.children.items() if self._nodes[child].shortest < left
         }
         return AllowedTokens(
-            self._places(()) if opens else range(0),
+            self._location_values(()) if opens else range(0),
             frozenset(tokens | self._stops if node.ends else tokens),
         )
 
-    def _places(self, corners: tuple[int, ...]) -> range:
-        """The places of the next corner: a maximum lies past its minimum, which leaves it room."""
+    def _location_values(self, corners: tuple[int, ...]) -> range:
+        """The values of the next corner: a maximum exceeds its minimum, which leaves it room."""
         last = len(self._locations) - 1
         if len(corners) < 2:
             return range(last)
         return range(corners[len(corners) - 2] + 1, last + 1)
 
-    def _spell(self, ids: Sequence[int]) -> TrieNode:
+    def _add_label(self, ids: Sequence[int]) -> TrieNode:
         """The node of a label spelled so, made where it is new."""
         at = ROOT
         for token in ids:
@@ -137,7 +137,7 @@ class Grammar:
                 self._nodes.append(TrieNode())
         return self._nodes[at]
 
-    def _measure(self) -> None:
+    def _set_shortest(self) -> None:
         """Find every node's `shortest`, from the last, as children come after their parents."""
         for node in reversed(self._nodes):
             node.shortest = min(self._lengths(node))
@@ -145,14 +145,14 @@ class Grammar:
     def _lengths(self, node: TrieNode) -> Iterator[int]:
         if node.ends:
             yield 1
-        if node.goes_on:
+        if node.continues:
             yield self._object
         for child in node.children.values():
             yield 1 + self._nodes[child].shortest
 
-    def _mask(self, ways: AllowedTokens) -> Tensor:
+    def _mask(self, allowed: AllowedTokens) -> Tensor:
         first = self._locations.start
-        tokens = [*(first + place for place in ways.places), *ways.tokens]
+        tokens = [*(first + value for value in allowed.locations), *allowed.tokens]
         mask_A = torch.zeros(len(self._columns), dtype=torch.bool)
         mask_A[[self._columns[token] for token in tokens]] = True
         return mask_A.to(self._device)

@@ -1,4 +1,4 @@
-"""Pictures as the decoder reads them, each encoded once and kept until the last of its prompts.
+"""Image features, encoded once for all prompts of an image and kept within a bound of bytes.
 
 B rows · C channels · R resolution · P patches · D width
 """
@@ -6,136 +6,136 @@ B rows · C channels · R resolution · P patches · D width
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.device.select import Stopwatch
-from pgcli.engine.batches import Request
+from pgcli.device.stopwatch import Stopwatch
+from pgcli.engine.sequence import Sequence
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
 
-MOST_BYTES = 256 * 2**20  # of pictures that wait for their other prompts, on the device
+MAX_BYTES = 256 * 2**20  # of images that wait for their other prompts, on the device
 
 
 @dataclass(eq=False, slots=True)
-class Reuse:
-    """How often the eye was spared: prompts read, and pictures that it looked at for them."""
+class ImageCacheStats:
+    """Prompts prefilled and images encoded for them; `is_shared` where an image has several."""
 
     prompts: int = 0
-    looks: int = 0
-    is_possible: bool = False  # some picture has several prompts
+    misses: int = 0
+    is_shared: bool = False
 
     @property
-    def spared(self) -> int:
-        """Prompts for which the eye did not look again."""
-        return max(0, self.prompts - self.looks)
+    def hits(self) -> int:
+        """The prompts for which no image had to be encoded."""
+        return max(0, self.prompts - self.misses)
 
 
 @dataclass(slots=True)
 class RefCount:
-    """How many of a picture's prompts are still to be read, and the eye's time for them, in ms."""
+    """How many prompts of an image are still to be prefilled, and their encoding time in ms."""
 
     prompts: int
     ms: float = 0.0
 
 
 class ImageFeatureCache:
-    """The eye's memory: it looks at a picture when the first of its prompts comes up.
+    """The features of images that wait for further prompts.
 
-    What it keeps is bounded: beyond `most_bytes` the picture that was used longest ago is let go,
-    and looked at again when its next prompt comes up.
+    Beyond `max_bytes` the least recently used image is dropped, and encoded again for its next
+    prompt.
     """
 
     def __init__(
         self,
         model: PaliGemma,
         preprocessing: Preprocessing,
-        reuse: Reuse,
+        stats: ImageCacheStats,
         *,
-        most_bytes: int = MOST_BYTES,
+        max_bytes: int = MAX_BYTES,
     ):
         weight = model.projector.weight
         self._model = model
         self._device, self._dtype = weight.device, weight.dtype
         self._mean = torch.tensor(preprocessing.mean, device=self._device)
         self._std = torch.tensor(preprocessing.std, device=self._device)
-        self._reuse = reuse
-        self._most_bytes = most_bytes
-        self._unread: dict[int, RefCount] = {}
-        self._kept: dict[int, Tensor] = {}  # from the one used longest ago to the latest
+        self._stats = stats
+        self._max_bytes = max_bytes
+        self._counts: dict[int, RefCount] = {}
+        self._features: dict[int, Tensor] = {}  # from the least to the most recently used
 
-    def of(self, batch: Sequence[Request]) -> tuple[Tensor, list[float]]:
-        """The pictures of a batch (B, P, D), and each row's share of the eye's time, in ms.
+    def get(self, batch: list[Sequence]) -> tuple[Tensor, list[float]]:
+        """The images of a batch (B, P, D), and each sequence's share of the encoding time, in ms.
 
-        The prompts stay unread until `read` says otherwise, as memory may run out before they are.
+        The sequences hold their images until `release`, as memory may run out before a prefill.
         """
-        for request in batch:
-            self._unread.setdefault(request.picture_key, RefCount(request.shares))
-            self._reuse.is_possible |= request.shares > 1
-        seen = self._seen(batch)
-        patch_BPD = torch.stack([seen[request.picture_key] for request in batch])
-        self._keep(batch, seen)
-        unread = [self._unread[request.picture_key] for request in batch]
-        return patch_BPD, [one.ms / one.prompts for one in unread]
+        for sequence in batch:
+            self._counts.setdefault(sequence.image_key, RefCount(sequence.image_uses))
+            self._stats.is_shared |= sequence.image_uses > 1
+        features = self._encoded(batch)
+        patch_BPD = torch.stack([features[sequence.image_key] for sequence in batch])
+        self._keep(batch, features)
+        counts = [self._counts[sequence.image_key] for sequence in batch]
+        return patch_BPD, [one.ms / one.prompts for one in counts]
 
-    def read(self, batch: Sequence[Request]) -> None:
-        """Count these prompts as read; the last one of a picture lets it go."""
-        self._reuse.prompts += len(batch)
-        for request in batch:
-            unread = self._unread[request.picture_key]
-            unread.ms -= unread.ms / unread.prompts
-            unread.prompts -= 1
-            if not unread.prompts:
-                del self._unread[request.picture_key]
-                self._kept.pop(request.picture_key, None)
+    def release(self, batch: Iterable[Sequence]) -> None:
+        """Count these sequences as prefilled; the last one of an image drops its features."""
+        for sequence in batch:
+            self._stats.prompts += 1
+            count = self._counts.setdefault(sequence.image_key, RefCount(sequence.image_uses))
+            count.ms -= count.ms / count.prompts
+            count.prompts -= 1
+            if not count.prompts:
+                del self._counts[sequence.image_key]
+                self._features.pop(sequence.image_key, None)
 
-    def read_again(self, batch: Sequence[Request]) -> None:
-        """Count these prompts, which were read, as unread: their rows start over."""
-        self._reuse.prompts -= len(batch)
-        for request in batch:
-            self._unread.setdefault(request.picture_key, RefCount(0)).prompts += 1
+    def retain(self, batch: Iterable[Sequence]) -> None:
+        """Count these sequences, which were released, as still to be prefilled."""
+        for sequence in batch:
+            self._stats.prompts -= 1
+            self._counts.setdefault(sequence.image_key, RefCount(0)).prompts += 1
 
-    def let_go(self) -> None:
-        """Give back the memory of all that is kept."""
-        self._kept.clear()
+    def clear(self) -> None:
+        """Free the memory of all features."""
+        self._features.clear()
 
-    def _seen(self, batch: Sequence[Request]) -> dict[int, Tensor]:
-        """What the eye sees of each picture (P, D), by its key: kept, or looked at now."""
-        new = {one.picture_key: one for one in batch if one.picture_key not in self._kept}
-        looked: dict[int, Tensor] = {}
+    def _encoded(self, batch: list[Sequence]) -> dict[int, Tensor]:
+        """The features of each image (P, D) by its key, from the cache or encoded now."""
+        new = {one.image_key: one for one in batch if one.image_key not in self._features}
+        encoded: dict[int, Tensor] = {}
         if new:
-            looked = dict(zip(new, self._looked_at(list(new.values())), strict=True))
-        keys = dict.fromkeys(one.picture_key for one in batch)
-        return {key: looked[key] if key in looked else self._kept[key] for key in keys}
+            encoded = dict(zip(new, self._encode(list(new.values())), strict=True))
+        keys = dict.fromkeys(one.image_key for one in batch)
+        return {key: encoded[key] if key in encoded else self._features[key] for key in keys}
 
-    def _looked_at(self, new: Sequence[Request]) -> Tensor:
+    def _encode(self, new: list[Sequence]) -> Tensor:
         watch = Stopwatch(self._device)
-        squares = [torch.from_numpy(request.picture.pixels) for request in new]
+        images = [torch.from_numpy(one.image.pixels) for one in new if one.image is not None]
         start = watch.mark()
-        pixels_BRRC = torch.stack(squares)
-        if self._device.type == "cuda":  # from pinned memory a copy goes on by itself
+        pixels_BRRC = torch.stack(images)
+        if self._device.type == "cuda":  # a copy from pinned memory is asynchronous
             pixels_BRRC = pixels_BRRC.pin_memory()
         pixels_BRRC = pixels_BRRC.to(self._device, non_blocking=True)
         pixels_BCRR = normalize_pixels(pixels_BRRC, self._mean, self._std, self._dtype)
         patch_BPD = self._model.encode(pixels_BCRR)
         each_ms = watch.between(start, watch.mark()) / len(new)
-        for request in new:
-            self._unread[request.picture_key].ms += each_ms
-        self._reuse.looks += len(new)
+        for sequence in new:
+            self._counts[sequence.image_key].ms += each_ms
+        self._stats.misses += len(new)
         return patch_BPD
 
-    def _keep(self, batch: Sequence[Request], seen: dict[int, Tensor]) -> None:
-        """Keep what other prompts than the batch's wait for, as far as there is room."""
-        here = Counter(request.picture_key for request in batch)
-        for key, patch_PD in seen.items():
-            if self._unread[key].prompts == here[key]:
+    def _keep(self, batch: list[Sequence], features: dict[int, Tensor]) -> None:
+        """Keep the images that have prompts outside the batch, within the bound."""
+        in_batch = Counter(sequence.image_key for sequence in batch)
+        for key, patch_PD in features.items():
+            if self._counts[key].prompts == in_batch[key]:
                 continue
-            kept = self._kept.pop(key, None)
-            # a view would keep all pictures that were looked at with it
-            self._kept[key] = patch_PD.clone() if kept is None else kept
-            while len(self._kept) * patch_PD.nbytes > self._most_bytes:
-                del self._kept[next(iter(self._kept))]
+            kept = self._features.pop(key, None)
+            # a view would keep all images that were encoded with it
+            self._features[key] = patch_PD.clone() if kept is None else kept
+            while len(self._features) * patch_PD.nbytes > self._max_bytes:
+                del self._features[next(iter(self._features))]

@@ -1,95 +1,118 @@
-"""A picture's prompts -> the requests that wait for a batch, and the rows of those that cannot."""
+"""Turn an image's prompts into sequences, and refuse those that leave their answer no room."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from pgcli.engine.batches import Request
-from pgcli.engine.choices import candidates
+from pgcli.engine.choices import make_candidates
+from pgcli.engine.sampler import SamplingParams
+from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.parsing import GRID
 from pgcli.records import Answer, DecodedImage, Fault, Region, Task, error_answer
 
-#: More than any token but a run of newlines or blanks spells.
+#: More than any token covers, except for a run of newlines or blanks.
 CHARACTERS_PER_TOKEN = 64
+
+#: The sampling parameters of all rows, or of each row by its index; they differ in lengths only.
+Sampling = SamplingParams | abc.Sequence[SamplingParams]
 
 
 class InputProcessor:
-    """Makes requests of pictures. A prompt that leaves its answer no room is refused, as a row."""
+    """Makes sequences of images. A prompt that leaves its answer no room is an error row."""
 
     def __init__(
         self,
-        vocabulary: Tokenizer,
+        tokenizer: Tokenizer,
         config: PaliGemmaConfig,
+        sampling: Sampling,
         *,
         task: Task,
         max_new_tokens: int,
         model: str,
     ):
-        self._vocabulary = vocabulary
-        self._room = config.decoder.max_positions - config.image_tokens
+        self._tokenizer = tokenizer
+        self._max_text_tokens = config.decoder.max_positions - config.image_tokens
+        self._sampling = sampling
         self._max_new_tokens = max_new_tokens
         self._refused = partial(error_answer, task=task, model=model)
-        # the same candidates come with every picture, unless a manifest brings its own
-        self._candidates = lru_cache(maxsize=1)(partial(candidates, vocabulary=vocabulary))
+        # every image has the same candidates, unless a manifest gives it its own
+        self._candidates = lru_cache(maxsize=1)(partial(make_candidates, tokenizer=tokenizer))
 
-    def admit(
-        self, place: int, picture: DecodedImage
-    ) -> tuple[list[Request], list[tuple[int, Answer]]]:
-        """The prompts as requests, the first at `place`, and the rows of those refused."""
-        item = picture.item
-        picked = self._candidates(item.choices)
-        longest = max((len(one.ids) + 1 for one in picked), default=self._max_new_tokens)
-        places = () if item.region is None else corners(item.region, picture)
-        admitted, refused = [], []
-        for number, prompt in enumerate(item.prompts, start=place):
-            spelled = f"{prompt} {''.join(f'<loc{place:04d}>' for place in places or ())}".strip()
+    def process(
+        self, row_index: int, image: DecodedImage
+    ) -> tuple[list[Sequence], list[tuple[int, Answer]]]:
+        """The prompts as sequences, the first at `row_index`, and the rows of those refused."""
+        item = image.item
+        candidates = self._candidates(item.choices)
+        longest = max((len(one.ids) + 1 for one in candidates), default=self._max_new_tokens)
+        values = () if item.region is None else corners(item.region, image)
+        accepted, refused = [], []
+        for index, prompt in enumerate(item.prompts, start=row_index):
+            full = f"{prompt} {''.join(f'<loc{value:04d}>' for value in values or ())}".strip()
             problem = self._too_long(prompt)
-            is_asked = places is not None and not problem
-            ids = tuple(self._vocabulary.encode_prompt(prompt, places or ())) if is_asked else ()
-            problem = problem or self._problem(picture, ids, longest)
+            is_encoded = values is not None and not problem
+            ids = tuple(self._tokenizer.encode_prompt(prompt, values or ())) if is_encoded else ()
+            problem = problem or self._problem(image, ids, longest)
             if problem:
-                faulty = replace(picture, pixels=None, fault=Fault("too_large", problem))
-                refused.append((number, self._refused(faulty, spelled)))
+                faulty = replace(image, pixels=None, fault=Fault("too_large", problem))
+                refused.append((index, self._refused(faulty, full)))
             else:
-                admitted.append((number, spelled, ids))
+                accepted.append((index, full, ids))
         return [
-            Request(number, picture, prompt, ids, place, len(admitted), picked)
-            for number, prompt, ids in admitted
+            Sequence(
+                row_index=index,
+                prompt=full,
+                prompt_ids=ids,
+                max_new_tokens=self._sampling_of(index).max_new_tokens or self._max_new_tokens,
+                sampling=self._sampling_of(index),
+                key=f"{item.index} {full}",
+                image=image,
+                image_key=row_index,
+                image_uses=len(accepted),
+                candidates=candidates,
+            )
+            for index, full, ids in accepted
         ], refused
 
+    def _sampling_of(self, row_index: int) -> SamplingParams:
+        if isinstance(self._sampling, SamplingParams):
+            return self._sampling
+        return self._sampling[row_index]
+
     def _too_long(self, prompt: str) -> str:
-        """Why the prompt is not even encoded, which takes time and memory; empty where it is."""
-        if len(prompt) <= self._room * CHARACTERS_PER_TOKEN:
+        """Why a prompt is not even encoded, which takes time and memory; empty where it is."""
+        if len(prompt) <= self._max_text_tokens * CHARACTERS_PER_TOKEN:
             return ""
         return (
-            f"The prompt has {len(prompt)} characters; the model has room for {self._room} tokens."
+            f"The prompt has {len(prompt)} characters; the model has room for "
+            f"{self._max_text_tokens} tokens."
         )
 
-    def _problem(self, picture: DecodedImage, ids: Sequence[int], longest: int) -> str:
-        """Why the prompt cannot be asked; empty where it can."""
+    def _problem(self, image: DecodedImage, ids: abc.Sequence[int], longest: int) -> str:
+        """Why the prompt cannot be answered; empty where it can."""
         if not ids:
-            return f"The region lies outside the picture of {picture.width} x {picture.height}."
-        room = self._room - longest
+            return f"The region lies outside the image of {image.width} x {image.height}."
+        room = self._max_text_tokens - longest
         if len(ids) <= room:
             return ""
-        if picture.item.choices:
+        if image.item.choices:
             return (
                 f"The prompt has {len(ids)} tokens and the longest choice {longest - 1}; the model "
-                f"has room for {self._room - 1} together."
+                f"has room for {self._max_text_tokens - 1} together."
             )
         return f"The prompt has {len(ids)} tokens; the model has room for {room}."
 
 
-def corners(region: Region, picture: DecodedImage) -> tuple[int, ...] | None:
-    """The places (0..1023) of ymin, xmin, ymax, xmax of what the picture has of the region.
+def corners(region: Region, image: DecodedImage) -> tuple[int, ...] | None:
+    """The location values (0..1023) of ymin, xmin, ymax, xmax of the region within the image.
 
-    None where it has nothing of it.
+    None where the region lies outside the image.
     """
-    width, height = picture.width, picture.height
+    width, height = image.width, image.height
     assert width
     assert height
     left, top = max(0.0, region[0]), max(0.0, region[1])
@@ -97,4 +120,4 @@ def corners(region: Region, picture: DecodedImage) -> tuple[int, ...] | None:
     if left >= right or top >= bottom:
         return None
     sides = ((top, height), (left, width), (bottom, height), (right, width))
-    return tuple(round(at / side * GRID) for at, side in sides)
+    return tuple(round(corner / side * GRID) for corner, side in sides)

@@ -1,4 +1,4 @@
-"""A checkpoint's files -> an engine that is ready to be asked."""
+"""Load a checkpoint's files into an engine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.engine import Engine
-from pgcli.engine.memory import batch_size as fitting_batch_size
-from pgcli.engine.memory import parameters
+from pgcli.engine.memory import NEW_TOKENS, MemoryBudget, parameters
 from pgcli.engine.oom import memory_named
 from pgcli.engine.quantization import check_quantization
 from pgcli.engine.room import SMALLER, check_fits
@@ -31,60 +30,60 @@ def load(
     dtype: str = "auto",
     batch_size: int | None = None,
     quantize: str = "none",
+    max_new_tokens: int = NEW_TOKENS,
 ) -> Engine:
     """An engine for the checkpoint; `batch_size` None takes what fits into memory.
 
     An adapter is merged into the weights; `masks` is the file of the decoder that turns mask
-    codes into pixels; `quantize` may be "int8", on a processor. Raises InvalidCheckpoint for files
-    that are broken or not understood, NoUsableDevice where the device is missing, too small or not
-    able to quantize, UsageError for names that are none.
+    codes into pixels; `quantize` may be "int8", on a processor. `max_new_tokens` is what an
+    automatic batch size expects of answers until a question is asked. Raises InvalidCheckpoint for
+    files that are broken or not understood, NoUsableDevice where the device is missing, too small
+    or not able to quantize, UsageError for unknown names.
     """
     folder = checkpoint.folder
-    place = choose_device(device)
-    number = choose_dtype(dtype, place, total_bytes(folder))
+    chosen_device = choose_device(device)
+    chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder))
     config = read_config(folder)
-    vocabulary = _vocabulary(folder, config)
+    tokenizer = _tokenizer(folder, config)
     preprocessing = read_preprocessing(folder, config.vision.resolution)
-    check_quantization(quantize, place, number)
-    check_fits(parameters(config), number, place, quantize)
-    decoder = None if masks is None else mask_decoder.load(masks, device=place)
-    name = str(number).removeprefix("torch.")
+    check_quantization(quantize, chosen_device, chosen_dtype)
+    check_fits(parameters(config), chosen_dtype, chosen_device, quantize)
+    decoder = None if masks is None else mask_decoder.load(masks, device=chosen_device)
+    name = str(chosen_dtype).removeprefix("torch.")
     with memory_named(f"the weights in {name}", SMALLER):
-        model = weights.load(folder, config, dtype=number, device=place)
+        model = weights.load(folder, config, dtype=chosen_dtype, device=chosen_device)
         if adapter is not None:
             adapters.merge(model, adapter.folder)
         optimize_for_device(model, quantize)
-    if batch_size is None:
-        free = free_bytes(place)
-        batch_size = fitting_batch_size(
-            config, itemsize=number.itemsize, device=place.type, free=free
-        )
+    free = free_bytes(chosen_device)
+    budget = MemoryBudget(config, chosen_dtype.itemsize, chosen_device.type, free)
     return Engine(
         model,
-        vocabulary,
+        tokenizer,
         preprocessing,
         label=label(checkpoint, adapter),
-        batch_size=batch_size,
+        batch_size=budget.batch_size(max_new_tokens) if batch_size is None else batch_size,
+        budget=budget if batch_size is None else None,
         mask_decoder=decoder,
     )
 
 
 def label(checkpoint: Checkpoint, adapter: Checkpoint | None) -> str:
-    """What the rows' `model` says: name and revision, and those of the adapter after a plus."""
+    """The `model` column of the rows: name and revision, and those of the adapter after a plus."""
     return checkpoint.label if adapter is None else f"{checkpoint.label}+{adapter.label}"
 
 
-def _vocabulary(folder: Path, config: PaliGemmaConfig) -> Tokenizer:
-    """The checkpoint's tokens; InvalidCheckpoint where they are not those of its model."""
-    vocabulary = Tokenizer.from_folder(folder)
-    if vocabulary.size > config.decoder.vocab_size:
+def _tokenizer(folder: Path, config: PaliGemmaConfig) -> Tokenizer:
+    """The checkpoint's tokenizer; InvalidCheckpoint where it does not fit the model."""
+    tokenizer = Tokenizer.from_folder(folder)
+    if tokenizer.size > config.decoder.vocab_size:
         raise InvalidCheckpoint(
-            f"{folder}: the tokenizer has {vocabulary.size} tokens, the model "
+            f"{folder}: the tokenizer has {tokenizer.size} tokens, the model "
             f"{config.decoder.vocab_size}"
         )
-    if min(config.stop_tokens) >= vocabulary.size:
+    if min(config.stop_tokens) >= tokenizer.size:
         raise InvalidCheckpoint(
             f"{folder}: answers end with token {config.stop_tokens[0]}, and the tokenizer has "
-            f"{vocabulary.size}"
+            f"{tokenizer.size}"
         )
-    return vocabulary
+    return tokenizer

@@ -1,16 +1,26 @@
-"""How much memory a model needs: its weights, and each row of a batch on top."""
+"""How much memory a model needs: its weights, the cache of each row, and the pass of a group."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import ceil
+
 from pgcli.model.attention import SCORES
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
+from pgcli.model.kv_cache import BUCKET
 
-TEXT_SLOTS = 320  # a prompt of 64 tokens and an answer of 256: what a row is reckoned with
+NEW_TOKENS = 256  # of an answer, where the question is not known yet
+LONG_PROMPT = 64  # tokens: what a row is expected to need at most
+USUAL_PROMPT = 16
+#: Tokens of a group that is prefilled together: processors reach their rate with so many, and a
+#: larger pass takes memory and is no faster for each token.
+GROUP_TOKENS = {"cpu": 2048, "mps": 4096, "cuda": 32_768}
 MOST_ROWS = {"cpu": 64, "mps": 64, "cuda": 256}
 LARGE_PARAMETERS = 10**9
-BLOCK_BYTES = 8 * 4 * SCORES  # a block of softly bounded scores, float32, in eight versions
+BLOCK_BYTES = 8 * 4 * SCORES  # a block of softcapped scores, float32, in eight versions
 ROWS_OF_LARGE_ON_CPU = 16  # beyond this a large model gains nothing there, and the first row waits
 SHARE_OF_FREE = 0.6
+LARGEST_BATCH = 2**14
 
 
 def parameters(config: PaliGemmaConfig) -> int:
@@ -21,43 +31,102 @@ def parameters(config: PaliGemmaConfig) -> int:
     return _vision_parameters(vision) + projector + _decoder_parameters(decoder) + head
 
 
-def row_bytes(config: PaliGemmaConfig, itemsize: int) -> int:
-    """What one more row of a batch takes at most: its slots' memory, and a pass's activations."""
+def group_size(config: PaliGemmaConfig, rows: int, device: str) -> int:
+    """How many rows are prefilled together: enough to fill the device, so that few wait for more.
+
+    A whole number of groups fills a batch, so that no group waits for one row too few.
+    """
+    tokens = GROUP_TOKENS.get(device, GROUP_TOKENS["cuda"])
+    slots = config.image_tokens + USUAL_PROMPT
+    return ceil(rows / max(1, round(rows * slots / tokens)))
+
+
+def row_bytes(config: PaliGemmaConfig, itemsize: int, new_tokens: int = NEW_TOKENS) -> int:
+    """What one more row of a batch takes: its slots, and the logits of a step.
+
+    While the cache grows to twice the rows, the smaller one is there too.
+    """
+    slots = ceil((config.image_tokens + LONG_PROMPT + new_tokens) / BUCKET) * BUCKET
+    logits = 3 * 4 * config.decoder.vocab_size  # float32 and two copies
+    return cache_bytes(config, itemsize) * slots * 3 // 2 + logits
+
+
+def group_bytes(config: PaliGemmaConfig, itemsize: int, group: int, device: str = "cpu") -> int:
+    """The activations of a group whose images are encoded and whose prompts are prefilled.
+
+    On the CPU kernels take half as much again for blocks in float32.
+    """
     vision, decoder = config.vision, config.decoder
-    slots = config.image_tokens + TEXT_SLOTS
-    cache = cache_bytes(config, itemsize) * slots
-    looking = vision.num_patches * (8 * vision.width + 2 * vision.mlp_dim) * itemsize
-    reading = slots * (8 * decoder.width + 4 * decoder.mlp_dim) * itemsize
-    moving = cache  # where rows grow past their slots, all are laid into larger memory
-    scores = 3 * 4 * decoder.vocab_size  # float32 logits and two copies
-    return cache + max(looking, reading, moving) + scores
+    slots = config.image_tokens + LONG_PROMPT
+    encode = vision.num_patches * (8 * vision.width + 2 * vision.mlp_dim) * itemsize
+    prefill = slots * (8 * decoder.width + 4 * decoder.mlp_dim) * itemsize
+    needed = group * max(encode, prefill)
+    return needed * 3 // 2 if device == "cpu" else needed
 
 
-def needed_bytes(config: PaliGemmaConfig, itemsize: int, rows: int) -> int:
-    """The weights and a batch; Python and PyTorch themselves, some 0.3 GB, are not reckoned."""
+def batch_bytes(
+    config: PaliGemmaConfig,
+    itemsize: int,
+    rows: int,
+    *,
+    device: str = "cpu",
+    new_tokens: int = NEW_TOKENS,
+) -> int:
+    """What a batch takes beside the weights."""
     block = 0 if config.decoder.attn_softcap is None else BLOCK_BYTES
-    return parameters(config) * itemsize + block + rows * row_bytes(config, itemsize)
+    group = group_size(config, rows, device) if rows else 0
+    return (
+        block
+        + rows * row_bytes(config, itemsize, new_tokens)
+        + group_bytes(config, itemsize, group, device)
+    )
+
+
+def needed_bytes(config: PaliGemmaConfig, itemsize: int, rows: int, *, device: str = "cpu") -> int:
+    """The weights and a batch; Python and PyTorch themselves, some 0.3 GB, are not counted."""
+    return parameters(config) * itemsize + batch_bytes(config, itemsize, rows, device=device)
 
 
 def cache_bytes(config: PaliGemmaConfig, itemsize: int) -> int:
-    """What the decoder remembers of one slot: its keys and values in every layer."""
+    """The keys and values of one slot in every layer."""
     decoder = config.decoder
     return 2 * decoder.depth * decoder.num_kv_heads * decoder.head_dim * itemsize
 
 
-def largest_batch(config: PaliGemmaConfig, *, itemsize: int, free: int) -> int:
+def largest_batch(config: PaliGemmaConfig, *, itemsize: int, device: str, free: int) -> int:
     """How many rows fit into free memory beside the weights; 0 where not even one does."""
-    left = free - needed_bytes(config, itemsize, 0)
-    return max(0, left // row_bytes(config, itemsize))
+    left = free - parameters(config) * itemsize
+    most = min(LARGEST_BATCH, max(0, left) // row_bytes(config, itemsize))
+    fitting = (
+        rows
+        for rows in range(most, 0, -1)
+        if batch_bytes(config, itemsize, rows, device=device) <= left
+    )
+    return next(fitting, 0)
 
 
-def batch_size(config: PaliGemmaConfig, *, itemsize: int, device: str, free: int) -> int:
-    """Rows that fit into the share of the free memory left for them, within what pays."""
-    most = MOST_ROWS[device]
-    if device == "cpu" and parameters(config) > LARGE_PARAMETERS:
-        most = ROWS_OF_LARGE_ON_CPU
-    fitting = int(SHARE_OF_FREE * free / row_bytes(config, itemsize))
-    return max(1, min(most, fitting))
+@dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """The memory that is free for batches of a model, once it is loaded."""
+
+    config: PaliGemmaConfig
+    itemsize: int
+    device: str
+    free: int
+
+    def batch_size(self, new_tokens: int = NEW_TOKENS) -> int:
+        """Rows with answers of this length that fit into a share of it, within what pays."""
+        most = MOST_ROWS[self.device]
+        if self.device == "cpu" and parameters(self.config) > LARGE_PARAMETERS:
+            most = ROWS_OF_LARGE_ON_CPU
+        fitting = (rows for rows in range(most, 1, -1) if self._fits(rows, new_tokens))
+        return next(fitting, 1)
+
+    def _fits(self, rows: int, new_tokens: int) -> bool:
+        needed = batch_bytes(
+            self.config, self.itemsize, rows, device=self.device, new_tokens=new_tokens
+        )
+        return needed <= SHARE_OF_FREE * self.free
 
 
 def _vision_parameters(config: VisionConfig) -> int:

@@ -1,4 +1,4 @@
-"""What a checkpoint is and what it needs, read from its headers without loading a weight."""
+"""Describe a checkpoint and the memory it needs, from its headers and without loading a weight."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.weight_files import total_bytes, weight_files
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
-from pgcli.engine.memory import batch_size, cache_bytes, largest_batch, needed_bytes, parameters
+from pgcli.engine.memory import (
+    MemoryBudget,
+    cache_bytes,
+    largest_batch,
+    needed_bytes,
+    parameters,
+)
 from pgcli.model.config import PaliGemmaConfig
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -27,9 +33,10 @@ def model_info(
     """
     folder = checkpoint.folder
     config = read_config(folder)
-    place = choose_device(device)
-    number = choose_dtype(dtype, place, total_bytes(folder))
-    size, free = number.itemsize, free_bytes(place)
+    chosen_device = choose_device(device)
+    chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder))
+    size, free = chosen_dtype.itemsize, free_bytes(chosen_device)
+    kind = chosen_device.type
     left = max(0, free - parameters(config) * size)
     kinds = stored_dtypes(folder)
     return {
@@ -43,14 +50,14 @@ def model_info(
         "vocabulary": config.decoder.vocab_size,
         "architecture": architecture(config),
         "stored_dtype": kinds[0] if len(kinds) == 1 else None,
-        "device": str(place),
-        "dtype": str(number).removeprefix("torch."),
+        "device": str(chosen_device),
+        "dtype": str(chosen_dtype).removeprefix("torch."),
         "cache_bytes_per_token": cache_bytes(config, size),
         "weights_bytes": parameters(config) * size,
-        "memory": {str(n): needed_bytes(config, size, n) for n in BATCH_SIZES},
+        "memory": {str(n): needed_bytes(config, size, n, device=kind) for n in BATCH_SIZES},
         "free_memory": free,
-        "largest_batch": largest_batch(config, itemsize=size, free=free),
-        "batch_size": batch_size(config, itemsize=size, device=place.type, free=left),
+        "largest_batch": largest_batch(config, itemsize=size, device=kind, free=free),
+        "batch_size": MemoryBudget(config, size, kind, left).batch_size(),
         "files": {f.name: f.stat().st_size for f in sorted(folder.iterdir()) if f.is_file()},
     }
 

@@ -1,84 +1,97 @@
-"""A finished row of a batch -> the answer that is saved: its text, its boxes, its share of time."""
+"""Convert finished sequences to answers: text, boxes, masks, choices, log-probability and times."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import abc
 from dataclasses import replace
 
 from pgcli import parsing
 from pgcli.engine.choices import ChoiceOutput
 from pgcli.engine.mask_output import masks_of_rows
-from pgcli.engine.sequence import Growing
+from pgcli.engine.oom import run_in_chunks
+from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.mask_decoder import MaskDecoder
-from pgcli.records import Answer, DecodedImage, Mask, Span
+from pgcli.records import Answer, Mask, Span, Task, unanswered
 
-#: The row of a picture and a prompt before it is answered.
-Blank = Callable[[DecodedImage, str], Answer]
-#: A row and the place where it goes.
-Placed = tuple[int, Answer]
+#: A row's index and the row.
+Row = tuple[int, Answer]
 
 
-class Telling:
-    """Tells rows that have ended as answers; the masks of several are decoded together."""
+class OutputProcessor:
+    """Makes answers of finished sequences; the masks of several are decoded together."""
 
-    def __init__(self, vocabulary: Tokenizer, mask_decoder: MaskDecoder | None):
-        self._vocabulary = vocabulary
+    def __init__(
+        self, tokenizer: Tokenizer, mask_decoder: MaskDecoder | None, *, task: Task, model: str
+    ):
+        self._tokenizer = tokenizer
         self._mask_decoder = mask_decoder
+        self._task: Task = task
+        self._model = model
 
-    def answers(self, ended: Sequence[tuple[Answer, Growing]]) -> list[Answer]:
-        """The rows with their answers."""
-        rows, told = zip(*ended, strict=True)
-        pieces = [self._pieces(one) for one in told]
-        masks: Sequence[tuple[Mask | None, ...] | None] = [None] * len(rows)
-        if rows[0].task == "segment":
-            sizes = [(row.width or 0, row.height or 0) for row in rows]
-            masks = masks_of_rows(zip(pieces, sizes, strict=True), self._mask_decoder)
-        return list(map(generated, rows, told, pieces, masks))
+    def answers(self, sequences: abc.Iterable[Sequence]) -> abc.Iterator[Row]:
+        """The rows of these sequences, in their order."""
+        ended = list(sequences)
+        for sequence, answer in zip(ended, run_in_chunks(self._answers, ended), strict=True):
+            yield (
+                sequence.row_index,
+                oom_answer(self._unanswered(sequence)) if answer is None else answer,
+            )
 
-    def _pieces(self, row: Growing) -> list[Span]:
-        words = len(row.tokens) - row.stopped
-        probabilities = [math.exp(logprob) for logprob in row.logprobs[:words]]
-        return self._vocabulary.decode(row.tokens[:words], probabilities)
+    def _answers(self, sequences: abc.Sequence[Sequence]) -> list[Answer]:
+        spans = [self._spans(sequence) for sequence in sequences]
+        masks: abc.Sequence[tuple[Mask | None, ...] | None] = [None] * len(sequences)
+        if self._task == "segment":
+            sizes = [self._size(sequence) for sequence in sequences]
+            masks = masks_of_rows(zip(spans, sizes, strict=True), self._mask_decoder)
+        return list(map(self._answer, sequences, spans, masks))
 
+    def _answer(
+        self, sequence: Sequence, spans: list[Span], masks: tuple[Mask | None, ...] | None
+    ) -> Answer:
+        row = self._unanswered(sequence)
+        if sequence.out_of_memory:
+            return oom_answer(row)
+        row = replace(
+            row,
+            vision_ms=sequence.vision_ms,
+            prefill_ms=sequence.prefill_ms,
+            decode_ms=sequence.decode_ms,
+            batch=sequence.batch,
+        )
+        if sequence.candidates:
+            output = ChoiceOutput(sequence.candidates, sequence.candidate_logprobs)
+            best, choices = output.best, output.choices
+            answer = choices[best].text
+            return replace(row, answer=answer, logprob=output.logprob, choices=choices)
+        width, height = self._size(sequence)
+        return replace(
+            row,
+            answer="".join(span.text for span in spans).strip(),
+            boxes=parsing.boxes(spans, width=width, height=height),
+            tokens=len(sequence.tokens),
+            finish=sequence.finish,
+            logprob=sum(sequence.logprobs) / len(sequence.logprobs),
+            masks=masks,
+        )
 
-def generated(
-    row: Answer,
-    told: Growing,
-    pieces: Sequence[Span],
-    masks: tuple[Mask | None, ...] | None = None,
-) -> Answer:
-    """The row with a generated answer, whose pieces give its text and its boxes."""
-    assert row.width is not None
-    assert row.height is not None
-    return replace(
-        row,
-        answer="".join(piece.text for piece in pieces).strip(),
-        boxes=parsing.boxes(pieces, width=row.width, height=row.height),
-        tokens=len(told.tokens),
-        finish=told.finish,
-        logprob=sum(told.logprobs) / len(told.logprobs),
-        prefill_ms=told.prefill_ms,
-        decode_ms=told.decode_ms,
-        masks=masks,
-    )
+    def _spans(self, sequence: Sequence) -> list[Span]:
+        count = len(sequence.tokens) - sequence.stopped
+        probabilities = [math.exp(logprob) for logprob in sequence.logprobs[:count]]
+        return self._tokenizer.decode(sequence.tokens[:count], probabilities)
 
+    def _size(self, sequence: Sequence) -> tuple[int, int]:
+        assert sequence.image is not None
+        return sequence.image.width or 0, sequence.image.height or 0
 
-def picked(row: Answer, scored: ChoiceOutput) -> Answer:
-    """The row with the likeliest of its candidates for an answer: no token was generated."""
-    return replace(
-        row,
-        answer=scored.choices[scored.best].text,
-        logprob=scored.logprob,
-        prefill_ms=scored.prefill_ms,
-        decode_ms=scored.decode_ms,
-        choices=scored.choices,
-    )
+    def _unanswered(self, sequence: Sequence) -> Answer:
+        assert sequence.image is not None
+        return unanswered(sequence.image, sequence.prompt, task=self._task, model=self._model)
 
 
 def oom_answer(row: Answer) -> Answer:
-    """The row where there is no memory for it even alone."""
+    """The row of a sequence that finds no memory even alone."""
     return replace(
         row,
         error="oom",

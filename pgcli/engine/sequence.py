@@ -1,67 +1,105 @@
-"""A row under way: the tokens that it was given, and where it ends."""
+"""A sequence: one image and prompt on its way to an answer, with everything known of it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from random import Random
 
 from pgcli.engine.grammar import START, Grammar, State
+from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import InvalidCheckpoint
-from pgcli.records import Finish
-
-
-@dataclass(eq=False)
-class Growing:
-    """A row under way: its tokens so far, the stop token included, and their log-probabilities.
-
-    `stopped` says that the last token is a stop token. So it is with `finish` "stop", and with
-    "length" too where a grammar ended the answer because no further object would have fitted.
-    `most` is the row's own limit where it has one, below that of all.
-    """
-
-    draws: Random
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    state: State = START
-    stopped: bool = False
-    finish: Finish = "length"
-    prefill_ms: float = 0.0
-    decode_ms: float = 0.0
-    most: int | None = None
-    ended: bool = False
-
-    def left(self, limits: Limits) -> int:
-        """How many tokens may still come."""
-        return (limits.max_new_tokens if self.most is None else self.most) - len(self.tokens)
-
-    def take(self, token: int, logprob: float, limits: Limits, grammar: Grammar | None) -> None:
-        """Append a token, which may end the row; InvalidCheckpoint where its score is NaN."""
-        insist_on_number(logprob)
-        left = self.left(limits)
-        self.tokens.append(token)
-        self.logprobs.append(logprob)
-        if token in limits.stop_tokens:
-            self.ended = self.stopped = True
-            if grammar is None or not grammar.is_curtailed(self.state, left):
-                self.finish = "stop"
-        elif left <= 1:
-            self.ended = True
-        elif grammar is not None:
-            self.state = grammar.after(self.state, token)
+from pgcli.records import DecodedImage, Finish
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Where answers end, and what is never generated: ids from `vocabulary` on, the image's."""
+class Candidate:
+    """A possible answer as text, and the tokens that spell it."""
 
+    text: str
+    ids: tuple[int, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """A prompt about an image, from its arrival to its end.
+
+    `row_index` is where its row goes. `image_key` is the same for all prompts of an image, and
+    `image_uses` says how many there are. With `candidates` the answer is chosen among them, else it
+    is generated: `tokens` includes the stop token. Times in milliseconds cover all attempts.
+    """
+
+    row_index: int
+    prompt: str
+    prompt_ids: tuple[int, ...]
     max_new_tokens: int
-    stop_tokens: frozenset[int]
-    vocabulary: int
-    image_token: int
+    sampling: SamplingParams = GREEDY
+    key: str = ""
+    image: DecodedImage | None = None
+    image_key: int = 0
+    image_uses: int = 1
+    candidates: tuple[Candidate, ...] = ()
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    #: Of each candidate, the sum over its tokens and its stop token.
+    candidate_logprobs: list[float] = field(default_factory=list)
+    state: State = START
+    #: The last token is a stop token. Then `finish` is "stop", except where a grammar ended the
+    #: answer because no further object fits: there it is "length".
+    stopped: bool = False
+    finish: Finish = "length"
+    finished: bool = False
+
+    vision_ms: float = 0.0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+    batch: int = 0
+    #: It had a row when it was preempted, so that a stop does not drop it.
+    has_run: bool = False
+    #: How often it was preempted; what an earlier attempt sampled is dropped.
+    attempts: int = 0
+    #: Memory ran out for this sequence alone: the next attempt is the last one.
+    is_last_attempt: bool = False
+    out_of_memory: bool = False
+
+    @property
+    def tokens_left(self) -> int:
+        return self.max_new_tokens - len(self.tokens)
+
+    def draws(self) -> list[float]:
+        """Its random numbers from [0, 1), one for each token; they depend on seed and key alone."""
+        stream = Random(f"{self.sampling.seed} {self.key}")
+        return [stream.random() for _ in range(self.max_new_tokens)]
+
+    def append(
+        self, token: int, logprob: float, stop_tokens: Collection[int], grammar: Grammar | None
+    ) -> None:
+        """Take a sampled token, which may end the sequence; InvalidCheckpoint for NaN."""
+        check_finite(logprob)
+        left = self.tokens_left
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        if token in stop_tokens and not self.sampling.ignore_eos:
+            self.finished = self.stopped = True
+            if grammar is None or not grammar.truncated_by_limit(self.state, left):
+                self.finish = "stop"
+        elif left <= 1:
+            self.finished = True
+        elif grammar is not None:
+            self.state = grammar.advance(self.state, token)
+
+    def restart(self) -> None:
+        """Drop what was sampled; its random numbers make the next attempt identical."""
+        self.attempts += 1
+        self.tokens.clear()
+        self.logprobs.clear()
+        self.candidate_logprobs.clear()
+        self.state = START
 
 
-def insist_on_number(logprob: float) -> None:
-    """Raise InvalidCheckpoint where the model's scores have become NaN."""
+def check_finite(logprob: float) -> None:
+    """Raise InvalidCheckpoint where the model's logits have become NaN."""
     if logprob != logprob:
         raise InvalidCheckpoint(
             "the model's scores are not numbers (NaN)",

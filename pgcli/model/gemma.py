@@ -7,8 +7,7 @@ K key/value heads · G query heads per key/value head · H head size · V vocabu
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Protocol
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -16,18 +15,16 @@ from torch.nn import functional as F
 
 from pgcli.model.attention import at_least_float32, grouped_attention, softcap
 from pgcli.model.config import DecoderConfig
-from pgcli.model.kv_cache import AttentionMasks
+from pgcli.model.kv_cache import AttentionMasks, KVCache
 
 #: Stores a layer's new keys and values, (B, K, L, H) each, and returns all of them so far.
 UpdateCache = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-class Remembering(Protocol):
-    """Stores the keys and values of every layer."""
-
-    def claim_next(self) -> tuple[Tensor, AttentionMasks]: ...
-
-    def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]: ...
+@cache
+def rounded(value: float, dtype: torch.dtype) -> float:
+    """The nearest value that the dtype holds, as a Python number: no tensor is made on a device."""
+    return float(torch.tensor(value, dtype=dtype, device="cpu"))
 
 
 class RMSNorm(nn.Module):
@@ -209,15 +206,14 @@ class Gemma(nn.Module):
     def embed(self, token_BT: Tensor) -> Tensor:
         """Token embeddings (B, T, D) times sqrt(D), a factor rounded to the weights' dtype."""
         weight = self.embed_tokens.weight
-        scale = torch.tensor(self.config.width**0.5, dtype=weight.dtype, device=weight.device)
-        return F.embedding(token_BT, weight) * scale
+        return F.embedding(token_BT, weight) * rounded(self.config.width**0.5, weight.dtype)
 
     def forward(
         self,
         x_BLD: Tensor,
         position_BL: Tensor,
         masks: AttentionMasks,
-        remembered: Remembering | None = None,
+        kv_cache: KVCache | None = None,
         *,
         last_only: bool = False,
     ) -> Tensor:
@@ -228,7 +224,7 @@ class Gemma(nn.Module):
         rotary = RotaryEmbedding(position_BL, self.config, x_BLD.dtype)
         for index, layer in enumerate(self.layers):
             mask = masks.sliding if self.config.is_sliding(index) else masks.full
-            update = None if remembered is None else partial(remembered.write, index)
+            update = None if kv_cache is None else partial(kv_cache.write, index)
             is_last = index == self.config.depth - 1
             x_BLD = layer(x_BLD, rotary, mask, update, last_only and is_last)
         out: Tensor = self.norm(x_BLD[:, -1:] if last_only else x_BLD)

@@ -1,160 +1,284 @@
-"""What the decoder remembers of a batch: keys, values, which slots are real, positions and masks.
+"""The KV cache: keys, values and the real slots of every row, for prefill, decode and branches.
 
-Slots lie as `[image][padding][prompt][generated]`. A prompt of 3 tokens and one of 1, two image
-slots each, after two steps (`#` real, `.` padding):
+The slots of a row are `[image][padding][prompt][generated]`. Two prompts of three tokens and of
+one, inserted together, and a row inserted two steps later (`#` real, `.` padding, `+` appended by
+this step):
 
-    # # # # # # #
-    # # . . # # #
+    # # # # # # # +
+    # # . . # # # +
+    # # # # # +
 
-B rows · L new slots this pass · S slots so far · K key/value heads · H head size
+B rows of this pass · L new slots · S slots read · R rows allocated · K key/value heads ·
+H head size
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pgcli.model.config import DecoderConfig
+
+BUCKET = 128  # slots are allocated, and on the CPU cleared, in multiples of this
+#: A step is padded to a multiple of the first of these whose row count is not exceeded: kernels are
+#: prepared for each row count anew, and a few more rows take no longer.
+ROW_BUCKETS = ((2, 1), (4, 4), (64, 8), (10**9, 32))
+
 
 class AttentionMasks(NamedTuple):
-    """Which slots the new ones see: True where a key may be seen, (B, 1, 1, S) or (B, 1, L, S).
+    """Which slots the new ones attend to: True for visible keys, (B, 1, 1, S) or (B, 1, L, S).
 
-    None stands for all. `sliding` holds for the layers whose window the new slots are under; the
-    prefix never is: it sees itself whole at any window, as transformers computes it.
+    None means all. `sliding` applies to layers whose window limits the new slots; the prefix is
+    never limited: it attends to all of itself at any window, as in transformers.
     """
 
     full: Tensor | None
     sliding: Tensor | None
 
 
-class Cache:
-    """A fixed number of slots for a batch of rows; `claim` and then `write` once per layer.
+class Buffers(NamedTuple):
+    """The tensors of a cache, at fixed addresses until it grows; a step updates them in place.
 
-    Which slots are real decides everything else: a row's position is its count of real slots,
-    and no query of any row ever sees a slot that is not real. Padding therefore costs work and
-    changes nothing. `window` is how many positions a generated token sees in the layers that have
-    one, itself counted.
+    `write_index_R` is the last slot that was written in a row, `position_R` its position, and
+    `first_slot_RK` the offset of each row's and head's first slot in a layer.
+    """
+
+    memory: Tensor
+    is_real_RS: Tensor
+    position_RS: Tensor
+    position_R: Tensor
+    write_index_R: Tensor
+    first_slot_RK: Tensor
+
+
+class KVCache:
+    """Keys and values of up to `max_rows` rows. The rows in use are the first ones.
+
+    `insert` opens rows for a group that is prefilled together, `append` opens one slot in every
+    row, `branch` opens slots for continuations and leaves the cache unchanged. Each returns the
+    positions and masks of its pass, in which every layer calls `write` once. A position is a row's
+    count of real slots, from 1 as in transformers, and no query attends to a slot that is not
+    real. `full_length` makes every step read all allocated slots under a mask, so that its shapes
+    stay the same; without it a step reads the slots in use.
     """
 
     def __init__(
         self,
+        config: DecoderConfig,
         *,
-        rows: int,
-        slots: int,
-        depth: int,
-        num_kv_heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device | str,
-        window: int | None = None,
+        max_rows: int,
+        like: Tensor,
+        full_length: bool | None = None,
     ):
-        shape = (depth, 2, rows, num_kv_heads, slots, head_dim)
-        self._memory = torch.empty(shape, dtype=dtype, device=device)
-        self._is_real_BS = torch.zeros(rows, slots, dtype=torch.bool, device=device)
-        self._position_BS = torch.zeros(rows, slots, dtype=torch.long, device=device)
-        self._count_B = torch.zeros(rows, dtype=torch.long, device=device)
-        self._window = window
-        self._has_padding = False
-        self._slots_before = 0
-        self._is_forked = False
-        self.length = 0
+        self.max_rows = max_rows
+        self.full_length = like.device.type == "cuda" if full_length is None else full_length
+        #: The slots in use of each row, padding included; known without asking the device.
+        self.lengths: list[int] = []
+        self._has_padding: list[bool] = []
+        self._config = config
+        self._like = like
+        self._buffers = self._allocated(0, 0)
+        self._cleared = 0
+        self._rows = slice(0)
+        self._slots: slice | None = None
+        self._index_BK = self._buffers.first_slot_RK
+        self._end = 0
 
     @property
     def rows(self) -> int:
-        return self._memory.shape[2]
+        """The rows in use."""
+        return len(self.lengths)
+
+    @property
+    def slots(self) -> int:
+        """The slots allocated for each row."""
+        return self._buffers.is_real_RS.shape[1]
+
+    @property
+    def allocated_rows(self) -> int:
+        return self._buffers.is_real_RS.shape[0]
 
     @property
     def nbytes(self) -> int:
-        return self._memory.nbytes
-
-    def claim(self, is_real_BL: Tensor | None, new: int) -> tuple[Tensor, AttentionMasks]:
-        """Open `new` slots in every row; return their positions (B, L) and what they see.
-
-        Positions count real slots from 1, as transformers counts them. The masks are (B, 1, 1, S),
-        or None where no slot so far is padding: then every query sees every key and attention
-        stays on its fastest path. `is_real_BL` None says the same of the new slots. Padding queries
-        see the real slots too, so no row of scores is empty. What is claimed first is the prefix.
-        """
-        is_prefix = self.length == 0
-        first, end = self._open(new)
-        if is_real_BL is None:
-            self._is_real_BS[:, first:end] = True
-            step = torch.arange(1, new + 1, device=self._count_B.device)
-            position_BL = self._count_B[:, None] + step
-        else:
-            self._has_padding = True
-            self._is_real_BS[:, first:end] = is_real_BL
-            position_BL = self._count_B[:, None] + is_real_BL.cumsum(1)
-        self._position_BS[:, first:end] = position_BL
-        self._count_B = position_BL[:, -1]
-        whole = self._is_real_BS[:, None, None, :end] if self._has_padding else None
-        if is_prefix or self._window is None or end <= self._window:
-            return position_BL, AttentionMasks(whole, whole)
-        return position_BL, AttentionMasks(
-            whole, self._near(position_BL, self._is_real_BS[:, None, :end])
-        )
-
-    def fork(self, branch_BL: Tensor) -> tuple[Tensor, AttentionMasks]:
-        """Open slots for several continuations side by side; their positions and what they see.
-
-        `branch_BL` numbers the continuation that each new slot belongs to, -1 for padding. Each
-        sees the slots before the fork and the earlier ones of its own branch, and positions go on
-        from the fork in each. Nothing can be claimed after a fork until `rewind`.
-        """
-        first, end = self._open(branch_BL.shape[1])
-        self._is_forked = True
-        same_BLL = branch_BL[:, :, None] == branch_BL[:, None, :]
-        own_BLL = same_BLL.tril()  # padding sees padding, and nothing reads what it saw
-        position_BL = self._count_B[:, None] + own_BLL.sum(-1)
-        self._position_BS[:, first:end] = position_BL
-        before_BLS = self._is_real_BS[:, None, :first].expand(-1, end - first, -1)
-        sees_BLS = torch.cat([before_BLS, own_BLL], dim=2)
-        whole = sees_BLS[:, None]
-        return position_BL, AttentionMasks(whole, self._near(position_BL, sees_BLS))
-
-    def rewind(self, slots: int) -> None:
-        """Forget a fork: what was there before it are so many slots."""
-        self.length = slots
-        self._is_forked = False
-
-    def write(self, layer: int, key_BKLH: Tensor, value_BKLH: Tensor) -> tuple[Tensor, Tensor]:
-        """Store one layer's keys and values in the claimed slots; return all so far."""
-        key, value = self._memory[layer]
-        key[:, :, self._slots_before : self.length] = key_BKLH
-        value[:, :, self._slots_before : self.length] = value_BKLH
-        return key[:, :, : self.length], value[:, :, : self.length]
-
-    def claim_next(self) -> tuple[Tensor, AttentionMasks]:
-        """Open one slot in every row, for the token that each was given."""
-        return self.claim(None, 1)
+        return self._buffers.memory.nbytes
 
     @property
-    def counts(self) -> list[int]:
-        """How many real slots each row has."""
-        found: list[int] = self._count_B.tolist()
-        return found
+    def padded_rows(self) -> int:
+        """The rows of a step: those in use, padded up to one of few row counts."""
+        multiple = next(multiple for most, multiple in ROW_BUCKETS if self.rows <= most)
+        return min(-(-self.rows // multiple) * multiple, self.max_rows)
 
-    def row(self, row: int) -> Tensor:
-        """A row's keys and values in its real slots alone, (depth, 2, K, slots, H)."""
-        memory = self._memory[:, :, row, :, : self.length]
-        return (
-            memory[:, :, :, self._is_real_BS[row, : self.length]] if self._has_padding else memory
+    def insert(
+        self, rows: int, slots: int, is_real_BL: Tensor | None = None, *, room: int = 1
+    ) -> tuple[Tensor, AttentionMasks]:
+        """Open `rows` rows with a prefix of `slots`; return positions (B, L) and masks.
+
+        `is_real_BL` is False on padding; None means that there is none, and then no mask is
+        needed. Queries on padding attend to the real slots too, so that no row of scores is empty.
+        `room` is how many more slots each row will need.
+        """
+        first, end = self.rows, self.rows + rows
+        if end > self.max_rows:
+            raise ValueError(f"the cache holds {self.max_rows} rows; {end} were asked for")
+        self.reserve(end, slots, room)
+        self._rows, self._slots, self._end = slice(first, end), slice(slots), slots
+        buffers = self._buffers
+        is_real_BS, position_B = buffers.is_real_RS[first:end], buffers.position_R[first:end]
+        is_real_BS.fill_(False)
+        if is_real_BL is None:
+            is_real_BS[:, :slots].fill_(True)
+            steps = torch.arange(1, slots + 1, device=is_real_BS.device)
+            position_BL = steps.expand(rows, -1)
+        else:
+            is_real_BS[:, :slots] = is_real_BL
+            position_BL = is_real_BL.cumsum(1)
+        buffers.position_RS[first:end, :slots] = position_BL
+        position_B.copy_(position_BL[:, -1])
+        buffers.write_index_R[first:end].fill_(slots - 1)
+        self.lengths += [slots] * rows
+        self._has_padding += [is_real_BL is not None] * rows
+        mask = None if is_real_BL is None else is_real_BS[:, None, None, :slots]
+        return position_BL, AttentionMasks(mask, mask)
+
+    def append(self) -> tuple[Tensor, AttentionMasks]:
+        """Open one slot in every row; return positions (B, 1) and masks for the padded rows.
+
+        Everything is updated in place on the device. What rows that are not in use compute is
+        meaningless and harms no other row.
+        """
+        rows, used = self.padded_rows, max(self.lengths) + 1
+        self.reserve(rows, used)
+        buffers = self._buffers
+        write_B = buffers.write_index_R[:rows]
+        write_B.add_(1).clamp_(max=self.slots - 1)  # rows that are not in use stay within theirs
+        position_B1 = buffers.position_R[:rows].add_(1)[:, None]
+        buffers.is_real_RS[:rows].scatter_(1, write_B[:, None], True)
+        if self._config.sliding_window is not None:
+            buffers.position_RS[:rows].scatter_(1, write_B[:, None], position_B1)
+        self._rows, self._slots = slice(rows), None
+        self._index_BK = buffers.first_slot_RK[:rows] + write_B[:, None]
+        self.lengths = [length + 1 for length in self.lengths]
+        self._end = self.slots if self.full_length else used
+        return position_B1, self._step_masks(position_B1)
+
+    def branch(self, branch_BL: Tensor) -> tuple[Tensor, AttentionMasks]:
+        """Open slots for continuations of the rows inserted last; their positions and masks.
+
+        `branch_BL` numbers the continuation that each token belongs to, -1 for padding. A token
+        attends to its row's prefix and to the earlier tokens of its own branch.
+        """
+        rows, new = branch_BL.shape
+        first, prefix = self.rows - rows, self.lengths[-1]
+        self.reserve(self.rows, prefix + new)
+        self._rows, self._slots = slice(first, self.rows), slice(prefix, prefix + new)
+        self._end = prefix + new
+        buffers = self._buffers
+        same_BLL = branch_BL[:, :, None] == branch_BL[:, None, :]
+        own_BLL = same_BLL.tril()  # padding attends to padding, and nothing reads the result
+        position_BL = buffers.position_R[self._rows, None] + own_BLL.sum(-1)
+        before_BLS = buffers.is_real_RS[self._rows, None, :prefix].expand(-1, new, -1)
+        full_BLS = torch.cat([before_BLS, own_BLL], dim=2)
+        window = self._config.sliding_window
+        if window is None:
+            return position_BL, AttentionMasks(full_BLS[:, None], full_BLS[:, None])
+        position_BS = torch.cat([buffers.position_RS[self._rows, :prefix], position_BL], dim=1)
+        near_BLS = position_BS[:, None, :] > position_BL[:, :, None] - window
+        return position_BL, AttentionMasks(full_BLS[:, None], (full_BLS & near_BLS)[:, None])
+
+    def write(self, layer: int, key_BKLH: Tensor, value_BKLH: Tensor) -> tuple[Tensor, Tensor]:
+        """Store one layer's keys and values in the opened slots; return those of all slots read."""
+        key, value = self._buffers.memory[layer, :, self._rows]
+        if self._slots is None:
+            size = key.shape[-1]
+            index = self._index_BK.flatten()
+            key.view(-1, size).index_copy_(0, index, key_BKLH.reshape(-1, size))
+            value.view(-1, size).index_copy_(0, index, value_BKLH.reshape(-1, size))
+        else:
+            key[:, :, self._slots] = key_BKLH
+            value[:, :, self._slots] = value_BKLH
+        return key[:, :, : self._end], value[:, :, : self._end]
+
+    def remove(self, rows: Sequence[int]) -> list[int]:
+        """Free these rows; return the new order of the remaining ones, by their former indices.
+
+        The last rows fill the holes, so that no more rows are copied than are removed.
+        """
+        gone, kept = set(rows), self.rows - len(set(rows))
+        order = list(range(self.rows))
+        last = [row for row in order[kept:] if row not in gone]
+        holes = [row for row in order[:kept] if row in gone]
+        for hole, row in zip(holes, last, strict=True):
+            self._copy_row(row, hole)
+            order[hole] = row
+        self.lengths = [self.lengths[row] for row in order[:kept]]
+        self._has_padding = [self._has_padding[row] for row in order[:kept]]
+        return order[:kept]
+
+    def reserve(self, rows: int, used: int, room: int = 0) -> None:
+        """Allocate so many rows of `used` slots and `room` more; what is stored is kept.
+
+        Rows grow by doubling, so that few rows take little whatever `max_rows` is. The slots of
+        `room` are allocated and not touched: on the CPU they take no memory before they are used.
+        """
+        if rows > self.allocated_rows or used + room > self.slots:
+            doubled = min(self.max_rows, max(rows, 2 * self.allocated_rows))
+            self._grow(
+                self.allocated_rows if rows <= self.allocated_rows else doubled,
+                max(self.slots, _rounded(used + room)),
+            )
+        cleared = self.slots if self.full_length else _rounded(used)
+        if cleared > self._cleared:
+            # masked slots weigh nothing, but nothing times NaN would be NaN
+            self._buffers.memory[..., self._cleared : cleared, :].zero_()
+            self._cleared = cleared
+
+    def _grow(self, rows: int, slots: int) -> None:
+        larger = self._allocated(rows, slots)
+        for old, new in zip(self._buffers[:5], larger[:5], strict=True):
+            if old.dim() == 1:
+                new[: len(old)] = old
+            elif old.dim() == 2:
+                new[: old.shape[0], : old.shape[1]] = old
+        there = self._cleared
+        kept = larger.memory[:, :, : self.allocated_rows, :, :there]
+        kept.copy_(self._buffers.memory[..., :there, :])
+        larger.memory[:, :, self.allocated_rows :, :, :there].zero_()
+        self._buffers = larger
+
+    def _allocated(self, rows: int, slots: int) -> Buffers:
+        config, like = self._config, self._like
+        heads, device = config.num_kv_heads, like.device
+        shape = (config.depth, 2, rows, heads, slots, config.head_dim)
+        rows_and_heads = torch.arange(rows * heads, device=device).view(rows, heads)
+        return Buffers(
+            memory=like.new_empty(shape),
+            is_real_RS=torch.zeros(rows, slots, dtype=torch.bool, device=device),
+            position_RS=torch.zeros(rows, slots, dtype=torch.long, device=device),
+            position_R=torch.zeros(rows, dtype=torch.long, device=device),
+            write_index_R=torch.zeros(rows, dtype=torch.long, device=device),
+            first_slot_RK=rows_and_heads * slots,
         )
 
-    def _open(self, new: int) -> tuple[int, int]:
-        if self._is_forked:
-            raise ValueError("the cache is forked: rewind it first")
-        first, end = self.length, self.length + new
-        if end > self._memory.shape[4]:
-            raise ValueError(f"the cache has {self._memory.shape[4]} slots; {end} were asked for")
-        self._slots_before, self.length = first, end
-        return first, end
+    def _step_masks(self, position_B1: Tensor) -> AttentionMasks:
+        """What the newest slot of each row attends to; None where every slot read is visible."""
+        is_real_BS = self._buffers.is_real_RS[self._rows, : self._end]
+        is_even = not any(self._has_padding) and min(self.lengths) == self._end
+        full = None if is_even else is_real_BS[:, None, None]
+        window = self._config.sliding_window
+        if window is None or self._end <= window:
+            return AttentionMasks(full, full)
+        near_BS = self._buffers.position_RS[self._rows, : self._end] > position_B1 - window
+        return AttentionMasks(full, (is_real_BS & near_BS)[:, None, None])
 
-    def _near(self, position_BL: Tensor, sees_BLS: Tensor) -> Tensor:
-        """Of what is seen, the last `window` positions."""
-        if self._window is None:
-            return sees_BLS[:, None]
-        position_BS = self._position_BS[:, : sees_BLS.shape[2]]
-        within_BLS = position_BS[:, None, :] > position_BL[:, :, None] - self._window
-        return (sees_BLS & within_BLS)[:, None]
+    def _copy_row(self, row: int, to: int) -> None:
+        buffers, used = self._buffers, self.lengths[row]
+        buffers.memory[:, :, to, :, :used] = buffers.memory[:, :, row, :, :used]
+        for per_row in buffers[1:5]:
+            per_row[to] = per_row[row]
+
+
+def _rounded(slots: int) -> int:
+    return -(-slots // BUCKET) * BUCKET

@@ -1,6 +1,6 @@
-"""PaliGemma: the eye, one linear projector and the decoder, as prefill and step.
+"""PaliGemma: the vision tower, one linear projector and the decoder; prefill, decode and branches.
 
-B rows · A rows of a step, made up · C channels · R resolution · P patches · T prompt tokens ·
+B rows · C channels · R resolution · P patches · T prompt tokens ·
 L new slots this pass · S slots so far · D width · V vocabulary
 """
 
@@ -11,17 +11,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.model.gemma import Gemma, Remembering
-from pgcli.model.kv_cache import AttentionMasks, Cache
-from pgcli.model.places import Places
+from pgcli.model.gemma import Gemma
+from pgcli.model.kv_cache import AttentionMasks, KVCache
 from pgcli.model.siglip import SiglipVisionModel
 
 
 class PaliGemma(nn.Module):
-    """The whole model. `encode` a picture once, `prefill` it with a prompt, then `step`.
+    """The whole model. `encode` an image once, `prefill` it with a prompt, then `decode_step`.
 
-    Image and prompt see each other whole, so an image's keys and values depend on the prompt and
-    only what `encode` returns can be shared between prompts. Generated tokens are causal.
+    Image and prompt attend to each other fully, so an image's keys and values depend on the prompt
+    and only what `encode` returns can be shared between prompts. Generated tokens are causal.
     """
 
     def __init__(self, config: PaliGemmaConfig):
@@ -32,65 +31,63 @@ class PaliGemma(nn.Module):
         self.decoder = Gemma(config.decoder, tied=config.tied)
 
     def encode(self, pixels_BCRR: Tensor) -> Tensor:
-        """Pictures as the decoder reads them: (B, P, D), not scaled as text embeddings are."""
+        """Images as the decoder reads them: (B, P, D), not scaled as text embeddings are."""
         patch_BPD: Tensor = self.projector(self.vision(pixels_BCRR))
         return patch_BPD
 
-    def cache(self, *, rows: int, slots: int) -> Cache:
-        """An empty cache that fits this model, where the model is and in its dtype."""
-        decoder, weight = self.config.decoder, self.projector.weight
-        return Cache(
-            rows=rows,
-            slots=slots,
-            depth=decoder.depth,
-            num_kv_heads=decoder.num_kv_heads,
-            head_dim=decoder.head_dim,
-            dtype=weight.dtype,
-            device=weight.device,
-            window=decoder.sliding_window,
-        )
-
-    def places(self, rows: int) -> Places:
-        """Empty places for rows that go on together."""
-        return Places(rows, self.config.decoder, like=self.projector.weight)
+    def kv_cache(self, max_rows: int, *, full_length: bool | None = None) -> KVCache:
+        """An empty cache for this model, on its device and in its dtype."""
+        weight = self.projector.weight
+        return KVCache(self.config.decoder, max_rows=max_rows, like=weight, full_length=full_length)
 
     def prefill(
-        self, patch_BPD: Tensor, token_BT: Tensor, is_real_BT: Tensor | None, cache: Cache
+        self,
+        patch_BPD: Tensor,
+        token_BT: Tensor,
+        is_real_BT: Tensor | None,
+        cache: KVCache,
+        *,
+        room: int = 1,
     ) -> Tensor:
-        """Read pictures and left-padded prompts into an empty cache; the first logits (B, V).
+        """Read images and left-padded prompts into new rows of the cache; the first logits (B, V).
 
         The image goes first and the padding falls between image and prompt: slot order is free
         because positions and mask are explicit, and this order makes the join a plain `cat`.
-        `is_real_BT` is False on padding, or None where all prompts are equally long.
+        `is_real_BT` is False on padding, or None where all prompts are equally long; `room` is how
+        many more slots each row will need.
         """
         x_BSD = torch.cat([patch_BPD, self.decoder.embed(token_BT)], dim=1)
         is_real_BS = None
         if is_real_BT is not None:
             image = is_real_BT.new_ones(patch_BPD.shape[:2])
             is_real_BS = torch.cat([image, is_real_BT], dim=1)
-        position_BS, masks = cache.claim(is_real_BS, x_BSD.shape[1])
+        rows, slots = x_BSD.shape[:2]
+        position_BS, masks = cache.insert(rows, slots, is_real_BS, room=room)
         hidden_B1D = self.decoder(x_BSD, position_BS, masks, cache, last_only=True)
         return self.decoder.logits(hidden_B1D[:, 0])
 
-    def step(self, token_B: Tensor, remembered: Remembering) -> Tensor:
-        """Append each row's newest token; the logits (B, V) of what follows it."""
-        position_A1, masks = remembered.claim_next()
-        rows = len(token_B)
-        token_A = F.pad(token_B, (0, len(position_A1) - rows))  # of places that nobody has
-        x_A1D = self.decoder.embed(token_A[:, None])
-        hidden_A1D = self.decoder(x_A1D, position_A1, masks, remembered)
-        return self.decoder.logits(hidden_A1D[:, 0])[:rows]
+    def decode_step(self, token_B: Tensor, cache: KVCache) -> Tensor:
+        """Append each row's newest token; the logits (B, V) of the token that follows it.
 
-    def continuations(self, token_BL: Tensor, branch_BL: Tensor, cache: Cache) -> Tensor:
-        """Read several continuations of each row in one pass; hidden states (B, L, D), no logits.
-
-        `branch_BL` numbers the continuation that a token belongs to, -1 for padding. A token sees
-        what was read before and the earlier tokens of its own branch. The cache is left as it was.
+        `token_B` may be longer than the rows in use; what it holds for other rows is ignored.
         """
-        before = cache.length
-        position_BL, masks = cache.fork(branch_BL)
+        position_B1, masks = cache.append()
+        missing = len(position_B1) - len(token_B)
+        if missing > 0:
+            token_B = F.pad(token_B, (0, missing))
+        x_B1D = self.decoder.embed(token_B[: len(position_B1), None])
+        hidden_B1D = self.decoder(x_B1D, position_B1, masks, cache)
+        return self.decoder.logits(hidden_B1D[:, 0])[: cache.rows]
+
+    def score_branches(self, token_BL: Tensor, branch_BL: Tensor, cache: KVCache) -> Tensor:
+        """Read several continuations of each row inserted last; hidden states (B, L, D), no logits.
+
+        `branch_BL` numbers the continuation that a token belongs to, -1 for padding. A token
+        attends to its row's prefix and to the earlier tokens of its own branch. The cache is left
+        unchanged.
+        """
+        position_BL, masks = cache.branch(branch_BL)
         hidden_BLD: Tensor = self.decoder(self.decoder.embed(token_BL), position_BL, masks, cache)
-        cache.rewind(before)
         return hidden_BLD
 
     def forward(
@@ -99,7 +96,7 @@ class PaliGemma(nn.Module):
         """One pass without a cache, for training; hidden states (B, T, D) of the text slots.
 
         `make_masks` makes the masks under which this is the same function as `prefill` and
-        `step`.
+        `decode_step`.
         """
         x_BSD = torch.cat([patch_BPD, self.decoder.embed(token_BT)], dim=1)
         hidden_BSD: Tensor = self.decoder(x_BSD, position_BS, masks)
@@ -109,16 +106,16 @@ class PaliGemma(nn.Module):
 def make_masks(
     is_real_BS: Tensor, is_prefix_BS: Tensor, position_BS: Tensor, window: int | None
 ) -> AttentionMasks:
-    """What each slot sees in layers without and with a window, which binds the answer only."""
-    whole = prefix_lm_mask(is_real_BS, is_prefix_BS)
+    """What each slot attends to in layers without and with a window, which limits answers only."""
+    full = prefix_lm_mask(is_real_BS, is_prefix_BS)
     if window is None:
-        return AttentionMasks(whole, whole)
+        return AttentionMasks(full, full)
     within_BSS = position_BS[:, None, :] > position_BS[:, :, None] - window
-    return AttentionMasks(whole, whole & (within_BSS | is_prefix_BS[:, :, None])[:, None])
+    return AttentionMasks(full, full & (within_BSS | is_prefix_BS[:, :, None])[:, None])
 
 
 def prefix_lm_mask(is_real_BS: Tensor, is_prefix_BS: Tensor) -> Tensor:
-    """Who may look at whom, (B, 1, S, S): the prefix sees itself whole, the answer the past.
+    """Which keys each query attends to, (B, 1, S, S): the prefix to itself, the answer to the past.
 
     For a prefix of two slots, one of padding and an answer of two (query by row, key by column):
 

@@ -130,5 +130,5 @@ def _stages(
             "vision features", mine.features_BPD, other.features_BPD, features, exact=exact
         ),
         compare_tensors("prefill logits", mine.logits_BV, other.logits_BV, logits, exact=exact),
-        compare_tokens(mine, other, eager, inputs.limits.image_token, exact=exact),
+        compare_tokens(mine, other, eager, inputs.vocabulary.image_token, exact=exact),
     )

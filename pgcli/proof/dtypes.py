@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pgcli.device.select import choose_dtype, cpu_has_bfloat16, free_bytes
-from pgcli.engine.memory import LARGE_PARAMETERS, TEXT_SLOTS, needed_bytes, parameters
+from pgcli.engine.memory import LARGE_PARAMETERS, LONG_PROMPT, NEW_TOKENS, needed_bytes, parameters
 from pgcli.errors import NoUsableDevice
 from pgcli.model.config import PaliGemmaConfig
 
@@ -19,7 +19,8 @@ def choose_dtypes(
     if requested != "auto":
         candidates = [choose_dtype(requested, device, stored_bytes)]
     for dtype in candidates:
-        name, needed = str(dtype).removeprefix("torch."), _needed(config, dtype.itemsize, rows)
+        name = str(dtype).removeprefix("torch.")
+        needed = _needed(config, dtype.itemsize, rows, device.type)
         is_slow = dtype == torch.bfloat16 and device.type == "cpu" and not cpu_has_bfloat16()
         if needed > free:
             skipped.append(
@@ -37,9 +38,10 @@ def choose_dtypes(
     return chosen, skipped
 
 
-def _needed(config: PaliGemmaConfig, itemsize: int, rows: int) -> int:
+def _needed(config: PaliGemmaConfig, itemsize: int, rows: int, device: str) -> int:
     """Memory for this code's batch, or for a row in transformers with all attention scores."""
     decoder, vision = config.decoder, config.vision
-    slots = config.image_tokens + TEXT_SLOTS
+    slots = config.image_tokens + LONG_PROMPT + NEW_TOKENS
     scores = 12 * max(decoder.num_heads * slots**2, vision.num_heads * vision.num_patches**2)
-    return max(needed_bytes(config, itemsize, rows), needed_bytes(config, itemsize, 1) + scores)
+    reference = needed_bytes(config, itemsize, 1, device=device) + scores
+    return max(needed_bytes(config, itemsize, rows, device=device), reference)

@@ -11,12 +11,12 @@ import torch
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
-from pgcli.engine.generate import generate
-from pgcli.engine.sampler import GREEDY
+from pgcli.engine.model_runner import generate
+from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import left_pad
 from pgcli.model.cpu.optimize import optimize_for_device
 from pgcli.model.paligemma import PaliGemma
-from pgcli.proof.inputs import Inputs, StageOutputs
+from pgcli.proof.inputs import MAX_NEW_TOKENS, Inputs, StageOutputs
 
 
 def load_and_run(
@@ -36,12 +36,15 @@ def engine_outputs(model: PaliGemma, inputs: Inputs) -> StageOutputs:
     token_BT, is_real_BT = left_pad(inputs.ids)
     if is_real_BT is not None:
         is_real_BT = is_real_BT.to(weight.device)
-    cache = model.cache(rows=len(inputs.ids), slots=patch_BPD.shape[1] + token_BT.shape[1])
+    cache = model.kv_cache(len(inputs.ids))
     logits_BV = model.prefill(patch_BPD, token_BT.to(weight.device), is_real_BT, cache)
-    keys = [str(row) for row in range(len(inputs.ids))]
-    rows = generate(model, patch_BPD, inputs.ids, keys, inputs.limits, GREEDY)
+    sequences = [
+        Sequence(row, prompt, ids, MAX_NEW_TOKENS)
+        for row, (prompt, ids) in enumerate(zip(inputs.prompts, inputs.ids, strict=True))
+    ]
+    rows = generate(model, patch_BPD, sequences, inputs.vocabulary)
     return StageOutputs(
         features_BPD=patch_BPD.float().cpu(),
-        logits_BV=logits_BV[:, : inputs.limits.vocabulary].float().cpu(),
+        logits_BV=logits_BV[:, : inputs.vocabulary.size].float().cpu(),
         tokens=tuple(tuple(row.tokens) for row in rows),
     )

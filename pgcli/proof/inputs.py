@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.engine.sequence import Limits
+from pgcli.engine.sampler import OutputVocabulary
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.siglip import normalize_pixels
@@ -36,7 +36,7 @@ class Inputs:
     pixels_BCRR: Tensor
     prompts: tuple[str, ...]
     ids: tuple[tuple[int, ...], ...]
-    limits: Limits
+    vocabulary: OutputVocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,5 @@ def make_inputs(
         ),
         prompts=prompts,
         ids=tuple(tuple(tokenizer.encode_prompt(prompt)) for prompt in prompts),
-        limits=Limits(
-            max_new_tokens=MAX_NEW_TOKENS,
-            stop_tokens=frozenset(config.stop_tokens),
-            vocabulary=tokenizer.size,
-            image_token=config.image_token_id,
-        ),
+        vocabulary=OutputVocabulary(tokenizer.size, config.image_token_id, config.stop_tokens),
     )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pgcli.proof.inputs import Inputs, StageOutputs
+from pgcli.proof.inputs import MAX_NEW_TOKENS, Inputs, StageOutputs
 from pgcli.proof.reference import generate
 
 
@@ -43,7 +43,7 @@ def _row(
     model: Any, inputs: Inputs, row: int, perturbed: bool
 ) -> tuple[Tensor, tuple[int, ...], Tensor]:
     """A row's features (P, D), tokens, and the logits (L, V) before each of them."""
-    weight, limits = model.lm_head.weight, inputs.limits
+    weight, vocabulary = model.lm_head.weight, inputs.vocabulary
     pixels_1CRR = inputs.pixels_BCRR[row : row + 1].to(weight.device, weight.dtype)
     projector = model.model.multi_modal_projector
     features_1PD = projector(model.model.vision_tower(pixels_1CRR).last_hidden_state)
@@ -52,15 +52,15 @@ def _row(
             model,
             pixels_1CRR,
             [inputs.ids[row]],
-            image_token=limits.image_token,
+            image_token=vocabulary.image_token,
             image_slots=features_1PD.shape[1],
-            max_new_tokens=limits.max_new_tokens,
-            eos_token_id=sorted(limits.stop_tokens),
-            suppress_tokens=[limits.image_token, *range(limits.vocabulary, weight.shape[0])],
+            max_new_tokens=MAX_NEW_TOKENS,
+            eos_token_id=sorted(vocabulary.stop_tokens),
+            suppress_tokens=[vocabulary.image_token, *range(vocabulary.size, weight.shape[0])],
             output_logits=True,
             return_dict_in_generate=True,
         )
-    logits = torch.cat(generated.logits)[:, : limits.vocabulary]
+    logits = torch.cat(generated.logits)[:, : vocabulary.size]
     tokens = tuple(generated.sequences[0, start:].tolist())
     return features_1PD[0].float().cpu(), tokens, logits.float().cpu()
 

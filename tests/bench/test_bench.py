@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from pgcli import tasks
 from pgcli.bench import benchmark, loading, machine, roofline
 from pgcli.bench.agreement import agreement, histogram
-from pgcli.bench.engine_runner import EngineRunner
+from pgcli.bench.engine_runner import EngineRunner, TokenRecorder
 from pgcli.bench.image_pool import ImagePool
 from pgcli.bench.inputs import BenchInputs, BenchRun
 from pgcli.bench.machine import MachineRates, MatmulRate
@@ -34,7 +34,7 @@ from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.cli.app import main
 from pgcli.cli.job.answer_files import answer_files
 from pgcli.engine import loader as engines
-from pgcli.engine.trial import Trial
+from pgcli.engine.memory import cache_bytes
 from pgcli.errors import NoUsableDevice
 from pgcli.model.cpu import optimize
 from pgcli.model.paligemma import PaliGemma
@@ -99,10 +99,10 @@ class TestEqualInputs:
     def test_both_are_given_the_same_pixels_and_the_same_ids(self, tiny, monkeypatch):
         asked, ask = [], engines.Engine.ask
 
-        def asking(engine, stream, question, **more):
+        def asking(engine, stream, question, *given, **more):
             stream = list(stream)
             asked.append((engine, [picture for _, picture in stream], question))
-            return ask(engine, stream, question, **more)
+            return ask(engine, stream, question, *given, **more)
 
         generated = []
         load = reference.load_reference
@@ -300,11 +300,11 @@ class TestRoofline:
         more = roofline.step(config, rows, slots + 1, 4).flops
 
         patch_BPD = model.encode(pixels)
-        cache = model.cache(rows=rows, slots=slots + 1)
+        cache = model.kv_cache(rows)
         assert counted(lambda: model.encode(pixels)) == seen
         read = counted(lambda: model.prefill(patch_BPD, token_BT, None, cache))
         assert read in (whole, trimmed)
-        assert counted(lambda: model.step(token_BT[:, 0], cache)) == more
+        assert counted(lambda: model.decode_step(token_BT[:, 0], cache)) == more
 
         image_BP = torch.full((rows, config.image_tokens), config.image_token_id)
         token_BS = torch.cat([image_BP, token_BT], dim=1)
@@ -329,9 +329,8 @@ class TestRoofline:
         names = [n for n, p in model.decoder.named_parameters() if p.ndim == 2]
         matrices = sum(dict(model.decoder.named_parameters())[n].nbytes for n in names)
         slots, rows = 30, 3
-        moved = (
-            model.cache(rows=rows, slots=slots + 1).nbytes + rows * 8 * config.decoder.vocab_size
-        )
+        per_slot = cache_bytes(config, 4)
+        moved = per_slot * rows * (slots + 1) + rows * 8 * config.decoder.vocab_size
         assert roofline.step(config, rows, slots, 4).bytes == matrices + moved
         eye = [*model.vision.parameters(), *model.projector.parameters()]
         assert 0.8 < roofline.vision(config, 1, 4).bytes / sum(p.nbytes for p in eye) < 1
@@ -439,7 +438,7 @@ class TestTrial:
         ]
         answers = list(ours._engine.ask(stream, given.question))
         assert len(answers) == 3
-        assert Trial().tokens == {}
+        assert TokenRecorder().tokens == {}
 
 
 def test_transformers_is_spared_a_copy_of_the_head_for_every_row(sides, monkeypatch):
@@ -460,7 +459,7 @@ class TestRoom:
         monkeypatch.setattr(optimize, "can_pack", lambda dtype: False)
         engine = engines.load(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
         size = sum(parameter.nbytes for parameter in engine.model.parameters())
-        monkeypatch.setattr(loading, "row_bytes", lambda config, itemsize: 1)
+        monkeypatch.setattr(loading, "batch_bytes", lambda *given, **more: 8)
         monkeypatch.setattr(loading, "free_bytes", lambda device: size)
         with reference.quiet_transformers():
             model, sharing = loading.load_or_share(engine, tiny, 8)

@@ -76,7 +76,7 @@ def pixels():
 @torch.no_grad()
 def our_logits(model):
     pixels_BCRR = pixels().to(model.projector.weight.dtype)
-    cache = model.cache(rows=len(PROMPTS), slots=PATCHES + PROMPTS.shape[1])
+    cache = model.kv_cache(len(PROMPTS))
     return model.prefill(model.encode(pixels_BCRR), PROMPTS, None, cache)
 
 

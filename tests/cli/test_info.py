@@ -13,8 +13,9 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.app import main
 from pgcli.cli.commands.info import facts as info_facts
 from pgcli.engine import model_info as facts_module
-from pgcli.engine.memory import needed_bytes, row_bytes
+from pgcli.engine.memory import needed_bytes
 from pgcli.engine.model_info import BATCH_SIZES, model_info
+from pgcli.model.kv_cache import BUCKET
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +36,9 @@ def test_info_matches_the_loaded_model(tiny, second):
         assert (values["resolution"], values["patch_size"], values["image_tokens"]) == (56, 14, 16)
         assert values["vocabulary"] == model.decoder.embed_tokens.num_embeddings
         assert (values["device"], values["dtype"]) == ("cpu", "bfloat16")
-        cache = model.cache(rows=1, slots=10)
-        assert values["cache_bytes_per_token"] == cache.nbytes // 10
+        cache = model.kv_cache(1)
+        cache.reserve(1, BUCKET)
+        assert values["cache_bytes_per_token"] == cache.nbytes // BUCKET
         assert json.loads(json.dumps(values))["architecture"]["decoder"]["width"] == 48
 
 
@@ -62,8 +64,7 @@ def test_memory_is_shown_for_batches_of_1_to_512_and_the_largest(tiny, monkeypat
     values = model_info(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
     assert list(values["memory"]) == [str(n) for n in BATCH_SIZES]
     assert (BATCH_SIZES[0], BATCH_SIZES[-1]) == (1, 512)
-    row = row_bytes(config, 4)
-    assert values["memory"]["8"] == values["weights_bytes"] + 8 * row
+    assert values["memory"]["8"] == needed_bytes(config, 4, 8)
     assert (values["free_memory"], values["largest_batch"]) == (free, 37)
     assert 1 <= values["batch_size"] < 37
     monkeypatch.setattr(facts_module, "free_bytes", lambda device: 1000)

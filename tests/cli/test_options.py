@@ -154,7 +154,9 @@ def run(capsys, monkeypatch, folder, address):
 
         monkeypatch.setattr(loading, "find", find)
         monkeypatch.setitem(sys.modules, "pgcli.engine.loader", SimpleNamespace(load=load))
-        monkeypatch.setitem(sys.modules, "pgcli.engine.sampler", SimpleNamespace(Sampling=dict))
+        monkeypatch.setitem(
+            sys.modules, "pgcli.engine.sampler", SimpleNamespace(SamplingParams=dict)
+        )
         monkeypatch.setattr(workers, "prefetch", prefetch)
         monkeypatch.setattr(inline, "is_terminal", lambda stream: True)
         monkeypatch.setenv("TERM", "xterm-kitty")

@@ -15,6 +15,7 @@ import pgcli
 from pgcli.checkpoints.config import parse_config
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine.input_processor import InputProcessor, corners
+from pgcli.engine.sampler import GREEDY
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import ManifestError, UsageError
 from pgcli.records import DecodedImage, Item
@@ -72,29 +73,32 @@ class TestPrompts:
         ids = vocabulary.encode_prompt("", (5, 6, 7, 8))
         assert len(ids) == 6
 
-    def admission(self, vocabulary):
+    def processor(self, vocabulary):
         config = parse_config(json.loads((BUILTIN / "config.json").read_text()))
-        return InputProcessor(vocabulary, config, task="caption", max_new_tokens=9, model="demo")
+        return InputProcessor(
+            vocabulary, config, GREEDY, task="caption", max_new_tokens=9, model="demo"
+        )
 
     def test_the_row_s_prompt_is_the_prompt_as_sent(self, vocabulary):
         picture = pictured((100, 25, 150, 75), prompts=("caption en", "ocr"))
-        requests, refused = self.admission(vocabulary).admit(7, picture)
+        requests, refused = self.processor(vocabulary).process(7, picture)
         assert not refused
         locations = "<loc0256><loc0512><loc0767><loc0767>"
         assert [one.prompt for one in requests] == [f"caption en {locations}", f"ocr {locations}"]
-        assert [one.place for one in requests] == [7, 8]
+        assert [one.row_index for one in requests] == [7, 8]
 
     def test_a_prompt_that_no_model_has_room_for_is_not_even_encoded(self, vocabulary, monkeypatch):
-        monkeypatch.setattr(type(vocabulary), "text", None)
+        monkeypatch.setattr(type(vocabulary), "encode_text", None)
         picture = pictured(None, prompts=("a" * 10**6,))
-        requests, ((_, row),) = self.admission(vocabulary).admit(0, picture)
+        requests, ((_, row),) = self.processor(vocabulary).process(0, picture)
         assert (requests, row.error) == ([], "too_large")
         assert "has 1000000 characters" in row.error_message
 
     def test_a_region_outside_the_picture_is_an_error_row(self, vocabulary):
-        requests, ((place, row),) = self.admission(vocabulary).admit(3, pictured((200, 0, 201, 1)))
-        assert (requests, place, row.error, row.prompt) == ([], 3, "too_large", "caption en")
-        assert "outside the picture of 200 x 100" in row.error_message
+        image = pictured((200, 0, 201, 1))
+        requests, ((index, row),) = self.processor(vocabulary).process(3, image)
+        assert (requests, index, row.error, row.prompt) == ([], 3, "too_large", "caption en")
+        assert "outside the image of 200 x 100" in row.error_message
 
 
 class TestManifests:

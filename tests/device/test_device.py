@@ -16,12 +16,12 @@ from pgcli.device import nvidia_driver as driver
 from pgcli.device import select as device_module
 from pgcli.device.select import (
     SMALL_CHECKPOINT_BYTES,
-    Stopwatch,
     choose_device,
     choose_dtype,
     cpu_has_bfloat16,
     free_bytes,
 )
+from pgcli.device.stopwatch import Stopwatch
 from pgcli.errors import NoUsableDevice, UsageError
 
 CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda", "mps"))

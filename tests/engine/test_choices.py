@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,13 @@ from examples.demo_model.scenes import EVAL_SEEDS, Scene
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.engine import choices as engine
-from pgcli.engine.choices import Candidate, ChoiceOutput, candidates, score
-from pgcli.engine.generate import generate
+from pgcli.engine import choices as module
+from pgcli.engine import model_runner
+from pgcli.engine.choices import ChoiceOutput, make_candidates
 from pgcli.engine.input_processor import InputProcessor
-from pgcli.engine.sampler import GREEDY
-from pgcli.engine.sequence import Limits
+from pgcli.engine.model_runner import generate
+from pgcli.engine.sampler import GREEDY, OutputVocabulary
+from pgcli.engine.sequence import Candidate, Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.paligemma import PaliGemma
@@ -34,6 +35,7 @@ from tests.support.awkward import drawing, encoded
 from tests.support.clock import Clock
 from tests.support.drawn import seen
 from tests.support.random_weights import normal
+from tests.support.sequences import run_together
 from tests.support.tiny import PATCHES, RESOLUTION
 
 STOP = 1
@@ -53,22 +55,42 @@ CHOICES = [
 ]
 
 
-def limits_of(model: PaliGemma) -> Limits:
+def output_of(model: PaliGemma) -> OutputVocabulary:
     config = model.config
-    stops = frozenset(config.stop_tokens)
-    return Limits(1, stops, config.decoder.vocab_size - 2, config.image_token_id - 3)
+    size = config.decoder.vocab_size - 2
+    return OutputVocabulary(size, config.image_token_id - 3, config.stop_tokens)
 
 
-def sums_of(rows: Sequence[ChoiceOutput]) -> list[list[float]]:
-    return [row.sums for row in rows]
+def scored_sequences(
+    model: PaliGemma,
+    patch_BPD: Tensor,
+    prompts: abc.Sequence[abc.Sequence[int]],
+    choices: abc.Sequence[abc.Sequence[Candidate]],
+    vocabulary: OutputVocabulary,
+) -> list[Sequence]:
+    sequences = [
+        Sequence(row, "", tuple(ids), 1, candidates=tuple(some))
+        for row, (ids, some) in enumerate(zip(prompts, choices, strict=True))
+    ]
+    return generate(model, patch_BPD, sequences, vocabulary)
+
+
+def score(*given: Any) -> list[ChoiceOutput]:
+    return [
+        ChoiceOutput(one.candidates, one.candidate_logprobs) for one in scored_sequences(*given)
+    ]
+
+
+def sums_of(rows: abc.Sequence[ChoiceOutput]) -> list[list[float]]:
+    return [list(row.logprobs) for row in rows]
 
 
 def scored(
-    model: PaliGemma, patch_BPD: Tensor, order: Sequence[int] = range(4)
+    model: PaliGemma, patch_BPD: Tensor, order: abc.Sequence[int] = range(4)
 ) -> list[ChoiceOutput]:
     """The rows of these numbers, in this order."""
     prompts, some = [PROMPTS[n] for n in order], [CHOICES[n] for n in order]
-    return score(model, patch_BPD[list(order)], prompts, some, limits_of(model))
+    return score(model, patch_BPD[list(order)], prompts, some, output_of(model))
 
 
 @pytest.fixture(params=["tiny", "tiny2"])
@@ -93,9 +115,9 @@ def patch_BPD(model: PaliGemma) -> Tensor:
 def their_sum(
     theirs: PaliGemmaForConditionalGeneration,
     pixels_CRR: Tensor,
-    prompt: Sequence[int],
-    answer: Sequence[int],
-    limits: Limits,
+    prompt: abc.Sequence[int],
+    answer: abc.Sequence[int],
+    vocabulary: OutputVocabulary,
 ) -> float:
     """transformers' log-likelihood of one answer alone, taught token by token."""
     ids = [*[theirs.config.image_token_index] * PATCHES, *prompt, *answer]
@@ -106,8 +128,8 @@ def their_sum(
         token_type_ids=torch.tensor([types]),
         attention_mask=torch.ones(1, len(ids), dtype=torch.long),
         pixel_values=pixels_CRR[None],
-    ).logits[0, prefix - 1 : -1, : limits.vocabulary]
-    logits[:, limits.image_token] = -torch.inf
+    ).logits[0, prefix - 1 : -1, : vocabulary.size]
+    logits[:, vocabulary.image_token] = -torch.inf
     own = logits.float().log_softmax(-1)
     return float(own[range(len(answer)), list(answer)].sum())
 
@@ -117,11 +139,13 @@ def test_each_candidate_scores_as_transformers_scores_it_alone(folder: Path) -> 
     ours = weights.load(folder, read_config(folder), dtype=torch.float32)
     theirs = PaliGemmaForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
     pixels_BCRR = normal(4, 3, RESOLUTION, RESOLUTION, dtype=torch.float32).clamp(-1, 1)
-    limits = limits_of(ours)
-    rows = score(ours, ours.encode(pixels_BCRR), PROMPTS, CHOICES, limits)
+    vocabulary = output_of(ours)
+    rows = score(ours, ours.encode(pixels_BCRR), PROMPTS, CHOICES, vocabulary)
     for row, pixels_CRR, prompt, some in zip(rows, pixels_BCRR, PROMPTS, CHOICES, strict=True):
-        expected = [their_sum(theirs, pixels_CRR, prompt, [*one.ids, STOP], limits) for one in some]
-        assert row.sums == pytest.approx(expected, abs=1e-4, rel=0)
+        expected = [
+            their_sum(theirs, pixels_CRR, prompt, [*one.ids, STOP], vocabulary) for one in some
+        ]
+        assert row.logprobs == pytest.approx(expected, abs=1e-4, rel=0)
 
 
 # --- alone or together
@@ -144,8 +168,8 @@ def test_a_candidates_score_does_not_depend_on_the_others(
     some = CHOICES[1]
     expected = dict(zip(some, sums_of(scored(model, patch_BPD, [1]))[0], strict=True))
     for group in ([some[3]], some[::-1], [some[2], some[0]]):
-        (row,) = score(model, patch_BPD[1:2], [PROMPTS[1]], [group], limits_of(model))
-        assert row.sums == pytest.approx([expected[one] for one in group], abs=1e-5)
+        (row,) = score(model, patch_BPD[1:2], [PROMPTS[1]], [group], output_of(model))
+        assert row.logprobs == pytest.approx([expected[one] for one in group], abs=1e-5)
         assert [choice.text for choice in row.choices] == [one.text for one in group]
 
 
@@ -155,8 +179,8 @@ def test_candidates_too_many_for_one_pass_score_the_same(
 ) -> None:
     """However few tokens a pass holds, and however few rows of logits there are at once."""
     expected = sums_of(scored(model, patch_BPD))
-    monkeypatch.setattr(engine, "TOKENS_PER_PASS", tokens)
-    monkeypatch.setattr(engine, "LOGITS_AT_ONCE", tokens)
+    monkeypatch.setattr(module, "TOKENS_PER_PASS", tokens)
+    monkeypatch.setattr(module, "LOGITS_AT_ONCE", tokens)
     for sums, known in zip(sums_of(scored(model, patch_BPD)), expected, strict=True):
         assert sums == pytest.approx(known, abs=1e-5)
 
@@ -165,26 +189,26 @@ def test_hundreds_of_candidates_are_read_in_a_few_passes_behind_one_prefix(
     model: PaliGemma, patch_BPD: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes: list[tuple[int, ...]] = []
-    plain, read = model.continuations, model.prefill
+    plain, read = model.score_branches, model.prefill
 
     def watched(token_BL: Tensor, branch_BL: Tensor, cache: Any) -> Tensor:
         passes.append(tuple(token_BL.shape))
         return plain(token_BL, branch_BL, cache)
 
-    def watched_prefill(*given: Any) -> Tensor:
+    def watched_prefill(*given: Any, room: int) -> Tensor:
         passes.append(())
-        return read(*given)
+        return read(*given, room=room)
 
-    monkeypatch.setattr(model, "continuations", watched)
+    monkeypatch.setattr(model, "score_branches", watched)
     monkeypatch.setattr(model, "prefill", watched_prefill)
     many = [spelled(300 + n, 900 - n) for n in range(400)]
     few = many[123:125]
-    rows = score(model, patch_BPD[:2], PROMPTS[:2], [many, few], limits_of(model))
+    rows = score(model, patch_BPD[:2], PROMPTS[:2], [many, few], output_of(model))
     assert passes[0] == ()
     assert passes[1:] == [(2, 256)] * 3 + [(2, 32)]
-    (alone,) = score(model, patch_BPD[:1], PROMPTS[:1], [few], limits_of(model))
-    assert rows[0].sums[123:125] == pytest.approx(alone.sums, abs=1e-5)
-    assert len(set(rows[0].sums)) == 400
+    (alone,) = score(model, patch_BPD[:1], PROMPTS[:1], [few], output_of(model))
+    assert rows[0].logprobs[123:125] == pytest.approx(alone.logprobs, abs=1e-5)
+    assert len(set(rows[0].logprobs)) == 400
     assert sum(choice.probability for choice in rows[0].choices) == pytest.approx(1)
 
 
@@ -195,7 +219,7 @@ def test_probabilities_are_a_softmax_of_the_sums() -> None:
     some = [spelled(3), spelled(4, 5), spelled(6), spelled(7)]
     row = ChoiceOutput(some, [math.log(0.02), math.log(0.06), -1e5, math.log(0.12)])
     assert [choice.probability for choice in row.choices] == pytest.approx([0.1, 0.3, 0, 0.6])
-    assert [choice.logprob for choice in row.choices] == row.sums
+    assert [choice.logprob for choice in row.choices] == row.logprobs
     assert row.best == 3
 
 
@@ -214,6 +238,20 @@ def test_logprob_is_the_mean_over_the_best_ones_tokens_and_its_stop_token() -> N
     assert row.logprob == -2
 
 
+def test_probabilities_are_normalised_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each candidate, which takes quadratic time."""
+    sums: list[int] = []
+    monkeypatch.setattr(
+        module,
+        "sum",
+        lambda weights: sums.append(len(weights)) or math.fsum(weights),
+        raising=False,
+    )
+    row = ChoiceOutput([spelled(n) for n in range(1000)], [-float(n) for n in range(1000)])
+    assert len(row.choices) == 1000
+    assert sums == [1000]
+
+
 # --- the words
 
 
@@ -224,7 +262,7 @@ def vocabulary() -> Tokenizer:
 
 def test_candidates_are_text_whatever_they_spell(vocabulary: Tokenizer) -> None:
     texts = ["  yes ", "<loc0001>", "<eos>", "two words"]
-    found = candidates(texts, vocabulary)
+    found = make_candidates(texts, vocabulary)
     assert [one.text for one in found] == ["yes", "<loc0001>", "<eos>", "two words"]
     special = {*vocabulary.locations, vocabulary.id("<eos>")}
     assert not any(special & set(one.ids) for one in found)
@@ -236,8 +274,8 @@ def test_the_built_in_model_chooses_what_it_would_have_said(vocabulary: Tokenize
     """Its own answer gets the score it had when it was generated, and no other a better one."""
     demo = weights.load(BUILTIN, read_config(BUILTIN), dtype=torch.float32)
     size, image = vocabulary.size, demo.config.image_token_id
-    limits = Limits(9, frozenset(demo.config.stop_tokens), size, image)
-    both = candidates(["yes", "no", "red circle"], vocabulary)
+    output = OutputVocabulary(size, image, demo.config.stop_tokens)
+    both = make_candidates(["yes", "no", "red circle"], vocabulary)
     said = set()
     for seed in EVAL_SEEDS[:15]:
         scene = Scene.from_seed(seed)
@@ -245,11 +283,11 @@ def test_the_built_in_model_chooses_what_it_would_have_said(vocabulary: Tokenize
         asked = [one.prefix for one in eval_examples(scene) if one.suffix in ("yes", "no")]
         prompts = [vocabulary.encode_prompt(prefix) for prefix in asked]
         patch_BPD = patch_BPD.expand(len(asked), -1, -1)
-        free = generate(demo, patch_BPD, prompts, asked, limits, GREEDY)
-        picked = score(demo, patch_BPD, prompts, [both] * len(asked), limits)
+        free = run_together(demo, patch_BPD, prompts, output, 9)
+        picked = score(demo, patch_BPD, prompts, [both] * len(asked), output)
         for row, chosen in zip(free, picked, strict=True):
             assert chosen.candidates[chosen.best].ids == tuple(row.tokens[:-1])
-            assert chosen.sums[chosen.best] == pytest.approx(sum(row.logprobs), abs=1e-4)
+            assert chosen.logprobs[chosen.best] == pytest.approx(sum(row.logprobs), abs=1e-4)
             said.add(chosen.choices[chosen.best].text)
     assert said == {"yes", "no"}
 
@@ -269,9 +307,9 @@ def test_a_passs_time_is_divided_over_the_rows_with_candidates_in_it(
     model: PaliGemma, patch_BPD: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One long row needs three passes, the others one; a pass takes ten milliseconds."""
-    monkeypatch.setattr(engine, "Stopwatch", Clock)
-    monkeypatch.setattr(engine, "TOKENS_PER_PASS", 9)
-    rows = scored(model, patch_BPD)
+    monkeypatch.setattr(model_runner, "Stopwatch", Clock)
+    monkeypatch.setattr(module, "TOKENS_PER_PASS", 9)
+    rows = scored_sequences(model, patch_BPD, PROMPTS, CHOICES, output_of(model))
     assert [row.prefill_ms for row in rows] == [2.5] * 4
     assert [row.decode_ms for row in rows] == [2.5, 2.5 + 5, 2.5, 2.5 + 5 + 10]
 
@@ -314,24 +352,25 @@ def test_there_is_room_for_the_longest_candidate_and_its_stop_token(vocabulary: 
     needed += len(vocabulary.encode_answer("a red circle")) + 1
     for positions, refusals in ((needed, 0), (needed - 1, 1)):
         decoder = replace(config.decoder, max_positions=positions)
-        admission = InputProcessor(
+        processor = InputProcessor(
             vocabulary,
             replace(config, decoder=decoder),
+            GREEDY,
             task="ask",
             max_new_tokens=64,
             model="m",
         )
-        requests, refused = admission.admit(5, picture)
-        assert [place for place, _ in refused] == [5][:refusals]
-        assert [(one.place, one.shares) for one in requests] == (
+        requests, refused = processor.process(5, picture)
+        assert [index for index, _ in refused] == [5][:refusals]
+        assert [(one.row_index, one.image_uses) for one in requests] == (
             [(6, 1)] if refusals else [(5, 2), (6, 2)]
         )
 
 
 def test_each_picture_has_its_own_candidates(vocabulary: Tokenizer) -> None:
     config = parse_config(json.loads((BUILTIN / "config.json").read_text()))
-    admission = InputProcessor(vocabulary, config, task="ask", max_new_tokens=4, model="m")
+    processor = InputProcessor(vocabulary, config, GREEDY, task="ask", max_new_tokens=4, model="m")
     for choices in (("yes", "no"), ("yes", "no"), ("cat", "dog", "cow")):
         item = Item(0, "a", "a", prompts=("which?",), choices=choices)
-        ((request,), _) = admission.admit(0, DecodedImage(item, 9, 9, None, 0.0))
+        ((request,), _) = processor.process(0, DecodedImage(item, 9, 9, None, 0.0))
         assert tuple(one.text for one in request.candidates) == choices

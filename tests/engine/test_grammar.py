@@ -17,15 +17,15 @@ from pgcli import parsing
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.engine.generate import generate, select_tokens
 from pgcli.engine.grammar import START, Grammar
-from pgcli.engine.sampler import GREEDY, Sampling
-from pgcli.engine.sequence import Growing, Limits
+from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
+from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
 from tests.support.drawn import seen
 from tests.support.random_weights import normal
+from tests.support.sequences import make_sequences, next_tokens, run_together
 from tests.support.tiny import PATCHES
 
 STOP, OTHER_STOP = 1, 107
@@ -50,9 +50,35 @@ def grammar(vocabulary: Tokenizer) -> Grammar:
     return Grammar(vocabulary, OBJECTS, {STOP})
 
 
-def limits_of(vocabulary: Tokenizer, most: int, *stops: int) -> Limits:
-    image = vocabulary.id("<image>")
-    return Limits(most, frozenset(stops or (STOP,)), vocabulary.size, image)
+def output_of(vocabulary: Tokenizer, *stops: int) -> OutputVocabulary:
+    return OutputVocabulary(vocabulary.size, vocabulary.id("<image>"), stops or (STOP,))
+
+
+def run(
+    model: PaliGemma,
+    patch_BPD: Tensor,
+    vocabulary: Tokenizer,
+    most: int,
+    sampling: SamplingParams,
+    grammar: Grammar | None = None,
+    rows: slice = slice(None),
+) -> list[Sequence]:
+    """Some of PROMPTS, each with its own key, answered together."""
+    return run_together(
+        model,
+        patch_BPD,
+        PROMPTS[rows],
+        output_of(vocabulary),
+        most,
+        sampling=sampling,
+        keys=KEYS[rows],
+        grammar=grammar,
+    )
+
+
+def waiting(rows: int, most: int, sampling: SamplingParams) -> list[Sequence]:
+    """Sequences that have no token yet."""
+    return make_sequences([[2]] * rows, most, sampling)
 
 
 def is_well_formed(vocabulary: Tokenizer, tokens: list[int], objects: tuple[str, ...]) -> bool:
@@ -85,14 +111,13 @@ def test_random_weights_say_nothing_malformed_at_any_limit(
     patch_BPD = normal(4, PATCHES, model.config.decoder.width)
     objects_said = 0
     for most in (1, 2, 7, 9, 11, 13, 18, 26, 33, 61):
-        limits = limits_of(vocabulary, most)
-        sampling = Sampling(temperature, seed=most)
-        rows = generate(model, patch_BPD, PROMPTS, KEYS, limits, sampling, grammar)
+        sampling = SamplingParams(temperature, seed=most)
+        rows = run(model, patch_BPD, vocabulary, most, sampling, grammar)
         for row in rows:
             assert is_well_formed(vocabulary, row.tokens, OBJECTS), row.tokens
             assert len(row.tokens) == len(row.logprobs) <= most
             objects_said += sum(token in vocabulary.locations for token in row.tokens) // 4
-    free = generate(model, patch_BPD, PROMPTS, KEYS, limits, sampling)
+    free = run(model, patch_BPD, vocabulary, most, sampling)
     assert not all(is_well_formed(vocabulary, row.tokens, OBJECTS) for row in free)
     assert objects_said > 10, "answers that are all empty prove nothing"
 
@@ -122,7 +147,7 @@ def walk(grammar: Grammar, most: int, rng: Random) -> list[int]:
         tokens.append(token)
         if token == STOP:
             return tokens
-        state = grammar.after(state, token)
+        state = grammar.advance(state, token)
 
 
 # --- everything well-formed can be said
@@ -135,7 +160,7 @@ def allows(grammar: Grammar, tokens: list[int], left: int) -> bool:
             return False
         left -= 1
         if token != STOP:
-            state = grammar.after(state, token)
+            state = grammar.advance(state, token)
     return True
 
 
@@ -209,8 +234,8 @@ def test_an_object_is_begun_only_where_it_fits_with_any_label(vocabulary: Tokeni
     fits = longest_object(vocabulary)
     assert grammar.token_A[grammar.allowed(START, fits - 1)].tolist() == [STOP]
     assert grammar.allowed(START, fits).sum() == 1 + 1023
-    assert grammar.is_curtailed(START, fits - 1)
-    assert not grammar.is_curtailed(START, fits)
+    assert grammar.truncated_by_limit(START, fits - 1)
+    assert not grammar.truncated_by_limit(START, fits)
 
 
 def test_the_limit_has_no_say_in_what_a_thing_is_called(
@@ -230,16 +255,15 @@ def test_the_limit_has_no_say_in_what_a_thing_is_called(
 
 def test_each_row_is_bound_by_its_own_tokens(vocabulary: Tokenizer, grammar: Grammar) -> None:
     """Rows side by side of which one has just begun, one must end, one is within a box."""
-    limits = limits_of(vocabulary, 20)
-    rows = [Growing(Random(n)) for n in range(3)]
+    rows = waiting(3, 20, GREEDY)
     rows[1].tokens = [STOP] * 18
     rows[2].tokens = vocabulary.encode_answer("<loc0009><loc0007>")
     for token in rows[2].tokens:
-        rows[2].state = grammar.after(rows[2].state, token)
+        rows[2].state = grammar.advance(rows[2].state, token)
     logits_BV = torch.zeros(3, vocabulary.size)
     logits_BV[:, vocabulary.locations[8]] = 9
     logits_BV[:, vocabulary.locations[12]] = 8
-    token_B, _ = select_tokens(logits_BV, rows, limits, GREEDY, grammar)
+    token_B, _ = next_tokens(logits_BV, rows, output_of(vocabulary), grammar)
     assert token_B.tolist() == [vocabulary.locations[8], STOP, vocabulary.locations[12]]
 
 
@@ -251,9 +275,8 @@ def test_an_answer_that_the_limit_ended_says_so(
     whole = longest_object(vocabulary)
     finishes = set()
     for most in (3, 19, 40, 200):
-        limits = limits_of(vocabulary, most)
-        sampling = Sampling(1, seed=most)
-        for row in generate(model, patch_BPD, PROMPTS, KEYS, limits, sampling, grammar):
+        sampling = SamplingParams(1, seed=most)
+        for row in run(model, patch_BPD, vocabulary, most, sampling, grammar):
             assert row.stopped
             last = most - len(row.tokens) + 1  # tokens left before the stop token
             another = 2 if len(row.tokens) > 1 else 0  # tokens of a separator
@@ -272,7 +295,7 @@ def test_any_of_several_stop_tokens_ends_an_answer(vocabulary: Tokenizer) -> Non
     for tokens in ([], label):
         state = START
         for token in tokens:
-            state = grammar.after(state, token)
+            state = grammar.advance(state, token)
         allowed = set(grammar.token_A[grammar.allowed(state, 50)].tolist())
         assert {STOP, OTHER_STOP} <= allowed
     assert max(grammar.token_A.tolist()) < vocabulary.size
@@ -290,46 +313,43 @@ def scores(vocabulary: Tokenizer, rows: int) -> Tensor:
     return normal(rows, vocabulary.size + 5, dtype=torch.float32) * 3
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(2, top_p=0.9, top_k=40)])
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(2, top_p=0.9, top_k=40)])
 def test_logprobs_are_the_models_own_before_the_grammar(
-    vocabulary: Tokenizer, grammar: Grammar, sampling: Sampling
+    vocabulary: Tokenizer, grammar: Grammar, sampling: SamplingParams
 ) -> None:
-    limits = limits_of(vocabulary, 50)
+    output = output_of(vocabulary)
     logits_BV = scores(vocabulary, 6)
     own = logits_BV[:, : vocabulary.size].clone()
-    own[:, limits.image_token] = -torch.inf
-    rows = [Growing(Random(n)) for n in range(6)]
-    token_B, logprob_B = select_tokens(logits_BV, rows, limits, sampling, grammar)
+    own[:, output.image_token] = -torch.inf
+    token_B, logprob_B = next_tokens(logits_BV, waiting(6, 50, sampling), output, grammar)
     assert all(token in (STOP, *vocabulary.locations) for token in token_B.tolist())
     expected = own.log_softmax(-1).gather(1, token_B[:, None])[:, 0]
     torch.testing.assert_close(logprob_B, expected, rtol=0, atol=1e-5)
 
 
 def test_greedy_takes_the_best_of_what_is_allowed(vocabulary: Tokenizer, grammar: Grammar) -> None:
-    limits = limits_of(vocabulary, 50)
     logits_BV = scores(vocabulary, 20)
     first, last = vocabulary.locations[0], vocabulary.locations[-1]
     expected = []
     for logits_V in logits_BV:
         best = max([STOP, *range(first, last)], key=logits_V.tolist().__getitem__)
         expected.append(best)
-    rows = [Growing(Random(n)) for n in range(20)]
-    assert select_tokens(logits_BV, rows, limits, GREEDY, grammar)[0].tolist() == expected
+    rows = waiting(20, 50, GREEDY)
+    assert next_tokens(logits_BV, rows, output_of(vocabulary), grammar)[0].tolist() == expected
 
 
 def test_temperature_and_filters_work_on_what_is_allowed(
     vocabulary: Tokenizer, grammar: Grammar
 ) -> None:
     """The two best of all are no locations; the two best that may be said share all draws."""
-    limits = limits_of(vocabulary, 50)
     logits_V = torch.zeros(vocabulary.size)
     logits_V[400:402] = 50
     logits_V[vocabulary.locations[5]] = 10 + math.log(3)
     logits_V[STOP] = 10
-    rows = [Growing(Random(n)) for n in range(4000)]
     logits_BV = logits_V.expand(4000, -1).clone()
-    for sampling in (Sampling(1, top_k=2), Sampling(1, top_p=0.9)):
-        token_B, _ = select_tokens(logits_BV, rows, limits, sampling, grammar)
+    for sampling in (SamplingParams(1, top_k=2), SamplingParams(1, top_p=0.9)):
+        rows = waiting(4000, 50, sampling)
+        token_B, _ = next_tokens(logits_BV, rows, output_of(vocabulary), grammar)
         assert set(token_B.tolist()) == {STOP, vocabulary.locations[5]}
         assert (token_B == STOP).float().mean().item() == pytest.approx(0.25, abs=0.03)
 
@@ -337,29 +357,26 @@ def test_temperature_and_filters_work_on_what_is_allowed(
 # --- whose answer it is
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.5, top_p=0.95, seed=3)])
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(1.5, top_p=0.95, seed=3)])
 def test_neighbours_are_invisible_with_the_grammar_too(
-    tiny: Path, vocabulary: Tokenizer, device: str, sampling: Sampling
+    tiny: Path, vocabulary: Tokenizer, device: str, sampling: SamplingParams
 ) -> None:
     model = weights.load(tiny, read_config(tiny), dtype=torch.float64, device=device)
     grammar = Grammar(vocabulary, OBJECTS, {STOP}, device=device)
     patch_BPD = normal(4, PATCHES, model.config.decoder.width).to(device)
-    limits = limits_of(vocabulary, 50)
-    together = generate(model, patch_BPD, PROMPTS, KEYS, limits, sampling, grammar)
+    together = run(model, patch_BPD, vocabulary, 50, sampling, grammar)
     for n, row in enumerate(together):
         one = slice(n, n + 1)
-        prompts, keys = PROMPTS[one], KEYS[one]
-        alone = generate(model, patch_BPD[one], prompts, keys, limits, sampling, grammar)
+        alone = run(model, patch_BPD[one], vocabulary, 50, sampling, grammar, one)
         assert alone[0].tokens == row.tokens
-    backwards = generate(
-        model, patch_BPD.flip(0), PROMPTS[::-1], KEYS[::-1], limits, sampling, grammar
-    )
+    order = slice(None, None, -1)
+    backwards = run(model, patch_BPD.flip(0), vocabulary, 50, sampling, grammar, order)
     assert [row.tokens for row in backwards[::-1]] == [row.tokens for row in together]
     assert len({tuple(row.tokens) for row in together}) > 1
 
 
 def test_what_is_allowed_is_worked_out_once_per_state(grammar: Grammar) -> None:
-    state = grammar.after(grammar.after(START, 770), 780)
+    state = grammar.advance(grammar.advance(START, 770), 780)
     assert grammar.allowed(state, 30) is grammar.allowed(state, 17)
 
 
@@ -376,7 +393,7 @@ def test_the_built_in_models_answers_are_its_free_ones_where_those_are_well_form
     demo: PaliGemma,
 ) -> None:
     vocabulary = Tokenizer.from_folder(BUILTIN)
-    limits = limits_of(vocabulary, 64)
+    output = output_of(vocabulary)
     compared = 0
     for seed in EVAL_SEEDS[:20]:
         scene = Scene.from_seed(seed)
@@ -385,8 +402,8 @@ def test_the_built_in_models_answers_are_its_free_ones_where_those_are_well_form
             objects = tuple(prefix.removeprefix("detect ").split(" ; "))
             grammar = Grammar(vocabulary, objects, {STOP})
             prompts = [vocabulary.encode_prompt(prefix)]
-            (free,) = generate(demo, patch_BPD, prompts, ["a"], limits, GREEDY)
-            (bound,) = generate(demo, patch_BPD, prompts, ["a"], limits, GREEDY, grammar)
+            (free,) = run_together(demo, patch_BPD, prompts, output, 64)
+            (bound,) = run_together(demo, patch_BPD, prompts, output, 64, grammar=grammar)
             assert is_well_formed(vocabulary, bound.tokens, objects)
             if is_well_formed(vocabulary, free.tokens, objects):
                 assert bound.tokens == free.tokens

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,10 @@ import torch
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import engine as engines
 from pgcli.engine import image_cache as module
-from pgcli.engine.batches import Request
 from pgcli.engine.engine import Engine
-from pgcli.engine.image_cache import ImageFeatureCache, Reuse
+from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.loader import load
+from pgcli.engine.sequence import Sequence
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.tasks import Question
 from tests.support.tiny import PATCHES, RESOLUTION
@@ -53,7 +52,7 @@ class Watched(ImageFeatureCache):
 
     def _keep(self, *given: object) -> None:
         super()._keep(*given)  # type: ignore[arg-type]
-        self.most = max(self.most, sum(patch_PD.nbytes for patch_PD in self._kept.values()))
+        self.most = max(self.most, sum(patch_PD.nbytes for patch_PD in self._features.values()))
 
 
 @pytest.mark.parametrize("room", [0, 1, 2])
@@ -62,51 +61,65 @@ def test_beyond_its_bound_a_picture_is_looked_at_again_and_answered_the_same(
 ) -> None:
     monkeypatch.setattr(engines, "ImageFeatureCache", Watched)
     plain = asked(engine)
-    assert (engine.reuse.prompts, engine.reuse.looks, engine.reuse.spared) == (18, 6, 12)
+    assert (engine.image_stats.prompts, engine.image_stats.misses, engine.image_stats.hits) == (
+        18,
+        6,
+        12,
+    )
     assert Watched.last.most > room * BYTES
     monkeypatch.setattr(
         engines,
         "ImageFeatureCache",
-        lambda *given: Watched(*given, most_bytes=(room + 1) * BYTES - 1),
+        lambda *given: Watched(*given, max_bytes=(room + 1) * BYTES - 1),
     )
-    engine.reuse = Reuse()
+    engine.image_stats = ImageCacheStats()
     found = asked(engine)
     assert [(row.answer, row.tokens) for _, row in found] == [
         (row.answer, row.tokens) for _, row in plain
     ]
     assert Watched.last.most == room * BYTES
-    assert 6 < engine.reuse.looks <= 18
-    assert engine.reuse.prompts == 18
+    assert 6 < engine.image_stats.misses <= 18
+    assert engine.image_stats.prompts == 18
 
 
 def test_nothing_is_kept_once_all_is_read(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    for most_bytes in (10**9, BYTES):
+    for max_bytes in (10**9, BYTES):
         monkeypatch.setattr(
             engines,
             "ImageFeatureCache",
-            lambda *given, most=most_bytes: Watched(*given, most_bytes=most),
+            lambda *given, most=max_bytes: Watched(*given, max_bytes=most),
         )
         asked(engine)
-        assert not Watched.last._kept
-        assert not Watched.last._unread
+        assert not Watched.last._features
+        assert not Watched.last._counts
 
 
-def request(number: int, picture: DecodedImage, shares: int) -> Request:
-    return Request(number, picture, "a", (2, 108), picture.item.index, shares)
+def request(number: int, picture: DecodedImage, shares: int) -> Sequence:
+    return Sequence(
+        number,
+        "a",
+        (2, 108),
+        4,
+        image=picture,
+        image_key=picture.item.index,
+        image_uses=shares,
+    )
 
 
 @pytest.fixture
 def features(engine: Engine) -> ImageFeatureCache:
-    return ImageFeatureCache(engine.model, engine._preprocessing, Reuse(), most_bytes=2 * BYTES)
+    return ImageFeatureCache(
+        engine.model, engine._preprocessing, ImageCacheStats(), max_bytes=2 * BYTES
+    )
 
 
-def look(features: ImageFeatureCache, group: Sequence[Request]) -> int:
+def look(features: ImageFeatureCache, group: list[Sequence]) -> int:
     """How many pictures the eye looked at for a group that is then read."""
-    before = features._reuse.looks
+    before = features._stats.misses
     with torch.inference_mode():
-        features.of(group)
-    features.read(group)
-    return features._reuse.looks - before
+        features.get(group)
+    features.release(group)
+    return features._stats.misses - before
 
 
 def test_the_one_used_longest_ago_is_let_go(features: ImageFeatureCache) -> None:
@@ -127,15 +140,15 @@ def test_what_was_not_read_can_be_asked_for_again(features: ImageFeatureCache) -
     alone, twice = (request(n, picture, n + 1) for n, picture in enumerate(pictures(2)))
     group = [alone, twice, twice]
     with torch.inference_mode():
-        first, _ = features.of(group)
-        again, _ = features.of(group)
+        first, _ = features.get(group)
+        again, _ = features.get(group)
     assert torch.equal(first, again)
-    features.read(group)
-    assert not features._unread
-    features.read_again([twice])
+    features.release(group)
+    assert not features._counts
+    features.retain([twice])
     assert look(features, [twice]) == 1
-    assert not features._unread
-    assert not features._kept
+    assert not features._counts
+    assert not features._features
 
 
 def test_the_eyes_time_is_that_of_all_its_looks_wherever_rows_start_over(
@@ -156,21 +169,21 @@ def test_the_eyes_time_is_that_of_all_its_looks_wherever_rows_start_over(
     first, second, third = (request(n, picture, 3) for n, picture in enumerate(pictures(3)))
     shares = []
     with torch.inference_mode():
-        features.of([first, second])  # for nothing
+        features.get([first, second])  # for nothing
         for group in ([first, second], [third], [first, first], [second, third], [second, third]):
-            shares += features.of(group)[1]
-            features.read(group)
-        features.read_again([second])
-        shares += features.of([second])[1]
-        features.read([second])
-    assert features._reuse.looks > 3
+            shares += features.get(group)[1]
+            features.release(group)
+        features.retain([second])
+        shares += features.get([second])[1]
+        features.release([second])
+    assert features._stats.misses > 3
     # a pass takes 10 ms however many pictures are in it
     passes = {3: 2, 4: 3, 5: 4, 6: 5, 7: 6}
-    assert sum(shares) == pytest.approx(10 * passes.get(features._reuse.looks, 0))
+    assert sum(shares) == pytest.approx(10 * passes.get(features._stats.misses, 0))
 
 
 def test_a_view_does_not_keep_the_whole_batch(features: ImageFeatureCache) -> None:
     group = [request(n, picture, 2) for n, picture in enumerate(pictures(2))]
     look(features, group)
-    kept = [patch_PD.untyped_storage().nbytes() for patch_PD in features._kept.values()]
+    kept = [patch_PD.untyped_storage().nbytes() for patch_PD in features._features.values()]
     assert kept == [BYTES, BYTES]

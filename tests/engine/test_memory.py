@@ -1,4 +1,4 @@
-"""What a model and each row of a batch are reckoned to take, held against what they take."""
+"""The memory computed for a model and a batch, compared with what they take."""
 
 import subprocess
 import sys
@@ -16,27 +16,31 @@ from torch.utils._pytree import tree_leaves
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loader, room
-from pgcli.engine.generate import generate
 from pgcli.engine.memory import (
     BLOCK_BYTES,
     LARGE_PARAMETERS,
+    LONG_PROMPT,
     MOST_ROWS,
+    NEW_TOKENS,
     ROWS_OF_LARGE_ON_CPU,
     SHARE_OF_FREE,
-    TEXT_SLOTS,
-    batch_size,
+    MemoryBudget,
+    batch_bytes,
     cache_bytes,
+    group_bytes,
+    group_size,
     largest_batch,
     needed_bytes,
     parameters,
     row_bytes,
 )
 from pgcli.engine.oom import memory_named
-from pgcli.engine.sampler import GREEDY
-from pgcli.engine.sequence import Limits
+from pgcli.engine.sampler import OutputVocabulary
 from pgcli.errors import NoUsableDevice
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
+from pgcli.tasks import Question
+from tests.support.sequences import run_together
 
 #: PaliGemma's first generation, 3b.
 PUBLISHED = PaliGemmaConfig(
@@ -70,9 +74,9 @@ def test_the_count_is_that_of_the_model_itself(tied, sizes, kv_heads, post_norms
 def test_the_published_model_takes_what_is_known_of_it():
     assert parameters(PUBLISHED) - 64 * 2048 == 2_924_220_144
     # 18 layers, keys and values, one head of 256 in bfloat16: 18 KiB for each slot
-    slots = 1024 + TEXT_SLOTS
+    slots = 1024 + LONG_PROMPT + NEW_TOKENS
     assert row_bytes(PUBLISHED, 2) > 18 * 1024 * slots
-    assert row_bytes(PUBLISHED, 2) < 18 * 1024 * slots + 256 * 2**20
+    assert row_bytes(PUBLISHED, 2) < 18 * 1024 * slots * 2
     assert row_bytes(PUBLISHED, 2) < row_bytes(PUBLISHED, 4) < 2 * row_bytes(PUBLISHED, 2)
 
 
@@ -91,16 +95,44 @@ def test_the_published_second_generation_takes_what_is_known_of_it(decoder, coun
     if count is not None:
         assert parameters(config) - 64 * decoder.width == count
     first = needed_bytes(config, 2, 1)
-    assert first == 2 * parameters(config) + BLOCK_BYTES + row_bytes(config, 2)
-    assert needed_bytes(config, 2, 512) - first == 511 * row_bytes(config, 2)
+    beside = BLOCK_BYTES + row_bytes(config, 2) + group_bytes(config, 2, 1)
+    assert first == 2 * parameters(config) + beside
 
 
-def test_the_largest_batch_is_the_last_that_fits():
-    for rows in (0, 1, 7, 512):
-        needed = needed_bytes(PUBLISHED, 2, rows)
-        assert largest_batch(PUBLISHED, itemsize=2, free=needed) == rows
-        assert largest_batch(PUBLISHED, itemsize=2, free=needed - 1) == max(0, rows - 1)
-    assert largest_batch(PUBLISHED, itemsize=2, free=0) == 0
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_largest_batch_is_the_last_that_fits(device):
+    for rows in (1, 7, 200, 512):
+        free = needed_bytes(PUBLISHED, 2, rows, device=device)
+        found = largest_batch(PUBLISHED, itemsize=2, device=device, free=free)
+        assert found >= rows
+        assert needed_bytes(PUBLISHED, 2, found, device=device) <= free
+        assert needed_bytes(PUBLISHED, 2, found + 1, device=device) > free
+    assert largest_batch(PUBLISHED, itemsize=2, device=device, free=0) == 0
+
+
+def test_activations_are_counted_for_a_group_and_not_for_every_row():
+    """At 896 px a 24 GB GPU holds about three times the rows of one prefill of all of them."""
+    vision = replace(PUBLISHED.vision, resolution=896)
+    config = replace(PUBLISHED, vision=vision)
+    assert config.image_tokens == 4096
+    free = 24 * 10**9 - 2 * parameters(config)
+    rows = MemoryBudget(config, 2, "cuda", free).batch_size()
+    each = row_bytes(config, 2) + group_bytes(config, 2, 1, "cuda")
+    assert rows > 2.5 * (SHARE_OF_FREE * free // each)
+    assert group_size(config, rows, "cuda") < rows / 2
+    group = group_size(config, rows, "cuda")
+    expected = rows * row_bytes(config, 2) + group_bytes(config, 2, group, "cuda")
+    assert batch_bytes(config, 2, rows, device="cuda") == expected
+
+
+def test_longer_answers_leave_room_for_fewer_rows():
+    """segment and ocr generate 512 tokens by default, twice what an unknown question gets."""
+    config = replace(PUBLISHED, vision=replace(PUBLISHED.vision, resolution=224))
+    budget = MemoryBudget(config, 2, "cuda", 20 * 10**9)
+    sizes = [budget.batch_size(new_tokens) for new_tokens in (64, 256, 512, 4096)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == 4
+    assert budget.batch_size() == sizes[1]
 
 
 class Peak(TorchDispatchMode):
@@ -131,30 +163,30 @@ class Peak(TorchDispatchMode):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 6])
-def test_a_row_takes_no_more_than_is_reckoned(dtype, rows):
-    """With the longest prompt and room for the longest answer that a row is reckoned with."""
+def test_a_batch_takes_no_more_than_is_computed(dtype, rows):
+    """With the longest prompt and room for the longest answer that are counted."""
     torch.manual_seed(0)
     model = PaliGemma(SMALL).to(dtype).eval().requires_grad_(False)
     prompts = [[2, *range(200, 200 + length), 108] for length in range(62, 62 - rows, -1)]
-    any_token = frozenset(range(SMALL.decoder.vocab_size))  # the prefill takes the most
-    limits = Limits(TEXT_SLOTS - 64, any_token, SMALL.decoder.vocab_size, SMALL.image_token_id)
+    any_token = tuple(range(SMALL.decoder.vocab_size))  # the prefill takes the most
+    vocabulary = OutputVocabulary(SMALL.decoder.vocab_size, SMALL.image_token_id, any_token)
     with torch.inference_mode(), Peak() as peak:
         pixels_BCRR = torch.zeros(rows, 3, 112, 112, dtype=dtype)
         patch_BPD = model.encode(pixels_BCRR)
-        done = generate(model, patch_BPD, prompts, [""] * rows, limits, GREEDY)
+        done = run_together(model, patch_BPD, prompts, vocabulary, NEW_TOKENS)
     assert [row.finish for row in done] == ["stop"] * rows
-    reckoned = rows * row_bytes(SMALL, dtype.itemsize)
-    assert peak.most < reckoned
-    assert peak.most > reckoned / 4, "a number that holds for anything says nothing"
+    computed = batch_bytes(SMALL, dtype.itemsize, rows)
+    assert peak.most < computed
+    assert peak.most > computed / 4, "a number that holds for anything says nothing"
 
 
 MEASURE = """
 import gc, re, sys, torch
 from pathlib import Path
-from pgcli.engine.generate import generate
-from pgcli.engine.sequence import Limits
-from pgcli.engine.sampler import GREEDY
-from pgcli.engine.memory import TEXT_SLOTS, needed_bytes
+from pgcli.engine.model_runner import generate
+from pgcli.engine.sequence import Sequence
+from pgcli.engine.sampler import OutputVocabulary
+from pgcli.engine.memory import NEW_TOKENS, needed_bytes
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
 
@@ -173,10 +205,10 @@ def go(rows, stop):
     prompts = [[2, *range(200, 262 - row % 5), 108] for row in range(rows)]
     with torch.inference_mode():
         patch_BPD = model.encode(torch.rand(rows, 3, 224, 224).to(dtype))
-        limits = Limits(TEXT_SLOTS - 64, stop, 15999, 15999)
-        return generate(model, patch_BPD, prompts, [""] * rows, limits, GREEDY)
+        sequences = [Sequence(n, "", tuple(ids), NEW_TOKENS) for n, ids in enumerate(prompts)]
+        return generate(model, patch_BPD, sequences, OutputVocabulary(15999, 15999, stop))
 
-any_token = frozenset(range(16000))
+any_token = tuple(range(16000))
 go(1, any_token)
 gc.collect()
 before = resident("VmRSS")
@@ -190,7 +222,7 @@ print(resident("VmHWM") - before, needed_bytes(config, dtype.itemsize, rows)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 @pytest.mark.parametrize("generation", ["1", "2"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_process_grows_by_no_more_than_is_reckoned(dtype, generation):
+def test_a_process_grows_by_no_more_than_is_computed(dtype, generation):
     """What the system counts, scratch memory of the kernels included."""
     run = subprocess.run(
         [sys.executable, "-c", MEASURE, dtype, generation],
@@ -210,28 +242,44 @@ class TestBatchSize:
     @pytest.mark.parametrize("device", MOST_ROWS)
     @pytest.mark.parametrize("config", [PUBLISHED, SMALL], ids=["published", "small"])
     def test_it_stays_within_the_share_of_the_memory_that_is_free(self, device, config):
-        row = row_bytes(config, 2)
         for rows in (1, 2, 7, 13):
-            needed = rows * row / SHARE_OF_FREE
-            for free, fitting in ((needed + 9, rows), (needed - 9, max(1, rows - 1))):
-                found = batch_size(config, itemsize=2, device=device, free=int(free))
-                assert found == fitting
+            free = int(batch_bytes(config, 2, rows, device=device) / SHARE_OF_FREE) + 9
+            found = MemoryBudget(config, 2, device, free).batch_size()
+            assert found >= rows
+            assert batch_bytes(config, 2, found, device=device) <= SHARE_OF_FREE * free
+            more = batch_bytes(config, 2, found + 1, device=device)
+            assert more > SHARE_OF_FREE * free
 
     @pytest.mark.parametrize("device", MOST_ROWS)
     def test_one_row_is_always_tried(self, device):
-        assert batch_size(PUBLISHED, itemsize=4, device=device, free=0) == 1
+        assert MemoryBudget(PUBLISHED, 4, device, 0).batch_size() == 1
 
     def test_more_than_pays_is_not_taken(self):
-        sizes = {
-            device: batch_size(SMALL, itemsize=4, device=device, free=2**50) for device in MOST_ROWS
-        }
+        sizes = {device: MemoryBudget(SMALL, 4, device, 2**50).batch_size() for device in MOST_ROWS}
         assert sizes == MOST_ROWS == {"cpu": 64, "mps": 64, "cuda": 256}
 
     def test_a_large_model_on_the_cpu_answers_its_first_rows_soon(self):
         assert parameters(PUBLISHED) > LARGE_PARAMETERS
-        free = 2**50
-        assert batch_size(PUBLISHED, itemsize=2, device="cpu", free=free) == ROWS_OF_LARGE_ON_CPU
-        assert batch_size(PUBLISHED, itemsize=2, device="cuda", free=free) == MOST_ROWS["cuda"]
+        sizes = [MemoryBudget(PUBLISHED, 2, device, 2**50).batch_size() for device in MOST_ROWS]
+        assert sizes == [ROWS_OF_LARGE_ON_CPU, MOST_ROWS["mps"], MOST_ROWS["cuda"]]
+
+    def test_an_automatic_one_follows_the_question(self, tiny):
+        engine = loader.load(Checkpoint("m", tiny), device="cpu", dtype="float32")
+        free = int(batch_bytes(engine.model.config, 4, 9, new_tokens=64) / SHARE_OF_FREE) + 9
+        engine._budget = MemoryBudget(engine.model.config, 4, "cpu", free)
+        list(engine.ask([], Question("ask", None, 64)))
+        assert engine.batch_size == 9
+        list(engine.ask([], Question("ask", None, 4096)))
+        assert engine.batch_size < 9
+
+    def test_a_given_one_is_kept(self, tiny):
+        engine = loader.load(Checkpoint("m", tiny), device="cpu", batch_size=7)
+        list(engine.ask([], Question("ask", None, 4096)))
+        assert engine.batch_size == 7
+        automatic = loader.load(Checkpoint("m", tiny), device="cpu")
+        automatic.batch_size = 5
+        list(automatic.ask([], Question("ask", None, 4096)))
+        assert automatic.batch_size == 5
 
 
 @pytest.mark.parametrize(

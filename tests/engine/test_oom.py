@@ -22,24 +22,31 @@ from pgcli import tasks
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.app import main
 from pgcli.engine import engine as engines
-from pgcli.engine import generate, generating, output
-from pgcli.engine.batch_limits import GOOD_GROUPS, HOPELESS, BatchLimits, Limit, run_in_chunks
+from pgcli.engine import memory as memory_module
+from pgcli.engine import model_runner, output, sampler, scheduler
 from pgcli.engine.engine import Engine
 from pgcli.engine.image_cache import ImageFeatureCache
 from pgcli.engine.loader import load
-from pgcli.engine.oom import catch_oom, is_oom
-from pgcli.engine.sampler import GREEDY, Sampling
-from pgcli.engine.trial import Trial
+from pgcli.engine.model_runner import ModelRunner
+from pgcli.engine.oom import (
+    BATCHES_BEFORE_GROWTH,
+    MAX_LOST_AT_START,
+    BatchLimits,
+    Limit,
+    catch_oom,
+    is_oom,
+    run_in_chunks,
+)
+from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import NoUsableDevice
-from pgcli.model.kv_cache import Cache
+from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.places import Places
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.tasks import Question
 from tests.support.tiny import RESOLUTION
 
 TOKENS = 7
-SAMPLED = Sampling(temperature=1.5, top_k=20, seed=4)
+SAMPLED = SamplingParams(temperature=1.5, top_k=20, seed=4)
 PROBLEMS: dict[str, Callable[[], Exception]] = {
     "torch": lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
     "python": MemoryError,
@@ -60,9 +67,9 @@ DEAD = (
 SITES: dict[str, tuple[type, str, Callable[..., int]]] = {
     "encode": (PaliGemma, "encode", lambda model, pixels_BCRR: len(pixels_BCRR)),
     "prefill": (PaliGemma, "prefill", lambda model, patch_BPD, *_: len(patch_BPD)),
-    "seat": (Places, "seat", lambda places, prefix, row_B: places.taken + len(row_B)),
-    "step": (PaliGemma, "step", lambda model, token_A, places: len(token_A)),
-    "fork": (PaliGemma, "continuations", lambda model, token_BL, *_: len(token_BL)),
+    "insert": (KVCache, "insert", lambda cache, rows, *_: cache.rows + rows),
+    "decode": (PaliGemma, "decode_step", lambda model, token_R, cache: cache.rows),
+    "branch": (PaliGemma, "score_branches", lambda model, token_BL, *_: len(token_BL)),
 }
 
 
@@ -83,7 +90,7 @@ class Memory:
             wanted = count(*given)
             self.asked.append(wanted)
             too_little = self.runs_out(wanted)
-            done = None if too_little and where is Places else real(*given, **more)
+            done = None if too_little and where is KVCache else real(*given, **more)
             if too_little:
                 self.failures += 1
                 raise PROBLEMS[problem]()
@@ -168,7 +175,7 @@ def same(mine: Iterable[tuple[int, Answer]], others: Iterable[tuple[int, Answer]
 
 
 @pytest.fixture(scope="module")
-def unhindered(loaded: Engine) -> dict[tuple[str, Sampling], list[tuple[int, Answer]]]:
+def unhindered(loaded: Engine) -> dict[tuple[str, SamplingParams], list[tuple[int, Answer]]]:
     found = {
         (name, sampling): told(fresh(loaded).ask(stream(), question, sampling))
         for name, question in QUESTIONS.items()
@@ -180,7 +187,7 @@ def unhindered(loaded: Engine) -> dict[tuple[str, Sampling], list[tuple[int, Ans
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize("site", ["encode", "prefill", "seat", "step"])
+@pytest.mark.parametrize("site", ["encode", "prefill", "insert", "decode"])
 def test_no_row_is_lost_doubled_or_changed_wherever_memory_runs_out(
     loaded: Engine, unhindered: Any, monkeypatch: pytest.MonkeyPatch, site: str, problem: str
 ) -> None:
@@ -192,11 +199,11 @@ def test_no_row_is_lost_doubled_or_changed_wherever_memory_runs_out(
                 assert memory.failures or size > 2
 
 
-@pytest.mark.parametrize("site", ["prefill", "seat", "step"])
+@pytest.mark.parametrize("site", ["prefill", "insert", "decode"])
 def test_nor_where_rows_join_a_few_at_a_time(
     loaded: Engine, unhindered: Any, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
-    monkeypatch.setitem(engines.GROUP_TOKENS, "cpu", 3 * (16 + engines.USUAL_PROMPT))
+    monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", 3 * (16 + memory_module.USUAL_PROMPT))
     for size in (1, 2, 5, 7):
         with monkeypatch.context() as patch:
             memory = Memory(patch, site, size)
@@ -214,28 +221,29 @@ def test_nor_where_it_runs_out_at_any_time(
     draws = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Memory, "runs_out", lambda self, rows: rows > 1 and draws.random() < share)
-        for site in ("encode", "prefill", "seat", "step"):
+        for site in ("encode", "prefill", "insert", "decode"):
             Memory(patch, site, 0)
         for (name, sampling), expected in unhindered.items():
             same(fresh(loaded).ask(stream(), QUESTIONS[name], sampling), expected)
 
 
-def test_nor_where_it_runs_out_among_the_rows_that_are_seated(
+def test_nor_where_it_runs_out_after_some_layers_of_a_prefill_are_stored(
     loaded: Engine, unhindered: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(engines.GROUP_TOKENS, "cpu", 3 * (16 + engines.USUAL_PROMPT))
-    real, calls = Cache.row, []
+    monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", 3 * (16 + memory_module.USUAL_PROMPT))
+    real, calls = KVCache.write, []
 
-    def exhausting(self: Cache, row: int) -> Tensor:
-        calls.append(row)
-        if row == 1 and calls.count(1) % 3 == 1:
-            raise MemoryError
-        return real(self, row)
+    def exhausting(self: KVCache, layer: int, key: Tensor, value: Tensor) -> Any:
+        if layer == 1 and key.shape[2] > 1:
+            calls.append(layer)
+            if len(calls) % 3 == 1 and len(key) > 1:
+                raise MemoryError
+        return real(self, layer, key, value)
 
-    monkeypatch.setattr(Cache, "row", exhausting)
+    monkeypatch.setattr(KVCache, "write", exhausting)
     for (name, sampling), expected in unhindered.items():
         same(fresh(loaded).ask(stream(), QUESTIONS[name], sampling), expected)
-    assert calls.count(1) > 8
+    assert len(calls) > 8
 
 
 @pytest.mark.parametrize("where", ["select_tokens", "sample"])
@@ -243,7 +251,8 @@ def test_nor_where_it_runs_out_after_a_token_was_drawn(
     loaded: Engine, unhindered: Any, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """The draws of a row that starts over start over with it."""
-    real, calls = getattr(generate, where), []
+    owner = model_runner if where == "select_tokens" else sampler
+    real, calls = getattr(owner, where), []
 
     def exhausting(logits_BV: Tensor, *given: Any) -> Any:
         done = real(logits_BV, *given)
@@ -252,7 +261,7 @@ def test_nor_where_it_runs_out_after_a_token_was_drawn(
             raise MemoryError
         return done
 
-    monkeypatch.setattr(generate, where, exhausting)
+    monkeypatch.setattr(owner, where, exhausting)
     same(fresh(loaded).ask(stream(), QUESTIONS["free"], SAMPLED), unhindered["free", SAMPLED])
     assert len(calls) > 20
 
@@ -260,14 +269,15 @@ def test_nor_where_it_runs_out_after_a_token_was_drawn(
 def test_rows_that_start_over_go_first_and_in_their_order(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Memory(monkeypatch, "step", 2)
+    Memory(monkeypatch, "decode", 2)
     joined: list[list[str]] = []
-    begun = generate.Running.begun
-    monkeypatch.setattr(
-        generate.Running,
-        "begun",
-        lambda self, keys, lengths: joined.append(list(keys)) or begun(self, keys, lengths),
-    )
+    prefill = ModelRunner.prefill
+
+    def prefilling(self: ModelRunner, patch_BPD: Tensor, group: list[Any]) -> Any:
+        joined.append([sequence.key for sequence in group])
+        return prefill(self, patch_BPD, group)
+
+    monkeypatch.setattr(ModelRunner, "prefill", prefilling)
     assert len(list(fresh(loaded, 4).ask(stream(6, ["a"]), QUESTIONS["free"]))) == 6
     keys = [f"{number} a" for number in range(6)]
     assert joined[:2] == [keys[:4], keys[:2]]
@@ -277,7 +287,7 @@ def test_rows_that_start_over_go_first_and_in_their_order(
 def test_while_there_is_memory_groups_are_as_they_were(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generating, "SHARE_THAT_JOINS", 1.0)
+    monkeypatch.setattr(scheduler, "MIN_REFILL_FRACTION", 1.0)
     memory = Memory(monkeypatch, "prefill", 99)
     list(fresh(loaded, 4).ask(stream(11, ["a"]), QUESTIONS["free"]))
     assert memory.asked == [4, 4, 3]
@@ -293,7 +303,7 @@ def test_candidates_are_scored_for_fewer_rows_at_once(
     question, pictures = tasks.ask(["what?"], choices=choices), stream(11, ["what?"], choices)
     expected = told(fresh(loaded, 32).ask(pictures, question))
     assert len({(row.choices or ())[0].logprob for _, row in expected}) == 11
-    for site in ("encode", "prefill", "fork"):
+    for site in ("encode", "prefill", "branch"):
         for size in (1, 3):
             with monkeypatch.context() as patch:
                 memory, engine = Memory(patch, site, size), fresh(loaded, 32)
@@ -310,7 +320,7 @@ def test_candidates_are_scored_for_fewer_rows_at_once(
 # --- what is learnt of it
 
 
-@pytest.mark.parametrize("site", ["prefill", "step"])
+@pytest.mark.parametrize("site", ["prefill", "decode"])
 def test_what_was_learnt_holds_for_later_questions(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
@@ -320,15 +330,15 @@ def test_what_was_learnt_holds_for_later_questions(
     failures = memory.failures
     list(engine.ask(stream(), QUESTIONS["free"]))
     assert memory.failures == failures == 2
-    what = {"prefill": "read together", "step": "rows at once"}[site]
+    what = {"prefill": "read together", "decode": "rows at once"}[site]
     assert engine.batch_limits.summary() == f"2 {what} instead of 8"
 
 
 def test_rows_beside_which_one_finds_no_memory_become_fewer_and_groups_do_not(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(engines.GROUP_TOKENS, "cpu", 2 * (16 + engines.USUAL_PROMPT))
-    memory, engine = Memory(monkeypatch, "seat", 4), fresh(loaded)
+    monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", 2 * (16 + memory_module.USUAL_PROMPT))
+    memory, engine = Memory(monkeypatch, "insert", 4), fresh(loaded)
     list(engine.ask(stream(), QUESTIONS["free"]))
     assert memory.failures
     assert engine.batch_limits.at_once.now <= 4
@@ -337,7 +347,7 @@ def test_rows_beside_which_one_finds_no_memory_become_fewer_and_groups_do_not(
     assert "read" not in engine.batch_limits.summary()
 
 
-@pytest.mark.parametrize("site", ["prefill", "step"])
+@pytest.mark.parametrize("site", ["prefill", "decode"])
 def test_what_one_process_learnt_another_need_not_learn_again(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
@@ -355,7 +365,7 @@ def test_what_one_process_learnt_another_need_not_learn_again(
 
 
 def test_who_never_ran_out_has_nothing_to_hand_on() -> None:
-    assert BatchLimits().known() == {}
+    assert BatchLimits().state_dict() == {}
     headroom = BatchLimits()
     headroom.load_state_dict({})
     assert headroom.at_once.now == sys.maxsize
@@ -365,7 +375,7 @@ class TestCap:
     def test_it_is_no_limit_till_memory_runs_out_and_then_half_of_what_failed(self) -> None:
         cap = Limit()
         for _ in range(200):
-            cap.went_well(10**6)
+            cap.succeeded(10**6)
         assert cap.now > 10**6
         cap.failed(25)
         assert (cap.now, cap.least, cap.most) == (12, 12, 25)
@@ -381,33 +391,33 @@ class TestCap:
     def test_it_is_raised_by_a_quarter_after_so_many_good_groups_of_its_size(self) -> None:
         cap = Limit()
         cap.failed(20)
-        for _ in range(GOOD_GROUPS - 1):
-            cap.went_well(10)
-            cap.went_well(9)
+        for _ in range(BATCHES_BEFORE_GROWTH - 1):
+            cap.succeeded(10)
+            cap.succeeded(9)
         assert cap.now == 10
-        cap.went_well(10)
+        cap.succeeded(10)
         assert cap.now == 13
         assert cap.least == 10
 
     def test_a_failure_begins_the_count_anew(self) -> None:
         cap = Limit()
         cap.failed(20)
-        for _ in range(GOOD_GROUPS - 1):
-            cap.went_well(10)
+        for _ in range(BATCHES_BEFORE_GROWTH - 1):
+            cap.succeeded(10)
         cap.failed(10)
-        cap.went_well(5)
+        cap.succeeded(5)
         assert cap.now == 5
 
     @pytest.mark.parametrize("fits", [1, 2, 9, 31, 60])
     def test_it_settles_below_what_failed_twice(self, fits: int) -> None:
         cap, failed = Limit(), []
-        for _ in range(400 * GOOD_GROUPS):
+        for _ in range(400 * BATCHES_BEFORE_GROWTH):
             rows = min(64, cap.now)
             if rows > fits:
                 failed.append(rows)
                 cap.failed(rows)
             else:
-                cap.went_well(rows)
+                cap.succeeded(rows)
         assert max(map(failed.count, failed)) <= 2
         assert len(failed) < 40
         assert cap.now > fits / 2
@@ -434,24 +444,17 @@ def marked(monkeypatch: pytest.MonkeyPatch, site: str, marks: set[int]) -> None:
 
         monkeypatch.setattr("pgcli.engine.image_cache.torch.from_numpy", exhausting)
         return
-    begun, step = generate.Running.begun, generate.Running.step
+    decode = ModelRunner.decode
 
-    def remembering(self: Any, keys: Sequence[str], lengths: Any = None) -> Any:
-        rows = begun(self, keys, lengths)
-        self.wrong = getattr(self, "wrong", set())
-        self.wrong |= {row for row, key in zip(rows, keys, strict=True) if int(key[0]) in marks}
-        return rows
-
-    def stepping(self: Any) -> Any:
-        if self.wrong & set(self.rows):
+    def decoding(self: ModelRunner) -> Any:
+        if marks & {int(sequence.key[0]) for sequence in self.rows}:
             raise MemoryError
-        return step(self)
+        return decode(self)
 
-    monkeypatch.setattr(generate.Running, "begun", remembering)
-    monkeypatch.setattr(generate.Running, "step", stepping)
+    monkeypatch.setattr(ModelRunner, "decode", decoding)
 
 
-@pytest.mark.parametrize("site", ["encode", "step"])
+@pytest.mark.parametrize("site", ["encode", "decode"])
 def test_a_row_for_which_alone_there_is_none_is_an_error_row_and_the_others_are_answered(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
@@ -477,7 +480,7 @@ def test_a_row_for_which_alone_there_is_none_is_an_error_row_and_the_others_are_
 def test_an_error_row_of_exhaustion_has_no_times(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    marked(monkeypatch, "step", {0})
+    marked(monkeypatch, "decode", {0})
     engine = fresh(loaded)
     engine.model.config = replace(engine.model.config, stop_tokens=(0,))
     (lost,) = [row for _, row in engine.ask(stream(2, ["a"]), QUESTIONS["free"]) if row.error]
@@ -490,7 +493,7 @@ def taken(rows: Iterable[tuple[int, Answer]]) -> tuple[list[tuple[int, Any]], It
     return found, (found.append((place, row.error)) for place, row in rows)
 
 
-@pytest.mark.parametrize("site", ["encode", "prefill", "seat", "step"])
+@pytest.mark.parametrize("site", ["encode", "prefill", "insert", "decode"])
 def test_where_the_first_rows_all_find_none_the_run_ends(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
@@ -500,20 +503,20 @@ def test_where_the_first_rows_all_find_none_the_run_ends(
     found, rows = taken(engine.ask(stream(7, ["a"]), QUESTIONS["free"]))
     with pytest.raises(NoUsableDevice, match="even one row") as refused:
         list(rows)
-    assert found == [(place, "oom") for place in range(HOPELESS - 1)]
+    assert found == [(place, "oom") for place in range(MAX_LOST_AT_START - 1)]
     assert "--dtype" in refused.value.hint
 
 
 def test_so_it_does_where_candidates_are_scored(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Memory(monkeypatch, "fork", 0)
+    Memory(monkeypatch, "branch", 0)
     choices = ("red", "blue")
     question = tasks.ask(["a"], choices=choices)
     found, rows = taken(fresh(loaded).ask(stream(7, ["a"], choices), question))
     with pytest.raises(NoUsableDevice, match="even one row"):
         list(rows)
-    assert found == [(place, "oom") for place in range(HOPELESS - 1)]
+    assert found == [(place, "oom") for place in range(MAX_LOST_AT_START - 1)]
 
 
 def test_once_a_row_was_answered_the_run_goes_on_whatever_is_lost(
@@ -533,7 +536,7 @@ def test_so_it_does_once_a_candidate_was_picked(
     question = tasks.ask(["a"], choices=choices)
     pictures = stream(9, ["a"], choices)
     assert [row.error for _, row in engine.ask(pictures[:1], question)] == [None]
-    Memory(monkeypatch, "fork", 0)
+    Memory(monkeypatch, "branch", 0)
     assert [row.error for _, row in engine.ask(pictures, question)] == ["oom"] * 9
 
 
@@ -543,11 +546,13 @@ def test_a_row_alone_is_tried_again_without_what_others_left(
     """Memory that rows took stays taken for those to come, and pictures are kept."""
     engine = fresh(loaded, 1)
     monkeypatch.setattr(
-        Memory, "runs_out", lambda self, rows: bool(held and held[-1]._memory.shape[2])
+        Memory, "runs_out", lambda self, rows: bool(held and held[-1].allocated_rows)
     )
-    held: list[Places] = []
-    places = engine.model.places
-    monkeypatch.setattr(engine.model, "places", lambda rows: held.append(places(rows)) or held[-1])
+    held: list[KVCache] = []
+    kv_cache = engine.model.kv_cache
+    monkeypatch.setattr(
+        engine.model, "kv_cache", lambda rows: held.append(kv_cache(rows)) or held[-1]
+    )
     memory = Memory(monkeypatch, "prefill", 0)
     found = list(engine.ask(stream(3, ["a"]), QUESTIONS["free"]))
     assert [row.error for _, row in found] == [None] * 3
@@ -559,18 +564,18 @@ def test_a_row_that_goes_on_alone_has_a_second_try_too(
 ) -> None:
     calls = iter(range(1000))
     monkeypatch.setattr(Memory, "runs_out", lambda self, rows: next(calls) == 2)
-    memory, engine = Memory(monkeypatch, "step", 0), fresh(loaded, 1)
+    memory, engine = Memory(monkeypatch, "decode", 0), fresh(loaded, 1)
     same(engine.ask(stream(), QUESTIONS["free"]), unhindered["free", GREEDY])
     assert memory.failures == 1
 
 
-@pytest.mark.parametrize("site", ["prefill", "step", "fork"])
+@pytest.mark.parametrize("site", ["prefill", "decode", "branch"])
 def test_its_second_try_has_the_memory_of_the_pictures_that_were_kept(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
     held = noted_features(monkeypatch)
-    monkeypatch.setattr(Memory, "runs_out", lambda self, rows: len(held[-1]._kept) > 1)
-    memory, choices = Memory(monkeypatch, site, 0), ("red", "blue") if site == "fork" else ()
+    monkeypatch.setattr(Memory, "runs_out", lambda self, rows: len(held[-1]._features) > 1)
+    memory, choices = Memory(monkeypatch, site, 0), ("red", "blue") if site == "branch" else ()
     question = tasks.ask(PROMPTS, choices=choices, max_new_tokens=None if choices else 3)
     engine = fresh(loaded, 8 if choices else 2)
     engine.model.config = replace(engine.model.config, stop_tokens=(0, 1))
@@ -579,20 +584,20 @@ def test_its_second_try_has_the_memory_of_the_pictures_that_were_kept(
     assert memory.failures
 
 
-@pytest.mark.parametrize("site", ["prefill", "step", "fork"])
+@pytest.mark.parametrize("site", ["prefill", "decode", "branch"])
 def test_nothing_is_kept_of_pictures_and_their_prompts_are_counted_once(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
     held, calls = noted_features(monkeypatch), iter(range(1000))
     monkeypatch.setattr(Memory, "runs_out", lambda self, rows: next(calls) in (2, 3, 4, 5, 6))
     memory, engine = Memory(monkeypatch, site, 0), fresh(loaded)
-    choices = ("red", "blue") if site == "fork" else ()
+    choices = ("red", "blue") if site == "branch" else ()
     question = tasks.ask(PROMPTS, choices=choices, max_new_tokens=None if choices else TOKENS)
     assert len(list(engine.ask(stream(choices=choices), question))) == 21
     assert memory.failures == 5
-    assert engine.reuse.prompts == 21
-    assert not held[-1]._kept
-    assert not held[-1]._unread
+    assert engine.image_stats.prompts == 21
+    assert not held[-1]._features
+    assert not held[-1]._counts
 
 
 def noted_features(monkeypatch: pytest.MonkeyPatch) -> list[ImageFeatureCache]:
@@ -635,7 +640,7 @@ def test_exhaustion_is_known_by_its_type_or_its_words(problem: Callable[[], Exce
 
 
 @pytest.mark.parametrize("words", DEAD)
-@pytest.mark.parametrize("site", ["encode", "prefill", "seat", "step"])
+@pytest.mark.parametrize("site", ["encode", "prefill", "insert", "decode"])
 def test_after_any_other_failure_nothing_is_tried_again(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch, site: str, words: str
 ) -> None:
@@ -649,11 +654,13 @@ def test_after_any_other_failure_nothing_is_tried_again(
 def test_a_measurement_is_not_made_of_smaller_batches(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for site, count in (("prefill", 8), ("step", 8)):
+    for site, count in (("prefill", 8), ("decode", 8)):
         with monkeypatch.context() as patch:
             memory = Memory(patch, site, 4)
+            engine = fresh(loaded)
+            engine.batch_limits.is_fixed = True
             with pytest.raises(NoUsableDevice, match=f"for {count} rows") as refused:
-                list(fresh(loaded).ask(stream(), QUESTIONS["free"], trial=Trial([5] * 21)))
+                list(engine.ask(stream(), QUESTIONS["free"], SamplingParams(ignore_eos=True)))
             assert memory.failures == 1
             assert "--batch-size" in refused.value.hint
 
@@ -675,30 +682,30 @@ def test_the_tensors_of_a_failed_pass_are_free_when_the_next_is_tried() -> None:
     assert catch_oom(work) == 1, "the second's own and no other"
 
 
-def test_the_places_of_rows_that_start_over_are_free_when_they_join(
+def test_the_cache_of_preempted_rows_is_free_when_they_run_again(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = fresh(loaded)
-    held: list[weakref.ref[Places]] = []
-    places, seen = engine.model.places, []
+    made: list[weakref.ref[KVCache]] = []
+    kv_cache, alive = engine.model.kv_cache, []
 
-    def watched(rows: int) -> Places:
-        made = places(rows)
-        held.append(weakref.ref(made))
-        return made
+    def watched(rows: int) -> KVCache:
+        cache = kv_cache(rows)
+        made.append(weakref.ref(cache))
+        return cache
 
-    seat = Places.seat
+    insert = KVCache.insert
 
-    def seating(self: Places, *given: Any) -> None:
-        seen.append(sum(one() is not None for one in held))
-        seat(self, *given)
+    def inserting(self: KVCache, *given: Any, **more: Any) -> Any:
+        alive.append(sum(one() is not None for one in made))
+        return insert(self, *given, **more)
 
-    monkeypatch.setattr(engine.model, "places", watched)
-    monkeypatch.setattr(Places, "seat", seating)
-    Memory(monkeypatch, "step", 3)
+    monkeypatch.setattr(engine.model, "kv_cache", watched)
+    monkeypatch.setattr(KVCache, "insert", inserting)
+    Memory(monkeypatch, "decode", 3)
     list(engine.ask(stream(), QUESTIONS["free"]))
-    assert len(held) > 2
-    assert set(seen) == {1}
+    assert len(made) > 2
+    assert set(alive) == {1}
 
 
 # --- halves of anything
@@ -712,19 +719,16 @@ def test_halves_make_of_each_thing_what_the_whole_would(things: list[int], fits:
             raise MemoryError
         return [-one for one in some]
 
-    assert list(run_in_chunks(work, things, Limit())) == [(one, -one) for one in things]
+    assert list(run_in_chunks(work, things)) == [-one for one in things]
 
 
-def test_a_thing_alone_is_tried_again_after_what_can_be_let_go() -> None:
-    kept = [1]
-
+def test_an_input_that_finds_no_memory_alone_has_no_result() -> None:
     def work(some: Sequence[str]) -> Sequence[str]:
-        if kept or "b" in some:
+        if "b" in some:
             raise MemoryError
         return some
 
-    found = list(run_in_chunks(work, "abc", Limit(), kept.clear))
-    assert found == [("a", "a"), ("b", None), ("c", "c")]
+    assert list(run_in_chunks(work, "abc")) == ["a", None, "c"]
 
 
 def test_an_engine_that_never_ran_out_has_nothing_to_tell() -> None:
@@ -758,13 +762,13 @@ class Clock:
 def test_the_rows_times_are_those_of_all_passes_also_of_those_that_were_for_nothing(
     loaded: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generate, "Stopwatch", Clock)
+    monkeypatch.setattr(model_runner, "Stopwatch", Clock)
     monkeypatch.setattr("pgcli.engine.image_cache.Stopwatch", Clock)
     monkeypatch.setattr(Clock, "measured", 0)
     steps = iter(range(1000))
     # the fourth step finds none, when some rows have ended and others have three tokens
     monkeypatch.setattr(Memory, "runs_out", lambda self, rows: next(steps) == 3)
-    Memory(monkeypatch, "step", 0)
+    Memory(monkeypatch, "decode", 0)
     found = list(fresh(loaded).ask(stream(), QUESTIONS["free"]))
     spent = sum(
         (row.vision_ms or 0) + (row.prefill_ms or 0) + (row.decode_ms or 0) for _, row in found
@@ -798,7 +802,7 @@ def test_a_run_goes_on_in_smaller_batches_and_says_so_once_and_at_its_end(
     pictures = len(expected) // 2
     assert f"pgcli: images reused: {pictures} of {2 * pictures} prompts\n" in err
     assert "memory ran out" not in err
-    Memory(monkeypatch, "step", 2)
+    Memory(monkeypatch, "decode", 2)
     assert called(capsys, *PROMPT)[:2] == (0, expected)
     code, _, err = called(capsys, *PROMPT)
     said = [line for line in err.splitlines() if "memory ran out" in line]
@@ -814,7 +818,7 @@ def test_a_device_without_memory_for_any_row_is_exit_code_17(
     Memory(monkeypatch, "prefill", 0)
     code, found, err = called(capsys, *PROMPT)
     assert code == 17
-    assert len(found) < HOPELESS
+    assert len(found) < MAX_LOST_AT_START
     assert "no memory left for even one row" in err
     code, found, err = called(capsys, *PROMPT, "--limit", "2")
     assert (code, [error for *_, error in found]) == (3, ["oom", "oom"])
@@ -823,3 +827,62 @@ def test_a_device_without_memory_for_any_row_is_exit_code_17(
 
 def test_one_prompt_a_picture_has_nothing_to_reuse(capsys: pytest.CaptureFixture[str]) -> None:
     assert "reused" not in called(capsys, *PROMPT[:2])[2]
+
+
+# --- what was once lost
+
+
+def test_a_learnt_limit_survives_a_later_oom(
+    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group that fails next to running rows says nothing of groups that were read alone."""
+    monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", 4 * (16 + memory_module.USUAL_PROMPT))
+    engine = fresh(loaded)
+    engine.batch_limits.read.failed(6)
+    learnt = engine.batch_limits.state_dict()["read"]
+    Memory(monkeypatch, "insert", 4)
+    list(engine.ask(stream(), QUESTIONS["free"]))
+    assert engine.batch_limits.at_once.now <= 4
+    assert engine.batch_limits.state_dict()["read"] == learnt
+
+
+@pytest.mark.parametrize("site", ["decode", "prefill"])
+def test_rows_under_way_are_finished_if_oom_follows_a_stop(
+    loaded: Engine, unhindered: Any, monkeypatch: pytest.MonkeyPatch, site: str
+) -> None:
+    """They were preempted and wait, as those do that never ran and are left unanswered."""
+    steps: list[int] = []
+    decode = ModelRunner.decode
+    monkeypatch.setattr(
+        ModelRunner, "decode", lambda self: steps.append(len(self.rows)) or decode(self)
+    )
+    monkeypatch.setattr(
+        Memory, "runs_out", lambda self, rows: rows > 2 and bool(steps) and steps[0] == 8
+    )
+    Memory(monkeypatch, site, 0)
+    engine = fresh(loaded)
+    engine.model.config = replace(engine.model.config, stop_tokens=(0,))
+    answers = list(engine.ask(stream(), QUESTIONS["free"], stopped=lambda: bool(steps)))
+    assert len(answers) == steps[0] == 8
+    assert all(answer.error is None for _, answer in answers)
+
+
+def test_oom_after_a_group_has_joined_loses_and_doubles_no_row(
+    loaded: Engine, unhindered: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runner has the rows then, and the results of the step before are being read."""
+    monkeypatch.setitem(model_runner.ASYNC_DEPTH, "cpu", 1)
+    monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", 3 * (16 + memory_module.USUAL_PROMPT))
+    real, calls = ModelRunner._read, []
+
+    def exhausting(self: ModelRunner, step: Any) -> Any:
+        calls.append(step)
+        if len(calls) % 4 == 2 and len(self.rows) > 1:
+            raise MemoryError
+        return real(self, step)
+
+    monkeypatch.setattr(ModelRunner, "_read", exhausting)
+    for (name, sampling), expected in unhindered.items():
+        if name == "free":
+            same(fresh(loaded).ask(stream(), QUESTIONS[name], sampling), expected)
+    assert len(calls) > 8

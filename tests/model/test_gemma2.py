@@ -22,8 +22,8 @@ from pgcli.model.attention import (
     softcap,
 )
 from pgcli.model.gemma import Gemma
-from pgcli.model.kv_cache import Cache
 from pgcli.model.paligemma import make_masks
+from tests.support.caches import unit_cache
 from tests.support.random_weights import normal, randomised
 
 VISION = {
@@ -195,16 +195,14 @@ class TestTheWindow:
         )
         prefix = torch.full((1, 9), 300)
         patch = normal(1, 16, 48, dtype=torch.float32)
-        first = [
-            one.prefill(patch, prefix, None, one.cache(rows=1, slots=30)) for one in (model, wide)
-        ]
+        first = [one.prefill(patch, prefix, None, one.kv_cache(1)) for one in (model, wide)]
         assert torch.equal(*first)
 
     def test_a_generated_token_attends_to_the_last_window_positions(self):
-        cache = cache_of(window=3)
+        cache = unit_cache(2, window=3)
         is_real = torch.tensor([[True, True, False, True], [True, True, True, True]])
-        cache.claim(is_real, 4)
-        _, masks = cache.claim(None, 1)
+        cache.insert(2, 4, is_real)
+        _, masks = cache.append()
         assert masks.sliding[:, 0, 0].tolist() == [
             [False, True, False, True, True],  # positions 1 2 . 3 4: padding has no position
             [False, False, True, True, True],
@@ -212,10 +210,10 @@ class TestTheWindow:
         assert masks.full[:, 0, 0].tolist() == [[True, True, False, True, True], [True] * 5]
 
     def test_no_position_is_masked_before_the_window_is_full(self):
-        cache = cache_of(window=5)
-        assert cache.claim(None, 4)[1] == (None, None)
-        assert cache.claim(None, 1)[1] == (None, None)
-        assert cache.claim(None, 1)[1].sliding.tolist() == [[[[False] + [True] * 5]]] * 2
+        cache = unit_cache(2, window=5)
+        assert cache.insert(2, 4)[1] == (None, None)
+        assert cache.append()[1] == (None, None)
+        assert cache.append()[1].sliding.tolist() == [[[[False] + [True] * 5]]] * 2
 
     def test_masks_without_a_cache_apply_the_window(self):
         is_real = torch.ones(1, 5, dtype=torch.bool)
@@ -230,24 +228,24 @@ class TestTheWindow:
         ]
 
 
-class TestForks:
+class TestBranches:
     def test_branches_together_equal_each_branch_alone(self, tiny, tiny2):
         for folder in (tiny, tiny2):
             model = weights.load(folder, read_config(folder), dtype=torch.float64)
             patch, token_BT = normal(2, 16, 48), torch.randint(260, 400, (2, 5))
             is_real = torch.tensor([[False, False, True, True, True], [True] * 5])
-            cache = model.cache(rows=2, slots=16 + 5 + 6)
+            cache = model.kv_cache(2)
             model.prefill(patch, token_BT, is_real, cache)
             tokens = torch.randint(260, 400, (2, 6))
             branch = torch.tensor([[0, 0, 0, 1, 1, 2], [3, 3, 0, 0, 0, -1]])
-            together = model.continuations(tokens, branch, cache)
-            assert cache.length == 21
+            together = model.score_branches(tokens, branch, cache)
+            assert cache.lengths == [21, 21]
             for row in range(2):
                 for number in set(branch[row].tolist()) - {-1}:
                     own = branch[row] == number
-                    alone = model.cache(rows=1, slots=16 + 5 + 6)
+                    alone = model.kv_cache(1)
                     model.prefill(patch[[row]], token_BT[[row]], is_real[[row]], alone)
-                    logits = [model.step(token[None], alone) for token in tokens[row][own]]
+                    logits = [model.decode_step(token[None], alone) for token in tokens[row][own]]
                     found = model.decoder.logits(together[row][own])
                     torch.testing.assert_close(found, torch.cat(logits), rtol=0, atol=1e-10)
 
@@ -360,14 +358,7 @@ def test_gemma_2_is_recognised_by_its_config(tiny2):
 
 def stepped(model) -> Tensor:
     """The logits before a second and a third generated token."""
-    cache = model.cache(rows=1, slots=30)
+    cache = model.kv_cache(1)
     model.prefill(normal(1, 16, 48, dtype=torch.float32), torch.full((1, 9), 300), None, cache)
-    model.step(torch.tensor([310]), cache)
-    return model.step(torch.tensor([320]), cache)
-
-
-def cache_of(window) -> Cache:
-    return Cache(
-        rows=2, slots=9, depth=1, num_kv_heads=1, head_dim=2, dtype=torch.float32, device="cpu",
-        window=window,
-    )  # fmt: skip
+    model.decode_step(torch.tensor([310]), cache)
+    return model.decode_step(torch.tensor([320]), cache)

@@ -1,4 +1,4 @@
-"""Rows that go on together, each at its own length: seats, holes, growth, and nothing mixed up."""
+"""The KV cache: rows that join late, move, grow and leave compute what each would alone."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from torch import Tensor
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
-from pgcli.engine import generate as generate_module
-from pgcli.engine.generate import Running, generate
-from pgcli.engine.sampler import GREEDY, Sampling
-from pgcli.engine.sequence import Limits
 from pgcli.engine.tokenizer import left_pad
-from pgcli.model import places as places_module
+from pgcli.model import kv_cache as module
+from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
+from tests.support.caches import unit_cache
 from tests.support.random_weights import normal
+from tests.support.tiny import PATCHES
 
-PATCHES = 16
+EXACT = {"rtol": 0, "atol": 1e-10}
 
 
 @pytest.fixture(params=["tiny", "tiny2"])
@@ -38,229 +37,181 @@ def prompts(count: int) -> list[list[int]]:
     ]
 
 
-def looked(model: PaliGemma, count: int) -> Tensor:
+def features(model: PaliGemma, count: int) -> Tensor:
     return normal(count, PATCHES, model.config.decoder.width).to(model.projector.weight.device)
 
 
-def prefix(model: PaliGemma, patch_BPD: Tensor, told: list[list[int]]) -> object:
-    token_BT, is_real_BT = left_pad(told)
+def prefill(model: PaliGemma, cache: KVCache, patch_BPD: Tensor, ids: list[list[int]]) -> None:
+    token_BT, is_real_BT = left_pad(ids)
     device = patch_BPD.device
-    cache = model.cache(rows=len(told), slots=PATCHES + token_BT.shape[1])
     is_real = None if is_real_BT is None else is_real_BT.to(device)
     model.prefill(patch_BPD, token_BT.to(device), is_real, cache)
-    return cache
 
 
-def test_a_row_goes_on_as_it_would_alone_wherever_it_sits(model: PaliGemma) -> None:
-    """Seated late, moved into a hole, beside longer ones and across a growth of memory."""
-    told, patch_BPD = prompts(6), looked(model, 6)
+@pytest.mark.parametrize("full_length", [False, True])
+def test_a_row_continues_as_it_would_alone(model: PaliGemma, full_length: bool) -> None:
+    """Inserted late, moved into a hole, next to longer rows and across a growth of the cache."""
+    ids, patch_BPD = prompts(6), features(model, 6)
     tokens = torch.randint(300, 700, (6, 9), device=patch_BPD.device)
     alone = []
     for row in range(6):
-        places = model.places(1)
-        places.seat(prefix(model, patch_BPD[[row]], [told[row]]), [0])
-        alone.append(torch.stack([model.step(tokens[[row], n], places)[0] for n in range(9)]))
+        own = model.kv_cache(1)
+        prefill(model, own, patch_BPD[[row]], [ids[row]])
+        steps = [model.decode_step(tokens[[row], n], own)[0] for n in range(9)]
+        alone.append(torch.stack(steps))
 
-    places, done, seated = model.places(4), [0] * 6, []
+    cache, done, rows = model.kv_cache(4, full_length=full_length), [0] * 6, []
 
-    def join(rows: list[int]) -> None:
-        places.seat(prefix(model, patch_BPD[rows], [told[row] for row in rows]), range(len(rows)))
-        seated.extend(rows)
+    def join(new: list[int]) -> None:
+        prefill(model, cache, patch_BPD[new], [ids[row] for row in new])
+        rows.extend(new)
 
     def step() -> None:
-        given = torch.stack([tokens[row, done[row]] for row in seated])
-        for row, logits in zip(seated, model.step(given, places), strict=True):
-            torch.testing.assert_close(logits, alone[row][done[row]], rtol=0, atol=1e-10)
+        newest = torch.stack([tokens[row, done[row]] for row in rows])
+        for row, logits in zip(rows, model.decode_step(newest, cache), strict=True):
+            torch.testing.assert_close(logits, alone[row][done[row]], **EXACT)
             done[row] += 1
 
-    def leave(rows: list[int]) -> None:
-        seats = places.leave([seated.index(row) for row in rows])
-        seated[:] = [seated[seat] for seat in seats]
+    def leave(ended: list[int]) -> None:
+        order = cache.remove([rows.index(row) for row in ended])
+        rows[:] = [rows[former] for former in order]
 
     join([0, 1])
     step()
     join([2, 3])
     step()
-    assert places.free == 0
+    assert cache.rows == 4
     leave([1])
     step()
     join([4])
     step()
     leave([0, 3])
-    assert (places.free, places.taken) == (2, 2)
+    assert cache.rows == 2
     step()
     join([5])
     for _ in range(4):
         step()
-    assert all(done[row] > 3 for row in seated)
+    assert all(done[row] > 3 for row in rows)
 
 
-def test_memory_grows_by_buckets_and_keeps_what_it_holds(
-    model: PaliGemma, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("full_length", [False, True])
+def test_growth_keeps_what_is_stored(
+    model: PaliGemma, monkeypatch: pytest.MonkeyPatch, full_length: bool
 ) -> None:
-    told, patch_BPD = prompts(2), looked(model, 2)
+    ids, patch_BPD = prompts(2), features(model, 2)
     tokens = torch.randint(300, 700, (2, 12), device=patch_BPD.device)
     found = []
     for bucket in (1, 7, 128):
-        monkeypatch.setattr(places_module, "BUCKET", bucket)
-        places = model.places(2)
-        places.seat(prefix(model, patch_BPD, told), [0, 1])
-        found.append(torch.stack([model.step(token_B, places) for token_B in tokens.T]))
-    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-10)
-    torch.testing.assert_close(found[0], found[2], rtol=0, atol=1e-10)
+        monkeypatch.setattr(module, "BUCKET", bucket)
+        cache = model.kv_cache(2, full_length=full_length)
+        prefill(model, cache, patch_BPD, ids)
+        found.append(torch.stack([model.decode_step(token_B, cache) for token_B in tokens.T]))
+    torch.testing.assert_close(found[0], found[1], **EXACT)
+    torch.testing.assert_close(found[0], found[2], **EXACT)
 
 
-def test_few_rows_take_little_whatever_the_number_of_places(model: PaliGemma) -> None:
-    places = model.places(1000)
+def test_few_rows_take_little_memory_whatever_the_maximum(model: PaliGemma) -> None:
+    cache = model.kv_cache(1000)
     for rows in (1, 2, 3):
-        places.seat(prefix(model, looked(model, rows), prompts(rows)), range(rows))
-        assert places._memory.shape[2] <= 2 * places.taken
-    assert places.free == 994
+        prefill(model, cache, features(model, rows), prompts(rows))
+        assert cache.allocated_rows <= 2 * cache.rows
+    assert cache.rows == 6
 
 
-def test_at_most_as_many_rows_move_as_end(model: PaliGemma) -> None:
-    places = model.places(5)
-    places.seat(prefix(model, looked(model, 5), prompts(5)), range(5))
-    assert places.leave([1, 4]) == [0, 3, 2]
-    assert places.leave([2]) == [0, 1]
-    assert places.leave([0, 1]) == []
-    assert places.free == 5
+def test_room_for_new_tokens_is_allocated_once() -> None:
+    """A decode step then has fixed addresses: nothing is allocated until the room is used up."""
+    cache = unit_cache(4, full_length=True)
+    cache.insert(4, 20, room=200)
+    before = [one.data_ptr() for one in cache._buffers]
+    for _ in range(200):
+        cache.append()
+    assert [one.data_ptr() for one in cache._buffers] == before
+    assert cache.slots == 256
+
+
+def test_a_full_length_step_has_one_shape() -> None:
+    cache = unit_cache(4, full_length=True, window=8)
+    cache.insert(4, 20, room=100)
+    shapes = set()
+    for _ in range(60):
+        position, masks = cache.append()
+        key, _ = cache.write(0, *torch.zeros(2, 4, 2, 1, 4))
+        shapes.add((position.shape, masks.full.shape, masks.sliding.shape, key.shape))
+    assert len(shapes) == 1
+
+
+def test_no_more_rows_are_copied_than_are_removed() -> None:
+    cache = unit_cache(5)
+    cache.insert(5, 3)
+    assert cache.remove([1, 4]) == [0, 3, 2]
+    assert cache.remove([2]) == [0, 1]
+    assert cache.remove([0, 1]) == []
+    assert cache.rows == 0
 
 
 @pytest.mark.parametrize(
-    ("taken", "places_there", "rows"),
+    ("rows", "max_rows", "padded"),
     [(1, 99, 1), (2, 99, 2), (3, 99, 4), (5, 5, 5), (5, 99, 8), (8, 99, 8), (57, 60, 60)],
 )
-def test_a_step_has_one_of_few_numbers_of_rows(
-    model: PaliGemma, taken: int, places_there: int, rows: int
-) -> None:
-    places = model.places(places_there)
-    places.filled, places.free = [3] * taken, places_there - taken
-    assert places.made_up == rows
+def test_a_step_has_one_of_few_row_counts(rows: int, max_rows: int, padded: int) -> None:
+    cache = unit_cache(max_rows)
+    cache.insert(rows, 3)
+    assert cache.padded_rows == padded
 
 
-def test_places_that_nobody_has_change_nothing(
+def test_rows_that_pad_a_step_change_nothing(
     model: PaliGemma, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three rows in a step of four: the same scores, also where the fourth comes to be seated."""
-    told, patch_BPD = prompts(4), looked(model, 4)
+    """Three rows in a step of four: the same logits, also once the fourth row is in use."""
+    ids, patch_BPD = prompts(4), features(model, 4)
     tokens = torch.randint(300, 700, (6, 4), device=patch_BPD.device)
     found = []
     for buckets in (((10**9, 1),), ((10**9, 4),)):
-        monkeypatch.setattr(places_module, "ROW_BUCKETS", buckets)
-        places = model.places(8)
-        places.seat(prefix(model, patch_BPD[:3], told[:3]), range(3))
-        steps = [model.step(token_B[:3], places) for token_B in tokens[:3]]
-        places.seat(prefix(model, patch_BPD[3:], told[3:]), [0])
-        steps += [model.step(token_B, places)[:3] for token_B in tokens[3:]]
+        monkeypatch.setattr(module, "ROW_BUCKETS", buckets)
+        cache = model.kv_cache(8)
+        prefill(model, cache, patch_BPD[:3], ids[:3])
+        steps = [model.decode_step(token_B[:3], cache) for token_B in tokens[:3]]
+        prefill(model, cache, patch_BPD[3:], ids[3:])
+        steps += [model.decode_step(token_B, cache)[:3] for token_B in tokens[3:]]
         assert [len(logits) for logits in steps] == [3] * 6
         found.append(torch.stack(steps))
-        assert places.taken == 4
-    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-10)
+        assert cache.rows == 4
+    torch.testing.assert_close(found[0], found[1], **EXACT)
 
 
-def test_rows_of_equal_length_need_no_mask_whoever_is_made_up(model: PaliGemma) -> None:
-    places = model.places(8)
-    told = [[2, 300, 108], [2, 301, 108], [2, 302, 108]]
-    places.seat(prefix(model, looked(model, 3), told), [0, 1, 2])
-    position, masks = places.claim_next()
-    assert position.tolist() == [[20]] * 4
+@pytest.mark.parametrize("max_rows", [3, 8])
+def test_rows_of_equal_length_need_no_mask(max_rows: int) -> None:
+    cache = unit_cache(max_rows)
+    cache.insert(3, 19)
+    position, masks = cache.append()
+    assert position[:3].tolist() == [[20]] * 3
     assert masks.full is None
 
 
-def test_rows_of_equal_length_need_no_mask(model: PaliGemma) -> None:
-    places = model.places(2)
-    patch_BPD = looked(model, 2)
-    places.seat(prefix(model, patch_BPD, [[2, 300, 108], [2, 301, 108]]), [0, 1])
-    position, masks = places.claim_next()
-    assert position.tolist() == [[20], [20]]
-    assert masks.full is None
+def test_a_row_attends_to_its_own_last_positions() -> None:
+    """The window is 6; prefixes of 18 and 20 real slots are next to each other."""
+    cache = unit_cache(3, window=6)
+    is_real = torch.ones(3, 20, dtype=torch.bool)
+    is_real[[0, 2], 16:18] = False
+    cache.insert(3, 20, is_real)
+    cache.remove([0])
+    _, masks = cache.append()
+    assert masks.full is not None
+    assert masks.sliding is not None
+    seen = [row.nonzero().flatten().tolist() for row in masks.sliding[:2, 0, 0]]
+    assert seen == [[13, 14, 15, 18, 19, 20], [15, 16, 17, 18, 19, 20]]
+    assert [int(row.sum()) for row in masks.full[:2, 0, 0]] == [19, 21]
 
 
-def test_a_row_sees_its_own_last_positions_whatever_the_others_have(tiny2: Path) -> None:
-    """The window of that checkpoint is 6; here prefixes of 18 and 20 slots stand side by side."""
-    model = weights.load(tiny2, read_config(tiny2), dtype=torch.float32)
-    places = model.places(3)
-    told = [[2, 108], [2, 300, 301, 108], [2, 108]]
-    places.seat(prefix(model, looked(model, 3).float(), told), range(3))
-    places.leave([0])
-    _, masks = places.claim_next()
-    seen = [row.nonzero().flatten().tolist() for row in masks.sliding[:, 0, 0]]
-    assert seen == [[13, 14, 15, 16, 17, 18], [15, 16, 17, 18, 19, 20]]
-    assert [int(row.sum()) for row in masks.full[:, 0, 0]] == [19, 21]
-
-
-class TestRunning:
-    def test_rows_that_join_later_answer_as_they_would_alone(self, model: PaliGemma) -> None:
-        told, patch_BPD = prompts(7), looked(model, 7)
-        limits = Limits(8, frozenset({1}), model.config.decoder.vocab_size, 10**9)
-        keys = [str(row) for row in range(7)]
-        alone = [
-            generate(model, patch_BPD[[row]], [told[row]], [keys[row]], limits, GREEDY)[0].tokens
-            for row in range(7)
-        ]
-        running = Running(model, 3, limits, GREEDY)
-        rows = running.begun(keys)
-        for first in (0, 2, 3, 5, 6):
-            group = slice(first, {0: 2, 2: 3, 3: 5, 5: 6, 6: 7}[first])
-            while running.free < group.stop - group.start:
-                running.step()
-            running.join(patch_BPD[group], told[group], rows[group])
-        while running.rows:
-            running.step()
-        assert [row.tokens for row in rows] == alone
-        assert len({len(tokens) for tokens in alone} | {tuple(t) for t in alone}) > 2
-
-    @pytest.mark.parametrize("temperature", [0.0, 1.5])
-    def test_tokens_read_behind_the_passes_are_the_same(
-        self, model: PaliGemma, monkeypatch: pytest.MonkeyPatch, temperature: float
-    ) -> None:
-        """As on a GPU, which does not wait until this process has read what it made."""
-        told, patch_BPD = prompts(9), looked(model, 9)
-        stops = frozenset(range(0, model.config.decoder.vocab_size, 9))
-        limits = Limits(12, stops, model.config.decoder.vocab_size, 10**9)
-        keys, lengths = [str(row) for row in range(9)], [1, 12, 3, 12, 12, 2, 12, 12, 7]
-        kind, found = model.projector.weight.device.type, []
-        for lag in (0, 1, 2, 5):
-            monkeypatch.setitem(generate_module.LAGS, kind, lag)
-            running = Running(model, 4, limits, Sampling(temperature=temperature, seed=3))
-            rows, ended, passes = running.begun(keys, lengths), [], 0
-            for row in range(9):
-                while not running.free:
-                    ended += running.step()
-                    passes += 1
-                group = slice(row, row + 1)
-                ended += running.join(patch_BPD[group], told[group], rows[group])
-            while running.rows:
-                ended += running.step()
-                passes += 1
-            assert sorted(map(id, ended)) == sorted(map(id, rows)), "each ends once"
-            assert running.free == 4
-            assert passes <= 40 + 9 * lag
-            found.append([(row.tokens, row.logprobs, row.finish, row.stopped) for row in rows])
-        assert len({len(tokens) for tokens, *_ in found[0]}) > 3
-        for behind in found[1:]:
-            for (tokens, logprobs, *end), (others, their_logprobs, *their_end) in zip(
-                found[0], behind, strict=True
-            ):
-                assert tokens == others
-                assert end == their_end
-                assert logprobs == pytest.approx(their_logprobs, abs=1e-9)
-
-    def test_what_is_read_behind_is_forgotten_with_its_rows(
-        self, model: PaliGemma, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(generate_module.LAGS, model.projector.weight.device.type, 2)
-        limits = Limits(5, frozenset({1}), model.config.decoder.vocab_size, 10**9)
-        running = Running(model, 2, limits, GREEDY)
-        told, patch_BPD = prompts(2), looked(model, 2)
-        lost, rows = running.begun(["a", "b"]), running.begun(["a", "b"])
-        running.join(patch_BPD, told, lost)
-        running.step()
-        running.drop()
-        running.join(patch_BPD, told, rows)
-        while running.rows:
-            running.step()
-        wanted = generate(model, patch_BPD, told, ["a", "b"], limits, GREEDY)
-        assert [row.tokens for row in rows] == [row.tokens for row in wanted]
-        assert not any(row.tokens for row in lost)
+def test_a_branch_leaves_the_cache_unchanged(model: PaliGemma) -> None:
+    ids, patch_BPD = [[2, 300, 108], [2, 301, 108]], features(model, 2)
+    cache, other = model.kv_cache(2), model.kv_cache(2)
+    prefill(model, cache, patch_BPD, ids)
+    prefill(model, other, patch_BPD, ids)
+    token_BL = torch.randint(300, 700, (2, 5), device=patch_BPD.device)
+    branch_BL = torch.tensor([[0, 0, 1, 1, -1], [0, 1, 1, 2, 2]], device=patch_BPD.device)
+    model.score_branches(token_BL, branch_BL, cache)
+    assert cache.lengths == other.lengths
+    for token_B in token_BL.T:
+        expected = model.decode_step(token_B, other)
+        torch.testing.assert_close(model.decode_step(token_B, cache), expected, **EXACT)

@@ -20,8 +20,8 @@ from pgcli import parsing, rle
 from pgcli.checkpoints import mask_decoder
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loader, mask_output
-from pgcli.engine.generate import Running
 from pgcli.engine.mask_output import decoded, in_box, masks_of, masks_of_rows
+from pgcli.engine.model_runner import ModelRunner
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.records import Box, Mask, Rle, Span
 
@@ -422,12 +422,13 @@ def test_masks_from_a_decoder_file_reach_the_rows(tiny, file, monkeypatch):
     loaded = loader.load(Checkpoint("m", tiny), masks=file, device="cpu", batch_size=2)
     tokens = loaded.tokenizer.encode_answer(spelled)
 
-    def said(running, patch, prompts, rows):
-        for row in rows:
-            row.tokens, row.logprobs = [*tokens], [0.0] * len(tokens)
-        return rows
+    def scripted(runner, patch, group):
+        for sequence in group:
+            sequence.tokens, sequence.logprobs = [*tokens], [0.0] * len(tokens)
+            sequence.finished = True
+        return group
 
-    monkeypatch.setattr(Running, "join", said)
+    monkeypatch.setattr(ModelRunner, "prefill", scripted)
     image = io.BytesIO()
     Image.new("RGB", (60, 40), "red").save(image, "png")
     engine = pgcli.Engine(loaded)

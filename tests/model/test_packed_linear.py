@@ -225,10 +225,10 @@ def test_a_packed_model_equals_the_original(request, name, dtype):
     token_BT = torch.tensor([[2, 30, 40, 50], [2, 31, 41, 51], [2, 32, 42, 52]])
     found = []
     for model in (stored, packed):
-        cache = model.cache(rows=3, slots=30)
+        cache = model.kv_cache(3)
         patch_BPD = model.encode(pixels_BCRR)
         logits_BV = model.prefill(patch_BPD, token_BT, None, cache)
-        found.append((patch_BPD, logits_BV, model.step(torch.tensor([7, 8, 9]), cache)))
+        found.append((patch_BPD, logits_BV, model.decode_step(torch.tensor([7, 8, 9]), cache)))
     for one, other in zip(*found, strict=True):
         assert_like(one, other, dtype)
 

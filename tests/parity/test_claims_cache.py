@@ -13,16 +13,15 @@ from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.engine import Engine
-from pgcli.engine.generate import generate
 from pgcli.engine.loader import load
-from pgcli.engine.sampler import GREEDY
-from pgcli.engine.sequence import Limits
 from pgcli.engine.tokenizer import left_pad
-from pgcli.model.kv_cache import Cache
+from pgcli.model.kv_cache import BUCKET, KVCache
 from pgcli.model.paligemma import PaliGemma, make_masks
 from pgcli.records import DecodedImage, Item
 from pgcli.tasks import Question
+from tests.support.caches import unit_cache
 from tests.support.random_weights import normal
+from tests.support.sequences import run_together, vocabulary_of
 from tests.support.tiny import PATCHES, RESOLUTION
 
 PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 304, 108], [2, 108]]
@@ -48,9 +47,11 @@ def hidden(model: PaliGemma) -> Iterator[list[Tensor]]:
     watching.remove()
 
 
-def prefill(model: PaliGemma, patch_BPD: Tensor, prompts: list[list[int]]) -> tuple[Tensor, Cache]:
+def prefill(
+    model: PaliGemma, patch_BPD: Tensor, prompts: list[list[int]]
+) -> tuple[Tensor, KVCache]:
     token_BT, is_real_BT = left_pad(prompts)
-    cache = model.cache(rows=len(prompts), slots=PATCHES + token_BT.shape[1] + 8)
+    cache = model.kv_cache(len(prompts))
     return model.prefill(patch_BPD, token_BT, is_real_BT, cache), cache
 
 
@@ -74,7 +75,7 @@ def test_the_prompt_reads_every_patch_and_so_does_every_later_token(
 ) -> None:
     def logits(patch_BPD: Tensor) -> Tensor:
         first, cache = prefill(model, patch_BPD, PROMPTS[1:2])
-        steps = [model.step(torch.tensor([token]), cache) for token in (400, 401)]
+        steps = [model.decode_step(torch.tensor([token]), cache) for token in (400, 401)]
         return torch.stack([first, *steps])[..., 1:]  # the padding's own embedding is zero
 
     before = logits(patch_BPD[:1])
@@ -119,14 +120,16 @@ def test_a_prompt_read_token_by_token_is_another_prompt(
     at_once, _ = prefill(model, patch_BPD[:1], [prompt])
     by_token, cache = prefill(model, patch_BPD[:1], [prompt[:1]])
     for token in prompt[1:]:
-        by_token = model.step(torch.tensor([token]), cache)
+        by_token = model.decode_step(torch.tensor([token]), cache)
     assert (at_once - by_token).abs().max() > 1e-3
 
     token_BT = torch.tensor([prompt])
     x_BSD = torch.cat([patch_BPD[:1], model.decoder.embed(token_BT)], dim=1)
-    cache = model.cache(rows=1, slots=x_BSD.shape[1])
-    for slot_BD in x_BSD.unbind(1):
-        last = model.decoder(slot_BD[:, None], *cache.claim(None, 1), cache)
+    cache = model.kv_cache(1)
+    first_BD, *later = x_BSD.unbind(1)
+    model.decoder(first_BD[:, None], *cache.insert(1, 1), cache)
+    for slot_BD in later:
+        last = model.decoder(slot_BD[:, None], *cache.append(), cache)
     is_real_BS = torch.ones(x_BSD.shape[:2], dtype=torch.bool)
     causal = make_masks(is_real_BS, ~is_real_BS, is_real_BS.cumsum(1), None)
     whole = model(patch_BPD[:1], token_BT, is_real_BS.cumsum(1), causal)
@@ -141,7 +144,7 @@ def test_what_padding_holds_changes_not_one_bit_and_no_row_is_nan(
     assert is_real_BT is not None
     found = []
     for junk in (0, 1, 700):
-        cache = model.cache(rows=3, slots=PATCHES + 32)
+        cache = model.kv_cache(3)
         filled_BT = torch.where(is_real_BT, token_BT, junk)
         found.append(model.prefill(patch_BPD, filled_BT, is_real_BT, cache))
     assert torch.equal(found[0], found[1])
@@ -155,69 +158,58 @@ def test_what_padding_holds_changes_not_one_bit_and_no_row_is_nan(
 @pytest.mark.parametrize("padding", [0, 1, 5])
 def test_positions_count_real_slots_whatever_the_padding(padding: int) -> None:
     """From 1, each row on its own; a step takes the next number of its row."""
-    cache = unit_cache(rows=3, slots=20)
+    cache = unit_cache(3)
     is_real_BL = torch.ones(3, 6 + padding, dtype=torch.bool)
     for row, gone in enumerate([0, 2, 4]):
         is_real_BL[row, 2 : 2 + padding + gone] = False
-    position_BL, _ = cache.claim(is_real_BL, 6 + padding)
+    position_BL, _ = cache.insert(3, 6 + padding, is_real_BL)
     assert [position_BL[n][is_real_BL[n]].tolist() for n in range(3)] == [
         *([1, 2, 3, 4, 5, 6], [1, 2, 3, 4], [1, 2]),
     ]
-    assert cache.claim(None, 1)[0].tolist() == [[7], [5], [3]]
+    assert cache.append()[0][:3].tolist() == [[7], [5], [3]]
 
 
 def test_the_mask_shows_real_slots_only_and_is_left_out_where_all_are_real() -> None:
-    cache = unit_cache(rows=2, slots=8)
-    assert cache.claim(None, 2)[1] == (None, None)
-    is_real_BL = torch.tensor([[True, True], [False, True]])
-    _, (mask, _) = cache.claim(is_real_BL, 2)
+    cache = unit_cache(2)
+    assert cache.insert(2, 4)[1] == (None, None)
+    assert cache.append()[1] == (None, None)
+    cache = unit_cache(2)
+    is_real_BL = torch.tensor([[True] * 4, [True, True, False, True]])
+    _, (mask, _) = cache.insert(2, 4, is_real_BL)
     assert mask.tolist() == [[[[True] * 4]], [[[True, True, False, True]]]]
-    _, (mask, _) = cache.claim(None, 1)
+    _, (mask, _) = cache.append()
     assert mask.tolist() == [[[[True] * 5]], [[[True, True, False, True, True]]]]
 
 
-def unit_cache(*, rows: int, slots: int) -> Cache:
-    return Cache(
-        rows=rows,
-        slots=slots,
-        depth=3,
-        num_kv_heads=2,
-        head_dim=4,
-        dtype=torch.float32,
-        device="cpu",
-    )
-
-
-def test_every_layer_keeps_its_own_and_all_grow_alike() -> None:
-    cache = unit_cache(rows=2, slots=8)
-    assert cache.length == 0
+def test_every_layer_keeps_its_own_keys_and_values() -> None:
+    cache = unit_cache(2)
     written = []
     for new in (3, 1, 1):
-        cache.claim(None, new)
+        cache.append() if written else cache.insert(2, 3)
         written.append([torch.randn(2, 2, 2, new, 4) for _ in range(3)])
         for layer, (key, value) in enumerate(written[-1]):
             kept = cache.write(layer, key, value)
             for number, found in enumerate(kept):
-                assert found.shape == (2, 2, cache.length, 4)
+                assert found.shape == (2, 2, cache.lengths[0], 4)
                 before = [one_pass[layer][number] for one_pass in written]
                 assert torch.equal(found, torch.cat(before, dim=2))
-    assert cache.length == 5
+    assert cache.lengths == [5, 5]
 
 
-def test_keys_and_values_are_read_where_they_lie() -> None:
-    cache = unit_cache(rows=2, slots=8)
-    cache.claim(None, 2)
+def test_keys_and_values_are_read_in_place() -> None:
+    cache = unit_cache(2)
+    cache.insert(2, 2)
     first, _ = cache.write(1, torch.ones(2, 2, 2, 4), torch.ones(2, 2, 2, 4))
-    cache.claim(None, 1)
+    cache.append()
     again, _ = cache.write(1, torch.ones(2, 2, 1, 4), torch.ones(2, 2, 1, 4))
     assert first.data_ptr() == again.data_ptr()
 
 
-def test_more_slots_than_there_are_cannot_be_claimed() -> None:
-    cache = unit_cache(rows=1, slots=4)
-    cache.claim(None, 3)
-    with pytest.raises(ValueError, match="4 slots; 5"):
-        cache.claim(None, 2)
+def test_more_rows_than_the_maximum_are_refused() -> None:
+    cache = unit_cache(4)
+    cache.insert(3, 2)
+    with pytest.raises(ValueError, match="4 rows; 5"):
+        cache.insert(2, 2)
 
 
 @pytest.mark.parametrize(
@@ -229,9 +221,10 @@ def test_a_slot_costs_two_numbers_per_layer_key_head_and_dimension(
 ) -> None:
     """In bfloat16: 18 KiB for the first generation, an eighth of what eight heads would take."""
     sizes = {"depth": depth, "num_kv_heads": kv_heads, "head_dim": head_dim}
-    cache = Cache(rows=4, slots=100, dtype=torch.bfloat16, device="meta", **sizes)
-    assert cache.nbytes == 4 * 100 * kib * 1024
-    assert cache.nbytes == 2 * depth * kv_heads * head_dim * 2 * 4 * 100
+    cache = unit_cache(4, dtype=torch.bfloat16, device="meta", **sizes)
+    cache.reserve(4, BUCKET)
+    assert cache.nbytes == 4 * BUCKET * kib * 1024
+    assert cache.nbytes == 2 * depth * kv_heads * head_dim * 2 * 4 * BUCKET
 
 
 # --- how much work
@@ -243,8 +236,8 @@ def test_a_step_reads_one_token_and_scores_one_place(
     """Also the prefill scores its last place only: a row of logits is a mebibyte."""
     scored, logits = [], model.decoder.logits
     monkeypatch.setattr(model.decoder, "logits", lambda x: scored.append(x.shape[:-1]) or logits(x))
-    endless = Limits(4, frozenset(), model.config.decoder.vocab_size, model.config.image_token_id)
-    generate(model, patch_BPD, PROMPTS, list("abc"), endless, GREEDY)
+    endless = vocabulary_of(model, image_token=model.config.image_token_id)
+    run_together(model, patch_BPD, PROMPTS, endless, 4)
     assert [tuple(x.shape[:2]) for x in hidden] == [(3, PATCHES + 6), (3, 1), (3, 1), (3, 1)]
     assert scored == [(3,)] * 4
 

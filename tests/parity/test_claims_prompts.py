@@ -268,7 +268,7 @@ def test_each_rows_own_picture_comes_first_unscaled_and_then_its_scaled_prompt(
     monkeypatch.setattr(model.decoder, "forward", watched)
     patch_BPD = torch.randn(3, PATCHES, model.config.decoder.width)
     token_BT, is_real_BT = left_pad([[2, 108], [2, 300, 301, 108], [2, 302, 108]])
-    model.prefill(patch_BPD, token_BT, is_real_BT, model.cache(rows=3, slots=PATCHES + 4))
+    model.prefill(patch_BPD, token_BT, is_real_BT, model.kv_cache(3))
     ((x_BSD, position_BS),) = seen
     assert torch.equal(x_BSD[:, :PATCHES], patch_BPD)
     embedding = model.decoder.embed_tokens.weight
@@ -292,7 +292,7 @@ def test_nothing_is_read_from_the_placeholders_embedding(tiny: Path) -> None:
     token_BT, image = torch.tensor([[2, 300, 108]]), model.config.image_token_id
 
     def logits() -> Tensor:
-        return model.prefill(patch_BPD, token_BT, None, model.cache(rows=1, slots=PATCHES + 3))[0]
+        return model.prefill(patch_BPD, token_BT, None, model.kv_cache(1))[0]
 
     before = logits()
     model.decoder.embed_tokens.weight[image] = 100 * torch.randn(model.config.decoder.width)

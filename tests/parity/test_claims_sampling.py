@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from random import Random
 
 import pytest
 import torch
@@ -11,11 +10,10 @@ from torch import Tensor
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
-from pgcli.engine.generate import generate, select_tokens
-from pgcli.engine.sampler import GREEDY, Sampling, sample
-from pgcli.engine.sequence import Growing, Limits
+from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams, sample
 from pgcli.model.paligemma import PaliGemma
 from tests.support.random_weights import normal
+from tests.support.sequences import make_sequences, next_tokens, run_together, vocabulary_of
 from tests.support.tiny import PATCHES
 
 DRAWS = 100_000
@@ -23,7 +21,9 @@ DRAWS = 100_000
 PROBABILITY = torch.tensor([0.1, 0.05, 0.5, 0.1, 0.2, 0.05])
 
 
-def shares(probability: Tensor, sampling: Sampling, draw_B: Tensor | None = None) -> list[float]:
+def shares(
+    probability: Tensor, sampling: SamplingParams, draw_B: Tensor | None = None
+) -> list[float]:
     """How often each token comes over evenly spaced draws."""
     if draw_B is None:
         draw_B = torch.linspace(0, 1, DRAWS + 1)[:-1]
@@ -33,14 +33,14 @@ def shares(probability: Tensor, sampling: Sampling, draw_B: Tensor | None = None
     return (counts / len(draw_B)).tolist()
 
 
-def kept(probability: Tensor, sampling: Sampling) -> set[int]:
+def kept(probability: Tensor, sampling: SamplingParams) -> set[int]:
     return {token for token, share in enumerate(shares(probability, sampling)) if share}
 
 
-def chosen(logits_BV: Tensor, sampling: Sampling, keys: list[str]) -> list[int]:
-    rows = [Growing(Random(f"{sampling.seed} {key}")) for key in keys]
-    limits = Limits(1, frozenset(), logits_BV.shape[1], image_token=10**9)
-    return select_tokens(logits_BV, rows, limits, sampling)[0].tolist()
+def chosen(logits_BV: Tensor, sampling: SamplingParams, keys: list[str]) -> list[int]:
+    sequences = make_sequences([[2]] * len(keys), 1, sampling, keys)
+    vocabulary = OutputVocabulary(logits_BV.shape[1], 10**9, ())
+    return next_tokens(logits_BV, sequences, vocabulary)[0].tolist()
 
 
 # --- greedy
@@ -51,8 +51,10 @@ def test_greedy_takes_the_highest_score_and_of_equals_the_first() -> None:
     assert chosen(logits_BV, GREEDY, list("abc")) == [1, 0, 0]
 
 
-@pytest.mark.parametrize("sampling", [Sampling(0, 0.1), Sampling(0, 1, 1), Sampling(0, seed=7)])
-def test_without_a_temperature_nothing_else_has_a_say(sampling: Sampling) -> None:
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(0, 0.1), SamplingParams(0, 1, 1), SamplingParams(0, seed=7)]
+)
+def test_without_a_temperature_nothing_else_has_a_say(sampling: SamplingParams) -> None:
     logits_BV = normal(50, 9, dtype=torch.float32)
     expected = logits_BV.argmax(-1).tolist()
     assert chosen(logits_BV, sampling, [str(n) for n in range(50)]) == expected
@@ -62,7 +64,7 @@ def test_without_a_temperature_nothing_else_has_a_say(sampling: Sampling) -> Non
 
 
 def test_tokens_come_as_often_as_they_are_probable() -> None:
-    found = shares(PROBABILITY, Sampling(temperature=1))
+    found = shares(PROBABILITY, SamplingParams(temperature=1))
     assert found == pytest.approx(PROBABILITY.tolist(), abs=2e-5)
 
 
@@ -81,19 +83,19 @@ def test_tokens_come_as_often_as_they_are_probable() -> None:
 def test_top_p_keeps_a_token_where_the_mass_before_it_is_below_p(
     top_p: float, expected: set[int]
 ) -> None:
-    assert kept(PROBABILITY, Sampling(temperature=1, top_p=top_p)) == expected
+    assert kept(PROBABILITY, SamplingParams(temperature=1, top_p=top_p)) == expected
 
 
 def test_top_p_of_1_keeps_even_the_least_token() -> None:
     """Here one of a probability of 4e-8, which a margin for rounding would have dropped."""
     logits_BV = torch.tensor([[17.0, 0.0, 0.0]])
     almost_one = torch.tensor([1 - 2**-24])
-    assert sample(logits_BV, almost_one, Sampling(temperature=1)).tolist() != [0]
+    assert sample(logits_BV, almost_one, SamplingParams(temperature=1)).tolist() != [0]
 
 
 def test_what_is_left_is_made_whole_by_division() -> None:
     """0.5 and 0.2 become 5/7 and 2/7; a second softmax would give 0.574 and 0.426."""
-    found = shares(PROBABILITY, Sampling(temperature=1, top_p=0.7))
+    found = shares(PROBABILITY, SamplingParams(temperature=1, top_p=0.7))
     assert found == pytest.approx([0, 0, 5 / 7, 0, 2 / 7, 0], abs=2e-5)
 
 
@@ -101,14 +103,14 @@ def test_what_is_left_is_made_whole_by_division() -> None:
     ("top_k", "expected"), [(1, {2}), (2, {2, 4}), (3, {2, 4, 0}), (6, set(range(6)))]
 )
 def test_top_k_keeps_the_k_most_probable(top_k: int, expected: set[int]) -> None:
-    assert kept(PROBABILITY, Sampling(temperature=1, top_k=top_k)) == expected
-    assert kept(PROBABILITY, Sampling(temperature=1, top_k=0)) == set(range(6))
+    assert kept(PROBABILITY, SamplingParams(temperature=1, top_k=top_k)) == expected
+    assert kept(PROBABILITY, SamplingParams(temperature=1, top_k=0)) == set(range(6))
 
 
 def test_top_p_is_of_what_top_k_has_left() -> None:
     """Of 0.5, 0.2 and 0.1 the first two have 7/8 of the mass, enough for a p of 0.8."""
-    assert kept(PROBABILITY, Sampling(temperature=1, top_p=0.8, top_k=3)) == {2, 4}
-    assert kept(PROBABILITY, Sampling(temperature=1, top_p=0.8)) == {2, 4, 0}
+    assert kept(PROBABILITY, SamplingParams(temperature=1, top_p=0.8, top_k=3)) == {2, 4}
+    assert kept(PROBABILITY, SamplingParams(temperature=1, top_p=0.8)) == {2, 4, 0}
 
 
 def test_filtered_tokens_are_never_drawn() -> None:
@@ -116,16 +118,16 @@ def test_filtered_tokens_are_never_drawn() -> None:
     generator = torch.Generator().manual_seed(0)
     ends = torch.tensor([0.0, 1 - 2**-24, 1.0])  # a draw just below 1 rounds to it in float32
     draw_B = torch.cat([torch.rand(DRAWS, generator=generator), ends])
-    found = shares(PROBABILITY, Sampling(temperature=1, top_p=0.7), draw_B)
+    found = shares(PROBABILITY, SamplingParams(temperature=1, top_p=0.7), draw_B)
     assert [token for token, share in enumerate(found) if share] == [2, 4]
-    found = shares(PROBABILITY, Sampling(temperature=1, top_k=1), draw_B)
+    found = shares(PROBABILITY, SamplingParams(temperature=1, top_k=1), draw_B)
     assert [token for token, share in enumerate(found) if share] == [2]
 
 
 def test_a_temperature_above_one_flattens_and_below_one_sharpens() -> None:
     entropies = []
     for temperature in (0.2, 0.5, 1, 2, 5):
-        found = torch.tensor(shares(PROBABILITY, Sampling(temperature=temperature)))
+        found = torch.tensor(shares(PROBABILITY, SamplingParams(temperature=temperature)))
         expected = (PROBABILITY.log() / temperature).softmax(-1)
         torch.testing.assert_close(found, expected, rtol=0, atol=3e-5)
         entropies.append(torch.special.entr(found).sum().item())
@@ -136,17 +138,17 @@ def test_a_temperature_above_one_flattens_and_below_one_sharpens() -> None:
 @pytest.mark.parametrize("temperature", [0.01, 1e-6, 1e-30])
 def test_a_temperature_near_0_is_greedy(temperature: float) -> None:
     logits_BV = normal(50, 9, dtype=torch.float32) * 10
-    sampling = Sampling(temperature=temperature)
+    sampling = SamplingParams(temperature=temperature)
     expected = logits_BV.argmax(-1).tolist()
     assert chosen(logits_BV, sampling, [str(n) for n in range(50)]) == expected
 
 
 def test_the_probability_of_what_was_drawn_is_the_models_own() -> None:
     """Whatever temperature and filters made of it."""
-    rows = [Growing(Random(str(n))) for n in range(20)]
-    limits = Limits(1, frozenset(), 6, image_token=10**9)
-    sampling = Sampling(temperature=3, top_p=0.9, top_k=4)
-    token_B, logprob_B = select_tokens(PROBABILITY.log().expand(20, -1) + 5, rows, limits, sampling)
+    sampling = SamplingParams(temperature=3, top_p=0.9, top_k=4)
+    sequences = make_sequences([[2]] * 20, 1, sampling)
+    logits_BV, vocabulary = PROBABILITY.log().expand(20, -1) + 5, OutputVocabulary(6, 10**9, ())
+    token_B, logprob_B = next_tokens(logits_BV, sequences, vocabulary)
     torch.testing.assert_close(logprob_B, PROBABILITY.log()[token_B])
     assert len(set(token_B.tolist())) > 1
 
@@ -161,14 +163,19 @@ def model(tiny: Path) -> PaliGemma:
 
 PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 108], [2, 108], [2, 420, 421, 108]]
 KEYS = ["0 caption en", "1 caption en", "1 ocr", "7 caption en"]
-WARM = Sampling(temperature=1, top_p=0.9, seed=5)
+WARM = SamplingParams(temperature=1, top_p=0.9, seed=5)
 
 
 def drawn(
-    model: PaliGemma, patch_BPD: Tensor, prompts: list[list[int]], keys: list[str], how: Sampling
+    model: PaliGemma,
+    patch_BPD: Tensor,
+    prompts: list[list[int]],
+    keys: list[str],
+    how: SamplingParams,
 ) -> list[list[int]]:
-    limits = Limits(6, frozenset({1}), model.config.decoder.vocab_size, model.config.image_token_id)
-    return [row.tokens for row in generate(model, patch_BPD, prompts, keys, limits, how)]
+    vocabulary = vocabulary_of(model, 1, image_token=model.config.image_token_id)
+    rows = run_together(model, patch_BPD, prompts, vocabulary, 6, sampling=how, keys=keys)
+    return [row.tokens for row in rows]
 
 
 def test_a_rows_draws_do_not_depend_on_its_batch(model: PaliGemma) -> None:
@@ -189,7 +196,7 @@ def test_rows_and_seeds_have_draws_of_their_own(model: PaliGemma) -> None:
     once = drawn(model, patch_BPD, prompts, KEYS, WARM)
     assert len({tuple(tokens) for tokens in once}) == 4
     assert drawn(model, patch_BPD, prompts, KEYS, WARM) == once
-    other = drawn(model, patch_BPD, prompts, KEYS, Sampling(temperature=1, top_p=0.9, seed=6))
+    other = drawn(model, patch_BPD, prompts, KEYS, SamplingParams(temperature=1, top_p=0.9, seed=6))
     assert all(a != b for a, b in zip(once, other, strict=True))
     greedy = drawn(model, patch_BPD, prompts, KEYS, GREEDY)
     assert len({tuple(tokens) for tokens in greedy}) == 1

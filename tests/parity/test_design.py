@@ -10,11 +10,9 @@ from torch import Tensor
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
-from pgcli.engine.generate import generate
-from pgcli.engine.sampler import GREEDY
-from pgcli.engine.sequence import Limits
 from pgcli.engine.tokenizer import left_pad
 from pgcli.model.paligemma import PaliGemma, make_masks
+from tests.support.sequences import run_together, vocabulary_of
 
 PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 304, 305, 108], [2, 108], [2, 420, 421, 108]]
 STEPS = 8
@@ -36,9 +34,8 @@ def patch_BPD(model: PaliGemma, device: str) -> Tensor:
 
 
 def answer(model: PaliGemma, patch_BPD: Tensor, prompts: list[list[int]]) -> list[list[int]]:
-    limits = Limits(STEPS, frozenset({1}), model.config.decoder.vocab_size, 10**9)
-    keys = [str(number) for number in range(len(prompts))]
-    return [row.tokens for row in generate(model, patch_BPD, prompts, keys, limits, GREEDY)]
+    rows = run_together(model, patch_BPD, prompts, vocabulary_of(model, 1), STEPS)
+    return [row.tokens for row in rows]
 
 
 def test_batching_is_invisible(model: PaliGemma, patch_BPD: Tensor) -> None:
@@ -83,9 +80,9 @@ def test_the_cache_is_only_a_shortcut(model: PaliGemma, patch_BPD: Tensor) -> No
     token_BT, is_real_BT = token_BT.to(device), is_real_BT.to(device)
     answers = torch.randint(300, 700, (len(PROMPTS), STEPS), device=device)
     rows, patches, _ = patch_BPD.shape
-    cache = model.cache(rows=rows, slots=patches + token_BT.shape[1] + STEPS)
+    cache = model.kv_cache(rows)
     cached = [model.prefill(patch_BPD, token_BT, is_real_BT, cache)]
-    cached += [model.step(token_B, cache) for token_B in answers.T]
+    cached += [model.decode_step(token_B, cache) for token_B in answers.T]
 
     everything_BT = torch.cat([token_BT, answers], dim=1)
     image = is_real_BT.new_ones(rows, patches)
@@ -123,8 +120,7 @@ def test_rows_that_end_early_leave_the_others_alone(model: PaliGemma, patch_BPD:
     """Whichever token is made the stop token, each row is cut there and no row changes."""
     endless = answer(model, patch_BPD, PROMPTS)
     for stop in {token for tokens in endless for token in tokens}:
-        limits = Limits(STEPS, frozenset({stop}), model.config.decoder.vocab_size, 10**9)
-        rows = generate(model, patch_BPD, PROMPTS, list("abcd"), limits, GREEDY)
+        rows = run_together(model, patch_BPD, PROMPTS, vocabulary_of(model, stop), STEPS)
         for row, tokens in zip(rows, endless, strict=True):
             cut = tokens[: tokens.index(stop) + 1] if stop in tokens else tokens
             assert row.tokens == cut
@@ -133,9 +129,8 @@ def test_rows_that_end_early_leave_the_others_alone(model: PaliGemma, patch_BPD:
 
 def logits_of(model: PaliGemma, patch_BPD: Tensor, token_BT: Tensor, is_real_BT: Tensor) -> Tensor:
     """The prefill's logits and those of two steps after it."""
-    slots = patch_BPD.shape[1] + token_BT.shape[1] + 2
-    cache = model.cache(rows=len(token_BT), slots=slots)
+    cache = model.kv_cache(len(token_BT))
     found = [model.prefill(patch_BPD, token_BT, is_real_BT, cache)]
     for token in (300, 301):
-        found.append(model.step(token_BT.new_full((len(token_BT),), token), cache))
+        found.append(model.decode_step(token_BT.new_full((len(token_BT),), token), cache))
     return torch.stack(found)

@@ -22,11 +22,9 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.save import save
 from pgcli.checkpoints.weight_files import INDEX
-from pgcli.engine import engine as engine_module
-from pgcli.engine.generate import Running, generate
 from pgcli.engine.loader import load
-from pgcli.engine.sampler import GREEDY
-from pgcli.engine.sequence import Limits
+from pgcli.engine.model_runner import ModelRunner
+from pgcli.engine.sampler import OutputVocabulary
 from pgcli.engine.tokenizer import left_pad
 from pgcli.images import ImageLimits as PictureLimits
 from pgcli.images import decode
@@ -36,6 +34,7 @@ from pgcli.model.gemma import Gemma, LMHead, RMSNorm, RotaryEmbedding
 from pgcli.model.siglip import normalize_pixels
 from pgcli.records import Item
 from pgcli.tasks import Question
+from tests.support.sequences import run_together
 from tests.support.tiny import PATCHES, RESOLUTION, reference
 
 # a line of the processor's own that numpy 2 warns of
@@ -116,9 +115,8 @@ def their_answers(model, inputs, steps=STEPS):
 
 
 def our_answers(model, pixels_BCRR, prompts, steps=STEPS):
-    limits = Limits(steps, frozenset({1}), VOCABULARY, IMAGE)
-    keys = [str(number) for number in range(len(prompts))]
-    rows = generate(model, model.encode(pixels_BCRR), prompts, keys, limits, GREEDY)
+    output = OutputVocabulary(VOCABULARY, IMAGE, (1,))
+    rows = run_together(model, model.encode(pixels_BCRR), prompts, output, steps)
     return [row.tokens for row in rows]
 
 
@@ -186,7 +184,7 @@ def test_the_first_logits_and_every_token_are_as_in_transformers(
     pixels_BCRR = pixels(len(PROMPTS)).to(device)
     inputs = their_inputs(PROMPTS, pixels_BCRR, device)
     token_BT, is_real_BT = left_pad(PROMPTS)
-    cache = ours.cache(rows=len(PROMPTS), slots=PATCHES + token_BT.shape[1] + STEPS)
+    cache = ours.kv_cache(len(PROMPTS))
     patch_BPD = ours.encode(pixels_BCRR)
     logits_BV = ours.prefill(patch_BPD, token_BT.to(device), is_real_BT.to(device), cache)
     their_tokens, their_logits = their_answers(theirs, inputs)
@@ -201,7 +199,7 @@ def test_the_first_logits_and_every_token_are_as_in_transformers(
 
     # fed any tokens at all, every step's logits are those of one pass without a cache
     answers_BL = torch.randint(200, 390, (len(PROMPTS), STEPS), device=device)
-    stepped = [ours.step(token_B, cache) for token_B in answers_BL.T]
+    stepped = [ours.decode_step(token_B, cache) for token_B in answers_BL.T]
     ones = torch.ones_like(answers_BL)
     for name, more in (
         ("input_ids", answers_BL),
@@ -305,7 +303,7 @@ def test_bfloat16_rounds_as_transformers_bfloat16(tmp_path, device, seed):
     inputs = their_inputs(PROMPTS, pixels_BCRR.bfloat16(), device)
     their_BV = theirs(**inputs).logits[:, -1].float().cpu()
     token_BT, is_real_BT = left_pad(PROMPTS)
-    cache = ours.cache(rows=len(PROMPTS), slots=PATCHES + token_BT.shape[1])
+    cache = ours.kv_cache(len(PROMPTS))
     patch_BPD = ours.encode(inputs["pixel_values"])
     our_BV = ours.prefill(patch_BPD, token_BT.to(device), is_real_BT.to(device), cache)
     assert our_BV.dtype == torch.bfloat16
@@ -389,19 +387,14 @@ def test_from_files_to_text_all_is_as_in_transformers(
     tiny, pictures, in_transformers, device, batch_size, monkeypatch
 ):
     engine = load(Checkpoint("tiny", tiny), device=device, dtype="float32", batch_size=batch_size)
-    generated, sizes = {}, []
+    generated, sizes, prefill = {}, [], ModelRunner.prefill
 
-    class Noting(Running):
-        def begun(self, keys, lengths=None):
-            rows = super().begun(keys, lengths)
-            generated.update(zip(keys, (row.tokens for row in rows), strict=True))
-            return rows
+    def prefilling(self, patch_BPD, group):
+        generated.update((sequence.key, sequence.tokens) for sequence in group)
+        sizes.append(len({len(sequence.prompt_ids) for sequence in group}))
+        return prefill(self, patch_BPD, group)
 
-        def join(self, patch_BPD, prompts, rows):
-            sizes.append(len({len(prompt) for prompt in prompts}))
-            return super().join(patch_BPD, prompts, rows)
-
-    monkeypatch.setattr(engine_module, "Running", Noting)
+    monkeypatch.setattr(ModelRunner, "prefill", prefilling)
     stream = []
     for number, file in enumerate(pictures):
         item = Item(number, file.name, file.name, path=str(file), prompts=QUESTIONS)

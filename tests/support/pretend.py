@@ -29,7 +29,7 @@ class Engine:
     device = "cpu"
     dtype = "float32"
     batch_size = 1
-    reuse = SimpleNamespace(is_possible=False)
+    image_stats = SimpleNamespace(is_shared=False)
     batch_limits = SimpleNamespace(
         summary=str, state_dict=dict, load_state_dict=lambda learnt: None
     )
@@ -94,7 +94,7 @@ def main() -> int:
     """The command line, pretending."""
     from pgcli.cli.app import main
 
-    sys.modules["pgcli.engine.sampler"] = SimpleNamespace(Sampling=dict)  # the real one has torch
+    sys.modules["pgcli.engine.sampler"] = SimpleNamespace(SamplingParams=dict)
     loading.load_model = load_model
     if "PRETEND_POISON" in os.environ:
         images.ImageDecoder = CrashingDecoder

@@ -61,9 +61,9 @@ def test_a_row_of_one_example_has_the_engines_logits(model: PaliGemma) -> None:
     packed = forward(model, EXAMPLES[:1], is_single=True)
     patch_BPD = image_features(model)
     token_BT, _ = left_pad([prompt])
-    cache = model.cache(rows=1, slots=patch_BPD.shape[1] + len(prompt) + len(answer))
+    cache = model.kv_cache(1)
     logits = [model.prefill(patch_BPD, token_BT, None, cache)]
-    logits += [model.step(torch.tensor([token]), cache) for token in answer[:-1]]
+    logits += [model.decode_step(torch.tensor([token]), cache) for token in answer[:-1]]
     start = len(prompt) - 1
     engine = torch.cat(logits)
     torch.testing.assert_close(packed[start : start + len(engine)], engine)

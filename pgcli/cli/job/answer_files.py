@@ -17,12 +17,12 @@ from pgcli.tasks import Question
 from pgcli.workers import prefetch
 
 if TYPE_CHECKING:
+    from pgcli.bench.engine_runner import TokenRecorder
     from pgcli.engine.engine import Engine
-    from pgcli.engine.trial import Trial
 
 
 def answer_files(
-    engine: Engine, files: Sequence[Path], question: Question, trial: Trial, output: Path
+    engine: Engine, files: Sequence[Path], question: Question, recorder: TokenRecorder, output: Path
 ) -> list[Answer]:
     """Answer the question about every file and write the rows to `output`; return the answers."""
     prompts = question.templates or ()
@@ -33,7 +33,7 @@ def answer_files(
         return error_answer(image, prompt, task=question.task, model=engine.label)
 
     def ask(stream: Iterable[tuple[int, DecodedImage]]) -> Iterator[tuple[int, Answer]]:
-        return engine.ask(stream, question, trial=trial)
+        return recorder.ask(engine, stream, question)
 
     with (
         RunState(output, overwrite=True) as state,

@@ -44,10 +44,10 @@ def decode_stage(
 
 def answer_stage(plan: Plan, engine: Engine, stopped: Callable[[], bool]) -> Ask:
     """The function that answers decoded images with the plan's question and sampling options."""
-    from pgcli.engine.sampler import Sampling
+    from pgcli.engine.sampler import SamplingParams
 
     options = plan.options.answering
-    sampling = Sampling(
+    sampling = SamplingParams(
         temperature=options.temperature,
         top_p=options.top_p,
         top_k=options.top_k,

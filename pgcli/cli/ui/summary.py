@@ -98,9 +98,9 @@ def batch_limit(engine: Engine) -> str:
 
 def engine_facts(engine: Engine) -> Iterator[tuple[str, str]]:
     """Image-feature cache hits, and how far batches shrank because memory ran out."""
-    reuse = engine.reuse
-    if reuse.is_possible:
-        yield "images reused", f"{reuse.spared:,} of {reuse.prompts:,} prompts"
+    images = engine.image_stats
+    if images.is_shared:
+        yield "images reused", f"{images.hits:,} of {images.prompts:,} prompts"
     if shrunk := engine.batch_limits.summary():
         yield "memory ran out", shrunk
 

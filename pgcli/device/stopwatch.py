@@ -1,0 +1,39 @@
+"""Measure time on a device without waiting for it."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import torch
+
+#: A point in time on a device's clock.
+Mark = float | torch.cuda.Event
+
+
+class Stopwatch:
+    """Milliseconds between marks: device time on CUDA, wall time elsewhere.
+
+    A mark on CUDA is an event in the stream and does not wait; reading the time between two waits
+    until the second has passed.
+    """
+
+    def __init__(self, device: torch.device):
+        self._cuda = device.type == "cuda"
+        self._device = device
+
+    def mark(self) -> Mark:
+        if not self._cuda:
+            if self._device.type == "mps":
+                torch.mps.synchronize()
+            return perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def between(self, first: Mark, second: Mark) -> float:
+        if isinstance(first, float) or isinstance(second, float):
+            assert isinstance(first, float)
+            assert isinstance(second, float)
+            return (second - first) * 1000
+        second.synchronize()
+        return float(first.elapsed_time(second))

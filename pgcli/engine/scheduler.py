@@ -1,0 +1,202 @@
+"""Decide which sequences run next: groups of equal prompt length, refill before decode, memory."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice, takewhile
+from typing import Literal, NamedTuple
+
+from pgcli.engine.oom import BatchLimits, Limit
+from pgcli.engine.sequence import Sequence
+
+#: Waiting sequences join once this share of all rows is free for them, or room for all that wait.
+MIN_REFILL_FRACTION = 0.25
+
+
+class Batch(NamedTuple):
+    """What the model runs next: a group to prefill or to score, or all rows to decode."""
+
+    kind: Literal["prefill", "decode", "score"]
+    sequences: list[Sequence]
+
+
+class RequestQueue:
+    """Sequences that wait for their prefill, in groups of up to `size`; at most `window` wait.
+
+    A group forms around the oldest. While `window` allows it is filled with prompts of the same
+    length, which need no padding and no mask; then, or when no more input comes, the nearest
+    lengths complete it. The groups follow from the order of arrival alone, and no sequence is
+    passed over by `window` groups.
+    """
+
+    def __init__(self, *, size: int, window: int):
+        self.size = size
+        self.window = window
+        self._sequences: list[Sequence] = []
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def add(self, sequence: Sequence) -> None:
+        self._sequences.append(sequence)
+
+    def clear(self) -> None:
+        self._sequences.clear()
+
+    def is_due(self) -> bool:
+        """Whether a group is complete before more input arrives."""
+        if len(self) >= self.window:
+            return True
+        if len(self) < self.size:
+            return False
+        oldest = len(self._sequences[0].prompt_ids)
+        return sum(len(one.prompt_ids) == oldest for one in self._sequences) >= self.size
+
+    def take(self) -> list[Sequence]:
+        """Remove and return the oldest sequence and those nearest to it in prompt length."""
+        oldest = len(self._sequences[0].prompt_ids)
+        by_distance = sorted(self._sequences, key=lambda one: abs(len(one.prompt_ids) - oldest))
+        group = by_distance[: self.size]
+        taken = set(group)
+        self._sequences = [one for one in self._sequences if one not in taken]
+        return group
+
+
+class Scheduler:
+    """Holds every sequence from its arrival to its end, and decides what runs next.
+
+    A sequence waits in the queue, then in `_ready` with its group, then runs. On OOM in a prefill
+    half the group is tried, then the rest, in order; where a single sequence finds no memory beside
+    running ones, these become fewer first. On OOM in a decode step all sequences are preempted and
+    half as many run at once from then on: per-sequence random streams make the retried tokens
+    identical. A sequence that finds no memory alone, twice, ends as `out_of_memory`. Once `stopped`
+    returns True only sequences that have run are finished.
+    """
+
+    def __init__(
+        self,
+        queue: RequestQueue,
+        limits: BatchLimits,
+        *,
+        max_rows: int,
+        stopped: Callable[[], bool] = lambda: False,
+    ):
+        self.running: list[Sequence] = []
+        self._queue = queue
+        self._ready: deque[Sequence] = deque()
+        self._limits = limits
+        self._max_rows = max_rows
+        self._stopped = stopped
+        self._is_open = True
+        self._limit_before_failures: Limit | None = None
+
+    def add(self, sequence: Sequence) -> None:
+        """Let a new sequence wait for its group."""
+        self._queue.add(sequence)
+
+    def close(self) -> None:
+        """No more input comes: incomplete groups run too."""
+        self._is_open = False
+
+    def has_work(self) -> bool:
+        """Whether a batch is due; with less than a group waiting more input is awaited first."""
+        if self._stopped():
+            self._queue.clear()
+            self._ready = deque(one for one in self._ready if one.has_run)
+            return bool(self._ready or self.running)
+        if not self._ready and self._queue and (self._queue.is_due() or not self._is_open):
+            self._ready.extend(self._queue.take())
+        return bool(self._ready) or (bool(self.running) and not self._is_open)
+
+    def schedule(self) -> Batch:
+        """The next group where there is room for it, or else a decode step of all rows."""
+        group = self._next_group()
+        if not group:
+            return Batch("decode", list(self.running))
+        for _ in group:
+            self._ready.popleft()
+        self.running += group
+        return Batch("score" if group[0].candidates else "prefill", group)
+
+    def _next_group(self) -> list[Sequence]:
+        """The sequences that are to join together: none until enough rows are free for them.
+
+        An empty row costs every step its share; sequences that join alone cost a pass.
+        """
+        if not self._ready:
+            return []
+        first = self._ready[0]
+        at_once = min(self._max_rows, self._limits.at_once.now)
+        limit = self._limits.scored if first.candidates else self._limits.read
+        most = 1 if first.is_last_attempt else min(at_once, limit.now)
+        alike = takewhile(lambda one: bool(one.candidates) == bool(first.candidates), self._ready)
+        group = list(islice(alike, most))
+        free = at_once - len(self.running)
+        enough = min(len(group), max(1, round(MIN_REFILL_FRACTION * at_once)))
+        return group[:free] if free >= enough else []
+
+    def on_success(self, batch: Batch) -> None:
+        """Count a batch for which there was memory."""
+        if batch.kind == "decode":
+            return
+        self._limit_before_failures = None
+        if batch.kind == "score":
+            self._limits.scored.succeeded(len(batch.sequences))
+        else:
+            self._limits.read.succeeded(len(batch.sequences))
+            self._limits.at_once.succeeded(len(self.running))
+
+    def on_out_of_memory(self, batch: Batch) -> list[Sequence]:
+        """Reduce the batches to come; return the sequences to preempt, which run again first."""
+        self._limits.check_may_shrink(len(self.running))
+        preempted = [sequence for sequence in batch.sequences if not sequence.finished]
+        others = len(self.running) - len(batch.sequences)
+        if batch.kind == "decode":
+            for sequence in preempted:
+                sequence.has_run = True
+            if len(preempted) > 1:
+                self._limits.at_once.failed(len(preempted))
+        elif len(preempted) > 1:
+            self._group_failed(batch)
+        elif others:
+            self._limits.at_once.failed(1 + others)
+            self._restore_group_limit(batch)
+        if len(preempted) == 1 and not others:
+            self._failed_alone(preempted[0])
+        again = [sequence for sequence in preempted if not sequence.finished]
+        self.running = [one for one in self.running if one not in set(again)]
+        for sequence in again:
+            sequence.restart()
+        self._ready.extendleft(reversed(again))
+        return preempted
+
+    def _group_failed(self, batch: Batch) -> None:
+        limit = self._limits.scored if batch.kind == "score" else self._limits.read
+        if self._limit_before_failures is None:
+            self._limit_before_failures = copy.deepcopy(limit)
+        limit.failed(len(batch.sequences))
+
+    def _restore_group_limit(self, batch: Batch) -> None:
+        """Forget this group's failures, as the rows beside it took the memory."""
+        if self._limit_before_failures is None:
+            return
+        if batch.kind == "score":
+            self._limits.scored = self._limit_before_failures
+        else:
+            self._limits.read = self._limit_before_failures
+        self._limit_before_failures = None
+
+    def _failed_alone(self, sequence: Sequence) -> None:
+        """One more attempt, for which cached images are freed; after that the sequence ends."""
+        if sequence.is_last_attempt:
+            sequence.finished = sequence.out_of_memory = True
+        sequence.is_last_attempt = True
+
+    def finish(self) -> Iterator[Sequence]:
+        """Remove and return the sequences that have ended."""
+        ended = [sequence for sequence in self.running if sequence.finished]
+        if ended:
+            self.running = [sequence for sequence in self.running if not sequence.finished]
+        return iter(ended)

@@ -1,0 +1,456 @@
+"""Batches on the model: where sequences end, what is never generated, times, no hidden syncs."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
+from pgcli.engine import model_runner as module
+from pgcli.engine.model_runner import ModelRunner
+from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
+from pgcli.engine.sequence import Sequence
+from pgcli.engine.tokenizer import left_pad
+from pgcli.errors import InvalidCheckpoint
+from pgcli.model.kv_cache import KVCache
+from pgcli.model.paligemma import PaliGemma, make_masks
+from tests.support.clock import Clock
+from tests.support.random_weights import normal
+from tests.support.sequences import make_sequences, run_together, vocabulary_of
+from tests.support.tiny import PATCHES
+
+SIZE = 12
+STOP = 1
+VOCABULARY = OutputVocabulary(SIZE, SIZE - 1, (STOP,))
+SAMPLED = SamplingParams(temperature=1)
+
+
+class Scripted:
+    """A model that follows a script: row n's k-th token is `script[n][k]`.
+
+    It is its own cache, and records its rows and the tokens that it was given.
+    """
+
+    projector = SimpleNamespace(weight=torch.zeros(0))
+
+    def __init__(self, *script: list[int]):
+        self.script = script
+        self.read: list[list[int]] = []
+        self.order: list[int] = []
+        self.room = 0
+
+    @property
+    def rows(self) -> int:
+        return len(self.order)
+
+    def kv_cache(self, max_rows: int) -> Scripted:
+        assert max_rows == len(self.script)
+        return self
+
+    def prefill(
+        self, patch_BPD: Tensor, token_BT: Tensor, is_real: Any, cache: Any, *, room: int
+    ) -> Tensor:
+        self.room = room
+        self.order += range(len(self.script))
+        return self.logits(self.order)
+
+    def decode_step(self, token_R: Tensor, cache: Any) -> Tensor:
+        self.read.append(token_R[: self.rows].tolist())
+        return self.logits(self.order)
+
+    def remove(self, rows: Iterable[int]) -> list[int]:
+        gone = set(rows)
+        order = [row for row in range(self.rows) if row not in gone]
+        self.order = [self.order[row] for row in order]
+        return order
+
+    def logits(self, rows: Iterable[int]) -> Tensor:
+        tokens = [[*self.script[row], 2, 2, 2, 2, 2][len(self.read)] for row in rows]
+        logits_BV = torch.zeros(len(tokens), SIZE + 3)
+        logits_BV[range(len(tokens)), tokens] = 40
+        return logits_BV
+
+
+def answers(
+    model: Any,
+    max_new_tokens: int = 5,
+    vocabulary: OutputVocabulary = VOCABULARY,
+    sampling: SamplingParams = GREEDY,
+) -> list[Sequence]:
+    rows = len(model.script)
+    patch_BPD = torch.zeros(rows, 2, 4)
+    return run_together(
+        model, patch_BPD, [[7, 8, 9]] * rows, vocabulary, max_new_tokens, sampling=sampling
+    )
+
+
+# --- where sequences end
+
+
+def test_a_sequence_ends_at_its_stop_token_or_at_the_limit() -> None:
+    model = Scripted([3, 4, STOP], [3, 4, 5, 6, 7, 8], [STOP], [3, 4, 5, 6, STOP])
+    rows = answers(model)
+    assert [row.tokens for row in rows] == [[3, 4, 1], [3, 4, 5, 6, 7], [1], [3, 4, 5, 6, 1]]
+    assert [row.finish for row in rows] == ["stop", "length", "stop", "stop"]
+    assert [row.stopped for row in rows] == [True, False, True, True]
+    assert [len(row.logprobs) for row in rows] == [3, 5, 1, 5]
+
+
+def test_any_of_several_stop_tokens_ends_a_sequence() -> None:
+    vocabulary = VOCABULARY._replace(stop_tokens=(1, 7))
+    rows = answers(Scripted([3, 7, 4], [1, 3], [3, 4, 5, 6, 8]), vocabulary=vocabulary)
+    assert [row.tokens for row in rows] == [[3, 7], [1], [3, 4, 5, 6, 8]]
+
+
+def test_ignored_stop_tokens_end_nothing() -> None:
+    rows = answers(Scripted([3, STOP, 4, STOP]), 4, sampling=SamplingParams(ignore_eos=True))
+    assert [(row.tokens, row.finish) for row in rows] == [([3, STOP, 4, STOP], "length")]
+
+
+def test_no_step_is_made_once_every_sequence_has_ended() -> None:
+    model = Scripted([3, 4, STOP], [3, STOP])
+    answers(model)
+    assert model.read == [[3, 3], [4]]
+    model = Scripted([3, 4, 5], [3, 4, 5])
+    answers(model, 1)
+    assert model.read == []
+
+
+def test_a_finished_sequence_frees_its_row_at_once() -> None:
+    """The others continue with their own tokens."""
+    model = Scripted([3, STOP], [4, 5, 6, 7], [8, 9, STOP], [10, 2, 3, 4], [5, 6, 7, 8])
+    rows = answers(model, 4)
+    assert model.order == []
+    assert model.read[0] == [3, 4, 8, 10, 5]
+    assert model.read[1] == [5, 9, 2, 6]
+    assert model.read[2] == [6, 3, 7]
+    assert rows[1].tokens == [4, 5, 6, 7]
+    assert rows[3].tokens == [10, 2, 3, 4]
+    assert rows[4].tokens == [5, 6, 7, 8]
+    assert rows[0].tokens == [3, STOP]
+
+
+def test_a_prefill_asks_for_room_for_the_longest_answer() -> None:
+    model = Scripted([3, STOP])
+    answers(model, 70)
+    assert model.room == 70
+
+
+# --- what is never generated
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("loudest", [SIZE - 1, SIZE, SIZE + 2])
+def test_the_image_token_and_ids_beyond_the_vocabulary_are_never_generated(
+    loudest: int, sampling: SamplingParams
+) -> None:
+    """The embedding has more rows than there are tokens, and what lies there is noise."""
+    rows = answers(Scripted([loudest] * 5), sampling=sampling)
+    assert all(token < SIZE - 1 for token in rows[0].tokens)
+    assert rows[0].logprobs == pytest.approx([-math.log(SIZE - 1)] * len(rows[0].tokens))
+
+
+# --- log-probabilities
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Path) -> PaliGemma:
+    return weights.load(tiny, read_config(tiny), dtype=torch.float64)
+
+
+PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 108], [2, 108]]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=2, top_k=9)])
+def test_logprobs_are_those_of_one_pass_over_the_whole_answer(
+    model: PaliGemma, sampling: SamplingParams
+) -> None:
+    """Recomputed without a cache, row by row; greedy tokens are each the likeliest there."""
+    config = model.config
+    vocabulary = vocabulary_of(model, STOP, image_token=config.image_token_id)
+    patch_BPD = normal(3, PATCHES, config.decoder.width)
+    rows = run_together(model, patch_BPD, PROMPTS, vocabulary, 6, sampling=sampling)
+    for patch_PD, prompt, row in zip(patch_BPD, PROMPTS, rows, strict=True):
+        token_BT = torch.tensor([[*prompt, *row.tokens]])
+        is_real_BS = torch.ones(1, PATCHES + token_BT.shape[1], dtype=torch.bool)
+        is_prefix_BS = is_real_BS.cumsum(1) <= PATCHES + len(prompt)
+        position_BS = is_real_BS.cumsum(1)
+        masks = make_masks(is_real_BS, is_prefix_BS, position_BS, None)
+        hidden = model(patch_PD[None], token_BT, position_BS, masks)[0]
+        logits = model.decoder.logits(hidden[len(prompt) - 1 : -1])
+        logits[:, config.image_token_id] = -torch.inf
+        expected = logits.log_softmax(-1)[range(len(row.tokens)), row.tokens]
+        assert row.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+        if sampling == GREEDY:
+            assert row.tokens == logits.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        GREEDY,
+        SAMPLED,
+        SamplingParams(1, top_p=0.9, top_k=5),
+    ],
+)
+def test_scores_that_are_no_numbers_are_refused_with_the_remedy(
+    tiny: Path, sampling: SamplingParams
+) -> None:
+    damaged = weights.load(tiny, read_config(tiny), dtype=torch.float32)
+    damaged.decoder.norm.weight[3] = torch.nan
+    vocabulary = OutputVocabulary(300, 299, (STOP,))
+    patch_BPD = torch.zeros(1, PATCHES, damaged.config.decoder.width)
+    with pytest.raises(InvalidCheckpoint, match="NaN") as caught:
+        run_together(damaged, patch_BPD, [[2, 108]], vocabulary, 6, sampling=sampling)
+    assert "float32" in caught.value.hint
+
+
+def test_padding_reaches_the_model_as_padding() -> None:
+    calls = []
+
+    class Watched(Scripted):
+        def prefill(
+            self, patch_BPD: Tensor, token_BT: Tensor, is_real: Any, cache: Any, *, room: int
+        ) -> Tensor:
+            calls.append((token_BT, is_real))
+            return super().prefill(patch_BPD, token_BT, is_real, cache, room=room)
+
+    prompts = [[2, 108], [2, 5, 6, 108]]
+    watched: Any = Watched([STOP], [STOP])
+    run_together(watched, torch.zeros(2, 2, 4), prompts, VOCABULARY, 5)
+    token_BT, is_real_BT = left_pad(prompts)
+    assert torch.equal(calls[0][0], token_BT)
+    assert torch.equal(calls[0][1], is_real_BT)
+
+
+# --- times
+
+
+def test_the_time_of_a_pass_is_divided_over_the_rows_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Stopwatch", Clock)
+    rows = answers(Scripted([STOP], [3, 4, STOP], [3, 4, 5, 6, 7]))
+    assert [row.prefill_ms for row in rows] == pytest.approx([10 / 3] * 3)
+    assert [row.decode_ms for row in rows] == [0, 5 + 5, 5 + 5 + 10 + 10]
+    assert sum(row.prefill_ms + row.decode_ms for row in rows) == pytest.approx(5 * 10)
+
+
+# --- sequences that join, and steps in flight
+
+
+def of_many_lengths(count: int) -> list[list[int]]:
+    """Prompts of 2 to 12 tokens, all different."""
+    draws = random.Random(3)
+    return [
+        [2, *(draws.randrange(300, 700) for _ in range(draws.randrange(0, 11))), 108]
+        for _ in range(count)
+    ]
+
+
+def test_sequences_that_join_later_answer_as_they_would_alone(model: PaliGemma) -> None:
+    prompts, patch_BPD = of_many_lengths(7), normal(7, PATCHES, model.config.decoder.width)
+    vocabulary = vocabulary_of(model, 1)
+    alone = [
+        run_together(model, patch_BPD[[row]], [prompts[row]], vocabulary, 8)[0].tokens
+        for row in range(7)
+    ]
+    runner = ModelRunner(model, vocabulary, GREEDY, max_rows=3)
+    sequences = make_sequences(prompts, 8)
+    for first, end in ((0, 2), (2, 3), (3, 5), (5, 6), (6, 7)):
+        while 3 - len(runner.rows) < end - first:
+            runner.decode()
+        runner.prefill(patch_BPD[first:end], sequences[first:end])
+    while runner.rows:
+        runner.decode()
+    assert [sequence.tokens for sequence in sequences] == alone
+    assert len({tuple(tokens) for tokens in alone}) > 2
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_tokens_are_the_same_however_late_they_are_read(
+    model: PaliGemma, monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    """As on a GPU, which does not wait until this process has read its tokens."""
+    prompts, patch_BPD = of_many_lengths(9), normal(9, PATCHES, model.config.decoder.width)
+    vocabulary = vocabulary_of(model, *range(0, model.config.decoder.vocab_size, 9))
+    lengths = [1, 12, 3, 12, 12, 2, 12, 12, 7]
+    sampling, found = SamplingParams(temperature=temperature, seed=3), []
+    for depth in (0, 1, 2, 5):
+        monkeypatch.setitem(module.ASYNC_DEPTH, "cpu", depth)
+        runner = ModelRunner(model, vocabulary, sampling, max_rows=4)
+        sequences, steps = make_sequences(prompts, 12, sampling), 0
+        for row, sequence in enumerate(sequences):
+            sequence.max_new_tokens = lengths[row]
+            while len(runner.rows) == 4:
+                runner.decode()
+                steps += 1
+            runner.prefill(patch_BPD[row : row + 1], [sequence])
+        while runner.rows:
+            runner.decode()
+            steps += 1
+        assert all(sequence.finished for sequence in sequences)
+        assert steps <= 40 + 9 * depth
+        found.append([(one.tokens, one.logprobs, one.finish, one.stopped) for one in sequences])
+    assert len({len(tokens) for tokens, *_ in found[0]}) > 3
+    for later in found[1:]:
+        for (tokens, logprobs, *end), (others, their_logprobs, *their_end) in zip(
+            found[0], later, strict=True
+        ):
+            assert tokens == others
+            assert end == their_end
+            assert logprobs == pytest.approx(their_logprobs, abs=1e-9)
+
+
+def test_preempted_sequences_get_no_token_of_steps_in_flight(
+    model: PaliGemma, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(module.ASYNC_DEPTH, "cpu", 2)
+    vocabulary, sampling = vocabulary_of(model, 1), SamplingParams(temperature=1, seed=2)
+    prompts, patch_BPD = of_many_lengths(3), normal(3, PATCHES, model.config.decoder.width)
+    runner = ModelRunner(model, vocabulary, sampling, max_rows=3)
+    sequences = make_sequences(prompts, 5, sampling)
+    runner.prefill(patch_BPD[:1], sequences[:1])
+    runner.prefill(patch_BPD[1:], sequences[1:])
+    runner.decode()
+    runner.preempt(sequences[1:])
+    for sequence in sequences[1:]:
+        sequence.restart()
+    runner.decode()
+    runner.prefill(patch_BPD[1:], sequences[1:])
+    while runner.rows:
+        runner.decode()
+    expected = run_together(model, patch_BPD, prompts, vocabulary, 5, sampling=sampling)
+    assert [one.tokens for one in sequences] == [one.tokens for one in expected]
+
+
+# --- no hidden synchronisation
+
+#: Functions that copy Python data to a device.
+FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray, Tensor.new_tensor)
+#: Methods that wait for the device and copy a tensor to Python.
+TO_PYTHON = (
+    *(Tensor.item, Tensor.tolist, Tensor.cpu, Tensor.numpy, Tensor.__bool__, Tensor.__int__),
+    *(Tensor.__float__, Tensor.__index__, Tensor.nonzero, torch.nonzero),
+)
+
+
+class NoPythonData(TorchFunctionMode):
+    """Fails where a tensor is made of Python data, or read back but asynchronously."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in FROM_PYTHON:
+            raise AssertionError(f"{function} copies Python data to the device")
+        if function in TO_PYTHON:
+            raise AssertionError(f"{function} waits for the device")
+        is_indexing = function in (Tensor.__getitem__, Tensor.__setitem__)
+        if is_indexing and any(isinstance(one, list) for one in (args[1], *_parts(args[1]))):
+            raise AssertionError("a list as an index is copied to the device")
+        if function is Tensor.to and "cpu" in args and not kwargs.get("non_blocking"):
+            raise AssertionError("a copy to the CPU waits for the device")
+        return function(*args, **kwargs)
+
+
+class NoReadBack(TorchDispatchMode):
+    """Fails at operations that wait for the device in whatever way they were called."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = function.overloadpacket._qualified_op_name
+        if name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select"):
+            raise AssertionError(f"{name} waits for the device")
+        if name == "aten::lift_fresh":
+            raise AssertionError("a tensor is made of Python data")
+        indices = args[1] if name.startswith("aten::index") and len(args) > 1 else ()
+        if isinstance(indices, list | tuple) and any(
+            isinstance(one, Tensor) and one.dtype == torch.bool for one in indices
+        ):
+            raise AssertionError("a mask as an index waits for the device")
+        return function(*args, **(kwargs or {}))
+
+
+def _parts(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else ()
+
+
+@pytest.fixture(params=["tiny", "tiny2"])
+def launching(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ModelRunner]:
+    """A runner in the middle of its rows, whose steps are launched and never read."""
+    folder: Path = request.getfixturevalue(request.param)
+    model = weights.load(folder, read_config(folder), dtype=torch.float32)
+    monkeypatch.setitem(module.ASYNC_DEPTH, "cpu", 100)
+    sampling = SamplingParams(temperature=1, top_p=0.9, top_k=40)
+    runner = ModelRunner(model, vocabulary_of(model, 1), sampling, max_rows=4)
+    runner._cache.full_length = True
+    patch_BPD = normal(3, PATCHES, model.config.decoder.width).float()
+    with torch.inference_mode():
+        runner.prefill(patch_BPD, make_sequences(of_many_lengths(3), 50, sampling))
+        runner.decode()
+        yield runner
+
+
+def launch(runner: ModelRunner) -> None:
+    with NoReadBack(), NoPythonData():
+        runner.decode()
+
+
+def test_a_decode_step_copies_nothing_to_or_from_the_device(launching: ModelRunner) -> None:
+    for _ in range(5):
+        launch(launching)
+
+
+FAULTS = {
+    "list": lambda runner: torch.tensor([1.0, 2.0]),
+    "index": lambda runner: runner._token_R[[0, 1]],
+    "item": lambda runner: runner._token_R[0].item(),
+    "bool": lambda runner: bool(runner._token_R[0] > 3),
+    "tolist": lambda runner: runner._token_R.tolist(),
+    "cpu": lambda runner: runner._token_R.to("cpu"),
+    "nonzero": lambda runner: runner._token_R[runner._token_R > 3],
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("where", ["append", "write"])
+def test_a_planted_synchronisation_is_found(
+    launching: ModelRunner, monkeypatch: pytest.MonkeyPatch, fault: str, where: str
+) -> None:
+    real = getattr(KVCache, where)
+
+    def faulty(*args: Any) -> Any:
+        FAULTS[fault](launching)
+        return real(*args)
+
+    monkeypatch.setattr(KVCache, where, faulty)
+    with pytest.raises(AssertionError, match=r"device|Python data"):
+        launch(launching)
+
+
+def test_a_decode_step_runs_on_a_device_that_has_no_data(tiny: Path) -> None:
+    """On the meta device every copy to Python fails by itself."""
+    with torch.device("meta"), torch.inference_mode():
+        model = PaliGemma(read_config(tiny))
+        cache = model.kv_cache(4, full_length=True)
+        width = model.config.decoder.width
+        model.prefill(torch.zeros(3, PATCHES, width), torch.zeros(3, 4).long(), None, cache)
+        token_R = torch.zeros(4, dtype=torch.long)
+        for _ in range(3):
+            logits_BV = model.decode_step(token_R, cache)
+        assert logits_BV.shape == (3, model.config.decoder.vocab_size)

@@ -1,0 +1,273 @@
+"""Which sequences run together: every one once, equal lengths together, refill before decode."""
+
+from __future__ import annotations
+
+from collections import abc
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pgcli import tasks
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine import memory
+from pgcli.engine.engine import Engine
+from pgcli.engine.loader import load
+from pgcli.engine.model_runner import ModelRunner
+from pgcli.engine.sampler import SamplingParams
+from pgcli.engine.scheduler import RequestQueue
+from pgcli.engine.sequence import Sequence
+from pgcli.records import DecodedImage, Item
+from tests.support.tiny import RESOLUTION
+
+UNHURRIED = settings(deadline=None)  # a busy machine is not a failure
+
+lengths_of_prompts = st.lists(st.integers(1, 9), max_size=60)
+sizes = st.integers(1, 6)
+
+
+@st.composite
+def sizes_and_windows(draw: st.DrawFn) -> tuple[int, int]:
+    """A batch size, and a window that holds at least one batch."""
+    size = draw(sizes)
+    return size, size * draw(st.integers(1, 5)) + draw(st.integers(0, 3))
+
+
+def request(row_index: int, length: int) -> Sequence:
+    return Sequence(row_index, "", (0,) * length, max_new_tokens=1)
+
+
+class Arrivals:
+    """Sequences one after another, and how many have been taken so far."""
+
+    def __init__(self, lengths: abc.Sequence[int]):
+        self.lengths = lengths
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[Sequence]:
+        for row_index, length in enumerate(self.lengths):
+            self.taken += 1
+            yield request(row_index, length)
+
+
+def batches(arrivals: Iterable[Sequence], *, size: int, window: int) -> Iterator[list[Sequence]]:
+    """The batches as the engine takes them."""
+    queue = RequestQueue(size=size, window=window)
+    for arrival in arrivals:
+        queue.add(arrival)
+        while queue.is_due():
+            yield queue.take()
+    while queue:
+        yield queue.take()
+
+
+def groups(lengths: abc.Sequence[int], size: int, window: int) -> list[list[int]]:
+    """The row indices in each group."""
+    found = batches(Arrivals(lengths), size=size, window=window)
+    return [[request.row_index for request in batch] for batch in found]
+
+
+@UNHURRIED
+@given(lengths_of_prompts, sizes_and_windows())
+def test_every_sequence_is_in_exactly_one_group(lengths: list[int], how: tuple[int, int]) -> None:
+    found = groups(lengths, *how)
+    assert sorted(place for batch in found for place in batch) == list(range(len(lengths)))
+
+
+@UNHURRIED
+@given(lengths_of_prompts, sizes_and_windows())
+def test_every_group_but_the_last_is_full(lengths: list[int], how: tuple[int, int]) -> None:
+    found = groups(lengths, *how)
+    assert all(1 <= len(batch) <= how[0] for batch in found)
+    assert all(len(batch) == how[0] for batch in found[:-1])
+
+
+@UNHURRIED
+@given(lengths_of_prompts, sizes_and_windows())
+def test_each_group_forms_around_the_oldest_sequence(
+    lengths: list[int], how: tuple[int, int]
+) -> None:
+    waiting = set(range(len(lengths)))
+    for batch in groups(lengths, *how):
+        assert batch[0] == min(waiting)
+        waiting -= set(batch)
+
+
+@UNHURRIED
+@given(lengths_of_prompts, sizes_and_windows())
+def test_no_more_requests_wait_than_the_window_holds(
+    lengths: list[int], how: tuple[int, int]
+) -> None:
+    """So no more images are held in memory, and no more are read than are needed."""
+    arrivals, answered = Arrivals(lengths), 0
+    for batch in batches(arrivals, size=how[0], window=how[1]):
+        assert arrivals.taken - answered <= how[1]
+        answered += len(batch)
+
+
+@UNHURRIED
+@given(lengths_of_prompts, sizes_and_windows())
+def test_no_sequence_waits_for_more_groups_than_the_window(
+    lengths: list[int], how: tuple[int, int]
+) -> None:
+    arrivals = Arrivals(lengths)
+    taken_at = []
+    found = []
+    for batch in batches(arrivals, size=how[0], window=how[1]):
+        found.append(batch)
+        taken_at.append(arrivals.taken)
+    for number, batch in enumerate(found):
+        for waited in batch:
+            earlier = [n for n in range(number) if taken_at[n] > waited.row_index]
+            assert len(earlier) < how[1]
+
+
+@UNHURRIED
+@given(lengths_of_prompts, sizes_and_windows())
+def test_groups_follow_from_the_lengths_alone(lengths: list[int], how: tuple[int, int]) -> None:
+    """Not from what else a sequence holds, and not from how far its stream has been read."""
+    size, window = how
+    plain = groups(lengths, size, window)
+    assert groups(lengths, size, window) == plain
+    other = [
+        Sequence(1000 - 7 * n, f"prompt {n}", tuple(range(length)), 2, image_key=n // 2)
+        for n, length in enumerate(lengths)
+    ]
+    found = batches(iter(other), size=size, window=window)
+    places = [[(1000 - request.row_index) // 7 for request in batch] for batch in found]
+    assert places == plain
+
+
+@UNHURRIED
+@given(st.integers(0, 40), st.integers(1, 9), sizes_and_windows())
+def test_prompts_of_one_length_keep_their_order(
+    count: int, length: int, how: tuple[int, int]
+) -> None:
+    size, window = how
+    arrivals = Arrivals([length] * count)
+    place = 0
+    for batch in batches(arrivals, size=size, window=window):
+        assert [request.row_index for request in batch] == list(range(place, place + len(batch)))
+        place += len(batch)
+        assert arrivals.taken == place, "a full group does not wait"
+
+
+@UNHURRIED
+@given(lengths_of_prompts, sizes_and_windows())
+def test_lengths_mix_only_in_a_full_window_or_at_the_end(
+    lengths: list[int], how: tuple[int, int]
+) -> None:
+    arrivals, answered = Arrivals(lengths), 0
+    for batch in batches(arrivals, size=how[0], window=how[1]):
+        if len({len(request.prompt_ids) for request in batch}) > 1:
+            full = arrivals.taken - answered >= how[1]
+            assert full or arrivals.taken == len(lengths)
+        answered += len(batch)
+
+
+@pytest.mark.parametrize("kinds", [2, 3, 4])
+def test_a_few_prompts_asked_of_every_picture_need_no_padding(kinds: int) -> None:
+    """Four batches' window gathers each prompt's rows; only the last batches are mixed."""
+    lengths = [5 + n % kinds for n in range(64 * kinds)]
+    found = groups(lengths, size=8, window=32)
+    assert [place for batch in found for place in batch] != list(range(len(lengths)))
+    assert all(len({lengths[place] for place in batch}) == 1 for batch in found)
+
+
+def test_the_nearest_lengths_fill_a_batch_that_its_own_length_cannot() -> None:
+    lengths = [5, 20, 6, 19, 4, 21]
+    assert groups(lengths, size=3, window=6) == [[0, 2, 4], [1, 3, 5]]
+
+
+def test_no_sequences_make_no_group() -> None:
+    assert groups([], size=4, window=16) == []
+
+
+# --- refill before decode
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny: Path) -> Engine:
+    return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=8)
+
+
+def sized(loaded: Engine, batch_size: int) -> Engine:
+    kept = (loaded.model, loaded.tokenizer, loaded._preprocessing)
+    return Engine(*kept, label="tiny", batch_size=batch_size)
+
+
+def pictures(lengths: list[int]) -> list[tuple[int, DecodedImage]]:
+    pixels = np.zeros((RESOLUTION, RESOLUTION, 3), dtype=np.uint8)
+    items = [Item(k, str(k), str(k), prompts=("a",)) for k in range(len(lengths))]
+    return [(k, DecodedImage(one, 8, 8, pixels, 0.0)) for k, one in enumerate(items)]
+
+
+class Passes:
+    """The groups that were prefilled, with the rows that ran then, and the rows of each step."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.joined: list[tuple[int, int]] = []
+        self.steps: list[int] = []
+        prefill, decode = ModelRunner.prefill, ModelRunner.decode
+
+        def prefilling(runner: ModelRunner, patch_BPD: Any, group: Any) -> Any:
+            self.joined.append((len(group), len(runner.rows)))
+            return prefill(runner, patch_BPD, group)
+
+        def decoding(runner: ModelRunner) -> Any:
+            self.steps.append(len(runner.rows))
+            return decode(runner)
+
+        monkeypatch.setattr(ModelRunner, "prefill", prefilling)
+        monkeypatch.setattr(ModelRunner, "decode", decoding)
+
+
+def answered(engine: Engine, lengths: list[int]) -> list[int]:
+    """The row indices in the order in which they ended, each after so many tokens."""
+    exact = [SamplingParams(max_new_tokens=length, ignore_eos=True) for length in lengths]
+    rows = list(engine.ask(iter(pictures(lengths)), tasks.caption("en"), exact))
+    assert [row.tokens for _, row in sorted(rows, key=lambda row: row[0])] == lengths
+    return [place for place, _ in rows]
+
+
+def test_a_quarter_of_the_rows_is_refilled_while_the_others_run(
+    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = Passes(monkeypatch)
+    lengths = [2, 3, 3, 9, 9, 9, 9, 9, 5, 5, 5, 5, 5, 5, 5, 5]
+    order = answered(sized(loaded, 8), lengths)
+    # one free row of eight is not refilled alone, three are refilled at once
+    assert passes.joined[:2] == [(8, 0), (3, 5)]
+    assert order.index(8) < order.index(3)
+    assert len(passes.steps) < 16
+
+
+def test_sequences_of_one_length_are_prefilled_together(
+    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = Passes(monkeypatch)
+    answered(sized(loaded, 8), [4] * 19)
+    assert passes.joined == [(8, 0), (8, 0), (3, 0)]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "fitting", "groups"),
+    [(8, 7, [8]), (8, 3, [3, 3, 2]), (12, 7, [6, 6]), (5, 9, [5]), (1, 9, [1]), (4, 1, [1] * 4)],
+)
+def test_groups_fill_a_batch_evenly(
+    loaded: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    batch_size: int,
+    fitting: int,
+    groups: list[int],
+) -> None:
+    tokens = fitting * (loaded.model.config.image_tokens + memory.USUAL_PROMPT)
+    monkeypatch.setitem(memory.GROUP_TOKENS, "cpu", tokens)
+    passes = Passes(monkeypatch)
+    answered(sized(loaded, batch_size), [9] * batch_size)
+    assert [rows for rows, _ in passes.joined] == groups
+    assert set(passes.steps[-4:]) == {batch_size}

@@ -1,0 +1,74 @@
+"""Sequences without an engine around them: prompts as ids, run to their ends in one batch."""
+
+from __future__ import annotations
+
+from collections import abc
+
+import torch
+from torch import Tensor
+
+from pgcli.engine.grammar import Grammar
+from pgcli.engine.model_runner import generate
+from pgcli.engine.sampler import (
+    GREEDY,
+    GrammarMask,
+    OutputVocabulary,
+    SamplingParams,
+    select_tokens,
+)
+from pgcli.engine.sequence import Sequence
+from pgcli.model.paligemma import PaliGemma
+
+NO_TOKEN = 10**9
+
+
+def vocabulary_of(
+    model: PaliGemma, *stop_tokens: int, image_token: int = NO_TOKEN
+) -> OutputVocabulary:
+    """All tokens of the model, ended by these."""
+    return OutputVocabulary(model.config.decoder.vocab_size, image_token, stop_tokens)
+
+
+def make_sequences(
+    prompts: abc.Sequence[abc.Sequence[int]],
+    max_new_tokens: int,
+    sampling: SamplingParams = GREEDY,
+    keys: abc.Sequence[str] | None = None,
+) -> list[Sequence]:
+    """A sequence of each prompt's ids, keyed by its index where no keys are given."""
+    names = keys or [str(row) for row in range(len(prompts))]
+    return [
+        Sequence(row, "", tuple(ids), max_new_tokens, sampling, key=name)
+        for row, (ids, name) in enumerate(zip(prompts, names, strict=True))
+    ]
+
+
+def run_together(
+    model: PaliGemma,
+    patch_BPD: Tensor,
+    prompts: abc.Sequence[abc.Sequence[int]],
+    vocabulary: OutputVocabulary,
+    max_new_tokens: int,
+    *,
+    sampling: SamplingParams = GREEDY,
+    keys: abc.Sequence[str] | None = None,
+    grammar: Grammar | None = None,
+) -> list[Sequence]:
+    """The finished sequences of one batch."""
+    made = make_sequences(prompts, max_new_tokens, sampling, keys)
+    return generate(model, patch_BPD, made, vocabulary, grammar)
+
+
+def next_tokens(
+    logits_BV: Tensor,
+    sequences: abc.Sequence[Sequence],
+    vocabulary: OutputVocabulary,
+    grammar: Grammar | None = None,
+) -> tuple[Tensor, Tensor]:
+    """What is selected for each sequence next, and its log-probability."""
+    draw_B = torch.tensor([one.draws()[len(one.tokens)] for one in sequences])
+    mask = None
+    if grammar is not None:
+        allowed = [grammar.allowed(one.state, one.tokens_left) for one in sequences]
+        mask = GrammarMask(grammar.token_A, torch.stack(allowed))
+    return select_tokens(logits_BV, sequences[0].sampling, vocabulary, draw_B, mask)
