@@ -50,10 +50,10 @@ SLEPT = 0.5  # seconds: far more than a run of the tiny model takes
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """A machine that is not measured, but where a test asks for it."""
-    told = MachineRates(
+    reported = MachineRates(
         "a machine", 1, (MatmulRate("large", "float32", 1, 1, 1, 1e12),), 1e10, 1e10
     )
-    monkeypatch.setattr(machine, "measure_rates", lambda *given: told)
+    monkeypatch.setattr(machine, "measure_rates", lambda *given: reported)
 
 
 def measured(folder, **plan):
@@ -215,7 +215,9 @@ class TestSpeeds:
         device, arrays = slowed.results
         for result in (device, arrays):
             assert min(result.speeds[0].seconds) >= SLEPT
-        assert device.splits[0].seconds.vision >= SLEPT > device.splits[0].seconds.decode
+        stages = device.splits[0].seconds
+        assert stages.vision >= SLEPT
+        assert stages.vision > stages.decode  # the delay is in the vision tower alone
         assert min(others.results[0].speeds[1].seconds) >= SLEPT
         assert arrays.ratios[0].times < others.results[0].ratios[0].times
 
@@ -234,8 +236,8 @@ class TestSpeeds:
         assert [run.seconds for run in runs[1]] == [2, 3, 6]
 
     def test_the_ratio_is_of_medians_and_its_range_of_rounds(self):
-        told = ratio("other", [1.0, 2.0, 4.0], [3.0, 3.0, 20.0])
-        assert (told.times, told.lowest, told.highest) == (1.5, 1.5, 5.0)
+        reported = ratio("other", [1.0, 2.0, 4.0], [3.0, 3.0, 20.0])
+        assert (reported.times, reported.lowest, reported.highest) == (1.5, 1.5, 5.0)
         pace = speed("this", 8, [1.0, 2.0, 4.0])
         assert (pace.rows_per_second, pace.slowest, pace.fastest) == (4.0, 2.0, 8.0)
 
@@ -272,13 +274,18 @@ class TestAgreement:
             return model
 
         monkeypatch.setattr(weights, "load", load)
-        told = measured(tiny, scopes=("device",)).results[0].agreements[0]
-        assert told.share < 1
-        assert told.same_rows < told.rows == 3
+        reported = measured(tiny, scopes=("device",)).results[0].agreements[0]
+        assert reported.share < 1
+        assert reported.same_rows < reported.rows == 3
 
     def test_tokens_after_the_first_difference_are_not_counted(self):
-        told = agreement("other", [(1, 2, 3), (4, 5)], [(1, 9, 3), (4, 5)])
-        assert (told.same_rows, told.same_tokens, told.tokens, told.share) == (1, 3, 5, 0.6)
+        reported = agreement("other", [(1, 2, 3), (4, 5)], [(1, 9, 3), (4, 5)])
+        assert (reported.same_rows, reported.same_tokens, reported.tokens, reported.share) == (
+            1,
+            3,
+            5,
+            0.6,
+        )
         assert agreement("other", [(1,)], [(1, 2)]).share == 0.5
         assert histogram([(1,), (1, 2), (3,)]) == {1: 2, 2: 1}
 
@@ -382,21 +389,21 @@ class TestRoofline:
         monkeypatch.setattr(machine, "BUFFER_BYTES", 2**20)
         monkeypatch.setattr(machine, "LARGE", ("large", 32, 64, 64))
         config = read_config(tiny)
-        told = machine.measure_rates(config, 2, torch.device("cpu"), torch.bfloat16)
-        names = [product.name for product in told.products]
+        reported = machine.measure_rates(config, 2, torch.device("cpu"), torch.bfloat16)
+        names = [product.name for product in reported.products]
         assert names[0] == "large"
         assert len(names) == 8
-        assert {product.dtype for product in told.products} == {"bfloat16"}
-        assert told.products[-1].inner == config.decoder.mlp_dim
-        assert told.roof.flops_per_second == max(p.flops_per_second for p in told.products)
-        assert told.roof.bytes_per_second > 1e6
+        assert {product.dtype for product in reported.products} == {"bfloat16"}
+        assert reported.products[-1].inner == config.decoder.mlp_dim
+        assert reported.roof.flops_per_second == max(p.flops_per_second for p in reported.products)
+        assert reported.roof.bytes_per_second > 1e6
         slow = replace(
-            told,
-            products=tuple(replace(p, flops_per_second=1.0) for p in told.products),
+            reported,
+            products=tuple(replace(p, flops_per_second=1.0) for p in reported.products),
             read_bytes_per_second=1e18,
         )
-        assert machine.highest_rates(slow, told).products == told.products
-        assert machine.highest_rates(told, slow).roof.bytes_per_second == 1e18
+        assert machine.highest_rates(slow, reported).products == reported.products
+        assert machine.highest_rates(reported, slow).roof.bytes_per_second == 1e18
 
 
 def counted(act):
@@ -469,9 +476,9 @@ class TestRoom:
         assert {p.untyped_storage().data_ptr() for p in model.parameters()} == places
         assert all(map(torch.equal, model.parameters(), own.parameters()))
         assert all(map(torch.equal, model.buffers(), own.buffers()))
-        told = measured(tiny, scopes=("arrays",))
-        assert told.sharing
-        assert told.results[0].agreements[0].share == 1
+        reported = measured(tiny, scopes=("arrays",))
+        assert reported.sharing
+        assert reported.results[0].agreements[0].share == 1
 
     def test_weights_laid_out_for_a_processor_are_not_shared(self, tiny, monkeypatch, sides):
         monkeypatch.setattr(loading, "SHARE_OF_FREE", 0.0)
@@ -534,14 +541,14 @@ class TestCommand:
         assert {line[0] for line in lines[1:25]} == {
             *("device only", "arrays to tokens", "files to rows")
         }
-        told = json.loads(output.read_text())
-        assert set(told) == set(KEYS[""].split())
-        assert set(told["machine"]) == set(KEYS["machine"].split())
+        reported = json.loads(output.read_text())
+        assert set(reported) == set(KEYS[""].split())
+        assert set(reported["machine"]) == set(KEYS["machine"].split())
         for name in ("results", "best"):
-            assert all(set(one) == set(KEYS[name].split()) for one in told[name])
-        kinds = [(one["scope"], one["lengths"], one["batch_size"]) for one in told["results"]]
+            assert all(set(one) == set(KEYS[name].split()) for one in reported[name])
+        kinds = [(one["scope"], one["lengths"], one["batch_size"]) for one in reported["results"]]
         assert len(kinds) == len(set(kinds)) == 3 * 2 * 2
-        for one in told["results"]:
+        for one in reported["results"]:
             assert [speed["name"] for speed in one["speeds"]] == ["pgcli", "transformers"]
             assert sum(one["seen"].values()) == one["rows"] == 2
             assert (one["limit"] is not None) == (one["scope"] == "device") == bool(one["splits"])
@@ -614,7 +621,7 @@ def test_no_code_of_a_checkpoint_is_run_to_measure_it(tiny, tmp_path, monkeypatc
     """Tokenizer and configuration may name code; transformers, left to itself, would ask."""
     folder = shutil.copytree(tiny, tmp_path / "model")
     ran, asked = tmp_path / "ran", []
-    monkeypatch.setattr("builtins.input", lambda *told: asked.append(told) or "y")
+    monkeypatch.setattr("builtins.input", lambda *reported: asked.append(reported) or "y")
     (folder / "own.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass Own: pass\n")
     for name, auto in (
         ("tokenizer_config.json", {"AutoTokenizer": ["own.Own", None]}),

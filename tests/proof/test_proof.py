@@ -185,45 +185,45 @@ class TestTokens:
         ],
     )
     def test_rows_may_part_at_ties_only(self, mine, same, agreeing):
-        told = compare.compare_tokens(
+        reported = compare.compare_tokens(
             outputs([mine]), outputs([(2, 0)], (self.STEPS,)), None, image_token=3, exact=True
         )
-        assert (told.same, told.agreeing) == (same, agreeing)
-        json.dumps(asdict(told), allow_nan=False)
+        assert (reported.same, reported.agreeing) == (same, agreeing)
+        json.dumps(asdict(reported), allow_nan=False)
 
     def test_in_bfloat16_the_noise_says_what_a_tie_is(self):
         there = outputs([(2, 0)], (self.STEPS,))
         for noise, same in ((0.1, True), (0.01, False)):
             eager = outputs([(2, 0)], (self.STEPS + noise,))
-            told = compare.compare_tokens(
+            reported = compare.compare_tokens(
                 outputs([(2, 2)]), there, eager, image_token=3, exact=False
             )
-            assert told.same is same
+            assert reported.same is same
 
 
 class TestNumbers:
     def test_what_is_no_number_is_different_and_can_be_printed(self):
         there = torch.tensor([[1.0, 2.0]])
         for value in (float("nan"), float("inf")):
-            told = compare.compare_tensors(
+            reported = compare.compare_tensors(
                 "x", torch.tensor([[1.0, value]]), there, None, exact=True
             )
-            assert not told.same
-            assert told.first == (0, 1)
-            json.dumps(asdict(told), allow_nan=False)
+            assert not reported.same
+            assert reported.first == (0, 1)
+            json.dumps(asdict(reported), allow_nan=False)
 
     def test_the_bound_grows_with_the_values(self):
         for scale, apart, same in ((1, 2e-4, False), (1, 9e-5, True), (50, 4e-3, True)):
             there = torch.tensor([[0.1, 1.0]]) * scale
-            told = compare.compare_tensors("x", there + apart, there, None, exact=True)
-            assert told.same is same
+            reported = compare.compare_tensors("x", there + apart, there, None, exact=True)
+            assert reported.same is same
 
     def test_noise_is_no_excuse_for_one_far_value(self):
         there = torch.ones(4, 1000)
         mine = there.clone()
         mine[2, 500] += 0.1
-        told = compare.compare_tensors("x", mine, there, there + 0.01, exact=False)
-        assert (told.same, told.first) == (False, (2, 500))
+        reported = compare.compare_tensors("x", mine, there, there + 0.01, exact=False)
+        assert (reported.same, reported.first) == (False, (2, 500))
         assert compare.compare_tensors("x", there + 0.015, there, there + 0.01, exact=False).same
 
 
@@ -255,10 +255,10 @@ class TestCommand:
             check=False,
         )
         assert (run.returncode, run.stderr) == (0, "")
-        told = json.loads(run.stdout)
-        assert told["same"] is True
-        assert told["path"] == str(tiny)
-        assert told["comparisons"][0]["logits"]["largest"] < 1e-4
+        reported = json.loads(run.stdout)
+        assert reported["same"] is True
+        assert reported["path"] == str(tiny)
+        assert reported["comparisons"][0]["logits"]["largest"] < 1e-4
 
     def test_a_difference_is_exit_5_with_the_stage(self, tiny, damage, capsys):
         damage(change_weight("decoder.norm.weight", 1.5))
@@ -283,7 +283,7 @@ def test_no_code_of_a_checkpoint_is_run(tiny, tmp_path, monkeypatch):
         )
     )
     asked = []
-    monkeypatch.setattr("builtins.input", lambda *told: asked.append(told) or "y")
+    monkeypatch.setattr("builtins.input", lambda *reported: asked.append(reported) or "y")
     with suppress(ValueError, OSError):  # it may refuse the folder, and must not run it
         reference.prompt_ids(folder, ("caption en",))
     assert not ran.exists()

@@ -105,8 +105,8 @@ def segmented(folder: Path) -> list[dict[str, Any]]:
 
 def captioned(folder: Path, *texts: str) -> list[dict[str, Any]]:
     """Rows of captions of the first images."""
-    told = {"task": "caption", "prompt": "caption en"}
-    return [of(index, folder, answer=text, **told) for index, text in enumerate(texts)]
+    reported = {"task": "caption", "prompt": "caption en"}
+    return [of(index, folder, answer=text, **reported) for index, text in enumerate(texts)]
 
 
 def exported(

@@ -99,8 +99,8 @@ def test_renamed_images_stay_recognisable_and_are_reported(capsys: Capture, tmp_
     err = exported(capsys, rows, "imagefolder", tmp_path / "out")[1]
     others = ["test~.png", "val~2/COCO_val~2014_1.jpg"]
     assert set(made(tmp_path / "out")) == {".pgcli-export", "metadata.jsonl", *others, *PLAIN}
-    told = ", ".join(f"{id_} is {name}" for id_, name in zip(ids, others, strict=False))
-    assert f"renamed, as the name is taken or not valid: {told}\n" in err
+    reported = ", ".join(f"{id_} is {name}" for id_, name in zip(ids, others, strict=False))
+    assert f"renamed, as the name is taken or not valid: {reported}\n" in err
 
 
 # --- YOLO

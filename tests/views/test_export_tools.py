@@ -259,7 +259,9 @@ def test_supervision_takes_what_the_page_s_lines_give_it() -> None:
     grid = shape(30, 40)
     mask = Mask((0,) * 16, encode(grid))
     assert len(detections(supervision, answer(0))) == 0
-    told = detections(supervision, answer(0, task="segment", boxes=(BOX, BOX), masks=(mask, mask)))
-    assert len(told) == 2
-    assert told.area.tolist() == [grid.sum()] * 2
-    assert (told[told.confidence > 0.5].mask == grid).all()
+    reported = detections(
+        supervision, answer(0, task="segment", boxes=(BOX, BOX), masks=(mask, mask))
+    )
+    assert len(reported) == 2
+    assert reported.area.tolist() == [grid.sum()] * 2
+    assert (reported[reported.confidence > 0.5].mask == grid).all()

@@ -115,8 +115,10 @@ def test_answers_are_captions_each_with_its_prompt(
     assert "exported 2 images with 3 captions as coco" in err
     coco = COCO(output)
     assert coco.getImgIds() == [1, 2]
-    told = [(one["prompt"], one["caption"]) for one in coco.loadAnns(coco.getAnnIds(imgIds=[1]))]
-    assert told == asked
+    reported = [
+        (one["prompt"], one["caption"]) for one in coco.loadAnns(coco.getAnnIds(imgIds=[1]))
+    ]
+    assert reported == asked
     (other,) = coco.loadAnns(coco.getAnnIds(imgIds=[2]))
     assert (other["id"], other["caption"]) == (3, "a dog")
     again = coco.loadRes([{"image_id": 2, "caption": "a cat"}])  # as who measures captions does
@@ -272,8 +274,8 @@ def test_label_studio_takes_texts_of_several_prompts(
     rows = [of(0, folder, prompt=prompt, answer=prompt.upper()) for prompt in ("one?", "two?")]
     exported(capsys, saved(tmp_path / "r.jsonl", rows), "labelstudio", tmp_path / "t.json")
     (task,) = json.loads((tmp_path / "t.json").read_text())
-    told = [one["value"]["text"] for one in task["predictions"][0]["result"]]
-    assert told == [["ONE?"], ["TWO?"]]
+    reported = [one["value"]["text"] for one in task["predictions"][0]["result"]]
+    assert reported == [["ONE?"], ["TWO?"]]
 
 
 # --- datasets
@@ -298,8 +300,10 @@ def test_datasets_reads_an_imagefolder_of_captions(
 ) -> None:
     rows = saved(tmp_path / "rows.jsonl", captioned(folder, "one", "zwei\nDrei", ""))
     assert exported(capsys, rows, "imagefolder", tmp_path / "out")[0] == 0
-    told = {row["image"].size: row["text"] for row in loaded(tmp_path / "out", tmp_path / "cache")}
-    assert told == dict(zip(SIZES.values(), ("one", "zwei\nDrei", ""), strict=True))
+    reported = {
+        row["image"].size: row["text"] for row in loaded(tmp_path / "out", tmp_path / "cache")
+    }
+    assert reported == dict(zip(SIZES.values(), ("one", "zwei\nDrei", ""), strict=True))
 
 
 # --- FiftyOne
@@ -367,13 +371,13 @@ def test_no_text_of_a_csv_is_a_formula_unless_texts_are_wanted_as_they_are(
     with open(output, encoding="utf-8", newline="") as opened:
         header, *lines = csv.reader(opened)
     place = header.index("answer")
-    told = [line[place] for line in lines]
-    assert [line[-1] for line in lines] == told
+    reported = [line[place] for line in lines]
+    assert [line[-1] for line in lines] == reported
     if raw:
-        assert told == HOSTILE
+        assert reported == HOSTILE
         assert header[-1] == "=k"
     else:
-        assert told == [f"'{text}" for text in HOSTILE[:6]] + HOSTILE[6:]
+        assert reported == [f"'{text}" for text in HOSTILE[:6]] + HOSTILE[6:]
         assert header[-1] == "'=k"
 
 

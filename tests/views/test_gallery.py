@@ -62,13 +62,13 @@ def test_no_row_adds_an_element_or_an_attribute() -> None:
 
 def test_hostile_text_is_in_the_page_as_data_and_only_so() -> None:
     text = made(hostile())
-    told = Parsed(text).named("data")
-    assert [shown["a"] for shown in told["rows"][::2]][:8] == list(HOSTILE[:8])
+    reported = Parsed(text).named("data")
+    assert [shown["a"] for shown in reported["rows"][::2]][:8] == list(HOSTILE[:8])
     outside = re.sub(r"<script type=.*?</script>", "", text, flags=re.DOTALL)
     assert CANARY not in outside
-    assert told["rows"][20]["id"] == r"name\u202egnp.exe"  # spelled out, as is what steers
-    assert told["rows"][22]["a"] == "one\nline and\nanother\\x1b[2J"
-    assert told["rows"][24]["id"] == "\ufffd half"
+    assert reported["rows"][20]["id"] == r"name\u202egnp.exe"  # spelled out, as is what steers
+    assert reported["rows"][22]["a"] == "one\nline and\nanother\\x1b[2J"
+    assert reported["rows"][24]["id"] == "\ufffd half"
 
 
 def test_the_policy_allows_this_script_alone_and_no_requests() -> None:
@@ -76,15 +76,15 @@ def test_the_policy_allows_this_script_alone_and_no_requests() -> None:
     names = [tag for tag, _ in parsed.tags]
     policy = parsed.attributes[names.index("meta") + 1]
     assert policy["http-equiv"] == "Content-Security-Policy"
-    told = dict(part.split(" ", 1) for part in str(policy["content"]).split("; "))
-    assert told["default-src"] == told["base-uri"] == told["form-action"] == "'none'"
-    assert told["img-src"] == "data:"
+    reported = dict(part.split(" ", 1) for part in str(policy["content"]).split("; "))
+    assert reported["default-src"] == reported["base-uri"] == reported["form-action"] == "'none'"
+    assert reported["img-src"] == "data:"
     digests = {
         kind: f"'sha256-{b64encode(sha256(parsed.texts[place].encode()).digest()).decode()}'"
         for kind, place in (("style", names.index("style")), ("script", len(names) - 2))
     }
-    assert told["style-src"] == digests["style"]
-    assert told["script-src"] == digests["script"]
+    assert reported["style-src"] == digests["style"]
+    assert reported["script-src"] == digests["script"]
 
 
 def test_the_script_makes_no_markup_of_text_and_asks_for_nothing() -> None:
@@ -155,8 +155,8 @@ def test_a_mask_of_a_huge_image_is_sampled_and_never_made() -> None:
 
 def _outline(mask: np.ndarray) -> Any:
     rle = encode(mask)
-    told = {"rle": {"size": list(rle.size), "counts": rle.counts}}
-    return mask_outline(told, mask.shape[1], mask.shape[0])
+    reported = {"rle": {"size": list(rle.size), "counts": rle.counts}}
+    return mask_outline(reported, mask.shape[1], mask.shape[0])
 
 
 # several files
@@ -166,9 +166,9 @@ def test_rows_of_several_files_share_cards_by_image_and_prompt() -> None:
     cards = Cards()
     cards.add(ResultFile("a"), [row(0, prompt="p"), row(0, prompt="q"), row(1, prompt="p")])
     cards.add(ResultFile("b"), [row(0, prompt="q"), row(0, prompt="other"), row(2, prompt="p")])
-    told = cards.data()
-    assert told["cards"] == [[0, 4], [1, 3], [2], [5]]
-    assert told["images"] == 3
+    reported = cards.data()
+    assert reported["cards"] == [[0, 4], [1, 3], [2], [5]]
+    assert reported["images"] == 3
     assert group_cards([]) == []
 
 
@@ -345,12 +345,12 @@ def test_a_runs_settings_and_times_are_on_its_page(tmp_path: Path) -> None:
     facts = dict(content(page).named("data")["files"][0]["settings"])
     moved = output.rename(tmp_path / "moved.parquet")  # its run's own record stays behind
     assert viewed(moved, "-o", page, "--overwrite") == 0
-    told = content(page).named("data")
-    for known in (facts, dict(told["files"][0]["settings"])):
+    reported = content(page).named("data")
+    for known in (facts, dict(reported["files"][0]["settings"])):
         assert known["command"] == "detect"
         assert known["objects"] == "star"
         assert "folder" not in known
-    assert len(told["files"][0]["stages"]) == 4
+    assert len(reported["files"][0]["stages"]) == 4
 
 
 def test_images_that_a_manifest_holds_are_shown_from_there(
@@ -395,10 +395,10 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
     assert viewed(output, "-o", page, "--quiet") == 0
     run.kill()
     run.communicate()
-    told = content(page).named("data")
-    assert len(told["rows"]) > 3
+    reported = content(page).named("data")
+    assert len(reported["rows"]) > 3
     assert re.match(
-        rf"the run is not finished: \d+ of {ROWS} rows so far", told["files"][0]["note"]
+        rf"the run is not finished: \d+ of {ROWS} rows so far", reported["files"][0]["note"]
     )
     with output.open("ab") as file:
         file.write(b'{"index":9')  # killed amid a row
