@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
 import struct
-from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -16,7 +14,6 @@ import numpy as np
 #: Lengths of the header and of the data, little-endian.
 PREFIX = struct.Struct("<IQ")
 MAX_HEADER_BYTES = 2**20
-PIPE_BYTES = 2**18  # a 224 px image; larger pipes were slower, as they leave the processor's cache
 
 
 class MalformedMessage(Exception):
@@ -34,13 +31,11 @@ class MessagePipe:
     """Sends and receives messages, each within a time limit if one is given.
 
     The bytes are data only: nothing that is received is executed, and no more memory is allocated
-    for a message than `max_data_bytes` and a header. Makes the file descriptors non-blocking.
+    for a message than `max_data_bytes` and a header.
+    A deadline holds for writes only if `write_fd` is non-blocking.
     """
 
     def __init__(self, read_fd: int, write_fd: int, *, max_data_bytes: int):
-        for fd in (read_fd, write_fd):
-            os.set_blocking(fd, False)
-            enlarge_pipe(fd)
         self._read_fd, self._write_fd = read_fd, write_fd
         self._max_data_bytes = max_data_bytes
 
@@ -73,11 +68,9 @@ class MessagePipe:
         buffer = np.empty(size, np.uint8).data  # not zeroed first, as a bytearray would be
         done = 0
         while done < size:
-            try:
-                count = os.readv(self._read_fd, [buffer[done:]])
-            except BlockingIOError:
+            if deadline is not None:
                 wait_for(self._read_fd, select.POLLIN, deadline)
-                continue
+            count = os.readv(self._read_fd, [buffer[done:]])
             if not count:
                 raise EOFError("the pipe ended")
             done += count
@@ -85,23 +78,14 @@ class MessagePipe:
 
     def _write(self, data: memoryview, deadline: float | None) -> None:
         while data:
-            try:
-                data = data[os.write(self._write_fd, data) :]
-            except BlockingIOError:
+            if deadline is not None:
                 wait_for(self._write_fd, select.POLLOUT, deadline)
+            data = data[os.write(self._write_fd, data) :]
 
 
-def wait_for(fd: int, event: int, deadline: float | None) -> None:
+def wait_for(fd: int, event: int, deadline: float) -> None:
     """Wait until the file descriptor is ready. Raises TimeoutError at the deadline."""
     poll = select.poll()
     poll.register(fd, event)
-    milliseconds = None if deadline is None else max(0.0, deadline - monotonic()) * 1000
-    if not poll.poll(milliseconds):
+    if not poll.poll(max(0.0, deadline - monotonic()) * 1000):
         raise TimeoutError
-
-
-def enlarge_pipe(fd: int) -> None:
-    """Let a pipe hold PIPE_BYTES where the system allows it: fewer calls for each image."""
-    if hasattr(fcntl, "F_SETPIPE_SZ"):
-        with suppress(OSError):
-            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

@@ -123,6 +123,7 @@ class Worker:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         stdin, stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(stdin, False)  # so that deadlines hold for writes too
         self._pipe = MessagePipe(stdout, stdin, max_data_bytes=MAX_PIXEL_BYTES)
         self._ready = False
         with suppress(OSError):  # a process that died at once is noticed when it is not ready

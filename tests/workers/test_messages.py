@@ -105,6 +105,7 @@ def test_pipe_that_ends_within_a_message_raises_eof() -> None:
 
 
 def test_deadlines_hold_for_half_a_message_and_for_a_full_pipe(pipe: MessagePipe) -> None:
+    os.set_blocking(pipe._write_fd, False)
     with pytest.raises(TimeoutError):
         pipe.send(Message({}, bytes(2**23)), time.monotonic() + 0.1)
     with pytest.raises(TimeoutError):
@@ -127,6 +128,7 @@ def test_deadlines_hold_for_half_a_message_and_for_a_full_pipe(pipe: MessagePipe
 def test_bytes_that_are_not_a_message_are_refused(raw: bytes) -> None:
     reader, writer = os.pipe()
     pipe = MessagePipe(reader, writer, max_data_bytes=100)
+    os.set_blocking(writer, False)
     os.write(writer, raw)  # or as much of it as a pipe holds
     with pytest.raises(MalformedMessage):
         pipe.receive(time.monotonic() + 20)
