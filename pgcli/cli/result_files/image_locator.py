@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.cli.result_files.image_search import CONTAINER_ENDINGS, ImageSearch, is_in_container
-from pgcli.cli.result_files.run_input import RunInput
+from pgcli.cli.result_files.run_input import ReopenedInput
 from pgcli.records import Item
 from pgcli.remote.urls import url_path
 from pgcli.sources.image_location import locate_url
@@ -43,7 +43,7 @@ class ImageLocator:
 
     def __init__(self, outputs: Sequence[Path], search: ImageSearch):
         self._search = search
-        inputs = {output: RunInput(output, search) for output in outputs}
+        inputs = {output: ReopenedInput(output, search) for output in outputs}
         self._inputs = [inputs[output] for output in outputs]
 
     def item(self, number: int, wanted: ImageRef) -> Item:

@@ -29,7 +29,7 @@ from pgcli.views.gallery.cards import ImageRef
 NOT_TABLE_ENDINGS = tuple(IMAGE_ENDINGS | READERS.keys() - {".parquet"})
 
 
-class RunInput:
+class ReopenedInput:
     """The input of a run, read again once from beginning to end.
 
     It is opened by the first call of `item`, whose indices must ascend. An input that cannot be
