@@ -1,0 +1,56 @@
+"""The calls of `pgcli caption folder -o rows.jsonl` happen in the order that CONTRIBUTING.md lists."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.runs import EXAMPLES, ROOT
+
+RECORD = """
+import json, sys, threading
+first = {}
+def profile(frame, event, arg):
+    if event == "call" and "/pgcli/" in frame.f_code.co_filename:
+        module = frame.f_globals.get("__name__", "").removeprefix("pgcli.")
+        first.setdefault(f"{module}.{frame.f_code.co_qualname}", len(first))
+threading.setprofile(profile)
+sys.setprofile(profile)
+from pgcli.__main__ import main
+try:
+    code = main()
+finally:
+    sys.setprofile(None)
+    print(json.dumps(sorted(first, key=first.get)))
+"""
+
+
+def test_calls_happen_in_the_documented_order(tmp_path: Path) -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    walk = page.split("**The calls of")[1].split("**The engine**")[0]
+    documented = re.findall(r"^\d+\. `([\w.]+)`", walk, re.M)
+    assert len(documented) > 20
+    command = [
+        "caption",
+        str(EXAMPLES),
+        "--model",
+        "demo",
+        "-o",
+        str(tmp_path / "rows.jsonl"),
+        "-q",
+    ]
+    run = subprocess.run(
+        [sys.executable, "-c", RECORD, *command, "--workers", "0"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    calls = json.loads(run.stdout)
+    assert [name for name in documented if name not in calls] == []
+    assert sorted(documented, key=calls.index) == documented
