@@ -1,4 +1,4 @@
-"""The calls of `pgcli caption folder -o rows.jsonl` happen in the order that CONTRIBUTING.md lists."""
+"""The calls of `pgcli caption folder -o rows.jsonl` are in CONTRIBUTING.md, in order."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 from tests.support.runs import EXAMPLES, ROOT
@@ -54,3 +55,10 @@ def test_calls_happen_in_the_documented_order(tmp_path: Path) -> None:
     calls = json.loads(run.stdout)
     assert [name for name in documented if name not in calls] == []
     assert sorted(documented, key=calls.index) == documented
+
+
+def test_documented_loop_is_the_engine_s() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    documented = page.split("**The engine**")[1].split("```python\n")[1].split("```")[0]
+    source = (ROOT / "pgcli" / "engine" / "engine.py").read_text(encoding="utf-8")
+    assert textwrap.indent(documented, "        ") in source
