@@ -14,13 +14,13 @@ import pytest
 
 from tests.support.skips import unexpected
 
-hypothesis.settings.register_profile("unhurried", deadline=None)  # a busy machine is no fault
+hypothesis.settings.register_profile("unhurried", deadline=None)  # tests run on busy machines
 hypothesis.settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random checkpoint of a few thousand weights that nobody may change."""
+    """A random checkpoint of a few thousand weights; tests do not change it."""
     from tests.support.tiny import checkpoint_into
 
     return checkpoint_into(tmp_path_factory.mktemp("tiny"))
@@ -46,7 +46,7 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No settings of whoever runs the tests, and a known look, in processes of theirs too."""
+    """No settings of the user, and fixed terminal settings, also in subprocesses."""
     for name in os.environ:
         if name.startswith("PGCLI_") or name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS"):
             monkeypatch.delenv(name)

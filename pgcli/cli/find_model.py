@@ -30,7 +30,7 @@ def check_revision(name: str, revision: str | None) -> None:
 
 def warn_unused_gpu(screen: Screen) -> None:
     """Show why the CPU is used on a machine with a GPU, unless the user has hidden the GPU."""
-    from pgcli.device.nvidia_driver import unused_gpu
+    from pgcli.device.nvidia_driver import find_gpu_problem
 
-    if (problem := unused_gpu()) and not problem.is_meant:
+    if (problem := find_gpu_problem()) and not problem.is_intentional:
         screen.info(f"the CPU is used, not the GPU: {problem.found}", hint=problem.remedy)

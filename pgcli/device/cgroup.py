@@ -1,4 +1,4 @@
-"""What a container grants: the memory and the processors that its control groups leave."""
+"""Memory and CPU limits of the control groups that this process is in."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ UNLIMITED = 2**60  # version 1 says "no limit" by a number of pages close to 2**
 
 
 def memory_left() -> int | None:
-    """Bytes that may still be taken before a control group's limit; None where there is none.
+    """Bytes left before the limit of a control group; None without a limit.
 
-    The tightest of the process's own group and those above it. What a group holds as file cache is
-    given up for a program that asks, and so counts as free.
+    The smallest over the process's own group and its ancestors. File cache counts as free, because
+    the kernel reclaims it.
     """
     left = []
     for folder in _groups("memory"):
@@ -28,17 +28,17 @@ def memory_left() -> int | None:
 
 
 def processors() -> float:
-    """How many processors' time this process may use, fractions included."""
+    """The number of CPUs that this process may use, possibly a fraction."""
     try:
         count: float = len(os.sched_getaffinity(0))
-    except AttributeError:  # only Linux binds a process to some
+    except AttributeError:  # only Linux has CPU affinity
         count = os.cpu_count() or 1
     return min([count, *_quotas()])
 
 
 def _quotas() -> Iterator[float]:
     for folder in _groups("cpu"):
-        # "200000 100000" is two processors, "max 100000" all; version 1 has a file for each number
+        # "200000 100000" is two CPUs, "max 100000" no limit; version 1 has a file for each number
         quota = _words(folder / "cpu.max") or [
             *_words(folder / "cpu.cfs_quota_us"),
             *_words(folder / "cpu.cfs_period_us"),
@@ -48,14 +48,14 @@ def _quotas() -> Iterator[float]:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """The folders of the groups that this process is in, from its own up to the root, if any."""
+    """The folders of the groups that this process is in, from its own to the root."""
     for line in _text(MEMBERSHIP).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
         # version 2 has one tree without a name, version 1 one for each controller
         root = GROUPS / controller if controllers else GROUPS
-        # a container may see its own group as the root, or by a path that exists outside only
+        # in a container the group may be the root, or a path that exists only outside
         own = root / path.strip("/")
         yield from (group for group in (own, *own.parents) if group.is_relative_to(root))
 
@@ -69,7 +69,7 @@ def _file_cache(folder: Path) -> int:
 
 
 def _number(*files: Path) -> int | None:
-    """The number in the first of these files that holds one."""
+    """The number in the first of these files that contains one."""
     for file in files:
         words = _words(file)
         if words and words[0].isdigit():

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from pgcli.device.cgroup import memory_left
-from pgcli.device.nvidia_driver import unused_gpu
+from pgcli.device.nvidia_driver import find_gpu_problem
 from pgcli.errors import NoUsableDevice, UsageError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -20,7 +20,7 @@ SMALL_CHECKPOINT_BYTES = 10**9  # below this float32 costs little and is exact
 def choose_device(name: str) -> torch.device:
     """The named device; `auto` takes CUDA, then Apple's GPU, then the CPU.
 
-    Raises NoUsableDevice where the machine lacks it, UsageError for a name that is no device's.
+    Raises NoUsableDevice where the machine lacks it, UsageError for an unknown name.
     """
     if not DEVICE_NAME.fullmatch(name):
         raise UsageError(f"no device is called {name!r}", hint="auto, cpu, cuda, cuda:N or mps")
@@ -30,22 +30,22 @@ def choose_device(name: str) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     device = torch.device(name)
     if device.type == "cuda":
-        _insist_on_cuda(device)
+        _check_cuda(device)
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise NoUsableDevice("this machine has no Apple GPU", hint="--device auto takes what is")
+        raise NoUsableDevice("this machine has no Apple GPU", hint="--device auto uses the CPU")
     return device
 
 
-def _insist_on_cuda(device: torch.device) -> None:
+def _check_cuda(device: torch.device) -> None:
     if not torch.cuda.is_available():
-        said = "no CUDA device can be used"
-        if trouble := unused_gpu():
-            hint = f"{trouble.remedy}; or --device cpu"
-            raise NoUsableDevice(f"{said}: {trouble.found}", hint=hint)
+        message = "no CUDA device can be used"
+        if problem := find_gpu_problem():
+            hint = f"{problem.remedy}; or --device cpu"
+            raise NoUsableDevice(f"{message}: {problem.found}", hint=hint)
         built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "for the CPU only"
         raise NoUsableDevice(
-            f"{said}: there is no NVIDIA driver on this machine, and this PyTorch is {built}",
-            hint="--device cpu; or --device auto, which takes what there is",
+            f"{message}: there is no NVIDIA driver on this machine, and this PyTorch is {built}",
+            hint="--device cpu; or --device auto",
         )
     count = torch.cuda.device_count()
     if device.index is not None and device.index >= count:
@@ -58,11 +58,11 @@ def _insist_on_cuda(device: torch.device) -> None:
 def choose_dtype(name: str, device: torch.device, checkpoint_bytes: int) -> torch.dtype:
     """The named dtype; `auto` takes bfloat16 where it is fast and the checkpoint is large.
 
-    float16 is refused: Gemma's activations pass its largest number and turn into NaN.
+    float16 is refused: Gemma's activations overflow it and become NaN.
     """
     if name == "float16":
         raise UsageError(
-            "float16 cannot hold Gemma's activations, which overflow it into NaN",
+            "float16 cannot hold Gemma's activations, which overflow to NaN",
             hint="--dtype bfloat16 is as small and as fast",
         )
     if name != "auto":
@@ -84,7 +84,7 @@ def cpu_has_bfloat16() -> bool:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that a model may still take on the device, within a container's limit."""
+    """Free memory of the device in bytes, within a container's limit."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if device.type == "mps":
@@ -95,7 +95,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _machine_bytes() -> int:
-    """What the whole machine has to give: a container sees it too, whatever it may have of it."""
+    """Available memory of the whole machine, also inside a container."""
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         available = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from pgcli.device.nvidia_driver import nvidia_driver, unused, wheel
+from pgcli.device.nvidia_driver import diagnose_gpu, nvidia_driver, wheel_command
 from pgcli.doctor.finding import Finding, bad, ok, warn
 
 TORCH, GPU, DTYPES = "pytorch", "gpu", "dtypes"
@@ -22,7 +22,9 @@ def findings() -> Iterator[Finding]:
         yield torch
         if driver is not None:
             yield warn(
-                GPU, f"an NVIDIA GPU, driver {driver}, without PyTorch to use it", wheel(driver)
+                GPU,
+                f"an NVIDIA GPU, driver {driver}, without PyTorch to use it",
+                wheel_command(driver),
             )
         return
     built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU only"
@@ -54,8 +56,8 @@ def gpu(torch: Any, driver: str | None) -> Finding:
     if torch.cuda.is_available():
         return _usable(torch)
     if driver is not None:
-        trouble = unused(torch, driver)
-        return (warn if trouble.is_meant else bad)(GPU, trouble.found, trouble.remedy)
+        trouble = diagnose_gpu(torch, driver)
+        return (warn if trouble.is_intentional else bad)(GPU, trouble.found, trouble.remedy)
     if sys.platform == "darwin":
         return _apple(torch)
     if torch.version.cuda:
@@ -72,7 +74,7 @@ def _usable(torch: Any) -> Finding:
         torch.ones(8, device="cuda").sum().item()
     except RuntimeError as error:  # no kernels for this architecture in the wheel, or no memory
         driver = nvidia_driver() or ""
-        return bad(GPU, f"{found}, cannot compute: {_first_line(error)}", wheel(driver))
+        return bad(GPU, f"{found}, cannot compute: {_first_line(error)}", wheel_command(driver))
     free, total = torch.cuda.mem_get_info(0)
     found += f", {free / 1e9:.0f} GB free"
     if free < total / 2:

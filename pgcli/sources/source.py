@@ -43,15 +43,15 @@ class Source:
         New files come after all earlier ones. `lists` returns the path of a part's lists by its
         number; nothing is written there unless `is_written`. Raises OSError.
         """
-        growing = [
+        file_lists = [
             (part, FileList(lists(number), is_written=is_written))
             for number, part in enumerate(self._parts)
             if isinstance(part, GrowingPart)
         ]
-        last = max((file_list.last_generation for _, file_list in growing), default=-1)
-        for part, file_list in growing:
+        last = max((file_list.last_generation for _, file_list in file_lists), default=-1)
+        for part, file_list in file_lists:
             part.pin_files(file_list, last + 1)
-        generations = (file_list.last_generation for _, file_list in growing)
+        generations = (file_list.last_generation for _, file_list in file_lists)
         self._last_generation = max([0, *generations])
 
     def __iter__(self) -> Iterator[Item]:

@@ -217,7 +217,7 @@ SITUATIONS = [
         17,
         "no CUDA device can be used: there is no NVIDIA driver on this machine, and this PyTorch "
         "is built for CUDA 13.0",
-        "--device cpu; or --device auto, which takes what there is",
+        "--device cpu; or --device auto",
     ),
     Situation(
         "too little memory",

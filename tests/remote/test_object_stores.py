@@ -306,7 +306,7 @@ def test_object_beyond_the_size_limit_is_not_read(s3: Files) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "path", "is_meant"),
+    ("pattern", "path", "is_intentional"),
     [
         ("*.png", "x.png", True),
         ("*.png", "a/x.png", False),
@@ -322,13 +322,13 @@ def test_object_beyond_the_size_limit_is_not_read(s3: Files) -> None:
     ],
 )
 def test_remote_glob_equals_local_glob(
-    pattern: str, path: str, is_meant: bool, tmp_path: Path, monkeypatch: Any
+    pattern: str, path: str, is_intentional: bool, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    assert glob_matches(path.split("/"), pattern.split("/")) == is_meant
+    assert glob_matches(path.split("/"), pattern.split("/")) == is_intentional
     monkeypatch.chdir(tmp_path)
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).touch()
-    assert (path in glob_files(pattern)) == is_meant
+    assert (path in glob_files(pattern)) == is_intentional
 
 
 @pytest.mark.parametrize(("status", "code"), [(403, "permission_denied"), (404, "missing")])

@@ -325,7 +325,7 @@ def test_private_address_embedded_in_ipv6_is_blocked(address: ipaddress.IPv4Addr
 
 
 @pytest.mark.parametrize(
-    ("text", "is_meant"),
+    ("text", "is_intentional"),
     [
         ("93.184.216.34", True),
         ("2606:2800:220:1:248:1893:25c8:1946", True),
@@ -345,8 +345,8 @@ def test_private_address_embedded_in_ipv6_is_blocked(address: ipaddress.IPv4Addr
         ("nothing", False),
     ],
 )
-def test_public_addresses_are_recognized(text: str, is_meant: bool) -> None:
-    assert is_public(text) == is_meant
+def test_public_addresses_are_recognized(text: str, is_intentional: bool) -> None:
+    assert is_public(text) == is_intentional
 
 
 def test_credentials_in_a_url_are_refused(server: Server) -> None:

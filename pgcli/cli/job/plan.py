@@ -111,8 +111,8 @@ def check_not_an_input(output: str, sources: Iterable[str], *, globs: bool | Non
     """Raise UsageError if the output is one of the input files, under whatever name.
 
     Expanding a glob takes as long as the folder is large, so globs are left to a second call with
-    `globs`, once the output is locked. An output without a state folder is no run's and may be
-    replaced at once, so its globs are expanded in the first call.
+    `globs`, once the output is locked. An output without a state folder was not made by a run
+    and may be replaced at once, so its globs are expanded in the first call.
     """
     if output == "-" or not os.path.exists(output):  # noqa: PTH110 - Path raises for a long name
         return
