@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from pgcli.checkpoints import adapters, mask_decoder, weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
@@ -11,14 +13,20 @@ from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.engine import Engine
-from pgcli.engine.memory import NEW_TOKENS, MemoryBudget, parameters
+from pgcli.engine.memory import (
+    NEW_TOKENS,
+    SMALLER_MODEL,
+    MemoryBudget,
+    check_fits,
+    parameters,
+)
 from pgcli.engine.oom import memory_named
-from pgcli.engine.quantization import check_quantization
-from pgcli.engine.room import SMALLER, check_fits
 from pgcli.engine.tokenizer import Tokenizer
-from pgcli.errors import InvalidCheckpoint
+from pgcli.errors import InvalidCheckpoint, NoUsableDevice, UsageError
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.model.cpu.optimize import optimize_for_device
+from pgcli.model.cpu.optimize import optimize_for_device, supports_int8
+
+QUANTIZATIONS = ("none", "int8")
 
 
 def load(
@@ -50,7 +58,7 @@ def load(
     check_fits(parameters(config), chosen_dtype, chosen_device, quantize)
     decoder = None if masks is None else mask_decoder.load(masks, device=chosen_device)
     name = str(chosen_dtype).removeprefix("torch.")
-    with memory_named(f"the weights in {name}", SMALLER):
+    with memory_named(f"the weights in {name}", SMALLER_MODEL):
         model = weights.load(folder, config, dtype=chosen_dtype, device=chosen_device)
         if adapter is not None:
             adapters.merge(model, adapter.folder)
@@ -87,3 +95,21 @@ def _tokenizer(folder: Path, config: PaliGemmaConfig) -> Tokenizer:
             f"{tokenizer.size}"
         )
     return tokenizer
+
+
+def check_quantization(name: str, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise UsageError for an unknown name, NoUsableDevice if the device does not support it."""
+    if name not in QUANTIZATIONS:
+        raise UsageError(f"unknown quantization {name!r}", hint="none or int8")
+    if name == "none":
+        return
+    if device.type != "cpu":
+        raise NoUsableDevice(
+            f"--quantize int8 is for CPUs, and the model would run on {device}",
+            hint="leave it out, or --device cpu",
+        )
+    if not supports_int8(dtype):
+        raise NoUsableDevice(
+            "this build of PyTorch does not support int8 matrix multiplication on this CPU",
+            hint="leave --quantize out",
+        )

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
+import torch
+
+from pgcli.device import gpu_processes
+from pgcli.device.select import free_bytes
+from pgcli.errors import NoUsableDevice
 from pgcli.model.attention import SCORES
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
+from pgcli.model.cpu.optimize import packed_bytes
 from pgcli.model.kv_cache import BUCKET
 
 NEW_TOKENS = 256  # of an answer, where the question is not known yet
@@ -21,6 +28,7 @@ BLOCK_BYTES = 8 * 4 * SCORES  # a block of softcapped scores, float32, in eight 
 ROWS_OF_LARGE_ON_CPU = 16  # beyond this a large model gains nothing there, and the first row waits
 SHARE_OF_FREE = 0.6
 LARGEST_BATCH = 2**14
+SMALLER_MODEL = "name a smaller model: `pgcli info MODEL` tells what one needs"
 
 
 def parameters(config: PaliGemmaConfig) -> int:
@@ -127,6 +135,38 @@ class MemoryBudget:
             self.config, self.itemsize, rows, device=self.device, new_tokens=new_tokens
         )
         return needed <= SHARE_OF_FREE * self.free
+
+
+def check_fits(parameters: int, dtype: torch.dtype, device: torch.device, quantize: str) -> None:
+    """Raise NoUsableDevice now rather than be killed in the middle of loading."""
+    needed = packed_bytes(parameters * dtype.itemsize, dtype, quantize)
+    free = free_bytes(device)
+    if needed <= free:
+        return
+    holder = gpu_processes.largest_process(device)
+    hints = [*_alternatives(parameters, dtype, device, quantize)]
+    if holder:
+        hints.append("end the process that holds it")
+    hints.append(SMALLER_MODEL)
+    name = str(dtype).removeprefix("torch.")
+    raise NoUsableDevice(
+        f"the weights take {needed / 1e9:.1f} GB in {name}, and {device} has {free / 1e9:.1f} GB "
+        f"free" + (f"; {holder}" if holder else ""),
+        hint="; ".join(hints),
+    )
+
+
+def _alternatives(
+    parameters: int, dtype: torch.dtype, device: torch.device, quantize: str
+) -> Iterator[str]:
+    """Options with which the weights take less memory, and how much."""
+    half = packed_bytes(parameters * 2, torch.bfloat16, quantize)
+    if dtype == torch.float32:
+        yield f"--dtype bfloat16 takes {half / 1e9:.1f} GB"
+    if packed_bytes(1000, dtype, quantize) > 1000:
+        yield "--quantize none takes a third less"
+    if device.type != "cpu" and half <= free_bytes(torch.device("cpu")):
+        yield "--device cpu has room"
 
 
 def _vision_parameters(config: VisionConfig) -> int:

@@ -579,7 +579,7 @@ class TestCommand:
             (["-o", "nowhere/bench.json"], 2, "nowhere"),
             (["-o", "there.json"], 13, "exists"),
             (["--plot", "there.json"], 13, "exists"),
-            (["--images", "empty"], 4, "no picture"),
+            (["--images", "empty"], 4, "no image"),
             (["--images", "broken"], 4, "no image to measure with"),
             (["--device", "cuda:7"], 17, "CUDA"),
         ],
@@ -590,7 +590,7 @@ class TestCommand:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "empty").mkdir()
         (tmp_path / "broken").mkdir()
-        (tmp_path / "broken" / "a.png").write_text("no picture")
+        (tmp_path / "broken" / "a.png").write_text("no image")
         (tmp_path / "there.json").write_text("{}")
         assert main(["bench", str(tiny), *self.QUICK, *arguments]) == code
         assert said in capsys.readouterr().err

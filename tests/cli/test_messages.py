@@ -26,7 +26,7 @@ from pgcli.cli.app import main
 from pgcli.cli.job import loading
 from pgcli.device import gpu_processes
 from pgcli.device import nvidia_driver as driver
-from pgcli.engine import loader, room
+from pgcli.engine import loader, memory
 from pgcli.errors import PgcliError
 from pgcli.state import lock
 from pgcli.state.lock import output_lock
@@ -84,7 +84,7 @@ class Stage:
 
     def little_memory(self, *words):
         self.patch.setattr(loader, "parameters", lambda config: 2_923_466_480)
-        self.patch.setattr(room, "free_bytes", lambda device: 6 * 10**9)
+        self.patch.setattr(memory, "free_bytes", lambda device: 6 * 10**9)
         held = gpu_processes.GpuProcess(70_100_000_000, 4711, "python")
         self.patch.setattr(gpu_processes, "_in_memory", lambda: iter([held]))
         return self.run("caption", "one.png", "--model", "demo", "--device", "cpu", *words)

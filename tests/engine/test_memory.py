@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine import loader, room
+from pgcli.engine import loader, memory
 from pgcli.engine.memory import (
     BLOCK_BYTES,
     LARGE_PARAMETERS,
@@ -291,7 +291,7 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(
 ):
     free = parameters(read_config(tiny)) * numbers
     read = []
-    monkeypatch.setattr(room, "free_bytes", lambda device: free)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: free)
     monkeypatch.setattr(loader.weights, "load", lambda *_, **__: read.append(1) or 1 / 0)
     with pytest.raises(ZeroDivisionError if fits else NoUsableDevice):
         loader.load(Checkpoint("m", tiny), device="cpu", dtype=dtype, batch_size=1)

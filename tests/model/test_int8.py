@@ -13,8 +13,7 @@ from examples.demo_model.render import render
 from examples.demo_model.scenes import EVAL_SEEDS, Scene
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.app import main
-from pgcli.engine.loader import load
-from pgcli.engine.quantization import check_quantization
+from pgcli.engine.loader import check_quantization, load
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.model.cpu.int8_linear import (
     CHANNELS_AT_ONCE,

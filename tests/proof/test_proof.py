@@ -141,8 +141,8 @@ class TestDifferent:
         assert proof.comparisons[0].vision.same
 
     def test_a_fault_in_later_steps_is_found_in_the_tokens(self, tiny, monkeypatch):
-        step = PaliGemma.step
-        monkeypatch.setattr(PaliGemma, "step", lambda *given: -step(*given))
+        step = PaliGemma.decode_step
+        monkeypatch.setattr(PaliGemma, "decode_step", lambda *given: -step(*given))
         proof = proof_of(tiny, dtype="float32")
         assert proof.verdict == "different: generated tokens differ in float32"
         assert [p.step for p in proof.comparisons[0].tokens.partings] == [1] * len(PROMPTS)
@@ -229,7 +229,7 @@ class TestNumbers:
 
 class TestRoom:
     def test_what_does_not_fit_is_skipped_and_said(self, tiny, monkeypatch):
-        monkeypatch.setattr(dtypes, "_needed", lambda config, itemsize, rows: itemsize)
+        monkeypatch.setattr(dtypes, "_needed", lambda config, itemsize, *given: itemsize)
         monkeypatch.setattr(dtypes, "free_bytes", lambda device: 2)
         proof = proof_of(tiny)
         assert [run.dtype for run in proof.comparisons] == ["bfloat16"]
