@@ -1,1 +1,1 @@
-"""A stream of pictures in, answers out as each ends: batching, generation, device and memory."""
+"""The inference engine: scheduling, prefill, decode, choices and memory."""

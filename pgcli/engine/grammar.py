@@ -42,7 +42,7 @@ class AllowedTokens(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class TrieNode:
-    """A label as far as it is spelled: how it goes on, and whether it may end here.
+    """A prefix of a label: the tokens that may follow, and whether the label may end here.
 
     After a label that `ends` the answer may end; after one that `continues`, which holds the
     separator too, an object follows. `shortest` is how few tokens can end an answer from here.

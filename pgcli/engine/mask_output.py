@@ -1,4 +1,4 @@
-"""The pieces of answers -> the masks of their boxes, run-length encoded.
+"""Decode the mask codes of answers into run-length encoded masks.
 
 B masks · R resolution of the decoder
 """
@@ -20,23 +20,21 @@ TILE_PIXELS = 2**20
 
 
 def masks_of(
-    pieces: Sequence[Span], picture_size: tuple[int, int], decoder: MaskDecoder | None
+    pieces: Sequence[Span], image_size: tuple[int, int], decoder: MaskDecoder | None
 ) -> tuple[Mask | None, ...]:
     """The mask of each box of an answer, in the order of `parse.boxes`.
 
     None where the answer does not have exactly 16 codes for a box; without a decoder the codes
-    alone. `picture_size` is width and height in pixels.
+    alone. `image_size` is width and height in pixels.
     """
-    return masks_of_rows([(pieces, picture_size)], decoder)[0]
+    return masks_of_rows([(pieces, image_size)], decoder)[0]
 
 
 def masks_of_rows(
     rows: Iterable[tuple[Sequence[Span], tuple[int, int]]], decoder: MaskDecoder | None
 ) -> list[tuple[Mask | None, ...]]:
-    """The masks of several answers, each with its picture's size, all decoded in one pass."""
-    found = [
-        (size, parsing.segments(pieces, width=size[0], height=size[1])) for pieces, size in rows
-    ]
+    """The masks of several answers, each with its image's size, all decoded in one pass."""
+    found = [(size, parsing.segments(spans, width=size[0], height=size[1])) for spans, size in rows]
     whole = [segment.codes for _, segments in found for segment in segments if segment.codes]
     grids = decoded(whole, decoder) if decoder and whole else iter(())
 
@@ -57,7 +55,7 @@ def decoded(codes: Sequence[tuple[int, ...]], decoder: MaskDecoder) -> Iterator[
 
 
 def in_box(grid_RR: np.ndarray, box: Box, size: tuple[int, int]) -> Rle:
-    """The decoder's mask stretched over the box of a picture of `size`, width and height.
+    """The decoder's mask stretched over the box of an image of `size`, width and height.
 
     As big_vision's evaluator does: the box's corners without their fractions, Pillow's bilinear
     filter, the object where the result is above 0. A box thinner than a pixel has an empty mask.
@@ -79,10 +77,10 @@ def _tiles(grid_RR: np.ndarray, box: Box) -> Iterator[rle.Tile]:
             yield (narrow @ down.T > 0).T, left + x, top + y
 
 
-def _filter(size: int, places: range) -> np.ndarray:
+def _filter(size: int, columns: range) -> np.ndarray:
     """What each of the decoder's pixels adds to some of the `size` that it is stretched over."""
     scale = RESOLUTION / size
-    centres = (np.arange(places.start, places.stop) + 0.5) * scale
+    centres = (np.arange(columns.start, columns.stop) + 0.5) * scale
     distances = np.abs(np.arange(RESOLUTION) + 0.5 - centres[:, None]) / max(scale, 1.0)
     weights = np.clip(1 - distances, 0, None)
     filtered: np.ndarray = weights / weights.sum(axis=1, keepdims=True)

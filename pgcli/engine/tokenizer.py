@@ -1,4 +1,4 @@
-"""Prompts -> left-padded ids; generated ids -> pieces of an answer.
+"""Encode prompts as left-padded ids, and decode generated ids into spans of an answer.
 
 B rows · T prompt tokens
 """
@@ -29,7 +29,7 @@ CONTROL = re.compile(
 
 
 class Tokenizer:
-    """A checkpoint's tokenizer, with the ids that prompts and answers are built from."""
+    """A checkpoint's tokenizer, with the ids that prompts and answers consist of."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer):
         self._tokenizer = tokenizer
@@ -44,19 +44,19 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
-        """The vocabulary of a checkpoint; InvalidCheckpoint where it is not PaliGemma's."""
+        """The tokenizer of a checkpoint; InvalidCheckpoint where it is not PaliGemma's."""
         return cls(open_tokenizer(folder))
 
-    def encode_prompt(self, text: str, places: Sequence[int] = ()) -> list[int]:
+    def encode_prompt(self, text: str, location_values: Sequence[int] = ()) -> list[int]:
         """A prompt as the model reads it after the image: bos, the text, the newline on its own.
 
-        Whatever the text spells, it stays text: a typed `<image>` or `<loc0001>` becomes the
-        pieces that spell it, never the token. `places` (0..1023) are location tokens to end with,
-        after a blank, as in `caption <loc0000><loc0000><loc1023><loc1023>`.
+        Text stays text: a typed `<image>` or `<loc0001>` is encoded as ordinary characters, never
+        as the token. `location_values` (0..1023) are location tokens that end the prompt after a
+        blank, as in `caption <loc0000><loc0000><loc1023><loc1023>`.
         """
-        if not places:
+        if not location_values:
             return [self.bos, *self.encode_text(text.strip()), self.newline]
-        locations = [self.locations[place] for place in places]
+        locations = [self.locations[value] for value in location_values]
         return [self.bos, *self.encode_text(f"{text.strip()} ".lstrip()), *locations, self.newline]
 
     def encode_text(self, text: str) -> list[int]:
@@ -74,7 +74,7 @@ class Tokenizer:
         return self._encode(text)
 
     def decode(self, ids: Sequence[int], probabilities: Sequence[float]) -> list[Span]:
-        """A generated answer in stretches: each location or mask token, and the text between."""
+        """A generated answer as spans: each location or mask token, and the text between."""
         tokens = list(zip(ids, probabilities, strict=True))
         return [
             piece
@@ -85,12 +85,12 @@ class Tokenizer:
     def _stretch(self, kind: str, tokens: list[tuple[int, float]]) -> Iterator[Span]:
         if kind == "location":
             for token, probability in tokens:
-                place = token - self.locations.start
-                yield Span("location", f"<loc{place:04d}>", place, probability)
+                value = token - self.locations.start
+                yield Span("location", f"<loc{value:04d}>", value, probability)
         elif kind == "mask":
             for token, probability in tokens:
-                place = token - self.mask_codes.start
-                yield Span("mask", f"<seg{place:03d}>", place, probability)
+                value = token - self.mask_codes.start
+                yield Span("mask", f"<seg{value:03d}>", value, probability)
         else:
             ids = [token for token, _ in tokens]
             yield Span("text", self._tokenizer.decode(ids, skip_special_tokens=True))
