@@ -222,7 +222,7 @@ class TestSources:
 
 class TestQuestions:
     def test_several_prompts_make_several_rows_of_one_image(self, engine, folder):
-        prompts = ["what is this?", "ocr", "how many shapes are in the picture?"]
+        prompts = ["what is this?", "ocr", "how many shapes are in the image?"]
         rows = list(
             engine.ask([folder / "a.png", folder / "e.png"], prompts, max_new_tokens=TOKENS)
         )
@@ -233,7 +233,7 @@ class TestQuestions:
         (alone,) = engine.ask(folder / "a.png", prompts[2], max_new_tokens=TOKENS)
         assert alone.answer == rows[2].answer
 
-    def test_objects_are_asked_for_in_one_prompt_and_come_as_boxes(self, engine, folder):
+    def test_detect_asks_for_all_objects_in_one_prompt(self, engine, folder):
         (row,) = engine.detect(folder / "a.png", ["cat", "red car"], max_new_tokens=64)
         assert (row.task, row.prompt) == ("detect", "detect cat ; red car")
         assert all(isinstance(box, pgcli.Box) for box in row.boxes)
@@ -246,7 +246,7 @@ class TestQuestions:
         (row,) = captions(engine, folder / "a.png", lang="de")
         assert row.prompt == "caption de"
 
-    def test_an_answer_is_as_long_as_asked(self, engine, folder):
+    def test_max_new_tokens_limits_the_answer(self, engine, folder):
         for limit in (1, 3):
             (row,) = engine.caption(folder / "a.png", max_new_tokens=limit)
             assert row.tokens <= limit
@@ -332,7 +332,7 @@ def test_strict_answers_are_bound_by_a_grammar_and_others_are_not(engine, folder
 
 
 class Noting:
-    """A loaded model that records what it is asked and about which items."""
+    """A loaded model that records its question and items."""
 
     label = "noted@1"
     spec = ImageSpec(28)
@@ -365,8 +365,8 @@ class TestWhatIsAsked:
         engine = pgcli.Engine(model)
         call = getattr(engine, method)
         list(call(folder / "a.png", **arguments, region=region, max_new_tokens=9))
-        asked = own | {"task": method, "region": region, "max_new_tokens": 9}
-        assert {name: getattr(model.question, name) for name in asked} == asked
+        settings = own | {"task": method, "region": region, "max_new_tokens": 9}
+        assert {name: getattr(model.question, name) for name in settings} == settings
         assert model.regions == [region]
         list(call(folder / "a.png", **arguments))
         assert model.regions == [None]

@@ -25,7 +25,7 @@ from pgcli.rle import encode
 from pgcli.rows import RowSchema
 from pgcli.sinks.schema import TYPES
 from tests.support.answers import BOX, answer, refused
-from tests.support.exporting import box, captioned, detected, pictures, saved
+from tests.support.exporting import box, captioned, detected, make_images, saved
 from tests.support.save_rows import saving
 from tests.support.supervision_lines import detections
 
@@ -154,7 +154,7 @@ def shown(results: pgcli.Results) -> Elements:
 
 
 def test_notebook_shows_images_with_boxes(tmp_path: Path) -> None:
-    folder = pictures(tmp_path / "images")
+    folder = make_images(tmp_path / "images")
     results = pgcli.read(saved(tmp_path / "rows.jsonl", detected(folder)))
     page = shown(results)
     assert "a.png" in page.text
@@ -206,7 +206,7 @@ def test_only_the_first_twenty_are_shown_and_long_answers_are_cut() -> None:
 
 
 def test_removed_or_changed_image_is_not_shown(tmp_path: Path) -> None:
-    folder = pictures(tmp_path / "images")
+    folder = make_images(tmp_path / "images")
     rows = captioned(folder, "one", "two", "three")
     (folder / "a.png").unlink()
     Image.new("RGB", (5, 5)).save(folder / "b.jpg")

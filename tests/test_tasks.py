@@ -50,8 +50,8 @@ def test_choices_go_to_every_item_stripped():
 
 def test_items_may_have_their_own_choices():
     items = [Item(0, "a", "a", choices=("x ", "y")), Item(1, "b", "b", choices=("p", "q", "r"))]
-    asked = with_prompts(items, ask(["which?"], choices_column="options"))
-    assert [item.choices for item in asked] == [("x", "y"), ("p", "q", "r")]
+    prepared = with_prompts(items, ask(["which?"], choices_column="options"))
+    assert [item.choices for item in prepared] == [("x", "y"), ("p", "q", "r")]
 
 
 @pytest.mark.parametrize("choices", [["yes"], ["yes", ""], ["yes", "no", " yes"], ["", "  "]])
@@ -117,7 +117,7 @@ def test_braces_in_an_object_are_literal():
     assert prompts(question) == ("detect {cat} ; {{",)
 
 
-def test_one_item_is_asked_every_prompt_in_order():
+def test_item_has_every_prompt_in_order():
     assert prompts(ask(["b", "a"])) == ("b", "a")
 
 
@@ -172,8 +172,8 @@ def test_braces_hold_a_column_or_are_refused(name):
 def test_a_column_of_any_name_fills_the_prompt():
     question = ask(["is there a {product-name} of {price in €}?"])
     item = Item(0, "a", "a", fields={"product-name": "mug", "price in €": 3})
-    (asked,) = with_prompts([item], question)
-    assert asked.prompts == ("is there a mug of 3?",)
+    (filled,) = with_prompts([item], question)
+    assert filled.prompts == ("is there a mug of 3?",)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_unknown_column_is_refused_with_the_existing_ones():
     assert "colour, shape" in refused.value.hint
 
 
-def test_equal_prompts_of_a_row_are_asked_once():
+def test_equal_prompts_of_a_row_are_merged():
     assert prompts(ask(["{a}", "{b}"]), a="same", b=" same ") == ("same",)
 
 

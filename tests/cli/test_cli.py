@@ -43,7 +43,7 @@ def pretended(monkeypatch):
 
 @pytest.fixture
 def noting(monkeypatch):
-    """The same, noting what it is asked, how, and about which items."""
+    """A model that needs no loading and records its question, sampling parameters and items."""
     engine = Noting()
     monkeypatch.setattr(loading, "load_model", lambda *_, **__: engine)
     return engine
@@ -128,7 +128,7 @@ def test_1_with_a_traceback_for_a_bug(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ("caption", "for example: pgcli caption photo.jpg"),
         ("caption nowhere", "nowhere does not exist"),
@@ -172,11 +172,11 @@ def test_1_with_a_traceback_for_a_bug(capsys, monkeypatch):
         ("info demo --dtype float16", "overflow"),
     ],
 )
-def test_2_names_the_mistake_and_a_hint(capsys, monkeypatch, arguments, said):
+def test_2_names_the_mistake_and_a_hint(capsys, monkeypatch, arguments, expected):
     monkeypatch.chdir(ROOT)
     code, out, err = call(capsys, *arguments.split())
     assert (code, out) == (2, "")
-    assert said in err
+    assert expected in err
     assert [line.split(":")[0] for line in err.splitlines()] == ["pgcli", "hint"]
 
 
@@ -229,8 +229,8 @@ def test_files_that_change_during_a_run_cost_their_own_rows(capsys, monkeypatch,
         emptied.write_bytes(b"")
         piped.unlink()
         os.mkfifo(piped)
-        drawing(20, 10).save(beside := tmp_path / "beside.png")
-        beside.replace(replaced)
+        drawing(20, 10).save(replacement := tmp_path / "replacement.png")
+        replacement.replace(replaced)
 
     drawing().save(first)
     whole = first.read_bytes()
@@ -391,7 +391,7 @@ def test_configuration_file_sets_options_of_the_commands_that_have_them(capsys, 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("modle = 'demo'", "no option is called 'modle'"),
         ("[caption]\nlimits = 3", "no option is called 'caption.limits'"),
@@ -403,12 +403,12 @@ def test_configuration_file_sets_options_of_the_commands_that_have_them(capsys, 
         ("limit = ", "cannot be read"),
     ],
 )
-def test_error_in_the_configuration_file_names_the_file(capsys, config, text, said):
+def test_error_in_the_configuration_file_names_the_file(capsys, config, text, expected):
     file = config(text)
     code, _, err = call(capsys, "caption", EXAMPLES, "--dry-run")
     assert code == 2
     assert err.startswith(f"pgcli: {file}")
-    assert said in err
+    assert expected in err
 
 
 def test_invalid_value_is_named_with_its_origin(capsys, config, monkeypatch):
@@ -478,23 +478,23 @@ def test_dry_run_estimates_time_and_disk_space(capsys, pretended, tmp_path):
 
 
 def test_dry_run_downloads_no_model(capsys):
-    asked = ("--model", "no-one/has-this", "--dry-run")
-    code, _, err = call(capsys, "caption", *[EXAMPLES] * 20, *asked)
+    options = ("--model", "no-one/has-this", "--dry-run")
+    code, _, err = call(capsys, "caption", *[EXAMPLES] * 20, *options)
     assert code == 0
     assert "time: unknown before the model is on this machine" in err
 
 
 def test_sample_is_evenly_spread_and_keeps_indices(capsys, pretended, tmp_path):
     output = tmp_path / "rows.jsonl"
-    asked = ("caption", EXAMPLES, EXAMPLES, "-o", output, "--sample", "5")
-    assert call(capsys, *asked)[0] == 0
+    options = ("caption", EXAMPLES, EXAMPLES, "-o", output, "--sample", "5")
+    assert call(capsys, *options)[0] == 0
     made = [json.loads(line) for line in output.read_text().splitlines()]
     count = 2 * len(list(Path(EXAMPLES).iterdir()))
     assert [row["index"] for row in made] == [k * count // 5 for k in range(5)]
-    assert call(capsys, *asked)[0] == 0
+    assert call(capsys, *options)[0] == 0
     assert call(capsys, "check", output)[:2] == (0, "all 5 rows match the input, in order\n")
-    assert call(capsys, *asked[:-1], "6")[0] == 13
-    assert call(capsys, *asked[:-1], "1000", "--overwrite")[0] == 0
+    assert call(capsys, *options[:-1], "6")[0] == 13
+    assert call(capsys, *options[:-1], "1000", "--overwrite")[0] == 0
     assert len(output.read_text().splitlines()) == count
 
 
@@ -508,39 +508,39 @@ def test_sample_of_an_uncounted_input_is_refused(capsys, arguments):
 def test_prompts_file_follows_the_prompts_of_the_command(capsys, pretended, tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_bytes(b"\xef\xbb\xbfwhat?\r\n\n  how many?  \n# a hash is a prompt\n")
-    asked = ("ask", EXAMPLES, "--prompt", "who?", "--prompts-file", file, "--limit", "4")
-    code, out, _ = call(capsys, *asked)
+    options = ("ask", EXAMPLES, "--prompt", "who?", "--prompts-file", file, "--limit", "4")
+    code, out, _ = call(capsys, *options)
     assert code == 0
     prompts = ["who?", "what?", "how many?", "# a hash is a prompt"]
     assert [row["prompt"] for row in rows(out)] == prompts
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "expected"),
     [(b"", "has no prompts"), (b"\xff", "not UTF-8"), (None, "No such file"), (b"a\na\n", "twice")],
 )
-def test_invalid_prompts_file_is_refused(capsys, tmp_path, data, said):
+def test_invalid_prompts_file_is_refused(capsys, tmp_path, data, expected):
     file = tmp_path / "prompts.txt"
     if data is not None:
         file.write_bytes(data)
     code, _, err = call(capsys, "ask", EXAMPLES, "--prompts-file", file)
     assert code == 2
-    assert said in err
+    assert expected in err
 
 
 @pytest.mark.parametrize("output", ["-", "rows.jsonl", "rows.parquet", "rows/"])
 def test_view_shows_several_prompts_side_by_side(capsys, pretended, tmp_path, output):
     page = tmp_path / "page.html"
-    asked = ["ask", EXAMPLES, "--prompt", "what?", "--prompt", "what!", "--sample", "3"]
+    options = ["ask", EXAMPLES, "--prompt", "what?", "--prompt", "what!", "--sample", "3"]
     to = output if output == "-" else f"{tmp_path}/{output}"
-    code, out, err = call(capsys, *asked, "-o", to, "--view", page)
+    code, out, err = call(capsys, *options, "-o", to, "--view", page)
     assert code == 0
     assert len(rows(out)) == (6 if output == "-" else 0)
     text = page.read_text()
     assert '"name":"what?"' in text
     assert '"name":"what!"' in text
     assert f"{page}: 6 rows, 3 images" in err
-    code, _, err = call(capsys, *asked, "-o", "-", "--view", page)
+    code, _, err = call(capsys, *options, "-o", "-", "--view", page)
     assert code == 13
     assert page.read_text() == text
 
@@ -574,7 +574,7 @@ def test_columns_fill_prompts_and_are_kept(capsys, images, pretended):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "asked"),
+    ("arguments", "settings"),
     [
         ("caption --lang de", {"templates": ("caption de",), "max_new_tokens": 128}),
         ("caption --max-new-tokens 9", {"templates": ("caption en",), "max_new_tokens": 9}),
@@ -595,10 +595,10 @@ def test_columns_fill_prompts_and_are_kept(capsys, images, pretended):
         ("ocr --max-new-tokens 9", {"templates": ("ocr",), "max_new_tokens": 9}),
     ],
 )
-def test_the_model_is_asked_what_the_options_say(capsys, noting, arguments, asked):
+def test_task_options_reach_the_model(capsys, noting, arguments, settings):
     command, *options = arguments.split()
     assert call(capsys, command, EXAMPLES / "one.png", *options)[0] == 0
-    assert {name: getattr(noting.question, name) for name in asked} == asked
+    assert {name: getattr(noting.question, name) for name in settings} == settings
     assert all(item.region == noting.question.region for item in noting.items)
 
 
@@ -638,19 +638,19 @@ def test_rows_may_have_their_own_choices_and_region(capsys, images, noting, monk
 
 
 @pytest.mark.parametrize(
-    ("line", "exit_code", "said"),
+    ("line", "exit_code", "expected"),
     [
         ("one.png", 2, "a path alone has no columns"),
         ('{"image": "x"}', ManifestError.exit_code, "there is no 'options'"),
     ],
 )
 def test_missing_choices_on_standard_input_are_refused(
-    capsys, noting, monkeypatch, line, exit_code, said
+    capsys, noting, monkeypatch, line, exit_code, expected
 ):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line.encode())))
     code, out, err = call(capsys, "ask", "-", "--prompt", "x", "--choices-column", "options")
     assert (code, out) == (exit_code, "")
-    assert said in err
+    assert expected in err
 
 
 def test_a_region_for_all_and_a_row_s_own_exclude_each_other(capsys, images, noting):
@@ -858,11 +858,11 @@ def test_signal_ends_the_run_after_a_notice_of_saved_rows(tmp_path, signum):
     run = started("caption", *[EXAMPLES] * 20, "--model", "demo", "-o", output)
     wait_until(lambda: output.exists() and output.stat().st_size)
     run.send_signal(signum)
-    said = run.communicate(timeout=60)[1].decode()
+    stderr = run.communicate(timeout=60)[1].decode()
     assert run.returncode == -signum
     saved = len(rows(output.read_text()))
-    assert f"stopped after {saved} row{'s' * (saved > 1)}, saved in {output}" in said
-    assert "Traceback" not in said
+    assert f"stopped after {saved} row{'s' * (saved > 1)}, saved in {output}" in stderr
+    assert "Traceback" not in stderr
 
 
 def test_interrupted_parquet_output_is_named_in_the_notice(tmp_path):
@@ -870,9 +870,9 @@ def test_interrupted_parquet_output_is_named_in_the_notice(tmp_path):
     run = started("caption", *[EXAMPLES] * 20, "--model", "demo", "-o", output)
     wait_until(lambda: list(tmp_path.glob("rows.parquet.pgcli/chunks/*")))
     run.send_signal(signal.SIGINT)
-    said = run.communicate(timeout=60)[1].decode()
+    stderr = run.communicate(timeout=60)[1].decode()
     assert run.returncode == -signal.SIGINT
-    assert f"saved next to {output}, which appears when it is complete" in said
+    assert f"saved next to {output}, which appears when it is complete" in stderr
     assert not output.exists()
 
 
@@ -892,9 +892,9 @@ def test_head_ends_the_run_quietly():
     run = started("caption", *[EXAMPLES] * 50, "--model", "demo", stdout=subprocess.PIPE)
     assert json.loads(run.stdout.readline())["index"] == 0
     run.stdout.close()
-    said = run.stderr.read()
+    stderr = run.stderr.read()
     assert run.wait(timeout=60) == -signal.SIGPIPE
-    assert said == b""
+    assert stderr == b""
 
 
 def test_streams_may_be_closed_from_the_start(tmp_path):
@@ -932,9 +932,9 @@ def in_shell(line, **environment):
 def test_full_standard_output_is_reported_in_one_line(line, unbuffered):
     run = in_shell(f"{line} > /dev/full", PYTHONUNBUFFERED=unbuffered)
     assert run.returncode == 14
-    said = run.stderr.decode().splitlines()
-    assert [line[:6] for line in said] in (["pgcli:", "hint: "], ["pgcli:", "pgcli:", "hint: "])
-    assert "standard output: No space left on device" in said[-2]
+    stderr = run.stderr.decode().splitlines()
+    assert [line[:6] for line in stderr] in (["pgcli:", "hint: "], ["pgcli:", "pgcli:", "hint: "])
+    assert "standard output: No space left on device" in stderr[-2]
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -975,7 +975,7 @@ def test_no_settings_are_read_from_the_current_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "said"),
+    ("line", "code", "expected"),
     [
         ("cd $(mktemp -d) && rmdir $PWD && $PRETEND caption $IMAGES", 2, "cd into one that exists"),
         ("cd $(mktemp -d) && rmdir $PWD && $PRETEND caption .", 2, "the current folder"),
@@ -991,10 +991,10 @@ def test_no_settings_are_read_from_the_current_folder(tmp_path):
         ("$PRETEND caption $IMAGES -o /dev/stdout --format jsonl", 2, "is not a regular file"),
     ],
 )
-def test_impossible_run_names_the_reason(line, code, said):
+def test_impossible_run_names_the_reason(line, code, expected):
     run = in_shell(line)
     assert run.returncode == code
-    assert said in run.stderr.decode()
+    assert expected in run.stderr.decode()
     assert "Traceback" not in run.stderr.decode()
 
 
@@ -1078,7 +1078,7 @@ def test_info_is_readable():
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "said"),
+    ("options", "code", "expected"),
     [
         ("--model ./nope", 10, "no model folder './nope'"),
         ("--adapter /nope", 10, "no adapter folder '/nope'"),
@@ -1087,17 +1087,17 @@ def test_info_is_readable():
         ("--model demo --max-new-tokens 100000", 2, "leave this model no room"),
     ],
 )
-def test_dry_run_checks_the_model_files(capsys, options, code, said):
+def test_dry_run_checks_the_model_files(capsys, options, code, expected):
     found, _, err = call(
         capsys, "segment", EXAMPLES, "--object", "a", "--dry-run", *options.split()
     )
     assert found == code
-    assert said in err
+    assert expected in err
 
 
 def test_dry_run_prints_the_whole_question(capsys, tmp_path):
-    asked = ("--prompt", "star?", "--choice", "yes", "--choice", "no", "--region=-1,0,9.5,9")
-    _, _, err = call(capsys, "ask", EXAMPLES, *asked, "--dry-run", "--draw", tmp_path / "drawn")
+    options = ("--prompt", "star?", "--choice", "yes", "--choice", "no", "--region=-1,0,9.5,9")
+    _, _, err = call(capsys, "ask", EXAMPLES, *options, "--dry-run", "--draw", tmp_path / "drawn")
     assert "choices: yes, no" in err
     assert "region: -1,0,9.5,9" in err
     assert f"drawn in: {tmp_path / 'drawn'}" in err
@@ -1106,8 +1106,8 @@ def test_dry_run_prints_the_whole_question(capsys, tmp_path):
 
 
 def test_options_without_effect_on_choices_are_named(capsys, pretended):
-    asked = ("--prompt", "star?", "--choice", "yes", "--choice", "no", "--temperature", "1")
-    _, _, err = call(capsys, "ask", EXAMPLES, *asked)
+    options = ("--prompt", "star?", "--choice", "yes", "--choice", "no", "--temperature", "1")
+    _, _, err = call(capsys, "ask", EXAMPLES, *options)
     assert "change nothing where answers are choices" in err
 
 

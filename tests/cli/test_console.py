@@ -32,7 +32,7 @@ STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 @pytest.fixture
 def images(tmp_path):
     for number in range(12):
-        Image.new("RGB", (40, 30), "red").save(tmp_path / f"picture-{number:02}.png")
+        Image.new("RGB", (40, 30), "red").save(tmp_path / f"image-{number:02}.png")
     (tmp_path / "broken.png").write_text("no")
     return tmp_path
 
@@ -77,21 +77,21 @@ def test_no_line_of_bar_or_table_is_wider_than_the_terminal(images, tmp_path, co
 
 def test_rows_and_bar_on_one_terminal_do_not_garble_each_other(images):
     shown = on_terminal("caption", images, "--model", "demo", PRETEND_SECONDS="0.1")
-    rows = [line for line in lines(shown) if line.startswith("picture-")]
-    assert rows == [f"picture-{number:02}.png: an image of 40 x 30" for number in range(12)]
+    rows = [line for line in lines(shown) if line.startswith("image-")]
+    assert rows == [f"image-{number:02}.png: an image of 40 x 30" for number in range(12)]
     assert "━" in shown
 
 
 def test_rows_that_go_elsewhere_leave_the_bar_alone(images, tmp_path):
     with open(tmp_path / "rows.jsonl", "wb") as rows:
         shown = on_terminal("caption", images, "--model", "demo", stdout=rows)
-    assert "picture-" not in shown
+    assert "image-" not in shown
     assert "━" in shown
     assert (tmp_path / "rows.jsonl").read_bytes().count(b"\n") == 13
 
 
 def test_json_on_a_terminal_is_ascii(images):
-    (images / "picture-00.png").rename(images / "caf\u00e9\u009b.png")
+    (images / "image-00.png").rename(images / "caf\u00e9\u009b.png")
     shown = on_terminal("caption", images, "--format", "jsonl", "-q")
     assert r"caf\u00e9\u009b.png" in shown
     assert shown.isascii()
@@ -304,9 +304,9 @@ def test_long_commands_and_passwords_are_not_repeated():
 @pytest.mark.parametrize("columns", [40, 80, 200])
 @pytest.mark.parametrize("look", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_one_image_gets_an_answer_line_and_one_sentence(images, columns, look):
-    picture = images / "picture-00.png"
-    shown = on_terminal("caption", picture, "--model", "demo", columns=columns, **look)
-    answer, *after = lines(shown.partition(f"{picture}: ")[2])
+    image = images / "image-00.png"
+    shown = on_terminal("caption", image, "--model", "demo", columns=columns, **look)
+    answer, *after = lines(shown.partition(f"{image}: ")[2])
     assert answer == "an image of 40 x 30"
     text = " ".join(line for line in after if line and "━" not in line)
     assert re.search(r"pgcli: .* to load the model; .* pretended@1 on cpu in float32$", text)
@@ -314,7 +314,7 @@ def test_one_image_gets_an_answer_line_and_one_sentence(images, columns, look):
 
 
 def test_verbose_shows_the_whole_summary_of_one_image(images):
-    shown = on_terminal("caption", images / "picture-00.png", "--model", "demo", "--verbose")
+    shown = on_terminal("caption", images / "image-00.png", "--model", "demo", "--verbose")
     assert "model busy" in shown
 
 

@@ -64,10 +64,10 @@ def item_of(index, id_, data):
     return Item(index, id_, id_, data=data)
 
 
-def draw(folder, *items, boxes=(STAR,), size=(60, 45), told=None, **more):
+def draw(folder, *items, boxes=(STAR,), size=(60, 45), messages=None, **more):
     """Draw the items as a run would, all with the same boxes."""
-    told = [] if told is None else told
-    with DrawHook(str(folder), say=told.append, **more) as drawing:
+    messages = [] if messages is None else messages
+    with DrawHook(str(folder), say=messages.append, **more) as drawing:
         for item in list(drawing.wrap_items(items)):
             drawing.on_row(answer_to(item, size, *boxes))
 
@@ -117,26 +117,26 @@ def test_a_colour_profile_is_kept_if_it_is_for_rgb(tmp_path):
 
 def test_format_that_pillow_cannot_write_becomes_png(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "can_write", lambda name: name != "WEBP")
-    told = []
+    messages = []
     items = [item_of(n, f"{n}.webp", file_of("WEBP")) for n in range(3)]
-    draw(tmp_path / "drawn", *items, told=told)
+    draw(tmp_path / "drawn", *items, messages=messages)
     assert below(tmp_path / "drawn") == ["0.webp.png", "1.webp.png", "2.webp.png"]
     assert Image.open(tmp_path / "drawn" / "0.webp.png").format == "PNG"
-    assert len(told) == 1
-    assert "0.webp" in told[0]
+    assert len(messages) == 1
+    assert "0.webp" in messages[0]
 
 
 def test_image_without_boxes_is_copied_and_error_row_is_not(tmp_path):
     good, bad = item_of(0, "good.png", file_of()), item_of(1, "bad.png", file_of())
     fault = Fault("oom", "The device ran out of memory.")
-    told = []
-    with DrawHook(str(tmp_path / "drawn"), say=told.append) as drawing:
+    messages = []
+    with DrawHook(str(tmp_path / "drawn"), say=messages.append) as drawing:
         list(drawing.wrap_items([good, bad]))
         drawing.on_row(answer_to(good, (60, 45)))
         image = DecodedImage(bad, 60, 45, None, 1.0, fault)
         drawing.on_row(error_answer(image, "detect star", task="detect", model="m"))
     assert below(tmp_path / "drawn") == ["good.png"]
-    assert told == []
+    assert messages == []
     pixels = np.asarray(Image.open(tmp_path / "drawn" / "good.png"))
     assert (pixels == 128).all()
 
@@ -259,12 +259,12 @@ def test_link_in_the_draw_folder_is_replaced_not_followed(tmp_path):
     assert not (drawn / "a.png").is_symlink()
 
 
-@pytest.mark.parametrize("place", ["link", "file"])
-def test_link_or_file_instead_of_a_folder_ends_the_run(tmp_path, place):
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_link_or_file_instead_of_a_folder_ends_the_run(tmp_path, kind):
     (tmp_path / "outside").mkdir()
     drawn = tmp_path / "drawn"
     drawn.mkdir()
-    if place == "link":
+    if kind == "link":
         (drawn / "sub").symlink_to(tmp_path / "outside")
     else:
         (drawn / "sub").write_text("in the way")
@@ -319,11 +319,11 @@ def test_changed_or_removed_images_are_named_and_not_drawn(tmp_path):
     items = [Item(n, file.name, file.name, path=str(file)) for n, file in enumerate(files)]
     files[1].unlink()
     files[2].write_bytes(file_of(size=(61, 45)))
-    told = []
-    draw(tmp_path / "drawn", *items, told=told)
+    messages = []
+    draw(tmp_path / "drawn", *items, messages=messages)
     assert below(tmp_path / "drawn") == ["0.png", "3.png"]
-    assert len(told) == 1
-    assert told[0].endswith(": 1.png, 2.png")
+    assert len(messages) == 1
+    assert messages[0].endswith(": 1.png, 2.png")
 
 
 def test_pending_drawings_are_bounded(tmp_path, monkeypatch):

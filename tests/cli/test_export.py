@@ -15,7 +15,7 @@ import pytest
 
 from pgcli.views.exports import FORMATS
 from tests.support.answers import answer
-from tests.support.exporting import box, captioned, detected, exported, of, pictures, row, saved
+from tests.support.exporting import box, captioned, detected, exported, make_images, of, row, saved
 from tests.support.save_rows import saving
 
 Capture = pytest.CaptureFixture[str]
@@ -23,7 +23,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return pictures(tmp_path / "pictures")
+    return make_images(tmp_path / "images")
 
 
 @pytest.fixture
@@ -50,10 +50,10 @@ def test_texts_are_written_next_to_their_images(
     code, err = exported(capsys, captions, "caption", None, "--prepend", "photo, ", "--append", "!")
     assert code == 0
     assert "exported 3 images as caption to files next to the images" in err
-    told = {name: f"photo, {text}!\n" for name, text in zip("ab", ("one", "two"), strict=True)}
+    expected = {name: f"photo, {text}!\n" for name, text in zip("ab", ("one", "two"), strict=True)}
     assert files(folder) == {
-        "a.caption": told["a"],
-        "b.caption": told["b"],
+        "a.caption": expected["a"],
+        "b.caption": expected["b"],
         "sub/c.caption": "photo, three!\n",
     }
 
@@ -62,8 +62,8 @@ def test_texts_in_a_folder_have_the_names_of_the_images(
     capsys: Capture, captions: Path, folder: Path, tmp_path: Path
 ) -> None:
     assert exported(capsys, captions, "txt", tmp_path / "texts")[0] == 0
-    told = {"a.txt": "one\n", "b.txt": "two\n", "sub/c.txt": "three\n"}
-    assert files(tmp_path / "texts") == told
+    expected = {"a.txt": "one\n", "b.txt": "two\n", "sub/c.txt": "three\n"}
+    assert files(tmp_path / "texts") == expected
     assert files(folder) == {}
 
 
@@ -173,14 +173,16 @@ def test_any_image_name_in_a_row_is_handled(
 # --- rows
 
 
-@pytest.mark.parametrize("place", ["rows.jsonl", "rows.parquet", "rows"])
-def test_every_kind_of_result_file_is_exported(capsys: Capture, tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("rows_name", ["rows.jsonl", "rows.parquet", "rows"])
+def test_every_kind_of_result_file_is_exported(
+    capsys: Capture, tmp_path: Path, rows_name: str
+) -> None:
     found = (box("cat", 12.25, 30.5, 200.0, 180.0), box("dog", 1.0, 2.0, 3.0, 4.0))
-    name = str(tmp_path / place) + ("" if "." in place else "/")
+    name = str(tmp_path / rows_name) + ("" if "." in rows_name else "/")
     with saving(name) as sink:
         for index in range(3):
             sink.save(answer(index, task="detect", boxes=found[:index]))
-    code, err = exported(capsys, tmp_path / place, "coco", tmp_path / "o.json")
+    code, err = exported(capsys, tmp_path / rows_name, "coco", tmp_path / "o.json")
     assert code == 0
     assert "exported 3 images with 3 boxes" in err
     assert len(json.loads((tmp_path / "o.json").read_text())["annotations"]) == 3
@@ -226,7 +228,7 @@ def test_images_are_found_from_the_folder_of_the_run(
     capsys: Capture, captions: Path, folder: Path, tmp_path: Path
 ) -> None:
     rows = [json.loads(line) for line in captions.read_text().splitlines()]
-    saved(captions, [one | {"image": f"pictures/{one['id']}"} for one in rows])
+    saved(captions, [one | {"image": f"images/{one['id']}"} for one in rows])
     state = Path(f"{captions}.pgcli")
     state.mkdir()
     (state / "run.json").write_text(json.dumps({"told": {"folder": str(tmp_path)}}))
@@ -313,7 +315,7 @@ def test_labels_have_the_same_numbers_in_every_process(
 
 
 @pytest.mark.parametrize(
-    ("labels", "told"),
+    ("labels", "expected"),
     [
         ("cat", "labels that are not in --labels: dog"),
         ("cat,cat", "duplicate"),
@@ -321,16 +323,16 @@ def test_labels_have_the_same_numbers_in_every_process(
     ],
 )
 def test_labels_that_do_not_fit_are_refused(
-    capsys: Capture, boxes: Path, tmp_path: Path, labels: str, told: str
+    capsys: Capture, boxes: Path, tmp_path: Path, labels: str, expected: str
 ) -> None:
     code, err = exported(capsys, boxes, "yolo", tmp_path / "yolo", "--labels", labels)
     assert code == 2
-    assert told in err
+    assert expected in err
     assert "hint:" in err
     assert not (tmp_path / "yolo").exists()
 
 
-# --- places
+# --- destinations
 
 
 @pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("txt", "caption")])
@@ -426,11 +428,11 @@ def test_a_killed_export_leaves_nothing_under_the_output_s_name(
     command = ["export", str(boxes), "--to", "coco", "-o", str(tmp_path / "o.json")]
     run = subprocess.run([sys.executable, "-c", code, *command], check=False)
     assert run.returncode == -15
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["boxes.jsonl", "pictures"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["boxes.jsonl", "images"]
 
 
 @pytest.mark.parametrize(
-    ("to", "options", "told"),
+    ("to", "options", "expected"),
     [
         ("voc", ("-o", "x"), "--to takes coco, yolo"),
         ("coco", (), "name the file with -o"),
@@ -442,11 +444,11 @@ def test_a_killed_export_leaves_nothing_under_the_output_s_name(
     ],
 )
 def test_invalid_options_are_refused_with_a_hint(
-    capsys: Capture, boxes: Path, to: str, options: tuple[str, ...], told: str
+    capsys: Capture, boxes: Path, to: str, options: tuple[str, ...], expected: str
 ) -> None:
     code, err = exported(capsys, boxes, to, None, *options)
     assert code == 2
-    assert told in err
+    assert expected in err
     assert "hint:" in err
 
 

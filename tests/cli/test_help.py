@@ -213,11 +213,11 @@ def test_the_tab_key_completes_commands_models_formats_and_files(shelf):
         bash.close()
 
 
-def completions(shelf, **asked):
-    """What the program answers a shell that asks for completions."""
+def completions(shelf, **variables):
+    """The exit code and output of the program when a shell requests completions."""
     run = subprocess.run(
         ["pgcli"],
-        env=os.environ | callable_in(shelf) | asked,
+        env=os.environ | callable_in(shelf) | variables,
         cwd=shelf,
         capture_output=True,
         text=True,
@@ -231,8 +231,8 @@ def test_zsh_and_fish_complete_options_and_files(shelf):
         return completions(shelf, _PGCLI_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=line)[1]
 
     def fish(line, action="get-args"):
-        asked = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": action}
-        return completions(shelf, _PGCLI_COMPLETE="complete_fish", **asked)
+        variables = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": action}
+        return completions(shelf, _PGCLI_COMPLETE="complete_fish", **variables)
 
     assert '"caption"' in zsh("pgcli cap")
     assert '"me/mine"' in zsh("pgcli info m")

@@ -31,9 +31,9 @@ from tests.support.stores import S3, serve
 
 Capture = pytest.CaptureFixture[str]
 
-#: Pictures of which no two are as wide, in several formats.
+#: Images of different widths, in several formats.
 FORMATS = {"a.png": "PNG", "b.jpg": "JPEG", "sub/c.webp": "WEBP"}
-PICTURES = {
+IMAGES = {
     name: encoded(Image.new("RGB", (20 + number, 30), (9, 99, 60 * number)), format_)
     for number, (name, format_) in enumerate(FORMATS.items())
 }
@@ -54,7 +54,7 @@ def done(*arguments: object) -> int:
     return main([str(one) for one in arguments])
 
 
-def said(capsys: Capture, *arguments: object) -> tuple[int, str]:
+def run_main(capsys: Capture, *arguments: object) -> tuple[int, str]:
     """The exit code and the messages."""
     capsys.readouterr()
     return done(*arguments), capsys.readouterr().err
@@ -97,12 +97,12 @@ def files(folder: str | Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("kind", ["", "gz"])
 def test_webdataset_is_exported_with_its_original_bytes(kind: str) -> None:
     name = "shard.tar.gz" if kind else "shard.tar"
-    Path(name).write_bytes(archived(PICTURES, kind))
+    Path(name).write_bytes(archived(IMAGES, kind))
     assert done("caption", name, "-o", "rows.jsonl") == 0
     assert done("export", "rows.jsonl", "--to", "webdataset", "-o", "out.tar") == 0
     made = members("out.tar")
     assert list(made) == ["000000001.png", "000000002.jpg", "000000003.webp"]
-    assert list(made.values()) == list(PICTURES.values())
+    assert list(made.values()) == list(IMAGES.values())
     assert done("caption", "out.tar", "-o", "again.jsonl") == 0  # and it is one again
     assert len(Path("again.jsonl").read_text().splitlines()) == 3
 
@@ -111,23 +111,23 @@ def test_images_in_an_archive_are_copied_and_reported(
     capsys: Capture,
 ) -> None:
     Path("photos").mkdir()
-    Path("photos/plain.png").write_bytes(PICTURES["a.png"])
-    Path("shard.tar").write_bytes(archived(PICTURES))
+    Path("photos/plain.png").write_bytes(IMAGES["a.png"])
+    Path("shard.tar").write_bytes(archived(IMAGES))
     assert done("detect", "photos", "shard.tar", "--object", "cat", "-o", "rows.jsonl") == 0
-    code, err = said(capsys, "export", "rows.jsonl", "--to", "yolo", "-o", "yolo")
+    code, err = run_main(capsys, "export", "rows.jsonl", "--to", "yolo", "-o", "yolo")
     assert code == 0
     assert "exported 4 images with 3 boxes as yolo" in err
     assert "3 images copied, as they are not files that can be linked to" in err
     images = Path("yolo/images")
     assert (images / "photos/plain.png").is_symlink()
-    assert {name: (images / "shard.tar" / name).read_bytes() for name in PICTURES} == PICTURES
-    assert not any((images / "shard.tar" / name).is_symlink() for name in PICTURES)
+    assert {name: (images / "shard.tar" / name).read_bytes() for name in IMAGES} == IMAGES
+    assert not any((images / "shard.tar" / name).is_symlink() for name in IMAGES)
 
 
 def test_archive_is_read_once_and_one_image_at_a_time(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("shard.tar").write_bytes(archived(PICTURES))
+    Path("shard.tar").write_bytes(archived(IMAGES))
     done("caption", "shard.tar", "-o", "rows.jsonl")
     read: list[str] = []
     stored = tars.read_member
@@ -138,12 +138,12 @@ def test_archive_is_read_once_and_one_image_at_a_time(
 
     monkeypatch.setattr(tars, "read_member", noting)
     assert done("export", "rows.jsonl", "--to", "webdataset", "-o", "out.tar") == 0
-    # the first is looked at when the archive is opened, as by every run
-    assert read == ["a.png", *PICTURES]
+    # opening the archive reads the first image, as in every run
+    assert read == ["a.png", *IMAGES]
 
 
 def test_images_of_a_large_archive_are_not_all_in_memory(here: Path) -> None:
-    picture = encoded(Image.frombytes("RGB", (700, 700), os.urandom(700 * 700 * 3)), "BMP")
+    image = encoded(Image.frombytes("RGB", (700, 700), os.urandom(700 * 700 * 3)), "BMP")
     code = (
         "import sys\n"
         "from pgcli.cli.app import main\n"
@@ -152,12 +152,12 @@ def test_images_of_a_large_archive_are_not_all_in_memory(here: Path) -> None:
     )
     peaks = []
     for count in (3, 60):
-        Path("shard.tar").write_bytes(archived({f"{n:03}.bmp": picture for n in range(count)}))
+        Path("shard.tar").write_bytes(archived({f"{n:03}.bmp": image for n in range(count)}))
         done("caption", "shard.tar", "-o", f"{count}.jsonl")
         command = ["export", f"{count}.jsonl", "--to", "webdataset", "-o", f"{count}.tar", "-q"]
         run = [sys.executable, "-c", code, *command]
         peaks.append(int(subprocess.check_output(run).split()[-1]))
-    assert peaks[1] - peaks[0] < 20_000  # KB, of 84 MB of pictures
+    assert peaks[1] - peaks[0] < 20_000  # KB, of 84 MB of images
 
 
 # --- tables
@@ -165,7 +165,7 @@ def test_images_of_a_large_archive_are_not_all_in_memory(here: Path) -> None:
 
 def test_parquet_data_set_is_exported_as_folders_of_images(here: Path) -> None:
     Path("set").mkdir()
-    first, *rest = PICTURES.values()
+    first, *rest = IMAGES.values()
     table("set/0.parquet", [{"bytes": first, "path": None}])
     table("set/1.parquet", [{"bytes": data, "path": None} for data in rest])
     assert done("detect", "set", "--object", "cat", "-o", "rows.jsonl") == 0
@@ -173,7 +173,7 @@ def test_parquet_data_set_is_exported_as_folders_of_images(here: Path) -> None:
     named = [json.loads(line) for line in Path("folder/metadata.jsonl").read_text().splitlines()]
     assert [one["file_name"] for one in named] == ["0.png", "1.jpg", "2.webp"]
     assert [one["objects"]["labels"] for one in named] == [["cat"], ["dog"], ["cat"]]
-    assert [files("folder")[one["file_name"]] for one in named] == list(PICTURES.values())
+    assert [files("folder")[one["file_name"]] for one in named] == list(IMAGES.values())
     assert done("export", "rows.jsonl", "--to", "yolo", "-o", "yolo", "--pictures", "copy") == 0
     assert files("yolo/images") == files("folder")
     assert yaml.safe_load(Path("yolo/data.yaml").read_text())["names"] == {0: "cat", 1: "dog"}
@@ -183,10 +183,10 @@ def test_parquet_data_set_is_exported_as_folders_of_images(here: Path) -> None:
 def test_file_with_the_name_of_table_bytes_is_not_used_for_them(here: Path) -> None:
     other = encoded(Image.new("RGB", (20, 30), "red"), "PNG")
     Path("a.png").write_bytes(other)
-    table("shop.parquet", [{"bytes": PICTURES["a.png"], "path": "a.png"}])
+    table("shop.parquet", [{"bytes": IMAGES["a.png"], "path": "a.png"}])
     assert done("detect", "shop.parquet", "--object", "cat", "-o", "rows.jsonl") == 0
     assert done("export", "rows.jsonl", "--to", "imagefolder", "-o", "folder") == 0
-    assert files("folder") == {"a.png": PICTURES["a.png"]}
+    assert files("folder") == {"a.png": IMAGES["a.png"]}
     assert done("view", "rows.jsonl", "-o", "g.html", "--draw", "drawn") == 0
     assert copy(content(here / "g.html"), 0).convert("RGB").getpixel((15, 15))[0] < 60  # type: ignore[index]
     with Image.open("drawn/a.png") as drawn:
@@ -195,21 +195,21 @@ def test_file_with_the_name_of_table_bytes_is_not_used_for_them(here: Path) -> N
 
 def test_table_of_paths_is_exported_with_its_files(capsys: Capture, here: Path) -> None:
     Path("set").mkdir()
-    (here / "set" / "a.png").write_bytes(PICTURES["a.png"])
+    (here / "set" / "a.png").write_bytes(IMAGES["a.png"])
     table("set/shop.parquet", ["a.png"])
     assert done("caption", "set/shop.parquet", "-o", "rows.jsonl") == 0
     assert done("export", "rows.jsonl", "--to", "imagefolder", "-o", "folder") == 0
     (link,) = Path("folder").rglob("*.png")
     assert link.is_symlink()
-    Path("set/shop.parquet").unlink()  # the files are there, so that nobody misses it
-    code, err = said(capsys, "export", "rows.jsonl", "--to", "imagefolder", "-o", "later")
+    Path("set/shop.parquet").unlink()  # its files still exist
+    code, err = run_main(capsys, "export", "rows.jsonl", "--to", "imagefolder", "-o", "later")
     assert (code, "cannot be opened" in err) == (0, False)
-    assert link.read_bytes() == PICTURES["a.png"]
+    assert link.read_bytes() == IMAGES["a.png"]
 
 
 def test_rows_in_another_order_never_swap_images(here: Path) -> None:
     other = encoded(Image.new("RGB", (20, 30), "red"), "PNG")
-    table("one.parquet", [PICTURES["a.png"]], id=["x"])
+    table("one.parquet", [IMAGES["a.png"]], id=["x"])
     table("two.parquet", [other], id=["x"])
     done("caption", "one.parquet", "two.parquet", "-o", "rows.jsonl")
     rows = Path("rows.jsonl").read_text().splitlines()
@@ -224,12 +224,12 @@ def test_rows_in_another_order_never_swap_images(here: Path) -> None:
 def test_input_that_cannot_be_reopened_is_reported(
     capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("shard.tar").write_bytes(archived(PICTURES))
+    Path("shard.tar").write_bytes(archived(IMAGES))
     done("caption", "shard.tar", "-o", "rows.jsonl")
     to = ("--to", "webdataset", "-o")
     (here / "elsewhere").mkdir()
     monkeypatch.chdir(here / "elsewhere")
-    code, err = said(capsys, "export", "../rows.jsonl", *to, "out.tar")
+    code, err = run_main(capsys, "export", "../rows.jsonl", *to, "out.tar")
     assert code == 3
     assert "cannot be reopened: the run was started in" in err
     assert f"cd {here} first" in err
@@ -237,11 +237,11 @@ def test_input_that_cannot_be_reopened_is_reported(
     assert "the first image left out: shard.tar/a.png: The image is in the run" in err
     monkeypatch.chdir(here)
     Path("shard.tar").rename("moved.tar")
-    code, err = said(capsys, "export", "rows.jsonl", *to, "out.tar", "--overwrite")
+    code, err = run_main(capsys, "export", "rows.jsonl", *to, "out.tar", "--overwrite")
     assert code == 3
     assert "cannot be reopened: shard.tar does not exist" in err
     Path("rows.jsonl").rename("alone.jsonl")
-    code, err = said(capsys, "export", "alone.jsonl", *to, "out2.tar")
+    code, err = run_main(capsys, "export", "alone.jsonl", *to, "out2.tar")
     assert code == 3
     assert "is in an archive or a table, and there is no record of the run" in err
 
@@ -249,23 +249,23 @@ def test_input_that_cannot_be_reopened_is_reported(
 def test_missing_images_of_standard_input_are_reported(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("a.png").write_bytes(PICTURES["a.png"])
+    Path("a.png").write_bytes(IMAGES["a.png"])
     names = io.TextIOWrapper(io.BytesIO(b"a.png\n"))
     with monkeypatch.context() as piped:
         piped.setattr("sys.stdin", names)
         assert done("caption", "-", "-o", "rows.jsonl") == 0
     assert done("export", "rows.jsonl", "--to", "webdataset", "-o", "one.tar") == 0
     Path("a.png").unlink()
-    code, err = said(capsys, "export", "rows.jsonl", "--to", "webdataset", "-o", "two.tar")
+    code, err = run_main(capsys, "export", "rows.jsonl", "--to", "webdataset", "-o", "two.tar")
     assert code == 3
     assert "it was standard input, which can be read only once" in err
 
 
 def test_changed_image_is_left_out(capsys: Capture) -> None:
-    table("shop.parquet", list(PICTURES.values()))
+    table("shop.parquet", list(IMAGES.values()))
     done("detect", "shop.parquet", "--object", "cat", "-o", "rows.jsonl")
-    table("shop.parquet", list(PICTURES.values())[::-1])
-    code, err = said(capsys, "export", "rows.jsonl", "--to", "yolo", "-o", "yolo")
+    table("shop.parquet", list(IMAGES.values())[::-1])
+    code, err = run_main(capsys, "export", "rows.jsonl", "--to", "yolo", "-o", "yolo")
     assert code == 3
     assert "exported 1 images" in err
     assert "The image changed since it was answered." in err
@@ -275,7 +275,7 @@ def test_only_images_are_exported_whatever_rows_name(capsys: Capture, here: Path
     Path("odd").mkdir()
     make(here / "odd")
     bomb = Path("odd/text bomb.png").read_bytes()
-    images = [PICTURES["a.png"], b"a secret", b"\x89PNG\r\n\x1a\n a secret", bomb]
+    images = [IMAGES["a.png"], b"a secret", b"\x89PNG\r\n\x1a\n a secret", bomb]
     table("shop.parquet", images, id=["../../up.png", "/etc/hostile", "bad", "bomb"])
     done("detect", "shop.parquet", "--object", "cat", "-o", "rows.jsonl")
     rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
@@ -285,13 +285,13 @@ def test_only_images_are_exported_whatever_rows_name(capsys: Capture, here: Path
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lies))
     Path("in").mkdir()
     for to in ("yolo", "imagefolder", "webdataset"):
-        code, err = said(capsys, "export", "rows.jsonl", "--to", to, "-o", f"in/{to}")
+        code, err = run_main(capsys, "export", "rows.jsonl", "--to", to, "-o", f"in/{to}")
         assert code == 3
         assert "3 images left out" in err
     made = [one for one in Path("in").rglob("*") if one.is_file()]
     assert not any(b"a secret" in one.read_bytes() for one in made)
     assert not list(Path("..").glob("up.*"))
-    assert list(members("in/webdataset").values()) == [PICTURES["a.png"]]
+    assert list(members("in/webdataset").values()) == [IMAGES["a.png"]]
 
 
 def test_every_answered_awkward_image_is_exported_unchanged(here: Path) -> None:
@@ -299,8 +299,8 @@ def test_every_answered_awkward_image_is_exported_unchanged(here: Path) -> None:
     make(here / "odd")
     lying = Image.Exif()
     lying[0x0112] = 6
-    end = chunk(b"eXIf", lying.tobytes().removeprefix(b"Exif\0\0"))  # told behind the pixels
-    late = PICTURES["a.png"][:-12] + end + PICTURES["a.png"][-12:]
+    end = chunk(b"eXIf", lying.tobytes().removeprefix(b"Exif\0\0"))  # after the pixels
+    late = IMAGES["a.png"][:-12] + end + IMAGES["a.png"][-12:]
     (here / "odd" / "late.png").write_bytes(late)
     assert done("caption", "odd", "-o", "rows.jsonl", "--workers", "2") == 3
     rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
@@ -312,13 +312,13 @@ def test_every_answered_awkward_image_is_exported_unchanged(here: Path) -> None:
 
 
 def test_sources_of_the_run_are_not_replaced_by_an_export(capsys: Capture) -> None:
-    data = archived(PICTURES)
+    data = archived(IMAGES)
     Path("shard.tar").write_bytes(data)
     for number, source in enumerate(("shard.tar", "*.tar")):
         rows = f"{number}.jsonl"
         done("caption", source, "-o", rows)
         to = ("--to", "webdataset", "-o", "./shard.tar", "--overwrite")
-        code, err = said(capsys, "export", rows, *to)
+        code, err = run_main(capsys, "export", rows, *to)
         assert code == 2
         assert "was read by the run" in err
     assert Path("shard.tar").read_bytes() == data
@@ -329,14 +329,14 @@ def test_sources_of_the_run_are_not_replaced_by_an_export(capsys: Capture) -> No
 
 @pytest.mark.parametrize("output", ["-", "rows.jsonl"])
 def test_prompts_side_by_side_show_images_of_an_archive(here: Path, output: str) -> None:
-    Path("shard.tar").write_bytes(archived(PICTURES))
+    Path("shard.tar").write_bytes(archived(IMAGES))
     asked = ("--prompt", "what?", "--prompt", "what!")
     assert done("ask", "shard.tar", *asked, "-o", output, "--view", "page.html") == 0
     shown = content(here / "page.html")
     assert [copy(shown, number).size for number in range(3)] == [(20, 30), (21, 30), (22, 30)]
-    told = shown.named("data")
-    assert [file["name"] for file in told["files"]] == ["what?", "what!"]
-    assert told["cards"] == [[0, 3], [1, 4], [2, 5]]
+    data = shown.named("data")
+    assert [file["name"] for file in data["files"]] == ["what?", "what!"]
+    assert data["cards"] == [[0, 3], [1, 4], [2, 5]]
 
 
 # --- addresses
@@ -344,8 +344,8 @@ def test_prompts_side_by_side_show_images_of_an_archive(here: Path, output: str)
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server(PICTURES["a.png"]) as one:
-        one.files = {f"/{name}": data for name, data in PICTURES.items()}
+    with Server(IMAGES["a.png"]) as one:
+        one.files = {f"/{name}": data for name, data in IMAGES.items()}
         yield one
 
 
@@ -354,7 +354,7 @@ HERE = ("--allow-urls", "--allow-private-hosts")
 
 def answered(server: Server) -> None:
     """Rows of images on the server, one of which is missing."""
-    names = [*PICTURES, "good"]
+    names = [*IMAGES, "good"]
     lines = [json.dumps({"image": f"{server.url}/{name}"}) for name in names]
     Path("shop.jsonl").write_text("\n".join(lines))
     assert done("detect", "shop.jsonl", "--object", "cat", "-o", "rows.jsonl", *HERE) == 0
@@ -365,23 +365,23 @@ def answered(server: Server) -> None:
 def test_images_at_urls_are_exported_with_allow_urls(capsys: Capture, server: Server) -> None:
     answered(server)
     to = ("export", "rows.jsonl", "--to", "yolo", "-o")
-    code, err = said(capsys, *to, "none")
+    code, err = run_main(capsys, *to, "none")
     assert code == 3
     assert "4 images left out" in err
     assert "hint: --allow-urls fetches those at addresses" in err
     assert not server.requests
-    code, err = said(capsys, *to, "inwards", "--allow-urls")
+    code, err = run_main(capsys, *to, "inwards", "--allow-urls")
     assert code == 3
     assert "--allow-private-hosts allows that" in err
     assert "hint:" not in err
     assert not server.requests
-    code, err = said(capsys, *to, "all", *HERE)
+    code, err = run_main(capsys, *to, "all", *HERE)
     assert code == 3
     assert "exported 3 images with 2 boxes" in err
     assert "3 images copied" in err
     assert f"{server.url}/b.jpg: There is nothing at the address." in err
     made = sorted(files("all/images").values())
-    assert made == sorted([PICTURES["a.png"], PICTURES["a.png"], PICTURES["sub/c.webp"]])
+    assert made == sorted([IMAGES["a.png"], IMAGES["a.png"], IMAGES["sub/c.webp"]])
     assert len({path for path, _ in server.requests}) == 4
 
 
@@ -390,13 +390,13 @@ def test_images_at_urls_are_shown_and_drawn_with_allow_urls(
 ) -> None:
     answered(server)
     to = ("view", "rows.jsonl", "--overwrite", "-o", "g.html")
-    code, err = said(capsys, *to)
+    code, err = run_main(capsys, *to)
     assert code == 0
     assert "4 images are not shown" in err
     assert "hint: --allow-urls fetches those at addresses" in err
     assert "--images" not in err
     assert not server.requests
-    code, err = said(capsys, *to, *HERE, "--draw", "drawn")
+    code, err = run_main(capsys, *to, *HERE, "--draw", "drawn")
     assert code == 0
     assert "1 image is not shown" in err
     shown = content(here / "g.html")
@@ -406,28 +406,28 @@ def test_images_at_urls_are_shown_and_drawn_with_allow_urls(
 
 def test_permissions_of_a_run_do_not_apply_to_view(capsys: Capture, server: Server) -> None:
     held = io.BytesIO()
-    table(held, [{"bytes": data, "path": name} for name, data in PICTURES.items()])
-    server.files |= {"/shard.tar": archived(PICTURES), "/shop.parquet": held.getvalue()}
+    table(held, [{"bytes": data, "path": name} for name, data in IMAGES.items()])
+    server.files |= {"/shard.tar": archived(IMAGES), "/shop.parquet": held.getvalue()}
     for name in ("shard.tar", "shop.parquet"):
         done("caption", f"{server.url}/{name}", "-o", "rows.jsonl", "--overwrite", *HERE)
         server.requests.clear()
         to = ("--to", "webdataset", "--overwrite", "-o")
-        code, err = said(capsys, "export", "rows.jsonl", *to, "out.tar")
+        code, err = run_main(capsys, "export", "rows.jsonl", *to, "out.tar")
         assert code == 3
         assert "hint: --allow-urls" in err
         assert done("view", "rows.jsonl", "-o", "g.html", "--overwrite") == 0
         assert not server.requests
         assert done("export", "rows.jsonl", *to, "out.tar", *HERE) == 0
-        assert list(members("out.tar").values()) == list(PICTURES.values())
+        assert list(members("out.tar").values()) == list(IMAGES.values())
 
 
 def test_images_of_an_object_store_are_exported_like_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = io.BytesIO()
-    table(held, [{"bytes": data, "path": None} for data in PICTURES.values()])
-    stored = {f"box/photos/{name}": data for name, data in PICTURES.items()}
-    stored |= {"box/shop.parquet": held.getvalue(), "box/shard.tar": archived(PICTURES)}
+    table(held, [{"bytes": data, "path": None} for data in IMAGES.values()])
+    stored = {f"box/photos/{name}": data for name, data in IMAGES.items()}
+    stored |= {"box/shop.parquet": held.getvalue(), "box/shard.tar": archived(IMAGES)}
     keys = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "a")
     keys |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
     with serve(S3, stored) as endpoint:
@@ -438,30 +438,30 @@ def test_images_of_an_object_store_are_exported_like_files(
             assert done("caption", f"s3://box/{source}", "-o", rows, "--allow-urls") == 0
             to = ("--to", "webdataset", "-o", f"{number}.tar")
             assert done("export", rows, *to, "--allow-urls") == 0
-            assert list(members(f"{number}.tar").values()) == list(PICTURES.values())
+            assert list(members(f"{number}.tar").values()) == list(IMAGES.values())
 
 
 def test_changed_file_is_not_linked(capsys: Capture) -> None:
     Path("in").mkdir()
     for name in ("a.png", "b.png", "c.png"):
-        Path("in", name).write_bytes(PICTURES["a.png"])
+        Path("in", name).write_bytes(IMAGES["a.png"])
     done("detect", "in", "--object", "cat", "-o", "rows.jsonl")
-    Path("in/b.png").write_bytes(PICTURES["b.jpg"])  # of another size
+    Path("in/b.png").write_bytes(IMAGES["b.jpg"])  # of another size
     Path("in/c.png").unlink()
-    Path("secret").write_text("no picture")
+    Path("secret").write_text("not an image")
     Path("in/c.png").symlink_to(Path("secret").resolve())
     for to in ("yolo", "imagefolder"):
-        code, err = said(capsys, "export", "rows.jsonl", "--to", to, "-o", to)
+        code, err = run_main(capsys, "export", "rows.jsonl", "--to", to, "-o", to)
         assert code == 3
         assert "exported 1 images" in err
         assert "in/b.png: The image changed since it was answered." in err
-        assert list(files(to).values()) == [PICTURES["a.png"]]
+        assert list(files(to).values()) == [IMAGES["a.png"]]
 
 
 def test_text_is_written_next_to_a_changed_image() -> None:
-    Path("a.png").write_bytes(PICTURES["a.png"])
+    Path("a.png").write_bytes(IMAGES["a.png"])
     done("caption", "a.png", "-o", "rows.jsonl")
-    Path("a.png").write_bytes(PICTURES["b.jpg"])
+    Path("a.png").write_bytes(IMAGES["b.jpg"])
     assert done("export", "rows.jsonl", "--to", "txt") == 0
     assert Path("a.txt").read_text().strip() == json.loads(Path("rows.jsonl").read_text())["answer"]
 
@@ -472,16 +472,18 @@ def test_image_of_the_same_name_elsewhere_is_not_used(
 ) -> None:
     for folder in ("one", "two"):
         Path(folder, "in").mkdir(parents=True)
-        Path(folder, "in", "a.png").write_bytes(PICTURES["a.png"])
+        Path(folder, "in", "a.png").write_bytes(IMAGES["a.png"])
     monkeypatch.chdir(here / "one")
     done("caption", "in", "-o", "rows.jsonl")
     Path("in/a.png").unlink()
     monkeypatch.chdir(here / "two")
     if command == "export":
-        code, err = said(capsys, "export", "../one/rows.jsonl", "--to", "imagefolder", "-o", "made")
+        code, err = run_main(
+            capsys, "export", "../one/rows.jsonl", "--to", "imagefolder", "-o", "made"
+        )
         assert code == 3
     else:
-        code, err = said(capsys, "view", "../one/rows.jsonl", "-o", "made.html")
+        code, err = run_main(capsys, "view", "../one/rows.jsonl", "-o", "made.html")
         assert "--images DIR finds those that were moved" in err
     assert "in/a.png: The image does not exist any more." in err
 
@@ -489,11 +491,11 @@ def test_image_of_the_same_name_elsewhere_is_not_used(
 def test_hint_about_moved_images_is_only_for_moved_images(
     capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("shard.tar").write_bytes(archived(PICTURES))
+    Path("shard.tar").write_bytes(archived(IMAGES))
     done("caption", "shard.tar", "-o", "rows.jsonl")
     (here / "elsewhere").mkdir()
     monkeypatch.chdir(here / "elsewhere")
-    _, err = said(capsys, "view", "../rows.jsonl")
+    _, err = run_main(capsys, "view", "../rows.jsonl")
     assert "3 images are not shown" in err
     assert "cd " in err
     assert "--images" not in err
@@ -503,18 +505,18 @@ def test_export_of_a_killed_run_reports_where_it_ends(capsys: Capture, here: Pat
     output = here / "rows.jsonl"
     run = started("caption", *MANY, "-o", output, seconds=0.05)
     wait_until(lambda: output.exists() and output.read_bytes().count(b"\n") > 3)
-    code, err = said(capsys, "export", output, "--to", "csv", "-o", "live.csv")
+    code, err = run_main(capsys, "export", output, "--to", "csv", "-o", "live.csv")
     run.kill()
     run.communicate()
     assert code == 0
     assert re.search(
         rf"the run is not finished: \d+ of {ROWS} rows so far; the export ends there", err
     )
-    code, err = said(capsys, "export", output, "--to", "csv", "-o", "some.csv")
+    code, err = run_main(capsys, "export", output, "--to", "csv", "-o", "some.csv")
     assert code == 0
     assert re.search(rf"the run stopped at \d+ of {ROWS} rows; the export ends there", err)
     assert finished("caption", *MANY, "-o", output).returncode == 0
-    assert "ends there" not in said(capsys, "export", output, "--to", "csv", "-o", "all.csv")[1]
+    assert "ends there" not in run_main(capsys, "export", output, "--to", "csv", "-o", "all.csv")[1]
 
 
 def test_images_of_a_table_in_another_order_are_another_input(capsys: Capture) -> None:
@@ -523,6 +525,6 @@ def test_images_of_a_table_in_another_order_are_another_input(capsys: Capture) -
     assert done("caption", "shop.parquet", "-o", "rows.jsonl") == 0
     assert done("caption", "shop.parquet", "-o", "rows.jsonl") == 0
     table("shop.parquet", same[::-1])
-    code, err = said(capsys, "caption", "shop.parquet", "-o", "rows.jsonl")
+    code, err = run_main(capsys, "caption", "shop.parquet", "-o", "rows.jsonl")
     assert code == 13
     assert "the input is not the one that rows.jsonl was made from" in err

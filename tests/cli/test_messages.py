@@ -1,6 +1,6 @@
-"""What is said where something is in the way: one table of it, each situation brought about.
+"""Error messages: a table of situations, each of which is reproduced.
 
-The table is that of the error texts (cause, then the next command) which the project set itself.
+Each message names the cause; its hint names the next command.
 """
 
 import ast
@@ -42,7 +42,7 @@ ENDINGS = (
     "images end in .avif, .bmp, .gif, .jfif, .jpe, .jpeg, .jpg, .pbm, .pgm, .png, .pnm, .ppm, "
     ".tif, .tiff, .webp; folders are searched recursively"
 )
-WHOEVER = "as the user that `hf auth whoami` names; or name a local folder: --model DIR"
+AUTHENTICATE = "as the user that `hf auth whoami` names; or name a local folder: --model DIR"
 
 
 class Stage:
@@ -52,7 +52,7 @@ class Stage:
         self.folder, self.patch, self.capsys, self.hub = folder, monkeypatch, capsys, hub
 
     def run(self, *words):
-        """The exit code and what is said, without what changes from time to time."""
+        """The exit code and standard error of a command."""
         self.capsys.readouterr()
         code = main([str(word) for word in words])
         return code, self.capsys.readouterr().err
@@ -141,13 +141,13 @@ class Noon:
 
 @dataclass
 class Situation:
-    """Something in the way: how it comes about, and what is said of it.
+    """A failing command, with its exit code, message and hint.
 
     In the texts `{hub}` is the Hub's address, `{pid}` and `{host}` are this process's.
     """
 
     name: str
-    comes_about: Callable[[Stage], tuple[int, str]]
+    reproduce: Callable[[Stage], tuple[int, str]]
     code: int
     message: str
     hint: str
@@ -168,7 +168,7 @@ SITUATIONS = [
         10,
         f"{MODEL} needs its licence accepted by the user whose token is set on this machine (that "
         "of `hf auth login`)",
-        f"open {{hub}}/{MODEL} and accept it {WHOEVER}",
+        f"open {{hub}}/{MODEL} and accept it {AUTHENTICATE}",
     ),
     Situation(
         "a token in the environment hides that of a user who has accepted the licence",
@@ -177,7 +177,7 @@ SITUATIONS = [
         f"{MODEL} needs its licence accepted by the user whose token is in HF_TOKEN, which hides "
         "that of `hf auth login`",
         "`unset HF_TOKEN` if the other user has accepted it; else open "
-        f"{{hub}}/{MODEL} and accept it {WHOEVER}",
+        f"{{hub}}/{MODEL} and accept it {AUTHENTICATE}",
     ),
     Situation(
         "a token in the environment is not valid and hides one that is",
@@ -338,29 +338,29 @@ def stage(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
 def test_each_message_names_its_cause_and_the_next_command(stage, situation):
-    code, told = situation.comes_about(stage)
+    code, output = situation.reproduce(stage)
     values = {"hub": stage.hub.url, "pid": os.getpid(), "host": os.uname().nodename}
-    assert code == situation.code, told
-    assert "Traceback" not in told
+    assert code == situation.code, output
+    assert "Traceback" not in output
     expected = f"pgcli: {situation.message}\nhint: {situation.hint}"
     for name, value in values.items():
         expected = expected.replace(f"{{{name}}}", str(value))
-    assert "\n".join(told.splitlines()[-2:]) == expected
-    assert "hf_o" not in told
+    assert "\n".join(output.splitlines()[-2:]) == expected
+    assert "hf_o" not in output
 
 
 def test_full_disk_message_names_the_saved_rows(stage):
-    _, told = stage.full_disk()
+    _, output = stage.full_disk()
     saved = len(Path("rows.jsonl").read_text().splitlines())
     assert saved > 0
-    assert f"stopped after {saved} rows, saved in rows.jsonl; the same command resumes" in told
+    assert f"stopped after {saved} rows, saved in rows.jsonl; the same command resumes" in output
 
 
 def test_unused_gpu_is_reported_before_the_run(stage):
-    code, told = stage.gpu_idle("550.54.14", None)
+    code, output = stage.gpu_idle("550.54.14", None)
     assert code == 0
-    assert "pgcli: the CPU is used, not the GPU: an NVIDIA driver (550.54.14)" in told
-    assert "hint: " in told
+    assert "pgcli: the CPU is used, not the GPU: an NVIDIA driver (550.54.14)" in output
+    assert "hint: " in output
     assert "the CPU is used" not in stage.gpu_idle("550.54.14", None, "--device", "cpu")[1]
     stage.patch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert "the CPU is used" not in stage.gpu_idle("580.65.06", "13.0")[1]
@@ -374,9 +374,9 @@ def test_command_in_the_pickle_hint_converts_it(stage):
         Path("it's mine", name).write_bytes(FILES[name])
     weights = load_file(BUILTIN / "model.safetensors")
     torch.save(weights, "it's mine/pytorch_model.bin")
-    code, told = stage.run("caption", "one.png", "--model", "it's mine", "-q")
+    code, output = stage.run("caption", "one.png", "--model", "it's mine", "-q")
     assert code == 16
-    command = told.partition("convert it: ")[2].strip()
+    command = output.partition("convert it: ")[2].strip()
     python = command.replace("python ", f"{shlex.quote(sys.executable)} ", 1)
     subprocess.run(["bash", "-c", python], check=True, capture_output=True)
     assert load_file("it's mine/model.safetensors").keys() == weights.keys()
@@ -391,14 +391,14 @@ def test_refused_input_does_not_promise_to_resume(stage):
     command = ["caption", "rows.csv", "-o", "out.jsonl", "--model", "demo"]
     assert stage.run(*command)[0] == 0
     Path("rows.csv").write_text("image\n" + "\n".join(json.loads(x)["image"] for x in lines[1:5]))
-    code, told = stage.run(*command)
+    code, output = stage.run(*command)
     assert code == 13
-    assert "the input is not the one that out.jsonl was made from" in told
-    assert "resumes the run" not in told
+    assert "the input is not the one that out.jsonl was made from" in output
+    assert "resumes the run" not in output
 
 
 def problems():
-    """Every place in the program where a known problem is made: file, line, and its arguments."""
+    """Every call in the program that creates a known error: file, line and arguments."""
     kinds = {kind.__name__ for kind in kinds_of(PgcliError)}
     for file in sorted((ROOT / "pgcli").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):

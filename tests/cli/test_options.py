@@ -76,7 +76,7 @@ class Outcome:
 
 
 class RecordingEngine(pretend.Engine):
-    """The pretended engine; it keeps what it is asked and the images it is given."""
+    """The pretended engine, recording its questions and images."""
 
     device = "nowhere"  # on "cpu" the machine is searched for an unused GPU
 

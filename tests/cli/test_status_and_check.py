@@ -21,17 +21,18 @@ from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, w
 LINES = 12
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+def run_main(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """The exit code, standard output and standard error of a command."""
     code = main([str(one) for one in arguments])
     out, err = capsys.readouterr()
     return code, out, err
 
 
 def status(capsys: pytest.CaptureFixture[str], output: Path) -> dict[str, Any]:
-    code, out, _ = said(capsys, "status", output, "--json")
+    code, out, _ = run_main(capsys, "status", output, "--json")
     assert code == 0
-    told: dict[str, Any] = json.loads(out)
-    return told
+    report: dict[str, Any] = json.loads(out)
+    return report
 
 
 @pytest.fixture(params=["rows.jsonl", "rows.parquet", "rows"])
@@ -49,34 +50,34 @@ def test_status_of_a_running_run_names_its_process(
     output = tmp_path / "rows.jsonl"
     run = started("caption", *MANY, "-o", output, seconds=0.05)
     wait_until(lambda: len(saved(output)) > 3)
-    told = status(capsys, output)
-    assert told["state"] == "running"
-    assert told["runs"][0]["pid"] == run.pid
-    assert told["rows"] >= 4
+    report = status(capsys, output)
+    assert report["state"] == "running"
+    assert report["runs"][0]["pid"] == run.pid
+    assert report["rows"] >= 4
     run.send_signal(signal.SIGTERM)
     run.communicate(timeout=60)
-    told = status(capsys, output)
-    assert (told["state"], told["total"], told["runs"]) == ("stopped", ROWS, [])
-    assert told["rows"] == len(saved(output))
+    report = status(capsys, output)
+    assert (report["state"], report["total"], report["runs"]) == ("stopped", ROWS, [])
+    assert report["rows"] == len(saved(output))
     run = started("caption", *MANY, "-o", output, seconds=0.05)
     rows = len(saved(output))
     wait_until(lambda: len(saved(output)) > rows)
     run.kill()
     run.communicate()
-    told = status(capsys, output)
-    assert (told["state"], told["runs"]) == ("stopped", [])
-    assert told["rows"] == len(saved(output))
+    report = status(capsys, output)
+    assert (report["state"], report["runs"]) == ("stopped", [])
+    assert report["rows"] == len(saved(output))
 
 
 def test_finished_run_is_complete_and_passes_check(
     capsys: pytest.CaptureFixture[str], output: Path
 ) -> None:
     assert finished("caption", EXAMPLES, "-o", named(output)).returncode == 0
-    told = status(capsys, output)
-    assert (told["state"], told["rows"], told["total"]) == ("complete", LINES, LINES)
-    assert told["errors"] == {}
-    assert said(capsys, "check", output)[:2] == (0, "all 12 rows match the input, in order\n")
-    code, out, _ = said(capsys, "status", output)
+    report = status(capsys, output)
+    assert (report["state"], report["rows"], report["total"]) == ("complete", LINES, LINES)
+    assert report["errors"] == {}
+    assert run_main(capsys, "check", output)[:2] == (0, "all 12 rows match the input, in order\n")
+    code, out, _ = run_main(capsys, "status", output)
     assert code == 0
     assert "complete" in out
 
@@ -84,18 +85,18 @@ def test_finished_run_is_complete_and_passes_check(
 def test_errors_are_counted_by_their_codes(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    folder, output = tmp_path / "pictures", tmp_path / "rows.jsonl"
+    folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
     folder.mkdir()
     for name in ("a.png", "b.png"):
-        (folder / name).write_text("not a picture")
+        (folder / name).write_text("not an image")
     assert finished("caption", folder, "-o", output).returncode == 3
     assert status(capsys, output)["errors"] == {"not_an_image": 2}
-    assert "2 of them with errors" in said(capsys, "check", output)[1]
+    assert "2 of them with errors" in run_main(capsys, "check", output)[1]
 
 
 def test_unwritten_rows_are_missing(capsys: pytest.CaptureFixture[str], output: Path) -> None:
     assert finished("caption", EXAMPLES, "-o", named(output), "--limit", 5).returncode == 0
-    assert said(capsys, "check", output)[0] == 0
+    assert run_main(capsys, "check", output)[0] == 0
     run = started("caption", *MANY, "-o", f"{named(output)}", "--overwrite")
     state = Path(f"{output}.pgcli")
     wait_until(
@@ -103,7 +104,7 @@ def test_unwritten_rows_are_missing(capsys: pytest.CaptureFixture[str], output: 
     )
     run.send_signal(signal.SIGINT)
     run.communicate(timeout=60)
-    code, out, err = said(capsys, "check", output)
+    code, out, err = run_main(capsys, "check", output)
     assert code == 5
     assert "is missing" in out
     assert "differences" in err
@@ -114,7 +115,7 @@ def saved_lines(output: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("tamper", "told"),
+    ("tamper", "expected"),
     [
         (lambda rows: rows[:3] + rows[4:], "row 4 is of"),
         (lambda rows: [*rows[:3], *rows[2:]], "row 4 is of"),
@@ -126,26 +127,26 @@ def saved_lines(output: Path) -> bool:
     ],
 )
 def test_check_finds_tampered_rows(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, tamper: Any, told: str
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tamper: Any, expected: str
 ) -> None:
     output = tmp_path / "rows.jsonl"
     assert finished("caption", EXAMPLES, "-o", output).returncode == 0
     output.write_bytes(b"".join(tamper(output.read_bytes().splitlines(keepends=True))))
-    code, out, err = said(capsys, "check", output)
+    code, out, err = run_main(capsys, "check", output)
     assert code == 5
-    assert told in out
-    assert ("the same command adds" in err) == (told == "row 12 is missing")
+    assert expected in out
+    assert ("the same command adds" in err) == (expected == "row 12 is missing")
 
 
 def test_shorter_input_is_distinguished_from_missing_rows(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    output, manifest = tmp_path / "rows.jsonl", tmp_path / "pictures.jsonl"
+    output, manifest = tmp_path / "rows.jsonl", tmp_path / "images.jsonl"
     images = [json.dumps({"image": str(file)}) for file in sorted(EXAMPLES.iterdir())]
     manifest.write_text("\n".join(images[:3]))
     assert finished("caption", manifest, "-o", output, "--allow-outside-root").returncode == 0
     manifest.write_text("\n".join(images[:2]))
-    code, _, err = said(capsys, "check", output)
+    code, _, err = run_main(capsys, "check", output)
     assert code == 5
     assert "1 difference between" in err
     assert "restore it" in err
@@ -156,7 +157,7 @@ def test_shorter_input_is_distinguished_from_missing_rows(
 def test_output_without_a_run_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
 ) -> None:
-    code, _, err = said(capsys, command, tmp_path / "rows.jsonl")
+    code, _, err = run_main(capsys, command, tmp_path / "rows.jsonl")
     assert code == 2
     assert "has no record of a run" in err
 
@@ -269,17 +270,17 @@ def test_messages_are_written_to_the_log_of_the_run(tmp_path: Path) -> None:
     """Quiet runs are logged too, with their arguments and how they ended."""
     output, log = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.pgcli" / "log.txt"
     address = "https://example.com/x.png"
-    asked = ("caption", *MANY[:2], address, "-o", output, "--allow-urls", "--quiet")
-    run = started(*asked, seconds=0.05)
+    options = ("caption", *MANY[:2], address, "-o", output, "--allow-urls", "--quiet")
+    run = started(*options, seconds=0.05)
     wait_until(lambda: len(saved(output)) > 3)
     run.send_signal(signal.SIGTERM)
     run.communicate(timeout=60)
     lines = log.read_text().splitlines()
     assert all(line.split(" ", 2)[1] == str(run.pid) for line in lines)
-    said = [line.split(" ", 2)[2] for line in lines]
-    assert said[0].startswith(f"pgcli caption {EXAMPLES}")
-    assert said[-1] == f"ended by Interrupted: {int(signal.SIGTERM)}"
-    assert any(line.startswith("stopped after") for line in said)
+    messages = [line.split(" ", 2)[2] for line in lines]
+    assert messages[0].startswith(f"pgcli caption {EXAMPLES}")
+    assert messages[-1] == f"ended by Interrupted: {int(signal.SIGTERM)}"
+    assert any(line.startswith("stopped after") for line in messages)
     secret = "https://me:secret@example.com/x.png"
     assert finished("caption", *MANY[:2], secret, "-o", tmp_path / "c.jsonl").returncode == 2
     assert not (tmp_path / "c.jsonl.pgcli" / "log.txt").exists()
@@ -318,7 +319,7 @@ def test_invalid_outputs_are_refused_with_a_message(
     name: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, _, err = said(capsys, command, name)
+    code, _, err = run_main(capsys, command, name)
     assert code == 2
     assert "has no record of a run" in err
 

@@ -42,7 +42,7 @@ def shown(*arguments, **environment):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder of hostile name with a picture and a broken one, of hostile names too."""
+    """A folder with a valid image and a broken one; all names are hostile."""
     folder = tmp_path / HOSTILE
     folder.mkdir(parents=True)
     Image.new("RGB", (40, 30), "red").save(folder / f"{HOSTILE.replace('/', '')}.png")
@@ -52,9 +52,9 @@ def folder(tmp_path):
 
 @pytest.fixture
 def manifest(folder):
-    """Rows that are hostile in all that a row may say."""
-    picture = next(folder.glob("a*.png"))
-    row = {"image": picture.name, "id": HOSTILE, "prompt": HOSTILE, HOSTILE: HOSTILE}
+    """Rows with hostile text in every column."""
+    image = next(folder.glob("a*.png"))
+    row = {"image": image.name, "id": HOSTILE, "prompt": HOSTILE, HOSTILE: HOSTILE}
     file = folder / "rows.jsonl"
     file.write_text(json.dumps(row) + "\n")
     return file
@@ -120,7 +120,7 @@ def test_dry_run_is_escaped(folder):
 )
 def test_error_messages_are_escaped(folder, arguments):
     output = shown(*(str(folder) if one == "FOLDER" else one for one in arguments))
-    assert ESCAPED.partition(r"\n")[0] in output  # Typer spells a newline in its own way
+    assert ESCAPED.partition(r"\n")[0] in output  # Typer escapes a newline differently
     assert "pgcli: " in output
 
 

@@ -214,11 +214,11 @@ def check_detection(scene: Scene, example: Example) -> None:
         fitting.sort(key=lambda box: box.xmin)
         expected += [(label, [box.ymin, box.xmin, box.ymax, box.xmax]) for box in fitting]
     assert [label for label, _ in found] == [label for label, _ in expected]
-    for (_, place), (_, sides) in zip(found, expected, strict=True):
-        assert all(0 <= n <= 1023 for n in place)
-        assert place[0] < place[2]
-        assert place[1] < place[3]
-        assert place == pytest.approx([side * 1023 for side in sides], abs=0.5)
+    for (_, corners), (_, sides) in zip(found, expected, strict=True):
+        assert all(0 <= n <= 1023 for n in corners)
+        assert corners[0] < corners[2]
+        assert corners[1] < corners[3]
+        assert corners == pytest.approx([side * 1023 for side in sides], abs=0.5)
 
 
 def test_y_comes_before_x() -> None:

@@ -19,7 +19,7 @@ from pgcli.doctor import accelerator, hub, machine, packages
 from pgcli.doctor.finding import bad, ok, warn
 
 ROOT = Path(__file__).parents[2]
-SECRET = "hf_nobody_may_see_this"
+SECRET = "hf_not_to_be_shown"
 
 
 @pytest.fixture(autouse=True)
@@ -192,7 +192,13 @@ class TestAccelerator:
 
 class TestPackages:
     def test_missing_and_old_packages_are_reported(self, monkeypatch):
-        asked = ["torch>=2.6", "pillow>=12.1", "numpy", 'pytest>=8; extra == "dev"', "rich (>=13)"]
+        requirements = [
+            "torch>=2.6",
+            "pillow>=12.1",
+            "numpy",
+            'pytest>=8; extra == "dev"',
+            "rich (>=13)",
+        ]
         there = {"torch": "2.5.1+cu124", "pillow": "12.10", "rich": "13.0.0"}
 
         def version(name):
@@ -200,7 +206,7 @@ class TestPackages:
                 raise metadata.PackageNotFoundError(name)
             return there[name]
 
-        monkeypatch.setattr(metadata, "requires", lambda name: asked)
+        monkeypatch.setattr(metadata, "requires", lambda name: requirements)
         monkeypatch.setattr(metadata, "version", version)
         states = {f.name: (f.state, f.remedy) for f in packages.others()}
         assert set(states) == {"torch", "pillow", "numpy", "rich"}
@@ -328,14 +334,14 @@ class TestHub:
         assert hub.reachable().state == "bad"
 
     @pytest.mark.parametrize(
-        ("code", "said", "state"),
+        ("code", "expected", "state"),
         [
             (None, "accepts the token", "ok"),
             (401, "rejects the token", "bad"),
             (503, "503", "warn"),
         ],
     )
-    def test_token_is_checked_with_the_hub(self, monkeypatch, code, said, state):
+    def test_token_is_checked_with_the_hub(self, monkeypatch, code, expected, state):
         def urlopen(request, timeout):
             assert request.headers["Authorization"] == f"Bearer {SECRET}"
             assert timeout <= 5
@@ -346,5 +352,5 @@ class TestHub:
         monkeypatch.setenv("HF_TOKEN", SECRET)
         monkeypatch.setattr(hub.urllib.request, "urlopen", urlopen)
         found = hub.reachable()
-        assert (found.state, said in found.found) == (state, True)
+        assert (found.state, expected in found.found) == (state, True)
         assert SECRET not in found.found

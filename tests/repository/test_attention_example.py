@@ -1,4 +1,4 @@
-"""examples/attention_from_scratch.py shows what it says, and would notice if it did not hold."""
+"""examples/attention_from_scratch.py: its checks pass, and fail for wrong implementations."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_an_implementation_that_differs_exits_with_an_error(
         script.main()
 
 
-def test_every_way_has_the_same_number_of_weights_and_hides_none(script: ModuleType) -> None:
+def test_every_implementation_has_the_same_number_of_weights(script: ModuleType) -> None:
     width = script.WIDTH
     for way in script.three_ways().values():
         assert sum(x.numel() for x in way.parameters()) == 4 * (width + 1) * width
 
 
 def test_a_rotated_feature_map_has_the_rotated_output(script: ModuleType) -> None:
-    """Turning the map turns what comes out: pixels are told apart by their numbers alone."""
+    """Without position encodings, rotating the input rotates the output."""
     attention = script.three_ways()["fused"]
     map_BDYX = torch.randn(2, script.WIDTH, 6, 5)
     with torch.no_grad():

@@ -14,7 +14,7 @@ import pytest
 from pgcli.cli.app import main
 from pgcli.sources import ReadOptions, open_sources, readers
 from pgcli.views import exports
-from tests.support.exporting import detected, pictures, saved
+from tests.support.exporting import detected, make_images, saved
 
 PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
 
@@ -34,7 +34,7 @@ def installed(heading: str, room: ModuleType, known: Any, monkeypatch: pytest.Mo
 
 def test_manifest_kind_needs_a_file_and_a_line(tmp_path, monkeypatch):
     installed("One more kind of manifest", readers, readers.READERS, monkeypatch)
-    pictures(tmp_path)
+    make_images(tmp_path)
     (tmp_path / "few.lst").write_text("a.png\n\nsub/c.png\n../b.jpg\n")
     for name in ("few.lst", "*.lst"):
         source = open_sources([str(tmp_path / name)], ReadOptions())
@@ -48,7 +48,7 @@ def test_manifest_kind_needs_a_file_and_a_line(tmp_path, monkeypatch):
 
 def test_export_format_needs_a_file_and_a_line(tmp_path, monkeypatch):
     installed("One more export format", exports, exports.FORMATS, monkeypatch)
-    rows = saved(tmp_path / "rows.jsonl", detected(pictures(tmp_path)))
+    rows = saved(tmp_path / "rows.jsonl", detected(make_images(tmp_path)))
     made = tmp_path / "made.jsonl"
     assert main(["export", str(rows), "--to", "boxes", "-o", str(made)]) == 0
     lines = [json.loads(line) for line in made.read_text().splitlines()]

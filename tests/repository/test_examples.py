@@ -1,4 +1,4 @@
-"""Every example in examples/ does what its first lines say."""
+"""Every example in examples/ behaves as its first lines describe."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def test_the_six_lines_of_python_caption_and_detect() -> None:
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed on this machine")
-def test_the_shell_pipeline_asks_two_questions_of_every_png() -> None:
+def test_shell_pipeline_asks_two_questions_of_every_png() -> None:
     lines = run("sh", str(EXAMPLES / "pipeline.sh")).splitlines()
-    pictures = sorted(f"examples/images/{file.name}" for file in EXAMPLES.glob("images/*.png"))
-    assert [line.split("\t")[0] for line in lines] == [p for p in pictures for _ in range(2)]
+    images = sorted(f"examples/images/{file.name}" for file in EXAMPLES.glob("images/*.png"))
+    assert [line.split("\t")[0] for line in lines] == [p for p in images for _ in range(2)]
     assert all(len(line.split("\t")) == 3 for line in lines)
 
 
@@ -44,14 +44,14 @@ def test_the_parquet_round_trip_brings_kept_columns_back(tmp_path: Path) -> None
     assert "train" in table
 
 
-def test_boxes_are_drawn_where_the_rows_say(tmp_path: Path) -> None:
+def test_boxes_are_drawn_at_the_positions_of_the_rows(tmp_path: Path) -> None:
     rows, drawn = tmp_path / "boxes.jsonl", tmp_path / "drawn"
     image = "examples/images/one.png"
     command = ["detect", image, "--object", "star", "--model", "demo", "-o", str(rows)]
     run(sys.executable, "-m", "pgcli", *command)
     run(sys.executable, str(EXAMPLES / "draw_boxes.py"), str(rows), str(drawn))
-    (picture,) = drawn.iterdir()
-    with Image.open(picture) as after, Image.open(ROOT / image) as before:
+    (drawing,) = drawn.iterdir()
+    with Image.open(drawing) as after, Image.open(ROOT / image) as before:
         assert after.size == before.size
         assert after.convert("RGB").tobytes() != before.convert("RGB").tobytes()
 

@@ -32,7 +32,7 @@ def test_wheel_holds_nothing_but_the_package(wheel_files):
     assert {name.partition("/")[0] for name in wheel_files} == {"pgcli"}
 
 
-def test_metadata_says_posix_only():
+def test_metadata_declares_posix_only():
     assert set(PROJECT["classifiers"]) <= classifiers
     systems = [name for name in PROJECT["classifiers"] if name.startswith("Operating System")]
     assert systems == ["Operating System :: POSIX"]

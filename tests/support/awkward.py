@@ -266,7 +266,7 @@ def special_files(folder: Path) -> dict[str, str | None]:
 
 
 def noisy() -> dict[str, bytes]:
-    """Files over which libtiff, Pillow's log and Pillow's warnings each have something to say."""
+    """Files that libtiff, Pillow's logger and Pillow's warnings report."""
     samples = struct.pack("<HHII", 277, 3, 1, 3)
     tiff, lzw = encoded(drawing(), "TIFF"), encoded(drawing(), "TIFF", compression="tiff_lzw")
     return {

@@ -19,7 +19,7 @@ REPLY = b'{"width": 1, "height": 1, "load_ms": 0.0, "fault": null, "shape": [1, 
 
 
 class ScriptedDecoder:
-    """A decoder that does what the item's id says. Every image has one pixel."""
+    """A decoder with behaviour chosen by the item's id. Every image has one pixel."""
 
     def __call__(self, item: Item) -> DecodedImage:
         match item.id:
@@ -61,7 +61,7 @@ class HostileDecoder(ScriptedDecoder):
         if item.path is not None:
             pipe = max(int(fd.name) for fd in Path("/proc/self/fd").iterdir() if is_pipe(fd))
             os.write(pipe, bytes.fromhex(item.path))
-            time.sleep(60)  # and then it says nothing more
+            time.sleep(60)  # sends nothing more
         return super().__call__(item)
 
 

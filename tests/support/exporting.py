@@ -17,7 +17,7 @@ from pgcli.rle import encode
 from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
 
-#: Two things in the first picture, nothing in the second, one in the third; no other is as wide.
+#: Sizes of the images: two objects in the first, none in the second, one in the third.
 SIZES = {"a.png": (64, 48), "b.jpg": (40, 40), "sub/c.png": (30, 60)}
 
 
@@ -36,7 +36,7 @@ def saved(file: Path, rows: Iterable[dict[str, Any]]) -> Path:
     return file
 
 
-def pictures(folder: Path) -> Path:
+def make_images(folder: Path) -> Path:
     """A folder with the images of SIZES."""
     for name, size in SIZES.items():
         file = folder / name
@@ -91,8 +91,8 @@ def segmented(folder: Path) -> list[dict[str, Any]]:
     for index, (width, height) in enumerate(SIZES.values()):
         mask = shape(height, width)
         (top, bottom), (left, right) = (
-            (int(places[0]), int(places[-1]) + 1)
-            for places in (numpy.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+            (int(positions[0]), int(positions[-1]) + 1)
+            for positions in (numpy.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
         )
         boxes = (box("dog", float(left), float(top), float(right), float(bottom)),)
         masks: tuple[Mask | None, ...] = (Mask(tuple(range(16)), encode(mask)),)
@@ -112,10 +112,10 @@ def captioned(folder: Path, *texts: str) -> list[dict[str, Any]]:
 def exported(
     capsys: pytest.CaptureFixture[str], rows: Path, to: str, output: Path | None, *more: object
 ) -> tuple[int, str]:
-    """The exit code, and what was said."""
-    place = [] if output is None else ["-o", str(output)]
-    capsys.readouterr()  # what loaders said
-    code = main(["export", str(rows), "--to", to, *place, *map(str, more)])
+    """The exit code and standard error of `pgcli export`."""
+    output_option = [] if output is None else ["-o", str(output)]
+    capsys.readouterr()  # discards messages of loaders
+    code = main(["export", str(rows), "--to", to, *output_option, *map(str, more)])
     out, err = capsys.readouterr()
     assert out == ""
     return code, err

@@ -1,4 +1,4 @@
-"""Runs with a function in place of a model, which an exception kills after some rows."""
+"""Runs with a function instead of a model, which an exception kills after some rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ refuse = partial(error_answer, task="ask", model="fake")
 
 
 class Killed(BaseException):
-    """Raised in place of a kill: nothing more is flushed or closed."""
+    """Raised instead of a kill: nothing more is flushed or closed."""
 
 
 def item(index: int, prompts: tuple[str, ...] = ("what?",)) -> Item:
@@ -56,13 +56,13 @@ HELD = 4 + 3
 
 
 def ask_at_will(
-    stream: Any, rng: random.Random, asked: Callable[[int], None]
+    stream: Any, rng: random.Random, on_row: Callable[[int], None]
 ) -> Iterator[tuple[int, Answer]]:
     """Answers in a random order with a few images held, as an engine does."""
     held: list[tuple[int, Answer]] = []
     for first, image in stream:
         for number, prompt in enumerate(image.item.prompts):
-            asked(first + number)
+            on_row(first + number)
             held.append((first + number, answer(image, prompt)))
         while len(held) > 4 or (held and rng.random() < 0.4):
             yield held.pop(rng.randrange(len(held)))
@@ -85,12 +85,12 @@ def run_to(
     retry: bool = False,
     settings: Any = (("seed", 0),),
     shard: Shard | None = None,
-    asked: Callable[[int], None] = lambda row_index: None,
+    on_row: Callable[[int], None] = lambda row_index: None,
     saved: Callable[[int], None] = lambda rows: None,
 ) -> list[int]:
-    """Run to the output, killed after `rows`; return the row indices that were asked.
+    """Run to the output, killed after `rows`; return the processed row indices.
 
-    `asked` is called with each row index, `saved` with the number of rows after each one.
+    `on_row` is called with each row index, `saved` with the number of rows after each one.
     """
     indices: list[int] = []
     output.parent.mkdir(exist_ok=True)
@@ -104,9 +104,9 @@ def run_to(
 
         def note(row_index: int) -> None:
             indices.append(row_index)
-            asked(row_index)
+            on_row(row_index)
 
-        asking = partial(ask_at_will, rng=random.Random(seed), asked=note)
+        asking = partial(ask_at_will, rng=random.Random(seed), on_row=note)
         try:
             run(items, partial(decode, broken=broken), asking, save, refuse, resume_log=record)
         except Killed:

@@ -1,9 +1,8 @@
 """Fuzz targets: functions of bytes; `python -m tests.support.fuzzing TARGET --seconds 3600`.
 
 A target raises on anything but what is documented: a result, a PgcliError of a known code, a Fault
-of the contract. Hypothesis runs each on damaged seeds in `test_fuzz.py`; run by name they go on
-under atheris, which follows what the code does with its input (`pip install atheris`), or without
-it on random damage.
+of the contract. Hypothesis runs each on damaged seeds in `test_fuzz.py`; run from the command line
+they use atheris, which is guided by coverage (`pip install atheris`), or random damage without it.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from tests.support.save_rows import saving
 Target = Callable[[bytes], None]
 
 CODES = {"not_an_image", "truncated", "decode_failed", "too_many_pixels", "unsupported_format"}
-PLACES = {"path_not_allowed", "url_blocked", "missing", None}
+PATH_CODES = {"path_not_allowed", "url_blocked", "missing", None}
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
 ENDINGS = (".jsonl", ".csv", ".tsv", ".parquet")
 FILES = ("config.json", "model.safetensors.index.json", "model.safetensors", "tokenizer.json")
@@ -56,15 +55,15 @@ SLOWEST_SECONDS = 10.0
 MOST_BYTES = 2 * 2**30
 
 
-def pictures(data: bytes) -> None:
-    """Bytes as a picture: pixels of the square, or a fault that a decoder may give."""
-    picture = decode(Item(0, "0", "bytes", data=data), ImageSpec(28), ImageLimits(max_pixels=10**6))
-    assert (picture.pixels is None) == (picture.fault is not None)
-    assert picture.fault is None or picture.fault.code in CODES | {"missing"}, picture.fault
+def images(data: bytes) -> None:
+    """Decode the bytes as an image: pixels, or a fault with a decoding error code."""
+    image = decode(Item(0, "0", "bytes", data=data), ImageSpec(28), ImageLimits(max_pixels=10**6))
+    assert (image.pixels is None) == (image.fault is not None)
+    assert image.fault is None or image.fault.code in CODES | {"missing"}, image.fault
 
 
 def manifests(data: bytes) -> None:
-    """The first byte says which kind of manifest the others are: items, or a refusal."""
+    """Read a manifest of the kind chosen by the first byte: items, or a documented error."""
     with folder() as here:
         name = f"m{ENDINGS[(data[0] if data else 0) % len(ENDINGS)]}"
         (here / name).write_bytes(data[1:])
@@ -75,14 +74,14 @@ def manifests(data: bytes) -> None:
         ):
             with expected(2, 4):
                 for item in open_sources([str(here / name)], reading):
-                    assert (item.fault.code if item.fault else None) in PLACES
+                    assert (item.fault.code if item.fault else None) in PATH_CODES
                     assert item.fault is None or item.path is None
                     json.dumps([item.id, item.image, dict(item.kept)], allow_nan=False).encode()
                     f"{item.id}{item.image}".encode()
 
 
 def checkpoints(data: bytes) -> None:
-    """The first byte says which file of a checkpoint, or an adapter, the others are."""
+    """Read the file of a checkpoint or adapter chosen by the first byte."""
     which = (data[0] if data else 0) % (len(FILES) + len(ADAPTER))
     with folder() as here, expected(16):
         (here / (FILES + ADAPTER)[which]).write_bytes(data[1:])
@@ -103,10 +102,10 @@ def checkpoints(data: bytes) -> None:
 
 
 def answers(data: bytes) -> None:
-    """Bytes as what a model said: boxes within the picture, and rows that are read back equal."""
+    """Parse an answer: boxes are within the image, and saved rows are read back equal."""
     text = data.decode("utf-16-le", "surrogatepass" if len(data) % 2 == 0 else "replace")
-    said = list(pieces(text, data))
-    found = segments(said, width=64, height=48)
+    spans = list(make_spans(text, data))
+    found = segments(spans, width=64, height=48)
     for one in found:
         box = one.box
         assert 0 <= box.xmin < box.xmax <= 64
@@ -123,12 +122,12 @@ def answers(data: bytes) -> None:
         for name in ("rows.jsonl", "rows.parquet"):
             with saving(here / name, extras=("masks",), keep=("kept",)) as sink:
                 sink.save(row)
-            ((place, read),) = indexed_rows(here / name)
-            assert (place, read) == (0, plain), name
+            ((index, read),) = indexed_rows(here / name)
+            assert (index, read) == (0, plain), name
 
 
 TARGETS: dict[str, Target] = {
-    "pictures": pictures,
+    "images": images,
     "manifests": manifests,
     "checkpoints": checkpoints,
     "answers": answers,
@@ -136,7 +135,7 @@ TARGETS: dict[str, Target] = {
 
 
 def damaged(data: bytes, rng: random.Random) -> bytes:
-    """The bytes with a few of them changed, left out, repeated or put elsewhere."""
+    """The bytes with random changes, deletions, repetitions and insertions."""
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
         at = rng.randrange(len(changed) + 1)
@@ -166,7 +165,7 @@ TROUBLE = (
 
 
 def watched(target: str, data: bytes) -> None:
-    """One run of a target, in bounded time; memory is bounded by the process's own limit."""
+    """Run a target once and check its time; the process's own limit bounds its memory."""
     began = time.monotonic()
     TARGETS[target](data)
     took = time.monotonic() - began
@@ -175,7 +174,7 @@ def watched(target: str, data: bytes) -> None:
 
 @contextmanager
 def expected(*codes: int) -> Iterator[None]:
-    """A block that may end in a PgcliError of one of these exit codes, with a message."""
+    """Allow a block to raise a PgcliError with a message and one of these exit codes."""
     try:
         yield
     except PgcliError as problem:
@@ -185,14 +184,14 @@ def expected(*codes: int) -> Iterator[None]:
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """An empty folder that is gone after the block; in memory, where the system has such."""
+    """A temporary folder, in memory if the system has /dev/shm."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
         yield Path(name)
 
 
-def pieces(text: str, data: bytes) -> Iterator[Span]:
-    """Tokens in an order that the bytes say: text, locations, mask codes."""
+def make_spans(text: str, data: bytes) -> Iterator[Span]:
+    """Spans of text, locations and mask codes, in an order chosen by the bytes."""
     for number, byte in enumerate(data[:200]):
         if byte % 3 == 0:
             yield Span("text", text[number : number + byte % 7])
@@ -203,13 +202,13 @@ def pieces(text: str, data: bytes) -> Iterator[Span]:
 
 
 def answer(text: str, **changes: Any) -> Answer:
-    """A row whose every text is this one."""
+    """A row with this text in every text column."""
     known: dict[str, Any] = dict.fromkeys(COLUMNS)
     known |= {"index": 0, "task": "segment", "answer": text, "prompt": text, "model": text}
     return Answer(**known | {"id": text, "image": text, "error_message": text} | changes)
 
 
-def some_pictures() -> Iterator[bytes]:
+def some_images() -> Iterator[bytes]:
     for format_ in FORMATS:
         yield encoded(drawing(), format_)
     for data, _ in (broken_files() | valid_files()).values():
@@ -264,7 +263,7 @@ def some_answers() -> Iterator[bytes]:
 
 
 SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
-    "pictures": some_pictures,
+    "images": some_images,
     "manifests": some_manifests,
     "checkpoints": some_checkpoints,
     "answers": some_answers,
@@ -272,7 +271,7 @@ SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
 
 
 def mutate(target: str, seconds: float, seed: int) -> int:
-    """Damage seeds at random for so long, and return how often."""
+    """Run the target on randomly damaged seeds for so many seconds; return the number of runs."""
     rng, known, runs = random.Random(seed), list(SEEDS[target]()), 0
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -307,7 +306,7 @@ def main() -> int:
 
 
 def follow(target: str, seconds: int, seed: int) -> int:
-    """Have atheris look for inputs that reach new code, beginning with the seeds."""
+    """Run atheris on the target, starting from the seeds."""
     import atheris
 
     for name in [name for name in sys.modules if name.startswith("pgcli.")]:

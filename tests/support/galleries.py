@@ -39,7 +39,7 @@ def row(index: int = 0, **changes: Any) -> dict[str, Any]:
         "height": 30,
         "task": "caption",
         "prompt": "caption en",
-        "answer": "a picture",
+        "answer": "an image",
         "boxes": [],
         "tokens": 4,
         "finish": "stop",

@@ -181,9 +181,9 @@ def handler(hub):
                 self.send_header("X-Repo-Commit", commit)
                 self.send_header("Content-Length", "0")
                 return self.end_headers()
-            start, asked = 0, self.headers.get("Range")
-            if asked and hub.supports_ranges:
-                start = int(asked.removeprefix("bytes=").removesuffix("-"))
+            start, requested = 0, self.headers.get("Range")
+            if requested and hub.supports_ranges:
+                start = int(requested.removeprefix("bytes=").removesuffix("-"))
             self.send_response(206 if start else 200)
             body = corrupted(data, hub.corrupted_at.get(file))[: hub.claimed_size.get(file)][start:]
             body += bytes(max(0, hub.claimed_size.get(file, 0) - len(data)))

@@ -51,15 +51,15 @@ KINDS: dict[str, tuple[str, Sequence[Shard | None]]] = {
 
 @dataclass
 class KillReport:
-    """The rows of an output that were lost, repeated, and asked again after a kill."""
+    """The rows of an output that were lost, written twice, and processed again after a kill."""
 
     output: str
     kills: int = 0
     runs: int = 0
     lost: int = 0
     twice: int = 0
-    asked_again: int = 0
-    most_after_a_kill: int = 0
+    repeated: int = 0
+    most_repeated: int = 0
     reads: int = 0
 
 
@@ -68,7 +68,7 @@ class Runs:
 
     def __init__(self, output: Path, shards: Sequence[Shard | None], rng: random.Random):
         self.output, self._rng = output, rng
-        self.asked: dict[Shard | None, list[set[int]]] = {shard: [] for shard in shards}
+        self.processed: dict[Shard | None, list[set[int]]] = {shard: [] for shard in shards}
         self.running: dict[int, Shard | None] = {}
         for shard in shards:
             self._begin(shard)
@@ -88,7 +88,7 @@ class Runs:
         _, status = os.waitpid(process, 0)
         shard = self.running.pop(process)
         text = self._notes(shard).read_text()
-        self.asked[shard].append({int(line) for line in text.splitlines()})
+        self.processed[shard].append({int(line) for line in text.splitlines()})
         if os.WIFSIGNALED(status):
             self._begin(shard)
             return True
@@ -106,13 +106,13 @@ class Runs:
         try:
             descriptor = os.open(notes, os.O_WRONLY)
             note = partial(noted, descriptor)
-            run_to(self.output, ITEMS, seed=int(seed * 2**32), shard=shard, asked=note)
+            run_to(self.output, ITEMS, seed=int(seed * 2**32), shard=shard, on_row=note)
             code = 0
         finally:
             os._exit(code)
 
     def _notes(self, shard: Shard | None) -> Path:
-        return self.output.parent / f"asked{shard.part if shard else ''}"
+        return self.output.parent / f"processed{shard.part if shard else ''}"
 
 
 def noted(descriptor: int, row_index: int) -> None:
@@ -140,8 +140,8 @@ def killed(folder: Path, kind: str, kills: int, rng: random.Random) -> KillRepor
         tally.lost += (Counter(whole) - Counter(rows)).total()
         tally.twice += (Counter(rows) - Counter(whole)).total()
         assert saved_keys(output) == keys_of(ITEMS), "rows are out of order"
-        for asked in runs.asked.values():
-            again(tally, asked)
+        for processed in runs.processed.values():
+            count_repeated(tally, processed)
     return tally
 
 
@@ -154,12 +154,12 @@ def read_folder(output: Path, rng: random.Random) -> int:
     return 1
 
 
-def again(tally: KillReport, asked: Sequence[set[int]]) -> None:
-    """Count the rows that a run asked although an earlier run had asked them."""
+def count_repeated(tally: KillReport, processed: Sequence[set[int]]) -> None:
+    """Count the rows that a run processed again after an earlier run."""
     before: set[int] = set()
-    for these in asked:
-        tally.asked_again += len(these & before)
-        tally.most_after_a_kill = max(tally.most_after_a_kill, len(these & before))
+    for these in processed:
+        tally.repeated += len(these & before)
+        tally.most_repeated = max(tally.most_repeated, len(these & before))
         before |= these
 
 

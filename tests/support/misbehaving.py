@@ -96,8 +96,8 @@ class Answering(BaseHTTPRequestHandler):
         """A file with range requests, cut at the next of `cut_at`."""
         start, status = 0, 200
         headers: dict[str, Any] = {"ETag": f'"{hash(data)}"'}
-        if (asked := self.headers.get("Range")) and self.owner.supports_ranges:
-            start, status = int(asked.removeprefix("bytes=").partition("-")[0]), 206
+        if (requested := self.headers.get("Range")) and self.owner.supports_ranges:
+            start, status = int(requested.removeprefix("bytes=").partition("-")[0]), 206
             headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
         body = data[start:]
         cut = self.owner.cut_at.pop(0) if self.owner.cut_at else len(body)

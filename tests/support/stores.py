@@ -73,10 +73,10 @@ class Store(BaseHTTPRequestHandler):
             return self.send(404)
         tag = f'"{hashlib.md5(data).hexdigest()}"'
         headers = {"ETag": tag, "Last_Modified": formatdate(0, usegmt=True)}
-        asked = self.headers.get("Range")
-        if asked is None:
+        requested = self.headers.get("Range")
+        if requested is None:
             return self.send(200, data, **headers)
-        first, _, last = asked.removeprefix("bytes=").partition("-")
+        first, _, last = requested.removeprefix("bytes=").partition("-")
         part = data[int(first) : int(last) + 1 if last else None]
         headers["Content_Range"] = f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}"
         return self.send(206, part, **headers)
@@ -135,13 +135,13 @@ class Azure(Store):
 
 
 class Hub(Store):
-    """A data set `somebody/pictures` with the files of the bucket."""
+    """The data set `somebody/pictures` of a Hub, with the files of the bucket."""
 
     def do_POST(self) -> None:
         size = int(self.headers.get("Content-Length", 0))
-        asked = self.rfile.read(size).decode()
-        is_json = asked.startswith("{")
-        paths = json.loads(asked)["paths"] if is_json else parse_qs(asked)["paths"]
+        requested = self.rfile.read(size).decode()
+        is_json = requested.startswith("{")
+        paths = json.loads(requested)["paths"] if is_json else parse_qs(requested)["paths"]
         self.send_json([one for path in paths if (one := self.entry(path))])
 
     def respond(self, path: str, query: Mapping[str, str]) -> None:

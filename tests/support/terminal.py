@@ -32,7 +32,7 @@ def on_terminal(*arguments, columns=80, stdout=None, program=PRETEND, **environm
     while True:
         try:
             chunk = os.read(terminal, 65536)
-        except OSError:  # Linux's way to say that nobody has the other end any more
+        except OSError:  # on Linux: the other end is closed
             chunk = b""
         if not chunk:
             break

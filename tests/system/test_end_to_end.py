@@ -97,17 +97,17 @@ def rows_of(done: Done, code: int = 0) -> list[Row]:
 
 
 def assert_tidy(done: Done, code: int) -> None:
-    said = done.stderr.decode()  # strictly
-    assert done.returncode == code, said
-    assert "Traceback" not in said
-    assert all(line.isprintable() for line in said.split("\n")), said
-    assert all(line.startswith(("pgcli: ", "hint: ")) for line in said.splitlines()), said
+    stderr = done.stderr.decode()  # strictly
+    assert done.returncode == code, stderr
+    assert "Traceback" not in stderr
+    assert all(line.isprintable() for line in stderr.split("\n")), stderr
+    assert all(line.startswith(("pgcli: ", "hint: ")) for line in stderr.splitlines()), stderr
 
 
 def answers_of(rows: list[Row]) -> list[tuple[Any, ...]]:
-    """What the model said, without how it was written down or how long it took."""
-    said = ("index", "prompt", "answer", "boxes", "tokens", "finish")
-    return [tuple(row[name] for name in said) for row in rows]
+    """The columns that depend only on the model and its input."""
+    columns = ("index", "prompt", "answer", "boxes", "tokens", "finish")
+    return [tuple(row[name] for name in columns) for row in rows]
 
 
 # --- a folder of awkward files ---
@@ -198,7 +198,7 @@ def test_captions_go_through_a_pipe(shell: Any) -> None:
     assert "--model google/paligemma" in done.stderr.decode()
 
 
-def test_find_names_the_images_that_are_asked_about(shell: Any) -> None:
+def test_images_named_by_find_are_answered(shell: Any) -> None:
     found = "find examples/images -name '*.png' | sort"
     line = f"{found} | pgcli ask - --prompt 'how many shapes are there?' {' '.join(DEMO)}"
     rows = rows_of(shell(line))
@@ -238,13 +238,13 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answered(pgcli: Any, manifests: Path) -> Path:
     """The folder with the answers to each manifest, as Parquet."""
     for kind in ("path", "bytes", "struct"):
-        done = pgcli(*asked(manifests, kind), "-o", manifests / f"{kind} answers.parquet")
+        done = pgcli(*ask_arguments(manifests, kind), "-o", manifests / f"{kind} answers.parquet")
         assert_tidy(done, 0)
         assert done.stdout == b""
     return manifests
 
 
-def asked(manifests: Path, kind: str) -> list[Any]:
+def ask_arguments(manifests: Path, kind: str) -> list[Any]:
     manifest = manifests / f"{kind}.parquet"
     prompt = "what is №{note}?"
     return ["ask", manifest, "--prompt", prompt, "--keep", "note", "--no-timing", *DEMO]
@@ -267,7 +267,7 @@ def test_paths_bytes_and_structs_in_parquet_are_answered_alike(answered: Path) -
 
 
 def test_parquet_and_json_lines_hold_the_same_rows(pgcli: Any, answered: Path) -> None:
-    rows = rows_of(pgcli(*asked(answered, "struct")))
+    rows = rows_of(pgcli(*ask_arguments(answered, "struct")))
     assert rows == parquet_rows(answered / "struct answers.parquet")
     assert [row["note"] for row in rows] == [None, *range(1, len(NAMES))]
     assert tuple(rows[0]) == (*COLUMNS, "note")
@@ -296,19 +296,19 @@ def test_parquet_metadata_describes_the_run(answered: Path) -> None:
 # --- rows and options ---
 
 
-def asked_by(pgcli: Any, size: int) -> list[Row]:
+def ask_all(pgcli: Any, size: int) -> list[Row]:
     prompts = [word for question in QUESTIONS for word in ("--prompt", question)]
     return rows_of(pgcli("ask", IMAGES, *prompts, *DEMO, "--batch-size", size))
 
 
 @pytest.fixture(scope="module")
 def one_by_one(pgcli: Any) -> list[Row]:
-    return asked_by(pgcli, 1)
+    return ask_all(pgcli, 1)
 
 
 @pytest.mark.parametrize("size", [7, 64])
 def test_no_batch_size_changes_an_answer(pgcli: Any, size: int, one_by_one: list[Row]) -> None:
-    rows = asked_by(pgcli, size)
+    rows = ask_all(pgcli, size)
     keys = [(index, question) for index in range(len(NAMES)) for question in QUESTIONS]
     assert [(row["index"], row["prompt"]) for row in rows] == keys
     # so many were read together; a large batch is filled by several such groups
@@ -392,8 +392,8 @@ def test_mistakes_have_a_message_a_hint_and_an_exit_code(
     done = pgcli(*line.split(), cwd=desk)
     assert_tidy(done, code)
     assert done.stdout == b""
-    said = done.stderr.decode().splitlines()
-    assert [text.split(":")[0] for text in said[-2:]] == ["pgcli", "hint"]
+    stderr = done.stderr.decode().splitlines()
+    assert [text.split(":")[0] for text in stderr[-2:]] == ["pgcli", "hint"]
     assert (desk / "kept.jsonl").read_bytes() == b"an older answer"
 
 
@@ -432,8 +432,8 @@ def test_memory_stays_flat_over_thousands_of_images(
     thousands: Path, tiny: Path, alone: dict[str, str], workers: int, rows: int, growth_mib: int
 ) -> None:
     model = ("--model", str(tiny), "--device", "cpu", "--batch-size", "32")
-    asked = ("--max-new-tokens", "4", "--workers", str(workers), "--limit", str(rows))
-    command = [*PROGRAM, "caption", str(thousands), *model, *asked]
+    options = ("--max-new-tokens", "4", "--workers", str(workers), "--limit", str(rows))
+    command = [*PROGRAM, "caption", str(thousands), *model, *options]
     resident = dict(sampled(command, alone, every=100))
     assert len(resident) >= rows // 100 - 1
     early = max(size for row, size in resident.items() if row <= 1000)

@@ -1,4 +1,4 @@
-"""Damaged input of every kind has a documented outcome; `fuzzing.py` goes on for hours."""
+"""Fuzzing: damaged input has a documented outcome. `fuzzing.py` runs it for longer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pgcli.records import Fault
 from tests.support import fuzzing
 
-EXAMPLES = {"pictures": 150, "manifests": 150, "checkpoints": 150, "answers": 100}
+EXAMPLES = {"images": 150, "manifests": 150, "checkpoints": 150, "answers": 100}
 
 
 @pytest.mark.parametrize("target", fuzzing.TARGETS)
@@ -23,7 +23,7 @@ def test_every_seed_has_a_documented_outcome(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", fuzzing.TARGETS)
-def test_no_damage_has_any_other_outcome(target: str) -> None:
+def test_damaged_seeds_have_documented_outcomes(target: str) -> None:
     known = list(fuzzing.SEEDS[target]())
 
     @settings(max_examples=EXAMPLES[target], suppress_health_check=list(HealthCheck), database=None)
@@ -36,7 +36,7 @@ def test_no_damage_has_any_other_outcome(target: str) -> None:
 
 @given(st.text())
 @settings(max_examples=100)
-def test_any_text_that_a_model_says_is_read_back_equal(text: str) -> None:
+def test_answer_of_any_text_is_read_back_equal(text: str) -> None:
     fuzzing.watched("answers", text.encode("utf-16-le", "surrogatepass"))
 
 
@@ -45,17 +45,17 @@ def test_an_undocumented_outcome_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(fuzzing, "open_sources", made_up)
     with pytest.raises(KeyError):
         fuzzing.watched("manifests", b"\0{}")
-    known = fuzzing.look
+    known = fuzzing.decode
     strange = lambda *all_: type(known(*all_))(  # noqa: E731
         fuzzing.Item(0, "0", "0"), None, None, None, 0.0, Fault("made_up", "No.")
     )
-    monkeypatch.setattr(fuzzing, "look", strange)
+    monkeypatch.setattr(fuzzing, "decode", strange)
     with pytest.raises(AssertionError):
-        fuzzing.watched("pictures", b"")
+        fuzzing.watched("images", b"")
 
 
-def test_it_goes_on_by_name_for_as_long_as_told() -> None:
+def test_fuzzing_command_runs_for_the_given_seconds() -> None:
     command = [sys.executable, "-m", "tests.support.fuzzing", "answers", "--seconds", "1"]
-    told = subprocess.run([*command, "--without-atheris"], capture_output=True, text=True)
-    assert told.returncode == 0, told.stderr
-    assert "runs in 1 s, nothing found" in told.stderr
+    run = subprocess.run([*command, "--without-atheris"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "runs in 1 s, nothing found" in run.stderr

@@ -23,7 +23,7 @@ from pgcli.errors import PgcliError
 from pgcli.views.exports import FORMATS
 from tests.support import pretend
 from tests.support.awkward import drawing, encoded
-from tests.support.exporting import detected, pictures, saved
+from tests.support.exporting import detected, make_images, saved
 
 Capture = pytest.CaptureFixture[str]
 
@@ -168,7 +168,7 @@ def test_hostile_rows_and_records_have_documented_exit_codes(here: Path, example
 def test_row_nested_too_deeply_is_named(
     capsys: Capture, tmp_path: Path, levels: int, last: bool
 ) -> None:
-    rows = [to_text(row) for row in detected(pictures(tmp_path / "pictures"))]
+    rows = [to_text(row) for row in detected(make_images(tmp_path / "images"))]
     at = 2 if last else 1
     rows[at] = to_text({**json.loads(rows[at]), "more": f"deep {levels}"})
     file = tmp_path / "rows.jsonl"
@@ -184,7 +184,7 @@ def test_row_nested_too_deeply_is_named(
 
 
 def test_parquet_settings_nested_too_deeply_are_ignored(tmp_path: Path) -> None:
-    rows = detected(pictures(tmp_path / "pictures"))
+    rows = detected(make_images(tmp_path / "images"))
     table = pyarrow.Table.from_pylist(rows)
     file = tmp_path / "rows.parquet"
     for levels in (900, 100_000):
@@ -209,7 +209,9 @@ def test_invalid_run_record_is_reported(capsys: Capture, here: Path) -> None:
 
 def test_rows_without_optional_columns_are_read(tmp_path: Path) -> None:
     kept = ("index", "id", "image", "task", "prompt", "answer", "boxes", "error", "width", "height")
-    rows = [{name: row[name] for name in kept} for row in detected(pictures(tmp_path / "pictures"))]
+    rows = [
+        {name: row[name] for name in kept} for row in detected(make_images(tmp_path / "images"))
+    ]
     file = saved(tmp_path / "rows.jsonl", rows)
     first = pgcli.read(file)[0]
     assert (first.id, first.tokens, first.model, len(first.boxes)) == ("a.png", None, None, 2)
@@ -225,6 +227,6 @@ def test_reordered_archive_members_are_reported_as_changed(capsys: Capture, here
     image = Path("c.png").read_bytes()
     archive(here / "photos.tar", {"b.png": image, "a.png": image, "a.json": b'{"n": 1}'})
     assert main(["view", "rows.jsonl"]) == 0
-    said = capsys.readouterr().err
-    assert "The run's input changed: another picture is in this one's place now." in said
-    assert "no such picture any more" not in said
+    stderr = capsys.readouterr().err
+    assert "The run's input changed: another picture is in this one's place now." in stderr
+    assert "no such picture any more" not in stderr

@@ -88,17 +88,16 @@ def captions(ids: list[str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def said(captions: list[str]) -> dict[str, str]:
+def environment(captions: list[str]) -> dict[str, str]:
     """The environment in which the pretended model answers with the captions."""
     return {"PRETEND_ANSWERS": json.dumps(captions)}
 
 
-def captioned(folder: Path, said: dict[str, str], *options: object) -> bytes:
+def captioned(folder: Path, environment: dict[str, str], *options: object) -> bytes:
     """The standard output of a run in a pipe that exits with 0."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)} | said
     run = subprocess.run(
         [*PRETEND, "caption", str(folder), "--model", "demo", *map(str, options)],
-        env=environment,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
         capture_output=True,
         timeout=120,
         check=False,
@@ -121,34 +120,34 @@ def assert_answered(rows: list[dict[str, Any]], ids: list[str], captions: list[s
 
 
 def test_a_pipe_has_a_line_of_utf8_for_every_name(
-    folder: Path, ids: list[str], captions: list[str], said: dict[str, str]
+    folder: Path, ids: list[str], captions: list[str], environment: dict[str, str]
 ) -> None:
-    assert_answered(rows_in(captioned(folder, said)), ids, captions)
+    assert_answered(rows_in(captioned(folder, environment)), ids, captions)
 
 
 def test_text_in_a_pipe_has_two_lines_for_every_name(
-    folder: Path, ids: list[str], said: dict[str, str]
+    folder: Path, ids: list[str], environment: dict[str, str]
 ) -> None:
-    shown = captioned(folder, said, "--format", "text").decode()
+    shown = captioned(folder, environment, "--format", "text").decode()
     assert not steering(shown)
     assert shown.count("\n") == 2 * len(ids)
 
 
 def test_no_name_and_no_caption_controls_the_terminal(
-    folder: Path, ids: list[str], said: dict[str, str]
+    folder: Path, ids: list[str], environment: dict[str, str]
 ) -> None:
-    shown = on_terminal("caption", folder, "--model", "demo", "-q", **said)
+    shown = on_terminal("caption", folder, "--model", "demo", "-q", **environment)
     assert not steering(shown.replace("\r\n", "\n"))
     assert shown.count("\n") == 2 * len(ids)
-    for spelled in (r"\x1b[2J", r"\x1b]52;c;", r"\u202e", r"\x9b2J", "[red]x", "%s", "{path}{0}"):
-        assert spelled in shown
+    for escaped in (r"\x1b[2J", r"\x1b]52;c;", r"\u202e", r"\x9b2J", "[red]x", "%s", "{path}{0}"):
+        assert escaped in shown
 
 
 def test_json_on_a_terminal_with_a_bar_is_ascii_and_the_same_rows(
-    folder: Path, ids: list[str], captions: list[str], said: dict[str, str]
+    folder: Path, ids: list[str], captions: list[str], environment: dict[str, str]
 ) -> None:
     shown = OWN.sub(
-        "\n", on_terminal("caption", folder, "--format", "jsonl", "--model", "demo", **said)
+        "\n", on_terminal("caption", folder, "--format", "jsonl", "--model", "demo", **environment)
     )
     assert not steering(shown)
     lines = [line for line in shown.split("\n") if line.startswith("{")]
@@ -157,11 +156,11 @@ def test_json_on_a_terminal_with_a_bar_is_ascii_and_the_same_rows(
 
 
 def test_files_have_all_names_and_captions_and_the_terminal_none_raw(
-    folder: Path, ids: list[str], captions: list[str], said: dict[str, str], tmp_path: Path
+    folder: Path, ids: list[str], captions: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
     output = tmp_path / "rows.jsonl"
     shown = on_terminal(
-        *("caption", folder, "--model", "demo", "-o", output, "--sidecar", ".txt"), **said
+        *("caption", folder, "--model", "demo", "-o", output, "--sidecar", ".txt"), **environment
     )
     assert "━" in shown
     assert not steering(OWN.sub("", shown))
@@ -172,18 +171,18 @@ def test_files_have_all_names_and_captions_and_the_terminal_none_raw(
 
 
 def test_a_parquet_file_has_every_name_and_caption(
-    folder: Path, ids: list[str], captions: list[str], said: dict[str, str], tmp_path: Path
+    folder: Path, ids: list[str], captions: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    captioned(folder, said, "-o", tmp_path / "rows.parquet")
+    captioned(folder, environment, "-o", tmp_path / "rows.parquet")
     assert_answered(pq.read_table(tmp_path / "rows.parquet").to_pylist(), ids, captions)
 
 
 def test_every_row_names_its_image(
-    folder: Path, ids: list[str], said: dict[str, str], tmp_path: Path
+    folder: Path, ids: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    rows = rows_in(captioned(folder, said))
+    rows = rows_in(captioned(folder, environment))
     manifest = tmp_path / "again.jsonl"
     manifest.write_text("".join(json.dumps({"image": row["image"]}) + "\n" for row in rows))
-    again = rows_in(captioned(manifest, said, "--allow-outside-root"))
+    again = rows_in(captioned(manifest, environment, "--allow-outside-root"))
     assert [row["error"] for row in again] == [None] * len(ids)
     assert [row["image"] for row in again] == [row["image"] for row in rows]

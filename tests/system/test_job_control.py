@@ -77,8 +77,8 @@ class Terminal:
         self._reading.join(timeout=10)
         os.close(self.end)
 
-    def said(self) -> str:
-        """All that was shown, once the process has ended."""
+    def finished(self) -> str:
+        """Wait for the process to end; return all that was shown."""
         self.run.wait(timeout=60)
         self._reading.join(timeout=10)
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.shown.decode())
@@ -106,15 +106,15 @@ def typed(*arguments: object) -> str:
 def test_ctrl_c_ends_the_run_its_workers_and_the_loop_around_it(tmp_path: Path) -> None:
     output = tmp_path / "1.jsonl"
     terminal = shell(PRETEND_SECONDS="0.05")
-    asked = typed("caption", *MANY, "--workers", 2)
-    terminal.type(f"for n in 1 2 3; do {asked} -o {tmp_path}/$n.jsonl; done\n")
+    command = typed("caption", *MANY, "--workers", 2)
+    terminal.type(f"for n in 1 2 3; do {command} -o {tmp_path}/$n.jsonl; done\n")
     wait_until(lambda: len(saved(output)) > 3)
     terminal.type("\x03")
     terminal.wait_for("resumes the run")
     terminal.type("echo it was $?\n")
     terminal.wait_for("it was 130")
     terminal.type("exit\n")
-    shown = terminal.said()
+    shown = terminal.finished()
     assert shown.count("finishing the rows in progress") == 1
     assert "Traceback" not in shown
     assert not (tmp_path / "2.jsonl").exists()
@@ -155,7 +155,7 @@ def test_ctrl_z_pauses_and_the_pause_is_not_counted(tmp_path: Path) -> None:
     terminal.type("fg\n")
     terminal.wait_for("view it")
     terminal.type("exit\n")
-    shown = terminal.said()
+    shown = terminal.finished()
     assert saved(output) == list(range(ROWS // 4))
     speed, whole = re.search(r"speed +([\d.]+) images/s[^$]*time +([\d.]+) s", shown).groups()
     assert float(whole) - ROWS / 4 / float(speed) > 2
@@ -164,7 +164,7 @@ def test_ctrl_z_pauses_and_the_pause_is_not_counted(tmp_path: Path) -> None:
 
 
 def test_closed_terminal_window_ends_the_run_cleanly(tmp_path: Path) -> None:
-    """All that is said then goes nowhere: the terminal answers with errors."""
+    """Later writes to the terminal fail."""
     output = tmp_path / "rows.jsonl"
     command = [*PRETEND, "caption", *MANY, "--model", "demo", "-o", str(output)]
     terminal = Terminal(command, PRETEND_SECONDS="0.05")
@@ -178,9 +178,8 @@ def test_closed_terminal_window_ends_the_run_cleanly(tmp_path: Path) -> None:
 
 def test_run_that_ignores_hangup_survives_its_window(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
-    asked = typed("caption", *MANY[:5], "-o", output)
-    command = ["bash", "-c", f"trap '' HUP; exec {asked}"]
-    terminal = Terminal(command, PRETEND_SECONDS="0.03")
+    command = typed("caption", *MANY[:5], "-o", output)
+    terminal = Terminal(["bash", "-c", f"trap '' HUP; exec {command}"], PRETEND_SECONDS="0.03")
     wait_until(lambda: len(saved(output)) > 3)
     terminal.close()
     assert terminal.run.wait(timeout=60) == 0
@@ -190,9 +189,9 @@ def test_run_that_ignores_hangup_survives_its_window(tmp_path: Path) -> None:
 def test_nohup_outlives_the_window(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     terminal = shell(PRETEND_SECONDS="0.05")
-    asked = typed("caption", *MANY[:5], "-o", output)
-    terminal.type(f"cd {tmp_path}; nohup {asked} >out 2>err & echo pid $! said\n")
-    terminal.wait_for(" said\r\n")
+    command = typed("caption", *MANY[:5], "-o", output)
+    terminal.type(f"cd {tmp_path}; nohup {command} >out 2>err & echo pid $! started\n")
+    terminal.wait_for(" started\r\n")
     wait_until(lambda: len(saved(output)) > 3)
     terminal.close()
     assert terminal.run.wait(timeout=30) == -signal.SIGHUP
@@ -203,14 +202,14 @@ def test_rows_in_progress_get_only_the_grace_period(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     run = impatient("caption", *MANY, "-o", output, seconds=30)
     wait_until((tmp_path / "rows.jsonl.pgcli").exists)
-    time.sleep(1)  # the first row is asked for
+    time.sleep(1)  # the model has the first row
     began = time.monotonic()
     run.send_signal(signal.SIGTERM)
-    said = run.communicate(timeout=30)[1]
+    stderr = run.communicate(timeout=30)[1]
     assert run.returncode == -signal.SIGTERM
     assert 0.8 < time.monotonic() - began < 5
-    assert b"stopped before the first row" in said
-    assert b"Traceback" not in said
+    assert b"stopped before the first row" in stderr
+    assert b"Traceback" not in stderr
 
 
 def test_blocked_pipe_does_not_keep_a_run_from_ending() -> None:
@@ -245,9 +244,9 @@ def test_a_signal_while_the_model_is_loaded_ends_it_at_once(tmp_path: Path) -> N
     wait_until((tmp_path / "rows.jsonl.pgcli").exists)
     time.sleep(0.3)
     run.send_signal(signal.SIGINT)
-    said = run.communicate(timeout=10)[1]
+    stderr = run.communicate(timeout=10)[1]
     assert run.returncode == -signal.SIGINT
-    assert b"Traceback" not in said
+    assert b"Traceback" not in stderr
     assert not list(tmp_path.iterdir())  # nothing was begun, and nothing is left
 
 

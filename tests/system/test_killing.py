@@ -25,5 +25,5 @@ def test_killed_runs_lose_and_repeat_no_row() -> None:
     for tally in tallies:
         assert (tally["lost"], tally["twice"]) == (0, 0), tally
         assert tally["most_after_a_kill"] <= HELD + 1, tally
-    assert sum(tally["asked_again"] for tally in tallies) > 0
+    assert sum(tally["repeated"] for tally in tallies) > 0
     assert sum(tally["reads"] for tally in tallies) > 0

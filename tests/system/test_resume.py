@@ -82,9 +82,9 @@ def test_file_cut_at_any_byte_resumes_to_the_same_bytes(
         run_to(output, few, rows=0)
         output.write_bytes(whole[:length] + tail)
         kept = whole[:length].count(b"\n")
-        asked = run_to(output, few, seed=length)
+        processed = run_to(output, few, seed=length)
         assert output.read_bytes() == whole
-        assert min(asked, default=kept) >= kept
+        assert min(processed, default=kept) >= kept
         for left in (output, *output.with_name(f"{output.name}.pgcli").iterdir()):
             left.unlink()
 
@@ -107,28 +107,30 @@ def test_repeated_kills_lose_and_repeat_no_row(
     before = 0
     while before < len(keys_of(ITEMS)):
         seed, more = data.draw(st.integers(0, 99)), data.draw(st.integers(1, 9))
-        asked = run_to(output, ITEMS, rows=more, seed=seed)
+        processed = run_to(output, ITEMS, rows=more, seed=seed)
         now = len(rows_in(output))
         assert now >= min(before + more, len(keys_of(ITEMS)))
-        assert all(row_index >= before for row_index in asked)
+        assert all(row_index >= before for row_index in processed)
         before = now
     run_to(output, ITEMS)
     assert output.read_bytes() == whole
 
 
-def test_journaled_answers_are_not_asked_again(tmp_path: Path) -> None:
+def test_journaled_answers_are_not_computed_again(tmp_path: Path) -> None:
     output, items = tmp_path / "rows.jsonl", [item(k) for k in range(20)]
 
-    def backwards(stream: Any, asked: list[int]) -> Iterator[tuple[int, Answer]]:
+    def backwards(stream: Any, processed: list[int]) -> Iterator[tuple[int, Answer]]:
         held = [(first, answer(image, "what?")) for first, image in stream]
-        asked.extend(row_index for row_index, _ in held)
+        processed.extend(row_index for row_index, _ in held)
         yield from reversed(held)
 
-    asked: list[int] = []
+    processed: list[int] = []
     with RunState(output) as state:
         state.check_settings({"seed": 0})
         sink = open_jsonl(state)
-        rows = answers(items, decode, partial(backwards, asked=asked), refuse, resume_log=sink)
+        rows = answers(
+            items, decode, partial(backwards, processed=processed), refuse, resume_log=sink
+        )
         journal = sink.journal
 
         def until_the_third(row_index: int, answer: Answer) -> None:
@@ -139,7 +141,7 @@ def test_journaled_answers_are_not_asked_again(tmp_path: Path) -> None:
         sink.journal = until_the_third  # type: ignore[method-assign]
         with pytest.raises(Killed):
             list(rows)
-    assert asked == list(range(20))
+    assert processed == list(range(20))
     again = run_to(output, items)
     assert again == [0, 1, 2]
     assert saved_keys(output) == keys_of(items)
@@ -233,8 +235,8 @@ def test_run_that_ends_early_keeps_the_checkpoint(tmp_path: Path, end: str) -> N
 def test_input_that_grew_at_its_end_resumes(tmp_path: Path) -> None:
     output, more = tmp_path / "rows.jsonl", [*ITEMS, *(item(k) for k in range(17, 30))]
     run_to(output, ITEMS)
-    asked = run_to(output, more)
-    assert min(asked) == len(keys_of(ITEMS))
+    processed = run_to(output, more)
+    assert min(processed) == len(keys_of(ITEMS))
     assert saved_keys(output) == keys_of(more)
 
 
@@ -303,10 +305,10 @@ def test_retry_replaces_error_rows_in_their_old_order(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     run_to(output, ITEMS, broken={2, 5, 16})
     old = rows_in(output)
-    asked = run_to(output, ITEMS, broken={5}, retry=True)
+    processed = run_to(output, ITEMS, broken={5}, retry=True)
     new = rows_in(output)
     assert [row["error"] for row in new if row["index"] in (2, 16)] == [None] * 5
-    assert {keys_of(ITEMS)[row_index][0] for row_index in asked} == {2, 16}
+    assert {keys_of(ITEMS)[row_index][0] for row_index in processed} == {2, 16}
     assert [row for row in new if row["index"] not in (2, 16)] == [
         row for row in old if row["index"] not in (2, 16)
     ]

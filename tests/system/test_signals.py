@@ -38,12 +38,14 @@ def test_first_signal_saves_rows_and_is_raised_again(tmp_path: Path, signum: int
     run = started("caption", *MANY, "-o", output)
     wait_until(lambda: len(saved(output)) > 3)
     run.send_signal(signum)
-    said = run.communicate(timeout=60)[1].decode()
+    stderr = run.communicate(timeout=60)[1].decode()
     assert run.returncode == -signum
     rows = len(saved(output))
     assert 3 < rows < ROWS
-    assert f"stopped after {rows} rows, saved in {output}; the same command resumes the run" in said
-    assert "Traceback" not in said
+    assert (
+        f"stopped after {rows} rows, saved in {output}; the same command resumes the run" in stderr
+    )
+    assert "Traceback" not in stderr
     assert finished("caption", *MANY, "-o", output).returncode == 0
     assert saved(output) == list(range(ROWS))
 
@@ -133,9 +135,9 @@ def test_usr1_prints_progress(tmp_path: Path) -> None:
     run.send_signal(signal.SIGUSR1)
     time.sleep(0.3)
     run.send_signal(signal.SIGTERM)
-    said = run.communicate(timeout=60)[1].decode()
-    assert f" of {ROWS} rows, " in said
-    assert "rows/s" in said
+    stderr = run.communicate(timeout=60)[1].decode()
+    assert f" of {ROWS} rows, " in stderr
+    assert "rows/s" in stderr
 
 
 def test_slow_pipe_does_not_delay_the_end_after_a_signal(tmp_path: Path) -> None:
@@ -174,12 +176,14 @@ def test_full_disk_costs_no_saved_row(tmp_path: Path) -> None:
         capture_output=True,
         check=False,
     )
-    said = run.stderr.decode()
-    assert run.returncode == 14, said
+    stderr = run.stderr.decode()
+    assert run.returncode == 14, stderr
     rows = len(saved(output))
     assert rows > 5
-    assert f"stopped after {rows} rows, saved in {output}; the same command resumes the run" in said
-    assert "File too large" in said
+    assert (
+        f"stopped after {rows} rows, saved in {output}; the same command resumes the run" in stderr
+    )
+    assert "File too large" in stderr
     assert finished("caption", *MANY, "-o", output).returncode == 0
     assert saved(output) == list(range(ROWS))
 
@@ -201,11 +205,11 @@ def test_full_real_disk_costs_no_saved_row(disk: Path, name: str) -> None:
     output, filler = f"{disk}/{name}", disk / "filler"
     filler.write_bytes(b"x" * 100 * 1024)
     run = finished("caption", *MANY, "-o", output)
-    said = run.stderr.decode()
-    assert run.returncode == 14, said
-    assert "No space left on device" in said
-    count = re.search(r"stopped after (\d+) rows?, saved ", said)
-    assert count is not None, said
+    stderr = run.stderr.decode()
+    assert run.returncode == 14, stderr
+    assert "No space left on device" in stderr
+    count = re.search(r"stopped after (\d+) rows?, saved ", stderr)
+    assert count is not None, stderr
     assert 0 < int(count[1]) < ROWS
     assert len(list(indexed_rows(Path(output)))) == int(count[1])
     filler.unlink()
@@ -229,10 +233,10 @@ def test_removed_output_folder_is_noticed_in_seconds(tmp_path: Path) -> None:
     wait_until(lambda: saved(folder / "rows.jsonl"))
     folder.rename(tmp_path / "elsewhere")
     began = time.monotonic()
-    said = run.communicate(timeout=60)[1].decode()
-    assert run.returncode == 14, said
+    stderr = run.communicate(timeout=60)[1].decode()
+    assert run.returncode == 14, stderr
     assert time.monotonic() - began < 10
-    assert "Traceback" not in said
+    assert "Traceback" not in stderr
     (tmp_path / "elsewhere").rename(folder)
     assert finished("caption", *MANY, "-o", folder / "rows.jsonl").returncode == 0
     assert saved(folder / "rows.jsonl") == list(range(ROWS))
@@ -284,8 +288,8 @@ def test_killed_and_resumed_shards_make_one_folder(tmp_path: Path) -> None:
     time.sleep(1.2)
     running[1].kill()
     running[1].communicate()
-    said = [one.communicate(timeout=120)[1] for n, one in enumerate(running) if n != 1]
-    assert [one.returncode for n, one in enumerate(running) if n != 1] == [0, 0], said
+    stderr = [one.communicate(timeout=120)[1] for n, one in enumerate(running) if n != 1]
+    assert [one.returncode for n, one in enumerate(running) if n != 1] == [0, 0], stderr
     again = begun(1)
     assert again.wait(timeout=120) == 0
     again.communicate()
@@ -297,42 +301,40 @@ def test_killed_and_resumed_shards_make_one_folder(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def growing(tmp_path: Path) -> Path:
-    folder = tmp_path / "images"
-    (folder / "m").mkdir(parents=True)
+def folder(tmp_path: Path) -> Path:
+    images = tmp_path / "images"
+    (images / "m").mkdir(parents=True)
     for name in ("b.png", "d.png", "m/x.png"):
-        (folder / name).write_bytes((EXAMPLES / "one.png").read_bytes())
-    return folder
+        (images / name).write_bytes((EXAMPLES / "one.png").read_bytes())
+    return images
 
 
 def ids(output: Path) -> list[str]:
     return [json.loads(line)["id"] for line in output.read_bytes().splitlines()]
 
 
-def test_new_files_follow_old_ones_and_removed_ones_keep_rows(
-    tmp_path: Path, growing: Path
-) -> None:
+def test_new_files_follow_old_ones_and_removed_ones_keep_rows(tmp_path: Path, folder: Path) -> None:
     output = tmp_path / "rows.jsonl"
-    assert finished("caption", growing, "-o", output, "--limit", 2).returncode == 0
+    assert finished("caption", folder, "-o", output, "--limit", 2).returncode == 0
     for name in ("a.png", "m/a.png", "c\udcff\n.png"):
-        (growing / name).write_bytes((EXAMPLES / "one.png").read_bytes())
-    (growing / "b.png").unlink()
-    (growing / "m" / "x.png").unlink()
-    assert finished("caption", growing, "-o", output).returncode == 3
+        (folder / name).write_bytes((EXAMPLES / "one.png").read_bytes())
+    (folder / "b.png").unlink()
+    (folder / "m" / "x.png").unlink()
+    assert finished("caption", folder, "-o", output).returncode == 3
     assert ids(output)[:5] == ["b.png", "d.png", "m/x.png", "a.png", "file:c%FF%0A.png"]
     errors = [json.loads(line)["error"] for line in output.read_bytes().splitlines()]
     assert errors == [None, None, "missing", None, None, None]
     assert saved(output) == list(range(6))
     before = output.read_bytes()
-    assert finished("caption", growing, "-o", output).returncode == 3
+    assert finished("caption", folder, "-o", output).returncode == 3
     assert output.read_bytes() == before
-    (growing / "z.png").write_bytes((EXAMPLES / "one.png").read_bytes())
-    assert finished("caption", growing, "-o", output).returncode == 3
+    (folder / "z.png").write_bytes((EXAMPLES / "one.png").read_bytes())
+    assert finished("caption", folder, "-o", output).returncode == 3
     assert output.read_bytes().startswith(before)
     assert ids(output)[-1] == "z.png"
 
 
-def test_new_files_of_several_sources_follow_all_old_ones(tmp_path: Path, growing: Path) -> None:
+def test_new_files_of_several_sources_follow_all_old_ones(tmp_path: Path, folder: Path) -> None:
     output, other = tmp_path / "rows.jsonl", tmp_path / "other"
     manifest = tmp_path / "more.jsonl"
     manifest.write_text("".join(manifest_lines(2)))
@@ -344,21 +346,21 @@ def test_new_files_of_several_sources_follow_all_old_ones(tmp_path: Path, growin
 
     add("other/1.png", "x2.jpg", "x4.jpg")
     sources = ("images", "x*.jpg", "more.jsonl", "other")
-    asked = ("caption", *sources, "-o", output, "--allow-outside-root")
-    assert finished(*asked, cwd=tmp_path).returncode == 0
+    arguments = ("caption", *sources, "-o", output, "--allow-outside-root")
+    assert finished(*arguments, cwd=tmp_path).returncode == 0
     first = ids(output)
     assert first[3:] == ["x2.jpg", "x4.jpg", "0", "1", "other/1.png"]
     add("images/a.png", "x3.jpg", "other/0.png")
-    assert finished(*asked, cwd=tmp_path).returncode == 0
+    assert finished(*arguments, cwd=tmp_path).returncode == 0
     second = [*first, "images/a.png", "x3.jpg", "other/0.png"]
     assert ids(output) == second
     add("x1.jpg", "x5.jpg")
     (tmp_path / "x4.jpg").unlink()
-    assert finished(*asked, cwd=tmp_path).returncode == 0
+    assert finished(*arguments, cwd=tmp_path).returncode == 0
     assert ids(output) == [*second, "x1.jpg", "x5.jpg"]
     assert saved(output) == list(range(len(second) + 2))
     before = output.read_bytes()
-    assert finished(*asked, cwd=tmp_path).returncode == 0
+    assert finished(*arguments, cwd=tmp_path).returncode == 0
     assert output.read_bytes() == before
     check = [sys.executable, "-m", "pgcli", "check", str(output)]
     assert subprocess.run(check, cwd=tmp_path, capture_output=True, check=False).returncode == 0
@@ -368,20 +370,20 @@ def test_new_files_of_several_sources_follow_all_old_ones(tmp_path: Path, growin
     assert run.stdout == b"row 14 is missing: 'other/zz.png'\n"
 
 
-def test_truncated_file_list_is_completed(tmp_path: Path, growing: Path) -> None:
+def test_truncated_file_list_is_completed(tmp_path: Path, folder: Path) -> None:
     output = tmp_path / "rows.jsonl"
-    assert finished("caption", growing, "-o", output, "--limit", 1).returncode == 0
+    assert finished("caption", folder, "-o", output, "--limit", 1).returncode == 0
     listed = tmp_path / "rows.jsonl.pgcli" / "files-0.0"
     listed.write_bytes(listed.read_bytes()[:-3])
-    assert finished("caption", growing, "-o", output).returncode == 0
+    assert finished("caption", folder, "-o", output).returncode == 0
     assert ids(output) == ["b.png", "d.png", "m/x.png"]
 
 
-def test_input_folder_with_other_files_is_refused(tmp_path: Path, growing: Path) -> None:
+def test_input_folder_with_other_files_is_refused(tmp_path: Path, folder: Path) -> None:
     output = tmp_path / "rows.jsonl"
-    assert finished("caption", growing, "-o", output).returncode == 0
+    assert finished("caption", folder, "-o", output).returncode == 0
     other = tmp_path / "other"
-    growing.rename(other)
+    folder.rename(other)
     assert finished("caption", other, "-o", output).returncode == 13
 
 
@@ -391,33 +393,33 @@ def test_drawings_keep_their_names_after_a_kill(tmp_path: Path) -> None:
     rows = [{"image": str(EXAMPLES / "one.png"), "id": one} for one in ("a", "A", "a/b", "B", "b")]
     manifest = tmp_path / "rows.jsonl"
     manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = ["detect", manifest, "--object", "x", "--allow-outside-root"]
-    assert finished(*asked, "-o", tmp_path / "1.jsonl", "--draw", once).returncode == 0
+    arguments = ["detect", manifest, "--object", "x", "--allow-outside-root"]
+    assert finished(*arguments, "-o", tmp_path / "1.jsonl", "--draw", once).returncode == 0
     for limit in ("2", "4", "9"):
         options = ["-o", tmp_path / "2.jsonl", "--draw", twice, "--limit", limit]
-        assert finished(*asked, *options).returncode == 0
+        assert finished(*arguments, *options).returncode == 0
     assert len(list(once.rglob("*.png"))) == 5
     names = {str(file.relative_to(once)) for file in once.rglob("*")}
     assert {str(file.relative_to(twice)) for file in twice.rglob("*")} == names
 
 
-def test_failed_overwrite_leaves_the_old_run_unchanged(tmp_path: Path, growing: Path) -> None:
+def test_failed_overwrite_leaves_the_old_run_unchanged(tmp_path: Path, folder: Path) -> None:
     output = tmp_path / "rows.jsonl"
-    assert finished("caption", growing, "-o", output).returncode == 0
-    (growing / "a.png").write_bytes((EXAMPLES / "one.png").read_bytes())
+    assert finished("caption", folder, "-o", output).returncode == 0
+    (folder / "a.png").write_bytes((EXAMPLES / "one.png").read_bytes())
     state, before = tmp_path / "rows.jsonl.pgcli", output.read_bytes()
-    run = started("caption", growing, "-o", output, "--overwrite", seconds=30)
+    run = started("caption", folder, "-o", output, "--overwrite", seconds=30)
     wait_until(lambda: len(list(state.glob("files-*"))) == 2)
     run.kill()
     run.communicate()
     assert output.read_bytes() == before
-    assert finished("caption", growing, "-o", output).returncode == 0
+    assert finished("caption", folder, "-o", output).returncode == 0
     assert ids(output) == ["b.png", "d.png", "m/x.png", "a.png"]
-    assert finished("caption", growing, "-o", output, "--overwrite").returncode == 0
+    assert finished("caption", folder, "-o", output, "--overwrite").returncode == 0
     assert ids(output) == ["a.png", "b.png", "d.png", "m/x.png"]
     assert len(list(state.glob("files-*"))) == 1
-    (growing / "A.png").write_bytes((EXAMPLES / "one.png").read_bytes())
-    assert finished("caption", growing, "-o", output).returncode == 0
+    (folder / "A.png").write_bytes((EXAMPLES / "one.png").read_bytes())
+    assert finished("caption", folder, "-o", output).returncode == 0
     assert ids(output)[-1] == "A.png"
 
 
@@ -432,13 +434,13 @@ def test_shorter_input_is_refused(tmp_path: Path) -> None:
         json.dumps({"image": str(EXAMPLES / "one.png"), "id": str(k)}) + "\n" for k in range(5)
     ]
     manifest.write_text("".join(lines))
-    asked = ("caption", manifest, "-o", output, "--allow-outside-root")
-    assert finished(*asked).returncode == 0
+    arguments = ("caption", manifest, "-o", output, "--allow-outside-root")
+    assert finished(*arguments).returncode == 0
     manifest.write_text("".join(lines[:3]))
-    run = finished(*asked)
+    run = finished(*arguments)
     assert run.returncode == 13
     assert b"has 5 rows, and the input only makes 3" in run.stderr
-    assert finished(*asked, "--limit", 2).returncode == 0
+    assert finished(*arguments, "--limit", 2).returncode == 0
     assert len(saved(output)) == 5
 
 
@@ -456,24 +458,24 @@ def test_complete_file_is_kept_after_a_kill(tmp_path: Path) -> None:
     lines = [
         json.dumps({"image": str(EXAMPLES / "one.png"), "id": str(k)}) + "\n" for k in range(90)
     ]
-    asked = ("caption", manifest, "-o", output, "--allow-outside-root")
+    arguments = ("caption", manifest, "-o", output, "--allow-outside-root")
     manifest.write_text("".join(lines[:5]))
-    assert finished(*asked).returncode == 0
+    assert finished(*arguments).returncode == 0
     manifest.write_text("".join(lines))
-    run = started(*asked)
+    run = started(*arguments)
     chunk = tmp_path / "rows.parquet.pgcli" / "chunks" / "000000.jsonl"
     wait_until(lambda: len(saved(chunk)) > 20)
     run.kill()
     run.communicate()
     kept = len(saved(chunk))
-    assert f"{kept} rows are there".encode() in finished(*asked).stderr
+    assert f"{kept} rows are there".encode() in finished(*arguments).stderr
     assert pq.read_table(output).column("id").to_pylist() == [str(k) for k in range(90)]
 
 
-def test_image_that_kills_a_run_is_an_error_row_of_the_next(tmp_path: Path, growing: Path) -> None:
+def test_image_that_kills_a_run_is_an_error_row_of_the_next(tmp_path: Path, folder: Path) -> None:
     output = tmp_path / "rows.jsonl"
     code = "import sys; from tests.support.pretend import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "caption", growing, "-o", output, "--model", "demo"]
+    command = [sys.executable, "-c", code, "caption", folder, "-o", output, "--model", "demo"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PRETEND_POISON": "d.png"}
     first = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert first.returncode == -signal.SIGSEGV
@@ -538,9 +540,9 @@ def test_built_in_model_gives_the_same_rows_after_kills(tmp_path: Path) -> None:
     expected, found = (
         [json.loads(line) for line in file.read_bytes().splitlines()] for file in (whole, output)
     )
-    said = ("index", "id", "answer", "tokens", "finish")
-    assert [[row[name] for name in said] for row in found] == [
-        [row[name] for name in said] for row in expected
+    columns = ("index", "id", "answer", "tokens", "finish")
+    assert [[row[name] for name in columns] for row in found] == [
+        [row[name] for name in columns] for row in expected
     ]
     assert any(row["boxes"] for row in found)
     for one, other in zip(found, expected, strict=True):
@@ -590,18 +592,18 @@ def test_shorter_standard_input_is_refused(tmp_path: Path) -> None:
 
 def test_existing_view_page_does_not_stop_a_resumed_run(tmp_path: Path) -> None:
     output, page = tmp_path / "rows.jsonl", tmp_path / "page.html"
-    asked = ("caption", *MANY[:3], "-o", output, "--view", page)
-    run = started(*asked)
+    arguments = ("caption", *MANY[:3], "-o", output, "--view", page)
+    run = started(*arguments)
     wait_until(lambda: len(saved(output)) > 3)
     run.kill()
     run.communicate()
     assert not page.exists()
-    assert finished(*asked).returncode == 0
+    assert finished(*arguments).returncode == 0
     assert page.exists()
     page.unlink()
-    assert finished(*asked).returncode == 0, "all rows are there, and the page is made"
+    assert finished(*arguments).returncode == 0, "all rows are there, and the page is made"
     assert page.exists()
-    assert finished(*asked).returncode == 0
+    assert finished(*arguments).returncode == 0
     other = finished("caption", *MANY[:3], "-o", tmp_path / "other.jsonl", "--view", page)
     assert other.returncode == 13
     assert b"another --view" in other.stderr

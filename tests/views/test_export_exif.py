@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from pgcli.views.exports.exif import upright_file
-from tests.support.exporting import box, captioned, exported, of, pictures, row, saved
+from tests.support.exporting import box, captioned, exported, make_images, of, row, saved
 
 Capture = pytest.CaptureFixture[str]
 
@@ -84,7 +84,7 @@ def test_a_turned_jpeg_keeps_its_colours_resolution() -> None:
 
 def turned_folder(folder: Path) -> Path:
     """An image on its side, and two that lie upright."""
-    (pictures(folder) / "b.jpg").write_bytes(photograph("JPEG", 6))
+    (make_images(folder) / "b.jpg").write_bytes(photograph("JPEG", 6))
     return folder
 
 
