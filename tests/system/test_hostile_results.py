@@ -198,7 +198,7 @@ def test_invalid_run_record_is_reported(capsys: Capture, here: Path) -> None:
     known = json.loads(file.read_text())
     file.write_text(json.dumps(known | {"told": known["told"] | {"sources": 5}}))
     assert main(["check", "rows.jsonl"]) == 2
-    assert "run.json is not a record of a run: 'sources' in 'told'" in capsys.readouterr().err
+    assert "run.json is not the record of a run: 'sources' in 'told'" in capsys.readouterr().err
     file.write_text(json.dumps(known | {"told": [1]}))
     for command in ("status", "check"):
         assert main([command, "rows.jsonl"]) == 2
@@ -228,5 +228,5 @@ def test_reordered_archive_members_are_reported_as_changed(capsys: Capture, here
     archive(here / "photos.tar", {"b.png": image, "a.png": image, "a.json": b'{"n": 1}'})
     assert main(["view", "rows.jsonl"]) == 0
     stderr = capsys.readouterr().err
-    assert "The run's input changed: another picture is in this one's place now." in stderr
-    assert "no such picture any more" not in stderr
+    assert "The run's input changed: another image has this index now." in stderr
+    assert "does not exist any more" not in stderr
