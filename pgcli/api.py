@@ -20,7 +20,7 @@ from pgcli.tasks import Question
 from pgcli.workers import prefetch
 
 if TYPE_CHECKING:
-    from pgcli.engine.engine import Engine as Loaded
+    from pgcli.engine.engine import InferenceEngine
 
 #: A path, glob, manifest or URL as on the command line, or the bytes of an image.
 Source = str | os.PathLike[str] | bytes
@@ -88,7 +88,7 @@ class Engine:
 
     def __init__(
         self,
-        engine: Loaded,
+        engine: InferenceEngine,
         *,
         fast_decode: bool = False,
         allow_urls: bool = False,

@@ -26,7 +26,7 @@ from pgcli.bench.report import BenchReport, BenchResult, SpeedLimit, best, resul
 from pgcli.bench.roofline import Roofline, Workload, limit
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import read_preprocessing
-from pgcli.engine.engine import Engine
+from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import load
 from pgcli.errors import NoUsableDevice
 from pgcli.proof import reference
@@ -76,8 +76,8 @@ class Bench:
 
     def __init__(
         self,
-        engine: Engine,
-        exact: Engine | None,
+        engine: InferenceEngine,
+        exact: InferenceEngine | None,
         folder: Path,
         items: Iterator[Item],
         plan: BenchPlan,

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from pgcli.bench.inputs import BenchInputs, BenchRun
 from pgcli.bench.roofline import Stages
-from pgcli.engine.engine import Engine
+from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.engine.sequence import Sequence as EngineSequence
 from pgcli.errors import UsageError
@@ -31,7 +31,10 @@ class TokenRecorder:
         ] or GREEDY
 
     def ask(
-        self, engine: Engine, stream: Iterable[tuple[int, DecodedImage]], question: Question
+        self,
+        engine: InferenceEngine,
+        stream: Iterable[tuple[int, DecodedImage]],
+        question: Question,
     ) -> Iterator[tuple[int, Answer]]:
         """The engine's answers, while their tokens are recorded."""
         engine.batch_limits.is_fixed = True
@@ -42,13 +45,15 @@ class TokenRecorder:
 
 
 #: Answers files and writes their rows: the pipeline of the command line, with its workers.
-Pipeline = Callable[[Engine, Sequence[Path], Question, TokenRecorder, Path], Sequence[Answer]]
+Pipeline = Callable[
+    [InferenceEngine, Sequence[Path], Question, TokenRecorder, Path], Sequence[Answer]
+]
 
 
 class EngineRunner:
     """The engine, which makes its own batches from a stream of images."""
 
-    def __init__(self, engine: Engine, pipeline: Pipeline, *, name: str = "pgcli"):
+    def __init__(self, engine: InferenceEngine, pipeline: Pipeline, *, name: str = "pgcli"):
         self.name = name
         self._engine, self._pipeline = engine, pipeline
 

@@ -11,7 +11,7 @@ from pgcli.checkpoints.names import hub_name
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.checkpoints.weights import param_slices
 from pgcli.device.select import free_bytes
-from pgcli.engine.engine import Engine
+from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.memory import batch_bytes, parameters
 from pgcli.errors import NoUsableDevice
 from pgcli.model.paligemma import PaliGemma
@@ -20,7 +20,7 @@ from pgcli.proof import reference
 SHARE_OF_FREE = 0.85  # of free memory, for a second copy of the weights and a batch
 
 
-def load_or_share(engine: Engine, folder: Path, batch: int) -> tuple[Any, bool]:
+def load_or_share(engine: InferenceEngine, folder: Path, batch: int) -> tuple[Any, bool]:
     """transformers' model on the engine's device in its dtype, and whether it shares its weights.
 
     It has its own weights if there is enough memory for them and a batch. Raises NoUsableDevice if

@@ -39,7 +39,7 @@ class RunParts(NamedTuple):
     outputs: OutputProcessor
 
 
-class Engine:
+class InferenceEngine:
     """A loaded model with its tokenizer and image preprocessing.
 
     `batch_limits` holds what OOM errors have taught, `image_stats` image-feature cache hits and

@@ -12,7 +12,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
-from pgcli.engine.engine import Engine
+from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.memory import (
     NEW_TOKENS,
     SMALLER_MODEL,
@@ -39,7 +39,7 @@ def load(
     batch_size: int | None = None,
     quantize: str = "none",
     max_new_tokens: int = NEW_TOKENS,
-) -> Engine:
+) -> InferenceEngine:
     """An engine for the checkpoint; `batch_size` None takes what fits into memory.
 
     An adapter is merged into the weights; `masks` is the file of the decoder that turns mask
@@ -65,7 +65,7 @@ def load(
         optimize_for_device(model, quantize)
     free = free_bytes(chosen_device)
     budget = MemoryBudget(config, chosen_dtype.itemsize, chosen_device.type, free)
-    return Engine(
+    return InferenceEngine(
         model,
         tokenizer,
         preprocessing,

@@ -97,7 +97,7 @@ def make_sides(folder, tmp_path, *, static=False):
 
 class TestEqualInputs:
     def test_both_are_given_the_same_pixels_and_the_same_ids(self, tiny, monkeypatch):
-        asked, ask = [], engines.Engine.ask
+        asked, ask = [], engines.InferenceEngine.ask
 
         def asking(engine, stream, question, *given, **more):
             stream = list(stream)
@@ -118,7 +118,7 @@ class TestEqualInputs:
             model.generate = generating
             return model
 
-        monkeypatch.setattr(engines.Engine, "ask", asking)
+        monkeypatch.setattr(engines.InferenceEngine, "ask", asking)
         monkeypatch.setattr(reference, "load_reference", loaded)
         measured(tiny, scopes=("arrays",), rounds=1)
         engine, pictures, question = asked[-1]

@@ -11,7 +11,7 @@ import torch
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import engine as engines
 from pgcli.engine import image_cache as module
-from pgcli.engine.engine import Engine
+from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.loader import load
 from pgcli.engine.sequence import Sequence
@@ -25,7 +25,7 @@ QUESTION = Question("ask", None, 4)
 
 
 @pytest.fixture
-def engine(tiny: Path) -> Engine:
+def engine(tiny: Path) -> InferenceEngine:
     return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=4)
 
 
@@ -37,7 +37,7 @@ def pictures(count: int) -> list[DecodedImage]:
     ]
 
 
-def asked(engine: Engine, count: int = 6) -> list[tuple[int, Answer]]:
+def asked(engine: InferenceEngine, count: int = 6) -> list[tuple[int, Answer]]:
     stream = ((3 * n, picture) for n, picture in enumerate(pictures(count)))
     return sorted(engine.ask(stream, QUESTION))
 
@@ -57,7 +57,7 @@ class Watched(ImageFeatureCache):
 
 @pytest.mark.parametrize("room", [0, 1, 2])
 def test_beyond_its_bound_a_picture_is_looked_at_again_and_answered_the_same(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, room: int
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     monkeypatch.setattr(engines, "ImageFeatureCache", Watched)
     plain = asked(engine)
@@ -82,7 +82,9 @@ def test_beyond_its_bound_a_picture_is_looked_at_again_and_answered_the_same(
     assert engine.image_stats.prompts == 18
 
 
-def test_nothing_is_kept_once_all_is_read(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_kept_once_all_is_read(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for max_bytes in (10**9, BYTES):
         monkeypatch.setattr(
             engines,
@@ -107,7 +109,7 @@ def request(number: int, picture: DecodedImage, shares: int) -> Sequence:
 
 
 @pytest.fixture
-def features(engine: Engine) -> ImageFeatureCache:
+def features(engine: InferenceEngine) -> ImageFeatureCache:
     return ImageFeatureCache(
         engine.model, engine._preprocessing, ImageCacheStats(), max_bytes=2 * BYTES
     )

@@ -24,7 +24,7 @@ from pgcli.cli.app import main
 from pgcli.engine import engine as engines
 from pgcli.engine import memory as memory_module
 from pgcli.engine import model_runner, output, sampler, scheduler
-from pgcli.engine.engine import Engine
+from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.image_cache import ImageFeatureCache
 from pgcli.engine.loader import load
 from pgcli.engine.model_runner import ModelRunner
@@ -103,7 +103,7 @@ class Memory:
 
 
 @pytest.fixture(scope="module")
-def loaded(tiny: Path) -> Engine:
+def loaded(tiny: Path) -> InferenceEngine:
     return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=8)
 
 
@@ -113,12 +113,12 @@ def small_heap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
 
 
-def fresh(loaded: Engine, batch_size: int = 8) -> Engine:
+def fresh(loaded: InferenceEngine, batch_size: int = 8) -> InferenceEngine:
     """The same model as an engine that knows nothing of its memory; answers of many lengths."""
     model = loaded.model
     stops = tuple(range(1, model.config.decoder.vocab_size, 6))
     model.config = replace(model.config, stop_tokens=stops)
-    return Engine(
+    return InferenceEngine(
         model, loaded.tokenizer, loaded._preprocessing, label="tiny", batch_size=batch_size
     )
 
@@ -175,7 +175,9 @@ def same(mine: Iterable[tuple[int, Answer]], others: Iterable[tuple[int, Answer]
 
 
 @pytest.fixture(scope="module")
-def unhindered(loaded: Engine) -> dict[tuple[str, SamplingParams], list[tuple[int, Answer]]]:
+def unhindered(
+    loaded: InferenceEngine,
+) -> dict[tuple[str, SamplingParams], list[tuple[int, Answer]]]:
     found = {
         (name, sampling): told(fresh(loaded).ask(stream(), question, sampling))
         for name, question in QUESTIONS.items()
@@ -189,7 +191,11 @@ def unhindered(loaded: Engine) -> dict[tuple[str, SamplingParams], list[tuple[in
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("site", ["encode", "prefill", "insert", "decode"])
 def test_no_row_is_lost_doubled_or_changed_wherever_memory_runs_out(
-    loaded: Engine, unhindered: Any, monkeypatch: pytest.MonkeyPatch, site: str, problem: str
+    loaded: InferenceEngine,
+    unhindered: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    site: str,
+    problem: str,
 ) -> None:
     for (name, sampling), expected in unhindered.items():
         for size in (1, 2, 5):
@@ -201,7 +207,7 @@ def test_no_row_is_lost_doubled_or_changed_wherever_memory_runs_out(
 
 @pytest.mark.parametrize("site", ["prefill", "insert", "decode"])
 def test_nor_where_rows_join_a_few_at_a_time(
-    loaded: Engine, unhindered: Any, monkeypatch: pytest.MonkeyPatch, site: str
+    loaded: InferenceEngine, unhindered: Any, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
     monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", 3 * (16 + memory_module.USUAL_PROMPT))
     for size in (1, 2, 5, 7):
@@ -215,7 +221,7 @@ def test_nor_where_rows_join_a_few_at_a_time(
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), share=st.sampled_from([0.02, 0.1, 0.3]))
 def test_nor_where_it_runs_out_at_any_time(
-    loaded: Engine, unhindered: Any, seed: int, share: float
+    loaded: InferenceEngine, unhindered: Any, seed: int, share: float
 ) -> None:
     """Of more than one row: one that finds none alone is another matter."""
     draws = random.Random(seed)
@@ -228,7 +234,7 @@ def test_nor_where_it_runs_out_at_any_time(
 
 
 def test_nor_where_it_runs_out_after_some_layers_of_a_prefill_are_stored(
-    loaded: Engine, unhindered: Any, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, unhindered: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", 3 * (16 + memory_module.USUAL_PROMPT))
     real, calls = KVCache.write, []
@@ -248,7 +254,7 @@ def test_nor_where_it_runs_out_after_some_layers_of_a_prefill_are_stored(
 
 @pytest.mark.parametrize("where", ["select_tokens", "sample"])
 def test_nor_where_it_runs_out_after_a_token_was_drawn(
-    loaded: Engine, unhindered: Any, monkeypatch: pytest.MonkeyPatch, where: str
+    loaded: InferenceEngine, unhindered: Any, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """The draws of a row that starts over start over with it."""
     owner = model_runner if where == "select_tokens" else sampler
@@ -267,7 +273,7 @@ def test_nor_where_it_runs_out_after_a_token_was_drawn(
 
 
 def test_rows_that_start_over_go_first_and_in_their_order(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Memory(monkeypatch, "decode", 2)
     joined: list[list[str]] = []
@@ -285,7 +291,7 @@ def test_rows_that_start_over_go_first_and_in_their_order(
 
 
 def test_while_there_is_memory_groups_are_as_they_were(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler, "MIN_REFILL_FRACTION", 1.0)
     memory = Memory(monkeypatch, "prefill", 99)
@@ -297,7 +303,7 @@ def test_while_there_is_memory_groups_are_as_they_were(
 
 
 def test_candidates_are_scored_for_fewer_rows_at_once(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choices = ("red circle", "blue", "a green square")
     question, pictures = tasks.ask(["what?"], choices=choices), stream(11, ["what?"], choices)
@@ -322,7 +328,7 @@ def test_candidates_are_scored_for_fewer_rows_at_once(
 
 @pytest.mark.parametrize("site", ["prefill", "decode"])
 def test_what_was_learnt_holds_for_later_questions(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch, site: str
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
     memory, engine = Memory(monkeypatch, site, 3), fresh(loaded)
     list(engine.ask(stream(), QUESTIONS["free"]))
@@ -335,7 +341,7 @@ def test_what_was_learnt_holds_for_later_questions(
 
 
 def test_rows_beside_which_one_finds_no_memory_become_fewer_and_groups_do_not(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", 2 * (16 + memory_module.USUAL_PROMPT))
     memory, engine = Memory(monkeypatch, "insert", 4), fresh(loaded)
@@ -349,7 +355,7 @@ def test_rows_beside_which_one_finds_no_memory_become_fewer_and_groups_do_not(
 
 @pytest.mark.parametrize("site", ["prefill", "decode"])
 def test_what_one_process_learnt_another_need_not_learn_again(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch, site: str
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
     memory, engine = Memory(monkeypatch, site, 3), fresh(loaded)
     expected = list(engine.ask(stream(), QUESTIONS["free"]))
@@ -456,7 +462,7 @@ def marked(monkeypatch: pytest.MonkeyPatch, site: str, marks: set[int]) -> None:
 
 @pytest.mark.parametrize("site", ["encode", "decode"])
 def test_a_row_for_which_alone_there_is_none_is_an_error_row_and_the_others_are_answered(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch, site: str
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
     question = Question("ask", None, TOKENS)
     pictures = stream(7, ["is it red?"])
@@ -478,7 +484,7 @@ def test_a_row_for_which_alone_there_is_none_is_an_error_row_and_the_others_are_
 
 
 def test_an_error_row_of_exhaustion_has_no_times(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marked(monkeypatch, "decode", {0})
     engine = fresh(loaded)
@@ -495,7 +501,7 @@ def taken(rows: Iterable[tuple[int, Answer]]) -> tuple[list[tuple[int, Any]], It
 
 @pytest.mark.parametrize("site", ["encode", "prefill", "insert", "decode"])
 def test_where_the_first_rows_all_find_none_the_run_ends(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch, site: str
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
     engine = fresh(loaded)
     engine.model.config = replace(engine.model.config, stop_tokens=(0,))
@@ -508,7 +514,7 @@ def test_where_the_first_rows_all_find_none_the_run_ends(
 
 
 def test_so_it_does_where_candidates_are_scored(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Memory(monkeypatch, "branch", 0)
     choices = ("red", "blue")
@@ -520,7 +526,7 @@ def test_so_it_does_where_candidates_are_scored(
 
 
 def test_once_a_row_was_answered_the_run_goes_on_whatever_is_lost(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = fresh(loaded)
     assert [row.error for _, row in engine.ask(stream(1, ["a"]), QUESTIONS["free"])] == [None]
@@ -530,7 +536,7 @@ def test_once_a_row_was_answered_the_run_goes_on_whatever_is_lost(
 
 
 def test_so_it_does_once_a_candidate_was_picked(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, choices = fresh(loaded), ("red", "blue")
     question = tasks.ask(["a"], choices=choices)
@@ -541,7 +547,7 @@ def test_so_it_does_once_a_candidate_was_picked(
 
 
 def test_a_row_alone_is_tried_again_without_what_others_left(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory that rows took stays taken for those to come, and pictures are kept."""
     engine = fresh(loaded, 1)
@@ -560,7 +566,7 @@ def test_a_row_alone_is_tried_again_without_what_others_left(
 
 
 def test_a_row_that_goes_on_alone_has_a_second_try_too(
-    loaded: Engine, unhindered: Any, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, unhindered: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = iter(range(1000))
     monkeypatch.setattr(Memory, "runs_out", lambda self, rows: next(calls) == 2)
@@ -571,7 +577,7 @@ def test_a_row_that_goes_on_alone_has_a_second_try_too(
 
 @pytest.mark.parametrize("site", ["prefill", "decode", "branch"])
 def test_its_second_try_has_the_memory_of_the_pictures_that_were_kept(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch, site: str
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
     held = noted_features(monkeypatch)
     monkeypatch.setattr(Memory, "runs_out", lambda self, rows: len(held[-1]._features) > 1)
@@ -586,7 +592,7 @@ def test_its_second_try_has_the_memory_of_the_pictures_that_were_kept(
 
 @pytest.mark.parametrize("site", ["prefill", "decode", "branch"])
 def test_nothing_is_kept_of_pictures_and_their_prompts_are_counted_once(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch, site: str
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
     held, calls = noted_features(monkeypatch), iter(range(1000))
     monkeypatch.setattr(Memory, "runs_out", lambda self, rows: next(calls) in (2, 3, 4, 5, 6))
@@ -612,7 +618,7 @@ def noted_features(monkeypatch: pytest.MonkeyPatch) -> list[ImageFeatureCache]:
 
 
 def test_masks_that_find_no_memory_together_are_decoded_apart(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     question = tasks.segment(["a"], max_new_tokens=TOKENS)
     engine = fresh(loaded)
@@ -642,7 +648,7 @@ def test_exhaustion_is_known_by_its_type_or_its_words(problem: Callable[[], Exce
 @pytest.mark.parametrize("words", DEAD)
 @pytest.mark.parametrize("site", ["encode", "prefill", "insert", "decode"])
 def test_after_any_other_failure_nothing_is_tried_again(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch, site: str, words: str
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch, site: str, words: str
 ) -> None:
     monkeypatch.setitem(PROBLEMS, "dead", lambda: RuntimeError(words))
     memory = Memory(monkeypatch, site, 0, "dead")
@@ -652,7 +658,7 @@ def test_after_any_other_failure_nothing_is_tried_again(
 
 
 def test_a_measurement_is_not_made_of_smaller_batches(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for site, count in (("prefill", 8), ("decode", 8)):
         with monkeypatch.context() as patch:
@@ -683,7 +689,7 @@ def test_the_tensors_of_a_failed_pass_are_free_when_the_next_is_tried() -> None:
 
 
 def test_the_cache_of_preempted_rows_is_free_when_they_run_again(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = fresh(loaded)
     made: list[weakref.ref[KVCache]] = []
@@ -760,7 +766,7 @@ class Clock:
 
 
 def test_the_rows_times_are_those_of_all_passes_also_of_those_that_were_for_nothing(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_runner, "Stopwatch", Clock)
     monkeypatch.setattr("pgcli.engine.image_cache.Stopwatch", Clock)
@@ -833,7 +839,7 @@ def test_one_prompt_a_picture_has_nothing_to_reuse(capsys: pytest.CaptureFixture
 
 
 def test_a_learnt_limit_survives_a_later_oom(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A group that fails next to running rows says nothing of groups that were read alone."""
     monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", 4 * (16 + memory_module.USUAL_PROMPT))
@@ -848,7 +854,7 @@ def test_a_learnt_limit_survives_a_later_oom(
 
 @pytest.mark.parametrize("site", ["decode", "prefill"])
 def test_rows_under_way_are_finished_if_oom_follows_a_stop(
-    loaded: Engine, unhindered: Any, monkeypatch: pytest.MonkeyPatch, site: str
+    loaded: InferenceEngine, unhindered: Any, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
     """They were preempted and wait, as those do that never ran and are left unanswered."""
     steps: list[int] = []
@@ -868,7 +874,7 @@ def test_rows_under_way_are_finished_if_oom_follows_a_stop(
 
 
 def test_oom_after_a_group_has_joined_loses_and_doubles_no_row(
-    loaded: Engine, unhindered: Any, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, unhindered: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runner has the rows then, and the results of the step before are being read."""
     monkeypatch.setitem(model_runner.ASYNC_DEPTH, "cpu", 1)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pgcli import tasks
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import memory
-from pgcli.engine.engine import Engine
+from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import load
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.sampler import SamplingParams
@@ -191,13 +191,13 @@ def test_no_sequences_make_no_group() -> None:
 
 
 @pytest.fixture(scope="module")
-def loaded(tiny: Path) -> Engine:
+def loaded(tiny: Path) -> InferenceEngine:
     return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=8)
 
 
-def sized(loaded: Engine, batch_size: int) -> Engine:
+def sized(loaded: InferenceEngine, batch_size: int) -> InferenceEngine:
     kept = (loaded.model, loaded.tokenizer, loaded._preprocessing)
-    return Engine(*kept, label="tiny", batch_size=batch_size)
+    return InferenceEngine(*kept, label="tiny", batch_size=batch_size)
 
 
 def pictures(lengths: list[int]) -> list[tuple[int, DecodedImage]]:
@@ -226,7 +226,7 @@ class Passes:
         monkeypatch.setattr(ModelRunner, "decode", decoding)
 
 
-def answered(engine: Engine, lengths: list[int]) -> list[int]:
+def answered(engine: InferenceEngine, lengths: list[int]) -> list[int]:
     """The row indices in the order in which they ended, each after so many tokens."""
     exact = [SamplingParams(max_new_tokens=length, ignore_eos=True) for length in lengths]
     rows = list(engine.ask(iter(pictures(lengths)), tasks.caption("en"), exact))
@@ -235,7 +235,7 @@ def answered(engine: Engine, lengths: list[int]) -> list[int]:
 
 
 def test_a_quarter_of_the_rows_is_refilled_while_the_others_run(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes = Passes(monkeypatch)
     lengths = [2, 3, 3, 9, 9, 9, 9, 9, 5, 5, 5, 5, 5, 5, 5, 5]
@@ -247,7 +247,7 @@ def test_a_quarter_of_the_rows_is_refilled_while_the_others_run(
 
 
 def test_sequences_of_one_length_are_prefilled_together(
-    loaded: Engine, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes = Passes(monkeypatch)
     answered(sized(loaded, 8), [4] * 19)
@@ -259,7 +259,7 @@ def test_sequences_of_one_length_are_prefilled_together(
     [(8, 7, [8]), (8, 3, [3, 3, 2]), (12, 7, [6, 6]), (5, 9, [5]), (1, 9, [1]), (4, 1, [1] * 4)],
 )
 def test_groups_fill_a_batch_evenly(
-    loaded: Engine,
+    loaded: InferenceEngine,
     monkeypatch: pytest.MonkeyPatch,
     batch_size: int,
     fitting: int,

@@ -12,7 +12,7 @@ from torch import Tensor
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine.engine import Engine
+from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import load
 from pgcli.engine.tokenizer import left_pad
 from pgcli.model.kv_cache import BUCKET, KVCache
@@ -281,5 +281,5 @@ def test_an_answer_is_the_same_whether_its_picture_is_shared_or_not(tiny: Path) 
     assert shared == alone
 
 
-def texts(engine: Engine, pictures: list[tuple[int, DecodedImage]]) -> list[str | None]:
+def texts(engine: InferenceEngine, pictures: list[tuple[int, DecodedImage]]) -> list[str | None]:
     return [answer.answer for _, answer in sorted(engine.ask(pictures, Question("ask", None, 6)))]

@@ -15,7 +15,7 @@ from tokenizers import AddedToken
 from torch import Tensor
 
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine.engine import Engine
+from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import load
 from pgcli.engine.tokenizer import Tokenizer, left_pad
 from pgcli.images import ImageLimits, ImageSpec, decode
@@ -34,7 +34,7 @@ def vocabulary(tiny: Path) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def engine(tiny: Path) -> Engine:
+def engine(tiny: Path) -> InferenceEngine:
     return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=4)
 
 
@@ -89,7 +89,7 @@ def test_rows_of_pixels_stay_rows() -> None:
 
 
 def test_pictures_of_any_size_and_mode_are_stacked_in_their_order(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
     encode = engine.model.encode
@@ -256,7 +256,7 @@ def test_what_only_resembles_a_control_token_is_encoded_whole(
 
 @torch.inference_mode()
 def test_each_rows_own_picture_comes_first_unscaled_and_then_its_scaled_prompt(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, seen = engine.model, []
     decode = model.decoder.forward

@@ -18,11 +18,15 @@ from pgcli.workers import prefetch
 
 if TYPE_CHECKING:
     from pgcli.bench.engine_runner import TokenRecorder
-    from pgcli.engine.engine import Engine
+    from pgcli.engine.engine import InferenceEngine
 
 
 def answer_files(
-    engine: Engine, files: Sequence[Path], question: Question, recorder: TokenRecorder, output: Path
+    engine: InferenceEngine,
+    files: Sequence[Path],
+    question: Question,
+    recorder: TokenRecorder,
+    output: Path,
 ) -> list[Answer]:
     """Answer the question about every file and write the rows to `output`; return the answers."""
     prompts = question.templates or ()

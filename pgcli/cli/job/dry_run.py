@@ -26,7 +26,7 @@ from pgcli.records import Answer, error_answer
 from pgcli.rows import json_text
 
 if TYPE_CHECKING:
-    from pgcli.engine.engine import Engine
+    from pgcli.engine.engine import InferenceEngine
 
 SAMPLE_IMAGES = 16  # an input of no more images gets no estimate
 
@@ -66,7 +66,7 @@ def estimate(input: RunInput, screen: Screen) -> Facts:
     return facts
 
 
-def answer_sample(input: RunInput, engine: Engine) -> list[Answer]:
+def answer_sample(input: RunInput, engine: InferenceEngine) -> list[Answer]:
     """The rows of a few images at equal distances in the input."""
     options = replace(input.options.input, sample=SAMPLE_IMAGES, limit=None)
     plan = replace(input.plan, options=replace(input.options, input=options))

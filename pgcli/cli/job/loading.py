@@ -14,10 +14,10 @@ from pgcli.cli.ui.downloads import Downloads
 from pgcli.tasks import check_max_new_tokens
 
 if TYPE_CHECKING:
-    from pgcli.engine.engine import Engine
+    from pgcli.engine.engine import InferenceEngine
 
 
-def load_model(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None) -> Engine:
+def load_model(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None) -> InferenceEngine:
     """Load the plan's model from its checkpoint, which is found or downloaded if not given."""
     options, mask_decoder = plan.options.model, plan.mask_decoder
     if checkpoint is None:

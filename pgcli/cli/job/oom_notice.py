@@ -10,7 +10,7 @@ from pgcli.records import Answer
 from pgcli.state.run_state import RunState
 
 if TYPE_CHECKING:
-    from pgcli.engine.engine import Engine
+    from pgcli.engine.engine import InferenceEngine
 
 
 class OomNotice(NullCallback):
@@ -19,7 +19,9 @@ class OomNotice(NullCallback):
     The limits are kept in the state of the run: a resumed run on the same device begins with them.
     """
 
-    def __init__(self, engine: Engine, say: Callable[[str], None], state: RunState | None = None):
+    def __init__(
+        self, engine: InferenceEngine, say: Callable[[str], None], state: RunState | None = None
+    ):
         self._engine = engine
         self._say = say
         self._state = state

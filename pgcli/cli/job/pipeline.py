@@ -25,7 +25,7 @@ from pgcli.pipeline import Tally, run
 from pgcli.records import Answer, DecodedImage, Item, error_answer
 
 if TYPE_CHECKING:
-    from pgcli.engine.engine import Engine
+    from pgcli.engine.engine import InferenceEngine
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Job:
     input: RunInput
     items: Iterable[Item]
     output: RunOutput
-    engine: Engine
+    engine: InferenceEngine
     hooks: RowHooks
     screen: Screen
 

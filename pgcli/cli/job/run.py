@@ -28,7 +28,7 @@ from pgcli.records import Item
 from pgcli.tasks import Question
 
 if TYPE_CHECKING:
-    from pgcli.engine.engine import Engine
+    from pgcli.engine.engine import InferenceEngine
 
 
 def run_command(
@@ -80,7 +80,7 @@ def finish_complete(input: RunInput, output: RunOutput, hooks: RowHooks, screen:
     return code
 
 
-def load_engine(plan: Plan, output: RunOutput, screen: Screen) -> Engine:
+def load_engine(plan: Plan, output: RunOutput, screen: Screen) -> InferenceEngine:
     """The loaded model. Raises OutputExists if another model made the saved rows."""
     print_notices(plan, screen)
     engine = loading.load_model(plan, screen)

@@ -16,7 +16,7 @@ from pgcli.printable import encodable
 from pgcli.remote.urls import without_credentials
 
 if TYPE_CHECKING:
-    from pgcli.engine.engine import Engine
+    from pgcli.engine.engine import InferenceEngine
 
 #: The libraries whose versions may change an answer.
 VERSIONED = ("torch", "pillow", "tokenizers", "numpy")
@@ -54,7 +54,7 @@ def run_settings(plan: Plan) -> dict[str, object]:
     }
 
 
-def model_settings(plan: Plan, engine: Engine) -> dict[str, object]:
+def model_settings(plan: Plan, engine: InferenceEngine) -> dict[str, object]:
     """The settings that are known once the model is loaded.
 
     A model folder has a digest of its files; other models have the revision in their label.
@@ -64,7 +64,7 @@ def model_settings(plan: Plan, engine: Engine) -> dict[str, object]:
     return {"model": engine.label, "checkpoint": checkpoint, "dtype": engine.dtype}
 
 
-def run_metadata(plan: Plan, engine: Engine) -> dict[str, object]:
+def run_metadata(plan: Plan, engine: InferenceEngine) -> dict[str, object]:
     """Metadata outside the fingerprint: the sources, the machine and the versions of a run."""
     return {
         "sources": [encodable(without_credentials(name)) for name in plan.sources],

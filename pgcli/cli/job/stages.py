@@ -12,7 +12,7 @@ from pgcli.cli.job.plan import Plan
 from pgcli.pipeline import Ask, Decode
 
 if TYPE_CHECKING:
-    from pgcli.engine.engine import Engine
+    from pgcli.engine.engine import InferenceEngine
     from pgcli.images import ImageSpec
 
 
@@ -42,7 +42,7 @@ def decode_stage(
     )
 
 
-def answer_stage(plan: Plan, engine: Engine, stopped: Callable[[], bool]) -> Ask:
+def answer_stage(plan: Plan, engine: InferenceEngine, stopped: Callable[[], bool]) -> Ask:
     """The function that answers decoded images with the plan's question and sampling options."""
     from pgcli.engine.sampler import SamplingParams
 

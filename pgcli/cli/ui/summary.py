@@ -19,7 +19,7 @@ from pgcli.remote.urls import without_credentials
 from pgcli.state.run_state import RunState
 
 if TYPE_CHECKING:
-    from pgcli.engine.engine import Engine
+    from pgcli.engine.engine import InferenceEngine
 
 MAX_COMMAND_LENGTH = 300  # characters of a command that is shown to be copied
 
@@ -33,7 +33,12 @@ class RunTimes:
 
 
 def show(
-    screen: Screen, plan: RunInput, engine: Engine, tally: Tally, times: RunTimes, hook_facts: Facts
+    screen: Screen,
+    plan: RunInput,
+    engine: InferenceEngine,
+    tally: Tally,
+    times: RunTimes,
+    hook_facts: Facts,
 ) -> None:
     """Show what a run did and the commands to run next.
 
@@ -48,7 +53,7 @@ def show(
 
 
 def facts(
-    plan: RunInput, engine: Engine, tally: Tally, times: RunTimes, hook_facts: Facts = ()
+    plan: RunInput, engine: InferenceEngine, tally: Tally, times: RunTimes, hook_facts: Facts = ()
 ) -> list[tuple[str, str]]:
     """Rows, speed, times, model and output of a run, and what its row hooks report."""
     output = plan.options.output.output
@@ -66,7 +71,7 @@ def facts(
     ]
 
 
-def sentence(engine: Engine, tally: Tally, times: RunTimes) -> str:
+def sentence(engine: InferenceEngine, tally: Tally, times: RunTimes) -> str:
     """The summary of one image."""
     return (
         f"{duration(times.total)}, of which {duration(times.loading)} to load the model; busy "
@@ -91,12 +96,12 @@ def speed(tally: Tally) -> str:
     return f"{images}, {tally.tokens / seconds:.0f} tokens/s" if tally.tokens else images
 
 
-def batch_limit(engine: Engine) -> str:
+def batch_limit(engine: InferenceEngine) -> str:
     """The largest batch of a run."""
     return "row by row" if engine.batch_size == 1 else f"up to {engine.batch_size} rows at once"
 
 
-def engine_facts(engine: Engine) -> Iterator[tuple[str, str]]:
+def engine_facts(engine: InferenceEngine) -> Iterator[tuple[str, str]]:
     """Image-feature cache hits, and how far batches shrank because memory ran out."""
     images = engine.image_stats
     if images.is_shared:
