@@ -141,6 +141,7 @@ def test_unknown_completion_is_escaped():
     assert ESCAPED.partition("_")[0] in shown(_PGCLI_COMPLETE=f"x_{HOSTILE}")
 
 
+@pytest.mark.slow
 def test_files_of_a_model_are_escaped(folder, tmp_path):
     from pgcli.checkpoints.find import BUILTIN
 
@@ -222,6 +223,7 @@ def test_findings_of_check_are_escaped(begun):
     assert ESCAPED in shown("check", output)
 
 
+@pytest.mark.slow
 def test_findings_of_doctor_are_escaped(tmp_path):
     file = tmp_path / "pgcli" / "config.toml"
     file.parent.mkdir(parents=True)

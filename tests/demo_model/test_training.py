@@ -146,6 +146,7 @@ def test_a_run_resumed_at_every_step_has_the_same_weights(
     ]
 
 
+@pytest.mark.slow
 def test_the_command_trains_resumes_and_saves_a_checkpoint(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.demo_model", "--out", str(tmp_path)]
     command += ["--vision-steps", "1", "--packed-steps", "1", "--single-steps", "1"]

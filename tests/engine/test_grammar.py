@@ -389,6 +389,7 @@ def demo() -> PaliGemma:
 
 
 @torch.inference_mode()
+@pytest.mark.slow
 def test_the_built_in_models_answers_are_its_free_ones_where_those_are_well_formed(
     demo: PaliGemma,
 ) -> None:

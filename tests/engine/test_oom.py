@@ -220,6 +220,7 @@ def test_nor_where_rows_join_a_few_at_a_time(
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), share=st.sampled_from([0.02, 0.1, 0.3]))
+@pytest.mark.slow
 def test_nor_where_it_runs_out_at_any_time(
     loaded: InferenceEngine, unhindered: Any, seed: int, share: float
 ) -> None:

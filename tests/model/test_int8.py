@@ -237,6 +237,7 @@ def test_plan_and_settings_name_the_quantization(tmp_path, capsys):
     assert settings["quantize"] == "int8"
 
 
+@pytest.mark.slow
 def test_bench_compares_int8_with_the_original_dtype(tmp_path, capsys):
     output = tmp_path / "bench.json"
     arguments = ["bench", "demo", "--quantize", "int8", "--scope", "device", "--batch-size", "4"]

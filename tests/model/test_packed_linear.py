@@ -171,6 +171,7 @@ def faults(how, **environment):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
+@pytest.mark.slow
 def test_freed_memory_is_reused_without_page_faults():
     """Otherwise the kernel clears new pages of 4 kB or 2 MB."""
     asked = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}

@@ -145,6 +145,7 @@ def workspace(tmp_path: Path) -> Path:
         ),
     ],
 )
+@pytest.mark.slow
 def test_commands_and_scripts_of_a_page_run(page: str, made: list[str], workspace: Path) -> None:
     commands = "".join(blocks(page, "sh"))
     shell = f'set -e; pgcli() {{ "{sys.executable}" -m pgcli "$@"; }}\n{commands}'

@@ -71,6 +71,7 @@ def blocks(page: str) -> list[str]:
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed on this machine")
 @pytest.mark.parametrize("page", ["inputs.md", "recipes.md"])
+@pytest.mark.slow
 def test_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for name in ("one.png", "few.jpg", "blue.png"):
