@@ -49,7 +49,7 @@ FIRST_GENERATION = {
 
 
 def weights_of(query_BLNH: Tensor, key_BKSH: Tensor, mask: Tensor | None = None) -> Tensor:
-    """How much each query looks at each key, (B, L, N, S): attention over the unit vectors.
+    """The weight of each key for each query, (B, L, N, S): attention over the unit vectors.
 
     There must be as many keys as a head is wide.
     """
@@ -91,7 +91,7 @@ def test_the_scale_keeps_the_scores_spread_at_one_whatever_the_head_size() -> No
 
 @pytest.mark.parametrize("length", [1, 3])
 def test_a_masked_key_has_weight_zero(length: int) -> None:
-    """Neither in one mask for all queries nor in one per query, and its neighbours share it all."""
+    """For one mask of all queries and for one mask per query; the other weights sum to one."""
     query, key = 5 * normal(2, length, 6, 8), 5 * normal(2, 2, 8, 8, seed=2)
     hidden = torch.tensor([[1, 0, 0, 1, 1, 0, 1, 1], [0, 1, 1, 1, 1, 1, 1, 0]]) == 0
     for rows in {1, length}:
@@ -189,8 +189,8 @@ def test_scores_depend_on_the_distance_alone(shift: int) -> None:
     query, key = normal(1, 6, 2, 8), normal(1, 6, 2, 8, seed=2)
     position = torch.tensor([[1, 2, 5, 9, 10, 40]])
 
-    def scores(query_place: Tensor, key_place: Tensor) -> Tensor:
-        turned, other = rotation(query_place)(query), rotation(key_place)(key)
+    def scores(query_position: Tensor, key_position: Tensor) -> Tensor:
+        turned, other = rotation(query_position)(query), rotation(key_position)(key)
         return torch.einsum("blnh,bsnh->bnls", turned, other)
 
     torch.testing.assert_close(
@@ -266,10 +266,10 @@ def test_rms_norm_scales_by_one_plus_the_weight() -> None:
 def test_rms_norm_equals_transformers_bitwise(dtype: torch.dtype) -> None:
     from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 
-    ours, theirs = randomised(RMSNorm(24, 1e-6), dtype=dtype), GemmaRMSNorm(24, 1e-6).to(dtype)
-    theirs.load_state_dict(ours.state_dict())
+    norm, hf_norm = randomised(RMSNorm(24, 1e-6), dtype=dtype), GemmaRMSNorm(24, 1e-6).to(dtype)
+    hf_norm.load_state_dict(norm.state_dict())
     x = 30 * normal(4, 9, 24, dtype=dtype)
-    assert torch.equal(ours(x), theirs(x))
+    assert torch.equal(norm(x), hf_norm(x))
 
 
 def test_rms_norm_ignores_scale_and_keeps_shift() -> None:

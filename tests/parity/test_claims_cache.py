@@ -1,4 +1,4 @@
-"""What explanations of PaliGemma claim of prefix and answer: who sees whom, and what is kept."""
+"""Published claims about prefix-LM attention and the KV cache."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def patch_BPD(model: PaliGemma) -> Tensor:
 
 @pytest.fixture
 def hidden(model: PaliGemma) -> Iterator[list[Tensor]]:
-    """What the decoder's first layer makes of every slot in each pass, as they come."""
-    seen: list[Tensor] = []
-    watching = model.decoder.layers[0].register_forward_hook(lambda *told: seen.append(told[-1]))
-    yield seen
-    watching.remove()
+    """The outputs of the decoder's first layer, one tensor per forward pass."""
+    outputs: list[Tensor] = []
+    hook = model.decoder.layers[0].register_forward_hook(lambda *args: outputs.append(args[-1]))
+    yield outputs
+    hook.remove()
 
 
 def prefill(
@@ -55,22 +55,22 @@ def prefill(
     return model.prefill(patch_BPD, token_BT, is_real_BT, cache), cache
 
 
-# --- who sees whom
+# Attention masks
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, [[2, 300, 108]] * 3], ids=["ragged", "equal"])
-def test_the_picture_reads_the_prompt_to_its_last_token(
+def test_image_tokens_attend_to_the_whole_prompt(
     model: PaliGemma, patch_BPD: Tensor, hidden: list[Tensor], prompts: list[list[int]]
 ) -> None:
-    """The prefix sees itself whole, so that the prompt tells every patch what to look for."""
+    """Attention within the prefix is bidirectional: image tokens attend to the prompt."""
     prefill(model, patch_BPD, prompts)
     prefill(model, patch_BPD, [prompts[0], [*prompts[1][:-1], 400], prompts[2]])
     changed = (hidden[0] != hidden[1]).any(-1)
     assert changed[1, :PATCHES].all()
-    assert not changed[[0, 2]].any(), "another row's prompt is nobody's business"
+    assert not changed[[0, 2]].any(), "another row's prompt has an effect"
 
 
-def test_the_prompt_reads_every_patch_and_so_does_every_later_token(
+def test_prompt_and_answer_tokens_attend_to_every_patch(
     model: PaliGemma, patch_BPD: Tensor
 ) -> None:
     def logits(patch_BPD: Tensor) -> Tensor:
@@ -85,18 +85,18 @@ def test_the_prompt_reads_every_patch_and_so_does_every_later_token(
         assert (logits(other) != before).all(-1).all(), patch
 
 
-@pytest.mark.parametrize("place", [0, 2, 4])
-def test_an_answer_reads_only_what_came_before(
-    model: PaliGemma, patch_BPD: Tensor, place: int
+@pytest.mark.parametrize("position", [0, 2, 4])
+def test_answer_tokens_attend_to_earlier_tokens_only(
+    model: PaliGemma, patch_BPD: Tensor, position: int
 ) -> None:
     """Under training's mask, changing one token of the answer changes nothing before it."""
     answer_BT = torch.randint(300, 700, (3, 5), generator=torch.Generator().manual_seed(0))
     other_BT = answer_BT.clone()
-    other_BT[:, place] += 1
+    other_BT[:, position] += 1
     before, after = (teacher_forced(model, patch_BPD, x) for x in (answer_BT, other_BT))
     changed = (before != after).any(-1)
-    assert not changed[:, : -5 + place].any()
-    assert changed[:, -5 + place :].all()
+    assert not changed[:, : -5 + position].any()
+    assert changed[:, -5 + position :].all()
 
 
 def teacher_forced(model: PaliGemma, patch_BPD: Tensor, answer_BT: Tensor) -> Tensor:
@@ -112,10 +112,8 @@ def teacher_forced(model: PaliGemma, patch_BPD: Tensor, answer_BT: Tensor) -> Te
     return model(patch_BPD, everything_BT, is_real_BS.cumsum(1), masks)
 
 
-def test_a_prompt_read_token_by_token_is_another_prompt(
-    model: PaliGemma, patch_BPD: Tensor
-) -> None:
-    """As it must be where the prefix sees itself whole; under a causal mask both ways agree."""
+def test_prefill_token_by_token_differs_from_one_pass(model: PaliGemma, patch_BPD: Tensor) -> None:
+    """Attention within the prefix is bidirectional; under a causal mask both ways agree."""
     prompt = PROMPTS[1]
     at_once, _ = prefill(model, patch_BPD[:1], [prompt])
     by_token, cache = prefill(model, patch_BPD[:1], [prompt[:1]])
@@ -136,10 +134,10 @@ def test_a_prompt_read_token_by_token_is_another_prompt(
     torch.testing.assert_close(last[:, 0], whole[:, -1], **EXACT)
 
 
-def test_what_padding_holds_changes_not_one_bit_and_no_row_is_nan(
+def test_padding_tokens_change_no_bit_of_the_logits(
     model: PaliGemma, patch_BPD: Tensor, hidden: list[Tensor]
 ) -> None:
-    """Its weights are exactly zero; queries on padding see the real slots, so none is empty."""
+    """Padding has weight zero; padded queries attend to real slots, so no value is NaN."""
     token_BT, is_real_BT = left_pad([[2] + [300] * 30 + [108], [108], [2, 108]])
     assert is_real_BT is not None
     found = []
@@ -152,12 +150,12 @@ def test_what_padding_holds_changes_not_one_bit_and_no_row_is_nan(
     assert all(bool(x.isfinite().all()) for x in hidden)
 
 
-# --- positions and slots
+# Positions and slots
 
 
 @pytest.mark.parametrize("padding", [0, 1, 5])
-def test_positions_count_real_slots_whatever_the_padding(padding: int) -> None:
-    """From 1, each row on its own; a step takes the next number of its row."""
+def test_positions_count_real_slots_only(padding: int) -> None:
+    """Each row counts from 1, and a decode step takes the next position of its row."""
     cache = unit_cache(3)
     is_real_BL = torch.ones(3, 6 + padding, dtype=torch.bool)
     for row, gone in enumerate([0, 2, 4]):
@@ -169,7 +167,7 @@ def test_positions_count_real_slots_whatever_the_padding(padding: int) -> None:
     assert cache.append()[0][:3].tolist() == [[7], [5], [3]]
 
 
-def test_the_mask_shows_real_slots_only_and_is_left_out_where_all_are_real() -> None:
+def test_mask_allows_real_slots_and_is_none_if_all_are_real() -> None:
     cache = unit_cache(2)
     assert cache.insert(2, 4)[1] == (None, None)
     assert cache.append()[1] == (None, None)
@@ -181,7 +179,7 @@ def test_the_mask_shows_real_slots_only_and_is_left_out_where_all_are_real() -> 
     assert mask.tolist() == [[[[True] * 5]], [[[True, True, False, True, True]]]]
 
 
-def test_every_layer_keeps_its_own_keys_and_values() -> None:
+def test_each_layer_stores_its_own_keys_and_values() -> None:
     cache = unit_cache(2)
     written = []
     for new in (3, 1, 1):
@@ -196,7 +194,7 @@ def test_every_layer_keeps_its_own_keys_and_values() -> None:
     assert cache.lengths == [5, 5]
 
 
-def test_keys_and_values_are_read_in_place() -> None:
+def test_keys_and_values_are_read_without_a_copy() -> None:
     cache = unit_cache(2)
     cache.insert(2, 2)
     first, _ = cache.write(1, torch.ones(2, 2, 2, 4), torch.ones(2, 2, 2, 4))
@@ -227,13 +225,13 @@ def test_a_slot_costs_two_numbers_per_layer_key_head_and_dimension(
     assert cache.nbytes == 2 * depth * kv_heads * head_dim * 2 * 4 * BUCKET
 
 
-# --- how much work
+# Amount of work
 
 
-def test_a_step_reads_one_token_and_scores_one_place(
+def test_decode_step_processes_one_token_per_row(
     model: PaliGemma, patch_BPD: Tensor, hidden: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also the prefill scores its last place only: a row of logits is a mebibyte."""
+    """Prefill computes logits for the last position only: a row of logits is one mebibyte."""
     scored, logits = [], model.decoder.logits
     monkeypatch.setattr(model.decoder, "logits", lambda x: scored.append(x.shape[:-1]) or logits(x))
     endless = vocabulary_of(model, image_token=model.config.image_token_id)
@@ -243,37 +241,37 @@ def test_a_step_reads_one_token_and_scores_one_place(
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 64])
-def test_the_eye_looks_once_at_each_picture_however_often_it_is_asked(
+def test_each_image_is_encoded_once_for_all_its_prompts(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int
 ) -> None:
     engine = load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=batch_size)
-    looked, look = [], engine.model.vision.forward
+    encoded, forward = [], engine.model.vision.forward
 
     def watched(pixels_BCRR: Tensor) -> Tensor:
-        looked.extend(pixels_BCRR[:, 0, 0, 0].tolist())
-        return look(pixels_BCRR)
+        encoded.extend(pixels_BCRR[:, 0, 0, 0].tolist())
+        return forward(pixels_BCRR)
 
     monkeypatch.setattr(engine.model.vision, "forward", watched)
     prompts = [("caption en", "is it red?", "how many?"), ("ocr",), ("a", "b", "c", "d e f")]
     answers = sorted(engine.ask(stream(prompts), Question("ask", None, 6)))
-    assert [place for place, _ in answers] == list(range(8))
+    assert [row_index for row_index, _ in answers] == list(range(8))
     assert [answer.prompt for _, answer in answers] == [p for several in prompts for p in several]
     shades = sorted(2 * n * 50 / 255 - 1 for n in range(3))
-    assert sorted(looked) == pytest.approx(shades, abs=1e-6)
+    assert sorted(encoded) == pytest.approx(shades, abs=1e-6)
 
 
 def stream(prompts: list[tuple[str, ...]]) -> list[tuple[int, DecodedImage]]:
-    """Grey pictures, each a shade lighter, at the places of their first rows."""
-    found, place = [], 0
+    """Grey images, each a shade lighter, with the indices of their first rows."""
+    images, row_index = [], 0
     for number, several in enumerate(prompts):
         item = Item(number, str(number), str(number), prompts=several)
         square = torch.full((RESOLUTION, RESOLUTION, 3), number * 50, dtype=torch.uint8).numpy()
-        found.append((place, DecodedImage(item, RESOLUTION, RESOLUTION, square, load_ms=0.0)))
-        place += len(several)
-    return found
+        images.append((row_index, DecodedImage(item, RESOLUTION, RESOLUTION, square, load_ms=0.0)))
+        row_index += len(several)
+    return images
 
 
-def test_an_answer_is_the_same_whether_its_picture_is_shared_or_not(tiny: Path) -> None:
+def test_answers_do_not_depend_on_shared_image_features(tiny: Path) -> None:
     engine = load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=2)
     prompts = ("caption en", "is it red?", "how many?")
     shared = texts(engine, stream([prompts]))
@@ -281,5 +279,5 @@ def test_an_answer_is_the_same_whether_its_picture_is_shared_or_not(tiny: Path) 
     assert shared == alone
 
 
-def texts(engine: InferenceEngine, pictures: list[tuple[int, DecodedImage]]) -> list[str | None]:
-    return [answer.answer for _, answer in sorted(engine.ask(pictures, Question("ask", None, 6)))]
+def texts(engine: InferenceEngine, images: list[tuple[int, DecodedImage]]) -> list[str | None]:
+    return [answer.answer for _, answer in sorted(engine.ask(images, Question("ask", None, 6)))]

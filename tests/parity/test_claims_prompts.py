@@ -1,4 +1,4 @@
-"""What explanations of PaliGemma claim of its input: pixels, prompt ids, and how the two join."""
+"""Published claims about PaliGemma's input: pixels, prompt ids and their concatenation."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ def stored(mode: str, colour: Any, size: tuple[int, int] = (40, 30)) -> bytes:
     return data.getvalue()
 
 
-def picture(data: bytes, index: int = 0, prompts: tuple[str, ...] = ()) -> DecodedImage:
+def decoded_image(data: bytes, index: int = 0, prompts: tuple[str, ...] = ()) -> DecodedImage:
     item = Item(index, str(index), str(index), data=data, prompts=prompts)
-    seen = decode(item, ImageSpec(RESOLUTION), ImageLimits())
-    assert seen.fault is None
-    return seen
+    image = decode(item, ImageSpec(RESOLUTION), ImageLimits())
+    assert image.fault is None
+    return image
 
 
 def channels(mode: str, colour: Any) -> Tensor:
-    """What the eye is given of a picture of one colour: a number per channel."""
-    pixels = picture(stored(mode, colour)).pixels
+    """The normalized value of each channel of an image of one colour."""
+    pixels = decoded_image(stored(mode, colour)).pixels
     pixels_BCRR = normalize_pixels(torch.from_numpy(pixels)[None], HALF, HALF, torch.float32)
     assert pixels_BCRR.shape == (1, 3, RESOLUTION, RESOLUTION)
     assert (pixels_BCRR.amax((0, 2, 3)) == pixels_BCRR.amin((0, 2, 3))).all()
     return pixels_BCRR[0, :, 0, 0]
 
 
-# --- pixels
+# Pixels
 
 
-def test_black_is_minus_one_and_white_is_one_and_the_middle_is_nothing() -> None:
+def test_black_is_minus_one_and_white_is_one() -> None:
     assert channels("L", 0).tolist() == [-1, -1, -1]
     assert channels("L", 255).tolist() == [1, 1, 1]
     grey = channels("L", 127) + channels("L", 128)
@@ -75,9 +75,7 @@ def test_black_is_minus_one_and_white_is_one_and_the_middle_is_nothing() -> None
     ("colour", "expected"),
     [("red", [1, -1, -1]), ("lime", [-1, 1, -1]), ("blue", [-1, -1, 1]), ("yellow", [1, 1, -1])],
 )
-def test_the_channels_come_first_in_the_order_red_green_blue(
-    colour: str, expected: list[int]
-) -> None:
+def test_channels_come_first_in_rgb_order(colour: str, expected: list[int]) -> None:
     assert channels("RGB", colour).tolist() == expected
 
 
@@ -88,7 +86,7 @@ def test_rows_of_pixels_stay_rows() -> None:
     assert (found > 0).nonzero().tolist() == [[0, 2, 1, 3]]
 
 
-def test_pictures_of_any_size_and_mode_are_stacked_in_their_order(
+def test_images_of_any_size_and_mode_are_stacked_in_order(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -96,7 +94,7 @@ def test_pictures_of_any_size_and_mode_are_stacked_in_their_order(
     monkeypatch.setattr(engine.model, "encode", lambda x: seen.append(x) or encode(x))
     colours = [("RGB", "red", (9, 50)), ("L", 255, (80, 8)), ("1", 0, (3, 3)), ("P", 0, (64, 64))]
     files = [stored(*colour) for colour in colours]
-    stream = [(n, picture(data, n, ("caption en",))) for n, data in enumerate(files)]
+    stream = [(n, decoded_image(data, n, ("caption en",))) for n, data in enumerate(files)]
     assert len(list(engine.ask(stream, Question("ask", None, 1)))) == 4
     (pixels_BCRR,) = seen
     assert pixels_BCRR.shape == (4, 3, RESOLUTION, RESOLUTION)
@@ -104,7 +102,7 @@ def test_pictures_of_any_size_and_mode_are_stacked_in_their_order(
     assert pixels_BCRR.amax((2, 3)).tolist() == pixels_BCRR.amin((2, 3)).tolist() == expected
 
 
-# --- prompt ids
+# Prompt ids
 
 PROMPTS = [
     *("caption en", "answer en how many red circles?", "detect red circle ; star", "a"),
@@ -113,14 +111,12 @@ PROMPTS = [
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_a_prompt_is_bos_the_text_and_the_newline_as_transformers_has_it(
-    vocabulary: Tokenizer, processor: Any, prompt: str
-) -> None:
+def test_prompt_ids_equal_transformers(vocabulary: Tokenizer, processor: Any, prompt: str) -> None:
     image = Image.new("RGB", (8, 8))
-    theirs = processor(images=image, text="<image>" + prompt)["input_ids"][0]
+    expected = processor(images=image, text="<image>" + prompt)["input_ids"][0]
     placeholder = vocabulary.id("<image>")
     assert [placeholder] * PATCHES + vocabulary.encode_prompt(prompt) == [
-        int(token) for token in theirs
+        int(token) for token in expected
     ]
 
 
@@ -150,7 +146,7 @@ def processor(tiny: Path) -> Any:
         "▁",
     ],
 )
-def test_the_newline_comes_last_and_alone(vocabulary: Tokenizer, prompt: str) -> None:
+def test_prompt_ends_with_one_newline_token(vocabulary: Tokenizer, prompt: str) -> None:
     ids = vocabulary.encode_prompt(prompt)
     assert ids[-1] == NEWLINE
     assert ids == [BOS, *vocabulary.encode_text(prompt.strip()), NEWLINE]
@@ -159,7 +155,7 @@ def test_the_newline_comes_last_and_alone(vocabulary: Tokenizer, prompt: str) ->
     assert len(ids) == 2 or ids[-2] not in range(NEWLINE, NEWLINE + 31)
 
 
-def test_the_newline_stays_alone_where_the_tokenizer_would_join_it(tiny: Path) -> None:
+def test_final_newline_is_not_merged_with_the_text(tiny: Path) -> None:
     tokenizer = tokenizers.Tokenizer.from_file(str(tiny / "tokenizer.json"))
     tokenizer.add_tokens([AddedToken("!\n", normalized=False, special=False)])
     vocabulary = Tokenizer(tokenizer)
@@ -171,22 +167,22 @@ def test_an_empty_prompt_is_bos_and_the_newline(vocabulary: Tokenizer) -> None:
     assert vocabulary.encode_prompt("") == vocabulary.encode_prompt(" \n\t ") == [BOS, NEWLINE]
 
 
-def test_there_are_1024_places_and_128_mask_codes_in_two_unbroken_runs(
+def test_location_and_mask_tokens_have_consecutive_ids(
     vocabulary: Tokenizer,
 ) -> None:
     assert (len(vocabulary.locations), len(vocabulary.mask_codes)) == (1024, 128)
     assert vocabulary.mask_codes.start == vocabulary.locations.stop
     assert vocabulary.mask_codes.stop <= vocabulary.size
-    spelled = [f"<loc{n:04d}>" for n in range(1024)] + [f"<seg{n:03d}>" for n in range(128)]
-    assert vocabulary.encode_answer("".join(spelled)) == [
+    texts = [f"<loc{n:04d}>" for n in range(1024)] + [f"<seg{n:03d}>" for n in range(128)]
+    assert vocabulary.encode_answer("".join(texts)) == [
         *vocabulary.locations,
         *vocabulary.mask_codes,
     ]
     pieces = vocabulary.decode([*vocabulary.locations, *vocabulary.mask_codes], [1.0] * 1152)
-    assert [piece.text for piece in pieces] == spelled
+    assert [piece.text for piece in pieces] == texts
 
 
-# --- typed special tokens
+# Typed special tokens
 
 TYPED = [
     *("<image>", "<bos>", "<eos>", "<pad>", "<unk>", "<mask>", "<start_of_turn>", "<unused7>"),
@@ -196,13 +192,13 @@ TYPED = [
 
 @pytest.fixture(scope="module", params=["as built", "everything special"])
 def strict(request: pytest.FixtureRequest, tiny: Path) -> tuple[Tokenizer, tokenizers.Tokenizer]:
-    """A tokenizer with plain and special added tokens, and one where places are special too."""
+    """A tokenizer with plain and special added tokens, and one in which all are special."""
     tokenizer = tokenizers.Tokenizer.from_file(str(tiny / "tokenizer.json"))
     tokenizer.add_special_tokens([AddedToken("<|user|>", normalized=False)])
     tokenizer.add_tokens([AddedToken("<table>", normalized=False, special=False)])
     if request.param == "everything special":
-        places = [f"<loc{n:04d}>" for n in range(1024)] + [f"<seg{n:03d}>" for n in range(128)]
-        tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in places])
+        names = [f"<loc{n:04d}>" for n in range(1024)] + [f"<seg{n:03d}>" for n in range(128)]
+        tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in names])
     return Tokenizer(tokenizer), tokenizer
 
 
@@ -217,10 +213,10 @@ def test_typed_control_tokens_stay_text(
     assert tokenizer.token_to_id(typed) is not None
     assert tokenizer.token_to_id(typed) not in ids
     assert tokenizer.decode(ids, skip_special_tokens=False) == text
-    assert ids != vocabulary.encode_answer(text), "the tokenizer alone would have made it a token"
+    assert ids != vocabulary.encode_answer(text), "the tokenizer reads no control token here"
 
 
-def test_every_place_and_mask_code_stays_text_when_typed(
+def test_typed_location_and_mask_tokens_stay_text(
     strict: tuple[Tokenizer, tokenizers.Tokenizer],
 ) -> None:
     vocabulary, tokenizer = strict
@@ -231,7 +227,7 @@ def test_every_place_and_mask_code_stays_text_when_typed(
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 31])
-def test_runs_of_newlines_and_other_plain_added_tokens_go_on_matching(
+def test_plain_added_tokens_are_matched(
     strict: tuple[Tokenizer, tokenizers.Tokenizer], length: int
 ) -> None:
     vocabulary, tokenizer = strict
@@ -245,17 +241,15 @@ def test_runs_of_newlines_and_other_plain_added_tokens_go_on_matching(
 
 
 @pytest.mark.parametrize("text", ["<loc", "<loc12>", "<loc99999>", "<>", "< image>", "<Image>"])
-def test_what_only_resembles_a_control_token_is_encoded_whole(
-    vocabulary: Tokenizer, text: str
-) -> None:
+def test_text_resembling_a_control_token_is_unchanged(vocabulary: Tokenizer, text: str) -> None:
     assert vocabulary.encode_text(text) == vocabulary.encode_answer(text)
 
 
-# --- image and text joined
+# Image and text concatenated
 
 
 @torch.inference_mode()
-def test_each_rows_own_picture_comes_first_unscaled_and_then_its_scaled_prompt(
+def test_image_comes_first_and_only_text_is_scaled(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, seen = engine.model, []
@@ -285,8 +279,8 @@ def test_each_rows_own_picture_comes_first_unscaled_and_then_its_scaled_prompt(
 
 
 @torch.inference_mode()
-def test_nothing_is_read_from_the_placeholders_embedding(tiny: Path) -> None:
-    """Its row scores the placeholder itself through the tied head, and touches no other logit."""
+def test_image_placeholder_embedding_is_not_used(tiny: Path) -> None:
+    """With a tied head, its row changes the logit of the placeholder only."""
     model = load(Checkpoint("tiny", tiny), device="cpu", dtype="float32").model
     patch_BPD = torch.randn(1, PATCHES, model.config.decoder.width)
     token_BT, image = torch.tensor([[2, 300, 108]]), model.config.image_token_id

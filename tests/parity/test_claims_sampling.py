@@ -1,4 +1,4 @@
-"""What explanations of text generation claim of choosing a token: greedy, temperature, top-p."""
+"""Published claims about sampling: greedy, temperature, top-k and top-p."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.support.sequences import make_sequences, next_tokens, run_together, v
 from tests.support.tiny import PATCHES
 
 DRAWS = 100_000
-#: Stored in another order than that of size, as a model's are.
+#: Not sorted, as those of a model.
 PROBABILITY = torch.tensor([0.1, 0.05, 0.5, 0.1, 0.2, 0.05])
 
 
 def shares(
     probability: Tensor, sampling: SamplingParams, draw_B: Tensor | None = None
 ) -> list[float]:
-    """How often each token comes over evenly spaced draws."""
+    """The relative frequency of each token over evenly spaced draws."""
     if draw_B is None:
         draw_B = torch.linspace(0, 1, DRAWS + 1)[:-1]
     logits_BV = probability.log().expand(len(draw_B), -1)
@@ -43,10 +43,10 @@ def chosen(logits_BV: Tensor, sampling: SamplingParams, keys: list[str]) -> list
     return next_tokens(logits_BV, sequences, vocabulary)[0].tolist()
 
 
-# --- greedy
+# Greedy
 
 
-def test_greedy_takes_the_highest_score_and_of_equals_the_first() -> None:
+def test_greedy_takes_the_first_of_the_highest_scores() -> None:
     logits_BV = torch.tensor([[1.0, 3.0, 2.0], [5.0, -1.0, 5.0], [0.0, 0.0, 0.0]])
     assert chosen(logits_BV, GREEDY, list("abc")) == [1, 0, 0]
 
@@ -54,16 +54,16 @@ def test_greedy_takes_the_highest_score_and_of_equals_the_first() -> None:
 @pytest.mark.parametrize(
     "sampling", [SamplingParams(0, 0.1), SamplingParams(0, 1, 1), SamplingParams(0, seed=7)]
 )
-def test_without_a_temperature_nothing_else_has_a_say(sampling: SamplingParams) -> None:
+def test_without_a_temperature_filters_have_no_effect(sampling: SamplingParams) -> None:
     logits_BV = normal(50, 9, dtype=torch.float32)
     expected = logits_BV.argmax(-1).tolist()
     assert chosen(logits_BV, sampling, [str(n) for n in range(50)]) == expected
 
 
-# --- sampling
+# Sampling
 
 
-def test_tokens_come_as_often_as_they_are_probable() -> None:
+def test_token_frequencies_equal_probabilities() -> None:
     found = shares(PROBABILITY, SamplingParams(temperature=1))
     assert found == pytest.approx(PROBABILITY.tolist(), abs=2e-5)
 
@@ -93,7 +93,7 @@ def test_top_p_of_1_keeps_even_the_least_token() -> None:
     assert sample(logits_BV, almost_one, SamplingParams(temperature=1)).tolist() != [0]
 
 
-def test_what_is_left_is_made_whole_by_division() -> None:
+def test_filtered_probabilities_are_renormalized() -> None:
     """0.5 and 0.2 become 5/7 and 2/7; a second softmax would give 0.574 and 0.426."""
     found = shares(PROBABILITY, SamplingParams(temperature=1, top_p=0.7))
     assert found == pytest.approx([0, 0, 5 / 7, 0, 2 / 7, 0], abs=2e-5)
@@ -107,7 +107,7 @@ def test_top_k_keeps_the_k_most_probable(top_k: int, expected: set[int]) -> None
     assert kept(PROBABILITY, SamplingParams(temperature=1, top_k=0)) == set(range(6))
 
 
-def test_top_p_is_of_what_top_k_has_left() -> None:
+def test_top_p_applies_after_top_k() -> None:
     """Of 0.5, 0.2 and 0.1 the first two have 7/8 of the mass, enough for a p of 0.8."""
     assert kept(PROBABILITY, SamplingParams(temperature=1, top_p=0.8, top_k=3)) == {2, 4}
     assert kept(PROBABILITY, SamplingParams(temperature=1, top_p=0.8)) == {2, 4, 0}
@@ -143,8 +143,8 @@ def test_a_temperature_near_0_is_greedy(temperature: float) -> None:
     assert chosen(logits_BV, sampling, [str(n) for n in range(50)]) == expected
 
 
-def test_the_probability_of_what_was_drawn_is_the_models_own() -> None:
-    """Whatever temperature and filters made of it."""
+def test_probability_ignores_temperature_and_filters() -> None:
+    """The probability of a token is that of the unscaled, unfiltered logits."""
     sampling = SamplingParams(temperature=3, top_p=0.9, top_k=4)
     sequences = make_sequences([[2]] * 20, 1, sampling)
     logits_BV, vocabulary = PROBABILITY.log().expand(20, -1) + 5, OutputVocabulary(6, 10**9, ())
@@ -153,7 +153,7 @@ def test_the_probability_of_what_was_drawn_is_the_models_own() -> None:
     assert len(set(token_B.tolist())) > 1
 
 
-# --- whose draws they are
+# Random numbers of each row
 
 
 @pytest.fixture(scope="module")
@@ -189,8 +189,8 @@ def test_a_rows_draws_do_not_depend_on_its_batch(model: PaliGemma) -> None:
     assert together != drawn(model, patch_BPD, PROMPTS, KEYS, GREEDY)
 
 
-def test_rows_and_seeds_have_draws_of_their_own(model: PaliGemma) -> None:
-    """The same picture and prompt in four rows: four answers, the same again for the same seed."""
+def test_draws_differ_by_row_and_seed(model: PaliGemma) -> None:
+    """The same image and prompt in four rows: four answers, the same again for the same seed."""
     patch_BPD = normal(1, PATCHES, model.config.decoder.width).expand(4, -1, -1)
     prompts = [PROMPTS[1]] * 4
     once = drawn(model, patch_BPD, prompts, KEYS, WARM)

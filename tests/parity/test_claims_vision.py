@@ -107,11 +107,11 @@ def test_every_layers_attention_is_transformers(tiny: Path) -> None:
     """With all eight tensors of every layer, weights and biases."""
     from transformers import PaliGemmaForConditionalGeneration
 
-    ours = weights.load(tiny, read_config(tiny), dtype=torch.float32).vision
-    theirs = PaliGemmaForConditionalGeneration.from_pretrained(tiny, attn_implementation="eager")
-    layers = theirs.model.vision_tower.encoder.layers
-    assert len(layers) == len(ours.layers) == 2
-    for mine, other in zip(ours.layers, layers, strict=True):
+    vision = weights.load(tiny, read_config(tiny), dtype=torch.float32).vision
+    hf_model = PaliGemmaForConditionalGeneration.from_pretrained(tiny, attn_implementation="eager")
+    layers = hf_model.model.vision_tower.encoder.layers
+    assert len(layers) == len(vision.layers) == 2
+    for mine, other in zip(vision.layers, layers, strict=True):
         for rows, patches in [(1, 1), (1, 16), (3, 7)]:
             x = normal(rows, patches, 32, dtype=torch.float32)
             with torch.no_grad():

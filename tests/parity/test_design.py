@@ -20,7 +20,7 @@ STEPS = 8
 
 @pytest.fixture(params=["tiny", "tiny2"])
 def model(request: pytest.FixtureRequest, device: str) -> PaliGemma:
-    """Each generation; the second has a window shorter than any prefix and bounds that bite."""
+    """Each generation; the second has softcaps and a window shorter than any prefix."""
     folder: Path = request.getfixturevalue(request.param)
     return weights.load(folder, read_config(folder), dtype=torch.float64, device=device)
 
@@ -96,8 +96,8 @@ def test_the_cache_is_only_a_shortcut(model: PaliGemma, patch_BPD: Tensor) -> No
     torch.testing.assert_close(torch.stack(cached, dim=1), whole, rtol=0, atol=1e-10)
 
 
-def test_a_causal_prefix_would_be_noticed(model: PaliGemma, patch_BPD: Tensor) -> None:
-    """The guard of the tests above: under another mask the numbers do differ."""
+def test_causal_prefix_changes_the_logits(model: PaliGemma, patch_BPD: Tensor) -> None:
+    """Under another mask the logits differ, so the tests above would fail."""
     token_BT = torch.tensor([PROMPTS[1]], device=patch_BPD.device)
     patch_BPD = patch_BPD[:1]
     is_real_BS = torch.ones(1, patch_BPD.shape[1] + token_BT.shape[1], dtype=torch.bool)
