@@ -1,4 +1,4 @@
-"""export: images under names that the tools read rightly, whatever the rows' ids are."""
+"""Tests `pgcli export`: file names that each tool reads correctly, for any row ids."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SPLITS += ["my test/1.png", "eval.d/x-train-1.png", "data/x-00000-of-00001.png",
 ODD = ['it\'s "so".png', "a::b/c.png", "#1?&.png", "[ab]*{x}.png", "~/~x.png", "100%20.png"]
 ODD += [".hidden.png", ".dot/a.png", "__pycache__/a.png", "é\u2028ü.png", "metadata.jsonl/x.png"]
 ODD += [".pgcli-export/b.png", "a.png/b.png", "a.png", "README.md", "x.eval", "task.toml/y.png"]
-PLAIN = ["attest.png", "latest/trained.png", "Test.png", "sub/c.png"]  # nothing is made of these
+PLAIN = ["attest.png", "latest/trained.png", "Test.png", "sub/c.png"]  # these are not renamed
 
 
 def answered(folder: Path, ids: Sequence[str], **changes: Any) -> list[dict[str, Any]]:
-    """Rows about images of these ids, each with its number as text and as its red."""
+    """Rows of images with these ids; the answer and the red value are the index."""
     folder.mkdir()
     rows = []
     for index, id_ in enumerate(ids):
@@ -36,7 +36,7 @@ def answered(folder: Path, ids: Sequence[str], **changes: Any) -> list[dict[str,
 
 
 def detected(folder: Path, ids: Sequence[str]) -> list[dict[str, Any]]:
-    """The same with a box in each, as wide as its number and one."""
+    """The same rows with one box each, whose width is the index plus one."""
     rows = answered(folder, ids, task="detect", boxes=(box("cat", 0.0, 0.0, 1.0, 1.0),))
     for index, one in enumerate(rows):
         one["boxes"][0]["xmax"] = index + 1.0
@@ -44,20 +44,20 @@ def detected(folder: Path, ids: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def made(folder: Path) -> list[str]:
-    """The files below a folder."""
+    """The files in a folder and its subfolders."""
     return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if not file.is_dir())
 
 
-# --- datasets
+# Datasets
 
 
 @pytest.mark.parametrize("ids", [SPLITS, ODD, SPLITS + ODD + PLAIN, ["data/x-00000-of-00001.png"]])
 @pytest.mark.parametrize("how", ["link", "copy"])
-def test_datasets_loads_every_image_with_its_text_whatever_it_is_called(
+def test_datasets_loads_images_with_any_name_and_their_texts(
     capsys: Capture, tmp_path: Path, how: str, ids: list[str]
 ) -> None:
     datasets = pytest.importorskip("datasets", reason="a development dependency")
-    rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "pictures", ids))
+    rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "photos", ids))
     output = tmp_path / "test"
     assert exported(capsys, rows, "imagefolder", output, "--pictures", how)[0] == 0
     wanted = {str(index): (index, 0, 0) for index in range(len(ids))}
@@ -67,22 +67,20 @@ def test_datasets_loads_every_image_with_its_text_whatever_it_is_called(
         assert {one["text"]: one["image"].getpixel((0, 0)) for one in known["train"]} == wanted
 
 
-def test_datasets_loads_every_image_with_its_boxes_whatever_it_is_called(
+def test_datasets_loads_images_with_any_name_and_their_boxes(
     capsys: Capture, tmp_path: Path
 ) -> None:
-    rows = saved(tmp_path / "r.jsonl", detected(tmp_path / "pictures", SPLITS))
+    rows = saved(tmp_path / "r.jsonl", detected(tmp_path / "photos", SPLITS))
     exported(capsys, rows, "imagefolder", tmp_path / "out")
     known = loaded(tmp_path / "out", tmp_path / "cache")
     widths = {one["image"].getpixel((0, 0))[0]: one["objects"]["bbox"][0][2] for one in known}
     assert widths == {index: index + 1 for index in range(len(SPLITS))}
 
 
-def test_no_name_of_an_imagefolder_says_a_split_to_any_version_of_datasets(
-    capsys: Capture, tmp_path: Path
-) -> None:
-    """Earlier ones look for what is known of an image in the split that it is in."""
+def test_no_imagefolder_name_is_taken_for_a_split(capsys: Capture, tmp_path: Path) -> None:
+    """Earlier versions of datasets search the metadata of an image in its split only."""
     data_files = pytest.importorskip("datasets.data_files", reason="a development dependency")
-    rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "pictures", SPLITS + ODD + PLAIN))
+    rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "photos", SPLITS + ODD + PLAIN))
     exported(capsys, rows, "imagefolder", tmp_path / "out")
     patterns = data_files.get_data_patterns(str(tmp_path / "out"))
     found = data_files.DataFilesDict.from_patterns(patterns, base_path=str(tmp_path / "out"))
@@ -93,9 +91,9 @@ def test_no_name_of_an_imagefolder_says_a_split_to_any_version_of_datasets(
     assert relative == {*named, "metadata.jsonl"}
 
 
-def test_renamed_images_stay_recognisable_and_are_reported(capsys: Capture, tmp_path: Path) -> None:
+def test_renamed_images_are_recognisable_and_reported(capsys: Capture, tmp_path: Path) -> None:
     ids = ["test.png", "val2/COCO_val2014_1.jpg", *PLAIN]
-    rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "pictures", ids))
+    rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "photos", ids))
     err = exported(capsys, rows, "imagefolder", tmp_path / "out")[1]
     others = ["test~.png", "val~2/COCO_val~2014_1.jpg"]
     assert set(made(tmp_path / "out")) == {".pgcli-export", "metadata.jsonl", *others, *PLAIN}
@@ -103,11 +101,11 @@ def test_renamed_images_stay_recognisable_and_are_reported(capsys: Capture, tmp_
     assert f"renamed, as the name is taken or not valid: {reported}\n" in err
 
 
-# --- YOLO
+# YOLO
 
 
 def test_yolo_folders_called_images_or_hidden_are_renamed(capsys: Capture, tmp_path: Path) -> None:
-    rows = saved(tmp_path / "r.jsonl", detected(tmp_path / "pictures", FOLDERS))
+    rows = saved(tmp_path / "r.jsonl", detected(tmp_path / "photos", FOLDERS))
     code, err = exported(capsys, rows, "yolo", tmp_path / "out")
     assert code == 0
     images = made(tmp_path / "out" / "images")
@@ -126,11 +124,11 @@ def test_yolo_folders_called_images_or_hidden_are_renamed(capsys: Capture, tmp_p
 
 def test_yolo_images_have_suffixes_that_ultralytics_reads(capsys: Capture, tmp_path: Path) -> None:
     ids = ["a.jfif", "b.JPE", "c.JPEG", "d.gif", "e.ppm"]
-    rows = detected(tmp_path / "pictures", ids)
+    rows = detected(tmp_path / "photos", ids)
     for one in rows:
-        with Image.open(one["image"]) as picture:
+        with Image.open(one["image"]) as image:
             one["image"] = str(Path(one["image"]).with_name(one["id"]))
-            picture.save(one["image"], "JPEG" if one["id"] < "d" else None)
+            image.save(one["image"], "JPEG" if one["id"] < "d" else None)
     for how in ("link", "copy"):
         file = saved(tmp_path / "r.jsonl", rows)
         err = exported(capsys, file, "yolo", tmp_path / how, "--pictures", how)[1]
@@ -139,11 +137,9 @@ def test_yolo_images_have_suffixes_that_ultralytics_reads(capsys: Capture, tmp_p
         assert "; 2 images that Ultralytics does not read: GIF and PPM" in err
 
 
-def test_images_without_endings_have_labels_of_their_own_in_yolo(
-    capsys: Capture, tmp_path: Path
-) -> None:
+def test_yolo_images_without_suffix_have_separate_labels(capsys: Capture, tmp_path: Path) -> None:
     ids = ["p/v1.2", "p/v1.3", "p/v1"]
-    rows = detected(tmp_path / "pictures", ids)
+    rows = detected(tmp_path / "photos", ids)
     rows = [one | {"image": one["id"]} for one in rows]
     file = saved(tmp_path / "r.jsonl", rows)
     assert exported(capsys, file, "yolo", tmp_path / "out", "--pictures", "none")[0] == 0
@@ -152,11 +148,13 @@ def test_images_without_endings_have_labels_of_their_own_in_yolo(
     assert len(texts) == 3
 
 
-# --- folders in the way of files
+# Files and folders of the same name
 
 
 @pytest.mark.parametrize("to", ["yolo", "imagefolder", "fiftyone", "txt", "caption"])
-def test_no_folder_is_in_the_way_of_a_file(capsys: Capture, tmp_path: Path, to: str) -> None:
+def test_file_and_folder_of_the_same_name_are_kept_apart(
+    capsys: Capture, tmp_path: Path, to: str
+) -> None:
     ids = ["a.png", "a.png/b.png", "a.txt/b.png", "a.caption/b.png", "a.txt/a.txt/c"]
     ids += ["metadata.jsonl/x.png", ".pgcli-export/b.png", "c", "c.png/d.png", "labels.json/x.png"]
     for number, order in enumerate((ids, ids[::-1])):
@@ -169,14 +167,12 @@ def test_no_folder_is_in_the_way_of_a_file(capsys: Capture, tmp_path: Path, to: 
         assert sum(name.endswith(ending) for name in names) == len(ids)
 
 
-# --- texts
+# Texts
 
 
-def test_every_text_with_another_name_than_its_image_s_is_reported(
-    capsys: Capture, tmp_path: Path
-) -> None:
+def test_renamed_text_files_are_reported(capsys: Capture, tmp_path: Path) -> None:
     ids = ["hh/ONE.PNG", "hh/one.jpg", "hh/one.png", "hh/two.png"]
-    rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "pictures", ids))
+    rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "photos", ids))
     output = tmp_path / "out"
     err = exported(capsys, rows, "txt", output)[1]
     assert made(output) == ["hh/ONE.txt", "hh/one-2.txt", "hh/one.jpg.txt", "hh/two.txt"]

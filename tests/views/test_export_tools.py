@@ -1,6 +1,6 @@
-"""export: what the tools themselves say, those that weigh too much to be a dependency.
+"""Tests exports with the tools that read them, which are too large to be dependencies.
 
-In an environment of its own: `pip install ultralytics fiftyone label-studio-sdk supervision`.
+Run in a separate environment: `pip install ultralytics fiftyone label-studio-sdk supervision`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tests.support.exporting import (
     SIZES,
     captioned,
     exported,
+    make_images,
     overlap,
-    pictures,
     plain,
     saved,
     segmented,
@@ -32,12 +32,12 @@ from tests.support.exporting import (
 from tests.support.supervision_lines import detections
 
 Capture = pytest.CaptureFixture[str]
-HEAVY = "weighs hundreds of megabytes: tried in an environment of its own"
+HEAVY = "hundreds of megabytes: tested in a separate environment"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return pictures(tmp_path / "pictures")
+    return make_images(tmp_path / "photos")
 
 
 @pytest.fixture
@@ -50,32 +50,32 @@ def boxes(folder: Path, tmp_path: Path) -> Path:
     return saved(tmp_path / "boxes.jsonl", plain(folder))
 
 
-# --- Ultralytics
+# Ultralytics
 
 
 @pytest.fixture
 def ultralytics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module, which asks no network and keeps its settings here."""
+    """The module, offline, with its settings in the temporary folder."""
     monkeypatch.setenv("YOLO_CONFIG_DIR", str(tmp_path / "settings"))
     monkeypatch.setenv("YOLO_OFFLINE", "true")
     return pytest.importorskip("ultralytics", reason=HEAVY)
 
 
 def loaded(output: Path, task: str) -> dict[str, Any]:
-    """What Ultralytics reads: its image's name -> its labels, as they go into training."""
+    """The labels that Ultralytics trains on, by the name of the image."""
     from ultralytics.data.dataset import YOLODataset
     from ultralytics.data.utils import check_det_dataset
 
     known = check_det_dataset(str(output / "data.yaml"))
     assert known["names"] == {0: "cat", 1: "dog"}
     found = YOLODataset(img_path=known["train"], data=known, task=task, augment=False, imgsz=64)
-    for place in range(len(found)):
-        assert found[place]["img"].shape[0] == 3
+    for index in range(len(found)):
+        assert found[index]["img"].shape[0] == 3
     images = output.resolve() / "images"
     return {str(Path(one["im_file"]).relative_to(images)): one for one in found.labels}
 
 
-def test_ultralytics_reads_boxes_and_a_image_without_any(
+def test_ultralytics_reads_boxes_and_an_image_without_boxes(
     ultralytics: Any, capsys: Capture, boxes: Path, tmp_path: Path
 ) -> None:
     exported(capsys, boxes, "yolo", tmp_path / "yolo")
@@ -89,7 +89,7 @@ def test_ultralytics_reads_boxes_and_a_image_without_any(
     assert not any(one["segments"] for one in found.values())
 
 
-def test_ultralytics_finds_every_image_s_labels_whatever_it_is_called(
+def test_ultralytics_finds_the_labels_of_images_with_any_name(
     ultralytics: Any, capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
     (first, *_), names = plain(folder), [*FOLDERS, "g.jfif", "h.jpe"]
@@ -102,7 +102,7 @@ def test_ultralytics_finds_every_image_s_labels_whatever_it_is_called(
 
 
 @pytest.mark.parametrize("task", ["segment", "detect"])
-def test_ultralytics_reads_masks_and_boxes_of_a_dataset_of_masks(
+def test_ultralytics_reads_masks_and_boxes(
     ultralytics: Any, capsys: Capture, masks: Path, tmp_path: Path, task: str
 ) -> None:
     from ultralytics.data.utils import polygon2mask
@@ -119,7 +119,7 @@ def test_ultralytics_reads_masks_and_boxes_of_a_dataset_of_masks(
         box = [(left + right) / 2, (top + bottom) / 2, right - left, bottom - top]
         at = one["bboxes"][0] * [width, height, width, height]
         assert at == pytest.approx(numpy.array(box), abs=1e-3)
-        # its painter paints the line as well, here an eighth of a pixel to either side
+        # it also draws the outline, here an eighth of a pixel to each side
         large = one["segments"][0] * (width, height) * 8
         painted = polygon2mask((height * 8, width * 8), [large.ravel()])[4::8, 4::8]
         assert overlap(painted > 0, mask) > 0.95
@@ -136,7 +136,7 @@ def test_ultralytics_trains_on_an_export(
 ) -> None:
     from ultralytics.utils.nms import TorchNMS
 
-    # torchvision loads next to some builds of PyTorch only; this is what is asked of it
+    # torchvision does not load with every build of PyTorch; this replaces what is used of it
     vision = SimpleNamespace(ops=SimpleNamespace(nms=TorchNMS.nms), __spec__=None)
     monkeypatch.setitem(sys.modules, "torchvision", vision)  # type: ignore[arg-type]
     exported(capsys, masks, "yolo", tmp_path / "yolo")
@@ -150,18 +150,18 @@ def test_ultralytics_trains_on_an_export(
         **options,
     )
     assert trained.nt_per_class.tolist() == [1, 3]  # objects of each label
-    # what it leaves in the folder does not keep an export from being made again
+    # the caches in the folder do not prevent another export
     assert list((tmp_path / "yolo").rglob("*.cache"))
     assert exported(capsys, masks, "yolo", tmp_path / "yolo", "--overwrite")[0] == 0
 
 
-# --- FiftyOne
+# FiftyOne
 
 
 def test_fiftyone_imports_boxes_scores_and_masks(
     capsys: Capture, masks: Path, tmp_path: Path
 ) -> None:
-    """By the importer that `Dataset.from_dir` asks, as a dataset wants MongoDB."""
+    """Uses the importer of `Dataset.from_dir`, as a dataset needs MongoDB."""
     pytest.importorskip("fiftyone", reason=HEAVY)
     from fiftyone.utils.coco import COCODetectionDatasetImporter
 
@@ -184,10 +184,10 @@ def test_fiftyone_imports_boxes_scores_and_masks(
     assert other.bounding_box == pytest.approx([8 / 64, 4 / 48, 20 / 64, 10 / 48])
 
 
-# --- Label Studio
+# Label Studio
 
 
-def test_label_studio_s_sdk_takes_the_tasks_with_the_interface_of_the_page(
+def test_label_studio_sdk_accepts_tasks_with_the_documented_interface(
     capsys: Capture, masks: Path, boxes: Path, folder: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("label_studio_sdk", reason=HEAVY)
@@ -208,7 +208,7 @@ def test_label_studio_s_sdk_takes_the_tasks_with_the_interface_of_the_page(
                 assert interface.validate_prediction(prediction, return_errors=True) == []
 
 
-def test_label_studio_s_converter_decodes_masks_and_spells_them_as_we_do(
+def test_label_studio_converter_encodes_masks_the_same(
     capsys: Capture, masks: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("label_studio_sdk", reason=HEAVY)
@@ -221,12 +221,12 @@ def test_label_studio_s_converter_decodes_masks_and_spells_them_as_we_do(
         mask = shape(height, width).astype(numpy.uint8) * 255
         assert (decode_rle(numbers).reshape(height, width, 4) == mask[:, :, None]).all()
         assert numbers == mask2rle(mask)
-    for seed in range(40):  # so that the last byte is as full and as empty as it may be
+    for seed in range(40):  # for every number of bits in the last byte
         grid = numpy.random.default_rng(seed).random((20, 30)) < 0.5
         assert list(encode_brush(encode(grid))) == mask2rle(grid.astype(numpy.uint8) * 255)
 
 
-# --- supervision
+# Supervision
 
 
 def test_supervision_reads_coco_and_yolo_with_masks(
@@ -242,7 +242,7 @@ def test_supervision_reads_coco_and_yolo_with_masks(
             str(tmp_path / "yolo" / "images"), labels, str(tmp_path / "yolo" / "data.yaml")
         ),
     )
-    for dataset, least in zip(read, (1.0, 0.8), strict=True):  # of small polygons its lines count
+    for dataset, least in zip(read, (1.0, 0.8), strict=True):  # its outlines enlarge small polygons
         assert dataset.classes == ["cat", "dog"]
         found = {Path(path).name: one for path, _, one in dataset}
         width, height = SIZES["a.png"]
@@ -251,7 +251,7 @@ def test_supervision_reads_coco_and_yolo_with_masks(
         assert overlap(found["a.png"].mask[0], shape(height, width)) >= least
 
 
-def test_supervision_takes_what_the_page_s_lines_give_it() -> None:
+def test_supervision_accepts_the_detections_of_the_documentation() -> None:
     supervision = pytest.importorskip("supervision", reason=HEAVY)
     from pgcli.records import Mask
     from tests.support.answers import BOX, answer

@@ -1,4 +1,4 @@
-"""export: each format as its own tool reads it."""
+"""Tests `pgcli export`: each format is read by the tool that it is for."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.support.exporting import (
     detected,
     exported,
     loaded,
+    make_images,
     of,
-    pictures,
     plain,
     row,
     saved,
@@ -33,7 +33,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return pictures(tmp_path / "pictures")
+    return make_images(tmp_path / "photos")
 
 
 @pytest.fixture
@@ -41,11 +41,11 @@ def boxes(folder: Path, tmp_path: Path) -> Path:
     return saved(tmp_path / "boxes.jsonl", detected(folder))
 
 
-def test_every_format_is_there_under_its_name() -> None:
+def test_every_format_is_registered_under_its_name() -> None:
     assert all(callable(format_named(name).write) for name in FORMATS)
 
 
-# --- COCO
+# COCO
 
 
 def test_pycocotools_reads_boxes_masks_scores_and_labels(
@@ -72,7 +72,7 @@ def test_pycocotools_reads_boxes_masks_scores_and_labels(
     assert coco.getAnnIds(imgIds=[2]) == []
 
 
-def test_pycocotools_measures_an_export_against_itself_as_perfect(
+def test_pycocotools_scores_an_export_against_itself_as_perfect(
     capsys: Capture, boxes: Path, tmp_path: Path
 ) -> None:
     from pycocotools.cocoeval import COCOeval
@@ -88,7 +88,7 @@ def test_pycocotools_measures_an_export_against_itself_as_perfect(
     assert measured.stats[0] == pytest.approx(1)
 
 
-def test_root_makes_names_relative_and_refuses_what_lies_elsewhere(
+def test_root_makes_names_relative_and_refuses_other_paths(
     capsys: Capture, boxes: Path, folder: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "coco.json"
@@ -103,11 +103,11 @@ def test_root_makes_names_relative_and_refuses_what_lies_elsewhere(
 def test_answers_are_captions_each_with_its_prompt(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
-    asked = [("what?", "a dog"), ("how many?", "")]
+    questions = [("what?", "a dog"), ("how many?", "")]
     rows = [
         of(index, folder, prompt=prompt, answer=text)
         for index in (0, 1)
-        for prompt, text in asked[: 2 - index]
+        for prompt, text in questions[: 2 - index]
     ]
     output = tmp_path / "captions.json"
     code, err = exported(capsys, saved(tmp_path / "r.jsonl", rows), "coco", output)
@@ -118,14 +118,14 @@ def test_answers_are_captions_each_with_its_prompt(
     reported = [
         (one["prompt"], one["caption"]) for one in coco.loadAnns(coco.getAnnIds(imgIds=[1]))
     ]
-    assert reported == asked
+    assert reported == questions
     (other,) = coco.loadAnns(coco.getAnnIds(imgIds=[2]))
     assert (other["id"], other["caption"]) == (3, "a dog")
-    again = coco.loadRes([{"image_id": 2, "caption": "a cat"}])  # as who measures captions does
+    again = coco.loadRes([{"image_id": 2, "caption": "a cat"}])  # as caption metrics do
     assert [one["caption"] for one in again.dataset["annotations"]] == ["a cat"]
 
 
-def test_a_detection_that_found_nothing_is_a_file_of_no_boxes(
+def test_detection_without_boxes_is_exported_without_annotations(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
     rows = saved(tmp_path / "r.jsonl", [of(1, folder, task="detect")])
@@ -136,9 +136,7 @@ def test_a_detection_that_found_nothing_is_a_file_of_no_boxes(
     assert COCO(tmp_path / "o.json").getCatIds() == []
 
 
-def test_of_boxes_and_texts_coco_has_the_boxes(
-    capsys: Capture, folder: Path, tmp_path: Path
-) -> None:
+def test_coco_prefers_boxes_to_captions(capsys: Capture, folder: Path, tmp_path: Path) -> None:
     rows = [plain(folder)[0], of(0, folder, prompt="what?"), of(1, folder, prompt="what?")]
     file = saved(tmp_path / "r.jsonl", rows)
     for options, count, has in (((), 2, "bbox"), (("--prompt", "what?"), 2, "caption")):
@@ -148,24 +146,24 @@ def test_of_boxes_and_texts_coco_has_the_boxes(
         assert all(has in one for one in made)
 
 
-# --- YOLO
+# YOLO
 
 
 def yolo_boxes(output: Path, name: str) -> list[tuple[str, list[float]]]:
-    """What a reader of YOLO's labels makes of an image's: label, and corners in pixels."""
+    """The YOLO labels of an image: class name, and corners in pixels."""
     known = yaml.safe_load((output / "data.yaml").read_text(encoding="utf-8"))
-    with Image.open(output / known["train"] / name) as picture:
-        width, height = picture.size
+    with Image.open(output / known["train"] / name) as image:
+        width, height = image.size
     text = (output / "labels" / Path(name).with_suffix(".txt")).read_text()
     found = []
     for line in text.splitlines():
-        place, *numbers = line.split(" ")
+        class_index, *numbers = line.split(" ")
         assert len(numbers) == 4
         x, y, w, h = map(float, numbers)
         corners = [(x - w / 2) * width, (y - h / 2) * height]
         found.append(
             (
-                known["names"][int(place)],
+                known["names"][int(class_index)],
                 [*corners, corners[0] + w * width, corners[1] + h * height],
             )
         )
@@ -173,7 +171,7 @@ def yolo_boxes(output: Path, name: str) -> list[tuple[str, list[float]]]:
 
 
 @pytest.mark.parametrize("how", ["link", "copy"])
-def test_yolo_s_labels_lead_back_to_the_boxes(
+def test_yolo_labels_reproduce_the_boxes(
     capsys: Capture, folder: Path, tmp_path: Path, how: str
 ) -> None:
     output, boxes = tmp_path / "yolo", saved(tmp_path / "plain.jsonl", plain(folder))
@@ -187,9 +185,7 @@ def test_yolo_s_labels_lead_back_to_the_boxes(
     assert (output / "images" / "a.png").is_symlink() == (how == "link")
 
 
-def test_yolo_s_labels_survive_yaml_whatever_they_are(
-    capsys: Capture, folder: Path, tmp_path: Path
-) -> None:
+def test_any_yolo_label_is_valid_yaml(capsys: Capture, folder: Path, tmp_path: Path) -> None:
     from tests.support.exporting import box
 
     labels = ["yes", "- a: #b", 'q"\\', "l\u2028s\x85\x7f", "\U0001f600", "", "1", "a\nb"]
@@ -201,7 +197,7 @@ def test_yolo_s_labels_survive_yaml_whatever_they_are(
     assert names == dict(enumerate(sorted(labels)))
 
 
-def test_images_that_share_a_stem_are_kept_apart_and_reported(
+def test_images_with_the_same_stem_are_renamed_and_reported(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
     Image.new("RGB", (40, 40), (1, 2, 3)).save(folder / "a.jpg")
@@ -214,7 +210,7 @@ def test_images_that_share_a_stem_are_kept_apart_and_reported(
     assert yolo_boxes(tmp_path / "yolo", "a-2.jpg") == []
 
 
-# --- Label Studio
+# Label Studio
 
 
 def test_label_studio_has_percent_sizes_and_the_model(
@@ -225,9 +221,7 @@ def test_label_studio_has_percent_sizes_and_the_model(
     command = (boxes, "labelstudio", output, "--root", folder.parent, "--image-prefix", prefix)
     assert exported(capsys, *command)[0] == 0
     tasks = json.loads(output.read_text(encoding="utf-8"))
-    assert [task["data"]["image"] for task in tasks] == [
-        f"{prefix}pictures/{name}" for name in SIZES
-    ]
+    assert [task["data"]["image"] for task in tasks] == [f"{prefix}photos/{name}" for name in SIZES]
     (prediction,) = tasks[0]["predictions"]
     assert prediction["model_version"] == "demo@1"
     assert [one["type"] for one in prediction["result"]] == ["rectanglelabels"] * 2
@@ -243,9 +237,7 @@ def test_label_studio_has_percent_sizes_and_the_model(
     assert len(set(ids)) == len(ids) == 3
 
 
-def test_an_address_is_quoted_behind_its_prefix_and_a_plain_name_is_not(
-    capsys: Capture, tmp_path: Path
-) -> None:
+def test_path_is_quoted_only_after_a_prefix(capsys: Capture, tmp_path: Path) -> None:
     rows = saved(tmp_path / "r.jsonl", [row(0, image="a b/c#1?&.png")])
     prefix = "/data/local-files/?d="
     for options, address in (
@@ -257,9 +249,7 @@ def test_an_address_is_quoted_behind_its_prefix_and_a_plain_name_is_not(
         assert task["data"]["image"] == address
 
 
-def test_an_address_stays_as_it_is_next_to_what_has_a_prefix(
-    capsys: Capture, tmp_path: Path
-) -> None:
+def test_url_is_not_changed_by_a_prefix(capsys: Capture, tmp_path: Path) -> None:
     given = ["https://host/a b.png?x=1&y=%20", "s3://bucket/a.png", "data:image/png;base64,AA=="]
     rows = [row(index, image=image) for index, image in enumerate([*given, "a.png"])]
     file = saved(tmp_path / "r.jsonl", rows)
@@ -268,7 +258,7 @@ def test_an_address_stays_as_it_is_next_to_what_has_a_prefix(
     assert [task["data"]["image"] for task in tasks] == [*given, "/data/?d=a.png"]
 
 
-def test_label_studio_takes_texts_of_several_prompts(
+def test_label_studio_gets_texts_of_several_prompts(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
     rows = [of(0, folder, prompt=prompt, answer=prompt.upper()) for prompt in ("one?", "two?")]
@@ -278,7 +268,7 @@ def test_label_studio_takes_texts_of_several_prompts(
     assert reported == [["ONE?"], ["TWO?"]]
 
 
-# --- datasets
+# Datasets
 
 
 @pytest.mark.parametrize("how", ["link", "copy"])
@@ -306,22 +296,20 @@ def test_datasets_reads_an_imagefolder_of_captions(
     assert reported == dict(zip(SIZES.values(), ("one", "zwei\nDrei", ""), strict=True))
 
 
-# --- FiftyOne
+# FiftyOne
 
 
-def test_fiftyone_s_folder_has_data_and_labels_that_name_it(
-    capsys: Capture, boxes: Path, tmp_path: Path
-) -> None:
+def test_fiftyone_folder_has_data_and_labels(capsys: Capture, boxes: Path, tmp_path: Path) -> None:
     output = tmp_path / "fiftyone"
     assert exported(capsys, boxes, "fiftyone", output)[0] == 0
     coco = COCO(output / "labels.json")
     for image in coco.dataset["images"]:
-        with Image.open(output / "data" / image["file_name"]) as picture:
-            assert picture.size == (image["width"], image["height"])
+        with Image.open(output / "data" / image["file_name"]) as stored:
+            assert stored.size == (image["width"], image["height"])
     assert len(coco.dataset["annotations"]) == 3
 
 
-# --- WebDataset
+# WebDataset
 
 
 def test_webdataset_reads_images_texts_and_rows(
@@ -342,7 +330,7 @@ def test_webdataset_reads_images_texts_and_rows(
     assert names[:3] == ["000000001.png", "000000001.txt", "000000001.json"]
 
 
-# --- CSV
+# CSV
 
 
 def test_csv_has_every_column_and_boxes_as_json(
@@ -355,23 +343,21 @@ def test_csv_has_every_column_and_boxes_as_json(
     assert list(table) == list(rows[0])
     assert [json.loads(text) for text in table["boxes"]] == [row["boxes"] for row in rows]
     assert [json.loads(text) for text in table["masks"]] == [row["masks"] for row in rows]
-    assert list(table["logprob"]) == [-0.25] * 3  # a number is no formula
+    assert list(table["logprob"]) == [-0.25] * 3  # a number is not escaped
 
 
 HOSTILE = ["=cmd|'/c calc'!A1", "+1", "-1", "@x", "\t=1", "\r=1", 'a,"b"\nc', "'quoted", "fine"]
 
 
 @pytest.mark.parametrize("raw", [False, True])
-def test_no_text_of_a_csv_is_a_formula_unless_texts_are_wanted_as_they_are(
-    capsys: Capture, tmp_path: Path, raw: bool
-) -> None:
+def test_csv_escapes_formulas_unless_raw(capsys: Capture, tmp_path: Path, raw: bool) -> None:
     rows = [row(index, answer=text, kept={"=k": text}) for index, text in enumerate(HOSTILE)]
     file, output = saved(tmp_path / "r.jsonl", rows), tmp_path / "o.csv"
     exported(capsys, file, "csv", output, *["--csv-raw"] * raw)
     with open(output, encoding="utf-8", newline="") as opened:
         header, *lines = csv.reader(opened)
-    place = header.index("answer")
-    reported = [line[place] for line in lines]
+    column = header.index("answer")
+    reported = [line[column] for line in lines]
     assert [line[-1] for line in lines] == reported
     if raw:
         assert reported == HOSTILE
@@ -381,30 +367,30 @@ def test_no_text_of_a_csv_is_a_formula_unless_texts_are_wanted_as_they_are(
         assert header[-1] == "'=k"
 
 
-# --- all of them
+# All formats
 
 
 @pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("txt", "caption")])
-def test_equal_rows_make_equal_exports(
+def test_equal_rows_give_equal_exports(
     capsys: Capture, boxes: Path, tmp_path: Path, to: str
 ) -> None:
-    for place in ("one", "two"):
-        assert exported(capsys, boxes, to, tmp_path / place)[0] == 0
+    for name in ("one", "two"):
+        assert exported(capsys, boxes, to, tmp_path / name)[0] == 0
 
-    def content(place: Path) -> dict[str, bytes]:
-        files = [place] if place.is_file() else [f for f in place.rglob("*") if f.is_file()]
-        return {str(file.relative_to(place)): file.read_bytes() for file in files}
+    def content(output: Path) -> dict[str, bytes]:
+        files = [output] if output.is_file() else [f for f in output.rglob("*") if f.is_file()]
+        return {str(file.relative_to(output)): file.read_bytes() for file in files}
 
     assert content(tmp_path / "one") == content(tmp_path / "two")
     assert not [file for file in tmp_path.iterdir() if file.name.endswith((".part", ".old"))]
 
 
-#: A picture of 40 by 40, a box of another tool and what lies of it in the picture, if anything.
+#: Boxes from another tool, and their part within an image of 40 by 40, if any.
 STRANGE = [
     ((-5.0, -5.0, 10.0, 20.5), (0, 0, 10, 20.5)),
     ((30, 8, 50, 60), (30, 8, 10, 32)),
     ((-1e9, -1e9, 1e9, 1e9), (0, 0, 40, 40)),
-    ((1.25, 2.5, 39.75, 40.0), (1.25, 2.5, 38.5, 37.5)),  # as ours are
+    ((1.25, 2.5, 39.75, 40.0), (1.25, 2.5, 38.5, 37.5)),  # inside the image
     ((20, 5, 10, 15), None),
     ((5, 15, 10, 5), None),
     ((5, 5, 5, 9), None),
@@ -448,7 +434,7 @@ def test_boxes_are_clipped_and_boxes_outside_the_image_are_reported(
     assert numpy.array(found) == pytest.approx(numpy.array(wanted), abs=1e-4)
 
 
-def test_boxes_of_ours_are_written_as_they_are(
+def test_boxes_of_a_run_are_exported_unchanged(
     capsys: Capture, boxes: Path, tmp_path: Path
 ) -> None:
     err = exported(capsys, boxes, "coco", tmp_path / "o.json")[1]
@@ -460,13 +446,13 @@ def test_boxes_of_ours_are_written_as_they_are(
     ]
 
 
-def test_boxes_of_several_prompts_are_one_image_s(
+def test_boxes_of_several_prompts_belong_to_one_image(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
     from tests.support.exporting import box
 
-    asked = {"task": "detect", "boxes": (box("cat", 0.0, 0.0, 9.0, 9.0),)}
-    rows = [of(0, folder, prompt=prompt, **asked) for prompt in ("detect cat", "detect a cat")]
+    changes = {"task": "detect", "boxes": (box("cat", 0.0, 0.0, 9.0, 9.0),)}
+    rows = [of(0, folder, prompt=prompt, **changes) for prompt in ("detect cat", "detect a cat")]
     exported(capsys, saved(tmp_path / "r.jsonl", rows), "coco", tmp_path / "o.json")
     coco = COCO(tmp_path / "o.json")
     assert len(coco.dataset["images"]) == 1

@@ -1,4 +1,4 @@
-"""view: one page in which rows are only ever text, with small copies of their images."""
+"""Tests `pgcli view`: a page with rows as text and thumbnails of their images."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return saved(tmp_path / "rows.jsonl", [row(0), row(1, boxes=[box("cat")]), failed(2)])
 
 
-# what the page lets in
+# Hostile rows
 
 
 def test_no_row_adds_an_element_or_an_attribute() -> None:
@@ -60,13 +60,13 @@ def test_no_row_adds_an_element_or_an_attribute() -> None:
         assert not [name for _, names in evil.tags for name in names if name.startswith("on")]
 
 
-def test_hostile_text_is_in_the_page_as_data_and_only_so() -> None:
+def test_hostile_text_is_in_the_page_as_data_only() -> None:
     text = made(hostile())
     reported = Parsed(text).named("data")
     assert [shown["a"] for shown in reported["rows"][::2]][:8] == list(HOSTILE[:8])
     outside = re.sub(r"<script type=.*?</script>", "", text, flags=re.DOTALL)
     assert CANARY not in outside
-    assert reported["rows"][20]["id"] == r"name\u202egnp.exe"  # spelled out, as is what steers
+    assert reported["rows"][20]["id"] == r"name\u202egnp.exe"  # bidirectional controls are escaped
     assert reported["rows"][22]["a"] == "one\nline and\nanother\\x1b[2J"
     assert reported["rows"][24]["id"] == "\ufffd half"
 
@@ -80,24 +80,31 @@ def test_the_policy_allows_this_script_alone_and_no_requests() -> None:
     assert reported["default-src"] == reported["base-uri"] == reported["form-action"] == "'none'"
     assert reported["img-src"] == "data:"
     digests = {
-        kind: f"'sha256-{b64encode(sha256(parsed.texts[place].encode()).digest()).decode()}'"
-        for kind, place in (("style", names.index("style")), ("script", len(names) - 2))
+        kind: f"'sha256-{b64encode(sha256(parsed.texts[index].encode()).digest()).decode()}'"
+        for kind, index in (("style", names.index("style")), ("script", len(names) - 2))
     }
     assert reported["style-src"] == digests["style"]
     assert reported["script-src"] == digests["script"]
 
 
-def test_the_script_makes_no_markup_of_text_and_asks_for_nothing() -> None:
+def test_script_creates_no_markup_and_sends_no_requests() -> None:
     script = "".join(
         file.read_text() for file in files("pgcli.views.gallery").joinpath("page").iterdir()
     )
-    for way in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "Function("):
-        assert way not in script
-    for way in ("fetch(", "XMLHttp", "WebSocket", "import(", "sendBeacon", "location", "href="):
-        assert way not in script.replace('href="data:,"', "").replace('href="#cards"', "")
+    for name in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacent",
+        "document.write",
+        "eval(",
+        "Function(",
+    ):
+        assert name not in script
+    for name in ("fetch(", "XMLHttp", "WebSocket", "import(", "sendBeacon", "location", "href="):
+        assert name not in script.replace('href="data:,"', "").replace('href="#cards"', "")
 
 
-def test_no_tag_can_begin_in_the_data() -> None:
+def test_data_contains_no_markup_characters() -> None:
     assert not set("<>&") & set(inert(list(HOSTILE)))
     assert json.loads(inert(HOSTILE[0])) == HOSTILE[0]
 
@@ -106,7 +113,7 @@ def test_the_same_rows_make_the_same_page() -> None:
     assert made(hostile()[:9]) == made(hostile()[:9])
 
 
-def test_what_is_no_number_no_box_and_no_mask_is_skipped() -> None:
+def test_invalid_numbers_boxes_and_masks_are_skipped() -> None:
     cards = Cards()
     strange: list[Any] = [
         row(0, boxes=[box("a"), box("b", float("nan"), 0, 1, 1), {"label": "c"}, 3, None]),
@@ -122,10 +129,10 @@ def test_what_is_no_number_no_box_and_no_mask_is_skipped() -> None:
     json.loads(inert(cards.data()))
 
 
-# masks
+# Masks
 
 
-def test_runs_are_where_the_mask_is() -> None:
+def test_spans_cover_exactly_the_mask() -> None:
     mask = np.random.default_rng(0).random((17, 23)) < 0.5
     flat = np.zeros(mask.size, bool)
     for start, end in spans(encode(mask)):
@@ -134,7 +141,7 @@ def test_runs_are_where_the_mask_is() -> None:
     assert len(spans(encode(np.zeros((3, 3), bool)))) == 0
 
 
-def test_a_small_mask_comes_to_the_page_as_it_is() -> None:
+def test_small_mask_is_not_resampled() -> None:
     mask = np.zeros((30, 40), bool)
     mask[5:20, 8:33] = np.random.default_rng(1).random((15, 25)) < 0.7
     mask[5, 8] = mask[19, 32] = True
@@ -143,7 +150,7 @@ def test_a_small_mask_comes_to_the_page_as_it_is() -> None:
     assert np.array_equal(decode(Rle((h, w), counts)), mask[5:20, 8:33])
 
 
-def test_a_mask_of_a_huge_image_is_sampled_and_never_made() -> None:
+def test_mask_of_a_huge_image_is_sampled_without_decoding() -> None:
     side = 200_000  # the mask itself would be 40 GB
     square = encode(np.ones((1000, 500), bool), left=7, top=9, size=(side, side))
     mask = {"rle": {"size": [side, side], "counts": square.counts}}
@@ -159,7 +166,7 @@ def _outline(mask: np.ndarray) -> Any:
     return mask_outline(reported, mask.shape[1], mask.shape[0])
 
 
-# several files
+# Several files
 
 
 def test_rows_of_several_files_share_cards_by_image_and_prompt() -> None:
@@ -172,18 +179,18 @@ def test_rows_of_several_files_share_cards_by_image_and_prompt() -> None:
     assert group_cards([]) == []
 
 
-# images
+# Images
 
 
-def test_a_copy_is_small_and_upright_and_has_nothing_but_pixels(tmp_path: Path) -> None:
-    picture = Image.new("RGB", (400, 200), "white")
-    picture.paste("red", (0, 0, 200, 200))
+def test_thumbnail_is_small_upright_and_without_metadata(tmp_path: Path) -> None:
+    image = Image.new("RGB", (400, 200), "white")
+    image.paste("red", (0, 0, 200, 200))
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned clockwise
+    exif[0x0112] = 6  # rotated clockwise
     exif[0x010E] = "who was there"
     exif.get_ifd(0x8825)[1] = "N"
     file = tmp_path / "a.jpg"
-    picture.save(file, exif=exif, icc_profile=b"x" * 200, comment=b"secret")
+    image.save(file, exif=exif, icc_profile=b"x" * 200, comment=b"secret")
     made = ThumbnailMaker(64, ImageLimits())(Item(0, "a", "a", str(file)))
     assert (made.width, made.height) == (200, 400)
     assert made.pixels is not None
@@ -200,7 +207,7 @@ def test_a_copy_is_small_and_upright_and_has_nothing_but_pixels(tmp_path: Path) 
     assert white[1] > 200  # type: ignore[index]
 
 
-def test_a_copy_is_never_larger_than_its_image(tmp_path: Path) -> None:
+def test_thumbnail_is_never_larger_than_its_image(tmp_path: Path) -> None:
     Image.new("L", (20, 10)).save(tmp_path / "a.png")
     size, small = load_thumbnail(str(tmp_path / "a.png"), 300, ImageLimits())
     assert size == small.size == (20, 10)
@@ -208,10 +215,10 @@ def test_a_copy_is_never_larger_than_its_image(tmp_path: Path) -> None:
     assert default_side(10) > default_side(1_000) > default_side(10_000)
 
 
-# the command
+# The command
 
 
-def test_a_page_is_made_next_to_the_results(
+def test_page_is_written_next_to_the_results(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert viewed(results) == 0
@@ -227,7 +234,7 @@ def test_a_page_is_made_next_to_the_results(
     assert "rows.html: 3 rows, 3 images" in err
 
 
-def test_a_page_that_is_there_is_kept_unless_it_may_be_overwritten(
+def test_existing_page_is_kept_without_overwrite(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = results.with_name("g.html")
@@ -240,7 +247,7 @@ def test_a_page_that_is_there_is_kept_unless_it_may_be_overwritten(
     assert capsys.readouterr().err == ""
 
 
-def test_images_that_are_gone_or_broken_are_positionholders(
+def test_missing_and_broken_images_are_placeholders(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (results.parent / "00000.png").unlink()
@@ -252,9 +259,7 @@ def test_images_that_are_gone_or_broken_are_positionholders(
     assert "2 images are not shown, the first is 00000.png" in capsys.readouterr().err
 
 
-def test_moved_images_are_looked_for_where_one_says_and_nowhere_else(
-    results: Path, tmp_path: Path
-) -> None:
+def test_moved_images_are_found_in_the_given_folder_only(results: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "moved"
     elsewhere.mkdir()
     for name in ("00000.png", "00001.png"):
@@ -265,7 +270,7 @@ def test_moved_images_are_looked_for_where_one_says_and_nowhere_else(
     assert [entry[0] != 0 for entry in entries] == [True, True, False]
 
 
-def test_images_may_lie_next_to_the_page(results: Path) -> None:
+def test_assets_are_written_next_to_the_page(results: Path) -> None:
     assert viewed(results, "-o", "g.html", "--assets", "with space") == 0
     parsed = content(Path("g.html"))
     assert parsed.named("data")["assets"] == "./with%20space/"
@@ -293,7 +298,7 @@ def test_images_may_lie_next_to_the_page(results: Path) -> None:
         ([], 2),
     ],
 )
-def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
+def test_invalid_arguments_are_refused_and_nothing_is_written(
     results: Path, arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = results.read_bytes()
@@ -306,7 +311,7 @@ def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_rows_are_drawn_afterwards_as_their_run_would_have_drawn_them(
+def test_view_draws_the_same_images_as_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -320,7 +325,7 @@ def test_rows_are_drawn_afterwards_as_their_run_would_have_drawn_them(
     assert viewed("rows.jsonl", "-o", "h.html", "--draw", EXAMPLES, "--overwrite") == 2
 
 
-def test_what_no_image_can_have_is_not_drawn(results: Path) -> None:
+def test_impossible_boxes_and_masks_are_not_drawn(results: Path) -> None:
     huge = {"codes": [0] * 16, "rle": {"size": [2**20, 2**20], "counts": "PPPPPPP1"}}
     wrong = {"codes": [0] * 16, "rle": {"size": [30, 40], "counts": "\x7f"}}
     boxes = [box("a"), box("b"), box("c", float("nan"), 0, 1, 1)]
@@ -329,7 +334,7 @@ def test_what_no_image_can_have_is_not_drawn(results: Path) -> None:
     assert sorted(file.name for file in Path("drawn").iterdir()) == ["00000.png", "00001.png"]
 
 
-def test_a_limit_takes_the_first_rows_of_each(results: Path) -> None:
+def test_limit_takes_the_first_rows_of_each_file(results: Path) -> None:
     other = saved(results.with_name("other.jsonl"), [row(0, answer="b"), row(1), row(2)])
     assert viewed(results, other, "-o", "g.html", "--limit", 2, "--size", 16) == 0
     parsed = content(Path("g.html"))
@@ -337,13 +342,13 @@ def test_a_limit_takes_the_first_rows_of_each(results: Path) -> None:
     assert copy(parsed, 0).size == (16, 12)
 
 
-def test_a_runs_settings_and_times_are_on_its_page(tmp_path: Path) -> None:
+def test_page_shows_settings_and_times_of_the_run(tmp_path: Path) -> None:
     output = tmp_path / "rows.parquet"
     finished("detect", EXAMPLES, "--object", "star", "-o", output)
     page = tmp_path / "g.html"
     assert viewed(output, "-o", page) == 0
     facts = dict(content(page).named("data")["files"][0]["settings"])
-    moved = output.rename(tmp_path / "moved.parquet")  # its run's own record stays behind
+    moved = output.rename(tmp_path / "moved.parquet")  # the run log is not moved with it
     assert viewed(moved, "-o", page, "--overwrite") == 0
     reported = content(page).named("data")
     for known in (facts, dict(reported["files"][0]["settings"])):
@@ -353,7 +358,7 @@ def test_a_runs_settings_and_times_are_on_its_page(tmp_path: Path) -> None:
     assert len(reported["files"][0]["stages"]) == 4
 
 
-def test_images_that_a_manifest_holds_are_shown_from_there(
+def test_images_stored_in_a_manifest_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -373,9 +378,7 @@ def test_images_that_a_manifest_holds_are_shown_from_there(
     assert [entry[0] for entry in content(tmp_path / "g.html").named("images-0")] == [0, 0, 0]
 
 
-def test_images_in_an_archive_are_shown_from_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_in_an_archive_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     drawn(tmp_path, 2)
     with tarfile.open("shard.tar", "w") as archive:
@@ -388,7 +391,7 @@ def test_images_in_an_archive_are_shown_from_there(
     assert [copy(parsed, number).size for number in range(2)] == [(40, 30)] * 2
 
 
-def test_a_run_that_goes_on_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
+def test_unfinished_run_is_shown_with_its_rows_so_far(tmp_path: Path) -> None:
     output, page = tmp_path / "rows.jsonl", tmp_path / "g.html"
     run = started("caption", *MANY, "-o", output, seconds=0.05)
     wait_until(lambda: output.exists() and output.read_bytes().count(b"\n") > 3)
@@ -401,7 +404,7 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
         rf"the run is not finished: \d+ of {ROWS} rows so far", reported["files"][0]["note"]
     )
     with output.open("ab") as file:
-        file.write(b'{"index":9')  # killed amid a row
+        file.write(b'{"index":9')  # killed while writing a row
     assert viewed(output, "-o", page, "--overwrite") == 0
     note = content(page).named("data")["files"][0]["note"]
     assert re.match(rf"the run stopped at \d+ of {ROWS} rows", note)

@@ -1,4 +1,4 @@
-"""view in a real browser: opened from a disk, searched, filtered, gone through by keys."""
+"""Tests the page of `pgcli view` in a browser: opening, search, filters and keys."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ MANY = 10_000
 def browser() -> Iterator[Any]:
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
-        pytest.skip("there is no Chromium: apt-get install chromium-headless-shell")
+        pytest.skip("Chromium is not installed: apt-get install chromium-headless-shell")
     with playwright.sync_playwright() as running:
-        # the sandbox refuses root, as containers run tests
+        # the sandbox does not start as root, which containers use
         options = ["--no-sandbox"] if os.geteuid() == 0 else []
         opened = running.chromium.launch(executable_path=found, args=options)
         yield opened
         opened.close()
 
 
-class Seen:
-    """A page open in the browser, and all that went wrong or out of it."""
+class OpenPage:
+    """A page in the browser, with its errors and its requests."""
 
     def __init__(self, browser: Any, file: Path, **settings: Any):
         self.context = browser.new_context(**({"viewport": WIDE} | settings))
         self.page = self.context.new_page()
         self.problems: list[str] = []
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.page.on("pageerror", lambda problem: self.problems.append(str(problem)))
-        self.page.on("console", lambda said: self.problems.append(said.text))
+        self.page.on("console", lambda message: self.problems.append(message.text))
         self.page.on("dialog", lambda dialog: self.problems.append(dialog.message))
-        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(file.as_uri())
         playwright.expect(self.all(".card").first).to_be_visible()
 
@@ -67,7 +67,7 @@ class Seen:
         playwright.expect(self.all(".card .id")).to_have_text(list(ids))
 
     def ids(self) -> list[str]:
-        """The ids of the cards in the document, in their places."""
+        """The ids of the cards in the document, in display order."""
         cards = self.all(".card").evaluate_all(
             "all => all.map(c => [+c.dataset.index, c.querySelector('.id').textContent])"
         )
@@ -80,17 +80,19 @@ PHONE = {"width": 390, "height": 800}
 
 @pytest.fixture
 def seen(browser: Any) -> Iterator[Any]:
-    """Opens pages, and holds all of them to be quiet and to ask for nothing."""
-    opened: list[Seen] = []
+    """Opens pages, and checks that none logs anything or sends a request."""
+    opened: list[OpenPage] = []
 
-    def show(file: Path, **settings: Any) -> Seen:
-        opened.append(Seen(browser, file, **settings))
+    def show(file: Path, **settings: Any) -> OpenPage:
+        opened.append(OpenPage(browser, file, **settings))
         return opened[-1]
 
     yield show
     for one in opened:
         assert one.problems == []
-        assert [url for url in one.asked if not url.startswith(("file:", "data:", "blob:"))] == []
+        assert [
+            url for url in one.requests if not url.startswith(("file:", "data:", "blob:"))
+        ] == []
         one.context.close()
 
 
@@ -123,7 +125,7 @@ def page(tmp_path: Path) -> Path:
     return gallery(tmp_path, some())
 
 
-def test_it_opens_from_a_disk_with_its_images(seen: Any, page: Path) -> None:
+def test_page_opens_from_a_file_with_its_images(seen: Any, page: Path) -> None:
     shown = seen(page)
     assert shown.ids() == ["00000.png", "00001.png", "00002.png", "00003.png"]
     shown.says("4 answers")
@@ -131,10 +133,10 @@ def test_it_opens_from_a_disk_with_its_images(seen: Any, page: Path) -> None:
     sizes = shown.all(".card img").evaluate_all("all => all.map(i => i.naturalWidth)")
     assert sizes == [40] * 4
     assert shown.all(".card img").nth(2).get_attribute("alt") == "00002.png: 1 cat, 1 dog"
-    assert shown.asked[0].startswith("file:")
+    assert shown.requests[0].startswith("file:")
 
 
-def test_boxes_and_masks_lie_where_they_are_in_the_image(seen: Any, page: Path) -> None:
+def test_boxes_and_masks_are_at_their_positions_in_the_image(seen: Any, page: Path) -> None:
     shown = seen(page)
     drawing = shown.all(".card").nth(2).locator("svg.marks")
     assert drawing.get_attribute("viewBox") == "0 0 40 30"
@@ -146,7 +148,7 @@ def test_boxes_and_masks_lie_where_they_are_in_the_image(seen: Any, page: Path) 
         "12",
     ]
     assert drawing.locator("text").all_text_contents() == ["cat", "dog"]
-    # the browser itself says where the mask is: a circle around 15, 15 without its upper right
+    # the mask as drawn by the browser: a circle around 15, 15 without its upper right
     inside = shown.all(".card path").evaluate(
         "p => [[15, 17], [12, 12], [18, 18], [11, 18], [18, 11], [7, 7], [23, 23], [30, 15]]"
         ".map(([x, y]) => p.isPointInFill(new DOMPoint(x, y)))"
@@ -156,7 +158,7 @@ def test_boxes_and_masks_lie_where_they_are_in_the_image(seen: Any, page: Path) 
     playwright.expect(drawing).to_be_hidden()
 
 
-def test_a_search_looks_at_names_answers_prompts_and_labels(seen: Any, page: Path) -> None:
+def test_search_covers_names_answers_prompts_and_labels(seen: Any, page: Path) -> None:
     shown = seen(page)
     for words, found in [
         ("blue", ["00001.png"]),
@@ -196,16 +198,19 @@ def test_labels_prompts_and_errors_filter(seen: Any, page: Path) -> None:
     assert shown.all(".card").inner_text().startswith("missing")
 
 
-def test_cards_are_sorted_by_what_one_asks_for(seen: Any, page: Path) -> None:
+def test_cards_are_sorted_by_the_selected_column(seen: Any, page: Path) -> None:
     shown = seen(page)
     for sort, order in [("logprob", "2301"), ("time", "1230"), ("score", "2301")]:
         shown.page.select_option("#sort", sort)
         assert "".join(name[4] for name in shown.ids()) == order
     shown.all("#direction").click()
-    assert [name[4] for name in shown.ids()][2:] == ["0", "1"]  # without a score: last, always
+    assert [name[4] for name in shown.ids()][2:] == [
+        "0",
+        "1",
+    ]  # rows without a score are always last
 
 
-def test_keys_go_through_cards_and_images(seen: Any, page: Path) -> None:
+def test_keys_navigate_cards_and_images(seen: Any, page: Path) -> None:
     shown = seen(page)
     shown.press("j", "j", "k", "ArrowRight")
     playwright.expect(shown.all(".card.selected .id")).to_have_text("00001.png")
@@ -234,7 +239,7 @@ def test_keys_go_through_cards_and_images(seen: Any, page: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_it_can_be_read_in_any_light_and_at_any_width(
+def test_page_is_readable_in_both_colour_schemes_at_any_width(
     seen: Any, page: Path, scheme: str, size: dict[str, int]
 ) -> None:
     shown = seen(page, color_scheme=scheme, viewport=size)
@@ -255,7 +260,7 @@ def brightness(colour: str) -> float:
     return sum(float(part) for part in re.findall(r"[\d.]+", colour)[:3]) / 3
 
 
-def test_hostile_rows_are_text_and_run_nothing(seen: Any, tmp_path: Path) -> None:
+def test_hostile_rows_are_text_and_run_no_script(seen: Any, tmp_path: Path) -> None:
     shown = seen(gallery(tmp_path, hostile()))
     for errors in (False, True):
         shown.press("j", "z", *["ArrowRight"] * len(HOSTILE), "Escape")
@@ -274,8 +279,8 @@ def test_hostile_rows_are_text_and_run_nothing(seen: Any, tmp_path: Path) -> Non
     shown.says("1 answer of 14")
 
 
-def test_the_policy_holds_even_if_the_script_did_not(browser: Any, page: Path) -> None:
-    shown = Seen(browser, page)
+def test_content_security_policy_blocks_injected_scripts(browser: Any, page: Path) -> None:
+    shown = OpenPage(browser, page)
     shown.page.evaluate(
         "document.body.insertAdjacentHTML('beforeend', "
         '\'<img src=x onerror="window.canary=1"><img src="http://127.0.0.1:9/a.png">\')'
@@ -286,7 +291,7 @@ def test_the_policy_holds_even_if_the_script_did_not(browser: Any, page: Path) -
     shown.context.close()
 
 
-def test_several_files_stand_side_by_side(seen: Any, tmp_path: Path) -> None:
+def test_several_files_are_shown_side_by_side(seen: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 3)
     one = saved(tmp_path / "one.jsonl", [row(n, answer="same") for n in range(3)])
     other = saved(
@@ -306,12 +311,12 @@ def test_several_files_stand_side_by_side(seen: Any, tmp_path: Path) -> None:
     playwright.expect(shown.all("#stage .figure")).to_have_count(1)
 
 
-LONG = "what colour is the background of this picture, and is there anything else to know?"
+LONG = "what colour is the background of this image, and is there anything else to know?"
 PROMPTS = ("is there a star anywhere in it?", "how many shapes are there?", LONG)
 
 
 def by_prompt(folder: Path, rows: list[dict[str, Any]], prompts: Sequence[str] = PROMPTS) -> Path:
-    """The page that a run of several prompts makes at its end."""
+    """The page that a run of several prompts writes when it ends."""
     file, page = saved(folder / "rows.jsonl", rows), folder / "prompts.html"
     parts = [RowGroup(file, prompt, prompt) for prompt in prompts]
     write_gallery(parts, GalleryOptions(str(page), images=str(folder)), Screen(quiet=True))
@@ -319,7 +324,7 @@ def by_prompt(folder: Path, rows: list[dict[str, Any]], prompts: Sequence[str] =
 
 
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_prompts_about_a_image_are_named_once_each_beneath_it(
+def test_each_prompt_is_shown_once_below_its_image(
     seen: Any, tmp_path: Path, size: dict[str, int]
 ) -> None:
     drawn(tmp_path, 3)
@@ -336,7 +341,7 @@ def test_prompts_about_a_image_are_named_once_each_beneath_it(
         *(one for prompt in PROMPTS for one in (prompt, f"0: {prompt.split()[0]}")),
         "00000.png",
     ]
-    # nothing that a card says is below its edge
+    # the text of a card ends above its lower edge
     room = shown.all(".card").evaluate_all(
         "all => all.map(c => c.getBoundingClientRect().bottom"
         " - c.querySelector('.foot').getBoundingClientRect().bottom)"
@@ -347,16 +352,14 @@ def test_prompts_about_a_image_are_named_once_each_beneath_it(
     assert shown.all("#details section").first.inner_text().count(PROMPTS[0]) == 1
     shown.press("Escape")
     if size is WIDE:
-        assert shown.all("#field-prompt").is_hidden()  # the part's choice is the prompt's
+        assert shown.all("#field-prompt").is_hidden()  # the file selects the prompt
         shown.page.select_option("#file", label=PROMPTS[1])
         assert shown.all(".card .answer").all_text_contents() == [f"{n}: how" for n in range(3)]
         shown.all("#about").click()
         assert shown.all("#panel").inner_text().count("Results") == 3
 
 
-def test_boxes_of_several_prompts_are_on_images_next_to_each_other(
-    seen: Any, tmp_path: Path
-) -> None:
+def test_boxes_of_several_prompts_are_shown_side_by_side(seen: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 2)
     prompts = ("detect cat", "detect dog")
     rows = [
@@ -369,17 +372,17 @@ def test_boxes_of_several_prompts_are_on_images_next_to_each_other(
     assert shown.all(".card").last.locator("svg.marks text").all_text_contents() == ["cat", "dog"]
     assert shown.all(".card .row-prompt").count() == 0
     shown.press("j", "ArrowRight", "z")
-    first, second = (shown.all("#stage .figure").nth(place).bounding_box() for place in range(2))
+    first, second = (shown.all("#stage .figure").nth(index).bounding_box() for index in range(2))
     assert first["x"] < second["x"]
     assert first["y"] == second["y"]
     shown.page.set_viewport_size(PHONE)
     shown.page.wait_for_timeout(100)
-    first, second = (shown.all("#stage .figure").nth(place).bounding_box() for place in range(2))
-    assert first["y"] < second["y"]  # lying images are larger so
+    first, second = (shown.all("#stage .figure").nth(index).bounding_box() for index in range(2))
+    assert first["y"] < second["y"]  # stacked, so that wide images are larger
     assert first["x"] == second["x"]
 
 
-def test_what_is_counted_is_what_is_shown(seen: Any, tmp_path: Path) -> None:
+def test_counts_match_the_cards_shown(seen: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 3)
     rows = [row(n, prompt=prompt, answer=f"w{n}") for n in range(2) for prompt in PROMPTS[:2]]
     rows += [failed(2) | {"prompt": prompt} for prompt in PROMPTS[:2]]
@@ -399,7 +402,7 @@ def test_what_is_counted_is_what_is_shown(seen: Any, tmp_path: Path) -> None:
     seen(page).says("4 questions")  # two about each image
 
 
-def test_images_next_to_the_page_are_shown(seen: Any, tmp_path: Path) -> None:
+def test_images_in_an_assets_folder_are_shown(seen: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 5)
     page = gallery(tmp_path, some(), "--assets", str(tmp_path / "a folder #1"))
     shown = seen(page)
@@ -407,7 +410,7 @@ def test_images_next_to_the_page_are_shown(seen: Any, tmp_path: Path) -> None:
     assert shown.all(".card img").first.evaluate("i => i.naturalWidth") == 40
 
 
-def test_ten_thousand_rows_open_scroll_and_are_searched_at_once(seen: Any, tmp_path: Path) -> None:
+def test_page_of_ten_thousand_rows_is_fast(seen: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 50)
     rows = [
         row(n, image=f"{n % 50:05}.png", logprob=-n / MANY, boxes=[box("cat")] * (n % 3))
@@ -430,7 +433,7 @@ def test_ten_thousand_rows_open_scroll_and_are_searched_at_once(seen: Any, tmp_p
     took, most, last = shown.page.evaluate(SCROLL)
     assert most < 150  # cards in the document, of ten thousand
     assert last == "09999.png"
-    assert took < 250  # milliseconds a frame, on a busy machine without a GPU
+    assert took < 250  # milliseconds per frame, on a busy machine without a GPU
     shown.press("Escape", "j", "End")
     playwright.expect(shown.all(".card.selected .id")).to_have_text("09999.png")
 

@@ -1,4 +1,4 @@
-"""export: masks lead back to themselves, whatever form a format has for them."""
+"""Tests `pgcli export`: masks read back from each format equal those of the rows."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from pgcli.views.exports.polygons import MAX_BRIDGE_POINTS, polygon, smoothed
 from tests.support.exporting import (
     SIZES,
     exported,
+    make_images,
     overlap,
-    pictures,
     plain,
     saved,
     segmented,
@@ -31,12 +31,12 @@ from tests.support.exporting import (
 )
 
 Capture = pytest.CaptureFixture[str]
-FINE = 8  # pixels a side that PIL paints for each of the image's
+FINE = 8  # subpixels per side of a pixel, drawn by PIL
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return pictures(tmp_path / "pictures")
+    return make_images(tmp_path / "photos")
 
 
 @pytest.fixture
@@ -53,9 +53,7 @@ def grids(draw: st.DrawFn) -> numpy.ndarray:
 
 
 def held(points_n2: numpy.ndarray, height: int, width: int) -> numpy.ndarray:
-    """The pixels whose middles a polygon holds: those to whose left it passes an odd number of
-    times.
-    """
+    """The pixels whose centres are inside a polygon, by the even-odd rule."""
     found = numpy.zeros((height, width), bool)
     x, y = points_n2.T
     next_x, next_y = numpy.roll(points_n2, -1, axis=0).T
@@ -68,8 +66,8 @@ def held(points_n2: numpy.ndarray, height: int, width: int) -> numpy.ndarray:
     return found
 
 
-def spelled(number: int) -> str:
-    """A count as COCO spells it."""
+def coco_count(number: int) -> str:
+    """A run length in the compressed encoding of COCO."""
     found = ""
     while True:
         low, number = number & 31, number >> 5
@@ -78,24 +76,24 @@ def spelled(number: int) -> str:
         found += chr(low + 32 + 48)
 
 
-# --- tracing
+# Contours and polygons
 
 
 @given(grids())
 @settings(deadline=None)
-def test_loops_enclose_a_mask_and_go_the_other_way_round_its_holes(mask: numpy.ndarray) -> None:
+def test_contours_enclose_a_mask_and_its_holes(mask: numpy.ndarray) -> None:
     total = 0
     for loop in contours(encode(mask)):
         x, y = loop.T
         total += (numpy.roll(x, -1) * y - x * numpy.roll(y, -1)).sum() / 2
         steps = numpy.roll(loop, -1, axis=0) - loop
-        assert ((steps == 0).sum(axis=1) == 1).all(), "each side is upright or level"
+        assert ((steps == 0).sum(axis=1) == 1).all(), "a side is not axis-aligned"
     assert total == mask.sum()
 
 
 @given(grids())
 @settings(deadline=None)
-def test_rows_are_the_runs_of_a_mask_read_by_rows(mask: numpy.ndarray) -> None:
+def test_row_runs_cover_the_mask_in_row_order(mask: numpy.ndarray) -> None:
     flat = numpy.zeros(mask.size, int)
     found = row_runs(encode(mask))
     for start, end in found:
@@ -106,7 +104,7 @@ def test_rows_are_the_runs_of_a_mask_read_by_rows(mask: numpy.ndarray) -> None:
 
 @given(grids())
 @settings(deadline=None)
-def test_a_polygon_holds_the_middles_of_its_mask_s_pixels_and_no_others(
+def test_polygon_contains_exactly_the_pixel_centres_of_its_mask(
     mask: numpy.ndarray,
 ) -> None:
     points = polygon(encode(mask))
@@ -118,13 +116,13 @@ def test_a_polygon_holds_the_middles_of_its_mask_s_pixels_and_no_others(
         assert points.max(axis=0).tolist() == [x.max() + 1, y.max() + 1]
 
 
-def test_a_polygon_has_few_points_and_slopes_for_stairs() -> None:
+def test_polygon_has_few_points() -> None:
     assert len(polygon(encode(numpy.ones((40, 50), bool)))) == 8
     stairs = numpy.tri(200, dtype=bool)
     assert len(polygon(encode(stairs))) < 10
 
 
-def test_parts_are_joined_at_their_closest_points() -> None:
+def test_parts_of_a_polygon_are_joined_at_their_closest_points() -> None:
     ragged = numpy.random.default_rng(0).integers(0, 5, (600, 2))
     mask = numpy.zeros((600, 40), bool)
     for row, (left, right) in enumerate(ragged):
@@ -137,12 +135,12 @@ def test_parts_are_joined_at_their_closest_points() -> None:
 
 
 def length(points_n2: numpy.ndarray) -> float:
-    """How long a closed line is."""
+    """The length of a closed line."""
     onward = numpy.roll(points_n2, -1, axis=0) - points_n2
     return float(numpy.hypot(*onward.T).sum())
 
 
-def test_a_mask_that_is_read_again_may_have_runs_that_touch() -> None:
+def test_mask_with_empty_runs_equals_its_normalized_form() -> None:
     mask = Rle((4, 2), "11014")  # 1 without, 1 within, 0 without, 2 within, 4 without
     again = Rle((4, 2), encode(decode(mask)).counts)
     assert mask.counts != again.counts
@@ -150,14 +148,14 @@ def test_a_mask_that_is_read_again_may_have_runs_that_touch() -> None:
     assert encode_brush(mask) == encode_brush(again)
 
 
-def test_a_noisy_mask_is_joined_but_for_its_specks() -> None:
+def test_polygon_of_a_noisy_mask_drops_only_specks() -> None:
     noisy = shape(200, 200) ^ (numpy.random.default_rng(0).random((200, 200)) < 0.01)
     points = polygon(encode(noisy))
     assert overlap(held(points, 200, 200), noisy) > 0.98
 
 
-def test_a_mask_with_more_sides_than_any_image_s_is_none() -> None:
-    everywhere = Rle((1, 1 << 30), "0" + spelled(1 << 30))
+def test_mask_larger_than_any_image_is_ignored() -> None:
+    everywhere = Rle((1, 1 << 30), "0" + coco_count(1 << 30))
     assert coco_masks.area({"size": [1, 1 << 30], "counts": everywhere.counts}) == 1 << 30
     assert len(corners(everywhere)[0]) == len(row_runs(everywhere)) == len(polygon(everywhere)) == 0
     assert encode_brush(everywhere) == b""
@@ -166,10 +164,10 @@ def test_a_mask_with_more_sides_than_any_image_s_is_none() -> None:
     assert encode_brush(upright) == b""
 
 
-# --- formats
+# Formats
 
 
-def test_coco_s_masks_are_the_rows_masks(capsys: Capture, masks: Path, tmp_path: Path) -> None:
+def test_coco_masks_equal_those_of_the_rows(capsys: Capture, masks: Path, tmp_path: Path) -> None:
     assert exported(capsys, masks, "coco", tmp_path / "o.json")[0] == 0
     coco = COCO(tmp_path / "o.json")
     found = [one for one in coco.loadAnns(coco.getAnnIds()) if "segmentation" in one]
@@ -186,19 +184,20 @@ def yolo_polygons(output: Path, name: str, size: tuple[int, int]) -> list[tuple[
     text = (output / "labels" / Path(name).with_suffix(".txt")).read_text()
     lines = [line.split() for line in text.splitlines()]
     return [
-        (int(place), numpy.array(points, float).reshape(-1, 2) * size) for place, *points in lines
+        (int(class_index), numpy.array(points, float).reshape(-1, 2) * size)
+        for class_index, *points in lines
     ]
 
 
-def test_yolo_s_polygons_lead_back_to_masks_with_parts_and_holes(
+def test_yolo_polygons_reproduce_masks_with_parts_and_holes(
     capsys: Capture, masks: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "yolo"
     assert exported(capsys, masks, "yolo", output)[0] == 0
     for name, size in SIZES.items():
-        (place, points), *_ = yolo_polygons(output, name, size)
+        (class_index, points), *_ = yolo_polygons(output, name, size)
         mask = shape(size[1], size[0])
-        assert place == 1
+        assert class_index == 1
         assert (held(points, *mask.shape) == mask).all()
         canvas = Image.new("1", (size[0] * FINE, size[1] * FINE))
         ImageDraw.Draw(canvas).polygon([tuple(point) for point in points * FINE], fill=1)
@@ -212,12 +211,12 @@ def test_a_box_without_a_mask_becomes_a_rectangle_and_is_reported(
     code, err = exported(capsys, masks, "yolo", tmp_path / "yolo")
     assert code == 0
     assert "1 boxes without a mask written as rectangles" in err
-    _, (place, points) = yolo_polygons(tmp_path / "yolo", "a.png", SIZES["a.png"])
-    assert place == 0
+    _, (class_index, points) = yolo_polygons(tmp_path / "yolo", "a.png", SIZES["a.png"])
+    assert class_index == 0
     assert points == pytest.approx(numpy.array([[8, 4], [28, 4], [28, 14], [8, 14]]), abs=1e-3)
 
 
-def test_without_any_mask_yolo_s_labels_are_boxes(
+def test_yolo_labels_are_boxes_if_no_row_has_a_mask(
     capsys: Capture, folder: Path, masks: Path, tmp_path: Path
 ) -> None:
     codes = [json.loads(line) for line in masks.read_text().splitlines()]
@@ -271,15 +270,15 @@ def test_label_studio_has_brushes_for_masks_and_rectangles_for_boxes(
 
 @given(grids())
 @settings(deadline=None)
-def test_any_mask_is_painted_by_its_brush(mask: numpy.ndarray) -> None:
-    spelled = list(encode_brush(encode(mask)))
-    assert bool(spelled) == mask.any()
-    if spelled:
-        channels = brushed(spelled).reshape(*mask.shape, 4)
+def test_brush_encoding_reproduces_any_mask(mask: numpy.ndarray) -> None:
+    numbers = list(encode_brush(encode(mask)))
+    assert bool(numbers) == mask.any()
+    if numbers:
+        channels = brushed(numbers).reshape(*mask.shape, 4)
         assert (channels == 255 * mask[:, :, None]).all()
 
 
-def test_runs_longer_than_a_word_are_painted_too() -> None:
+def test_brush_encoding_reproduces_long_runs() -> None:
     for corner in ((0, 0), (299, 299), (100, 0)):
         mask = numpy.ones((300, 300), bool)
         mask[: corner[0], :] = mask[:, : corner[1]] = False
@@ -288,14 +287,16 @@ def test_runs_longer_than_a_word_are_painted_too() -> None:
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "fiftyone"])
-def test_a_mask_of_a_image_larger_than_any_takes_no_memory(
+def test_mask_of_a_huge_image_allocates_no_pixels(
     capsys: Capture, folder: Path, tmp_path: Path, to: str
 ) -> None:
     (row,) = segmented(folder)[:1]
-    bare = ("--pictures", "none") if to in ("yolo", "fiftyone") else ()  # of another size
+    bare = (
+        ("--pictures", "none") if to in ("yolo", "fiftyone") else ()
+    )  # the image has another size
     side = 1 << 15
     far = Rle((side, side), encode(numpy.ones((1, 1), bool), size=(side, side)).counts)
-    wide = Rle((1, side * side), "0" + spelled(side * side))
+    wide = Rle((1, side * side), "0" + coco_count(side * side))
     for mask in (far, wide):
         height, width = mask.size
         rle = {"size": [height, width], "counts": mask.counts}

@@ -31,16 +31,16 @@ def box(label, *corners):
     return Box(label, *corners, score=0.9)
 
 
-def changed(picture):
-    """Where a grey image was draw_overlay: bool (height, width)."""
-    return (np.asarray(picture) != GREY).any(axis=-1)
+def changed(image):
+    """The pixels that differ from the grey image: bool (height, width)."""
+    return (np.asarray(image) != GREY).any(axis=-1)
 
 
 def mask_of(inside):
     return Mask(tuple(range(16)), encode(inside))
 
 
-def test_a_box_is_outlined_where_it_is_and_stays_hollow():
+def test_box_is_drawn_as_an_outline_at_its_corners():
     before = grey(640, 480)
     after = draw_overlay(before, [box("", 100.4, 120, 299.5, 400)])
     colour, line = LabelColours().of(""), style_for(before.size).line_width
@@ -54,7 +54,7 @@ def test_a_box_is_outlined_where_it_is_and_stays_hollow():
 
 
 @pytest.mark.parametrize("side", [1, 2, 16, 31, 64])
-def test_the_smallest_images_take_boxes_too(side):
+def test_boxes_are_drawn_on_the_smallest_images(side):
     after = draw_overlay(
         grey(side, side), [box("circle", 0, 0, side, side), box("dot", 0, 0, 0, 0)]
     )
@@ -62,13 +62,13 @@ def test_the_smallest_images_take_boxes_too(side):
     assert changed(after).any()
 
 
-def test_a_box_that_leaves_the_image_is_drawn_at_its_edge():
+def test_box_beyond_the_image_is_drawn_at_its_edge():
     after = draw_overlay(grey(100, 80), [box("", -20, -5, 130, 99)])
     assert changed(after)[0].all()
     assert changed(after)[-1].all()
 
 
-def test_lines_and_letters_grow_with_the_image():
+def test_line_width_and_font_size_scale_with_the_image():
     pens = [style_for((side, side)) for side in (16, 224, 640, 2000, 8000)]
     assert pens == sorted(pens, key=lambda pen: (pen.line_width, pen.border_width, pen.font_size))
     assert pens[-1].font_size > 15 * pens[0].font_size
@@ -78,14 +78,14 @@ def test_lines_and_letters_grow_with_the_image():
 
 
 def test_metadata_is_dropped_from_overlays():
-    picture = grey(20, 20)
-    picture.info["exif"] = b"turned"
-    assert draw_overlay(picture, []).info == {}
-    assert picture.info
+    image = grey(20, 20)
+    image.info["exif"] = b"turned"
+    assert draw_overlay(image, []).info == {}
+    assert image.info
 
 
-def tags_of(monkeypatch, picture, boxes):
-    """The frames of the labels that are draw_overlay, seen on the way."""
+def tags_of(monkeypatch, image, boxes):
+    """The frames of the labels that `draw_overlay` draws."""
     seen = []
 
     def recorded(*arguments):
@@ -93,7 +93,7 @@ def tags_of(monkeypatch, picture, boxes):
         return seen
 
     monkeypatch.setattr(overlay, "layout_labels", recorded)
-    draw_overlay(picture, boxes)
+    draw_overlay(image, boxes)
     return [tag for tag in seen if tag is not None]
 
 
@@ -172,7 +172,7 @@ def same(one, other):
         ("half \ud800", "half \\ud800"),
     ],
 )
-def test_a_label_shows_its_control_characters_spelled_out(label, shown):
+def test_control_characters_of_a_label_are_escaped(label, shown):
     assert same(render_label(label, 20, 900), render_label(shown, 20, 900))
 
 
@@ -193,15 +193,13 @@ def no_system_fonts(monkeypatch):
         ("\U0001f431", "\\U0001f431"),
     ],
 )
-def test_letters_that_no_font_has_are_spelled_out_or_lose_their_marks(
-    no_system_fonts, label, shown
-):
+def test_characters_without_a_glyph_are_escaped_or_lose_accents(no_system_fonts, label, shown):
     assert same(render_label(label, 20, 900), render_label(shown, 20, 900))
 
 
-def test_letters_that_a_font_of_the_system_has_are_drawn():
+def test_characters_of_system_fonts_are_drawn():
     if not label_text._installed():
-        pytest.skip("none of the fonts that are looked for is installed")
+        pytest.skip("none of the system fonts is installed")
     drawn = render_label("\u00e9t\u00e9", 20, 900)
     assert not same(drawn, render_label("ete", 20, 900))
     assert drawn.width < render_label("\\xe9t\\xe9", 20, 900).width
@@ -225,7 +223,7 @@ def test_a_label_has_the_same_colour_in_every_run():
 
 
 @given(st.lists(st.text(), max_size=len(PALETTE)), st.randoms())
-def test_labels_asked_for_share_no_colour_while_there_are_some_left(labels, random):
+def test_listed_labels_have_distinct_colours_while_any_are_left(labels, random):
     plain = {label.strip().casefold() for label in labels}
     colours = LabelColours(labels)
     assert len({colours.of(label) for label in plain}) == len(plain)
@@ -242,13 +240,13 @@ def test_more_labels_than_colours_still_have_fixed_colours():
 
 
 @pytest.mark.parametrize("colour", [*PALETTE, (128, 128, 128), (118, 118, 118)])
-def test_text_stands_out_from_its_ground(colour):
+def test_text_contrasts_with_its_background(colour):
     light, dark = sorted([luminance(colour), luminance(contrasting(colour))], reverse=True)
     assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
-EYES = {
+COLOUR_VISION = {
     "normal": "1 0 0 0 1 0 0 0 1",
     "protan": "0.1523 1.0526 -0.2049 0.1145 0.7863 0.0992 -0.0039 -0.0481 1.0520",
     "deutan": "0.3673 0.8606 -0.2280 0.2801 0.6725 0.0474 -0.0118 0.0429 0.9690",
@@ -261,17 +259,17 @@ def matrix(text):
     return np.array(text.split(), dtype=float).reshape(3, 3)
 
 
-def lab(colour, eye):
+def lab(colour, kind):
     values = np.array(colour) / 255
     linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
-    xyz = matrix(XYZ) @ np.clip(matrix(eye) @ linear, 0, 1) / [0.95047, 1, 1.08883]
+    xyz = matrix(XYZ) @ np.clip(matrix(kind) @ linear, 0, 1) / [0.95047, 1, 1.08883]
     f = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29)
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
-@pytest.mark.parametrize("eye", EYES)
-def test_colours_differ_with_colour_vision_deficiency(eye):
-    seen = [lab(colour, EYES[eye]) for colour in PALETTE]
+@pytest.mark.parametrize("kind", COLOUR_VISION)
+def test_colours_differ_with_colour_vision_deficiency(kind):
+    seen = [lab(colour, COLOUR_VISION[kind]) for colour in PALETTE]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 16
     assert min(np.linalg.norm(a - b) for a, b in itertools.pairwise([*seen, seen[0]])) > 40
 
