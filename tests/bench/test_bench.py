@@ -1,4 +1,4 @@
-"""`pgcli bench`: speeds of real runs on equal inputs, the limit, and what the command says."""
+"""Tests `pgcli bench`: equal inputs, measured speeds, the roofline limit and the output."""
 
 import json
 import shutil
@@ -49,7 +49,7 @@ SLEPT = 0.5  # seconds: far more than a run of the tiny model takes
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """A machine that is not measured, but where a test asks for it."""
+    """Replaces the measured rates of the machine; a test can undo it."""
     reported = MachineRates(
         "a machine", 1, (MatmulRate("large", "float32", 1, 1, 1, 1e12),), 1e10, 1e10
     )
@@ -71,7 +71,7 @@ def measured(folder, **plan):
 
 @pytest.fixture
 def sides(tiny, tmp_path):
-    """Both programs on the tiny checkpoint, and what makes work for them."""
+    """The runners of both programs on the tiny checkpoint, and a factory of their inputs."""
     return make_sides(tiny, tmp_path)
 
 
@@ -96,12 +96,12 @@ def make_sides(folder, tmp_path, *, static=False):
 
 
 class TestEqualInputs:
-    def test_both_are_given_the_same_pixels_and_the_same_ids(self, tiny, monkeypatch):
-        asked, ask = [], engines.InferenceEngine.ask
+    def test_both_programs_get_the_same_pixels_and_ids(self, tiny, monkeypatch):
+        calls, ask = [], engines.InferenceEngine.ask
 
-        def asking(engine, stream, question, *given, **more):
+        def recorded(engine, stream, question, *given, **more):
             stream = list(stream)
-            asked.append((engine, [picture for _, picture in stream], question))
+            calls.append((engine, [image for _, image in stream], question))
             return ask(engine, stream, question, *given, **more)
 
         generated = []
@@ -118,72 +118,76 @@ class TestEqualInputs:
             model.generate = generating
             return model
 
-        monkeypatch.setattr(engines.InferenceEngine, "ask", asking)
+        monkeypatch.setattr(engines.InferenceEngine, "ask", recorded)
         monkeypatch.setattr(reference, "load_reference", loaded)
         measured(tiny, scopes=("arrays",), rounds=1)
-        engine, pictures, question = asked[-1]
+        engine, images, question = calls[-1]
         about = read_preprocessing(tiny, 56)
-        squares = torch.stack([torch.from_numpy(one.pixels) for one in pictures])
+        pixels = torch.stack([torch.from_numpy(image.pixels) for image in images])
         mean, std = torch.tensor(about.mean), torch.tensor(about.std)
         seen = torch.cat([inputs["pixel_values"] for inputs in generated[-2:]])
-        assert torch.equal(seen, normalize_pixels(squares, mean, std, torch.float32))
+        assert torch.equal(seen, normalize_pixels(pixels, mean, std, torch.float32))
         ids = engine.tokenizer.encode_prompt(question.templates[0])
         tail = generated[-1]["input_ids"][0].tolist()
         assert tail == [engine.model.config.image_token_id] * 16 + ids
         assert not generated[-1]["token_type_ids"].any()
 
-    def test_no_two_drawn_images_are_alike(self):
+    def test_generated_images_are_distinct(self):
         drawn = generate_images()
         first = [next(drawn) for _ in range(40)]
         assert len({item.data for item in first}) == len({item.id for item in first}) == 40
         assert first[: len(SIZES)] == default_images()
 
-    def test_prompts_of_several_lengths_have_the_same_tokens_in_both(self, sides):
-        ours, theirs, work = sides
+    def test_prompts_of_several_lengths_give_the_same_tokens(self, sides):
+        engine_runner, hf_runner, work = sides
         given = work(Lengths(3, 9))
-        mine, other = ours.run_arrays(given), theirs.run_arrays(given)
+        mine, other = engine_runner.run_arrays(given), hf_runner.run_arrays(given)
         assert mine.tokens == other.tokens
         assert [len(tokens) for tokens in mine.tokens] == list(given.lengths)
         assert len(set(given.lengths)) > 2
 
-    def test_the_second_generation_too(self, tiny2, tmp_path):
-        ours, theirs, work = make_sides(tiny2, tmp_path)
+    def test_paligemma_2_gives_the_same_tokens(self, tiny2, tmp_path):
+        engine_runner, hf_runner, work = make_sides(tiny2, tmp_path)
         given = work(Lengths(5, 5))
-        assert ours.run_arrays(given).tokens == theirs.run_arrays(given).tokens
-        assert theirs.attention["decoder"] == "eager"
+        assert engine_runner.run_arrays(given).tokens == hf_runner.run_arrays(given).tokens
+        assert hf_runner.attention["decoder"] == "eager"
 
     def test_a_static_cache_changes_no_token(self, tiny, tmp_path):
-        ours, theirs, work = make_sides(tiny, tmp_path, static=True)
+        engine_runner, hf_runner, work = make_sides(tiny, tmp_path, static=True)
         given = work(Lengths(2, 4), images=2)
-        assert theirs.name == "transformers, static cache"
-        assert ours.run_arrays(given).tokens == theirs.run_arrays(given).tokens
+        assert hf_runner.name == "transformers, static cache"
+        assert engine_runner.run_arrays(given).tokens == hf_runner.run_arrays(given).tokens
 
-    def test_tokens_never_generated_here_are_masked_in_transformers(self, sides):
-        _, theirs, _ = sides
+    def test_tokens_outside_the_vocabulary_are_masked(self, sides):
+        _, hf_runner, _ = sides
         score_BV = torch.arange(8.0).repeat(2, 1)
-        with StageTimer(theirs.model, torch.device("cpu"), vocabulary=6, image_token=4) as listener:
+        with StageTimer(
+            hf_runner.model, torch.device("cpu"), vocabulary=6, image_token=4
+        ) as listener:
             listener.start_batch()
             assert listener(torch.zeros(2, 1), score_BV).argmax(-1).tolist() == [5, 5]
             score_BV[:, 5] = 0
             assert listener(torch.zeros(2, 1), score_BV).argmax(-1).tolist() == [3, 3]
 
     def test_natural_answers_end_with_the_stop_token_in_both(self, sides):
-        ours, theirs, work = sides
-        config = ours._engine.model.config
+        engine_runner, hf_runner, work = sides
+        config = engine_runner._engine.model.config
         given = work(Lengths(1, 12, natural=True))
-        common = max((t for row in ours.run_arrays(given).tokens for t in row), key=lambda t: t)
+        common = max(
+            (t for row in engine_runner.run_arrays(given).tokens for t in row), key=lambda t: t
+        )
         endings = replace(config, stop_tokens=(common,))
-        ours._engine.model.config = theirs._config = endings
-        mine, other = ours.run_arrays(given), theirs.run_arrays(given)
+        engine_runner._engine.model.config = hf_runner._config = endings
+        mine, other = engine_runner.run_arrays(given), hf_runner.run_arrays(given)
         assert mine.tokens == other.tokens
         ended = [row for row in mine.tokens if row[-1] == common]
         assert ended
         assert all(common not in row[:-1] for row in mine.tokens)
 
     def test_both_write_a_row_for_every_file_and_prompt(self, sides, tmp_path):
-        ours, theirs, work = sides
+        engine_runner, hf_runner, work = sides
         given, written = work(Lengths(3, 3), prompts=PROMPTS[:1]), []
-        for side in (ours, theirs):
+        for side in (engine_runner, hf_runner):
             output = tmp_path / "rows.jsonl"
             run = side.run_files(given, output)
             assert len(run.tokens) == given.rows
@@ -206,11 +210,11 @@ class TestSpeeds:
             slowed = measured(tiny, scopes=("device", "arrays"), images=2)
         answered = ReferenceRunner._generate
 
-        def slow_theirs(*given):
+        def slow_generate(*given):
             time.sleep(SLEPT)
             return answered(*given)
 
-        monkeypatch.setattr(ReferenceRunner, "_generate", slow_theirs)
+        monkeypatch.setattr(ReferenceRunner, "_generate", slow_generate)
         others = measured(tiny, scopes=("arrays",), images=2)
         device, arrays = slowed.results
         for result in (device, arrays):
@@ -221,7 +225,7 @@ class TestSpeeds:
         assert min(others.results[0].speeds[1].seconds) >= SLEPT
         assert arrays.ratios[0].times < others.results[0].ratios[0].times
 
-    def test_runs_take_turns_there_and_back(self):
+    def test_runs_alternate_in_both_orders(self):
         order = []
 
         def act(name):
@@ -235,7 +239,7 @@ class TestSpeeds:
         assert "".join(order) == "ABBAAB"
         assert [run.seconds for run in runs[1]] == [2, 3, 6]
 
-    def test_the_ratio_is_of_medians_and_its_range_of_rounds(self):
+    def test_ratio_is_of_medians_with_the_range_of_rounds(self):
         reported = ratio("other", [1.0, 2.0, 4.0], [3.0, 3.0, 20.0])
         assert (reported.times, reported.lowest, reported.highest) == (1.5, 1.5, 5.0)
         pace = speed("this", 8, [1.0, 2.0, 4.0])
@@ -254,7 +258,7 @@ class TestSpeeds:
             assert top.times == (mine / other,)
 
     def test_more_time_makes_longer_runs(self, tiny, monkeypatch):
-        monkeypatch.setattr(benchmark, "MAX_IMAGES", 8)  # reached soon, so that a busy machine may
+        monkeypatch.setattr(benchmark, "MAX_IMAGES", 8)  # small, so that a busy machine reaches it
         short, long = (
             measured(tiny, scopes=("arrays",), images=None, seconds=seconds, rounds=1)
             for seconds in (0.0, 60.0)
@@ -292,7 +296,7 @@ class TestAgreement:
 
 class TestRoofline:
     @pytest.mark.parametrize("generation", [1, 2])
-    def test_flop_are_those_that_pytorch_counts_in_both_programs(self, tiny, tiny2, generation):
+    def test_flops_equal_those_that_pytorch_counts(self, tiny, tiny2, generation):
         folder = tiny if generation == 1 else tiny2
         config = read_config(folder)
         model = weights.load(folder, config, dtype=torch.float32)
@@ -327,10 +331,10 @@ class TestRoofline:
 
         with reference.quiet_transformers():
             assert passes(1) == seen + whole
-            if config.decoder.sliding_window is None:  # transformers lets go of what a window hides
+            if config.decoder.sliding_window is None:  # transformers frees slots outside the window
                 assert passes(2) == seen + whole + more
 
-    def test_bytes_are_those_of_the_weights_and_of_the_cache(self, tiny):
+    def test_bytes_are_those_of_weights_and_cache(self, tiny):
         config = read_config(tiny)
         model = weights.load(tiny, config, dtype=torch.float32)
         names = [n for n, p in model.decoder.named_parameters() if p.ndim == 2]
@@ -339,10 +343,10 @@ class TestRoofline:
         per_slot = cache_bytes(config, 4)
         moved = per_slot * rows * (slots + 1) + rows * 8 * config.decoder.vocab_size
         assert roofline.step(config, rows, slots, 4).bytes == matrices + moved
-        eye = [*model.vision.parameters(), *model.projector.parameters()]
-        assert 0.8 < roofline.vision(config, 1, 4).bytes / sum(p.nbytes for p in eye) < 1
+        parameters = [*model.vision.parameters(), *model.projector.parameters()]
+        assert 0.8 < roofline.vision(config, 1, 4).bytes / sum(p.nbytes for p in parameters) < 1
 
-    def test_a_3b_on_an_h200_has_the_limit_that_was_worked_out_by_hand(self):
+    def test_limit_of_a_3b_on_an_h200_equals_a_manual_estimate(self):
         config = parse_config(
             {
                 "model_type": "paligemma",
@@ -375,7 +379,7 @@ class TestRoofline:
         seconds = limit(config, work, Roofline(790e12, 4.3e12)).total
         assert 256 / seconds == pytest.approx(538, rel=0.01)
 
-    def test_a_row_that_ended_takes_nothing(self, tiny):
+    def test_finished_row_costs_nothing(self, tiny):
         config, roof = read_config(tiny), Roofline(1e9, 1e9)
         equal = limit(config, Workload(4, 5, [8] * 4, 4), roof)
         uneven = limit(config, Workload(4, 5, [2, 2, 2, 8], 4), roof)
@@ -383,7 +387,7 @@ class TestRoofline:
         assert uneven.decode == pytest.approx(equal.decode * 10 / 28, rel=0.05)
         assert limit(config, Workload(4, 5, [1] * 4, 4), roof).decode == 0
 
-    def test_this_machine_s_rates_are_measured_at_the_model_s_shapes(self, tiny, monkeypatch):
+    def test_matmul_rates_are_measured_at_the_models_shapes(self, tiny, monkeypatch):
         monkeypatch.undo()
         monkeypatch.setattr(machine, "PRODUCT_SECONDS", 0.0)
         monkeypatch.setattr(machine, "BUFFER_BYTES", 2**20)
@@ -407,7 +411,7 @@ class TestRoofline:
 
 
 def counted(act):
-    """FLOP of a call, with attention in operations that are counted."""
+    """The FLOPs of a call, with attention computed by operations that are counted."""
     with (
         FlopCounterMode(display=False) as counter,
         sdpa_kernel(SDPBackend.MATH),
@@ -417,52 +421,52 @@ def counted(act):
     return counter.get_total_flops()
 
 
-class TestTrial:
-    def test_rows_of_one_batch_end_at_lengths_of_their_own(self, sides):
-        ours, _, work = sides
+class TestForcedLengths:
+    def test_rows_of_a_batch_end_at_their_own_lengths(self, sides):
+        engine_runner, _, work = sides
         given = work(Lengths(1, 1), images=4, prompts=PROMPTS[:1])
-        alone = [ours.run_arrays(replace(given, lengths=[9] * 4, batch=1)).tokens]
+        alone = [engine_runner.run_arrays(replace(given, lengths=[9] * 4, batch=1)).tokens]
         for lengths in ([9, 1, 4, 2], [1, 1, 1, 9], [3, 9, 9, 9]):
-            together = ours.run_arrays(replace(given, lengths=lengths)).tokens
+            together = engine_runner.run_arrays(replace(given, lengths=lengths)).tokens
             assert together == tuple(
                 row[:length] for row, length in zip(alone[0], lengths, strict=True)
             )
 
-    def test_the_model_has_no_say_in_a_forced_length(self, sides):
-        ours, _, work = sides
+    def test_stop_tokens_do_not_end_a_forced_length(self, sides):
+        engine_runner, _, work = sides
         given = work(Lengths(6, 6), prompts=PROMPTS[:1])
-        natural = ours.run_arrays(given).tokens
-        config = ours._engine.model.config
-        ours._engine.model.config = replace(config, stop_tokens=tuple(range(1000)))
-        assert ours.run_arrays(given).tokens == natural
+        natural = engine_runner.run_arrays(given).tokens
+        config = engine_runner._engine.model.config
+        engine_runner._engine.model.config = replace(config, stop_tokens=tuple(range(1000)))
+        assert engine_runner.run_arrays(given).tokens == natural
 
-    def test_without_one_no_tokens_are_kept(self, sides):
-        ours, _, work = sides
+    def test_tokens_are_recorded_for_forced_lengths_only(self, sides):
+        engine_runner, _, work = sides
         given = work(Lengths(4, 4), prompts=PROMPTS[:1])
         stream = [
-            (n, replace(picture, item=replace(picture.item, prompts=PROMPTS[:1])))
-            for n, picture in enumerate(given.images)
+            (n, replace(image, item=replace(image.item, prompts=PROMPTS[:1])))
+            for n, image in enumerate(given.images)
         ]
-        answers = list(ours._engine.ask(stream, given.question))
+        answers = list(engine_runner._engine.ask(stream, given.question))
         assert len(answers) == 3
         assert TokenRecorder().tokens == {}
 
 
-def test_transformers_is_spared_a_copy_of_the_head_for_every_row(sides, monkeypatch):
-    """Of rows that do not lie one after another PyTorch multiplies each by a copy of its own."""
-    _, theirs, work = sides
+def test_lm_head_of_transformers_gets_contiguous_rows(sides, monkeypatch):
+    """For rows that are not contiguous, PyTorch copies the weight of the head for each row."""
+    _, hf_runner, work = sides
     seen = []
-    theirs.model.lm_head.register_forward_hook(
+    hf_runner.model.lm_head.register_forward_hook(
         lambda _, given, out: seen.append(given[0].is_contiguous())
     )
-    theirs.run_arrays(work(Lengths(2, 2)))
+    hf_runner.run_arrays(work(Lengths(2, 2)))
     assert seen
     assert all(seen)
 
 
-class TestRoom:
-    def test_where_two_copies_do_not_fit_both_run_on_one(self, tiny, monkeypatch):
-        # as on a GPU, where weights stay as they are stored
+class TestMemory:
+    def test_weights_are_shared_if_two_copies_do_not_fit(self, tiny, monkeypatch):
+        # as on a GPU, where weights are not packed
         monkeypatch.setattr(optimize, "can_pack", lambda dtype: False)
         engine = engines.load(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
         size = sum(parameter.nbytes for parameter in engine.model.parameters())
@@ -472,15 +476,15 @@ class TestRoom:
             model, sharing = loading.load_or_share(engine, tiny, 8)
             own = reference.load_reference(tiny, torch.float32, torch.device("cpu"))
         assert sharing
-        places = {p.untyped_storage().data_ptr() for p in engine.model.parameters()}
-        assert {p.untyped_storage().data_ptr() for p in model.parameters()} == places
+        addresses = {p.untyped_storage().data_ptr() for p in engine.model.parameters()}
+        assert {p.untyped_storage().data_ptr() for p in model.parameters()} == addresses
         assert all(map(torch.equal, model.parameters(), own.parameters()))
         assert all(map(torch.equal, model.buffers(), own.buffers()))
         reported = measured(tiny, scopes=("arrays",))
         assert reported.sharing
         assert reported.results[0].agreements[0].share == 1
 
-    def test_weights_laid_out_for_a_processor_are_not_shared(self, tiny, monkeypatch, sides):
+    def test_packed_weights_are_not_shared(self, tiny, monkeypatch, sides):
         monkeypatch.setattr(loading, "SHARE_OF_FREE", 0.0)
         with (
             reference.quiet_transformers(),
@@ -488,7 +492,7 @@ class TestRoom:
         ):
             loading.load_or_share(sides[0]._engine, tiny, 2)
 
-    def test_weights_that_only_this_code_reads_are_not_shared(self, tiny):
+    def test_weights_unknown_to_transformers_are_not_shared(self, tiny):
         model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
         model.decoder.layers[0].mlp.down_proj = torch.nn.Identity()
         with (
@@ -513,7 +517,7 @@ class TestRoom:
             measured(tiny, batch_sizes=(2, 4), scopes=("arrays",))
 
 
-#: What the JSON has at each level: scripts outside rely on the names.
+#: The keys of the JSON at each level; scripts depend on them.
 KEYS = {
     "": "model path revision pgcli device dtype torch transformers attention sharing pictures "
     "prompts rounds machine results best left_out",
@@ -553,10 +557,10 @@ class TestCommand:
             assert sum(one["seen"].values()) == one["rows"] == 2
             assert (one["limit"] is not None) == (one["scope"] == "device") == bool(one["splits"])
             assert 0 <= one["agreements"][0]["share"] <= 1
-        picture = ElementTree.fromstring(plot.read_text())
-        assert len(picture.findall(".//{http://www.w3.org/2000/svg}polyline")) == 2 * (3 + 2 + 2)
+        tree = ElementTree.fromstring(plot.read_text())
+        assert len(tree.findall(".//{http://www.w3.org/2000/svg}polyline")) == 2 * (3 + 2 + 2)
 
-    def test_a_terminal_gets_tables_that_line_up(self, tiny, capsys, monkeypatch):
+    def test_tables_are_aligned_on_a_terminal(self, tiny, capsys, monkeypatch):
         from pgcli.cli.ui import stdout
 
         monkeypatch.setattr(stdout, "is_terminal", lambda stream: True)
@@ -568,7 +572,7 @@ class TestCommand:
         assert any(line.startswith("matrix products") for line in lines)
 
     @pytest.mark.parametrize(
-        ("arguments", "code", "said"),
+        ("arguments", "code", "message"),
         [
             (["--batch-size", "1,x"], 2, "x"),
             (["--batch-size", "0"], 2, "0"),
@@ -584,44 +588,42 @@ class TestCommand:
             (["--device", "cuda:7"], 17, "CUDA"),
         ],
     )
-    def test_what_cannot_be_measured_is_said_with_the_contracts_code(
-        self, tiny, tmp_path, monkeypatch, capsys, arguments, code, said
+    def test_errors_have_the_exit_codes_of_the_contract(
+        self, tiny, tmp_path, monkeypatch, capsys, arguments, code, message
     ):
         monkeypatch.chdir(tmp_path)
         (tmp_path / "empty").mkdir()
         (tmp_path / "broken").mkdir()
-        (tmp_path / "broken" / "a.png").write_text("no image")
+        (tmp_path / "broken" / "a.png").write_text("not an image")
         (tmp_path / "there.json").write_text("{}")
         assert main(["bench", str(tiny), *self.QUICK, *arguments]) == code
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
         assert (tmp_path / "there.json").read_text() == "{}"
 
-    def test_without_transformers_the_command_that_installs_it_is_reported(
-        self, tiny, monkeypatch, capsys
-    ):
+    def test_missing_transformers_is_an_error_with_a_hint(self, tiny, monkeypatch, capsys):
         monkeypatch.setitem(sys.modules, "transformers", None)
         assert main(["bench", str(tiny), *self.QUICK]) == 2
         assert "pip install" in capsys.readouterr().err
 
-    def test_a_model_that_is_not_there_is_exit_10(self, capsys):
+    def test_missing_model_exits_with_10(self, capsys):
         assert main(["bench", "./no-such-folder", *self.QUICK]) == 10
 
 
-def test_the_plot_is_as_safe_as_a_name_is_hostile(tiny):
+def test_hostile_model_name_is_escaped_in_the_plot(tiny):
     report = measured(tiny, scopes=("device",))
-    picture = svg(report, "<script>\x1b[31m & co")
-    assert "<script>" not in picture
-    assert "\x1b" not in picture
-    words = [one.text for one in ElementTree.fromstring(picture).iter() if one.text]
+    text = svg(report, "<script>\x1b[31m & co")
+    assert "<script>" not in text
+    assert "\x1b" not in text
+    words = [one.text for one in ElementTree.fromstring(text).iter() if one.text]
     assert "<script>\\x1b[31m & co" in words
     assert {"pgcli", "transformers", "limit"} <= set(words)
 
 
-def test_no_code_of_a_checkpoint_is_run_to_measure_it(tiny, tmp_path, monkeypatch):
-    """Tokenizer and configuration may name code; transformers, left to itself, would ask."""
+def test_bench_runs_no_code_of_a_checkpoint(tiny, tmp_path, monkeypatch):
+    """Tokenizer and config name code; by default, transformers asks whether to run it."""
     folder = shutil.copytree(tiny, tmp_path / "model")
-    ran, asked = tmp_path / "ran", []
-    monkeypatch.setattr("builtins.input", lambda *reported: asked.append(reported) or "y")
+    ran, questions = tmp_path / "ran", []
+    monkeypatch.setattr("builtins.input", lambda *prompt: questions.append(prompt) or "y")
     (folder / "own.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass Own: pass\n")
     for name, auto in (
         ("tokenizer_config.json", {"AutoTokenizer": ["own.Own", None]}),
@@ -633,7 +635,7 @@ def test_no_code_of_a_checkpoint_is_run_to_measure_it(tiny, tmp_path, monkeypatc
         (folder / name).write_text(json.dumps(values | named))
     config = read_config(tiny)
     model = weights.load(tiny, config, dtype=torch.float32)
-    with suppress(ValueError, OSError):  # transformers may refuse it, and must not run it
+    with suppress(ValueError, OSError):  # transformers may refuse it, but must not run it
         loading.share_weights(model, folder)
     preprocessing = read_preprocessing(tiny, config.vision.resolution)
     hf_model = reference.load_reference(tiny, torch.float32, torch.device("cpu"))
@@ -641,4 +643,4 @@ def test_no_code_of_a_checkpoint_is_run_to_measure_it(tiny, tmp_path, monkeypatc
     with suppress(ValueError, OSError):
         assert measured._tokenizer is not None
     assert not ran.exists()
-    assert not asked
+    assert not questions

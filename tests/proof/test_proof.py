@@ -1,4 +1,4 @@
-"""`pgcli verify`: it says same where two programs are, and names the stage where they are not."""
+"""Tests `pgcli verify`: equal outputs are the same, and a difference is found in its stage."""
 
 import json
 import os
@@ -32,11 +32,11 @@ EXAMPLES = ROOT / "examples" / "images"
 
 
 @pytest.fixture(scope="module")
-def second(tmp_path_factory):
-    """A random checkpoint of the second generation."""
+def paligemma2(tmp_path_factory):
+    """A random checkpoint of PaliGemma 2."""
     from tests.support.tiny import checkpoint_into
 
-    return checkpoint_into(tmp_path_factory.mktemp("second"), generation=2)
+    return checkpoint_into(tmp_path_factory.mktemp("paligemma2"), generation=2)
 
 
 def proof_of(folder, *, dtype="auto", items=None):
@@ -50,10 +50,10 @@ def proof_of(folder, *, dtype="auto", items=None):
 
 
 @pytest.fixture
-def damage(monkeypatch):
-    """Loads this code's model, and not transformers', with something done to it."""
+def change_model(monkeypatch):
+    """Returns a function that changes the pgcli model on loading, and not that of transformers."""
 
-    def damage(change):
+    def change_model(change):
         def load(*arguments, **options):
             model = whole(*arguments, **options)
             change(model)
@@ -62,13 +62,13 @@ def damage(monkeypatch):
         whole = weights.load
         monkeypatch.setattr(weights, "load", load)
 
-    return damage
+    return change_model
 
 
 class TestSame:
     @pytest.mark.parametrize("generation", [1, 2])
-    def test_right_code_is_the_same_in_both_dtypes(self, tiny, second, generation):
-        proof = proof_of(tiny if generation == 1 else second)
+    def test_unchanged_model_is_the_same_in_both_dtypes(self, tiny, paligemma2, generation):
+        proof = proof_of(tiny if generation == 1 else paligemma2)
         assert proof.same, proof.verdict
         assert proof.verdict.startswith("same: vision features, prefill logits and ")
         assert proof.prompts.same is True
@@ -95,10 +95,10 @@ class TestSame:
         proof_of(tiny, dtype="float32")
         assert len(set(lengths)) == len(PROMPTS)
 
-    def test_the_user_s_images_are_looked_at_up_to_eight(self, tiny):
+    def test_up_to_eight_images_of_the_user_are_compared(self, tiny):
         files = sorted(EXAMPLES.glob("*.png"))
         items = [Item(n, f.name, f.name, path=str(f)) for n, f in enumerate(files * 5)]
-        broken = Item(99, "broken", "broken", data=b"no picture")
+        broken = Item(99, "broken", "broken", data=b"not an image")
         proof = proof_of(tiny, dtype="float32", items=[broken, *items])
         assert (proof.pictures, proof.rows) == (7, 7)
         with pytest.raises(NoInputError, match="no image to compare with"):
@@ -125,29 +125,29 @@ class TestDifferent:
             ("decoder.norm.weight", "prefill logits"),
         ],
     )
-    def test_a_changed_norm_is_found_in_its_stage(self, tiny, damage, dtype, name, stage):
-        damage(change_weight(name, 1.5 if dtype == "bfloat16" else 1.01))
+    def test_a_changed_norm_is_found_in_its_stage(self, tiny, change_model, dtype, name, stage):
+        change_model(change_weight(name, 1.5 if dtype == "bfloat16" else 1.01))
         proof = proof_of(tiny, dtype=dtype)
         assert not proof.same
         assert proof.verdict == f"different: {stage} differ in {dtype}"
-        parted = getattr(proof.comparisons[0], "vision" if "vision" in stage else "logits")
-        assert len(parted.first) == (3 if "vision" in stage else 2)
+        compared = getattr(proof.comparisons[0], "vision" if "vision" in stage else "logits")
+        assert len(compared.first) == (3 if "vision" in stage else 2)
 
-    def test_padding_that_counts_is_found_in_the_logits(self, tiny, monkeypatch):
+    def test_unmasked_padding_is_found_in_the_logits(self, tiny, monkeypatch):
         padded = engine_outputs.left_pad
         monkeypatch.setattr(engine_outputs, "left_pad", lambda prompts: (padded(prompts)[0], None))
         proof = proof_of(tiny, dtype="float32")
         assert proof.comparisons[0].first_difference == "prefill logits"
         assert proof.comparisons[0].vision.same
 
-    def test_a_fault_in_later_steps_is_found_in_the_tokens(self, tiny, monkeypatch):
+    def test_wrong_decode_step_is_found_in_the_tokens(self, tiny, monkeypatch):
         step = PaliGemma.decode_step
         monkeypatch.setattr(PaliGemma, "decode_step", lambda *given: -step(*given))
         proof = proof_of(tiny, dtype="float32")
         assert proof.verdict == "different: generated tokens differ in float32"
         assert [p.step for p in proof.comparisons[0].tokens.partings] == [1] * len(PROMPTS)
 
-    def test_a_prompt_of_other_tokens_is_found_before_all_else(self, tiny, monkeypatch):
+    def test_different_prompt_ids_are_reported_first(self, tiny, monkeypatch):
         other = reference.prompt_ids
         monkeypatch.setattr(
             reference, "prompt_ids", lambda *given: [ids[:-1] for ids in other(*given)]
@@ -155,7 +155,7 @@ class TestDifferent:
         proof = proof_of(tiny, dtype="float32")
         assert "prompt 'caption en' has other tokens" in proof.verdict
 
-    def test_a_tokenizer_that_transformers_cannot_read_proves_nothing(self, tiny, monkeypatch):
+    def test_unreadable_tokenizer_leaves_prompts_uncompared(self, tiny, monkeypatch):
         def fail(*_):
             raise OSError("no tokenizer here\nand more")
 
@@ -184,14 +184,14 @@ class TestTokens:
             ((2, 0, 0), False, 2),
         ],
     )
-    def test_rows_may_part_at_ties_only(self, mine, same, agreeing):
+    def test_rows_may_diverge_at_ties_only(self, mine, same, agreeing):
         reported = compare.compare_tokens(
             outputs([mine]), outputs([(2, 0)], (self.STEPS,)), None, image_token=3, exact=True
         )
         assert (reported.same, reported.agreeing) == (same, agreeing)
         json.dumps(asdict(reported), allow_nan=False)
 
-    def test_in_bfloat16_the_noise_says_what_a_tie_is(self):
+    def test_bfloat16_noise_defines_the_tie_bound(self):
         there = outputs([(2, 0)], (self.STEPS,))
         for noise, same in ((0.1, True), (0.01, False)):
             eager = outputs([(2, 0)], (self.STEPS + noise,))
@@ -202,7 +202,7 @@ class TestTokens:
 
 
 class TestNumbers:
-    def test_what_is_no_number_is_different_and_can_be_printed(self):
+    def test_nan_and_infinity_are_different_and_serializable(self):
         there = torch.tensor([[1.0, 2.0]])
         for value in (float("nan"), float("inf")):
             reported = compare.compare_tensors(
@@ -213,12 +213,12 @@ class TestNumbers:
             json.dumps(asdict(reported), allow_nan=False)
 
     def test_the_bound_grows_with_the_values(self):
-        for scale, apart, same in ((1, 2e-4, False), (1, 9e-5, True), (50, 4e-3, True)):
+        for scale, difference, same in ((1, 2e-4, False), (1, 9e-5, True), (50, 4e-3, True)):
             there = torch.tensor([[0.1, 1.0]]) * scale
-            reported = compare.compare_tensors("x", there + apart, there, None, exact=True)
+            reported = compare.compare_tensors("x", there + difference, there, None, exact=True)
             assert reported.same is same
 
-    def test_noise_is_no_excuse_for_one_far_value(self):
+    def test_one_large_difference_exceeds_any_noise(self):
         there = torch.ones(4, 1000)
         mine = there.clone()
         mine[2, 500] += 0.1
@@ -227,9 +227,9 @@ class TestNumbers:
         assert compare.compare_tensors("x", there + 0.015, there, there + 0.01, exact=False).same
 
 
-class TestRoom:
-    def test_what_does_not_fit_is_skipped_and_said(self, tiny, monkeypatch):
-        monkeypatch.setattr(dtypes, "_needed", lambda config, itemsize, *given: itemsize)
+class TestMemory:
+    def test_dtype_that_does_not_fit_is_skipped_and_reported(self, tiny, monkeypatch):
+        monkeypatch.setattr(dtypes, "_needed", lambda config, itemsize, *_: itemsize)
         monkeypatch.setattr(dtypes, "free_bytes", lambda device: 2)
         proof = proof_of(tiny)
         assert [run.dtype for run in proof.comparisons] == ["bfloat16"]
@@ -237,7 +237,7 @@ class TestRoom:
         with pytest.raises(NoUsableDevice, match="too little memory"):
             proof_of(tiny, dtype="float32")
 
-    def test_without_transformers_the_command_that_installs_it_is_reported(self, tiny, monkeypatch):
+    def test_missing_transformers_is_an_error_with_a_hint(self, tiny, monkeypatch):
         monkeypatch.setitem(sys.modules, "transformers", None)
         with pytest.raises(UsageError, match="transformers") as refused:
             proof_of(tiny)
@@ -245,7 +245,7 @@ class TestRoom:
 
 
 class TestCommand:
-    def test_nothing_but_the_proof_is_printed(self, tiny):
+    def test_verify_prints_only_the_result(self, tiny):
         run = subprocess.run(
             [sys.executable, "-m", "pgcli", "verify", str(tiny), "--json", "--dtype", "float32"],
             capture_output=True,
@@ -260,8 +260,8 @@ class TestCommand:
         assert reported["path"] == str(tiny)
         assert reported["comparisons"][0]["logits"]["largest"] < 1e-4
 
-    def test_a_difference_is_exit_5_with_the_stage(self, tiny, damage, capsys):
-        damage(change_weight("decoder.norm.weight", 1.5))
+    def test_difference_exits_with_5_and_names_the_stage(self, tiny, change_model, capsys):
+        change_model(change_weight("decoder.norm.weight", 1.5))
         code = main(["verify", str(tiny), "--dtype", "float32", "--images", str(EXAMPLES)])
         out, err = capsys.readouterr()
         assert code == 5
@@ -270,8 +270,8 @@ class TestCommand:
         assert err.startswith("pgcli: different: prefill logits differ in float32\nhint: ")
 
 
-def test_no_code_of_a_checkpoint_is_run(tiny, tmp_path, monkeypatch):
-    """transformers, left to itself, asks on the terminal whether it may."""
+def test_verify_runs_no_code_of_a_checkpoint(tiny, tmp_path, monkeypatch):
+    """By default, transformers asks on the terminal whether to run it."""
     folder = shutil.copytree(tiny, tmp_path / "model")
     ran = tmp_path / "ran"
     (folder / "tok.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass Tok: pass\n")
@@ -282,24 +282,24 @@ def test_no_code_of_a_checkpoint_is_run(tiny, tmp_path, monkeypatch):
             values | {"auto_map": {"AutoTokenizer": ["tok.Tok", None]}, "tokenizer_class": "Tok"}
         )
     )
-    asked = []
-    monkeypatch.setattr("builtins.input", lambda *reported: asked.append(reported) or "y")
-    with suppress(ValueError, OSError):  # it may refuse the folder, and must not run it
+    questions = []
+    monkeypatch.setattr("builtins.input", lambda *prompt: questions.append(prompt) or "y")
+    with suppress(ValueError, OSError):  # it may refuse the folder, but must not run it
         reference.prompt_ids(folder, ("caption en",))
     assert not ran.exists()
-    assert not asked
+    assert not questions
 
 
 def test_eager_only_models_have_the_noise_of_one_rounding_step(tiny2):
-    """Gemma 2 has no sdpa there; were vision's two ways equal too, no noise would be known."""
+    """transformers runs Gemma 2 eagerly only; the noise comes from the vision tower."""
     config, vocabulary = read_config(tiny2), Tokenizer.from_folder(tiny2)
     side = config.vision.resolution
     items = default_images()
-    pictures = [decode(item, ImageSpec(side), ImageLimits()) for item in items]
-    given = make_inputs(pictures, vocabulary, config, read_preprocessing(tiny2, side))
+    images = [decode(item, ImageSpec(side), ImageLimits()) for item in items]
+    given = make_inputs(images, vocabulary, config, read_preprocessing(tiny2, side))
     model = reference.load_reference(tiny2, torch.bfloat16, torch.device("cpu"))
     first, other = reference_outputs(model, given), eager_outputs(model, given)
-    again = reference_outputs(model, given)  # nothing is left behind in the model
+    again = reference_outputs(model, given)  # the model is unchanged
     assert torch.equal(again.features_BPD, other.features_BPD)
     noise = (first.logits_BV - other.logits_BV).abs().mean()
     assert 0 < noise < 0.1 * first.logits_BV.std()
