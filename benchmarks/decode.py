@@ -101,7 +101,7 @@ def the_ways(spec: ImageSpec) -> dict[str, Callable[[Path], object]]:
     side = spec.resolution
     processor = SiglipImageProcessorPil(size={"height": side, "width": side})
 
-    def theirs(file: Path, **options: bool) -> object:
+    def processor_pixels(file: Path, **options: bool) -> object:
         with Image.open(file) as image:
             return processor(image, return_tensors="np", **options)
 
@@ -110,8 +110,8 @@ def the_ways(spec: ImageSpec) -> dict[str, Callable[[Path], object]]:
             return np.array(image.resize((side, side), Image.Resampling.BICUBIC))
 
     return {
-        "transformers": theirs,
-        "transformers to bytes": partial(theirs, do_rescale=False, do_normalize=False),
+        "transformers": processor_pixels,
+        "transformers to bytes": partial(processor_pixels, do_rescale=False, do_normalize=False),
         "pillow alone": pillow,
         "pgcli": partial(seen, spec=spec),
         "pgcli --fast-decode": partial(seen, spec=replace(spec, fast_decode=True)),

@@ -1,4 +1,4 @@
-"""Measures time and resident memory of runs with growing numbers of rows.
+"""Measures time and resident memory of runs with increasing numbers of rows.
 
     python benchmarks/growth.py                          # 1,000 to 8,000 drawings
     python benchmarks/growth.py --rows 1000000           # one long run

@@ -58,10 +58,10 @@ def main() -> None:
             check=True,
         )
         files = sorted(map(str, images.iterdir()))
-        ours, theirs = Path(scratch) / "ours.jsonl", Path(scratch) / "theirs.jsonl"
+        pgcli_file, hf_file = Path(scratch) / "pgcli.jsonl", Path(scratch) / "transformers.jsonl"
         mine = [sys.executable, "-m", "pgcli", "caption", *files, "--model", options.model]
-        mine += ["--dtype", options.dtype, "-o", str(ours), "--overwrite", "--quiet"]
-        other = [sys.executable, "-c", PROGRAM, str(find(options.model).folder), str(theirs)]
+        mine += ["--dtype", options.dtype, "-o", str(pgcli_file), "--overwrite", "--quiet"]
+        other = [sys.executable, "-c", PROGRAM, str(find(options.model).folder), str(hf_file)]
         commands = [mine, [*other, options.dtype, *files]]
         seconds: list[list[float]] = [[], []]
         for number in range(options.rounds + 1):  # the first warms the disk's cache and is let go
@@ -69,7 +69,7 @@ def main() -> None:
                 taken = timed(commands[side])
                 if number:
                     seconds[side].append(round(taken, 3))
-        alike = [one == two for one, two in zip(answers(ours), answers(theirs), strict=True)]
+        alike = [one == two for one, two in zip(answers(pgcli_file), answers(hf_file), strict=True)]
     report = {
         "model": options.model,
         "images": len(files),

@@ -61,7 +61,7 @@ def trained(base, folder, *, dtype=torch.float32, settings=None, **config):
     return model.eval()
 
 
-def ours(base, folder, dtype=torch.float32):
+def merged_model(base, folder, dtype=torch.float32):
     model = weights.load(base, read_config(base), dtype=dtype)
     if folder is not None:
         adapters.merge(model, folder)
@@ -74,14 +74,14 @@ def pixels():
 
 
 @torch.no_grad()
-def our_logits(model):
+def pgcli_logits(model):
     pixels_BCRR = pixels().to(model.projector.weight.dtype)
     cache = model.kv_cache(len(PROMPTS))
     return model.prefill(model.encode(pixels_BCRR), PROMPTS, None, cache)
 
 
 @torch.no_grad()
-def their_logits(model):
+def hf_logits(model):
     image = torch.full((len(PROMPTS), PATCHES), model.config.image_token_index)
     token_BS = torch.cat([image, PROMPTS], dim=1)
     return model(
@@ -92,10 +92,10 @@ def their_logits(model):
     ).logits[:, -1]
 
 
-def assert_answers_as(theirs, model, base):
-    """The same logits, which are not those without the adapter."""
-    torch.testing.assert_close(our_logits(model), their_logits(theirs), **EXACT)
-    assert (our_logits(model) - our_logits(ours(base, None))).abs().max() > 0.02
+def assert_same_logits(peft_model, model, base):
+    """Checks that both models give equal logits, which differ from those of the base model."""
+    torch.testing.assert_close(pgcli_logits(model), hf_logits(peft_model), **EXACT)
+    assert (pgcli_logits(model) - pgcli_logits(merged_model(base, None))).abs().max() > 0.02
 
 
 TARGETS = [
@@ -112,10 +112,10 @@ TARGETS = [
 
 @pytest.mark.parametrize("config", TARGETS, ids=str)
 def test_logits_equal_those_of_peft(base, tmp_path, config):
-    theirs = trained(base, tmp_path, **config)
-    model = ours(base, tmp_path)
-    assert_answers_as(theirs, model, base)
-    assert_answers_as(theirs.merge_and_unload(), model, base)
+    peft_model = trained(base, tmp_path, **config)
+    model = merged_model(base, tmp_path)
+    assert_same_logits(peft_model, model, base)
+    assert_same_logits(peft_model.merge_and_unload(), model, base)
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_logits_equal_those_of_peft(base, tmp_path, config):
     ids=str,
 )
 def test_every_setting_gives_the_logits_of_peft(base, tmp_path, config):
-    theirs = trained(base, tmp_path, **(SOME | config))
-    model = ours(base, tmp_path)
-    assert_answers_as(theirs, model, base)
-    assert_answers_as(theirs.merge_and_unload(), model, base)
+    peft_model = trained(base, tmp_path, **(SOME | config))
+    model = merged_model(base, tmp_path)
+    assert_same_logits(peft_model, model, base)
+    assert_same_logits(peft_model.merge_and_unload(), model, base)
 
 
 @pytest.mark.parametrize(
@@ -162,21 +162,21 @@ def test_every_setting_gives_the_logits_of_peft(base, tmp_path, config):
 )
 def test_adapted_embedding_and_head_equal_peft_unmerged(base, tmp_path, config, parts_ends):
     """Tied or untied: compared with PEFT's unmerged model, as its merge changes both."""
-    theirs = trained(base, tmp_path, **(SOME | config))
-    model = ours(base, tmp_path)
-    assert_answers_as(theirs, model, base)
+    peft_model = trained(base, tmp_path, **(SOME | config))
+    model = merged_model(base, tmp_path)
+    assert_same_logits(peft_model, model, base)
     assert model.config.tied is not parts_ends
     assert (model.decoder.lm_head.weight is not None) is parts_ends
 
 
 def test_a_saved_embedding_stays_tied_to_the_head(tiny, tmp_path):
-    theirs = trained(tiny, tmp_path, **SOME)
+    peft_model = trained(tiny, tmp_path, **SOME)
     with torch.no_grad():
-        theirs.get_input_embeddings().weight.mul_(1.1)
-    theirs.save_pretrained(tmp_path, save_embedding_layers=True)
+        peft_model.get_input_embeddings().weight.mul_(1.1)
+    peft_model.save_pretrained(tmp_path, save_embedding_layers=True)
     assert any("lm_head" in name for name in load_file(tmp_path / WEIGHTS))
-    model = ours(tiny, tmp_path)
-    assert_answers_as(theirs, model, tiny)
+    model = merged_model(tiny, tmp_path)
+    assert_same_logits(peft_model, model, tiny)
     assert model.decoder.lm_head.weight is None
 
 
@@ -208,19 +208,21 @@ def with_adapter_name(name):
 def test_every_naming_scheme_is_read_the_same(base, tmp_path, rename):
     modules = [*DECODER, "fc1", "patch_embedding"]
     saved = ["multi_modal_projector"]
-    theirs = trained(base, tmp_path, target_modules=modules, modules_to_save=saved, use_dora=True)
+    peft_model = trained(
+        base, tmp_path, target_modules=modules, modules_to_save=saved, use_dora=True
+    )
     renamed(tmp_path, rename)
-    assert_answers_as(theirs, ours(base, tmp_path), base)
+    assert_same_logits(peft_model, merged_model(base, tmp_path), base)
 
 
 def test_bfloat16_weights_equal_those_of_peft(base, tmp_path):
     trained(base, tmp_path, target_modules=DECODER).half().save_pretrained(tmp_path)
-    theirs = PeftModel.from_pretrained(reference(base, torch.bfloat16), tmp_path)
-    theirs.merge_and_unload().save_pretrained(tmp_path / "merged")
+    peft_model = PeftModel.from_pretrained(reference(base, torch.bfloat16), tmp_path)
+    peft_model.merge_and_unload().save_pretrained(tmp_path / "merged")
     merged = weights.load(
         tmp_path / "merged", read_config(tmp_path / "merged"), dtype=torch.bfloat16
     )
-    model = ours(base, tmp_path, torch.bfloat16)
+    model = merged_model(base, tmp_path, torch.bfloat16)
     for (name, mine), (_, other) in zip(
         model.named_parameters(), merged.named_parameters(), strict=True
     ):
@@ -231,9 +233,9 @@ def test_bfloat16_weights_equal_those_of_peft(base, tmp_path):
 
 def test_a_large_weight_is_merged_in_chunks(tiny, tmp_path, monkeypatch):
     trained(tiny, tmp_path, target_modules=DECODER, use_dora=True)
-    whole = our_logits(ours(tiny, tmp_path))
+    whole = pgcli_logits(merged_model(tiny, tmp_path))
     monkeypatch.setattr(adapters, "CHUNK", 100)
-    torch.testing.assert_close(our_logits(ours(tiny, tmp_path)), whole, rtol=0, atol=1e-5)
+    torch.testing.assert_close(pgcli_logits(merged_model(tiny, tmp_path)), whole, rtol=0, atol=1e-5)
 
 
 def test_weights_are_merged_in_place(tiny, tmp_path, device):
@@ -241,7 +243,9 @@ def test_weights_are_merged_in_place(tiny, tmp_path, device):
     model = weights.load(tiny, read_config(tiny), dtype=torch.float32, device=device)
     adapters.merge(model, tmp_path)
     assert {parameter.device.type for parameter in model.parameters()} == {device}
-    torch.testing.assert_close(our_logits(model.cpu()), our_logits(ours(tiny, tmp_path)), **EXACT)
+    torch.testing.assert_close(
+        pgcli_logits(model.cpu()), pgcli_logits(merged_model(tiny, tmp_path)), **EXACT
+    )
 
 
 # Refusals, which name the tensor or setting
@@ -264,11 +268,11 @@ def test_an_engine_has_merged_weights_and_a_label_with_both(tiny, folder):
     adapter = Checkpoint("org/a", folder, "12ab")
     engine = loader.load(base, adapter=adapter, device="cpu", dtype="float32", batch_size=1)
     assert engine.label == "m+org/a@12ab"
-    merged, plain = ours(tiny, folder), ours(tiny, None)
+    merged, plain = merged_model(tiny, folder), merged_model(tiny, None)
     for model in (merged, plain):
         optimize_for_device(model)
-    assert torch.equal(our_logits(engine.model), our_logits(merged))
-    assert not torch.equal(our_logits(engine.model), our_logits(plain))
+    assert torch.equal(pgcli_logits(engine.model), pgcli_logits(merged))
+    assert not torch.equal(pgcli_logits(engine.model), pgcli_logits(plain))
     assert loader.load(base, device="cpu", batch_size=1).label == "m"
 
 
@@ -298,7 +302,7 @@ def refused(base, folder):
 
 
 def test_the_untouched_copy_is_merged(tiny, folder):
-    ours(tiny, folder)
+    merged_model(tiny, folder)
 
 
 @pytest.mark.parametrize(
@@ -353,9 +357,9 @@ def test_an_unsupported_setting_is_named(tiny, folder, changes, named):
     ids=str,
 )
 def test_settings_of_training_change_nothing(tiny, folder, changes):
-    expected = our_logits(ours(tiny, folder))
+    expected = pgcli_logits(merged_model(tiny, folder))
     configure(folder, **changes)
-    assert torch.equal(our_logits(ours(tiny, folder)), expected)
+    assert torch.equal(pgcli_logits(merged_model(tiny, folder)), expected)
 
 
 @pytest.mark.parametrize(
@@ -466,11 +470,11 @@ def test_an_empty_adapter_is_refused(tiny, folder):
 def test_scales_are_those_that_peft_computes(base, tmp_path):
     """For each module, also where the logits do not depend on it."""
     patterns = {"rank_pattern": {"q_proj": 8}, "alpha_pattern": {r"layers\.1\..*": 5}}
-    theirs = trained(base, tmp_path, target_modules=DECODER, use_rslora=True, **patterns)
+    peft_model = trained(base, tmp_path, target_modules=DECODER, use_rslora=True, **patterns)
     config = read_adapter_config(tmp_path)
     layers = [
         (name.removeprefix(PREFIX), module)
-        for name, module in theirs.named_modules()
+        for name, module in peft_model.named_modules()
         if isinstance(module, peft.tuners.lora.LoraLayer)
     ]
     assert len(layers) > 20

@@ -90,10 +90,10 @@ def parameters(model):
 
 
 def assert_same(model, other):
-    ours, theirs = parameters(model), parameters(other)
-    assert ours.keys() == theirs.keys()
-    for name, parameter in ours.items():
-        assert torch.equal(parameter, theirs[name]), name
+    found, expected = parameters(model), parameters(other)
+    assert found.keys() == expected.keys()
+    for name, parameter in found.items():
+        assert torch.equal(parameter, expected[name]), name
 
 
 #: `google/...` as published, and its names in versions of transformers.
@@ -123,9 +123,9 @@ class TestNames:
         for name, tensor in (
             stored | ({LM_HEAD: stored[EMBEDDING] * 2} if with_head else {})
         ).items():
-            for theirs, others in LAYOUTS[layout]:
-                if name.startswith(theirs):
-                    name = others + name.removeprefix(theirs)
+            for prefix, other in LAYOUTS[layout]:
+                if name.startswith(prefix):
+                    name = other + name.removeprefix(prefix)
                     break
             tensors[name] = tensor
         model = loaded(write(tensors))
@@ -143,11 +143,11 @@ class TestNames:
     def test_fused_parameters_hold_their_parts_in_order(self, tiny, stored):
         found = parameters(loaded(tiny))
         for tower, trunk in (("vision", QUERY.rpartition("q_proj")[0]), ("decoder", "")):
-            ours = f"{tower}.layers.1.self_attn.qkv_proj."
+            fused = f"{tower}.layers.1.self_attn.qkv_proj."
             trunk = trunk or "language_model.model.layers.1.self_attn."
             for kind in ("weight", "bias") if tower == "vision" else ("weight",):
                 parts = [stored[f"{trunk}{x}_proj.{kind}"] for x in "qkv"]
-                assert torch.equal(found[ours + kind], torch.cat(parts))
+                assert torch.equal(found[fused + kind], torch.cat(parts))
         mlp = "language_model.model.layers.2.mlp."
         parts = [stored[mlp + "gate_proj.weight"], stored[mlp + "up_proj.weight"]]
         assert torch.equal(found["decoder.layers.2.mlp.gate_up_proj.weight"], torch.cat(parts))
@@ -169,7 +169,7 @@ class TestFiles:
         home = self.shards(folder, stored)
         if with_index:
             self.index(folder, home)
-            (folder / "other.safetensors").write_bytes(b"not looked at")
+            (folder / "other.safetensors").write_bytes(b"not read")
         assert_same(loaded(folder), loaded(tiny))
         assert total_bytes(folder) == sum(
             file.stat().st_size for file in folder.glob("model*.safetensors")
@@ -386,7 +386,7 @@ class TestHead:
         assert f"{EMBEDDING} is missing" in refusal()
 
 
-def test_embeddings_that_no_token_has_are_never_said(tiny, write, stored, configure):
+def test_embeddings_without_a_token_are_never_generated(tiny, write, stored, configure):
     padding = torch.randn(64, stored[EMBEDDING].shape[1]) * 50  # the likeliest of all
     folder = write(**{EMBEDDING: torch.cat([stored[EMBEDDING], padding])})
     text = json.loads((folder / "config.json").read_text())["text_config"]
@@ -485,11 +485,11 @@ class TestTensors:
 
     def test_nan_weights_are_noticed_at_the_first_answer(self, write, stored):
         folder = write(**{NORM: torch.full_like(stored[NORM], torch.nan)})
-        asked = loader.load(Checkpoint("model", folder), device="cpu", batch_size=1)
+        engine = loader.load(Checkpoint("model", folder), device="cpu", batch_size=1)
         item = Item(0, "a", "a", data=encoded(drawing(), "PNG"), prompts=("ocr",))
-        image = decode(item, asked.spec, ImageLimits())
+        image = decode(item, engine.spec, ImageLimits())
         with pytest.raises(InvalidCheckpoint, match="NaN"):
-            list(asked.ask([(0, image)], tasks.ocr()))
+            list(engine.ask([(0, image)], tasks.ocr()))
 
 
 def safetensors_file(header, data=b""):
@@ -590,8 +590,10 @@ class TestPreprocessing:
         means, stds = [0.1, 0.2, 0.3], [1, 2, 3]
         configure("preprocessor_config.json", resample=2, image_mean=means, image_std=stds)
         assert self.read(folder) == Preprocessing(2, tuple(means), tuple(stds))
-        asked = loader.load(Checkpoint("model", write()), device="cpu", batch_size=1)
-        image = decode(Item(0, "a", "a", data=encoded(drawing(), "PNG")), asked.spec, ImageLimits())
+        engine = loader.load(Checkpoint("model", write()), device="cpu", batch_size=1)
+        image = decode(
+            Item(0, "a", "a", data=encoded(drawing(), "PNG")), engine.spec, ImageLimits()
+        )
         wanted = drawing().resize((56, 56), Image.Resampling.BILINEAR)
         assert Image.fromarray(image.pixels).tobytes() == wanted.tobytes()
 

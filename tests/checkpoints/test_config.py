@@ -90,7 +90,7 @@ class TestFirstGenerationAsPublished:
 
 class TestMissingKeysTakeTransformersDefaults:
     @pytest.mark.parametrize(
-        ("ours", "theirs"),
+        ("name", "hf_name"),
         [
             ("width", "hidden_size"),
             ("depth", "num_hidden_layers"),
@@ -101,13 +101,13 @@ class TestMissingKeysTakeTransformersDefaults:
             ("norm_eps", "layer_norm_eps"),
         ],
     )
-    def test_in_the_vision_tower(self, ours, theirs):
+    def test_in_the_vision_tower(self, name, hf_name):
         values = published(vision_config={})
         config, default = parse_config(values), transformers.SiglipVisionConfig()
-        assert getattr(config.vision, ours) == getattr(default, theirs)
+        assert getattr(config.vision, name) == getattr(default, hf_name)
 
     @pytest.mark.parametrize(
-        ("ours", "theirs"),
+        ("name", "hf_name"),
         [
             ("width", "hidden_size"),
             ("depth", "num_hidden_layers"),
@@ -120,10 +120,10 @@ class TestMissingKeysTakeTransformersDefaults:
             ("max_positions", "max_position_embeddings"),
         ],
     )
-    def test_in_the_decoder(self, ours, theirs):
+    def test_in_the_decoder(self, name, hf_name):
         values = published(text_config={}, projection_dim=ABSENT)
         config, default = parse_config(values), transformers.GemmaConfig()
-        assert getattr(config.decoder, ours) == getattr(default, theirs)
+        assert getattr(config.decoder, name) == getattr(default, hf_name)
 
     def test_in_the_rotation_the_stop_token_and_the_shared_head(self):
         config, default = parse_config(published(eos_token_id=ABSENT)), transformers.GemmaConfig()
@@ -441,8 +441,8 @@ class TestRotation:
     )
     def test_rope_theta_is_read_as_in_transformers(self, where):
         values = published(**where)
-        theirs = transformers.PaliGemmaConfig(**deepcopy(values)).text_config.rope_parameters
-        assert parse_config(values).decoder.rope_theta == theirs["rope_theta"] == 5000.0
+        expected = transformers.PaliGemmaConfig(**deepcopy(values)).text_config.rope_parameters
+        assert parse_config(values).decoder.rope_theta == expected["rope_theta"] == 5000.0
 
 
 class TestTheSharedHead:
@@ -450,8 +450,8 @@ class TestTheSharedHead:
     @pytest.mark.parametrize("text", [True, False, ABSENT])
     def test_the_top_level_decides_as_in_transformers(self, top, text):
         values = published(tie_word_embeddings=top, text_config__tie_word_embeddings=text)
-        theirs = transformers.PaliGemmaConfig(**deepcopy(values)).tie_word_embeddings
-        assert parse_config(values).tied is theirs
+        expected = transformers.PaliGemmaConfig(**deepcopy(values)).tie_word_embeddings
+        assert parse_config(values).tied is expected
 
 
 @given(
@@ -482,6 +482,6 @@ def test_a_saved_config_is_read_back(width, heads, groups, depth, eps, stops, ti
     values = json.loads(json.dumps(config_values(config, dtype)))
     assert parse_config(values) == config
     assert values["dtype"] == str(dtype).removeprefix("torch.")
-    theirs = transformers.PaliGemmaConfig(**values)
-    assert theirs.text_config.rope_parameters["rope_theta"] == config.decoder.rope_theta
-    assert theirs.vision_config.layer_norm_eps == config.vision.norm_eps
+    hf_config = transformers.PaliGemmaConfig(**values)
+    assert hf_config.text_config.rope_parameters["rope_theta"] == config.decoder.rope_theta
+    assert hf_config.vision_config.layer_norm_eps == config.vision.norm_eps

@@ -363,13 +363,13 @@ class TestInterruptedDownload:
         assert hub.stalled.wait(60)
         wait_for(lambda: all(blob(file).is_file() for file in SHARDED if file != SHARDS[0]))
         run.send_signal(signum)
-        said = run.communicate(timeout=20)[1].decode()
+        stderr = run.communicate(timeout=20)[1].decode()
         assert run.returncode == -signum
         if signum == signal.SIGINT:
             assert re.search(
                 r"stopped after [\d.]+ [kM]B of [\d.]+ [kM]B: complete files are kept, "
                 "and the same command downloads the others",
-                said,
+                stderr,
             )
         hub.stall_after.clear()
         hub.sent_bytes.clear()
@@ -437,8 +437,8 @@ class TestHubErrors:
         assert "HF_TOKEN" in hint
 
     def test_404_repository(self, hub):
-        message, hint = refusal(name="somebody/misspelt")
-        assert "the Hub has no model 'somebody/misspelt'" in message
+        message, hint = refusal(name="somebody/mistyped")
+        assert "the Hub has no model 'somebody/mistyped'" in message
         assert "spelling" in hint
 
     def test_404_revision(self, hub):
@@ -477,7 +477,7 @@ class TestHubErrors:
         assert refusal(name=NAME)[0].startswith(f"{NAME} could not be downloaded: {status}")
 
     @pytest.mark.parametrize(
-        ("said", "change"),
+        ("message", "change"),
         [
             ("which commit", {"sha": "../../x"}),
             ("what config.json contains", {"siblings": [{"rfilename": "config.json"}]}),
@@ -487,10 +487,10 @@ class TestHubErrors:
             ),
         ],
     )
-    def test_listing_cannot_name_other_paths(self, hub, said, change):
+    def test_listing_cannot_name_other_paths(self, hub, message, change):
         hub.add(NAME, MODEL)
         hub.edit_listing = lambda listing: listing | change
-        assert f"{hub.url} does not say {said}" in refusal()[0]
+        assert f"{hub.url} does not say {message}" in refusal()[0]
 
 
 class TestOffline:
@@ -544,7 +544,7 @@ class TestOffline:
         assert found.revision[:12] in message
 
     @pytest.mark.parametrize(
-        ("url", "said"),
+        ("url", "reason"),
         [
             ("http://127.0.0.1:9", "refused"),
             ("http://no-such-host.invalid", ""),
@@ -553,14 +553,14 @@ class TestOffline:
         ],
         ids=["refused", "no such host", "no TLS", "no address"],
     )
-    def test_unreachable_hub_without_model(self, hub, monkeypatch, url, said):
+    def test_unreachable_hub_without_model(self, hub, monkeypatch, url, reason):
         url = url.format(hub.url.removeprefix("http://"))
         point_to(monkeypatch, url)
         message, hint = refusal()
         assert message.startswith(
             f"{NAME} is not in the cache as a whole, and {url} does not serve"
         )
-        assert said in message
+        assert reason in message
         assert ("HF_ENDPOINT" if url == "127.0.0.1:9" else "network") in hint
 
     def test_untrusted_hub_certificate(self, hub, monkeypatch, tmp_path):
@@ -669,8 +669,8 @@ def environment(hub, tmp_path, **more):
         for name, value in os.environ.items()
         if not name.startswith("HF_") and name not in ("NO_COLOR", "FORCE_COLOR")
     }
-    ours = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    return kept | ours | {"OMP_NUM_THREADS": "1"} | more
+    settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    return kept | settings | {"OMP_NUM_THREADS": "1"} | more
 
 
 def wait_for(claim):
@@ -706,7 +706,7 @@ class TestCommandLine:
         assert set(hub.sent_bytes) <= {*SMALL, "processor_config.json", WEIGHTS}
 
     @pytest.mark.parametrize(
-        ("gated", "flipped", "offline", "code", "said"),
+        ("gated", "flipped", "offline", "code", "message"),
         [
             (True, {}, "0", 10, "licence"),
             (False, {WEIGHTS: 9}, "0", 16, WEIGHTS),
@@ -714,13 +714,15 @@ class TestCommandLine:
         ],
         ids=["gated", "damaged", "offline"],
     )
-    def test_exit_code_names_the_problem(self, hub, tmp_path, gated, flipped, offline, code, said):
+    def test_exit_code_names_the_problem(
+        self, hub, tmp_path, gated, flipped, offline, code, message
+    ):
         hub.add(NAME, MODEL)
         hub.gated, hub.corrupted_at, hub.other_tokens = gated, flipped, (TOKEN,)
         more = {"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": offline}
         run = pgcli(hub, tmp_path, "info", NAME, "--debug", **more)
         assert run.returncode == code, run.stderr
-        assert said in run.stderr.splitlines()[-2]
+        assert message in run.stderr.splitlines()[-2]
         assert run.stderr.splitlines()[-1].startswith("hint: ")
         assert TOKEN not in run.stdout + run.stderr
 

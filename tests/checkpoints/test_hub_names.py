@@ -62,7 +62,7 @@ def raising(monkeypatch):
 class TestNames:
     @pytest.mark.parametrize("name", ["model", "./model", "org/model", "google/model/"])
     def test_folder_wins_over_hub_name(self, tmp_path, name, raising):
-        raising(AssertionError("the Hub was asked"))
+        raising(AssertionError("the Hub was called"))
         Path(name).mkdir(parents=True)
         assert find(name) == Checkpoint(name, Path(name), None)
         assert find(name).label == name
@@ -91,7 +91,7 @@ class TestNames:
             "no such folder/model",
             "./nowhere",
             "/nowhere/model",
-            "~nobody-of-that-name/model",
+            "~unknown-user/model",
             "a/b/c",
             "-/x",
             "org/model@main",
@@ -103,7 +103,7 @@ class TestNames:
         ],
     )
     def test_invalid_model_name_lists_valid_ones(self, name, raising):
-        raising(AssertionError("the Hub was asked"))
+        raising(AssertionError("the Hub was called"))
         message, hint = refusal(name)
         assert f"no model folder {name!r}" in message
         assert "google/paligemma-3b-mix-224" in hint
@@ -164,20 +164,20 @@ class TestErrorMessages:
         assert "OTHER" not in message + hint
 
     @pytest.mark.parametrize(
-        ("given", "stored", "said"),
+        ("given", "stored", "expected"),
         [
             ("hf_bad", "hf_good", "`hf auth login`: `unset HF_TOKEN`"),
             ("hf_bad", "", "HF_TOKEN is not valid: `unset HF_TOKEN`, then `hf auth login`"),
             ("", "hf_bad", "`hf auth login --force` with a new one"),
         ],
     )
-    def test_unknown_token(self, raising, monkeypatch, given, stored, said):
+    def test_unknown_token(self, raising, monkeypatch, given, stored, expected):
         monkeypatch.setenv("HF_TOKEN", given)
         Path(constants.HF_TOKEN_PATH).write_text(stored)
         raising(answered(401, message="Invalid credentials in Authorization header"))
         message, hint = refusal()
         assert message == f"{NAME} could not be downloaded: 401 Unauthorized"
-        assert said in hint
+        assert expected in hint
 
     @pytest.mark.parametrize("status", [401, 404])
     def test_unknown_or_private_model(self, raising, status):
@@ -222,7 +222,7 @@ class TestErrorMessages:
 
     def test_offline_mode(self, raising, monkeypatch):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-        raising(AssertionError("the Hub was asked"))
+        raising(AssertionError("the Hub was called"))
         message, hint = refusal()
         assert "HF_HUB_OFFLINE forbids downloading it" in message
         folder = NAME.partition("/")[2]
@@ -245,8 +245,8 @@ class TestErrorMessages:
     def test_unreachable_hub(self, raising, error):
         raising(error)
         message, hint = refusal()
-        said = str(error).splitlines()[0]
-        assert message.endswith(f"https://huggingface.co does not serve it: {said}")
+        reason = str(error).splitlines()[0]
+        assert message.endswith(f"https://huggingface.co does not serve it: {reason}")
         assert "network" in hint
 
     @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_tokenizer_json_needs_no_other_package(folder, expected):
 
 @pytest.mark.parametrize("name", ["sentencepiece", "google.protobuf"])
 def test_a_missing_package_is_named_with_a_hint(folder, monkeypatch, name):
-    monkeypatch.setattr(converter, "_is_installed", lambda asked: asked != name)
+    monkeypatch.setattr(converter, "_is_installed", lambda package: package != name)
     with pytest.raises(InvalidCheckpoint, match=name) as caught:
         open_tokenizer(folder)
     assert caught.value.hint == "pip install sentencepiece protobuf"

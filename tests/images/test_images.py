@@ -642,9 +642,9 @@ def test_decoder_messages_do_not_reach_the_terminal(voice: str, tmp_path: Path) 
 def test_warnings_of_the_program_are_kept(tmp_path: Path) -> None:
     (tmp_path / "noisy").write_bytes(noisy()["warning"])
     quiet = DECODE_FILES.replace("BARE", "False") + "warnings.warn('mine')"
-    fate, said = decode_in_a_program(quiet, tmp_path / "noisy")
+    fate, stderr = decode_in_a_program(quiet, tmp_path / "noisy")
     assert fate == "None\n"
-    assert "UserWarning: mine" in said
+    assert "UserWarning: mine" in stderr
 
 
 def test_warnings_as_errors_give_the_same_images(tmp_path: Path) -> None:

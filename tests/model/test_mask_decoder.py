@@ -418,9 +418,9 @@ def test_masks_from_a_decoder_file_reach_the_rows(tiny, file, monkeypatch):
     """With planted answers, as random weights rarely give masks."""
     (codes,) = some_codes(1)
     corners = "<loc0100><loc0200><loc0900><loc1000>"
-    spelled = corners + "".join(f"<seg{code:03d}>" for code in codes) + " cat"
+    answer_text = corners + "".join(f"<seg{code:03d}>" for code in codes) + " cat"
     loaded = loader.load(Checkpoint("m", tiny), masks=file, device="cpu", batch_size=2)
-    tokens = loaded.tokenizer.encode_answer(spelled)
+    tokens = loaded.tokenizer.encode_answer(answer_text)
 
     def scripted(runner, patch, group):
         for sequence in group:

@@ -174,8 +174,8 @@ def faults(how, **environment):
 @pytest.mark.slow
 def test_freed_memory_is_reused_without_page_faults():
     """Otherwise the kernel clears new pages of 4 kB or 2 MB."""
-    asked = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
-    assert not asked
+    settings = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
+    assert not settings
     assert faults("keep") < 10
     assert faults("as it is") > 50
     assert faults("keep", MALLOC_MMAP_THRESHOLD_="131072") > 50, (

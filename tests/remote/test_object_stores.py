@@ -82,9 +82,9 @@ def in_moto(files: Files) -> Iterator[str]:
     endpoint = "http://{}:{}".format(*server.get_host_and_port())
     keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
     client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
-    client.create_bucket(Bucket="pictures")
+    client.create_bucket(Bucket="images")
     for name, data in files.items():
-        client.put_object(Bucket="pictures", Key=name.removeprefix("pictures/"), Body=data)
+        client.put_object(Bucket="images", Key=name.removeprefix("images/"), Body=data)
     try:
         yield endpoint
     finally:
@@ -100,9 +100,9 @@ class StoreLocation(NamedTuple):
 
 def locate_store(kind: str, endpoint: str) -> StoreLocation:
     bases = {
-        "gs": "gs://anonymous@pictures",
-        "az": "az://pictures",
-        "hf": "hf://datasets/somebody/pictures",
+        "gs": "gs://anonymous@images",
+        "az": "az://images",
+        "hf": "hf://datasets/somebody/images",
     }
     environment = {
         "AWS_ENDPOINT_URL": endpoint,
@@ -119,12 +119,12 @@ def locate_store(kind: str, endpoint: str) -> StoreLocation:
         "HF_HUB_DISABLE_XET": "1",
         "HF_TOKEN": "secret",
     }
-    return StoreLocation(bases.get(kind, "s3://pictures"), environment)
+    return StoreLocation(bases.get(kind, "s3://images"), environment)
 
 
 @pytest.fixture(scope="module", params=["moto", "s3", "gs", "az", "hf"])
 def store(request: pytest.FixtureRequest) -> Iterator[StoreLocation]:
-    files = {f"pictures/{name}": data for name, data in FILES.items()}
+    files = {f"images/{name}": data for name, data in FILES.items()}
     kinds = {"s3": S3, "gs": Google, "az": Azure, "hf": Hub}
     kind = request.param
     with in_moto(files) if kind == "moto" else serve(kinds[kind], files) as endpoint:
@@ -205,7 +205,7 @@ def test_rows_equal_those_of_a_local_folder(store: StoreLocation, tmp_path: Path
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
     """The files of an S3 server that this process reads."""
-    files = {f"pictures/{name}": data for name, data in FILES.items()}
+    files = {f"images/{name}": data for name, data in FILES.items()}
     with serve(S3, files) as endpoint:
         for name, value in locate_store("s3", endpoint).environment.items():
             monkeypatch.setenv(name, value)
@@ -217,27 +217,27 @@ def opened(*names: str, **options: Any) -> Any:
 
 
 def test_new_images_come_after_the_pinned_ones(s3: Files, tmp_path: Path) -> None:
-    for name in ("s3://pictures/photos", "s3://pictures/photos/*.jpg"):
+    for name in ("s3://images/photos", "s3://images/photos/*.jpg"):
         lists = tmp_path / f"lists{len(name)}"
         lists.mkdir()
         source = opened(name)
         source.pin_files(lambda number, lists=lists: lists / str(number))
         before = [item.path for item in source]
-        s3["pictures/photos/0.jpg"] = JPEG
+        s3["images/photos/0.jpg"] = JPEG
         gone_on = opened(name)
         gone_on.pin_files(lambda number, lists=lists: lists / str(number))
-        assert [item.path for item in gone_on] == [*before, "s3://pictures/photos/0.jpg"]
+        assert [item.path for item in gone_on] == [*before, "s3://images/photos/0.jpg"]
         assert gone_on.total == len(before) + 1
-        del s3["pictures/photos/0.jpg"]
+        del s3["images/photos/0.jpg"]
 
 
 @pytest.mark.parametrize(
     ("name", "code", "message"),
     [
-        ("s3://pictures/none", UsageError, "nothing at s3://pictures/none"),
+        ("s3://images/none", UsageError, "nothing at s3://images/none"),
         ("s3://nobucket/*.png", UsageError, "nothing at the address"),
-        ("s3://pictures/photos/*.gif", NoInputError, "nothing matches"),
-        ("s3://pictures/photos/notes.txt", UsageError, "neither an image nor a manifest"),
+        ("s3://images/photos/*.gif", NoInputError, "nothing matches"),
+        ("s3://images/photos/notes.txt", UsageError, "neither an image nor a manifest"),
         ("abfs://box/x.png", UsageError, "abfs addresses are not read"),
         ("data:image/png;base64,AAAA", UsageError, "data"),
     ],
@@ -253,7 +253,7 @@ def test_unusable_store_source_is_a_usage_error(
 
 def test_no_request_is_sent_if_urls_are_not_allowed(monkeypatch: Any) -> None:
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: pytest.fail("a name was resolved"))
-    for name in ("s3://pictures/photos", "hf://datasets/a/b", "https://user:secret@host/x.png"):
+    for name in ("s3://images/photos", "hf://datasets/a/b", "https://user:secret@host/x.png"):
         with pytest.raises(UsageError) as problem:
             open_sources([name], ReadOptions())
         assert "--allow-urls" in problem.value.hint
@@ -262,15 +262,15 @@ def test_no_request_is_sent_if_urls_are_not_allowed(monkeypatch: Any) -> None:
 
 def test_remote_manifest_paths_stay_in_its_folder(s3: Files) -> None:
     names = ["z.jpg", "a/../z.jpg", "./z.jpg", "../x.png", "a/../../x.png", "/etc/passwd"]
-    names += ["file:///etc/passwd", "..", "a\0b", "ftp://host/x.png", "s3://pictures/photos/z.jpg"]
+    names += ["file:///etc/passwd", "..", "a\0b", "ftp://host/x.png", "s3://images/photos/z.jpg"]
     lines = "".join(json.dumps({"image": name}) + "\n" for name in names)
-    s3["pictures/photos/odd.jsonl"] = lines.replace("\\u0000", "%00").encode()
-    found = list(opened("s3://pictures/photos/odd.jsonl"))
+    s3["images/photos/odd.jsonl"] = lines.replace("\\u0000", "%00").encode()
+    found = list(opened("s3://images/photos/odd.jsonl"))
     codes = [item.fault.code if item.fault else None for item in found]
     out = "path_not_allowed"
     assert codes == [None] * 3 + [out] * 5 + [None, "url_blocked", None]
     good = {item.path for item in found if item.fault is None and "%00" not in item.id}
-    assert good == {"s3://pictures/photos/z.jpg"}
+    assert good == {"s3://images/photos/z.jpg"}
     assert all(item.path is None for item in found if item.fault)
 
 
@@ -278,7 +278,7 @@ def test_unreachable_store_is_an_error_row(monkeypatch: Any) -> None:
     for name, value in locate_store("s3", "http://127.0.0.1:9").environment.items():
         monkeypatch.setenv(name, value)
     url_reader = UrlReader()
-    with url_reader.fetched(Item(0, "x", "x", "s3://pictures/x.png")) as item:
+    with url_reader.fetched(Item(0, "x", "x", "s3://images/x.png")) as item:
         assert item.fault is not None
         assert item.fault.code == "io_error"
 
@@ -293,15 +293,15 @@ def test_store_error_has_the_code_of_its_status(monkeypatch: Any, status: int) -
         for name, value in locate_store("s3", endpoint).environment.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(RemoteError) as problem:
-            UrlReader().read("s3://pictures/x.png")
+            UrlReader().read("s3://images/x.png")
     assert problem.value.fault.code == ("io_error" if status == 500 else "permission_denied")
     assert status != 500 or "500 Internal Server Error" in problem.value.fault.message
 
 
 def test_object_beyond_the_size_limit_is_not_read(s3: Files) -> None:
-    s3["pictures/large.png"] = bytes(5 * 2**20)
+    s3["images/large.png"] = bytes(5 * 2**20)
     with pytest.raises(RemoteError) as problem:
-        UrlReader().read("s3://pictures/large.png", limit=2**20)
+        UrlReader().read("s3://images/large.png", limit=2**20)
     assert problem.value.fault.code == "too_large"
 
 
@@ -342,7 +342,7 @@ def test_refused_listing_has_the_code_of_its_status(
     with serve(Refusing, {}) as endpoint:
         for name, value in locate_store("s3", endpoint).environment.items():
             monkeypatch.setenv(name, value)
-        for url in ("s3://pictures", "s3://pictures/photos"):
+        for url in ("s3://images", "s3://images/photos"):
             with pytest.raises(RemoteError) as problem:
                 UrlReader().list_files(url)
             assert problem.value.fault.code == code
@@ -353,11 +353,11 @@ def test_key_that_looks_like_a_status_is_not_one(s3: Files, monkeypatch: Any) ->
     keys = ["photos/1403 beach.jpg", "photos/404 status: 404.jpg", "photos/timeout 403 .jpg"]
     keys += ["AWS Error ACCESS_DENIED.jpg", "NO_SUCH_KEY/does not exist.jpg"]
     for key in keys:
-        s3[f"pictures/{key}"] = JPEG
-        assert UrlReader().read(f"s3://pictures/{key}") == JPEG
-        del s3[f"pictures/{key}"]
+        s3[f"images/{key}"] = JPEG
+        assert UrlReader().read(f"s3://images/{key}") == JPEG
+        del s3[f"images/{key}"]
         with pytest.raises(RemoteError) as problem:
-            UrlReader().read(f"s3://pictures/{key}")
+            UrlReader().read(f"s3://images/{key}")
         assert problem.value.fault.code == "missing"
 
     class Failing(S3):
@@ -369,7 +369,7 @@ def test_key_that_looks_like_a_status_is_not_one(s3: Files, monkeypatch: Any) ->
         reader = UrlReader()
         for key in keys[:3]:
             with pytest.raises(RemoteError) as problem:
-                reader.read(f"s3://pictures/{key}")
+                reader.read(f"s3://images/{key}")
             assert problem.value.fault.code == "io_error"
 
 
@@ -407,6 +407,6 @@ def test_stalled_store_times_out(monkeypatch: Any) -> None:
         for name, value in locate_store("s3", endpoint).environment.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(RemoteError) as problem:
-            UrlReader().read("s3://pictures/x.png")
+            UrlReader().read("s3://images/x.png")
         release.set()
     assert problem.value.fault.code == "timeout"

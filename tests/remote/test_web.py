@@ -56,8 +56,8 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def public(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat 127.0.0.1 as public, and no other private address."""
-    asked = hosts.is_public
-    monkeypatch.setattr(hosts, "is_public", lambda text: text == "127.0.0.1" or asked(text))
+    is_public = hosts.is_public
+    monkeypatch.setattr(hosts, "is_public", lambda text: text == "127.0.0.1" or is_public(text))
 
 
 def outcome(address: str, url_reader: UrlReader | None = None) -> str:
@@ -133,7 +133,7 @@ def test_redirect_to_private_address_is_blocked(
     server: Server, public: None, short_timeouts: None, path: str
 ) -> None:
     assert outcome(f"{server.url}/{path}", UrlReader()) == "url_blocked"
-    assert [asked for asked, _ in server.requests] == [f"/{path}"]
+    assert [requested for requested, _ in server.requests] == [f"/{path}"]
     assert outcome(f"{server.url}/moved.png", UrlReader()) == "good"
 
 
@@ -146,22 +146,22 @@ def test_private_host_is_blocked_by_default(server: Server) -> None:
 def test_connection_goes_to_the_vetted_address(
     server: Server, public: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name that resolves to another address each time gains nothing by that."""
+    """A name that resolves to another address each time is resolved only once."""
     answers = iter(["127.0.0.1", "10.0.0.1", "127.0.0.1"])
-    asked: list[str] = []
+    hosts_resolved: list[str] = []
 
     def changing(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
-        asked.append(host)
+        hosts_resolved.append(host)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", changing)
     dialled = recorded_connections(monkeypatch)
     url_reader = UrlReader()
-    assert outcome(f"http://pictures.test:{server.port}/good.png", url_reader) == "good"
-    assert asked == ["pictures.test"]
+    assert outcome(f"http://images.test:{server.port}/good.png", url_reader) == "good"
+    assert hosts_resolved == ["images.test"]
     assert dialled == ["127.0.0.1"]
-    assert server.requests[0][1]["host"] == f"pictures.test:{server.port}"
-    assert outcome(f"http://pictures.test:{server.port}/good.png", url_reader) == "url_blocked"
+    assert server.requests[0][1]["host"] == f"images.test:{server.port}"
+    assert outcome(f"http://images.test:{server.port}/good.png", url_reader) == "url_blocked"
     assert len(dialled) == 1
 
 
@@ -206,12 +206,12 @@ def test_kept_connection_serves_only_its_host_and_address(
     opened = recorded_connections(monkeypatch)
     resolve_to(monkeypatch, "127.0.0.1", "10.0.0.1", "127.0.0.1", "127.0.0.1")
     reader = UrlReader()
-    url = f"http://pictures.test:{server.port}/good.png"
+    url = f"http://images.test:{server.port}/good.png"
     assert outcome(url, reader) == "good"
     assert outcome(url, reader) == "url_blocked"
     assert outcome(url, reader) == "good"
     assert opened == ["127.0.0.1"]
-    assert outcome(url.replace("pictures", "other"), reader) == "good"
+    assert outcome(url.replace("images", "other"), reader) == "good"
     assert opened == ["127.0.0.1", "127.0.0.1"]
     assert server.requests[-1][1]["host"] == f"other.test:{server.port}"
 
@@ -223,7 +223,7 @@ def test_new_address_of_a_host_needs_a_new_connection(
     opened = recorded_connections(monkeypatch)
     resolve_to(monkeypatch, "127.0.0.1", *["127.0.0.2"] * 4)
     reader = UrlReader(allow_private_hosts=True)
-    url = f"http://pictures.test:{server.port}/good.png"
+    url = f"http://images.test:{server.port}/good.png"
     assert outcome(url, reader) == "good"
     assert outcome(url, reader) == "io_error"  # nothing listens there
     assert opened == ["127.0.0.1"]
@@ -258,14 +258,14 @@ def test_name_resolution_has_a_deadline(
     monkeypatch.setattr(hosts, "RESOLVE_SECONDS", 0.1)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(20) and [])
     began = time.monotonic()
-    assert outcome("http://pictures.test/good.png") == "timeout"
+    assert outcome("http://images.test/good.png") == "timeout"
     assert time.monotonic() - began < 3
     monkeypatch.setattr(hosts, "RESOLVE_SECONDS", 10.0)
     monkeypatch.setattr(web, "TOTAL_SECONDS", 10.0)
     reader = UrlReader()
     threading.Timer(0.2, reader.stop).start()
     began = time.monotonic()
-    assert outcome("http://pictures.test/good.png", reader) == "io_error"
+    assert outcome("http://images.test/good.png", reader) == "io_error"
     assert time.monotonic() - began < 3
     release.set()
 
@@ -283,8 +283,8 @@ def test_one_private_address_blocks_the_host(monkeypatch: pytest.MonkeyPatch) ->
     both = [(socket.AF_INET, 1, 6, "", (one, 80)) for one in ("93.184.216.34", "192.168.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
     with pytest.raises(RemoteError):
-        vetted_addresses("pictures.test", 80, allow_private=False)
-    assert len(vetted_addresses("pictures.test", 80, allow_private=True)) == 2
+        vetted_addresses("images.test", 80, allow_private=False)
+    assert len(vetted_addresses("images.test", 80, allow_private=True)) == 2
 
 
 PRIVATE = ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"]
@@ -521,21 +521,21 @@ def test_command_line_reads_urls_only_if_allowed(server: Server, tmp_path: Path)
         return run.returncode, rows, run.stdout + run.stderr
 
     output = ["-o", "out.jsonl", "--model", "demo", "--overwrite"]
-    code, errors, said = ran("-", *output)
+    code, errors, stderr = ran("-", *output)
     assert (code, errors) == (3, ["url_blocked"] * 4)
-    code, errors, said = ran("-", *output, "--allow-urls")
+    code, errors, stderr = ran("-", *output, "--allow-urls")
     assert (code, errors) == (3, ["url_blocked"] * 4)
     assert not server.requests
-    code, errors, said = ran("-", *output, "--allow-urls", "--allow-private-hosts")
+    code, errors, stderr = ran("-", *output, "--allow-urls", "--allow-private-hosts")
     assert (code, errors) == (3, [None, "missing", "url_blocked", "url_blocked"])
-    code, errors, said = ran(names[0], *output, "--allow-urls", "--allow-private-hosts", "-v")
-    assert (code, errors) == (0, [None]), said
-    code, _, said_too = ran(names[0], *output)
+    code, errors, stderr = ran(names[0], *output, "--allow-urls", "--allow-private-hosts", "-v")
+    assert (code, errors) == (0, [None]), stderr
+    code, _, refusal = ran(names[0], *output)
     assert code == 2
-    assert "--allow-urls" in said_too
-    code, _, said_as_well = ran(with_password, *output, "--allow-urls", "--allow-private-hosts")
+    assert "--allow-urls" in refusal
+    code, _, password_refusal = ran(with_password, *output, "--allow-urls", "--allow-private-hosts")
     assert code == 2
-    assert "user name or a password" in said_as_well
+    assert "user name or a password" in password_refusal
     written = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
     assert b"secret" not in written
-    assert "secret" not in said + said_too + said_as_well
+    assert "secret" not in stderr + refusal + password_refusal

@@ -664,7 +664,7 @@ class TestStandardInput:
             (b'{"image": "a.jpg"}', ReadOptions(keep=("n",))),
             (b'{"image": "a.jpg"}', ReadOptions(fields=("n",))),
             (b'{"image": "a.jpg"}', ReadOptions(requires_prompts=True)),
-            (b'{"picture": "a.jpg"}', ReadOptions()),
+            (b'{"photo": "a.jpg"}', ReadOptions()),
             (b"a.jpg", ReadOptions(requires_prompts=True)),
             (b"a.jpg", ReadOptions(keep=("n",))),
         ],

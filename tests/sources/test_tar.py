@@ -258,7 +258,7 @@ def test_file_that_is_not_an_archive_is_refused_by_name(name: str, data: bytes) 
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"{", "The sample's .json is not valid JSON (Expecting property name"),
         (b"\xff", "The sample's .json is not UTF-8."),
@@ -269,11 +269,11 @@ def test_file_that_is_not_an_archive_is_refused_by_name(name: str, data: bytes) 
         (b" " * (2**24 + 1), "The sample's .json is longer than 16 MiB."),
     ],
 )
-def test_broken_text_costs_one_row(data: bytes, said: str) -> None:
+def test_broken_text_costs_one_row(data: bytes, message: str) -> None:
     tar(("1.jpg", JPEG), ("1.json", data), ("2.jpg", JPEG))
     first, second = items("x.tar")
     assert first.fault is not None
-    assert first.fault.message.startswith(said)
+    assert first.fault.message.startswith(message)
     assert first.fault.code in ("decode_failed", "too_large")
     assert (first.id, first.data, second.fault) == ("x.tar/1.jpg", None, None)
 

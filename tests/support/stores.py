@@ -135,7 +135,7 @@ class Azure(Store):
 
 
 class Hub(Store):
-    """The data set `somebody/pictures` of a Hub, with the files of the bucket."""
+    """The data set `somebody/images` of a Hub, with the files of the bucket."""
 
     def do_POST(self) -> None:
         size = int(self.headers.get("Content-Length", 0))
@@ -148,14 +148,14 @@ class Hub(Store):
         path = unquote(path)
         if "/resolve/" in path:
             key = path.partition("/resolve/")[2].partition("/")[2]
-            return self.send_file(self.files.get(f"pictures/{key}"))
+            return self.send_file(self.files.get(f"images/{key}"))
         if "/tree/" in path:
             folder = path.partition("/tree/")[2].partition("/")[2]
             prefix = f"{folder}/" if folder else ""
-            keys, folders = self.list_keys("pictures", prefix, "/")
+            keys, folders = self.list_keys("images", prefix, "/")
             found = [self.entry(one.rstrip("/")) for one in (*keys, *folders)]
             if query.get("recursive", "").lower() == "true":
-                keys, _ = self.list_keys("pictures", prefix, "")
+                keys, _ = self.list_keys("images", prefix, "")
                 folders = sorted(
                     {
                         k[: n + 1]
@@ -167,16 +167,16 @@ class Hub(Store):
                 found = [self.entry(one.rstrip("/")) for one in (*keys, *folders)]
             return self.send_json([one for one in found if one] or None)
         return self.send_json(
-            {"id": "somebody/pictures", "sha": "a" * 40, "siblings": [], "private": False}
+            {"id": "somebody/images", "sha": "a" * 40, "siblings": [], "private": False}
             | {"downloads": 0, "tags": [], "likes": 0, "disabled": False, "gated": False}
         )
 
     def entry(self, path: str) -> dict[str, object] | None:
-        data = self.files.get(f"pictures/{path}")
+        data = self.files.get(f"images/{path}")
         if data is not None:
             oid = hashlib.sha1(data).hexdigest()
             return {"type": "file", "oid": oid, "size": len(data), "path": path}
-        if any(name.startswith(f"pictures/{path}/") for name in self.files):
+        if any(name.startswith(f"images/{path}/") for name in self.files):
             return {"type": "directory", "oid": "b" * 40, "size": 0, "path": path}
         return None
 

@@ -1,4 +1,4 @@
-"""Packed rows: an example computes the same alone, beside others, and in the engine."""
+"""Tests packed rows: an example has the same logits alone, packed and in the engine."""
 
 from __future__ import annotations
 
