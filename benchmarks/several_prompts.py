@@ -20,8 +20,8 @@ import torch
 
 from pgcli import tasks
 from pgcli.bench import machine
+from pgcli.bench.bench_images import BenchImages
 from pgcli.bench.engine_runner import EngineRunner
-from pgcli.bench.image_pool import ImagePool
 from pgcli.bench.inputs import BenchInputs, BenchRun
 from pgcli.bench.measure import in_turns, ratio, speed
 from pgcli.bench.plan import Lengths
@@ -39,7 +39,7 @@ def main() -> None:
     engine = load(find(options.model), device=options.device, dtype=options.dtype)
     runner, prompts = EngineRunner(engine, answer_files), PROMPTS[: options.prompts]
     with TemporaryDirectory() as scratch:
-        images, files = ImagePool(generate_images(), engine.spec, Path(scratch)).first(
+        images, files = BenchImages(generate_images(), engine.spec, Path(scratch)).first(
             options.images
         )
     ids = [engine.tokenizer.encode_prompt(prompt) for prompt in prompts]

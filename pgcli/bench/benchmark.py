@@ -14,13 +14,13 @@ import torch
 
 from pgcli import tasks
 from pgcli.bench import machine
+from pgcli.bench.bench_images import BenchImages
 from pgcli.bench.engine_runner import EngineRunner, Pipeline
-from pgcli.bench.image_pool import ImagePool
 from pgcli.bench.inputs import BenchInputs, BenchRun, Runner
-from pgcli.bench.loading import load_or_share
 from pgcli.bench.machine import MachineRates
 from pgcli.bench.measure import in_turns
 from pgcli.bench.plan import BenchPlan, Lengths
+from pgcli.bench.reference_model import load_or_share
 from pgcli.bench.reference_runner import ReferenceRunner
 from pgcli.bench.report import BenchReport, BenchResult, SpeedLimit, best, result, split
 from pgcli.bench.roofline import Roofline, Workload, limit
@@ -86,7 +86,7 @@ class Bench:
     ):
         self.plan, self.scratch, self.engine = plan, scratch, engine
         self.batch_sizes = plan.batch_sizes or tuple(sorted({*SMALL_BATCHES, engine.batch_size}))
-        self.pool = ImagePool(items, engine.spec, scratch)
+        self.pool = BenchImages(items, engine.spec, scratch)
         model, self.sharing = load_or_share(engine, folder, max(self.batch_sizes))
         config = engine.model.config
         about = read_preprocessing(folder, config.vision.resolution)

@@ -59,7 +59,7 @@ class ChoiceOutput:
         return self.logprobs[self.best] / (len(self.candidates[self.best].ids) + 1)
 
 
-class BranchPass(NamedTuple):
+class BranchInputs(NamedTuple):
     """Candidates side by side: what is read, in which branch, and what should follow each token.
 
     `owners` holds the row and the candidate of each real token, row by row.
@@ -95,7 +95,7 @@ def first_logprobs(
 
 
 def branch_logprobs(
-    model: PaliGemma, branches: BranchPass, cache: KVCache, vocabulary: OutputVocabulary
+    model: PaliGemma, branches: BranchInputs, cache: KVCache, vocabulary: OutputVocabulary
 ) -> Tensor:
     """The log-probability (M,) of each target of a pass, where it should follow."""
     device = model.projector.weight.device
@@ -110,7 +110,7 @@ def branch_logprobs(
     return torch.cat(found)
 
 
-def branch_passes(rows: abc.Sequence[Candidates], *, stop_token: int) -> list[BranchPass]:
+def branch_passes(rows: abc.Sequence[Candidates], *, stop_token: int) -> list[BranchInputs]:
     """All rows' candidates in as many passes as the row with the most tokens needs."""
     per_row = [_chunks(of_row) for of_row in rows]
     passes = []
@@ -124,7 +124,7 @@ def branch_passes(rows: abc.Sequence[Candidates], *, stop_token: int) -> list[Br
         targets = [token for row in chosen for _, ids in row for token in (*ids[1:], stop_token)]
         owners = [(row, index) for row, of_row in enumerate(branches) for index in of_row]
         passes.append(
-            BranchPass(_padded(read, 0), _padded(branches, -1), torch.tensor(targets), owners)
+            BranchInputs(_padded(read, 0), _padded(branches, -1), torch.tensor(targets), owners)
         )
     return passes
 

@@ -15,10 +15,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from pgcli import tasks
-from pgcli.bench import benchmark, loading, machine, roofline
+from pgcli.bench import benchmark, machine, reference_model, roofline
 from pgcli.bench.agreement import agreement, histogram
+from pgcli.bench.bench_images import BenchImages
 from pgcli.bench.engine_runner import EngineRunner, TokenRecorder
-from pgcli.bench.image_pool import ImagePool
 from pgcli.bench.inputs import BenchInputs, BenchRun
 from pgcli.bench.machine import MachineRates, MatmulRate
 from pgcli.bench.measure import in_turns, ratio, speed
@@ -79,12 +79,12 @@ def make_sides(folder, tmp_path, *, static=False):
     engine = engines.load(Checkpoint("tiny", folder), device="cpu", dtype="float32")
     config = engine.model.config
     with reference.quiet_transformers():
-        model, sharing = loading.load_or_share(engine, folder, 2)
+        model, sharing = reference_model.load_or_share(engine, folder, 2)
         assert not sharing
         about = read_preprocessing(folder, config.vision.resolution)
         size = engine.tokenizer.size
         other = ReferenceRunner(model, folder, config, about, vocabulary=size, static=static)
-    pool = ImagePool(generate_images(), engine.spec, tmp_path)
+    pool = BenchImages(generate_images(), engine.spec, tmp_path)
 
     def work(lengths, *, images=3, prompts=PROMPTS, batch=4):
         decoded, files = pool.first(images)
@@ -470,10 +470,10 @@ class TestMemory:
         monkeypatch.setattr(optimize, "can_pack", lambda dtype: False)
         engine = engines.load(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
         size = sum(parameter.nbytes for parameter in engine.model.parameters())
-        monkeypatch.setattr(loading, "batch_bytes", lambda *given, **more: 8)
-        monkeypatch.setattr(loading, "free_bytes", lambda device: size)
+        monkeypatch.setattr(reference_model, "batch_bytes", lambda *given, **more: 8)
+        monkeypatch.setattr(reference_model, "free_bytes", lambda device: size)
         with reference.quiet_transformers():
-            model, sharing = loading.load_or_share(engine, tiny, 8)
+            model, sharing = reference_model.load_or_share(engine, tiny, 8)
             own = reference.load_reference(tiny, torch.float32, torch.device("cpu"))
         assert sharing
         addresses = {p.untyped_storage().data_ptr() for p in engine.model.parameters()}
@@ -485,12 +485,12 @@ class TestMemory:
         assert reported.results[0].agreements[0].share == 1
 
     def test_packed_weights_are_not_shared(self, tiny, monkeypatch, sides):
-        monkeypatch.setattr(loading, "SHARE_OF_FREE", 0.0)
+        monkeypatch.setattr(reference_model, "SHARE_OF_FREE", 0.0)
         with (
             reference.quiet_transformers(),
             pytest.raises(NoUsableDevice, match="for each program"),
         ):
-            loading.load_or_share(sides[0]._engine, tiny, 2)
+            reference_model.load_or_share(sides[0]._engine, tiny, 2)
 
     def test_weights_unknown_to_transformers_are_not_shared(self, tiny):
         model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
@@ -499,7 +499,7 @@ class TestMemory:
             reference.quiet_transformers(),
             pytest.raises(NoUsableDevice, match="for each program"),
         ):
-            loading.share_weights(model, tiny)
+            reference_model.share_weights(model, tiny)
 
     def test_a_batch_that_does_not_fit_is_skipped_and_reported(self, tiny, monkeypatch):
         arrays = EngineRunner.run_arrays
@@ -636,7 +636,7 @@ def test_bench_runs_no_code_of_a_checkpoint(tiny, tmp_path, monkeypatch):
     config = read_config(tiny)
     model = weights.load(tiny, config, dtype=torch.float32)
     with suppress(ValueError, OSError):  # transformers may refuse it, but must not run it
-        loading.share_weights(model, folder)
+        reference_model.share_weights(model, folder)
     preprocessing = read_preprocessing(tiny, config.vision.resolution)
     hf_model = reference.load_reference(tiny, torch.float32, torch.device("cpu"))
     measured = ReferenceRunner(hf_model, folder, config, preprocessing, vocabulary=300)

@@ -11,10 +11,10 @@ from huggingface_hub import constants, get_token, hf_hub_download
 from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
 
 from pgcli.checkpoints.hub import errors, verify
+from pgcli.checkpoints.hub.download import DownloadCounter, download
 from pgcli.checkpoints.hub.progress import DownloadPlan, DownloadProgress, NoProgress
 from pgcli.checkpoints.hub.repository import HubFile, Repository
 from pgcli.checkpoints.hub.required_files import Kind, complete_files, required_files
-from pgcli.checkpoints.hub.transfer import DownloadCounter, download
 from pgcli.checkpoints.weight_files import INDEX
 from pgcli.errors import ModelUnavailable
 

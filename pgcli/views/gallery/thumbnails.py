@@ -59,7 +59,7 @@ class ThumbnailMaker:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """The decoder with these `settings`."""
+        """The maker with these `settings`."""
         return cls(settings["side"], ImageLimits(**settings["limits"]))
 
     def produces(self, shape: tuple[int, ...]) -> bool:

@@ -12,7 +12,7 @@ from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.records import DecodedImage, Item
 
 
-class ImagePool:
+class BenchImages:
     """Decoded images and their files; an image without a file is written to `folder`."""
 
     def __init__(self, items: Iterator[Item], spec: ImageSpec, folder: Path):
