@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach out
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # tests do not access the network
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 import hypothesis
@@ -28,7 +28,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same of the second generation, with a window and bounds that do bite."""
+    """A checkpoint of the second generation, whose sliding window and softcaps have an effect."""
     from tests.support.tiny import checkpoint_into
 
     return checkpoint_into(tmp_path_factory.mktemp("tiny2"), generation=2)
@@ -36,7 +36,7 @@ def tiny2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
-    """Every device a design test must hold on."""
+    """Each device of this machine that tests run on."""
     import torch
 
     if request.param == "cuda" and not torch.cuda.is_available():

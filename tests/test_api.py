@@ -1,4 +1,4 @@
-"""The Python face: what a script or notebook gets for a path, a folder, bytes or a manifest."""
+"""The Python interface: answers for a path, a folder, bytes or a manifest."""
 
 import subprocess
 import sys
@@ -54,7 +54,7 @@ def texts(rows):
 
 
 class TestImport:
-    """Each in a process of its own, where nothing is loaded yet."""
+    """Each test runs in a new process, in which nothing is loaded yet."""
 
     HEAVY = "torch transformers pyarrow numpy PIL safetensors tokenizers huggingface_hub typer rich"
 
@@ -81,7 +81,7 @@ class TestImport:
 
 
 class TestNames:
-    def test_the_public_names_are_these(self):
+    def test_public_names_are_listed(self):
         public = ["Answer", "Box", "Engine", "Item", "Results", "__version__", "load", "read"]
         assert sorted(pgcli.__all__) == dir(pgcli) == public
         for name in public:
@@ -94,7 +94,7 @@ class TestNames:
 
 class TestLoad:
     @pytest.mark.parametrize("kind", [str, Path])
-    def test_a_folder_by_text_or_path(self, tiny, kind):
+    def test_model_folder_may_be_text_or_path(self, tiny, kind):
         engine = pgcli.load(kind(tiny), device="cpu", dtype="float32")
         assert isinstance(engine, pgcli.Engine)
         assert engine.label == str(tiny)
@@ -121,7 +121,7 @@ class TestLoad:
 
 
 class TestSources:
-    def test_one_file(self, engine, folder):
+    def test_one_file_is_answered(self, engine, folder):
         for source in (folder / "a.png", str(folder / "a.png")):
             (row,) = captions(engine, source)
             assert isinstance(row, pgcli.Answer)
@@ -132,7 +132,7 @@ class TestSources:
             assert isinstance(row.answer, str)
             assert row.model == engine.label
 
-    def test_a_folder_in_order_its_broken_file_an_error_row(self, engine, folder):
+    def test_folder_is_answered_in_order_with_error_rows(self, engine, folder):
         rows = captions(engine, folder)
         assert [row.id for row in rows] == ["a.png", "b/broken.jpg", "b/c.jpg", "d.webp", "e.png"]
         assert [row.index for row in rows] == [0, 1, 2, 3, 4]
@@ -146,7 +146,7 @@ class TestSources:
     def test_empty_list_yields_no_answers(self, engine, nothing):
         assert captions(engine, nothing) == []
 
-    def test_bytes_are_answered_as_the_file_is(self, engine, folder):
+    def test_bytes_have_the_answer_of_their_file(self, engine, folder):
         (file,), (data,) = (
             captions(engine, source)
             for source in (folder / "a.png", (folder / "a.png").read_bytes())
@@ -154,23 +154,23 @@ class TestSources:
         assert (data.index, data.id, data.image) == (0, "0", "0")
         assert (data.answer, data.logprob) == (file.answer, file.logprob)
 
-    def test_many_of_a_kind_or_mixed_as_list_or_iterator(self, engine, folder):
+    def test_lists_and_iterators_of_mixed_sources_are_answered(self, engine, folder):
         paths = [folder / "a.png", folder / "e.png", folder / "d.webp"]
-        wanted = texts(captions(engine, paths))
-        assert len(wanted) == 3
-        assert texts(captions(engine, iter(map(str, paths)))) == wanted
-        assert texts(captions(engine, [path.read_bytes() for path in paths])) == wanted
+        expected_texts = texts(captions(engine, paths))
+        assert len(expected_texts) == 3
+        assert texts(captions(engine, iter(map(str, paths)))) == expected_texts
+        assert texts(captions(engine, [path.read_bytes() for path in paths])) == expected_texts
         mixed = captions(engine, (paths[0].read_bytes(), paths[1], str(paths[2])))
-        assert texts(mixed) == wanted
+        assert texts(mixed) == expected_texts
         assert [row.index for row in mixed] == [0, 1, 2]
         assert [row.id for row in mixed] == ["0", str(paths[1]), str(paths[2])]
 
-    def test_several_folders_and_globs(self, engine, folder):
+    def test_several_folders_and_globs_are_answered(self, engine, folder):
         rows = captions(engine, [folder / "b", str(folder / "*.png")])
         assert [row.index for row in rows] == [0, 1, 2, 3]
         assert [Path(row.image).name for row in rows] == ["broken.jpg", "c.jpg", "a.png", "e.png"]
 
-    def test_broken_bytes_cost_only_themselves(self, engine, folder):
+    def test_broken_bytes_cost_one_row(self, engine, folder):
         good = (folder / "a.png").read_bytes()
         rows = captions(engine, [good, b"", b"junk", good[: len(good) // 2], good])
         assert [row.error for row in rows] == [None, *["not_an_image"] * 2, "truncated", None]
@@ -240,7 +240,7 @@ class TestQuestions:
         (row,) = engine.detect(folder / "a.png", "cat", max_new_tokens=TOKENS)
         assert row.prompt == "detect cat"
 
-    def test_text_and_languages(self, engine, folder):
+    def test_ocr_and_caption_language_have_their_prompts(self, engine, folder):
         (row,) = engine.ocr(folder / "a.png", max_new_tokens=TOKENS)
         assert (row.task, row.prompt) == ("ocr", "ocr")
         (row,) = captions(engine, folder / "a.png", lang="de")
@@ -291,7 +291,7 @@ class TestManyImages:
         return tmp_path / "many"
 
     def test_a_script_needs_no_main_guard(self, tiny, forty, tmp_path):
-        """Worker processes that imported the script again would start it again, without end."""
+        """Worker processes do not import the script, which would start it again."""
         script = tmp_path / "script.py"
         script.write_text(
             "import sys, pgcli\n"
@@ -308,7 +308,7 @@ class TestManyImages:
         sizes = {n: f"{40 + n} None" for n in range(40)} | {17: "None not_an_image"}
         assert rows == [f"{n} {n:02}.png {sizes[n]}" for n in range(40)]
 
-    def test_leaving_early_leaves_no_process_behind(self, engine, forty):
+    def test_abandoned_iterator_leaves_no_process(self, engine, forty):
         before = set(psutil.Process().children(recursive=True))
         rows = engine.caption(forty, max_new_tokens=1, workers=1)
         assert next(rows).index == 0
@@ -331,7 +331,7 @@ def test_strict_answers_are_bound_by_a_grammar_and_others_are_not(engine, folder
     assert bound == [True, False]
 
 
-class Noting:
+class RecordingModel:
     """A loaded model that records its question and items."""
 
     label = "noted@1"
@@ -361,7 +361,7 @@ class TestWhatIsAsked:
         ],
     )
     def test_question_follows_the_arguments(self, folder, method, arguments, own):
-        model, region = Noting(), (1, 2, 30, 20)
+        model, region = RecordingModel(), (1, 2, 30, 20)
         engine = pgcli.Engine(model)
         call = getattr(engine, method)
         list(call(folder / "a.png", **arguments, region=region, max_new_tokens=9))
@@ -372,9 +372,9 @@ class TestWhatIsAsked:
         assert model.regions == [None]
         assert model.question.max_new_tokens > 9
 
-    def test_a_region_for_all_and_a_row_s_own_exclude_each_other(self, folder):
+    def test_region_argument_and_region_column_are_exclusive(self, folder):
         (folder / "rows.jsonl").write_text('{"image": "a.png", "region": "1,2,3,4"}\n')
-        model = Noting()
+        model = RecordingModel()
         engine = pgcli.Engine(model)
         list(engine.ocr(folder / "rows.jsonl"))
         assert model.regions == [(1, 2, 3, 4)]
@@ -391,7 +391,7 @@ def test_model_options_reach_the_loader(monkeypatch):
 
     def load(checkpoint, **options):
         loaded.update(options, model=checkpoint)
-        return Noting()
+        return RecordingModel()
 
     monkeypatch.setattr("pgcli.checkpoints.find.find", find)
     monkeypatch.setattr("pgcli.engine.loader.load", load)

@@ -190,7 +190,7 @@ spans = st.lists(
     max_size=40,
 )
 runs = st.lists(st.sampled_from([1, 1, 2, 4, 4, 4, 16, 16, 17]), min_size=40, max_size=40)
-# each span several times over: four locations and sixteen codes do not come by chance
+# spans are repeated, because four locations or sixteen codes in a row are improbable
 spans |= st.builds(
     lambda found, times: [span for span, n in zip(found, times, strict=False) for _ in range(n)],
     spans,

@@ -1,4 +1,4 @@
-"""Nothing foreign reaches the terminal with its control characters."""
+"""Foreign text is printable: control characters are escaped."""
 
 import unicodedata
 

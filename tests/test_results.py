@@ -1,4 +1,4 @@
-"""Results: what a notebook gets of a file or of an engine, as tables and to look at."""
+"""Results of a file or an engine: sequences, tables and notebook display."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_row_that_lacks_a_column_is_refused(tmp_path: Path) -> None:
         pgcli.read(saved(tmp_path / "x.jsonl", rows))
 
 
-# --- to look at
+# --- notebook display
 
 
 class Elements(HTMLParser):
@@ -257,7 +257,7 @@ def test_progress_uses_tqdm_auto(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_supervision_example_converts_boxes() -> None:
-    """As docs/outputs.md has them; test_export_tools.py runs them with supervision itself."""
+    """The lines of docs/outputs.md; test_export_tools.py runs them with supervision itself."""
     for found in ((), (BOX, box("dog", 1.0, 2.0, 3.0, 4.0, score=0.25))):
         converted = detections(SimpleNamespace(Detections=Detections), answer(0, boxes=found))
         assert converted.xyxy.shape == (len(found), 4)
@@ -282,5 +282,5 @@ def test_supervision_example_converts_masks() -> None:
 
 
 def Detections(xyxy: Any, **given: Any) -> SimpleNamespace:
-    """What supervision is given."""
+    """Records the arguments given to supervision."""
     return SimpleNamespace(xyxy=xyxy, **given)

@@ -1,4 +1,4 @@
-"""The command line: exit codes, what goes to which stream, where options come from."""
+"""The command line: exit codes, standard output and error, and the sources of options."""
 
 import io
 import json
@@ -42,14 +42,14 @@ def pretended(monkeypatch):
 
 
 @pytest.fixture
-def noting(monkeypatch):
+def recording_engine(monkeypatch):
     """A model that needs no loading and records its question, sampling parameters and items."""
-    engine = Noting()
+    engine = RecordingEngine()
     monkeypatch.setattr(loading, "load_model", lambda *_, **__: engine)
     return engine
 
 
-class Noting(pretend.Engine):
+class RecordingEngine(pretend.Engine):
     def __init__(self):
         self.items = []
 
@@ -86,7 +86,7 @@ def config(tmp_path):
 
 
 def call(capsys, *arguments):
-    """Exit code, standard output and stderr of a command line run in this process."""
+    """The exit code, standard output and standard error of a command run in this process."""
     code = main([str(argument) for argument in arguments])
     shown = capsys.readouterr()
     return code, shown.out, shown.err
@@ -204,16 +204,16 @@ def test_3_when_one_row_has_an_error_and_others_have_answers(capsys, images, pre
     assert "skipped: 1 .txt" in err
 
 
-class Meddling(pretend.Engine):
-    """An engine during whose first row something happens."""
+class EngineWithCallback(pretend.Engine):
+    """An engine that calls a function before its first row."""
 
-    def __init__(self, meddle):
-        self.meddle = meddle
+    def __init__(self, change_files):
+        self.change_files = change_files
 
     def ask(self, stream, question, sampling, stopped):
         for row_index, image in stream:
             if row_index == 0:
-                self.meddle()
+                self.change_files()
             yield from super().ask([(row_index, image)], question, sampling)
 
 
@@ -223,7 +223,7 @@ def test_files_that_change_during_a_run_cost_their_own_rows(capsys, monkeypatch,
     names = ("0 first", "1 gone", "2 cut", "3 emptied", "4 piped", "5 replaced", "6 last")
     first, gone, cut, emptied, piped, replaced, last = (folder / f"{name}.png" for name in names)
 
-    def meddle():
+    def change_files():
         gone.unlink()
         cut.write_bytes(whole[: len(whole) // 2])
         emptied.write_bytes(b"")
@@ -236,7 +236,7 @@ def test_files_that_change_during_a_run_cost_their_own_rows(capsys, monkeypatch,
     whole = first.read_bytes()
     for file in (gone, cut, emptied, piped, replaced, last):
         file.write_bytes(whole)
-    monkeypatch.setattr(loading, "load_model", lambda *_, **__: Meddling(meddle))
+    monkeypatch.setattr(loading, "load_model", lambda *_, **__: EngineWithCallback(change_files))
     assert call(capsys, "caption", folder, "-o", output, "--model", "demo")[0] == 3
     assert [(row["error"], row["width"]) for row in rows(output.read_text())] == [
         *((None, 40), ("missing", None), ("truncated", 40), ("not_an_image", None)),
@@ -359,11 +359,11 @@ def test_debug_shows_the_traceback_of_a_known_error(capsys):
     assert "Traceback" in call(capsys, "caption", "--debug", "x", "--limit", "no")[2]
 
 
-# where options come from
+# sources of options
 
 
 def model_named(capsys, *arguments):
-    """The model in the plan that a dry run shows."""
+    """The model that a dry run names."""
     code, _, err = call(capsys, "caption", EXAMPLES, "--dry-run", *arguments)
     assert code == 0
     return next(line for line in err.splitlines() if "model: " in line).split("model: ")[1]
@@ -424,7 +424,7 @@ def test_info_reads_the_model_from_the_environment(capsys, monkeypatch):
     assert call(capsys, "info")[0] == 10
 
 
-# what goes where
+# standard output and standard error
 
 
 def test_a_pipe_gets_json_lines_and_nothing_else(images):
@@ -595,11 +595,11 @@ def test_columns_fill_prompts_and_are_kept(capsys, images, pretended):
         ("ocr --max-new-tokens 9", {"templates": ("ocr",), "max_new_tokens": 9}),
     ],
 )
-def test_task_options_reach_the_model(capsys, noting, arguments, settings):
+def test_task_options_reach_the_model(capsys, recording_engine, arguments, settings):
     command, *options = arguments.split()
     assert call(capsys, command, EXAMPLES / "one.png", *options)[0] == 0
-    assert {name: getattr(noting.question, name) for name in settings} == settings
-    assert all(item.region == noting.question.region for item in noting.items)
+    assert {name: getattr(recording_engine.question, name) for name in settings} == settings
+    assert all(item.region == recording_engine.question.region for item in recording_engine.items)
 
 
 def test_an_image_of_more_pixels_than_allowed_is_an_error_row(capsys, images, pretended):
@@ -608,16 +608,18 @@ def test_an_image_of_more_pixels_than_allowed_is_an_error_row(capsys, images, pr
         assert (done, rows(out)[0]["error"]) == (code, error)
 
 
-def test_sampling_options_reach_the_model(capsys, noting):
+def test_sampling_options_reach_the_model(capsys, recording_engine):
     drawn = {"temperature": 0.5, "top_p": 0.25, "top_k": 3, "seed": 7}
     options = [f"--{name.replace('_', '-')}={value}" for name, value in drawn.items()]
     assert call(capsys, "caption", EXAMPLES / "one.png", *options)[0] == 0
-    sampling = noting.sampling
+    sampling = recording_engine.sampling
     assert {name: getattr(sampling, name) for name in drawn} == drawn
 
 
 @pytest.mark.parametrize("piped", [False, True])
-def test_rows_may_have_their_own_choices_and_region(capsys, images, noting, monkeypatch, piped):
+def test_rows_may_have_their_own_choices_and_region(
+    capsys, images, recording_engine, monkeypatch, piped
+):
     given = [
         {"image": str(images / "a.png"), "options": "cat|dog", "region": [1, 2, 3, 4]},
         {"image": str(images / "c.png"), "options": ["red", "blue", "none"]},
@@ -631,9 +633,12 @@ def test_rows_may_have_their_own_choices_and_region(capsys, images, noting, monk
         capsys, "ask", source, "--prompt", "which?", "--choices-column", "options", *more
     )
     assert code == 0
-    assert noting.question.choices_column == "options"
-    assert [item.choices for item in noting.items] == [("cat", "dog"), ("red", "blue", "none")]
-    assert [item.region for item in noting.items] == [(1, 2, 3, 4), None]
+    assert recording_engine.question.choices_column == "options"
+    assert [item.choices for item in recording_engine.items] == [
+        ("cat", "dog"),
+        ("red", "blue", "none"),
+    ]
+    assert [item.region for item in recording_engine.items] == [(1, 2, 3, 4), None]
     assert all("choices" in row for row in rows(out))
 
 
@@ -645,7 +650,7 @@ def test_rows_may_have_their_own_choices_and_region(capsys, images, noting, monk
     ],
 )
 def test_missing_choices_on_standard_input_are_refused(
-    capsys, noting, monkeypatch, line, exit_code, expected
+    capsys, recording_engine, monkeypatch, line, exit_code, expected
 ):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line.encode())))
     code, out, err = call(capsys, "ask", "-", "--prompt", "x", "--choices-column", "options")
@@ -653,12 +658,12 @@ def test_missing_choices_on_standard_input_are_refused(
     assert expected in err
 
 
-def test_a_region_for_all_and_a_row_s_own_exclude_each_other(capsys, images, noting):
+def test_region_option_and_region_column_are_exclusive(capsys, images, recording_engine):
     (images / "rows.jsonl").write_text('{"image": "a.png", "region": "1,2,3,4"}\n')
     code, _, err = call(capsys, "caption", images / "rows.jsonl", "--region", "0,0,9,9")
     assert code == ManifestError.exit_code
     assert "one is given for all" in err
-    assert not noting.items
+    assert not recording_engine.items
 
 
 @pytest.mark.parametrize(
@@ -832,7 +837,7 @@ def test_unnamed_built_in_model_stops_after_100_images_of_stdin(tmp_path):
     assert "more than 100 images" in run.stderr
 
 
-# ends from outside
+# signals and closed streams
 
 
 def started(*arguments, seconds="0.05", **more):
@@ -909,11 +914,11 @@ def test_streams_may_be_closed_from_the_start(tmp_path):
     assert b"standard output is closed" in run.stderr
 
 
-# odd surroundings
+# unusual environments
 
 
 def in_shell(line, **environment):
-    """What a line of a shell, in which $PRETEND and $PGCLI stand for the program, ends with."""
+    """Run a shell line in which $PRETEND and $PGCLI are the program."""
     named = {"PRETEND": shlex.join(PRETEND), "PGCLI": shlex.join(PGCLI), "IMAGES": str(EXAMPLES)}
     return subprocess.run(
         ["bash", "-c", line],
@@ -966,7 +971,7 @@ def test_run_works_in_a_bare_environment(line):
 
 
 def test_no_settings_are_read_from_the_current_folder(tmp_path):
-    """A relative XDG_CONFIG_HOME is to be ignored: anyone could make such a folder."""
+    """A relative XDG_CONFIG_HOME is ignored: other users could create such a folder."""
     (tmp_path / "pgcli").mkdir()
     (tmp_path / "pgcli" / "config.toml").write_text("nonsense =")
     for home in ("", "."):
@@ -1128,7 +1133,7 @@ def test_a_glob_that_matches_the_output_is_refused(images):
     assert manifest.read_text() == '{"image": "a.png"}\n'
 
 
-# the order of refusals
+# the order of checks
 
 
 @pytest.fixture

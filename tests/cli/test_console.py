@@ -82,7 +82,7 @@ def test_rows_and_bar_on_one_terminal_do_not_garble_each_other(images):
     assert "━" in shown
 
 
-def test_rows_that_go_elsewhere_leave_the_bar_alone(images, tmp_path):
+def test_rows_in_a_file_do_not_interrupt_the_bar(images, tmp_path):
     with open(tmp_path / "rows.jsonl", "wb") as rows:
         shown = on_terminal("caption", images, "--model", "demo", stdout=rows)
     assert "image-" not in shown
@@ -97,7 +97,7 @@ def test_json_on_a_terminal_is_ascii(images):
     assert shown.isascii()
 
 
-def test_no_color_takes_the_colours_and_leaves_the_bar(images):
+def test_no_color_removes_colours_and_keeps_the_bar(images):
     arguments = ("caption", images, "--model", "demo")
     assert COLOUR.search(on_terminal(*arguments))
     without = on_terminal(*arguments, NO_COLOR="1")
@@ -134,7 +134,7 @@ def test_a_log_has_no_bar_and_no_colours_unless_forced(images):
     assert "━" not in log(FORCE_COLOR="1")
 
 
-def test_a_log_of_a_long_run_has_a_line_now_and_then(monkeypatch):
+def test_log_of_a_long_run_has_a_line_at_intervals(monkeypatch):
     lines = []
     log = Progress("caption", 100, display=ProgressLog(lines.append))
     log.update(1, errors=0, seconds=0.1)
@@ -151,7 +151,7 @@ def test_a_log_without_a_known_total_counts(monkeypatch):
     assert lines == ["ask: 7 rows, 7.0/s"]
 
 
-def test_the_bar_costs_a_row_next_to_nothing(tmp_path):
+def test_progress_bar_adds_little_time_to_a_row(tmp_path):
     """A row only sets numbers; a thread redraws the bar at its own pace."""
     from time import process_time
 
@@ -219,7 +219,7 @@ def test_smaller_batches_are_reported_once_during_the_run():
     assert messages == ["memory ran out: 12 rows at once instead of 64; no row is lost"]
 
 
-def test_learned_memory_limits_are_there_for_a_resumed_run(tmp_path):
+def test_learned_memory_limits_are_used_by_a_resumed_run(tmp_path):
     engine = pretend.Engine()
     learnt, recalled = {"at_once": {"now": 4}}, []
     engine.batch_limits = SimpleNamespace(

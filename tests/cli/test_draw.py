@@ -1,4 +1,4 @@
-"""--draw: which images are drawn, under which names, in which format, and nowhere else."""
+"""--draw: the images that are drawn, their names and their formats."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def item_of(index, id_, data):
 
 
 def draw(folder, *items, boxes=(STAR,), size=(60, 45), messages=None, **more):
-    """Draw the items as a run would, all with the same boxes."""
+    """Draw the items as a run does, all with the same boxes."""
     messages = [] if messages is None else messages
     with DrawHook(str(folder), say=messages.append, **more) as drawing:
         for item in list(drawing.wrap_items(items)):
@@ -197,7 +197,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("id_", HOSTILE)
-def test_drawing_is_in_the_folder_whatever_the_id(tmp_path, id_):
+def test_drawing_is_in_the_folder_for_any_id(tmp_path, id_):
     draw(tmp_path / "drawn", item_of(7, id_, file_of()))
     assert below(tmp_path) == [f"drawn/{HOSTILE[id_]}"]
 

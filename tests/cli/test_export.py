@@ -138,7 +138,7 @@ def test_files_that_are_not_images_get_no_text_and_no_link(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
     (folder / "secret").write_text("of the user's")
-    (folder / "picture").write_bytes((folder / "b.jpg").read_bytes())  # as a hash names it
+    (folder / "picture").write_bytes((folder / "b.jpg").read_bytes())  # a name without an ending
     rows = [
         of(1, folder, id=name, image=str(folder / name), task="detect")
         for name in ("secret", "picture")
@@ -306,7 +306,7 @@ def test_a_file_of_labels_may_have_blanks_and_blank_lines(
 def test_labels_have_the_same_numbers_in_every_process(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
-    labels = "pear fig date plum kiwi lime bean corn".split()  # sets have an order by chance
+    labels = "pear fig date plum kiwi lime bean corn".split()  # the order of a set varies
     found = tuple(box(label, 0.0, 0.0, 9.0, 9.0) for label in labels)
     rows = saved(tmp_path / "r.jsonl", [of(0, folder, task="detect", boxes=found)])
     exported(capsys, rows, "coco", tmp_path / "o.json")
@@ -488,7 +488,7 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
     assert peaks[1] - peaks[0] < 30_000
 
 
-def test_a_csv_of_hostile_names_is_valid_and_the_terminal_is_left_alone(
+def test_csv_of_hostile_names_is_valid_and_the_terminal_is_clean(
     capsys: Capture, tmp_path: Path
 ) -> None:
     name = "\x1b]0;x\x07\u202egnp.png"

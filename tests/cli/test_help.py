@@ -36,7 +36,7 @@ def call(capsys, *arguments):
 
 
 def command_line():
-    """The whole of the command line, as a tree."""
+    """The command line as a tree of commands."""
     return typer.main.get_command(app)
 
 
@@ -48,7 +48,7 @@ def help_page(command, columns=80):
 
 
 def examples(command):
-    """The examples on a page, which stand before the options and are whole lines."""
+    """The examples of a help page: the lines before its options."""
     page = help_page(command)
     before, panel, _ = page.partition("╭")
     assert panel
@@ -70,7 +70,7 @@ def test_help_texts_end_in_examples_that_run(command, tmp_path):
     for example in found:
         if any(name in command for name in ANSWERING) or "caption" in example.split()[1:2]:
             example += " --dry-run --overwrite"
-        elif "google/" in example or command in (["bench"], ["verify"]):  # which take their time
+        elif "google/" in example or command in (["bench"], ["verify"]):  # slow commands
             example += " --help"
         run = subprocess.run(
             ["bash", "-c", example],
@@ -137,7 +137,7 @@ def test_help_shows_the_actual_defaults():
 
 
 @pytest.fixture
-def shelf(tmp_path):
+def folder(tmp_path):
     """A folder with images, a cache with two models, and a program that is called pgcli."""
     for name, kind in (("me/mine", "paligemma"), ("me/other", "llama")):
         snapshot = tmp_path / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / "1"
@@ -150,7 +150,7 @@ def shelf(tmp_path):
 
 
 def callable_in(folder):
-    """Let the folder have a program pgcli; the variables with which it is found."""
+    """Create a program pgcli in the folder; return the variables with which a shell finds it."""
     (folder / "pgcli").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pgcli "$@"\n')
     (folder / "pgcli").chmod(0o755)
     return {
@@ -161,7 +161,7 @@ def callable_in(folder):
 
 
 class Bash:
-    """A shell on a terminal, into which is typed."""
+    """A bash on a pseudo-terminal."""
 
     def __init__(self, folder):
         self.shown = ""
@@ -177,7 +177,7 @@ class Bash:
         os.waitpid(self.process, 0)
 
     def type(self, keys, *, until):
-        """Type, and wait until something that matches is shown after it; None where it never is."""
+        """Type keys, and wait for output that matches; return None if there is none."""
         os.write(self.terminal, keys.encode())
         self.shown, end = "", time.monotonic() + 20
         while time.monotonic() < end:
@@ -189,8 +189,8 @@ class Bash:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="drives bash")
-def test_the_tab_key_completes_commands_models_formats_and_files(shelf):
-    bash = Bash(shelf)
+def test_tab_key_completes_commands_models_formats_and_files(folder):
+    bash = Bash(folder)
     try:
         bash.type(
             'eval "$(_PGCLI_COMPLETE=source_bash pgcli)"; echo rea""dy\n', until="ready\r\n.*[$] "
@@ -213,12 +213,12 @@ def test_the_tab_key_completes_commands_models_formats_and_files(shelf):
         bash.close()
 
 
-def completions(shelf, **variables):
+def completions(folder, **variables):
     """The exit code and output of the program when a shell requests completions."""
     run = subprocess.run(
         ["pgcli"],
-        env=os.environ | callable_in(shelf) | variables,
-        cwd=shelf,
+        env=os.environ | callable_in(folder) | variables,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
@@ -226,13 +226,13 @@ def completions(shelf, **variables):
     return run.returncode, run.stdout.strip()
 
 
-def test_zsh_and_fish_complete_options_and_files(shelf):
+def test_zsh_and_fish_complete_options_and_files(folder):
     def zsh(line):
-        return completions(shelf, _PGCLI_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=line)[1]
+        return completions(folder, _PGCLI_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=line)[1]
 
     def fish(line, action="get-args"):
         variables = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": action}
-        return completions(shelf, _PGCLI_COMPLETE="complete_fish", **variables)
+        return completions(folder, _PGCLI_COMPLETE="complete_fish", **variables)
 
     assert '"caption"' in zsh("pgcli cap")
     assert '"me/mine"' in zsh("pgcli info m")
@@ -241,4 +241,4 @@ def test_zsh_and_fish_complete_options_and_files(shelf):
     assert fish("pgcli caption photos --model m")[1] == "me/mine"
     assert fish("pgcli caption photos/o", "is-args")[0] == 1  # fish then offers files
     for shell, word in (("zsh", "compdef"), ("fish", "complete --command pgcli")):
-        assert word in completions(shelf, _PGCLI_COMPLETE=f"source_{shell}")[1]
+        assert word in completions(folder, _PGCLI_COMPLETE=f"source_{shell}")[1]

@@ -55,7 +55,7 @@ def done(*arguments: object) -> int:
 
 
 def run_main(capsys: Capture, *arguments: object) -> tuple[int, str]:
-    """The exit code and the messages."""
+    """The exit code and standard error of a command."""
     capsys.readouterr()
     return done(*arguments), capsys.readouterr().err
 
@@ -132,11 +132,11 @@ def test_archive_is_read_once_and_one_image_at_a_time(
     read: list[str] = []
     stored = tars.read_member
 
-    def noting(archive: Any, member: Any, most: int) -> bytes:
+    def recording_read(archive: Any, member: Any, most: int) -> bytes:
         read.append(member.name)
         return stored(archive, member, most)
 
-    monkeypatch.setattr(tars, "read_member", noting)
+    monkeypatch.setattr(tars, "read_member", recording_read)
     assert done("export", "rows.jsonl", "--to", "webdataset", "-o", "out.tar") == 0
     # opening the archive reads the first image, as in every run
     assert read == ["a.png", *IMAGES]
@@ -218,7 +218,7 @@ def test_rows_in_another_order_never_swap_images(here: Path) -> None:
     assert list(members("out.tar").values()) == [other]
 
 
-# --- what is not, or not any more
+# --- missing inputs and images
 
 
 def test_input_that_cannot_be_reopened_is_reported(
@@ -324,7 +324,7 @@ def test_sources_of_the_run_are_not_replaced_by_an_export(capsys: Capture) -> No
     assert Path("shard.tar").read_bytes() == data
 
 
-# --- pages at a run's end
+# --- pages written by a run
 
 
 @pytest.mark.parametrize("output", ["-", "rows.jsonl"])
@@ -339,7 +339,7 @@ def test_prompts_side_by_side_show_images_of_an_archive(here: Path, output: str)
     assert data["cards"] == [[0, 3], [1, 4], [2, 5]]
 
 
-# --- addresses
+# --- URLs
 
 
 @pytest.fixture

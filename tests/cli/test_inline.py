@@ -35,7 +35,7 @@ def of_iterm(text: str) -> Image.Image:
 
 
 def of_sixel(text: str) -> Image.Image:
-    """The image of sixels, drawn as a terminal draws it."""
+    """Decode sixel data to an image."""
     (width, height, data), *_ = re.findall(r'\x1bPq"1;1;(\d+);(\d+)([^\x1b]*)\x1b\\', text)
     pixels = np.zeros((int(height) + 6, int(width), 3), np.uint8)
     colours, colour, x, top = {}, 0, 0, 0
@@ -93,7 +93,7 @@ def test_terminal_protocol_is_chosen_by_the_environment(environment, protocol) -
 
 
 def on_a_terminal(*arguments: str, **environment: str) -> str:
-    """What the program writes to a terminal, where stdout and stderr are the same."""
+    """The output of the program on a terminal, standard output and error together."""
     outer, inner = pty.openpty()
     known = ("TERM", "TERM_PROGRAM", "LC_TERMINAL", "KITTY_WINDOW_ID", "TMUX")
     rest = {name: value for name, value in os.environ.items() if name not in known}

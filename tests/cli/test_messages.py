@@ -58,7 +58,7 @@ class Stage:
         return code, self.capsys.readouterr().err
 
     def gated(self, **tokens):
-        """Ask for a model behind a licence, with these tokens in the environment and stored."""
+        """Request a model with a licence, with these tokens in the environment and stored."""
         self.hub.add(MODEL, FILES)
         self.hub.gated, self.hub.accepted_tokens, self.hub.other_tokens = (
             True,
@@ -107,7 +107,7 @@ class Stage:
             return self.run("caption", "one.png", "-o", "it's.jsonl")
 
     def full_disk(self):
-        """With files of 8 KB at most, in a process of its own: the limit stays for good."""
+        """Limit files to 8 KB, in a new process because the limit cannot be raised again."""
         limited = ["bash", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "bash"]
         shutil.copytree(EXAMPLES, "many")
         for number in range(20):
@@ -412,7 +412,7 @@ def kinds_of(kind):
 
 
 def test_every_known_error_has_a_hint():
-    """The classes whose hint has a default are those of files from elsewhere."""
+    """Only the errors of foreign files have a default hint."""
     own = {"InvalidCheckpoint", "ManifestError"}
     found = list(problems())
     assert len(found) > 150

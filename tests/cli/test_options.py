@@ -42,7 +42,7 @@ CONTRACT = set(
 )
 #: Options of the contract that no released version has yet.
 NOT_BUILT = set("--include --exclude --null --min-score --min-confidence --engines --ray".split())
-#: Options that commands have besides those of the contract's list.
+#: Options that are not in the contract's list.
 ADDED = set("--sample --view --inline --allow-private-hosts -q -v --help -h".split())
 #: Options of single commands.
 OWN = {
@@ -56,7 +56,7 @@ OWN = {
 
 @dataclass
 class Outcome:
-    """What a command line left: its exit code, its output, and what the model was given."""
+    """The exit code and output of a command line, and the input of its model."""
 
     code: int
     out: str
@@ -118,7 +118,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def address(folder):
-    """An http server of the folder, on this machine; the manifest `urls.jsonl` names an image."""
+    """A local HTTP server of the folder; the manifest `urls.jsonl` names an image on it."""
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *_):

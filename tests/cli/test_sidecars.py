@@ -123,7 +123,7 @@ def test_images_of_a_manifest_have_sidecars_next_to_them(folder: Path, tmp_path:
         ("ask", "--prompt", "a", "--prompt", "b", "--sidecar", ".txt"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(folder: Path, options: tuple[str, ...]) -> None:
+def test_invalid_sidecar_options_are_refused(folder: Path, options: tuple[str, ...]) -> None:
     command, *rest = options
     run = finished(command, folder, *rest)
     assert run.returncode == 2
@@ -131,7 +131,7 @@ def test_what_cannot_be_meant_is_refused(folder: Path, options: tuple[str, ...])
     assert not texts(folder)
 
 
-def test_a_folder_that_may_not_be_written_ends_the_run(folder: Path) -> None:
+def test_unwritable_folder_ends_the_run(folder: Path) -> None:
     (folder / "a.txt").mkdir()
     run = finished("caption", folder, "--sidecar", ".txt", "--overwrite")
     assert run.returncode == 14

@@ -21,16 +21,16 @@ from tests.support.hub_server import Hub
 from tests.support.runs import ROOT
 from tests.support.terminal import on_terminal
 
-#: What a clipboard is set by, a screen cleared, text turned round, a line forged, Rich upset.
+#: Sets the clipboard, clears the screen, reverses text, forges a line and is invalid markup.
 HOSTILE = "a[/bold]\x1b]52;c;aGk\x07\x1b[2J\x9b2J\u202e\nforged"
 ESCAPED = r"[/bold]\x1b]52;c;aGk\x07\x1b[2J\x9b2J\u202e\nforged"
 IN_JSON = r"[/bold]\u001b]52;c;aGk\u0007\u001b[2J\u009b2J\u202e\nforged"
-#: What the program itself writes: colours, the cursor hidden and shown, lines cleared, one up.
+#: Sequences that the program writes: colours, cursor visibility, line clearing, cursor up.
 OWN = re.compile(r"\x1b\[(?:[0-9;]*m|\?25[lh]|2K|1A)|[\r\n]")
 
 
 def shown(*arguments, **environment):
-    """What a command writes to a wide terminal, which is the program's own but for plain text."""
+    """The output of a command on a wide terminal; its control characters are the program's own."""
     wide = {"columns": 2000, "COLUMNS": "2000"}
     output = on_terminal(*arguments, **wide | environment)
     foreign = STEERING.findall(OWN.sub("", output))
@@ -60,7 +60,7 @@ def manifest(folder):
     return file
 
 
-# what is answered
+# answers
 
 
 def test_rows_bar_and_summary_have_no_foreign_control_characters(folder):
@@ -91,7 +91,7 @@ def test_dry_run_is_escaped(folder):
     assert ESCAPED in shown("caption", folder, "--dry-run", "-o", folder / "rows.jsonl")
 
 
-# what is refused
+# refusals
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_answers_of_the_hub_are_escaped(tmp_path):
 
 @pytest.fixture
 def begun(folder, tmp_path):
-    """An output, and the folder of its state, both of hostile name."""
+    """An output with a hostile name, and its state folder."""
     output = tmp_path / f"{HOSTILE.replace('/', '')}.jsonl"
     shown("caption", folder, "--model", "demo", "-o", output)
     return output, Path(f"{output}.pgcli")
@@ -365,7 +365,7 @@ OUTPUT_CALLS = ("typer.echo", "Text", "Text.assemble", "TextColumn", "tqdm.write
 
 
 def calls():
-    """Every call in the package: the file, the name that is called, the call."""
+    """Every call in the package: its file, the called name and the call."""
     for file in sorted((ROOT / "pgcli").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call):

@@ -255,7 +255,9 @@ def test_every_answer_is_frequent(
     assert min(share(counted, answer) for answer in counted) > least, counted
 
 
-def test_counts_are_right(many: list[Scene], drawn_examples: list[list[Example]]) -> None:
+def test_count_questions_are_answered_right(
+    many: list[Scene], drawn_examples: list[list[Example]]
+) -> None:
     for scene, drawn in zip(many, drawn_examples, strict=True):
         for example in (example for example in drawn if example.kind == "count"):
             words = words_of(example.prefix)
@@ -264,7 +266,9 @@ def test_counts_are_right(many: list[Scene], drawn_examples: list[list[Example]]
             ), example
 
 
-def test_sides_are_right(many: list[Scene], drawn_examples: list[list[Example]]) -> None:
+def test_side_questions_are_answered_right(
+    many: list[Scene], drawn_examples: list[list[Example]]
+) -> None:
     checked = Counter()
     for scene, drawn in zip(many, drawn_examples, strict=True):
         for example in (example for example in drawn if example.kind in ("where", "side")):

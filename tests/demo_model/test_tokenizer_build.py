@@ -111,7 +111,7 @@ def test_an_answer_with_boxes_has_four_tokens_a_box_and_one_a_word(tokenizer: To
         "",
     ],
 )
-def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+def test_any_text_round_trips(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(ids(tokenizer, text), skip_special_tokens=False) == text
     assert 3 not in ids(tokenizer, text)  # never unknown
 
@@ -125,7 +125,7 @@ def test_special_token_typed_in_two_parts_stays_text(tokenizer: Tokenizer, speci
 
 @pytest.mark.parametrize("automatic", [False, True])
 @pytest.mark.parametrize("prompt", ["detect red circle", "caption en", "how many? 🟥", "a\n\nb"])
-def test_transformers_reads_it_as_it_is_and_gives_the_same_ids(
+def test_transformers_gives_the_same_ids(
     folder: Path, tokenizer: Tokenizer, prompt: str, automatic: bool
 ) -> None:
     transformers = pytest.importorskip("transformers")

@@ -85,7 +85,7 @@ class TestCommand:
         assert "unset HF_HUB_OFFLINE" in values
 
     @pytest.mark.skipif(sys.platform != "linux", reason="calls script(1) as Linux has it")
-    def test_a_terminal_shows_a_table_in_which_utf_8_is_utf_8(self):
+    def test_terminal_shows_a_table_in_utf_8(self):
         command = f"{sys.executable} -m pgcli doctor"
         values = subprocess.run(
             ["script", "-qec", command, "/dev/null"],
@@ -151,7 +151,7 @@ class TestAccelerator:
         monkeypatch.setattr(nvidia_driver, "DRIVER_FILE", file)
         assert nvidia_driver.nvidia_driver() == "535.129.03"
 
-    def test_a_driver_and_a_wheel_for_the_cpu_only_do_not_fit(self):
+    def test_cpu_wheel_on_a_machine_with_a_gpu_is_reported(self):
         for version, index in (("580.65.06", "cu130"), ("535.1", "cu126"), ("470.1", "cu118")):
             found = accelerator.gpu(pretended(cuda=None), version)
             assert found.state == "bad"
@@ -163,12 +163,12 @@ class TestAccelerator:
         assert (found.state, "too old" in found.found) == ("bad", True)
         assert "cu126" in found.remedy
 
-    def test_a_hidden_gpu(self, monkeypatch):
+    def test_hidden_gpu_is_reported(self, monkeypatch):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         found = accelerator.gpu(pretended(), "580.65.06")
         assert found.remedy == "unset CUDA_VISIBLE_DEVICES"
 
-    def test_a_gpu_that_the_wheel_has_no_kernels_for(self):
+    def test_gpu_without_kernels_in_the_wheel_is_reported(self):
         found = accelerator.gpu(pretended(available=True, fails="no kernel image"), "580.65.06")
         assert (found.state, "no kernel image" in found.found) == ("bad", True)
 
@@ -220,7 +220,7 @@ class TestPackages:
         assert packages.namesake().state == "bad"
         assert "uninstall -y pgcli" in packages.namesake().remedy
 
-    def test_another_program_on_the_path(self, monkeypatch, tmp_path):
+    def test_other_program_earlier_on_the_path_is_reported(self, monkeypatch, tmp_path):
         own, other = tmp_path / "own", tmp_path / "other"
         for folder in (own, other):
             folder.mkdir()
@@ -273,20 +273,20 @@ class TestMachine:
         assert (found.state, "2.0 GB free" in found.found) == ("warn", True)
         assert "the container's limit" in found.found
 
-    def test_a_folder_for_temporary_files_that_cannot_be_written(self, monkeypatch):
+    def test_unwritable_temporary_folder_is_reported(self, monkeypatch):
         def full():
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(machine.tempfile, "TemporaryFile", full)
         assert machine.temporary().state == "bad"
 
-    def test_a_terminal_that_is_not_utf_8(self, monkeypatch):
+    def test_terminal_that_is_not_utf_8_is_reported(self, monkeypatch):
         monkeypatch.setattr(sys, "__stdout__", SimpleNamespace(encoding="ascii"))
         assert machine.text().remedy == "export PYTHONUTF8=1"
 
 
 class TestHub:
-    def test_the_cache_is_measured_where_the_hub_s_client_keeps_it(self, monkeypatch, tmp_path):
+    def test_size_of_the_hub_cache_is_shown(self, monkeypatch, tmp_path):
         folder = tmp_path / "home" / "hub" / "models--x" / "blobs"
         folder.mkdir(parents=True)
         with (folder / "weights").open("wb") as stream:

@@ -87,8 +87,8 @@ def test_schema_and_page_name_every_column() -> None:
     ]
 
 
-def test_schema_has_the_error_codes_of_the_code() -> None:
-    """Every code that the code names, and none of another shape."""
+def test_schema_has_every_error_code() -> None:
+    """The schema has every error code that the source names."""
     codes = set(SCHEMA["properties"]["error"]["enum"]) - {None}
     named = set()
     for file in (ROOT / "pgcli").rglob("*.py"):

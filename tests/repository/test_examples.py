@@ -38,7 +38,7 @@ def test_shell_pipeline_asks_two_questions_of_every_png() -> None:
     assert all(len(line.split("\t")) == 3 for line in lines)
 
 
-def test_the_parquet_round_trip_brings_kept_columns_back(tmp_path: Path) -> None:
+def test_parquet_round_trip_keeps_columns(tmp_path: Path) -> None:
     table = run(sys.executable, str(EXAMPLES / "parquet_roundtrip.py"), str(tmp_path))
     assert "split" in table
     assert "train" in table

@@ -130,7 +130,7 @@ def forbidden_imports(file):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: module_of(file) or "pgcli")
-def test_a_file_imports_only_what_its_room_may(file):
+def test_files_import_only_what_their_room_allows(file):
     assert room_of(module_of(file)) in ROOMS, "add the new room to the table first"
     assert forbidden_imports(file) == []
 
@@ -149,9 +149,9 @@ def test_typing_imports_are_left_out():
     assert list(imports(source, typing=False)) == ["errors"]
 
 
-def test_no_room_is_a_lumber_room():
-    lumber = {"utils", "util", "common", "base", "helper", "helpers", "manager", "misc"}
-    assert not lumber & {part for file in FILES for part in module_of(file).split(".")}
+def test_no_module_has_a_catch_all_name():
+    catch_all = {"utils", "util", "common", "base", "helper", "helpers", "manager", "misc"}
+    assert not catch_all & {part for file in FILES for part in module_of(file).split(".")}
 
 
 @pytest.mark.parametrize(

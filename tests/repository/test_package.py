@@ -1,4 +1,4 @@
-"""The package as it is built: its files, its metadata and its two commands."""
+"""The built package: its files, its metadata and its two commands."""
 
 import subprocess
 import sys

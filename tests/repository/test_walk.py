@@ -57,7 +57,7 @@ def test_calls_happen_in_the_documented_order(tmp_path: Path) -> None:
     assert sorted(documented, key=calls.index) == documented
 
 
-def test_documented_loop_is_the_engine_s() -> None:
+def test_documented_loop_equals_that_of_the_engine() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     documented = page.split("**The engine**")[1].split("```python\n")[1].split("```")[0]
     source = (ROOT / "pgcli" / "engine" / "engine.py").read_text(encoding="utf-8")

@@ -99,7 +99,7 @@ def encoded(image: Image.Image, format_: str, **options: Any) -> bytes:
 
 
 def png(width: int, height: int, *, depth: int = 1, idat: bytes = b"") -> bytes:
-    """A grey PNG whose header claims a size and whose data may be anything."""
+    """A grey PNG with a claimed size and arbitrary data."""
     header = struct.pack(">IIBBBBB", width, height, depth, 0, 0, 0, 0)
     chunks = chunk(b"IHDR", header) + chunk(b"IDAT", idat) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + chunks

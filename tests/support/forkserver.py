@@ -113,13 +113,13 @@ def _address() -> str:
 
 
 def serve(listener: socket.socket, alive: int) -> None:
-    """Fork a run for each connection, till the other end of `alive` is closed."""
+    """Fork a run for each connection, until the other end of `alive` is closed."""
     from select import select
 
     from tests.support import pretend  # noqa: F401  # the command line and what it imports late
     from pgcli.cli.job import run  # noqa: F401  # isort: skip
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children of this process are reaped unseen
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped without waiting
     gc.freeze()
     while alive not in select([listener, alive], [], [])[0]:
         connection, _ = listener.accept()

@@ -10,7 +10,7 @@ from typing import Any
 from PIL import Image
 
 CANARY = "window.canary=1"
-#: What foreign text could try in a page; none of it is to be anything but text.
+#: Foreign text that attacks a page; it is shown as text.
 HOSTILE = (
     f"<img src=x onerror={CANARY}>",
     f"</script><script>{CANARY}</script>",
@@ -67,7 +67,7 @@ def failed(index: int, error: str = "truncated", message: str = "It ends early."
 
 
 def hostile() -> list[dict[str, Any]]:
-    """Rows that have hostile text wherever rows have text, names of columns among it."""
+    """Rows with hostile text in every text, including column names."""
     rows = []
     for number, text in enumerate(HOSTILE):
         words = {"id": text, "image": text, "prompt": text, "model": text, text: text}

@@ -1,7 +1,7 @@
 """Runs killed at random instants: `python -m tests.support.kill_runs --kills 2000`.
 
 The model is a function. A run is a fork of this process, which has imported everything, so that it
-can be killed after a few milliseconds; other libraries read a folder in the meantime.
+can be killed after a few milliseconds. Other libraries read a folder while it is written.
 """
 
 from __future__ import annotations

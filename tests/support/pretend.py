@@ -91,7 +91,7 @@ def load_model(*_: object, **__: object) -> Engine:
 
 
 def main() -> int:
-    """The command line, pretending."""
+    """Run the command line with the pretended model."""
     from pgcli.cli.app import main
 
     sys.modules["pgcli.engine.sampler"] = SimpleNamespace(SamplingParams=dict)

@@ -38,7 +38,7 @@ def started(*arguments: object, seconds: float = 0.02, **more: Any) -> subproces
 
 
 def heed_signals() -> None:
-    """Undo what the tests' own parent ignores, as a shell does for what runs in its background."""
+    """Restore the default handlers of signals that the parent of the tests may ignore."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_DFL)
 

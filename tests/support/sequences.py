@@ -25,7 +25,7 @@ NO_TOKEN = 10**9
 def vocabulary_of(
     model: PaliGemma, *stop_tokens: int, image_token: int = NO_TOKEN
 ) -> OutputVocabulary:
-    """All tokens of the model, ended by these."""
+    """All tokens of the model, with these end tokens."""
     return OutputVocabulary(model.config.decoder.vocab_size, image_token, stop_tokens)
 
 
@@ -35,7 +35,7 @@ def make_sequences(
     sampling: SamplingParams = GREEDY,
     keys: abc.Sequence[str] | None = None,
 ) -> list[Sequence]:
-    """A sequence of each prompt's ids, keyed by its index where no keys are given."""
+    """A sequence of each prompt's ids; without `keys`, the key is its index."""
     names = keys or [str(row) for row in range(len(prompts))]
     return [
         Sequence(row, "", tuple(ids), max_new_tokens, sampling, key=name)
@@ -65,7 +65,7 @@ def next_tokens(
     vocabulary: OutputVocabulary,
     grammar: Grammar | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What is selected for each sequence next, and its log-probability."""
+    """The next token of each sequence, and its log-probability."""
     draw_B = torch.tensor([one.draws()[len(one.tokens)] for one in sequences])
     mask = None
     if grammar is not None:

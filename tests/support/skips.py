@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-#: What a machine may lack: each pattern is searched in the reason of a skip.
+#: Features that a machine may lack: each pattern is searched in the reason of a skip.
 ALLOWED = tuple(
     re.compile(pattern)
     for pattern in (

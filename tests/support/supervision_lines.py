@@ -14,7 +14,7 @@ from pgcli.records import Answer
 
 
 def detections(supervision: Any, row: Answer) -> Any:
-    """What the lines of docs/outputs.md make of an answer."""
+    """The detections that the lines of docs/outputs.md make of an answer."""
     text = (Path(__file__).parents[2] / "docs" / "outputs.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"```python\n(boxes = .*?)```", text, flags=re.DOTALL)
     made: dict[str, Any] = {"answer": row, "np": numpy, "sv": supervision}

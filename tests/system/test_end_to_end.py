@@ -1,4 +1,4 @@
-"""The program as it is used: commands in, rows and an exit code out."""
+"""The program from end to end: commands, and the rows and exit codes they give."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ IMAGES = ROOT / "examples" / "images"
 NAMES = sorted(file.name for file in IMAGES.iterdir())
 PROGRAM = (sys.executable, "-m", "pgcli")
 DEMO = ("--model", "demo", "--device", "cpu", "--dtype", "float32")
-#: Prompts of three lengths that the built-in model understands: on nonsense its best tokens lie
-#: within 1e-4 of one another, and such ties the contract leaves open.
+#: Prompts of three lengths that the built-in model understands. For other prompts its best tokens
+#: are within 1e-4 of one another, and the contract does not determine the order of such ties.
 QUESTIONS = (
     "what colour is the background?",
     "caption en",
     "how many circles of any colour are there in this picture?",
 )
-LIMIT_SECONDS = 600  # far more than any run here needs, on a busy machine too: it means a hang
+LIMIT_SECONDS = 600  # more than any of these runs takes on a busy machine: a timeout means a hang
 
 Row = dict[str, Any]
 Done = subprocess.CompletedProcess[bytes]
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment that no setting of this machine or its user gets into."""
+def clean_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment without the settings of this machine and its user."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("PGCLI_")}
     home = str(tmp_path_factory.mktemp("home"))
     return kept | {
@@ -57,28 +57,28 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def pgcli(alone: dict[str, str]) -> Any:
-    """What runs the program in a process of its own."""
+def pgcli(clean_env: dict[str, str]) -> Any:
+    """A function that runs the program in a new process."""
 
     def run(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> Done:
         command = [*PROGRAM, *map(os.fspath, map(text_or_path, arguments))]
         return subprocess.run(
-            command, input=stdin, cwd=cwd, env=alone, capture_output=True, timeout=LIMIT_SECONDS
+            command, input=stdin, cwd=cwd, env=clean_env, capture_output=True, timeout=LIMIT_SECONDS
         )
 
     return run
 
 
 @pytest.fixture(scope="module")
-def shell(alone: dict[str, str]) -> Any:
-    """What runs a line of shell, in which `pgcli` is the program."""
+def shell(clean_env: dict[str, str]) -> Any:
+    """A function that runs a shell line in which `pgcli` is the program."""
 
     def run(line: str, cwd: Path = ROOT) -> Done:
         script = f'pgcli() {{ "$PYTHON" -m pgcli "$@"; }}; {line}'
         return subprocess.run(
             ["bash", "-o", "pipefail", "-c", script],
             cwd=cwd,
-            env=alone,
+            env=clean_env,
             capture_output=True,
             timeout=LIMIT_SECONDS,
         )
@@ -91,13 +91,13 @@ def text_or_path(argument: object) -> str | Path:
 
 
 def rows_of(done: Done, code: int = 0) -> list[Row]:
-    """The rows on standard output of a run that ended with this code and no noise."""
+    """The rows on standard output of a run with this exit code and tidy messages."""
     assert_tidy(done, code)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def assert_tidy(done: Done, code: int) -> None:
-    stderr = done.stderr.decode()  # strictly
+    stderr = done.stderr.decode()  # raises on invalid UTF-8
     assert done.returncode == code, stderr
     assert "Traceback" not in stderr
     assert all(line.isprintable() for line in stderr.split("\n")), stderr
@@ -115,7 +115,7 @@ def answers_of(rows: list[Row]) -> list[tuple[Any, ...]]:
 
 @pytest.fixture(scope="module")
 def awkward_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str | None]]:
-    """The folder, and the fates of its files in the order of the input."""
+    """The folder, and the expected results of its files in the order of the input."""
     folder = tmp_path_factory.mktemp("awkward")
     fates = awkward.make(folder)
     (folder / "noise").mkdir()
@@ -333,9 +333,9 @@ def lines(*rows: Row) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with something wrong of each kind."""
-    folder = tmp_path_factory.mktemp("desk")
+def bad_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an invalid input of each kind."""
+    folder = tmp_path_factory.mktemp("bad_inputs")
     shutil.copy(IMAGES / "one.png", folder / "one.png")
     one = {"image": "one.png"}
     (folder / "empty").mkdir()
@@ -387,27 +387,27 @@ BUILTIN = ROOT / "pgcli" / "builtin"
     ],
 )
 def test_mistakes_have_a_message_a_hint_and_an_exit_code(
-    pgcli: Any, desk: Path, code: int, line: str
+    pgcli: Any, bad_inputs: Path, code: int, line: str
 ) -> None:
-    done = pgcli(*line.split(), cwd=desk)
+    done = pgcli(*line.split(), cwd=bad_inputs)
     assert_tidy(done, code)
     assert done.stdout == b""
     stderr = done.stderr.decode().splitlines()
     assert [text.split(":")[0] for text in stderr[-2:]] == ["pgcli", "hint"]
-    assert (desk / "kept.jsonl").read_bytes() == b"an older answer"
+    assert (bad_inputs / "kept.jsonl").read_bytes() == b"an older answer"
 
 
-def test_broken_manifest_line_is_named(pgcli: Any, desk: Path) -> None:
-    done = pgcli("caption", "broken.jsonl", cwd=desk)
+def test_broken_manifest_line_is_named(pgcli: Any, bad_inputs: Path) -> None:
+    done = pgcli("caption", "broken.jsonl", cwd=bad_inputs)
     assert_tidy(done, 2)
     assert done.stdout == b""
     assert "broken.jsonl, line 2: " in done.stderr.decode()
 
 
-def test_a_run_may_stop_at_the_first_error(pgcli: Any, desk: Path) -> None:
+def test_a_run_may_stop_at_the_first_error(pgcli: Any, bad_inputs: Path) -> None:
     names = b"one.png\ngone.png\none.png\n"
     options = (*DEMO, "--on-error", "stop", "--batch-size", 1)
-    done = pgcli("caption", "-", *options, cwd=desk, stdin=names)
+    done = pgcli("caption", "-", *options, cwd=bad_inputs, stdin=names)
     rows = rows_of(done, code=15)
     assert [row["error"] for row in rows] == [None, "missing"]
 
@@ -416,39 +416,44 @@ def test_a_run_may_stop_at_the_first_error(pgcli: Any, desk: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def thousands(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def many_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of 3,000 small images."""
-    folder = tmp_path_factory.mktemp("thousands")
+    folder = tmp_path_factory.mktemp("many_images")
     for number in range(3000):
         colour = (number % 256, number // 256, 99)
         Image.new("RGB", (32, 32), colour).save(folder / f"{number:04}.png")
     return folder
 
 
-# Squares of the tiny model that were kept would add up to 9 MiB in a thousand rows, and are seen
-# without workers; with them, what is read ahead hides as much: the contract's bound is checked.
+# A leak of the pixels of each image would take 9 MiB in a thousand rows. With workers, prefetched
+# images take as much, and the bound of the contract is checked instead.
 @pytest.mark.parametrize(("workers", "rows", "growth_mib"), [(0, 2000, 6), (2, 3000, 100)])
 def test_memory_stays_flat_over_thousands_of_images(
-    thousands: Path, tiny: Path, alone: dict[str, str], workers: int, rows: int, growth_mib: int
+    many_images: Path,
+    tiny: Path,
+    clean_env: dict[str, str],
+    workers: int,
+    rows: int,
+    growth_mib: int,
 ) -> None:
     model = ("--model", str(tiny), "--device", "cpu", "--batch-size", "32")
     options = ("--max-new-tokens", "4", "--workers", str(workers), "--limit", str(rows))
-    command = [*PROGRAM, "caption", str(thousands), *model, *options]
-    resident = dict(sampled(command, alone, every=100))
+    command = [*PROGRAM, "caption", str(many_images), *model, *options]
+    resident = dict(sampled(command, clean_env, every=100))
     assert len(resident) >= rows // 100 - 1
     early = max(size for row, size in resident.items() if row <= 1000)
     assert max(resident.values()) - early < growth_mib * 2**20, resident
 
 
 def sampled(command: list[str], env: dict[str, str], *, every: int) -> Iterator[tuple[int, int]]:
-    """How many bytes the program and its workers have in memory, each time so many rows came."""
+    """Yield the resident bytes of the program and its workers, every so many rows."""
     with subprocess.Popen(
         command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as running:
         assert running.stdout is not None
         program = psutil.Process(running.pid)
         for count, _ in enumerate(running.stdout, start=1):
-            with suppress(psutil.NoSuchProcess):  # the last rows outlive it in the pipe
+            with suppress(psutil.NoSuchProcess):  # the last rows are still in the pipe
                 if count % every == 0:
                     yield count, resident_bytes(program)
     assert running.returncode == 0
@@ -459,7 +464,7 @@ def resident_bytes(program: psutil.Process) -> int:
     return sum(process.memory_info().rss for process in processes)
 
 
-def test_an_output_that_is_an_input_is_refused_and_left_alone(pgcli: Any, tmp_path: Path) -> None:
+def test_output_that_is_an_input_is_refused_and_unchanged(pgcli: Any, tmp_path: Path) -> None:
     manifest = tmp_path / "rows.jsonl"
     manifest.write_text(json.dumps({"image": str(IMAGES / NAMES[0])}) + "\n")
     before = manifest.read_bytes()
@@ -470,7 +475,7 @@ def test_an_output_that_is_an_input_is_refused_and_left_alone(pgcli: Any, tmp_pa
         assert manifest.read_bytes() == before
 
 
-def test_nothing_on_standard_input_is_no_input(pgcli: Any, tmp_path: Path) -> None:
+def test_empty_standard_input_is_refused(pgcli: Any, tmp_path: Path) -> None:
     for output in ("-", tmp_path / "rows.parquet", tmp_path / "rows.jsonl"):
         done = pgcli("caption", "-", *DEMO, "-o", output, stdin=b"")
         assert done.returncode == 4

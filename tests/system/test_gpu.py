@@ -1,4 +1,4 @@
-"""The command line on a CUDA device: the dtypes that ship, and memory that runs out."""
+"""The command line on a CUDA device: its dtypes, and out-of-memory errors."""
 
 from __future__ import annotations
 

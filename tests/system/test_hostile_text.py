@@ -155,7 +155,7 @@ def test_json_on_a_terminal_with_a_bar_is_ascii_and_the_same_rows(
     assert_answered([json.loads(line) for line in lines], ids, captions)
 
 
-def test_files_have_all_names_and_captions_and_the_terminal_none_raw(
+def test_files_have_every_name_and_the_terminal_no_raw_text(
     folder: Path, ids: list[str], captions: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
     output = tmp_path / "rows.jsonl"

@@ -1,4 +1,4 @@
-"""Runs under a terminal as people have them: Ctrl-C, Ctrl-Z, a window closed, slow readers."""
+"""Runs on a terminal: Ctrl-C, Ctrl-Z, a closed window, slow readers."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from tests.support.runs import (
     wait_until,
 )
 
-#: A run that gives what is under way less time than ten seconds, after a signal.
+#: A run with a grace period of less than ten seconds after a signal.
 IMPATIENT = "import sys; import pgcli.cli.job.shutdown as s; s.GRACE_SECONDS = 1.0; "
 IMPATIENT += "from tests.support.pretend import main; sys.exit(main())"
 
 
 class Terminal:
-    """A pseudo-terminal with a process that it controls; what is shown is read all the time."""
+    """A pseudo-terminal with a process that it controls; a thread reads its output."""
 
     def __init__(self, command: list[str], **environment: str):
         self.end, other = pty.openpty()
@@ -61,7 +61,7 @@ class Terminal:
 
     def _read(self) -> None:
         with suppress(OSError):  # the other end is closed
-            while not self._closed:  # none is amid reading what is to be closed
+            while not self._closed:  # no read is in progress when it is closed
                 if select.select([self.end], [], [], 0.05)[0]:
                     self.shown += os.read(self.end, 65536)
 
@@ -85,7 +85,7 @@ class Terminal:
 
 
 def control(descriptor: int) -> None:
-    """Have the terminal be this process's, so that its keys are signals and its end is one too."""
+    """Make this the controlling terminal, so that its keys and its closing send signals."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_DFL)
     fcntl.ioctl(descriptor, termios.TIOCSCTTY, 0)
@@ -122,7 +122,7 @@ def test_ctrl_c_ends_the_run_its_workers_and_the_loop_around_it(tmp_path: Path) 
 
 
 def test_worker_ignores_ctrl_c(tmp_path: Path) -> None:
-    """The keys reach all processes of the terminal, and only the run decides what comes of it."""
+    """Ctrl-C signals all processes of the terminal; only the run handles it."""
     output = tmp_path / "rows.jsonl"
     image = f"{EXAMPLES / 'one.png'}\n".encode()
     run = started("caption", "-", "-o", output, "--workers", 2, stdin=subprocess.PIPE)
@@ -255,7 +255,7 @@ def impatient(*arguments: object, **more: Any) -> subprocess.Popen[bytes]:
 
 
 def program(code: str, *arguments: object, seconds: float = 0, **more: Any) -> Any:
-    """A run by other code than the pretended command line's own."""
+    """A run of code other than the pretended command line."""
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments), "--model", "demo"],
         cwd=ROOT,

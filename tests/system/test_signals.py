@@ -64,7 +64,7 @@ def test_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - began < 4
 
 
-def test_a_loop_of_a_shell_ends_with_the_run(tmp_path: Path) -> None:
+def test_shell_loop_ends_with_the_run(tmp_path: Path) -> None:
     script = f"for n in 1 2 3; do echo began $n; {PRETEND[0]} {PRETEND[1]} caption {EXAMPLES} "
     script += f"-o {tmp_path}/$n.jsonl --model demo; done"
     run = subprocess.Popen(
@@ -84,7 +84,7 @@ def test_a_loop_of_a_shell_ends_with_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows/"])
 def test_killed_run_is_resumed_exactly(tmp_path: Path, name: str) -> None:
-    """SIGKILL at any moment, again and again: no row lost, none twice, the same answers."""
+    """After repeated SIGKILLs no row is lost or written twice, and the answers are the same."""
     whole = tmp_path / "whole.jsonl"
     assert finished("caption", *MANY[:5], "-o", whole, "--no-timing").returncode == 0
     output, kills = tmp_path / name, 0
@@ -95,7 +95,7 @@ def test_killed_run_is_resumed_exactly(tmp_path: Path, name: str) -> None:
         before = written(tmp_path)
         while run.poll() is None and written(tmp_path) == before:
             time.sleep(0.01)
-        time.sleep(0.05 + 0.03 * (kills % 5))  # some rows further on
+        time.sleep(0.05 + 0.03 * (kills % 5))  # after some more rows
         run.kill()
         run.communicate()
         if run.returncode == 0:
@@ -112,7 +112,7 @@ def test_killed_run_is_resumed_exactly(tmp_path: Path, name: str) -> None:
 
 
 def written(folder: Path) -> int:
-    """The bytes of all rows so far, wherever they are."""
+    """The bytes of all rows in the output and its state folder."""
     return sum(file.stat().st_size for file in folder.rglob("*.jsonl"))
 
 
@@ -444,7 +444,7 @@ def test_shorter_input_is_refused(tmp_path: Path) -> None:
     assert len(saved(output)) == 5
 
 
-def test_usr1_before_the_first_row_ends_nothing(tmp_path: Path) -> None:
+def test_usr1_before_the_first_row_does_not_end_the_run(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     run = started("caption", "-", "-o", output, stdin=subprocess.PIPE)
     wait_until(lambda: (tmp_path / "rows.jsonl.pgcli").exists())
@@ -487,7 +487,7 @@ def test_image_that_kills_a_run_is_an_error_row_of_the_next(tmp_path: Path, fold
     assert errors == [None, "worker_crashed", None]
 
 
-def test_a_shard_without_rows_leaves_the_others_to_begin(tmp_path: Path) -> None:
+def test_shard_without_rows_does_not_stop_the_others(tmp_path: Path) -> None:
     output = f"{tmp_path}/rows/"
     run = finished("caption", EXAMPLES, "-o", output, "--shard", "1/2")
     assert run.returncode == 0
@@ -552,7 +552,7 @@ def test_built_in_model_gives_the_same_rows_after_kills(tmp_path: Path) -> None:
 
 
 def test_refused_run_leaves_the_output_to_its_owner(tmp_path: Path) -> None:
-    """Refused again and again, also before the first row is saved; and the folder grows after."""
+    """Runs are refused before and after the first row is saved; then new files are added."""
     folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
     folder.mkdir()
     for number in range(6):

@@ -1,4 +1,4 @@
-"""The command line answers at once: what it imports, and when."""
+"""Start-up time of the command line: the modules it imports, and when."""
 
 import os
 import resource
@@ -24,7 +24,7 @@ def python(code, *arguments):
 
 
 def imported(*arguments):
-    """What a command line has imported when it is done."""
+    """The modules that a command line has imported when it ends."""
     code = (
         "import sys; from pgcli.cli.app import main; main(sys.argv[1:]); "
         "print('all modules:', *sys.modules)"
@@ -50,8 +50,8 @@ def test_help_loads_nothing_heavy(arguments):
     assert not HEAVY & modules
 
 
-def test_help_is_there_in_under_0_3_seconds():
-    """Of processor time, at its best of five: this machine may be busy with something else."""
+def test_help_takes_under_0_3_seconds():
+    """The processor time, best of five, because other processes may be busy."""
 
     def seconds():
         def used():
