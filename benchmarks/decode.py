@@ -67,35 +67,35 @@ def main() -> None:
 
 
 def compared(folder: Path, name: str, options: argparse.Namespace) -> dict[str, object]:
-    """The median time of each way over all rounds, and how it stands to the references."""
+    """The median time of each decoder over all rounds, and its ratio to the references."""
     files = []
     for seed in range(options.images):
         files.append(folder / f"{name} {seed}.jpg")
         files[-1].write_bytes(jpeg(photograph(*SIZES[name], seed=seed)))
-    ways = the_ways(ImageSpec(options.resolution))
-    for way in ways.values():
-        way(files[0])
-    spent: dict[str, list[float]] = {way: [] for way in ways}
+    decoders = make_decoders(ImageSpec(options.resolution))
+    for decoder in decoders.values():
+        decoder(files[0])
+    spent: dict[str, list[float]] = {name: [] for name in decoders}
     for round_ in range(options.rounds):
-        for way in list(ways)[:: -1 if round_ % 2 else 1]:
+        for name in list(decoders)[:: -1 if round_ % 2 else 1]:
             started = thread_time()
             for file in files:
-                ways[way](file)
-            spent[way].append((thread_time() - started) / len(files))
+                decoders[name](file)
+            spent[name].append((thread_time() - started) / len(files))
     return {
         "bytes_a_file": round(sum(file.stat().st_size for file in files) / len(files)),
-        "milliseconds": {way: round(1000 * median(times), 2) for way, times in spent.items()},
-        "images_per_second": {way: round(1 / median(times)) for way, times in spent.items()},
+        "milliseconds": {name: round(1000 * median(times), 2) for name, times in spent.items()},
+        "images_per_second": {name: round(1 / median(times)) for name, times in spent.items()},
         **{
             f"times as fast as {other}": {
-                way: ratio(spent[other], times) for way, times in spent.items() if way != other
+                name: ratio(spent[other], times) for name, times in spent.items() if name != other
             }
             for other in REFERENCES
         },
     }
 
 
-def the_ways(spec: ImageSpec) -> dict[str, Callable[[Path], object]]:
+def make_decoders(spec: ImageSpec) -> dict[str, Callable[[Path], object]]:
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
     side = spec.resolution
@@ -130,7 +130,7 @@ def ratio(slow: list[float], fast: list[float]) -> str:
 
 
 def differences(folder: Path) -> list[dict[str, object]]:
-    """How far the fast squares lie from the exact ones, in levels of 255."""
+    """The differences of fast from exact decoding, in levels of 255."""
     kinds = {"photograph": photograph, "shapes": shapes, "text": text}
     found: list[dict[str, object]] = []
     for size, (width, height) in SIZES.items():

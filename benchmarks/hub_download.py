@@ -1,4 +1,4 @@
-"""A model of 2 GB downloaded from a Hub on this machine: seconds, and what an interruption costs.
+"""Measures the download of a 2 GB model from a local Hub, with and without interruption.
 
     python benchmarks/hub_download.py                       # 4 files of 500 MB, 3 rounds
     python benchmarks/hub_download.py --code ../other       # the code of another checkout

@@ -27,7 +27,7 @@ from benchmarks.drawings import draw
 
 KINDS = ("folder", "tar", "s3")
 ROOT = Path(__file__).parent.parent
-#: Any keys will do; a fixed region keeps the client from looking for one.
+#: Any keys are accepted; with a fixed region the client does not look it up.
 KEYS = {
     "AWS_ACCESS_KEY_ID": "any",
     "AWS_SECRET_ACCESS_KEY": "any",

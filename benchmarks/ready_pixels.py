@@ -11,7 +11,7 @@ from pgcli.records import DecodedImage, Item
 
 
 class ReadyPixels:
-    """Decodes nothing: random pixels of `side` x `side`."""
+    """Returns random pixels without decoding: of `side` x `side`."""
 
     def __init__(self, side: int):
         self.side = side

@@ -1,4 +1,4 @@
-"""Images/s from a web server that answers after 50 ms over TLS, and from an S3 server.
+"""Measures images/s from a TLS web server with 50 ms latency, and from an S3 server.
 
     python benchmarks/remote_images.py                       # 5 rounds
     python benchmarks/remote_images.py --code ../other       # the code of another checkout

@@ -64,7 +64,7 @@ def main() -> None:
         other = [sys.executable, "-c", PROGRAM, str(find(options.model).folder), str(hf_file)]
         commands = [mine, [*other, options.dtype, *files]]
         seconds: list[list[float]] = [[], []]
-        for number in range(options.rounds + 1):  # the first warms the disk's cache and is let go
+        for number in range(options.rounds + 1):  # the first is a warm-up
             for side in (0, 1) if number % 2 else (1, 0):
                 taken = timed(commands[side])
                 if number:

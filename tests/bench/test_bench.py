@@ -48,7 +48,7 @@ SLEPT = 0.5  # seconds: far more than a run of the tiny model takes
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
+def fixed_machine_rates(monkeypatch):
     """Replaces the measured rates of the machine; a test can undo it."""
     reported = MachineRates(
         "a machine", 1, (MatmulRate("large", "float32", 1, 1, 1, 1e12),), 1e10, 1e10
@@ -70,12 +70,12 @@ def measured(folder, **plan):
 
 
 @pytest.fixture
-def sides(tiny, tmp_path):
+def runners(tiny, tmp_path):
     """The runners of both programs on the tiny checkpoint, and a factory of their inputs."""
-    return make_sides(tiny, tmp_path)
+    return make_runners(tiny, tmp_path)
 
 
-def make_sides(folder, tmp_path, *, static=False):
+def make_runners(folder, tmp_path, *, static=False):
     engine = engines.load(Checkpoint("tiny", folder), device="cpu", dtype="float32")
     config = engine.model.config
     with reference.quiet_transformers():
@@ -138,8 +138,8 @@ class TestEqualInputs:
         assert len({item.data for item in first}) == len({item.id for item in first}) == 40
         assert first[: len(SIZES)] == default_images()
 
-    def test_prompts_of_several_lengths_give_the_same_tokens(self, sides):
-        engine_runner, hf_runner, work = sides
+    def test_prompts_of_several_lengths_give_the_same_tokens(self, runners):
+        engine_runner, hf_runner, work = runners
         given = work(Lengths(3, 9))
         mine, other = engine_runner.run_arrays(given), hf_runner.run_arrays(given)
         assert mine.tokens == other.tokens
@@ -147,19 +147,19 @@ class TestEqualInputs:
         assert len(set(given.lengths)) > 2
 
     def test_paligemma_2_gives_the_same_tokens(self, tiny2, tmp_path):
-        engine_runner, hf_runner, work = make_sides(tiny2, tmp_path)
+        engine_runner, hf_runner, work = make_runners(tiny2, tmp_path)
         given = work(Lengths(5, 5))
         assert engine_runner.run_arrays(given).tokens == hf_runner.run_arrays(given).tokens
         assert hf_runner.attention["decoder"] == "eager"
 
     def test_a_static_cache_changes_no_token(self, tiny, tmp_path):
-        engine_runner, hf_runner, work = make_sides(tiny, tmp_path, static=True)
+        engine_runner, hf_runner, work = make_runners(tiny, tmp_path, static=True)
         given = work(Lengths(2, 4), images=2)
         assert hf_runner.name == "transformers, static cache"
         assert engine_runner.run_arrays(given).tokens == hf_runner.run_arrays(given).tokens
 
-    def test_tokens_outside_the_vocabulary_are_masked(self, sides):
-        _, hf_runner, _ = sides
+    def test_tokens_outside_the_vocabulary_are_masked(self, runners):
+        _, hf_runner, _ = runners
         score_BV = torch.arange(8.0).repeat(2, 1)
         with StageTimer(
             hf_runner.model, torch.device("cpu"), vocabulary=6, image_token=4
@@ -169,8 +169,8 @@ class TestEqualInputs:
             score_BV[:, 5] = 0
             assert listener(torch.zeros(2, 1), score_BV).argmax(-1).tolist() == [3, 3]
 
-    def test_natural_answers_end_with_the_stop_token_in_both(self, sides):
-        engine_runner, hf_runner, work = sides
+    def test_natural_answers_end_with_the_stop_token_in_both(self, runners):
+        engine_runner, hf_runner, work = runners
         config = engine_runner._engine.model.config
         given = work(Lengths(1, 12, natural=True))
         common = max(
@@ -184,8 +184,8 @@ class TestEqualInputs:
         assert ended
         assert all(common not in row[:-1] for row in mine.tokens)
 
-    def test_both_write_a_row_for_every_file_and_prompt(self, sides, tmp_path):
-        engine_runner, hf_runner, work = sides
+    def test_both_write_a_row_for_every_file_and_prompt(self, runners, tmp_path):
+        engine_runner, hf_runner, work = runners
         given, written = work(Lengths(3, 3), prompts=PROMPTS[:1]), []
         for side in (engine_runner, hf_runner):
             output = tmp_path / "rows.jsonl"
@@ -422,8 +422,8 @@ def counted(act):
 
 
 class TestForcedLengths:
-    def test_rows_of_a_batch_end_at_their_own_lengths(self, sides):
-        engine_runner, _, work = sides
+    def test_rows_of_a_batch_end_at_their_own_lengths(self, runners):
+        engine_runner, _, work = runners
         given = work(Lengths(1, 1), images=4, prompts=PROMPTS[:1])
         alone = [engine_runner.run_arrays(replace(given, lengths=[9] * 4, batch=1)).tokens]
         for lengths in ([9, 1, 4, 2], [1, 1, 1, 9], [3, 9, 9, 9]):
@@ -432,16 +432,16 @@ class TestForcedLengths:
                 row[:length] for row, length in zip(alone[0], lengths, strict=True)
             )
 
-    def test_stop_tokens_do_not_end_a_forced_length(self, sides):
-        engine_runner, _, work = sides
+    def test_stop_tokens_do_not_end_a_forced_length(self, runners):
+        engine_runner, _, work = runners
         given = work(Lengths(6, 6), prompts=PROMPTS[:1])
         natural = engine_runner.run_arrays(given).tokens
         config = engine_runner._engine.model.config
         engine_runner._engine.model.config = replace(config, stop_tokens=tuple(range(1000)))
         assert engine_runner.run_arrays(given).tokens == natural
 
-    def test_tokens_are_recorded_for_forced_lengths_only(self, sides):
-        engine_runner, _, work = sides
+    def test_tokens_are_recorded_for_forced_lengths_only(self, runners):
+        engine_runner, _, work = runners
         given = work(Lengths(4, 4), prompts=PROMPTS[:1])
         stream = [
             (n, replace(image, item=replace(image.item, prompts=PROMPTS[:1])))
@@ -452,9 +452,9 @@ class TestForcedLengths:
         assert TokenRecorder().tokens == {}
 
 
-def test_lm_head_of_transformers_gets_contiguous_rows(sides, monkeypatch):
+def test_lm_head_of_transformers_gets_contiguous_rows(runners, monkeypatch):
     """For rows that are not contiguous, PyTorch copies the weight of the head for each row."""
-    _, hf_runner, work = sides
+    _, hf_runner, work = runners
     seen = []
     hf_runner.model.lm_head.register_forward_hook(
         lambda _, given, out: seen.append(given[0].is_contiguous())
@@ -484,13 +484,13 @@ class TestMemory:
         assert reported.sharing
         assert reported.results[0].agreements[0].share == 1
 
-    def test_packed_weights_are_not_shared(self, tiny, monkeypatch, sides):
+    def test_packed_weights_are_not_shared(self, tiny, monkeypatch, runners):
         monkeypatch.setattr(reference_model, "SHARE_OF_FREE", 0.0)
         with (
             reference.quiet_transformers(),
             pytest.raises(NoUsableDevice, match="for each program"),
         ):
-            reference_model.load_or_share(sides[0]._engine, tiny, 2)
+            reference_model.load_or_share(runners[0]._engine, tiny, 2)
 
     def test_weights_unknown_to_transformers_are_not_shared(self, tiny):
         model = weights.load(tiny, read_config(tiny), dtype=torch.float32)

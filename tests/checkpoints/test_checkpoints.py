@@ -165,7 +165,7 @@ class TestFiles:
         (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": home} | more))
 
     @pytest.mark.parametrize("with_index", [True, False])
-    def test_shards_are_one_model(self, folder, stored, tiny, with_index):
+    def test_shards_are_read_as_one_model(self, folder, stored, tiny, with_index):
         home = self.shards(folder, stored)
         if with_index:
             self.index(folder, home)
@@ -282,7 +282,7 @@ def test_the_memory_guard_raises_on_allocation(write):
         loaded(write())
 
 
-class TestStoredNumbers:
+class TestStoredDtypes:
     @pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16, torch.float16])
     @pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16])
     def test_any_stored_dtype_is_read_into_any_dtype(self, write, stored, kept, wanted):
@@ -326,21 +326,21 @@ class TestStoredNumbers:
         loaded(folder, torch.bfloat16)
         assert max(held) == 4000
 
-    def test_nothing_is_trained(self, tiny):
+    def test_parameters_require_no_gradients(self, tiny):
         model = loaded(tiny)
         assert not model.training
         assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
 class TestHead:
-    def test_an_equal_one_is_shared(self, write, stored, tiny):
+    def test_head_equal_to_the_embedding_is_tied(self, write, stored, tiny):
         model = loaded(write(**{LM_HEAD: stored[EMBEDDING].clone()}))
         assert model.config.tied
         assert model.decoder.lm_head.weight is None
         assert_same(model, loaded(tiny))
 
     @pytest.mark.parametrize("tied", [True, False])
-    def test_a_different_one_is_used_whatever_the_config_says(self, write, stored, configure, tied):
+    def test_different_head_is_used_regardless_of_the_config(self, write, stored, configure, tied):
         head = stored[EMBEDDING].clone()
         head[7, 3] += 1
         configure(tie_word_embeddings=tied)
@@ -350,44 +350,44 @@ class TestHead:
         hidden = torch.ones(1, head.shape[1])
         assert torch.equal(model.decoder.logits(hidden), hidden @ head.T)
 
-    def test_an_equal_one_of_an_untied_config_is_read(self, write, stored, configure):
+    def test_equal_head_of_an_untied_config_is_read(self, write, stored, configure):
         configure(tie_word_embeddings=False)
         model = loaded(write(**{LM_HEAD: stored[EMBEDDING].clone()}))
         assert torch.equal(model.decoder.lm_head.weight, stored[EMBEDDING])
 
-    def test_one_that_differs_in_its_last_number_only_is_used(self, write, stored, monkeypatch):
+    def test_head_that_differs_in_its_last_value_is_used(self, write, stored, monkeypatch):
         head = stored[EMBEDDING].clone()
         head[-1, -1] += 1
         monkeypatch.setattr("pgcli.checkpoints.safetensors_files.CHUNK_BYTES", 4096)
         assert torch.equal(loaded(write(**{LM_HEAD: head})).decoder.lm_head.weight, head)
 
-    def test_one_of_the_same_bits_in_another_dtype_is_used(self, write, stored):
+    def test_head_of_equal_bits_in_another_dtype_is_used(self, write, stored):
         embedding = stored[EMBEDDING].bfloat16()
         head = embedding.clone().view(torch.float16)
         model = loaded(write(**{EMBEDDING: embedding, LM_HEAD: head}))
         assert torch.equal(model.decoder.lm_head.weight, head.float())
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    def test_one_in_another_dtype_is_used(self, write, stored, dtype):
+    def test_head_in_another_dtype_is_used(self, write, stored, dtype):
         model = loaded(write(**{LM_HEAD: stored[EMBEDDING].to(dtype)}))
         assert torch.equal(model.decoder.lm_head.weight, stored[EMBEDDING].to(dtype).float())
 
-    def test_an_untied_config_needs_one(self, write, configure, refusal):
+    def test_untied_config_requires_a_head(self, write, configure, refusal):
         configure(tie_word_embeddings=False)
         write()
         assert f"{LM_HEAD} is missing" in refusal()
 
-    def test_of_another_shape_it_is_refused(self, write, stored, refusal):
+    def test_head_of_another_shape_is_refused(self, write, stored, refusal):
         write(**{LM_HEAD: stored[EMBEDDING][:-1].clone()})
         assert f"{LM_HEAD} has the shape" in refusal()
 
-    def test_it_does_not_stand_for_the_embedding(self, write, stored, refusal):
+    def test_head_does_not_replace_a_missing_embedding(self, write, stored, refusal):
         write(**{LM_HEAD: stored[EMBEDDING].clone(), EMBEDDING: None})
         assert f"{EMBEDDING} is missing" in refusal()
 
 
 def test_embeddings_without_a_token_are_never_generated(tiny, write, stored, configure):
-    padding = torch.randn(64, stored[EMBEDDING].shape[1]) * 50  # the likeliest of all
+    padding = torch.randn(64, stored[EMBEDDING].shape[1]) * 50  # would have the highest logits
     folder = write(**{EMBEDDING: torch.cat([stored[EMBEDDING], padding])})
     text = json.loads((folder / "config.json").read_text())["text_config"]
     configure(text_config=text | {"vocab_size": text["vocab_size"] + 64})
@@ -400,7 +400,7 @@ def test_embeddings_without_a_token_are_never_generated(tiny, write, stored, con
     assert padded.logprob == pytest.approx(plain.logprob)
 
 
-def test_tokens_that_have_no_embedding_are_refused(write, stored, configure, refusal):
+def test_tokens_without_an_embedding_are_refused(write, stored, configure, refusal):
     folder = write(**{EMBEDDING: stored[EMBEDDING][:-1].clone()})
     text = json.loads((folder / "config.json").read_text())["text_config"]
     configure(text_config=text | {"vocab_size": text["vocab_size"] - 1})
@@ -408,7 +408,7 @@ def test_tokens_that_have_no_embedding_are_refused(write, stored, configure, ref
 
 
 class TestTensors:
-    def test_each_missing_one_is_named(self, write, stored, refusal):
+    def test_each_missing_tensor_is_named(self, write, stored, refusal):
         for name in stored:
             if ".layers.0." in name or ".layers.2." in name:
                 continue
@@ -427,22 +427,22 @@ class TestTensors:
             "a\nb",
         ],
     )
-    def test_each_unknown_one_is_named(self, write, stored, refusal, name):
+    def test_each_unknown_tensor_is_named(self, write, stored, refusal, name):
         write(**{name: torch.zeros(16)})
         assert f"{name} in model.safetensors is not a tensor" in refusal()
 
-    def test_each_of_another_shape_is_named(self, write, stored, refusal):
+    def test_each_tensor_of_another_shape_is_named(self, write, stored, refusal):
         for name in (NORM, QUERY, EMBEDDING, "multi_modal_projector.linear.weight"):
             for shape in ((1,), (*stored[name].shape, 1), (stored[name].shape[0] + 1,), (), (0,)):
                 write(**{name: torch.zeros(shape)})
                 assert f"{name} has the shape {shape}" in refusal()
 
-    def test_a_transposed_one_is_named(self, write, stored, refusal):
+    def test_transposed_tensor_is_named(self, write, stored, refusal):
         name = "language_model.model.layers.0.mlp.up_proj.weight"
         write(**{name: stored[name].T.contiguous()})
         assert f"{name} has the shape (48, 96); config.json implies (96, 48)" in refusal()
 
-    def test_one_that_is_stored_under_two_names_is_named(self, write, stored, refusal):
+    def test_tensor_stored_under_two_names_is_named(self, write, stored, refusal):
         again = "model.language_model.norm.weight"
         write(**{again: stored[NORM].clone()})
         assert again in (message := refusal())
@@ -483,7 +483,7 @@ class TestTensors:
         assert "has an unknown tensor" in (message := refusal())
         assert len(message) < 500
 
-    def test_nan_weights_are_noticed_at_the_first_answer(self, write, stored):
+    def test_nan_weights_are_an_error_at_the_first_answer(self, write, stored):
         folder = write(**{NORM: torch.full_like(stored[NORM], torch.nan)})
         engine = loader.load(Checkpoint("model", folder), device="cpu", batch_size=1)
         item = Item(0, "a", "a", data=encoded(drawing(), "PNG"), prompts=("ocr",))
@@ -561,7 +561,7 @@ class TestBrokenFiles:
             file.truncate(2**40)
         assert "config.json is larger than" in refusal()
 
-    def test_a_tokenizer_that_is_not_paligemma_s_is_refused(self, write, refusal):
+    def test_tokenizer_of_another_model_is_refused(self, write, refusal):
         from tokenizers import Tokenizer, models
 
         Tokenizer(models.BPE()).save(str(write() / "tokenizer.json"))
@@ -648,7 +648,7 @@ class TestPreprocessing:
             ("image_std", {"a": 1, "b": 1, "c": 1}),
         ],
     )
-    def test_what_is_not_supported_is_refused_by_name(
+    def test_unsupported_setting_is_refused_by_name(
         self, folder, configure, write, refusal, key, value
     ):
         write()
@@ -662,7 +662,7 @@ class TestPreprocessing:
         assert "processor_config.json does not describe" in refusal()
 
 
-def test_nothing_that_a_checkpoint_names_is_imported_or_called(write, configure, monkeypatch):
+def test_code_named_by_a_checkpoint_is_not_imported(write, configure, monkeypatch):
     folder = write()
     (folder / "evil.py").write_text("import os; os.mkdir(__file__ + '.ran')")
     hostile = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
@@ -687,7 +687,7 @@ def test_nothing_that_a_checkpoint_names_is_imported_or_called(write, configure,
 
 @pytest.mark.parametrize("head", [None, "another"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_model_is_saved_in_the_hub_s_layout_and_read_back(write, stored, tmp_path, head, dtype):
+def test_saved_model_has_the_hub_layout_and_is_read_back(write, stored, tmp_path, head, dtype):
     folder = write(**({LM_HEAD: stored[EMBEDDING] + 1} if head else {}))
     model = loaded(folder)
     save(model, tmp_path / "new" / "copy", dtype=dtype)
@@ -724,7 +724,7 @@ def test_every_size_that_is_saved_is_read_back(generation):
         assert parse_config(config_values(unbound, torch.float32)) == unbound
 
 
-def test_saved_files_are_readable_by_others(write, tmp_path):
+def test_saved_files_are_readable_by_other_users(write, tmp_path):
     save(loaded(write()), tmp_path / "copy", dtype=torch.float32)
     mode = (tmp_path / "copy" / "model.safetensors").stat().st_mode
     assert mode & 0o777 == 0o644
@@ -750,7 +750,7 @@ print((peak() - before) / sum(parameter.nbytes for parameter in model.parameters
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
-def test_loading_never_holds_a_second_copy(folder, configure, stored):
+def test_loading_allocates_no_second_copy(folder, configure, stored):
     """The file is sparse: 200 MB, with a largest tensor of 4 MB."""
     depth, mlp_dim = 20, 18_000
     values = json.loads((folder / "config.json").read_text())

@@ -101,7 +101,7 @@ class TestMissingKeysTakeTransformersDefaults:
             ("norm_eps", "layer_norm_eps"),
         ],
     )
-    def test_in_the_vision_tower(self, name, hf_name):
+    def test_vision_defaults_equal_transformers(self, name, hf_name):
         values = published(vision_config={})
         config, default = parse_config(values), transformers.SiglipVisionConfig()
         assert getattr(config.vision, name) == getattr(default, hf_name)
@@ -120,12 +120,12 @@ class TestMissingKeysTakeTransformersDefaults:
             ("max_positions", "max_position_embeddings"),
         ],
     )
-    def test_in_the_decoder(self, name, hf_name):
+    def test_decoder_defaults_equal_transformers(self, name, hf_name):
         values = published(text_config={}, projection_dim=ABSENT)
         config, default = parse_config(values), transformers.GemmaConfig()
         assert getattr(config.decoder, name) == getattr(default, hf_name)
 
-    def test_in_the_rotation_the_stop_token_and_the_shared_head(self):
+    def test_rope_stop_token_and_tied_head_defaults_equal(self):
         config, default = parse_config(published(eos_token_id=ABSENT)), transformers.GemmaConfig()
         assert config.decoder.rope_theta == default.rope_parameters["rope_theta"]
         assert default.rope_parameters["rope_type"] == "default"
@@ -161,9 +161,9 @@ class TestMissingKeysTakeTransformersDefaults:
         assert parse_config(renamed) == parse_config(PUBLISHED)
 
 
-class TestWhatTransformersWritesToday:
+class TestConfigsOfTransformers:
     @pytest.mark.parametrize("tied", [True, False])
-    def test_it_is_read_back(self, tmp_path, tied):
+    def test_config_written_by_transformers_is_read(self, tmp_path, tied):
         written = transformers.PaliGemmaConfig(
             vision_config=transformers.SiglipVisionConfig(
                 hidden_size=32, num_attention_heads=2, vision_use_head=False, image_size=112
@@ -185,7 +185,7 @@ class TestWhatTransformersWritesToday:
         assert (config.decoder.rope_theta, config.image_token_id) == (5000.0, 777)
         assert (config.stop_tokens, config.tied) == ((1, 107), tied)
 
-    def test_a_model_left_at_its_defaults_is_read_back(self, tmp_path):
+    def test_default_config_of_transformers_is_read(self, tmp_path):
         transformers.PaliGemmaConfig().save_pretrained(tmp_path)
         config = parse_config(json.loads((tmp_path / "config.json").read_text()))
         assert (config.vision.width, config.vision.mlp_dim) == (1152, 4096)
@@ -219,7 +219,7 @@ class TestHarmlessKeys:
         assert capfd.readouterr() == ("", "")
 
 
-class TestSettingsThatWouldChangeTheAnswer:
+class TestUnsupportedSettings:
     @pytest.mark.parametrize(
         ("key", "value"),
         [
@@ -249,7 +249,7 @@ class TestSettingsThatWouldChangeTheAnswer:
             ("projection_dim", 2304),
         ],
     )
-    def test_each_is_refused_by_name(self, key, value):
+    def test_unsupported_setting_is_refused_by_name(self, key, value):
         message = refusal(**{key: value})
         assert key.replace("__", ".") in message
         assert isinstance(value, dict) or repr(value) in message
@@ -260,7 +260,7 @@ class TestSettingsThatWouldChangeTheAnswer:
         with pytest.raises(ValueError, match="model_type is None"):
             parse_config({})
 
-    def test_a_message_stays_short_and_printable_whatever_the_value(self):
+    def test_messages_are_short_and_printable(self):
         for value in ("\x1b[2J" * 10_000, list(range(10_000)), 10**4000):
             for key in ("rope_scaling", "projection_dim", "text_config__head_dim", "model_type"):
                 message = refusal(**{key: value})
@@ -294,7 +294,7 @@ class TestUnknownKeys:
         parse_config(published(made_up=None, text_config__made_up=None))
         assert not recwarn
 
-    def test_a_warning_stays_short_and_printable(self):
+    def test_warnings_are_short_and_printable(self):
         with pytest.warns(UserWarning, match="it is ignored") as caught:
             parse_config(published(**{"\x1b[2J" * 10_000: 1}))
         assert len(str(caught[0].message)) < 200
@@ -312,7 +312,7 @@ class TestUnknownKeys:
 
     @pytest.mark.parametrize("key", sorted(TEXT_KEYS - HARMLESS_KEYS))
     def test_every_known_key_of_the_decoder_is_checked(self, key):
-        """None of them is ignored: a value that no setting has is refused by its name."""
+        """No key is ignored: an invalid value is refused by the name of its key."""
         with pytest.raises(ValueError, match=key):
             parse_config(published(**{f"text_config__{key}": ["no such value"]}))
 
@@ -345,7 +345,7 @@ class TestValuesOutOfRange:
             "text_config__max_position_embeddings",
         ],
     )
-    def test_a_size_is_a_whole_number_that_a_machine_can_hold(self, key, value):
+    def test_sizes_are_integers_within_range(self, key, value):
         assert key.replace("__", ".") in refusal(**{key: value})
 
     @pytest.mark.parametrize("value", [0, -1e-6, math.nan, math.inf, 10**400, "1e-6", True, [1]])
@@ -385,7 +385,7 @@ class TestValuesOutOfRange:
         assert torch.empty(rows, huge.decoder.width, device="meta").nbytes < sys.maxsize
 
 
-class TestSizesThatContradictEachOther:
+class TestContradictingSizes:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
@@ -396,7 +396,7 @@ class TestSizesThatContradictEachOther:
             ({"text_config__hidden_size": 1024}, "projection_dim is 2048, not .* 1024"),
         ],
     )
-    def test_they_are_refused(self, changes, message):
+    def test_contradicting_sizes_are_refused(self, changes, message):
         with pytest.raises(ValueError, match=message):
             parse_config(published(**changes))
 
@@ -414,17 +414,17 @@ class TestStopTokens:
             (None, [], (1,)),
         ],
     )
-    def test_they_come_from_both_levels_each_once(self, top, text, stops):
+    def test_stop_tokens_of_both_levels_are_merged(self, top, text, stops):
         config = parse_config(published(eos_token_id=top, text_config__eos_token_id=text))
         assert config.stop_tokens == stops
 
     @pytest.mark.parametrize("value", [-1, "1", 1.0, True, [1, "a"], [[1]], {"a": 1}, 1 << 31])
-    def test_they_are_ids(self, value):
+    def test_stop_tokens_are_valid_ids(self, value):
         assert "eos_token_id" in refusal(eos_token_id=value)
         assert "text_config.eos_token_id" in refusal(text_config__eos_token_id=value)
 
 
-class TestRotation:
+class TestRope:
     @pytest.mark.parametrize(
         "where",
         [
@@ -445,7 +445,7 @@ class TestRotation:
         assert parse_config(values).decoder.rope_theta == expected["rope_theta"] == 5000.0
 
 
-class TestTheSharedHead:
+class TestTiedHead:
     @pytest.mark.parametrize("top", [True, False, ABSENT])
     @pytest.mark.parametrize("text", [True, False, ABSENT])
     def test_the_top_level_decides_as_in_transformers(self, top, text):

@@ -98,7 +98,7 @@ def point_to(monkeypatch, url):
 
 
 class RecordedProgress(NoProgress):
-    """Remembers all that is reported."""
+    """Records the reported progress."""
 
     def __init__(self):
         self.messages, self.plans, self.counts, self.ended = [], [], [], False
@@ -608,7 +608,7 @@ class TestDamage:
         assert incomplete(tmp_path) == []
 
     def mended(self, hint):
-        """Delete the file as the hint says, and download it again."""
+        """Delete the file as the hint describes, and download it again."""
         Path(re.fullmatch(r"delete (\S+) and run the same command again.*", hint)[1]).unlink()
         return find(NAME)
 

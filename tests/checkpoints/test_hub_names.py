@@ -25,7 +25,7 @@ def online(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "ENDPOINT", "https://huggingface.co")
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.delenv("HF_TOKEN", fail_with=False)
     monkeypatch.chdir(tmp_path)
 
 
@@ -38,8 +38,8 @@ def refusal(name=NAME, revision=None):
     return message, hint
 
 
-def answered(status, code=None, message=None):
-    """The error that huggingface_hub makes of an answer of the Hub."""
+def hub_error(status, code=None, message=None):
+    """The error that huggingface_hub raises for a response of the Hub."""
     known = {"X-Error-Code": code, "X-Error-Message": message}
     headers = {name: value for name, value in known.items() if value}
     request = httpx2.Request("GET", f"https://huggingface.co/api/models/{NAME}")
@@ -49,20 +49,20 @@ def answered(status, code=None, message=None):
 
 
 @pytest.fixture
-def raising(monkeypatch):
-    def raising(error):
+def fail_with(monkeypatch):
+    def fail_with(error):
         def listed(repository):
             raise error
 
         monkeypatch.setattr(Repository, "list_files", listed)
 
-    return raising
+    return fail_with
 
 
 class TestNames:
     @pytest.mark.parametrize("name", ["model", "./model", "org/model", "google/model/"])
-    def test_folder_wins_over_hub_name(self, tmp_path, name, raising):
-        raising(AssertionError("the Hub was called"))
+    def test_folder_wins_over_hub_name(self, tmp_path, name, fail_with):
+        fail_with(AssertionError("the Hub was called"))
         Path(name).mkdir(parents=True)
         assert find(name) == Checkpoint(name, Path(name), None)
         assert find(name).label == name
@@ -102,8 +102,8 @@ class TestNames:
             "org/" + "a/" * 5000,
         ],
     )
-    def test_invalid_model_name_lists_valid_ones(self, name, raising):
-        raising(AssertionError("the Hub was called"))
+    def test_invalid_model_name_lists_valid_ones(self, name, fail_with):
+        fail_with(AssertionError("the Hub was called"))
         message, hint = refusal(name)
         assert f"no model folder {name!r}" in message
         assert "google/paligemma-3b-mix-224" in hint
@@ -123,8 +123,8 @@ class TestNames:
 class TestErrorMessages:
     """Each failure as huggingface_hub raises it, with its own message and remedy."""
 
-    def test_gated_model_without_token(self, raising):
-        raising(answered(401, "GatedRepo"))
+    def test_gated_model_without_token(self, fail_with):
+        fail_with(hub_error(401, "GatedRepo"))
         message, hint = refusal()
         assert message == f"{NAME} needs its licence accepted, and no token is set on this machine"
         assert hint == (
@@ -142,21 +142,21 @@ class TestErrorMessages:
         ],
     )
     def test_gated_model_with_token_of_another_user(
-        self, raising, monkeypatch, variable, stored, whose
+        self, fail_with, monkeypatch, variable, stored, whose
     ):
         if variable:
             monkeypatch.setenv(variable, "hf_SECRET")
         Path(constants.HF_TOKEN_PATH).write_text(stored)
-        raising(answered(403, "GatedRepo"))
+        fail_with(hub_error(403, "GatedRepo"))
         message, hint = refusal()
         assert message == f"{NAME} needs its licence accepted by the user whose token {whose}"
         assert hint.startswith(f"open {PAGE} and accept it as the user that `hf auth whoami` names")
         assert "SECRET" not in message + hint
 
-    def test_gated_model_with_a_hidden_token(self, raising, monkeypatch):
+    def test_gated_model_with_a_hidden_token(self, fail_with, monkeypatch):
         monkeypatch.setenv("HF_TOKEN", "hf_SECRET")
         Path(constants.HF_TOKEN_PATH).write_text("hf_OTHER")
-        raising(answered(403, "GatedRepo"))
+        fail_with(hub_error(403, "GatedRepo"))
         message, hint = refusal()
         assert message.endswith("token is in HF_TOKEN, which hides that of `hf auth login`")
         assert hint.startswith("`unset HF_TOKEN` if the other user has accepted it; else open ")
@@ -171,30 +171,30 @@ class TestErrorMessages:
             ("", "hf_bad", "`hf auth login --force` with a new one"),
         ],
     )
-    def test_unknown_token(self, raising, monkeypatch, given, stored, expected):
+    def test_unknown_token(self, fail_with, monkeypatch, given, stored, expected):
         monkeypatch.setenv("HF_TOKEN", given)
         Path(constants.HF_TOKEN_PATH).write_text(stored)
-        raising(answered(401, message="Invalid credentials in Authorization header"))
+        fail_with(hub_error(401, message="Invalid credentials in Authorization header"))
         message, hint = refusal()
         assert message == f"{NAME} could not be downloaded: 401 Unauthorized"
         assert expected in hint
 
     @pytest.mark.parametrize("status", [401, 404])
-    def test_unknown_or_private_model(self, raising, status):
-        raising(answered(status, "RepoNotFound"))
+    def test_unknown_or_private_model(self, fail_with, status):
+        fail_with(hub_error(status, "RepoNotFound"))
         message, hint = refusal()
         assert f"no model {NAME!r}, or it is private" in message
         assert "spelling" in hint
         assert "`hf auth login`" in hint
 
-    def test_unknown_revision(self, raising):
-        raising(answered(404, "RevisionNotFound"))
+    def test_unknown_revision(self, fail_with):
+        fail_with(hub_error(404, "RevisionNotFound"))
         message, hint = refusal(revision="float99")
         assert message == f"{NAME} has no revision 'float99'"
         assert hint == f"see {PAGE}/commits/main"
 
-    def test_forbidden_repository(self, raising):
-        raising(answered(403, message="Access to this resource is disabled."))
+    def test_forbidden_repository(self, fail_with):
+        fail_with(hub_error(403, message="Access to this resource is disabled."))
         message, hint = refusal()
         assert message.startswith(f"{NAME} could not be downloaded: 403")
         assert PAGE in hint
@@ -206,23 +206,23 @@ class TestErrorMessages:
             (429, "wait some minutes"),
         ],
     )
-    def test_status_with_its_own_remedy(self, raising, status, remedy):
-        raising(answered(status, message="Invalid credentials in Authorization header"))
+    def test_status_with_its_own_remedy(self, fail_with, status, remedy):
+        fail_with(hub_error(status, message="Invalid credentials in Authorization header"))
         message, hint = refusal()
         assert message.startswith(f"{NAME} could not be downloaded: {status}")
         assert remedy in hint
 
     @pytest.mark.parametrize("status", [500, 503])
-    def test_failing_hub(self, raising, status):
-        raising(answered(status))
+    def test_failing_hub(self, fail_with, status):
+        fail_with(hub_error(status))
         message, hint = refusal()
         assert message.startswith(f"{NAME} could not be downloaded:")
         assert str(status) in message
         assert "try again" in hint
 
-    def test_offline_mode(self, raising, monkeypatch):
+    def test_offline_mode(self, fail_with, monkeypatch):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-        raising(AssertionError("the Hub was called"))
+        fail_with(AssertionError("the Hub was called"))
         message, hint = refusal()
         assert "HF_HUB_OFFLINE forbids downloading it" in message
         folder = NAME.partition("/")[2]
@@ -242,8 +242,8 @@ class TestErrorMessages:
         ],
         ids=lambda error: type(error).__name__,
     )
-    def test_unreachable_hub(self, raising, error):
-        raising(error)
+    def test_unreachable_hub(self, fail_with, error):
+        fail_with(error)
         message, hint = refusal()
         reason = str(error).splitlines()[0]
         assert message.endswith(f"https://huggingface.co does not serve it: {reason}")
@@ -257,26 +257,26 @@ class TestErrorMessages:
         ],
         ids=lambda part: type(part).__name__,
     )
-    def test_proxy_or_certificate_error(self, raising, error, remedy):
-        raising(error)
+    def test_proxy_or_certificate_error(self, fail_with, error, remedy):
+        fail_with(error)
         message, hint = refusal()
         assert message.endswith(str(error))
         assert remedy in hint
 
-    def test_answer_that_is_not_json(self, raising):
-        raising(ValueError("\n\nExpecting value: line 1\ncolumn 1"))
+    def test_answer_that_is_not_json(self, fail_with):
+        fail_with(ValueError("\n\nExpecting value: line 1\ncolumn 1"))
         message, hint = refusal()
         assert message == f"{NAME} could not be downloaded: Expecting value: line 1"
         assert "try again" in hint
 
     @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS])
-    def test_full_or_unwritable_disk(self, raising, number, tmp_path):
-        raising(OSError(number, "the disk says no", "/cache/blob"))
+    def test_full_or_unwritable_disk(self, fail_with, number, tmp_path):
+        fail_with(OSError(number, "the disk says no", "/cache/blob"))
         message, hint = refusal()
         assert message == f"{NAME} could not be stored in {tmp_path / 'cache'}: the disk says no"
         assert "HF_HOME" in hint
 
-    def test_bug_is_not_reported_as_a_hub_error(self, raising):
-        raising(KeyError("a bug"))
+    def test_bug_is_not_reported_as_a_hub_error(self, fail_with):
+        fail_with(KeyError("a bug"))
         with pytest.raises(KeyError):
             find(NAME)

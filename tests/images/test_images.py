@@ -88,7 +88,7 @@ def test_pixels_equal_pillow_resize() -> None:
 
 
 def display_p3() -> bytes:
-    """The colour profile that telephones write, wider than sRGB: that one with other primaries."""
+    """The Display P3 profile of phones: the sRGB profile with wider primaries."""
     primaries = {
         b"rXYZ": (0.5151, 0.2412, -0.0011),
         b"gXYZ": (0.2919, 0.6922, 0.0419),
@@ -258,12 +258,12 @@ def test_invalid_orientation_is_ignored(format_: str, orientation: int) -> None:
 @pytest.mark.parametrize("profile", [display_p3(), display_p3()[:200], b"nonsense"])
 def test_colour_profile_does_not_change_pixels(format_: str, profile: bytes) -> None:
     tagged = encoded(drawing(), format_, icc_profile=profile)
-    assert profile in tagged or format_ == "PNG"  # which packs it
+    assert profile in tagged or format_ == "PNG"  # which compresses it
     assert np.array_equal(pixels_of(tagged), pixels_of(encoded(drawing(), format_)))
 
 
 def test_ycck_jpeg_is_read_as_cmyk() -> None:
-    # Pillow writes no YCCK: its CMYK with the marker that says what the first three channels are
+    # Pillow does not write YCCK: this is CMYK with the Adobe marker of YCCK
     stored = Image.merge("CMYK", [Image.new("L", (16, 16), of) for of in (76, 85, 255, 0)])
     plain = encoded(stored, "JPEG", quality=100)
     marker = plain.index(b"Adobe") + 11
@@ -345,7 +345,7 @@ def test_only_the_first_frame_is_decoded() -> None:
 
 
 def many_frames(format_: str, count: int) -> bytes:
-    """A film whose first frame is red; frames of 8 x 8 that are put together by hand."""
+    """An animation whose first frame is red, with `count` frames of 8 x 8."""
     two = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
     options = {"lossless": True} if format_ == "WEBP" else {}
     film = encoded(two[0], format_, save_all=True, append_images=two[1:], **options)
@@ -404,7 +404,7 @@ def test_one_pixel_wide_image_is_decoded(format_: str, size: tuple[int, int]) ->
 
 
 def strange_tiffs() -> dict[str, tuple[bytes, str | None]]:
-    """TIFFs whose pages and tags lead astray, and whose pixels are rubbish, with their fates."""
+    """TIFFs with malformed pages and tags or random pixels, and their expected error codes."""
     grey, rubbish = bytes(100), np.random.default_rng(0).bytes(100)
     plain = awkward.tiff(10, 10, data=grey, next_=222)
     assert len(plain) == 222
@@ -473,7 +473,7 @@ def test_jpeg_with_a_broken_frame_index_is_decoded() -> None:
     assert code(whole[:2] + segment + whole[2:]) is None
 
 
-def test_pixel_limit_is_ours_and_not_pillows() -> None:
+def test_pixel_limit_of_pillow_does_not_apply() -> None:
     few = ImageLimits(max_pixels=40 * 30 - 1)
     decoded = decode_source(encoded(drawing(40, 30), "PNG"), limits=few)
     assert decoded.fault is not None
@@ -499,7 +499,7 @@ def test_pixel_limit_is_ours_and_not_pillows() -> None:
 )
 def test_bomb_is_refused_from_its_header(bomb: bytes) -> None:
     seconds = []
-    for _ in range(3):  # the quickest of them, as the machine has other things to do
+    for _ in range(3):  # the fastest of three runs, as other processes may be running
         started = time.perf_counter()
         assert code(bomb) == "too_many_pixels"
         seconds.append(time.perf_counter() - started)
@@ -580,7 +580,7 @@ def test_impossible_paths_are_missing(tmp_path: Path) -> None:
 def test_unreadable_file_is_permission_denied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # what is above may be the tester's alone
+    monkeypatch.chdir(tmp_path)  # other users may not read the parent folders
     tmp_path.chmod(0o755)
     for name, mode in {"open.png": 0o644, "locked.png": 0}.items():
         Path(name).write_bytes(encoded(drawing(), "PNG"))
@@ -622,7 +622,7 @@ print(*[decoded.fault and decoded.fault.code for decoded in few])
 
 
 def decode_in_a_program(source: str, *names: Path, options: tuple[str, ...] = ()) -> list[str]:
-    """What a program that decodes the files writes to stdout and to stderr."""
+    """The stdout and stderr of a program that decodes the files."""
     command = [sys.executable, *options, "-c", source, *map(str, names)]
     root = Path(__file__).parents[2]
     run = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=True)
@@ -678,7 +678,7 @@ def test_damaged_images_raise_nothing(format_: str, data: st.DataObject) -> None
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_damaged_images_fail_alike_in_both_decoders(data: st.DataObject) -> None:
+def test_damaged_images_fail_the_same_in_both_decoders(data: st.DataObject) -> None:
     damaged = bytearray(encoded(drawing(120, 70), "JPEG"))
     for _ in range(data.draw(st.integers(0, 4))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))

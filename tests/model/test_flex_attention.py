@@ -1,4 +1,4 @@
-"""When FlexAttention is used for softcapped attention, and what happens when it fails."""
+"""Tests when FlexAttention computes softcapped attention, and the fallback after an error."""
 
 import warnings
 

@@ -253,7 +253,7 @@ class TestBranches:
 class TestAttention:
     @pytest.mark.parametrize("masked", [None, "keys", "pairs"])
     def test_chunks_equal_the_formula(self, masked, monkeypatch):
-        """softmax(cap tanh(q k scale / cap)) v, whatever the size of a block."""
+        """softmax(cap tanh(q k scale / cap)) v, for blocks of any size."""
         query, key, value = (
             normal(2, 7, 6, 8),
             normal(2, 3, 9, 8, seed=2),

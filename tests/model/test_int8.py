@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def anew():
+def clear_cache():
     can_quantize.cache_clear()
     yield
     can_quantize.cache_clear()
@@ -67,7 +67,7 @@ def test_int8_output_is_within_rounding_of_float32(rows, dtype):
 
 
 def test_sums_are_exact():
-    """Sums of int8 values are exact, whatever their number."""
+    """Sums of int8 values are exact, for any number of terms."""
     x, weight = whole_numbers(5, 20_000), whole_numbers(40, 20_000, seed=1)
     weight[:, 0] = 127
     found = Int8Linear(weight)(x)
@@ -202,7 +202,7 @@ def test_int8_changes_few_answers_of_the_built_in_model(tmp_path, dtype):
     assert same < 64 or dtype == "bfloat16" or answers[0] == answers[1]
 
 
-def test_unsupported_quantization_is_refused(monkeypatch, anew, tiny):
+def test_unsupported_quantization_is_refused(monkeypatch, clear_cache, tiny):
     cuda, cpu = torch.device("cuda"), torch.device("cpu")
     with pytest.raises(UsageError, match="unknown quantization 'int4'"):
         load(Checkpoint("tiny", tiny), device="cpu", quantize="int4")
@@ -220,7 +220,7 @@ def test_unsupported_quantization_is_refused(monkeypatch, anew, tiny):
         load(Checkpoint("tiny", tiny), device="cpu", quantize="int8")
 
 
-def test_a_wrong_int8_kernel_is_not_used(monkeypatch, anew):
+def test_a_wrong_int8_kernel_is_not_used(monkeypatch, clear_cache):
     right = Int8Linear._channel_scaled
     monkeypatch.setattr(Int8Linear, "_channel_scaled", lambda *given: 2 * right(*given))
     assert not can_quantize(torch.float32)

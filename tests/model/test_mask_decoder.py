@@ -116,7 +116,7 @@ def some_codes(count, seed=0):
     return [tuple(map(int, draw.integers(0, 128, 16))) for _ in range(count)]
 
 
-def test_the_decoder_computes_what_big_vision_describes(decoder):
+def test_decoder_output_equals_a_naive_implementation(decoder):
     codes = some_codes(3)
     found = decoder(torch.tensor(codes)).numpy()
     assert found.shape == (3, 64, 64)
@@ -392,7 +392,7 @@ def test_a_mask_does_not_depend_on_the_chunk_size(monkeypatch):
         assert in_box(smooth(), box, size) == whole
 
 
-def test_an_answer_has_one_mask_for_each_box_in_their_order(decoder):
+def test_answer_has_one_mask_per_box_in_order(decoder):
     first, second, lost, last = some_codes(4)
     pieces = answer(
         ((100, 200, 900, 1000), first, "cat"),

@@ -30,7 +30,7 @@ from pgcli.model.gemma import GemmaMLP
 from pgcli.model.siglip import SiglipMLP
 
 ROOT = Path(__file__).parents[2]
-NOISE = {torch.float32: 1e-5, torch.bfloat16: 0.02}  # of the numbers' own size
+NOISE = {torch.float32: 1e-5, torch.bfloat16: 0.02}  # relative to the norm
 
 pytestmark = pytest.mark.skipif(
     not can_pack(torch.float32), reason="this build of PyTorch cannot pack weights"
@@ -43,7 +43,7 @@ def dtype(request):
 
 
 @pytest.fixture
-def anew():
+def clear_cache():
     """Clear the cached result before and after."""
     can_pack.cache_clear()
     yield
@@ -201,7 +201,7 @@ class Wrong(PackedLinear):
 
 
 @pytest.mark.parametrize("made", [Broken, Wrong])
-def test_weights_are_not_packed_if_the_operators_fail(monkeypatch, tiny, anew, made):
+def test_weights_are_not_packed_if_the_operators_fail(monkeypatch, tiny, clear_cache, made):
     monkeypatch.setattr(packed_linear, "PackedLinear", made)
     model = load(Checkpoint("tiny", tiny), device="cpu").model
     assert not any(isinstance(module, PackedProjection) for module in model.modules())
@@ -210,7 +210,7 @@ def test_weights_are_not_packed_if_the_operators_fail(monkeypatch, tiny, anew, m
     torch.testing.assert_close(model.encode(pixels_BCRR), other.encode(pixels_BCRR), rtol=0, atol=0)
 
 
-def test_packing_is_not_tried_without_onednn(monkeypatch, anew):
+def test_packing_is_not_tried_without_onednn(monkeypatch, clear_cache):
     monkeypatch.setattr(packed_linear, "PackedLinear", Broken)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert not can_pack(torch.float32)

@@ -81,7 +81,7 @@ def test_attention_weights_sum_to_one() -> None:
     assert weight.max() < 1
 
 
-def test_the_scale_keeps_the_scores_spread_at_one_whatever_the_head_size() -> None:
+def test_scale_keeps_the_deviation_of_scores_at_one() -> None:
     """From the logarithms of the weights. Unscaled, the deviation is the root of the size."""
     for size in (16, 64, 256):
         query, key = normal(1, 64, 4, size), normal(1, 4, size, size, seed=2)
@@ -114,7 +114,7 @@ def test_masking_keys_equals_removing_them() -> None:
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_scores_in_bfloat16_are_summed_and_weighed_in_float32(masked: bool) -> None:
-    """Scores past 64 lie half apart in bfloat16; rounded so, weights would be off by a quarter."""
+    """Above 64, bfloat16 scores have a spacing of 0.5, which would change weights by a quarter."""
     query, key = normal(1, 4, 2, 64).bfloat16(), normal(1, 1, 96, 64, seed=2).bfloat16()
     query[..., 0], key[..., 0] = 64, 8
     value = normal(1, 1, 96, 64, seed=3).bfloat16()
@@ -149,7 +149,7 @@ def test_consecutive_query_heads_share_a_key_head() -> None:
     assert (found - copied("turns")).abs().max() > 0.1
 
 
-def test_with_a_key_head_for_each_query_head_it_is_ordinary_attention() -> None:
+def test_equal_numbers_of_heads_are_multi_head_attention() -> None:
     query, key, value = normal(2, 5, 6, 8), normal(2, 6, 5, 8, seed=2), normal(2, 6, 5, 8, seed=3)
     mask = torch.ones(5, 5, dtype=torch.bool).tril().expand(2, 1, 5, 5)
     for seen in (None, mask):
@@ -208,7 +208,7 @@ def test_rotation_keeps_norms_and_position_0_is_the_identity() -> None:
 
 
 def test_dimensions_half_a_head_apart_rotate_together() -> None:
-    """Unit n and unit n + H/2 turn together, by the position times 10000^(-2n/H)."""
+    """Unit n and unit n + H/2 rotate together, by the position times 10000^(-2n/H)."""
     x, position = normal(1, 1, 1, 8), 5
     turned = rotation(torch.tensor([[position]]))(x)[0, 0, 0]
     for n in range(4):
@@ -242,7 +242,7 @@ def test_angles_stay_float32_under_bfloat16() -> None:
         assert (found - true).abs().max() < 2**-8 + 1e-3
 
 
-def test_scores_fall_with_distance_as_a_trend_and_not_at_every_step() -> None:
+def test_upper_bound_of_scores_falls_with_distance() -> None:
     """Only their upper bound decays: for two vectors of ones 256, then about 173, 117 and 16."""
     ones = torch.ones(1, 2001, 1, 256, dtype=torch.float64)
     turned = rotation(torch.arange(2001)[None], size=256)(ones)[0, :, 0]

@@ -80,13 +80,11 @@ def test_token_frequencies_equal_probabilities() -> None:
         (0, {2}),
     ],
 )
-def test_top_p_keeps_a_token_where_the_mass_before_it_is_below_p(
-    top_p: float, expected: set[int]
-) -> None:
+def test_top_p_keeps_tokens_until_their_mass_reaches_p(top_p: float, expected: set[int]) -> None:
     assert kept(PROBABILITY, SamplingParams(temperature=1, top_p=top_p)) == expected
 
 
-def test_top_p_of_1_keeps_even_the_least_token() -> None:
+def test_top_p_of_1_keeps_every_token() -> None:
     """Here one of a probability of 4e-8, which a margin for rounding would have dropped."""
     logits_BV = torch.tensor([[17.0, 0.0, 0.0]])
     almost_one = torch.tensor([1 - 2**-24])

@@ -103,7 +103,7 @@ def normal_embeddings() -> SiglipEmbeddings:
 # Attention
 
 
-def test_every_layers_attention_is_transformers(tiny: Path) -> None:
+def test_attention_of_every_layer_equals_transformers(tiny: Path) -> None:
     """With all eight tensors of every layer, weights and biases."""
     from transformers import PaliGemmaForConditionalGeneration
 

@@ -38,14 +38,14 @@ def answer(model: PaliGemma, patch_BPD: Tensor, prompts: list[list[int]]) -> lis
     return [row.tokens for row in rows]
 
 
-def test_batching_is_invisible(model: PaliGemma, patch_BPD: Tensor) -> None:
+def test_answers_do_not_depend_on_the_batch_size(model: PaliGemma, patch_BPD: Tensor) -> None:
     together = answer(model, patch_BPD, PROMPTS)
     for row, prompt in enumerate(PROMPTS):
         assert answer(model, patch_BPD[row : row + 1], [prompt]) == [together[row]]
     assert len({tuple(tokens) for tokens in together}) > 1, "rows that all agree prove nothing"
 
 
-def test_order_and_neighbours_are_invisible(model: PaliGemma, patch_BPD: Tensor) -> None:
+def test_answers_do_not_depend_on_order_or_other_rows(model: PaliGemma, patch_BPD: Tensor) -> None:
     together = answer(model, patch_BPD, PROMPTS)
     backwards = answer(model, patch_BPD.flip(0), PROMPTS[::-1])
     assert backwards[::-1] == together
@@ -55,7 +55,7 @@ def test_order_and_neighbours_are_invisible(model: PaliGemma, patch_BPD: Tensor)
 
 @pytest.mark.parametrize("extra", [1, 2, 3, 7, 16, 33])
 @pytest.mark.parametrize("junk", [0, 1, 2, 77])
-def test_padding_is_inert_at_every_width(
+def test_padding_of_any_width_does_not_change_logits(
     model: PaliGemma, patch_BPD: Tensor, extra: int, junk: int
 ) -> None:
     token_BT, is_real_BT = left_pad(PROMPTS)
@@ -73,7 +73,7 @@ def test_padding_is_inert_at_every_width(
     torch.testing.assert_close(padded, plain, rtol=0, atol=1e-10)
 
 
-def test_the_cache_is_only_a_shortcut(model: PaliGemma, patch_BPD: Tensor) -> None:
+def test_cached_decode_equals_a_full_pass(model: PaliGemma, patch_BPD: Tensor) -> None:
     device = patch_BPD.device
     token_BT, is_real_BT = left_pad(PROMPTS)
     assert is_real_BT is not None
@@ -116,7 +116,7 @@ def test_causal_prefix_changes_the_logits(model: PaliGemma, patch_BPD: Tensor) -
     assert (full - causal).abs().max() > 1e-3
 
 
-def test_rows_that_end_early_leave_the_others_alone(model: PaliGemma, patch_BPD: Tensor) -> None:
+def test_finished_rows_do_not_affect_other_rows(model: PaliGemma, patch_BPD: Tensor) -> None:
     """Whichever token is made the stop token, each row is cut there and no row changes."""
     endless = answer(model, patch_BPD, PROMPTS)
     for stop in {token for tokens in endless for token in tokens}:

@@ -199,7 +199,7 @@ def test_logits_and_tokens_equal_transformers(tmp_path, device, layout, packed):
     for name, more in (
         ("input_ids", answers_BL),
         ("attention_mask", ones),
-        ("token_type_ids", ones),  # which marks what is generated: causal
+        ("token_type_ids", ones),  # ones mark generated, causal tokens
     ):
         inputs[name] = torch.cat([inputs[name], more], dim=1)
     whole = hf_model(**inputs).logits[:, -STEPS:]

@@ -225,13 +225,13 @@ def test_new_address_of_a_host_needs_a_new_connection(
     reader = UrlReader(allow_private_hosts=True)
     url = f"http://images.test:{server.port}/good.png"
     assert outcome(url, reader) == "good"
-    assert outcome(url, reader) == "io_error"  # nothing listens there
+    assert outcome(url, reader) == "io_error"  # no server listens there
     assert opened == ["127.0.0.1"]
 
 
 @pytest.mark.parametrize("path", ["surplus.png", "hangup.png"])
 def test_unusable_kept_connection_is_replaced(server: Server, path: str) -> None:
-    """Bytes beyond an answer, or a connection closed by the server, cost the next row nothing."""
+    """Bytes beyond an answer, or a connection closed by the server, do not affect the next row."""
     server.keeps_alive = True
     reader = UrlReader(allow_private_hosts=True)
     began = time.monotonic()
@@ -489,7 +489,7 @@ def test_images_are_fetched_concurrently_in_order(server: Server) -> None:
     assert [image.item.index for image in found] == list(range(32))
     assert all(image.fault is None and image.item.data is None for image in found)
     assert all(image.load_ms > 200 for image in found)
-    assert time.monotonic() - began < 3.2  # half of what one after the other would take
+    assert time.monotonic() - began < 3.2  # half of the sequential time
 
 
 def test_run_ends_without_waiting_for_servers(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Sources become a stream of items with the right ids, paths and faults."""
+"""Tests that sources yield items with the right ids, paths and faults."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OUTSIDE = ReadOptions(allow_outside_root=True)
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -57,7 +57,7 @@ def parquet(name: str = "m.parquet", **columns: Any) -> str:
 
 
 @pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+def set_stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
     def pipe(data: bytes) -> None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
@@ -146,9 +146,9 @@ class TestFolders:
         assert "1 .jsonl" in caught.value.hint
         assert "name the file itself" in caught.value.hint
 
-    def test_unreadable_folder_is_an_error_row(self, here: Path) -> None:
+    def test_unreadable_folder_is_an_error_row(self, working_folder: Path) -> None:
         touch("i/a.jpg", "i/locked/b.jpg")
-        here.chmod(0o755)
+        working_folder.chmod(0o755)
         Path("i/locked").chmod(0)
         with unprivileged():
             assert faults("i") == [None, "permission_denied"]
@@ -454,7 +454,7 @@ class TestManifests:
 
     @pytest.mark.parametrize("kind", ["text", "bytes", "struct"])
     def test_parquet_dictionary_does_not_fill_the_memory(self, kind: str) -> None:
-        """A file of two kilobytes spells 64 MiB for each of its rows."""
+        """A file of two kilobytes has rows of 64 MiB each."""
         word = pa.array([b"x" * 2**26] if kind != "text" else ["x" * 2**26])
         rows = pa.DictionaryArray.from_arrays(pa.array([0] * 24, pa.int32()), word)
         if kind == "struct":
@@ -514,7 +514,7 @@ print(source.total, *[
         message = "m.parquet: the column 'kept' has an unknown time zone 'Nowhere/Atlantis'"
         with pytest.raises(ManifestError, match=message):
             open_sources([name], ReadOptions(keep=("kept",)))
-        assert ids(name) == ["a.jpg"]  # the column costs nothing if it is not read
+        assert ids(name) == ["a.jpg"]  # the column is not decoded if it is not read
         assert main(["caption", name, "--keep", "kept"]) == 2
 
     @pytest.mark.parametrize("has_pytz", [False, True])
@@ -620,38 +620,38 @@ def test_every_path_is_written_as_utf8_and_read_back(raw: bytes) -> None:
 
 
 class TestStandardInput:
-    def test_line_is_a_path_as_typed(self, typed: Callable[[bytes], None]) -> None:
-        typed(b"a.jpg\r\n\n  \n/b c/d.png\n../e.gif")
+    def test_line_is_a_path_as_typed(self, set_stdin: Callable[[bytes], None]) -> None:
+        set_stdin(b"a.jpg\r\n\n  \n/b c/d.png\n../e.gif")
         found = items("-")
         assert [item.id for item in found] == ["a.jpg", "/b c/d.png", "../e.gif"]
         assert [item.path for item in found] == [item.image for item in found]
 
-    def test_nul_separated_names_are_never_json(self, typed: Callable[[bytes], None]) -> None:
-        typed(b'a\nb.jpg\0{"image": "x"}\0\0c.jpg')
+    def test_nul_separated_names_are_never_json(self, set_stdin: Callable[[bytes], None]) -> None:
+        set_stdin(b'a\nb.jpg\0{"image": "x"}\0\0c.jpg')
         assert ids("-", reading=ReadOptions(null_separated=True)) == [
             "a\nb.jpg",
             '{"image": "x"}',
             "c.jpg",
         ]
 
-    def test_json_object_is_a_row(self, typed: Callable[[bytes], None]) -> None:
-        typed(b'{"image": "/x/a.jpg", "id": 5, "prompt": "why?", "n": 1}\n')
+    def test_json_object_is_a_row(self, set_stdin: Callable[[bytes], None]) -> None:
+        set_stdin(b'{"image": "/x/a.jpg", "id": 5, "prompt": "why?", "n": 1}\n')
         source = open_sources(["-"], ReadOptions(keep=("n",), fields=("n",), requires_prompts=True))
         assert source.total is None
         (item,) = source
         assert (item.id, item.path, item.prompts) == ("5", "/x/a.jpg", ("why?",))
         assert (item.kept, item.fields, item.fault) == ({"n": 1}, {"n": 1}, None)
 
-    def test_existing_path_with_a_brace_is_a_path(self, typed: Callable[[bytes], None]) -> None:
+    def test_existing_path_with_a_brace_is_a_path(self, set_stdin: Callable[[bytes], None]) -> None:
         touch("{a}.jpg")
-        typed(b"{a}.jpg\n{b}.jpg\n")
+        set_stdin(b"{a}.jpg\n{b}.jpg\n")
         found = iter(open_sources(["-"]))
         assert next(found).path == "{a}.jpg"
         with pytest.raises(ManifestError, match="line 2"):
             next(found)
 
-    def test_undecodable_paths_and_uris_are_read(self, typed: Callable[[bytes], None]) -> None:
-        typed(b"\xff.jpg\nfile:%FE.jpg\nhttp://x/a.jpg\n")
+    def test_undecodable_paths_and_uris_are_read(self, set_stdin: Callable[[bytes], None]) -> None:
+        set_stdin(b"\xff.jpg\nfile:%FE.jpg\nhttp://x/a.jpg\n")
         first, second, third = items("-")
         assert (first.image, first.path) == ("file:%FF.jpg", "\udcff.jpg")
         assert (second.image, second.path) == ("file:%FE.jpg", "\udcfe.jpg")
@@ -670,22 +670,22 @@ class TestStandardInput:
         ],
     )
     def test_line_without_a_required_value_is_named(
-        self, typed: Callable[[bytes], None], line: bytes, reading: ReadOptions
+        self, set_stdin: Callable[[bytes], None], line: bytes, reading: ReadOptions
     ) -> None:
-        typed(b"\n" + line)
+        set_stdin(b"\n" + line)
         with pytest.raises(UsageError, match="line 2"):
             list(open_sources(["-"], reading))
 
-    def test_standard_input_can_be_named_once(self, typed: Callable[[bytes], None]) -> None:
-        typed(b"a.jpg\n")
+    def test_standard_input_can_be_named_once(self, set_stdin: Callable[[bytes], None]) -> None:
+        set_stdin(b"a.jpg\n")
         with pytest.raises(UsageError):
             open_sources(["-", "-"])
 
     def test_stdin_items_are_numbered_after_earlier_sources(
-        self, typed: Callable[[bytes], None]
+        self, set_stdin: Callable[[bytes], None]
     ) -> None:
         touch("x.jpg", "i/y.jpg")
-        typed(b"a.jpg\n")
+        set_stdin(b"a.jpg\n")
         assert ids("x.jpg", "-", "i") == ["x.jpg", "a.jpg", "i/y.jpg"]
 
     def test_item_is_yielded_before_the_next_line_arrives(

@@ -29,7 +29,7 @@ JPEG, PNG = encoded(drawing(), "JPEG"), encoded(drawing(), "PNG")
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -44,7 +44,7 @@ def tar(*members: tuple[str, bytes], name: str = "x.tar", mode: str = "w") -> st
 
 
 def special(change: Callable[[tarfile.TarInfo], None], name: str = "odd.jpg") -> str:
-    """An archive of one member whose header is changed, between two that are sound."""
+    """An archive of one member whose header is changed, between two valid ones."""
     with tarfile.open("x.tar", "w") as archive:
         for member in ("a.jpg", name, "z.jpg"):
             header = tarfile.TarInfo(member)

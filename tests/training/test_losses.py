@@ -8,7 +8,7 @@ import torch
 from pgcli.training.losses import prefix_lm_loss
 
 
-def test_a_near_location_costs_less_than_a_far_one() -> None:
+def test_near_location_has_a_lower_loss_than_a_far_one() -> None:
     locations = range(100, 1124)
     logits = torch.zeros(3, 1200)
     logits[0, 500], logits[1, 501], logits[2, 700] = 9.0, 9.0, 9.0

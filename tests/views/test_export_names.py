@@ -48,7 +48,7 @@ def made(folder: Path) -> list[str]:
     return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if not file.is_dir())
 
 
-# Datasets
+# datasets
 
 
 @pytest.mark.parametrize("ids", [SPLITS, ODD, SPLITS + ODD + PLAIN, ["data/x-00000-of-00001.png"]])

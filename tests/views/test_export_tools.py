@@ -226,7 +226,7 @@ def test_label_studio_converter_encodes_masks_the_same(
         assert list(encode_brush(encode(grid))) == mask2rle(grid.astype(numpy.uint8) * 255)
 
 
-# Supervision
+# supervision
 
 
 def test_supervision_reads_coco_and_yolo_with_masks(

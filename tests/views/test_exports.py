@@ -268,7 +268,7 @@ def test_label_studio_gets_texts_of_several_prompts(
     assert reported == [["ONE?"], ["TWO?"]]
 
 
-# Datasets
+# datasets
 
 
 @pytest.mark.parametrize("how", ["link", "copy"])

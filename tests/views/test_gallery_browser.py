@@ -79,7 +79,7 @@ PHONE = {"width": 390, "height": 800}
 
 
 @pytest.fixture
-def seen(browser: Any) -> Iterator[Any]:
+def open_page(browser: Any) -> Iterator[Any]:
     """Opens pages, and checks that none logs anything or sends a request."""
     opened: list[OpenPage] = []
 
@@ -125,8 +125,8 @@ def page(tmp_path: Path) -> Path:
     return gallery(tmp_path, some())
 
 
-def test_page_opens_from_a_file_with_its_images(seen: Any, page: Path) -> None:
-    shown = seen(page)
+def test_page_opens_from_a_file_with_its_images(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
     assert shown.ids() == ["00000.png", "00001.png", "00002.png", "00003.png"]
     shown.says("4 answers")
     playwright.expect(shown.all(".card img:not(.loading)")).to_have_count(4)
@@ -136,8 +136,8 @@ def test_page_opens_from_a_file_with_its_images(seen: Any, page: Path) -> None:
     assert shown.requests[0].startswith("file:")
 
 
-def test_boxes_and_masks_are_at_their_positions_in_the_image(seen: Any, page: Path) -> None:
-    shown = seen(page)
+def test_boxes_and_masks_are_at_their_positions_in_the_image(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
     drawing = shown.all(".card").nth(2).locator("svg.marks")
     assert drawing.get_attribute("viewBox") == "0 0 40 30"
     frame = drawing.locator("rect[fill=none]").last
@@ -158,8 +158,8 @@ def test_boxes_and_masks_are_at_their_positions_in_the_image(seen: Any, page: Pa
     playwright.expect(drawing).to_be_hidden()
 
 
-def test_search_covers_names_answers_prompts_and_labels(seen: Any, page: Path) -> None:
-    shown = seen(page)
+def test_search_covers_names_answers_prompts_and_labels(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
     for words, found in [
         ("blue", ["00001.png"]),
         ("RED cat", ["00000.png"]),
@@ -179,8 +179,8 @@ def test_search_covers_names_answers_prompts_and_labels(seen: Any, page: Path) -
     shown.says("4 answers")
 
 
-def test_labels_prompts_and_errors_filter(seen: Any, page: Path) -> None:
-    shown = seen(page)
+def test_labels_prompts_and_errors_filter(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
     shown.all(
         ".chip",
     ).filter(has_text="dog").click()
@@ -198,8 +198,8 @@ def test_labels_prompts_and_errors_filter(seen: Any, page: Path) -> None:
     assert shown.all(".card").inner_text().startswith("missing")
 
 
-def test_cards_are_sorted_by_the_selected_column(seen: Any, page: Path) -> None:
-    shown = seen(page)
+def test_cards_are_sorted_by_the_selected_column(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
     for sort, order in [("logprob", "2301"), ("time", "1230"), ("score", "2301")]:
         shown.page.select_option("#sort", sort)
         assert "".join(name[4] for name in shown.ids()) == order
@@ -210,8 +210,8 @@ def test_cards_are_sorted_by_the_selected_column(seen: Any, page: Path) -> None:
     ]  # rows without a score are always last
 
 
-def test_keys_navigate_cards_and_images(seen: Any, page: Path) -> None:
-    shown = seen(page)
+def test_keys_navigate_cards_and_images(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
     shown.press("j", "j", "k", "ArrowRight")
     playwright.expect(shown.all(".card.selected .id")).to_have_text("00001.png")
     focused = shown.page.evaluate("document.activeElement.getAttribute('aria-label')")
@@ -240,9 +240,9 @@ def test_keys_navigate_cards_and_images(seen: Any, page: Path) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
 def test_page_is_readable_in_both_colour_schemes_at_any_width(
-    seen: Any, page: Path, scheme: str, size: dict[str, int]
+    open_page: Any, page: Path, scheme: str, size: dict[str, int]
 ) -> None:
-    shown = seen(page, color_scheme=scheme, viewport=size)
+    shown = open_page(page, color_scheme=scheme, viewport=size)
     look = "e => [getComputedStyle(e).color, getComputedStyle(document.body).backgroundColor]"
     words = shown.all(".card .answer").first
     ink, ground = (brightness(colour) for colour in words.evaluate(look))
@@ -260,8 +260,8 @@ def brightness(colour: str) -> float:
     return sum(float(part) for part in re.findall(r"[\d.]+", colour)[:3]) / 3
 
 
-def test_hostile_rows_are_text_and_run_no_script(seen: Any, tmp_path: Path) -> None:
-    shown = seen(gallery(tmp_path, hostile()))
+def test_hostile_rows_are_text_and_run_no_script(open_page: Any, tmp_path: Path) -> None:
+    shown = open_page(gallery(tmp_path, hostile()))
     for errors in (False, True):
         shown.press("j", "z", *["ArrowRight"] * len(HOSTILE), "Escape")
         shown.press("e") if not errors else None
@@ -291,7 +291,7 @@ def test_content_security_policy_blocks_injected_scripts(browser: Any, page: Pat
     shown.context.close()
 
 
-def test_several_files_are_shown_side_by_side(seen: Any, tmp_path: Path) -> None:
+def test_several_files_are_shown_side_by_side(open_page: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 3)
     one = saved(tmp_path / "one.jsonl", [row(n, answer="same") for n in range(3)])
     other = saved(
@@ -299,7 +299,7 @@ def test_several_files_are_shown_side_by_side(seen: Any, tmp_path: Path) -> None
     )
     page = tmp_path / "both.html"
     assert main(["view", str(one), str(other), "-o", str(page), "--images", str(tmp_path)]) == 0
-    shown = seen(page)
+    shown = open_page(page)
     shown.says("3 images")
     assert shown.all(".card").nth(1).locator(".answer").all_text_contents() == ["same", "else"]
     shown.all("#differ").click()
@@ -325,7 +325,7 @@ def by_prompt(folder: Path, rows: list[dict[str, Any]], prompts: Sequence[str] =
 
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
 def test_each_prompt_is_shown_once_below_its_image(
-    seen: Any, tmp_path: Path, size: dict[str, int]
+    open_page: Any, tmp_path: Path, size: dict[str, int]
 ) -> None:
     drawn(tmp_path, 3)
     rows = [
@@ -333,7 +333,7 @@ def test_each_prompt_is_shown_once_below_its_image(
         for n in range(3)
         for prompt in PROMPTS
     ]
-    shown = seen(by_prompt(tmp_path, rows), viewport=size)
+    shown = open_page(by_prompt(tmp_path, rows), viewport=size)
     shown.says("3 images")
     card = shown.all(".card").first
     playwright.expect(card.locator("img")).to_have_count(1)
@@ -359,7 +359,7 @@ def test_each_prompt_is_shown_once_below_its_image(
         assert shown.all("#panel").inner_text().count("Results") == 3
 
 
-def test_boxes_of_several_prompts_are_shown_side_by_side(seen: Any, tmp_path: Path) -> None:
+def test_boxes_of_several_prompts_are_shown_side_by_side(open_page: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 2)
     prompts = ("detect cat", "detect dog")
     rows = [
@@ -367,7 +367,7 @@ def test_boxes_of_several_prompts_are_shown_side_by_side(seen: Any, tmp_path: Pa
         for n in range(2)
         for prompt in prompts
     ]
-    shown = seen(by_prompt(tmp_path, rows, prompts), viewport={"width": 1600, "height": 700})
+    shown = open_page(by_prompt(tmp_path, rows, prompts), viewport={"width": 1600, "height": 700})
     playwright.expect(shown.all(".card").last.locator("img")).to_have_count(2)
     assert shown.all(".card").last.locator("svg.marks text").all_text_contents() == ["cat", "dog"]
     assert shown.all(".card .row-prompt").count() == 0
@@ -382,11 +382,11 @@ def test_boxes_of_several_prompts_are_shown_side_by_side(seen: Any, tmp_path: Pa
     assert first["x"] == second["x"]
 
 
-def test_counts_match_the_cards_shown(seen: Any, tmp_path: Path) -> None:
+def test_counts_match_the_cards_shown(open_page: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 3)
     rows = [row(n, prompt=prompt, answer=f"w{n}") for n in range(2) for prompt in PROMPTS[:2]]
     rows += [failed(2) | {"prompt": prompt} for prompt in PROMPTS[:2]]
-    shown = seen(by_prompt(tmp_path, rows, PROMPTS[:2]))
+    shown = open_page(by_prompt(tmp_path, rows, PROMPTS[:2]))
     shown.says("2 images")
     shown.press("/")
     shown.page.keyboard.type("w1")
@@ -399,18 +399,18 @@ def test_counts_match_the_cards_shown(seen: Any, tmp_path: Path) -> None:
     page = tmp_path / "both.html"
     names = [str(tmp_path / f"{name}.jsonl") for name in ("one", "two")]
     assert main(["view", *names, "-o", str(page), "--images", str(tmp_path), "-q"]) == 0
-    seen(page).says("4 questions")  # two about each image
+    open_page(page).says("4 questions")  # two about each image
 
 
-def test_images_in_an_assets_folder_are_shown(seen: Any, tmp_path: Path) -> None:
+def test_images_in_an_assets_folder_are_shown(open_page: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 5)
     page = gallery(tmp_path, some(), "--assets", str(tmp_path / "a folder #1"))
-    shown = seen(page)
+    shown = open_page(page)
     playwright.expect(shown.all(".card img:not(.loading)")).to_have_count(4)
     assert shown.all(".card img").first.evaluate("i => i.naturalWidth") == 40
 
 
-def test_page_of_ten_thousand_rows_is_fast(seen: Any, tmp_path: Path) -> None:
+def test_page_of_ten_thousand_rows_is_fast(open_page: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 50)
     rows = [
         row(n, image=f"{n % 50:05}.png", logprob=-n / MANY, boxes=[box("cat")] * (n % 3))
@@ -418,7 +418,7 @@ def test_page_of_ten_thousand_rows_is_fast(seen: Any, tmp_path: Path) -> None:
     ]
     page = gallery(tmp_path, rows)
     began = perf_counter()
-    shown = seen(page)
+    shown = open_page(page)
     playwright.expect(shown.all(".card img:not(.loading)").first).to_be_visible()
     assert perf_counter() - began < 10
     shown.says("10,000 answers")

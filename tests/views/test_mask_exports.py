@@ -291,9 +291,8 @@ def test_mask_of_a_huge_image_allocates_no_pixels(
     capsys: Capture, folder: Path, tmp_path: Path, to: str
 ) -> None:
     (row,) = segmented(folder)[:1]
-    bare = (
-        ("--pictures", "none") if to in ("yolo", "fiftyone") else ()
-    )  # the image has another size
+    # the image has another size, so it is not exported
+    options = ("--pictures", "none") if to in ("yolo", "fiftyone") else ()
     side = 1 << 15
     far = Rle((side, side), encode(numpy.ones((1, 1), bool), size=(side, side)).counts)
     wide = Rle((1, side * side), "0" + coco_count(side * side))
@@ -303,4 +302,4 @@ def test_mask_of_a_huge_image_allocates_no_pixels(
         one = {"codes": [0] * 16, "rle": rle}
         changed = row | {"width": width, "height": height, "masks": [one, None]}
         file = saved(tmp_path / "r.jsonl", [changed])
-        assert exported(capsys, file, to, tmp_path / "out", "--overwrite", *bare)[0] == 0
+        assert exported(capsys, file, to, tmp_path / "out", "--overwrite", *options)[0] == 0

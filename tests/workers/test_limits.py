@@ -37,7 +37,7 @@ def test_memory_limit_makes_large_allocations_fail() -> None:
 
 @pytest.fixture
 def flaky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that fails to open as often as `failures` says."""
+    """A file whose first `failures` attempts to open fail."""
     monkeypatch.setattr(files, "RETRY_SECONDS", (0.0, 0.0, 0.0))
     file = tmp_path / "a.png"
     file.write_bytes(b"bytes")
@@ -54,7 +54,7 @@ def test_transient_read_error_is_retried(
     assert len(opened) == failures + 1
 
 
-def test_read_error_that_stays_is_an_io_error(flaky: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_persistent_read_error_is_an_io_error(flaky: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = failing(monkeypatch, errno.EIO, 99)
     with pytest.raises(ImageError) as refused:
         files.read_file(str(flaky), ImageLimits())

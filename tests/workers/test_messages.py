@@ -1,4 +1,4 @@
-"""Messages between worker processes and their parent are data, checked value by value."""
+"""Tests the messages between worker processes and their parent, and their validation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ITEM = Item(7, "id", "shown", "path", b"bytes", ("a prompt",), kept={"n": 1}, fi
 
 @pytest.fixture
 def pipe() -> Iterator[MessagePipe]:
-    """A pipe whose messages come back."""
+    """A pipe that returns the messages sent through it."""
     reader, writer = os.pipe()
     yield MessagePipe(reader, writer, max_data_bytes=2**24)
     os.close(reader)

@@ -50,7 +50,7 @@ def codes(images: list[DecodedImage]) -> list[str | None]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_images_come_in_order_for_any_number_of_workers(count: int) -> None:
+def test_images_are_in_order_for_any_number_of_workers(count: int) -> None:
     images = list(prefetch(items(20), DECODE, workers=count, total=None))
     alone = [DECODE(item) for item in items(20)]
     assert [image.item.index for image in images] == list(range(20))
@@ -147,7 +147,7 @@ def test_small_file_of_many_pixels_takes_the_memory_of_one_image() -> None:
         assert image.fault is None
         with contextlib.suppress(OSError, IndexError):  # it ends with the last image
             most = int(re.findall(r"VmHWM:\s*(\d+) kB", status.read_text())[0]) * 1024
-    assert 0 < most < 320 * 2**20  # two bytes a pixel and what a worker is without
+    assert 0 < most < 320 * 2**20  # two bytes per pixel, plus the memory of an idle worker
     assert psutil.Process().memory_info().rss - before < 32 * 2**20
 
 
