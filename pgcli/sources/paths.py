@@ -44,7 +44,10 @@ def display_name(text: str) -> str:
 
 def resolves_inside(path: str, root: str) -> bool:
     """Whether the path, all links resolved, is in `root` (a real path)."""
-    target = os.path.realpath(path)
+    try:
+        target = os.path.realpath(path)
+    except ValueError:  # a text that no file name can be: NUL, half of a surrogate pair
+        return False
     return target == root or target.startswith(root.rstrip("/") + "/")
 
 
