@@ -25,7 +25,7 @@ def online(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "ENDPOINT", "https://huggingface.co")
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
-    monkeypatch.delenv("HF_TOKEN", fail_with=False)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.chdir(tmp_path)
 
 
