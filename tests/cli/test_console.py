@@ -250,9 +250,9 @@ def test_suggested_commands_quote_the_name_of_the_output(tmp_path):
     name = str(tmp_path / 'it\'s "mine".parquet')
     tally = Tally(rows=3)
     tally.errors["missing"] += 1
-    [(_, look), (_, command), _] = summary.next_steps(OutputOptions(name), tally, [])
+    [(_, view), (_, command), _] = summary.next_steps(OutputOptions(name), tally, [])
     words = subprocess.run(
-        ["bash", "-c", look.replace("pgcli view", "printf %s")], capture_output=True, check=True
+        ["bash", "-c", view.replace("pgcli view", "printf %s")], capture_output=True, check=True
     ).stdout.decode()
     assert words == name
     query = subprocess.run(
@@ -302,10 +302,10 @@ def test_long_commands_and_passwords_are_not_repeated():
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
-@pytest.mark.parametrize("look", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_one_image_gets_an_answer_line_and_one_sentence(images, columns, look):
+@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_one_image_gets_an_answer_line_and_one_sentence(images, columns, environment):
     image = images / "image-00.png"
-    shown = on_terminal("caption", image, "--model", "demo", columns=columns, **look)
+    shown = on_terminal("caption", image, "--model", "demo", columns=columns, **environment)
     answer, *after = lines(shown.partition(f"{image}: ")[2])
     assert answer == "an image of 40 x 30"
     text = " ".join(line for line in after if line and "━" not in line)

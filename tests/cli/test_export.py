@@ -78,7 +78,7 @@ def test_texts_in_a_folder_have_the_names_of_the_images(
         (("--existing", "append", "--prepend", ", "), "mine, one\n"),
     ],
 )
-def test_existing_text_is_treated_as_the_option_says(
+def test_existing_option_applies_to_existing_texts(
     capsys: Capture, captions: Path, folder: Path, options: tuple[str, ...], text: str
 ) -> None:
     (folder / "a.txt").write_text("mine\n")

@@ -41,7 +41,7 @@ FOUND = json.dumps(["cat", "dog", "cat"])
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A temporary folder, and a pretended model."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(loading, "load_model", pretend.load_model)
@@ -125,7 +125,7 @@ def test_images_in_an_archive_are_copied_and_reported(
 
 
 def test_archive_is_read_once_and_one_image_at_a_time(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("shard.tar").write_bytes(archived(IMAGES))
     done("caption", "shard.tar", "-o", "rows.jsonl")
@@ -142,7 +142,7 @@ def test_archive_is_read_once_and_one_image_at_a_time(
     assert read == ["a.png", *IMAGES]
 
 
-def test_images_of_a_large_archive_are_not_all_in_memory(here: Path) -> None:
+def test_images_of_a_large_archive_are_not_all_in_memory(workdir: Path) -> None:
     image = encoded(Image.frombytes("RGB", (700, 700), os.urandom(700 * 700 * 3)), "BMP")
     code = (
         "import sys\n"
@@ -163,7 +163,7 @@ def test_images_of_a_large_archive_are_not_all_in_memory(here: Path) -> None:
 # --- tables
 
 
-def test_parquet_data_set_is_exported_as_folders_of_images(here: Path) -> None:
+def test_parquet_data_set_is_exported_as_folders_of_images(workdir: Path) -> None:
     Path("set").mkdir()
     first, *rest = IMAGES.values()
     table("set/0.parquet", [{"bytes": first, "path": None}])
@@ -180,7 +180,7 @@ def test_parquet_data_set_is_exported_as_folders_of_images(here: Path) -> None:
     assert {file.name for file in Path("yolo/labels").iterdir()} == {"0.txt", "1.txt", "2.txt"}
 
 
-def test_file_with_the_name_of_table_bytes_is_not_used_for_them(here: Path) -> None:
+def test_file_with_the_name_of_table_bytes_is_not_used_for_them(workdir: Path) -> None:
     other = encoded(Image.new("RGB", (20, 30), "red"), "PNG")
     Path("a.png").write_bytes(other)
     table("shop.parquet", [{"bytes": IMAGES["a.png"], "path": "a.png"}])
@@ -188,14 +188,14 @@ def test_file_with_the_name_of_table_bytes_is_not_used_for_them(here: Path) -> N
     assert done("export", "rows.jsonl", "--to", "imagefolder", "-o", "folder") == 0
     assert files("folder") == {"a.png": IMAGES["a.png"]}
     assert done("view", "rows.jsonl", "-o", "g.html", "--draw", "drawn") == 0
-    assert copy(content(here / "g.html"), 0).convert("RGB").getpixel((15, 15))[0] < 60  # type: ignore[index]
+    assert copy(content(workdir / "g.html"), 0).convert("RGB").getpixel((15, 15))[0] < 60  # type: ignore[index]
     with Image.open("drawn/a.png") as drawn:
         assert drawn.convert("RGB").getpixel((15, 25))[0] < 60  # type: ignore[index]
 
 
-def test_table_of_paths_is_exported_with_its_files(capsys: Capture, here: Path) -> None:
+def test_table_of_paths_is_exported_with_its_files(capsys: Capture, workdir: Path) -> None:
     Path("set").mkdir()
-    (here / "set" / "a.png").write_bytes(IMAGES["a.png"])
+    (workdir / "set" / "a.png").write_bytes(IMAGES["a.png"])
     table("set/shop.parquet", ["a.png"])
     assert done("caption", "set/shop.parquet", "-o", "rows.jsonl") == 0
     assert done("export", "rows.jsonl", "--to", "imagefolder", "-o", "folder") == 0
@@ -207,7 +207,7 @@ def test_table_of_paths_is_exported_with_its_files(capsys: Capture, here: Path) 
     assert link.read_bytes() == IMAGES["a.png"]
 
 
-def test_rows_in_another_order_never_swap_images(here: Path) -> None:
+def test_rows_in_another_order_never_swap_images(workdir: Path) -> None:
     other = encoded(Image.new("RGB", (20, 30), "red"), "PNG")
     table("one.parquet", [IMAGES["a.png"]], id=["x"])
     table("two.parquet", [other], id=["x"])
@@ -222,20 +222,20 @@ def test_rows_in_another_order_never_swap_images(here: Path) -> None:
 
 
 def test_input_that_cannot_be_reopened_is_reported(
-    capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("shard.tar").write_bytes(archived(IMAGES))
     done("caption", "shard.tar", "-o", "rows.jsonl")
     to = ("--to", "webdataset", "-o")
-    (here / "elsewhere").mkdir()
-    monkeypatch.chdir(here / "elsewhere")
+    (workdir / "elsewhere").mkdir()
+    monkeypatch.chdir(workdir / "elsewhere")
     code, err = run_main(capsys, "export", "../rows.jsonl", *to, "out.tar")
     assert code == 3
     assert "cannot be reopened: the run was started in" in err
-    assert f"cd {here} first" in err
+    assert f"cd {workdir} first" in err
     assert "3 images left out, as they cannot be read" in err
     assert "the first image left out: shard.tar/a.png: The image is in the run" in err
-    monkeypatch.chdir(here)
+    monkeypatch.chdir(workdir)
     Path("shard.tar").rename("moved.tar")
     code, err = run_main(capsys, "export", "rows.jsonl", *to, "out.tar", "--overwrite")
     assert code == 3
@@ -271,9 +271,9 @@ def test_changed_image_is_left_out(capsys: Capture) -> None:
     assert "The image changed since it was answered." in err
 
 
-def test_only_images_are_exported_whatever_rows_name(capsys: Capture, here: Path) -> None:
+def test_only_images_are_exported_whatever_rows_name(capsys: Capture, workdir: Path) -> None:
     Path("odd").mkdir()
-    make(here / "odd")
+    make(workdir / "odd")
     bomb = Path("odd/text bomb.png").read_bytes()
     images = [IMAGES["a.png"], b"a secret", b"\x89PNG\r\n\x1a\n a secret", bomb]
     table("shop.parquet", images, id=["../../up.png", "/etc/hostile", "bad", "bomb"])
@@ -294,14 +294,14 @@ def test_only_images_are_exported_whatever_rows_name(capsys: Capture, here: Path
     assert list(members("in/webdataset").values()) == [IMAGES["a.png"]]
 
 
-def test_every_answered_awkward_image_is_exported_unchanged(here: Path) -> None:
+def test_every_answered_awkward_image_is_exported_unchanged(workdir: Path) -> None:
     Path("odd").mkdir()
-    make(here / "odd")
+    make(workdir / "odd")
     lying = Image.Exif()
     lying[0x0112] = 6
     end = chunk(b"eXIf", lying.tobytes().removeprefix(b"Exif\0\0"))  # after the pixels
     late = IMAGES["a.png"][:-12] + end + IMAGES["a.png"][-12:]
-    (here / "odd" / "late.png").write_bytes(late)
+    (workdir / "odd" / "late.png").write_bytes(late)
     assert done("caption", "odd", "-o", "rows.jsonl", "--workers", "2") == 3
     rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
     good = sum(row["error"] is None for row in rows)
@@ -328,11 +328,11 @@ def test_sources_of_the_run_are_not_replaced_by_an_export(capsys: Capture) -> No
 
 
 @pytest.mark.parametrize("output", ["-", "rows.jsonl"])
-def test_prompts_side_by_side_show_images_of_an_archive(here: Path, output: str) -> None:
+def test_prompts_side_by_side_show_images_of_an_archive(workdir: Path, output: str) -> None:
     Path("shard.tar").write_bytes(archived(IMAGES))
-    asked = ("--prompt", "what?", "--prompt", "what!")
-    assert done("ask", "shard.tar", *asked, "-o", output, "--view", "page.html") == 0
-    shown = content(here / "page.html")
+    prompts = ("--prompt", "what?", "--prompt", "what!")
+    assert done("ask", "shard.tar", *prompts, "-o", output, "--view", "page.html") == 0
+    shown = content(workdir / "page.html")
     assert [copy(shown, number).size for number in range(3)] == [(20, 30), (21, 30), (22, 30)]
     data = shown.named("data")
     assert [file["name"] for file in data["files"]] == ["what?", "what!"]
@@ -349,7 +349,7 @@ def server() -> Iterator[Server]:
         yield one
 
 
-HERE = ("--allow-urls", "--allow-private-hosts")
+ALLOW_LOCAL_URLS = ("--allow-urls", "--allow-private-hosts")
 
 
 def answered(server: Server) -> None:
@@ -357,7 +357,9 @@ def answered(server: Server) -> None:
     names = [*IMAGES, "good"]
     lines = [json.dumps({"image": f"{server.url}/{name}"}) for name in names]
     Path("shop.jsonl").write_text("\n".join(lines))
-    assert done("detect", "shop.jsonl", "--object", "cat", "-o", "rows.jsonl", *HERE) == 0
+    assert (
+        done("detect", "shop.jsonl", "--object", "cat", "-o", "rows.jsonl", *ALLOW_LOCAL_URLS) == 0
+    )
     del server.files["/b.jpg"]
     server.requests.clear()
 
@@ -375,7 +377,7 @@ def test_images_at_urls_are_exported_with_allow_urls(capsys: Capture, server: Se
     assert "--allow-private-hosts allows that" in err
     assert "hint:" not in err
     assert not server.requests
-    code, err = run_main(capsys, *to, "all", *HERE)
+    code, err = run_main(capsys, *to, "all", *ALLOW_LOCAL_URLS)
     assert code == 3
     assert "exported 3 images with 2 boxes" in err
     assert "3 images copied" in err
@@ -386,7 +388,7 @@ def test_images_at_urls_are_exported_with_allow_urls(capsys: Capture, server: Se
 
 
 def test_images_at_urls_are_shown_and_drawn_with_allow_urls(
-    capsys: Capture, server: Server, here: Path
+    capsys: Capture, server: Server, workdir: Path
 ) -> None:
     answered(server)
     to = ("view", "rows.jsonl", "--overwrite", "-o", "g.html")
@@ -396,10 +398,10 @@ def test_images_at_urls_are_shown_and_drawn_with_allow_urls(
     assert "hint: --allow-urls fetches those at addresses" in err
     assert "--images" not in err
     assert not server.requests
-    code, err = run_main(capsys, *to, *HERE, "--draw", "drawn")
+    code, err = run_main(capsys, *to, *ALLOW_LOCAL_URLS, "--draw", "drawn")
     assert code == 0
     assert "1 image is not shown" in err
-    shown = content(here / "g.html")
+    shown = content(workdir / "g.html")
     assert [copy(shown, number).size[0] for number in (0, 2, 3)] == [20, 22, 20]
     assert len(files("drawn")) == 3
 
@@ -409,7 +411,9 @@ def test_permissions_of_a_run_do_not_apply_to_view(capsys: Capture, server: Serv
     table(held, [{"bytes": data, "path": name} for name, data in IMAGES.items()])
     server.files |= {"/shard.tar": archived(IMAGES), "/shop.parquet": held.getvalue()}
     for name in ("shard.tar", "shop.parquet"):
-        done("caption", f"{server.url}/{name}", "-o", "rows.jsonl", "--overwrite", *HERE)
+        done(
+            "caption", f"{server.url}/{name}", "-o", "rows.jsonl", "--overwrite", *ALLOW_LOCAL_URLS
+        )
         server.requests.clear()
         to = ("--to", "webdataset", "--overwrite", "-o")
         code, err = run_main(capsys, "export", "rows.jsonl", *to, "out.tar")
@@ -417,7 +421,7 @@ def test_permissions_of_a_run_do_not_apply_to_view(capsys: Capture, server: Serv
         assert "hint: --allow-urls" in err
         assert done("view", "rows.jsonl", "-o", "g.html", "--overwrite") == 0
         assert not server.requests
-        assert done("export", "rows.jsonl", *to, "out.tar", *HERE) == 0
+        assert done("export", "rows.jsonl", *to, "out.tar", *ALLOW_LOCAL_URLS) == 0
         assert list(members("out.tar").values()) == list(IMAGES.values())
 
 
@@ -468,15 +472,15 @@ def test_text_is_written_next_to_a_changed_image() -> None:
 
 @pytest.mark.parametrize("command", ["export", "view"])
 def test_image_of_the_same_name_elsewhere_is_not_used(
-    capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch, command: str
+    capsys: Capture, workdir: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     for folder in ("one", "two"):
         Path(folder, "in").mkdir(parents=True)
         Path(folder, "in", "a.png").write_bytes(IMAGES["a.png"])
-    monkeypatch.chdir(here / "one")
+    monkeypatch.chdir(workdir / "one")
     done("caption", "in", "-o", "rows.jsonl")
     Path("in/a.png").unlink()
-    monkeypatch.chdir(here / "two")
+    monkeypatch.chdir(workdir / "two")
     if command == "export":
         code, err = run_main(
             capsys, "export", "../one/rows.jsonl", "--to", "imagefolder", "-o", "made"
@@ -489,20 +493,20 @@ def test_image_of_the_same_name_elsewhere_is_not_used(
 
 
 def test_hint_about_moved_images_is_only_for_moved_images(
-    capsys: Capture, here: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("shard.tar").write_bytes(archived(IMAGES))
     done("caption", "shard.tar", "-o", "rows.jsonl")
-    (here / "elsewhere").mkdir()
-    monkeypatch.chdir(here / "elsewhere")
+    (workdir / "elsewhere").mkdir()
+    monkeypatch.chdir(workdir / "elsewhere")
     _, err = run_main(capsys, "view", "../rows.jsonl")
     assert "3 images are not shown" in err
     assert "cd " in err
     assert "--images" not in err
 
 
-def test_export_of_a_killed_run_reports_where_it_ends(capsys: Capture, here: Path) -> None:
-    output = here / "rows.jsonl"
+def test_export_of_a_killed_run_reports_where_it_ends(capsys: Capture, workdir: Path) -> None:
+    output = workdir / "rows.jsonl"
     run = started("caption", *MANY, "-o", output, seconds=0.05)
     wait_until(lambda: output.exists() and output.read_bytes().count(b"\n") > 3)
     code, err = run_main(capsys, "export", output, "--to", "csv", "-o", "live.csv")

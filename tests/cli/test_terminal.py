@@ -174,15 +174,15 @@ def test_answers_of_the_hub_are_escaped(tmp_path):
 
 
 @pytest.fixture
-def begun(folder, tmp_path):
+def hostile_output(folder, tmp_path):
     """An output with a hostile name, and its state folder."""
     output = tmp_path / f"{HOSTILE.replace('/', '')}.jsonl"
     shown("caption", folder, "--model", "demo", "-o", output)
     return output, Path(f"{output}.pgcli")
 
 
-def test_differing_settings_are_escaped(folder, begun):
-    output, state = begun
+def test_differing_settings_are_escaped(folder, hostile_output):
+    output, state = hostile_output
     record = json.loads((state / "run.json").read_text())
     record["settings"] |= {"command": HOSTILE, "prompts": [HOSTILE]}
     (state / "run.json").write_text(json.dumps(record))
@@ -190,8 +190,8 @@ def test_differing_settings_are_escaped(folder, begun):
     assert f"command: a{ESCAPED} -> caption" in text
 
 
-def test_owner_of_an_output_is_escaped(folder, begun):
-    output, state = begun
+def test_owner_of_an_output_is_escaped(folder, hostile_output):
+    output, state = hostile_output
     owner = {"pid": HOSTILE, "host": HOSTILE, "since": HOSTILE, "command": [HOSTILE]}
     with FileLock(state / "lock"):
         (state / "owner.json").write_text(json.dumps(owner))
@@ -201,8 +201,8 @@ def test_owner_of_an_output_is_escaped(folder, begun):
         assert IN_JSON in shown("status", output, "--json")
 
 
-def test_status_of_a_run_is_escaped(begun):
-    output, state = begun
+def test_status_of_a_run_is_escaped(hostile_output):
+    output, state = hostile_output
     assert ESCAPED.replace("/", "") in shown("status", output)
     progress = json.loads((state / "progress.json").read_text())
     (state / "progress.json").write_text(json.dumps(progress | {"errors": {HOSTILE: 3}}))
@@ -212,8 +212,8 @@ def test_status_of_a_run_is_escaped(begun):
     assert IN_JSON in shown("status", output, "--json")
 
 
-def test_findings_of_check_are_escaped(begun):
-    output, state = begun
+def test_findings_of_check_are_escaped(hostile_output):
+    output, state = hostile_output
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     output.write_text("".join(json.dumps(row | {"id": HOSTILE}) + "\n" for row in lines))
     assert "[/bold]" in shown("check", output)

@@ -68,11 +68,11 @@ def detected(folder: Path) -> list[dict[str, Any]]:
     inner[0, 0] = False
     mask = Mask(tuple(range(16)), encode(inner, left=8, top=4, size=(48, 64)))
     boxes = (box("dog", 8.0, 4.0, 28.0, 14.0, score=0.25), box("cat", 0.0, 0.0, 64.0, 48.0))
-    look = {"task": "segment", "prompt": "segment cat ; dog"}
+    columns = {"task": "segment", "prompt": "segment cat ; dog"}
     return [
-        of(0, folder, boxes=boxes, masks=(mask, None), **look),
-        of(1, folder, boxes=(), masks=(), **look),
-        of(2, folder, boxes=(box("cat", 3.0, 6.0, 15.0, 36.0),), masks=(None,), **look),
+        of(0, folder, boxes=boxes, masks=(mask, None), **columns),
+        of(1, folder, boxes=(), masks=(), **columns),
+        of(2, folder, boxes=(box("cat", 3.0, 6.0, 15.0, 36.0),), masks=(None,), **columns),
     ]
 
 
@@ -98,8 +98,8 @@ def segmented(folder: Path) -> list[dict[str, Any]]:
         masks: tuple[Mask | None, ...] = (Mask(tuple(range(16)), encode(mask)),)
         if index == 0:
             boxes, masks = (*boxes, box("cat", 8.0, 4.0, 28.0, 14.0)), (*masks, None)
-        look = {"task": "segment", "prompt": "segment dog ; cat"}
-        rows.append(of(index, folder, boxes=boxes, masks=masks, **look))
+        columns = {"task": "segment", "prompt": "segment dog ; cat"}
+        rows.append(of(index, folder, boxes=boxes, masks=masks, **columns))
     return rows
 
 

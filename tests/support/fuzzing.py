@@ -64,16 +64,16 @@ def images(data: bytes) -> None:
 
 def manifests(data: bytes) -> None:
     """Read a manifest of the kind chosen by the first byte: items, or a documented error."""
-    with folder() as here:
+    with folder() as root:
         name = f"m{ENDINGS[(data[0] if data else 0) % len(ENDINGS)]}"
-        (here / name).write_bytes(data[1:])
+        (root / name).write_bytes(data[1:])
         for reading in (
             ReadOptions(),
             ReadOptions(requires_prompts=True),
             ReadOptions(keep=("kept",)),
         ):
             with expected(2, 4):
-                for item in open_sources([str(here / name)], reading):
+                for item in open_sources([str(root / name)], reading):
                     assert (item.fault.code if item.fault else None) in PATH_CODES
                     assert item.fault is None or item.path is None
                     json.dumps([item.id, item.image, dict(item.kept)], allow_nan=False).encode()
@@ -83,21 +83,21 @@ def manifests(data: bytes) -> None:
 def checkpoints(data: bytes) -> None:
     """Read the file of a checkpoint or adapter chosen by the first byte."""
     which = (data[0] if data else 0) % (len(FILES) + len(ADAPTER))
-    with folder() as here, expected(16):
-        (here / (FILES + ADAPTER)[which]).write_bytes(data[1:])
+    with folder() as root, expected(16):
+        (root / (FILES + ADAPTER)[which]).write_bytes(data[1:])
         match which:
             case 0:
-                assert read_config(here).max_answer_tokens < 2**25
+                assert read_config(root).max_answer_tokens < 2**25
             case 1 | 2:
-                for file in weight_files(here):
+                for file in weight_files(root):
                     for one in safetensors_files.read_headers(file):
                         assert 0 <= one.offset <= one.offset + one.nbytes <= len(data)
             case 3:
-                open_tokenizer(here)
+                open_tokenizer(root)
             case 4:
-                adapter_config.read_adapter_config(here).scale_of("a.b.q_proj")
+                adapter_config.read_adapter_config(root).scale_of("a.b.q_proj")
             case _:
-                for one in safetensors_files.read_headers(here / ADAPTER[1]):
+                for one in safetensors_files.read_headers(root / ADAPTER[1]):
                     assert one.dtype
 
 
@@ -118,11 +118,11 @@ def answers(data: bytes) -> None:
     assert plain["answer"] == text.encode("utf-16-le", "surrogatepass").decode(
         "utf-16-le", "replace"
     )
-    with folder() as here:
+    with folder() as root:
         for name in ("rows.jsonl", "rows.parquet"):
-            with saving(here / name, extras=("masks",), keep=("kept",)) as sink:
+            with saving(root / name, extras=("masks",), keep=("kept",)) as sink:
                 sink.save(row)
-            ((index, read),) = indexed_rows(here / name)
+            ((index, read),) = indexed_rows(root / name)
             assert (index, read) == (0, plain), name
 
 

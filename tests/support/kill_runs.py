@@ -123,26 +123,26 @@ def noted(descriptor: int, row_index: int) -> None:
 def killed(folder: Path, kind: str, kills: int, rng: random.Random) -> KillReport:
     """Kill runs this many times in total, and count lost and repeated rows."""
     name, shards = KINDS[kind]
-    tally = KillReport(kind)
+    report = KillReport(kind)
     run_to(folder / "whole" / name, ITEMS)
     whole = rows_as_text(folder / "whole" / name)
-    while tally.kills < kills:
-        tally.runs += 1
-        output = folder / str(tally.runs) / name
+    while report.kills < kills:
+        report.runs += 1
+        output = folder / str(report.runs) / name
         output.parent.mkdir()
         runs = Runs(output, shards, rng)
-        while runs.running and tally.kills < kills:
-            tally.reads += read_folder(output, rng)
+        while runs.running and report.kills < kills:
+            report.reads += read_folder(output, rng)
             time.sleep(rng.uniform(0, LONGEST_SECONDS))
-            tally.kills += runs.kill_one()
+            report.kills += runs.kill_one()
         runs.end()
         rows = rows_as_text(output)
-        tally.lost += (Counter(whole) - Counter(rows)).total()
-        tally.twice += (Counter(rows) - Counter(whole)).total()
+        report.lost += (Counter(whole) - Counter(rows)).total()
+        report.twice += (Counter(rows) - Counter(whole)).total()
         assert saved_keys(output) == keys_of(ITEMS), "rows are out of order"
         for processed in runs.processed.values():
-            count_repeated(tally, processed)
-    return tally
+            count_repeated(report, processed)
+    return report
 
 
 def read_folder(output: Path, rng: random.Random) -> int:
@@ -154,12 +154,12 @@ def read_folder(output: Path, rng: random.Random) -> int:
     return 1
 
 
-def count_repeated(tally: KillReport, processed: Sequence[set[int]]) -> None:
+def count_repeated(report: KillReport, processed: Sequence[set[int]]) -> None:
     """Count the rows that a run processed again after an earlier run."""
     before: set[int] = set()
     for these in processed:
-        tally.repeated += len(these & before)
-        tally.most_repeated = max(tally.most_repeated, len(these & before))
+        report.repeated += len(these & before)
+        report.most_repeated = max(report.most_repeated, len(these & before))
         before |= these
 
 

@@ -194,7 +194,7 @@ def test_captions_go_through_a_pipe(shell: Any) -> None:
     done = shell(f'pgcli caption examples/images | "$PYTHON" -c "{reader}"')
     assert_tidy(done, 0)
     assert done.stdout.decode().split() == NAMES
-    # the built-in model was not named, so a message says what it is
+    # a notice about the built-in model, which was not named
     assert "--model google/paligemma" in done.stderr.decode()
 
 

@@ -67,22 +67,22 @@ def to_text(value: Any) -> str:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a complete run of two sources, and a copy of it named `sound`."""
-    here = tmp_path / "run"
-    here.mkdir()
-    monkeypatch.chdir(here)
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    monkeypatch.chdir(workdir)
     monkeypatch.setenv("PGCLI_MODEL", "demo")
     monkeypatch.setattr(loading, "load_model", pretend.load_model)
     monkeypatch.setenv("PRETEND_ANSWERS", json.dumps(["cat"]))
     image = encoded(drawing(), "PNG")
-    (here / "c.png").write_bytes(image)
+    (workdir / "c.png").write_bytes(image)
     members = {"a.png": image, "a.json": b'{"n": 1}', "b.png": image}
-    archive(here / "photos.tar", members)
-    (here / "rest.jsonl").write_text('{"image": "c.png", "n": [1]}\n')
+    archive(workdir / "photos.tar", members)
+    (workdir / "rest.jsonl").write_text('{"image": "c.png", "n": [1]}\n')
     assert main([*SEGMENT, "--quiet"]) == 0
-    shutil.copytree(here, tmp_path / "sound")
-    return here
+    shutil.copytree(workdir, tmp_path / "sound")
+    return workdir
 
 
 def archive(file: Path, members: Mapping[str, bytes]) -> None:
@@ -130,8 +130,8 @@ def run(command: str, number: int) -> int:
 
 
 @pytest.mark.parametrize("examples", [40, pytest.param(250, marks=pytest.mark.slow)])
-def test_hostile_rows_and_records_have_documented_exit_codes(here: Path, examples: int) -> None:
-    sound = here.parent / "sound"
+def test_hostile_rows_and_records_have_documented_exit_codes(workdir: Path, examples: int) -> None:
+    sound = workdir.parent / "sound"
     originals = {
         name: json.loads((sound / name).read_text().splitlines(keepends=True)[0])
         if name == "rows.jsonl"
@@ -151,7 +151,7 @@ def test_hostile_rows_and_records_have_documented_exit_codes(here: Path, example
     )
     @given(st.sampled_from(everywhere), st.sampled_from(HOSTILE), st.sampled_from(COMMANDS))
     def change(where: tuple[str, tuple[Any, ...]], value: Any, command: str) -> None:
-        shutil.copytree(sound, here, dirs_exist_ok=True)
+        shutil.copytree(sound, workdir, dirs_exist_ok=True)
         name, path = where
         known = json.loads(json.dumps(originals[name]))
         replace_at(known, path, value)
@@ -193,7 +193,7 @@ def test_parquet_settings_nested_too_deeply_are_ignored(tmp_path: Path) -> None:
         assert main(["view", str(file), "-o", str(tmp_path / f"{levels}.html"), "--quiet"]) == 0
 
 
-def test_invalid_run_record_is_reported(capsys: Capture, here: Path) -> None:
+def test_invalid_run_record_is_reported(capsys: Capture, workdir: Path) -> None:
     file = Path("rows.jsonl.pgcli/run.json")
     known = json.loads(file.read_text())
     file.write_text(json.dumps(known | {"told": known["told"] | {"sources": 5}}))
@@ -223,9 +223,9 @@ def test_rows_without_optional_columns_are_read(tmp_path: Path) -> None:
         pgcli.read(saved(file, rows))
 
 
-def test_reordered_archive_members_are_reported_as_changed(capsys: Capture, here: Path) -> None:
+def test_reordered_archive_members_are_reported_as_changed(capsys: Capture, workdir: Path) -> None:
     image = Path("c.png").read_bytes()
-    archive(here / "photos.tar", {"b.png": image, "a.png": image, "a.json": b'{"n": 1}'})
+    archive(workdir / "photos.tar", {"b.png": image, "a.png": image, "a.json": b'{"n": 1}'})
     assert main(["view", "rows.jsonl"]) == 0
     stderr = capsys.readouterr().err
     assert "The run's input changed: another image has this index now." in stderr

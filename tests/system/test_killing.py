@@ -19,11 +19,11 @@ def test_killed_runs_lose_and_repeat_no_row() -> None:
         command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert run.returncode == 0, run.stderr
-    tallies = [json.loads(line) for line in run.stdout.splitlines()]
-    assert sum(tally["kills"] for tally in tallies) >= KILLS
-    assert len(tallies) == 5
-    for tally in tallies:
-        assert (tally["lost"], tally["twice"]) == (0, 0), tally
-        assert tally["most_after_a_kill"] <= HELD + 1, tally
-    assert sum(tally["repeated"] for tally in tallies) > 0
-    assert sum(tally["reads"] for tally in tallies) > 0
+    reports = [json.loads(line) for line in run.stdout.splitlines()]
+    assert sum(report["kills"] for report in reports) >= KILLS
+    assert len(reports) == 5
+    for report in reports:
+        assert (report["lost"], report["twice"]) == (0, 0), report
+        assert report["most_repeated"] <= HELD + 1, report
+    assert sum(report["repeated"] for report in reports) > 0
+    assert sum(report["reads"] for report in reports) > 0
