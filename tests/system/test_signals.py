@@ -222,7 +222,7 @@ def test_read_only_disk_is_reported_before_loading(disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     run = finished("caption", *MANY, "-o", disk / "rows.jsonl")
     assert run.returncode == 14
-    assert b"rows.jsonl may not be written" in run.stderr
+    assert b"rows.jsonl is not writable" in run.stderr
     assert b"Traceback" not in run.stderr
 
 
@@ -439,7 +439,7 @@ def test_shorter_input_is_refused(tmp_path: Path) -> None:
     manifest.write_text("".join(lines[:3]))
     run = finished(*arguments)
     assert run.returncode == 13
-    assert b"has 5 rows, and the input only makes 3" in run.stderr
+    assert b"has 5 rows, and the input makes only 3" in run.stderr
     assert finished(*arguments, "--limit", 2).returncode == 0
     assert len(saved(output)) == 5
 
@@ -468,7 +468,7 @@ def test_complete_file_is_kept_after_a_kill(tmp_path: Path) -> None:
     run.kill()
     run.communicate()
     kept = len(saved(chunk))
-    assert f"{kept} rows are there".encode() in finished(*arguments).stderr
+    assert f"{kept} rows are saved".encode() in finished(*arguments).stderr
     assert pq.read_table(output).column("id").to_pylist() == [str(k) for k in range(90)]
 
 
@@ -491,7 +491,7 @@ def test_shard_without_rows_does_not_stop_the_others(tmp_path: Path) -> None:
     output = f"{tmp_path}/rows/"
     run = finished("caption", EXAMPLES, "-o", output, "--shard", "1/2")
     assert run.returncode == 0
-    assert b"no row of the input is this shard's" in run.stderr
+    assert b"the shard has no row of the input" in run.stderr
     assert finished("caption", EXAMPLES, "-o", output, "--shard", "0/2").returncode == 0
     assert pq.read_table(output).num_rows == 12
     assert finished("caption", EXAMPLES, "-o", output, "--shard", "1/2").returncode == 0
@@ -516,7 +516,7 @@ def test_repeated_standard_input_resumes_the_run(tmp_path: Path) -> None:
     before = output.read_bytes()
     other = piped(b"".join(reversed(lines.splitlines(keepends=True))))
     assert other.returncode == 13
-    assert b"the input is not what" in other.stderr
+    assert b"the input is not the one" in other.stderr
     assert output.read_bytes() == before
     assert piped(lines).returncode == 0
     assert output.read_bytes().startswith(before)
@@ -557,7 +557,7 @@ def test_refused_run_leaves_the_output_to_its_owner(tmp_path: Path) -> None:
     folder.mkdir()
     for number in range(6):
         (folder / f"{number}.png").write_bytes((EXAMPLES / "one.png").read_bytes())
-    run = started("caption", folder, "-o", output, seconds=1)
+    run = started("caption", folder, "-o", output, seconds=1.5)
     wait_until(lambda: list((tmp_path / "rows.jsonl.pgcli").glob("owner*")))
     for _ in range(3):
         again = finished("caption", folder, "-o", output)
@@ -601,12 +601,12 @@ def test_existing_view_page_does_not_stop_a_resumed_run(tmp_path: Path) -> None:
     assert finished(*arguments).returncode == 0
     assert page.exists()
     page.unlink()
-    assert finished(*arguments).returncode == 0, "all rows are there, and the page is made"
+    assert finished(*arguments).returncode == 0, "all rows are saved, and the page is made"
     assert page.exists()
     assert finished(*arguments).returncode == 0
     other = finished("caption", *MANY[:3], "-o", tmp_path / "other.jsonl", "--view", page)
     assert other.returncode == 13
-    assert b"another --view" in other.stderr
+    assert b"another page with --view" in other.stderr
     same = tmp_path / "same.jsonl"
     assert finished("caption", *MANY[:3], "-o", same, "--view", same).returncode == 2
     assert not same.exists()
