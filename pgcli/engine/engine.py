@@ -140,11 +140,10 @@ class InferenceEngine:
         """Raises UsageError where `max_new_tokens` leaves no room for a prompt."""
         how, new_tokens = _checked(sampling, question)
         config = self.model.config
-        check_max_new_tokens(replace(question, max_new_tokens=new_tokens), config.max_answer_tokens)
-        # candidates are read a pass at a time, whatever the length of an answer
-        read = TOKENS_PER_PASS if question.has_choices else new_tokens
+        question = replace(question, max_new_tokens=new_tokens)
+        check_max_new_tokens(question, config.max_answer_tokens)
         if self._budget is not None:
-            self._batch_size = self._budget.batch_size(read)
+            self._batch_size = self._budget.batch_size(new_slots(question))
         rows = self._batch_size
         group = group_size(config, rows, self._device.type)
         if question.has_choices:  # side by side they take several times what an answer takes
@@ -184,6 +183,14 @@ class InferenceEngine:
     def _grammar(self, question: Question) -> Grammar:
         stop_tokens = self.model.config.stop_tokens
         return Grammar(self.tokenizer, question.objects, stop_tokens, device=self._device)
+
+
+def new_slots(question: Question) -> int:
+    """The KV-cache slots that a row needs after its prompt.
+
+    Candidates are read at most `TOKENS_PER_PASS` tokens at a time.
+    """
+    return TOKENS_PER_PASS if question.has_choices else question.max_new_tokens
 
 
 def _checked(sampling: Sampling, question: Question) -> tuple[SamplingParams, int]:

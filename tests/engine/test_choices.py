@@ -1,4 +1,4 @@
-"""Candidates scored: as transformers would score each alone, whatever stands beside it."""
+"""Candidates are scored as in transformers, independently of the other candidates and rows."""
 
 from __future__ import annotations
 
@@ -42,16 +42,21 @@ STOP = 1
 PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 304, 305, 108], [2, 108], [2, 9, 108]]
 
 
-def spelled(*ids: int) -> Candidate:
+def candidate(*ids: int) -> Candidate:
     return Candidate(" ".join(map(str, ids)), ids)
 
 
-#: Of any number and length, several with a beginning in common; one is as long as the window.
+#: Candidates of several numbers and lengths, with common prefixes; one is as long as the window.
 CHOICES = [
-    [spelled(400), spelled(401)],
-    [spelled(400, 402), spelled(400), spelled(400, 402, 403), spelled(500, 501, 502, 503, 504)],
-    [spelled(310, 311, 312, 313, 314, 315, 316, 317, 318)],
-    [spelled(n, n + 1) for n in range(350, 360)],
+    [candidate(400), candidate(401)],
+    [
+        candidate(400, 402),
+        candidate(400),
+        candidate(400, 402, 403),
+        candidate(500, 501, 502, 503, 504),
+    ],
+    [candidate(310, 311, 312, 313, 314, 315, 316, 317, 318)],
+    [candidate(n, n + 1) for n in range(350, 360)],
 ]
 
 
@@ -109,7 +114,7 @@ def patch_BPD(model: PaliGemma) -> Tensor:
     return normal(4, PATCHES, model.config.decoder.width)
 
 
-# --- right
+# --- parity with transformers
 
 
 def their_sum(
@@ -119,7 +124,7 @@ def their_sum(
     answer: abc.Sequence[int],
     vocabulary: OutputVocabulary,
 ) -> float:
-    """transformers' log-likelihood of one answer alone, taught token by token."""
+    """transformers' log-likelihood of a single answer, with teacher forcing."""
     ids = [*[theirs.config.image_token_index] * PATCHES, *prompt, *answer]
     prefix = len(ids) - len(answer)
     types = [0] * prefix + [1] * len(answer)
@@ -148,11 +153,11 @@ def test_each_candidate_scores_as_transformers_scores_it_alone(folder: Path) -> 
         assert row.logprobs == pytest.approx(expected, abs=1e-4, rel=0)
 
 
-# --- alone or together
+# --- independence of the batch
 
 
 def test_a_rows_scores_do_not_depend_on_its_batch(model: PaliGemma, patch_BPD: Tensor) -> None:
-    """Nor on the padding that its neighbours' prompts and candidates bring."""
+    """Padding for longer prompts and candidates of other rows does not change the scores either."""
     together = sums_of(scored(model, patch_BPD))
     for n in range(4):
         assert sums_of(scored(model, patch_BPD, [n]))[0] == pytest.approx(together[n], abs=1e-5)
@@ -177,7 +182,7 @@ def test_a_candidates_score_does_not_depend_on_the_others(
 def test_candidates_too_many_for_one_pass_score_the_same(
     model: PaliGemma, patch_BPD: Tensor, monkeypatch: pytest.MonkeyPatch, tokens: int
 ) -> None:
-    """However few tokens a pass holds, and however few rows of logits there are at once."""
+    """For several numbers of tokens per pass and of logits computed at once."""
     expected = sums_of(scored(model, patch_BPD))
     monkeypatch.setattr(module, "TOKENS_PER_PASS", tokens)
     monkeypatch.setattr(module, "LOGITS_AT_ONCE", tokens)
@@ -185,7 +190,7 @@ def test_candidates_too_many_for_one_pass_score_the_same(
         assert sums == pytest.approx(known, abs=1e-5)
 
 
-def test_hundreds_of_candidates_are_read_in_a_few_passes_behind_one_prefix(
+def test_hundreds_of_candidates_share_one_prefix_in_a_few_passes(
     model: PaliGemma, patch_BPD: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes: list[tuple[int, ...]] = []
@@ -201,7 +206,7 @@ def test_hundreds_of_candidates_are_read_in_a_few_passes_behind_one_prefix(
 
     monkeypatch.setattr(model, "score_branches", watched)
     monkeypatch.setattr(model, "prefill", watched_prefill)
-    many = [spelled(300 + n, 900 - n) for n in range(400)]
+    many = [candidate(300 + n, 900 - n) for n in range(400)]
     few = many[123:125]
     rows = score(model, patch_BPD[:2], PROMPTS[:2], [many, few], output_of(model))
     assert passes[0] == ()
@@ -212,29 +217,29 @@ def test_hundreds_of_candidates_are_read_in_a_few_passes_behind_one_prefix(
     assert sum(choice.probability for choice in rows[0].choices) == pytest.approx(1)
 
 
-# --- the choice
+# --- ChoiceOutput
 
 
 def test_probabilities_are_a_softmax_of_the_sums() -> None:
-    some = [spelled(3), spelled(4, 5), spelled(6), spelled(7)]
+    some = [candidate(3), candidate(4, 5), candidate(6), candidate(7)]
     row = ChoiceOutput(some, [math.log(0.02), math.log(0.06), -1e5, math.log(0.12)])
     assert [choice.probability for choice in row.choices] == pytest.approx([0.1, 0.3, 0, 0.6])
     assert [choice.logprob for choice in row.choices] == row.logprobs
     assert row.best == 3
 
 
-def test_probabilities_sum_to_1_however_unlikely_all_are() -> None:
-    row = ChoiceOutput([spelled(n) for n in range(3)], [-9000.0, -9000.5, -12000.0])
+def test_probabilities_of_unlikely_candidates_sum_to_1() -> None:
+    row = ChoiceOutput([candidate(n) for n in range(3)], [-9000.0, -9000.5, -12000.0])
     assert sum(choice.probability for choice in row.choices) == pytest.approx(1)
 
 
-def test_of_equals_the_first_is_chosen() -> None:
-    row = ChoiceOutput([spelled(n) for n in range(4)], [-3.0, -2.0, -2.0, -2.0])
+def test_the_first_of_equal_candidates_is_chosen() -> None:
+    row = ChoiceOutput([candidate(n) for n in range(4)], [-3.0, -2.0, -2.0, -2.0])
     assert row.best == 1
 
 
-def test_logprob_is_the_mean_over_the_best_ones_tokens_and_its_stop_token() -> None:
-    row = ChoiceOutput([spelled(3), spelled(4, 5, 6)], [-9.0, -8.0])
+def test_logprob_is_the_mean_over_the_best_candidates_tokens() -> None:
+    row = ChoiceOutput([candidate(3), candidate(4, 5, 6)], [-9.0, -8.0])
     assert row.logprob == -2
 
 
@@ -247,41 +252,41 @@ def test_probabilities_are_normalised_once(monkeypatch: pytest.MonkeyPatch) -> N
         lambda weights: sums.append(len(weights)) or math.fsum(weights),
         raising=False,
     )
-    row = ChoiceOutput([spelled(n) for n in range(1000)], [-float(n) for n in range(1000)])
+    row = ChoiceOutput([candidate(n) for n in range(1000)], [-float(n) for n in range(1000)])
     assert len(row.choices) == 1000
     assert sums == [1000]
 
 
-# --- the words
+# --- candidates as tokens
 
 
 @pytest.fixture(scope="module")
-def vocabulary() -> Tokenizer:
+def tokenizer() -> Tokenizer:
     return Tokenizer.from_folder(BUILTIN)
 
 
-def test_candidates_are_text_whatever_they_spell(vocabulary: Tokenizer) -> None:
+def test_candidates_are_encoded_as_plain_text(tokenizer: Tokenizer) -> None:
     texts = ["  yes ", "<loc0001>", "<eos>", "two words"]
-    found = make_candidates(texts, vocabulary)
+    found = make_candidates(texts, tokenizer)
     assert [one.text for one in found] == ["yes", "<loc0001>", "<eos>", "two words"]
-    special = {*vocabulary.locations, vocabulary.id("<eos>")}
+    special = {*tokenizer.locations, tokenizer.id("<eos>")}
     assert not any(special & set(one.ids) for one in found)
-    assert found[0].ids == tuple(vocabulary.encode_answer("yes"))
+    assert found[0].ids == tuple(tokenizer.encode_answer("yes"))
 
 
 @torch.inference_mode()
-def test_the_built_in_model_chooses_what_it_would_have_said(vocabulary: Tokenizer) -> None:
-    """Its own answer gets the score it had when it was generated, and no other a better one."""
+def test_the_demo_model_chooses_the_answer_it_would_generate(tokenizer: Tokenizer) -> None:
+    """The generated answer has its generation log-probability as score, the highest of all."""
     demo = weights.load(BUILTIN, read_config(BUILTIN), dtype=torch.float32)
-    size, image = vocabulary.size, demo.config.image_token_id
+    size, image = tokenizer.size, demo.config.image_token_id
     output = OutputVocabulary(size, image, demo.config.stop_tokens)
-    both = make_candidates(["yes", "no", "red circle"], vocabulary)
+    both = make_candidates(["yes", "no", "red circle"], tokenizer)
     said = set()
     for seed in EVAL_SEEDS[:15]:
         scene = Scene.from_seed(seed)
         patch_BPD = seen(demo, scene)
         asked = [one.prefix for one in eval_examples(scene) if one.suffix in ("yes", "no")]
-        prompts = [vocabulary.encode_prompt(prefix) for prefix in asked]
+        prompts = [tokenizer.encode_prompt(prefix) for prefix in asked]
         patch_BPD = patch_BPD.expand(len(asked), -1, -1)
         free = run_together(demo, patch_BPD, prompts, output, 9)
         picked = score(demo, patch_BPD, prompts, [both] * len(asked), output)
@@ -292,10 +297,10 @@ def test_the_built_in_model_chooses_what_it_would_have_said(vocabulary: Tokenize
     assert said == {"yes", "no"}
 
 
-# --- the rest
+# --- other cases
 
 
-def test_scores_that_are_no_numbers_are_refused_with_the_remedy(tiny: Path) -> None:
+def test_nan_logits_are_refused_with_a_hint(tiny: Path) -> None:
     damaged = weights.load(tiny, read_config(tiny), dtype=torch.float32)
     damaged.decoder.norm.weight[3] = torch.nan
     with pytest.raises(InvalidCheckpoint, match="NaN") as caught:
@@ -303,10 +308,10 @@ def test_scores_that_are_no_numbers_are_refused_with_the_remedy(tiny: Path) -> N
     assert "float32" in caught.value.hint
 
 
-def test_a_passs_time_is_divided_over_the_rows_with_candidates_in_it(
+def test_the_time_of_a_pass_is_divided_over_its_rows(
     model: PaliGemma, patch_BPD: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One long row needs three passes, the others one; a pass takes ten milliseconds."""
+    """The longest row needs three passes, the others one; a pass takes ten milliseconds."""
     monkeypatch.setattr(model_runner, "Stopwatch", Clock)
     monkeypatch.setattr(module, "TOKENS_PER_PASS", 9)
     rows = scored_sequences(model, patch_BPD, PROMPTS, CHOICES, output_of(model))
@@ -328,7 +333,7 @@ def test_a_row_with_choices_has_scores_and_no_generated_token(tiny: Path) -> Non
     engine = pgcli.load(tiny, device="cpu", batch_size=2)
     given = ["a red circle", "no", "two"]
     shape = encoded(drawing(40, 30), "png")
-    # candidates say how long an answer is, so that the limit for generated ones does not count
+    # the limit of new tokens applies to generated answers only
     (row,) = engine.ask(shape, "what?", choices=given, max_new_tokens=100_000)
     assert row.choices is not None
     assert [choice.text for choice in row.choices] == given
@@ -344,32 +349,32 @@ def test_a_row_with_choices_has_scores_and_no_generated_token(tiny: Path) -> Non
         list(engine.ask(shape, "what?", max_new_tokens=100_000))
 
 
-def test_there_is_room_for_the_longest_candidate_and_its_stop_token(vocabulary: Tokenizer) -> None:
+def test_a_prompt_leaves_slots_for_the_longest_candidate(tokenizer: Tokenizer) -> None:
     config = parse_config(json.loads((BUILTIN / "config.json").read_text()))
     item = Item(0, "a", "a", prompts=("what is this?", "what?"), choices=("no", "a red circle"))
-    picture = DecodedImage(item, 9, 9, None, 0.0)
-    needed = config.image_tokens + len(vocabulary.encode_prompt("what is this?"))
-    needed += len(vocabulary.encode_answer("a red circle")) + 1
+    image = DecodedImage(item, 9, 9, None, 0.0)
+    needed = config.image_tokens + len(tokenizer.encode_prompt("what is this?"))
+    needed += len(tokenizer.encode_answer("a red circle")) + 1
     for positions, refusals in ((needed, 0), (needed - 1, 1)):
         decoder = replace(config.decoder, max_positions=positions)
         processor = InputProcessor(
-            vocabulary,
+            tokenizer,
             replace(config, decoder=decoder),
             GREEDY,
             task="ask",
             max_new_tokens=64,
             model="m",
         )
-        requests, refused = processor.process(5, picture)
+        requests, refused = processor.process(5, image)
         assert [index for index, _ in refused] == [5][:refusals]
         assert [(one.row_index, one.image_uses) for one in requests] == (
             [(6, 1)] if refusals else [(5, 2), (6, 2)]
         )
 
 
-def test_each_picture_has_its_own_candidates(vocabulary: Tokenizer) -> None:
+def test_each_image_has_its_own_candidates(tokenizer: Tokenizer) -> None:
     config = parse_config(json.loads((BUILTIN / "config.json").read_text()))
-    processor = InputProcessor(vocabulary, config, GREEDY, task="ask", max_new_tokens=4, model="m")
+    processor = InputProcessor(tokenizer, config, GREEDY, task="ask", max_new_tokens=4, model="m")
     for choices in (("yes", "no"), ("yes", "no"), ("cat", "dog", "cow")):
         item = Item(0, "a", "a", prompts=("which?",), choices=choices)
         ((request,), _) = processor.process(0, DecodedImage(item, 9, 9, None, 0.0))

@@ -1,4 +1,4 @@
-"""Answers that may only be well-formed: no box malformed, whatever the weights, limit or draws."""
+"""Grammar-constrained answers are well-formed for any weights, limit and random numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOCATION = re.compile(r"<loc(\d{4})>")
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tiny: Path) -> Tokenizer:
+def tokenizer(tiny: Path) -> Tokenizer:
     return Tokenizer.from_folder(tiny)
 
 
@@ -46,29 +46,29 @@ def model(tiny: Path) -> PaliGemma:
 
 
 @pytest.fixture(scope="module")
-def grammar(vocabulary: Tokenizer) -> Grammar:
-    return Grammar(vocabulary, OBJECTS, {STOP})
+def grammar(tokenizer: Tokenizer) -> Grammar:
+    return Grammar(tokenizer, OBJECTS, {STOP})
 
 
-def output_of(vocabulary: Tokenizer, *stops: int) -> OutputVocabulary:
-    return OutputVocabulary(vocabulary.size, vocabulary.id("<image>"), stops or (STOP,))
+def output_of(tokenizer: Tokenizer, *stops: int) -> OutputVocabulary:
+    return OutputVocabulary(tokenizer.size, tokenizer.id("<image>"), stops or (STOP,))
 
 
 def run(
     model: PaliGemma,
     patch_BPD: Tensor,
-    vocabulary: Tokenizer,
+    tokenizer: Tokenizer,
     most: int,
     sampling: SamplingParams,
     grammar: Grammar | None = None,
     rows: slice = slice(None),
 ) -> list[Sequence]:
-    """Some of PROMPTS, each with its own key, answered together."""
+    """The answers to PROMPTS, each with its own key, in one batch."""
     return run_together(
         model,
         patch_BPD,
         PROMPTS[rows],
-        output_of(vocabulary),
+        output_of(tokenizer),
         most,
         sampling=sampling,
         keys=KEYS[rows],
@@ -77,16 +77,16 @@ def run(
 
 
 def waiting(rows: int, most: int, sampling: SamplingParams) -> list[Sequence]:
-    """Sequences that have no token yet."""
+    """Sequences without generated tokens."""
     return make_sequences([[2]] * rows, most, sampling)
 
 
-def is_well_formed(vocabulary: Tokenizer, tokens: list[int], objects: tuple[str, ...]) -> bool:
-    """Read with none of the grammar's code: by its text, by its tokens, and by its boxes."""
+def is_well_formed(tokenizer: Tokenizer, tokens: list[int], objects: tuple[str, ...]) -> bool:
+    """Whether text, tokens and boxes are well-formed, checked without the grammar's code."""
     if not tokens or tokens[-1] != STOP:
         return False
     words = tokens[:-1]
-    pieces = vocabulary.decode(words, [1.0] * len(words))
+    pieces = tokenizer.decode(words, [1.0] * len(words))
     text = "".join(piece.text for piece in pieces)
     found = text.split(" ; ") if text else []
     for one in found:
@@ -97,40 +97,40 @@ def is_well_formed(vocabulary: Tokenizer, tokens: list[int], objects: tuple[str,
         if top >= bottom or left >= right:
             return False
     whole = len(parsing.boxes(pieces, width=640, height=480)) == len(found)
-    return whole and vocabulary.encode_answer(text) == words
+    return whole and tokenizer.encode_answer(text) == words
 
 
-# --- nothing malformed can be said
+# --- only well-formed answers are allowed
 
 
 @pytest.mark.parametrize("temperature", [0, 0.3, 1, 4, 1e6])
-def test_random_weights_say_nothing_malformed_at_any_limit(
-    model: PaliGemma, vocabulary: Tokenizer, grammar: Grammar, temperature: float
+def test_random_weights_generate_well_formed_answers_at_any_limit(
+    model: PaliGemma, tokenizer: Tokenizer, grammar: Grammar, temperature: float
 ) -> None:
-    """Without the grammar hardly an answer of theirs is well-formed."""
+    """Without the grammar few of these answers are well-formed."""
     patch_BPD = normal(4, PATCHES, model.config.decoder.width)
-    objects_said = 0
+    objects_found = 0
     for most in (1, 2, 7, 9, 11, 13, 18, 26, 33, 61):
         sampling = SamplingParams(temperature, seed=most)
-        rows = run(model, patch_BPD, vocabulary, most, sampling, grammar)
+        rows = run(model, patch_BPD, tokenizer, most, sampling, grammar)
         for row in rows:
-            assert is_well_formed(vocabulary, row.tokens, OBJECTS), row.tokens
+            assert is_well_formed(tokenizer, row.tokens, OBJECTS), row.tokens
             assert len(row.tokens) == len(row.logprobs) <= most
-            objects_said += sum(token in vocabulary.locations for token in row.tokens) // 4
-    free = run(model, patch_BPD, vocabulary, most, sampling)
-    assert not all(is_well_formed(vocabulary, row.tokens, OBJECTS) for row in free)
-    assert objects_said > 10, "answers that are all empty prove nothing"
+            objects_found += sum(token in tokenizer.locations for token in row.tokens) // 4
+    free = run(model, patch_BPD, tokenizer, most, sampling)
+    assert not all(is_well_formed(tokenizer, row.tokens, OBJECTS) for row in free)
+    assert objects_found > 10, "answers that are all empty prove nothing"
 
 
-def test_every_walk_through_the_grammar_is_a_well_formed_answer_within_its_limit(
-    vocabulary: Tokenizer, grammar: Grammar
+def test_every_path_of_the_grammar_is_well_formed_and_in_limit(
+    tokenizer: Tokenizer, grammar: Grammar
 ) -> None:
     lengths = set()
     for seed in range(400):
         rng = Random(seed)
         most = rng.randint(1, 60)
         tokens = walk(grammar, most, rng)
-        assert is_well_formed(vocabulary, tokens, OBJECTS), tokens
+        assert is_well_formed(tokenizer, tokens, OBJECTS), tokens
         assert len(tokens) <= most
         lengths.add(len(tokens))
     assert len(lengths) > 20
@@ -150,7 +150,7 @@ def walk(grammar: Grammar, most: int, rng: Random) -> list[int]:
         state = grammar.advance(state, token)
 
 
-# --- everything well-formed can be said
+# --- every well-formed answer is allowed
 
 
 def allows(grammar: Grammar, tokens: list[int], left: int) -> bool:
@@ -175,11 +175,11 @@ def allows(grammar: Grammar, tokens: list[int], left: int) -> bool:
         "<loc0100><loc0001><loc0200><loc0900> green shape with a hole",
     ],
 )
-def test_whatever_is_well_formed_may_be_said(
-    vocabulary: Tokenizer, grammar: Grammar, text: str
+def test_every_well_formed_answer_is_allowed(
+    tokenizer: Tokenizer, grammar: Grammar, text: str
 ) -> None:
-    tokens = [*vocabulary.encode_answer(text), STOP]
-    assert is_well_formed(vocabulary, tokens, OBJECTS)
+    tokens = [*tokenizer.encode_answer(text), STOP]
+    assert is_well_formed(tokenizer, tokens, OBJECTS)
     assert allows(grammar, tokens, 100)
 
 
@@ -206,46 +206,48 @@ def test_whatever_is_well_formed_may_be_said(
         "<loc0001><loc0002><loc0003><loc0004> red<seg001>",
     ],
 )
-def test_nothing_else_may_be_said(vocabulary: Tokenizer, grammar: Grammar, text: str) -> None:
-    assert not allows(grammar, [*vocabulary.encode_answer(text), STOP], 100)
+def test_malformed_answers_are_not_allowed(
+    tokenizer: Tokenizer, grammar: Grammar, text: str
+) -> None:
+    assert not allows(grammar, [*tokenizer.encode_answer(text), STOP], 100)
 
 
-def test_a_name_that_spells_a_token_is_a_label_of_plain_text(vocabulary: Tokenizer) -> None:
+def test_an_object_named_like_a_token_is_plain_text(tokenizer: Tokenizer) -> None:
     name = "<loc0007><eos>"
-    grammar = Grammar(vocabulary, [name], {STOP})
-    tokens = [*vocabulary.encode_answer("<loc0001><loc0002><loc0003><loc0004>")]
-    tokens += vocabulary.encode_text(f" {name}")
+    grammar = Grammar(tokenizer, [name], {STOP})
+    tokens = [*tokenizer.encode_answer("<loc0001><loc0002><loc0003><loc0004>")]
+    tokens += tokenizer.encode_text(f" {name}")
     assert allows(grammar, [*tokens, STOP], 100)
-    boxes = parsing.boxes(vocabulary.decode(tokens, [1.0] * len(tokens)), width=9, height=9)
+    boxes = parsing.boxes(tokenizer.decode(tokens, [1.0] * len(tokens)), width=9, height=9)
     assert [box.label for box in boxes] == [name]
 
 
 # --- the limit
 
 
-def longest_object(vocabulary: Tokenizer) -> int:
-    """Its tokens, with the stop token after it."""
-    return 4 + max(len(vocabulary.encode_text(f" {name}")) for name in OBJECTS) + 1
+def longest_object(tokenizer: Tokenizer) -> int:
+    """The number of tokens of the longest object, including the stop token."""
+    return 4 + max(len(tokenizer.encode_text(f" {name}")) for name in OBJECTS) + 1
 
 
-def test_an_object_is_begun_only_where_it_fits_with_any_label(vocabulary: Tokenizer) -> None:
-    """Four corners, the longest label, the stop token: one less leaves the empty answer only."""
-    grammar = Grammar(vocabulary, OBJECTS, {STOP})
-    fits = longest_object(vocabulary)
+def test_an_object_begins_only_if_its_longest_label_fits(tokenizer: Tokenizer) -> None:
+    """With one token less than the longest object needs, only the empty answer is allowed."""
+    grammar = Grammar(tokenizer, OBJECTS, {STOP})
+    fits = longest_object(tokenizer)
     assert grammar.token_A[grammar.allowed(START, fits - 1)].tolist() == [STOP]
     assert grammar.allowed(START, fits).sum() == 1 + 1023
     assert grammar.truncated_by_limit(START, fits - 1)
     assert not grammar.truncated_by_limit(START, fits)
 
 
-def test_the_limit_has_no_say_in_what_a_thing_is_called(
-    vocabulary: Tokenizer, grammar: Grammar
+def test_the_limit_does_not_restrict_the_choice_of_labels(
+    tokenizer: Tokenizer, grammar: Grammar
 ) -> None:
-    """Wherever an object may be begun, each of the labels may end it."""
-    corners = vocabulary.encode_answer("<loc0001><loc0002><loc0003><loc0004>")
-    before = vocabulary.encode_answer("<loc0001><loc0002><loc0003><loc0004> cat ; ")
+    """Where an object may begin, every label may end it."""
+    corners = tokenizer.encode_answer("<loc0001><loc0002><loc0003><loc0004>")
+    before = tokenizer.encode_answer("<loc0001><loc0002><loc0003><loc0004> cat ; ")
     for name in OBJECTS:
-        whole = [*corners, *vocabulary.encode_text(f" {name}"), STOP]
+        whole = [*corners, *tokenizer.encode_text(f" {name}"), STOP]
         for most in range(1, 60):
             begins = allows(grammar, corners[:1], most)
             assert allows(grammar, whole, most) == begins
@@ -253,30 +255,30 @@ def test_the_limit_has_no_say_in_what_a_thing_is_called(
             assert allows(grammar, [*before, *whole], most) == begins
 
 
-def test_each_row_is_bound_by_its_own_tokens(vocabulary: Tokenizer, grammar: Grammar) -> None:
-    """Rows side by side of which one has just begun, one must end, one is within a box."""
+def test_each_row_is_constrained_by_its_own_tokens(tokenizer: Tokenizer, grammar: Grammar) -> None:
+    """A batch of one row at the start, one that must end, and one within a box."""
     rows = waiting(3, 20, GREEDY)
     rows[1].tokens = [STOP] * 18
-    rows[2].tokens = vocabulary.encode_answer("<loc0009><loc0007>")
+    rows[2].tokens = tokenizer.encode_answer("<loc0009><loc0007>")
     for token in rows[2].tokens:
         rows[2].state = grammar.advance(rows[2].state, token)
-    logits_BV = torch.zeros(3, vocabulary.size)
-    logits_BV[:, vocabulary.locations[8]] = 9
-    logits_BV[:, vocabulary.locations[12]] = 8
-    token_B, _ = next_tokens(logits_BV, rows, output_of(vocabulary), grammar)
-    assert token_B.tolist() == [vocabulary.locations[8], STOP, vocabulary.locations[12]]
+    logits_BV = torch.zeros(3, tokenizer.size)
+    logits_BV[:, tokenizer.locations[8]] = 9
+    logits_BV[:, tokenizer.locations[12]] = 8
+    token_B, _ = next_tokens(logits_BV, rows, output_of(tokenizer), grammar)
+    assert token_B.tolist() == [tokenizer.locations[8], STOP, tokenizer.locations[12]]
 
 
-def test_an_answer_that_the_limit_ended_says_so(
-    model: PaliGemma, vocabulary: Tokenizer, grammar: Grammar
+def test_an_answer_ended_by_the_limit_has_finish_length(
+    model: PaliGemma, tokenizer: Tokenizer, grammar: Grammar
 ) -> None:
-    """It has its stop token all the same, and only whole boxes; a free end is `stop`."""
+    """It has a stop token and only whole boxes; an answer that ends by itself has `stop`."""
     patch_BPD = normal(4, PATCHES, model.config.decoder.width)
-    whole = longest_object(vocabulary)
+    whole = longest_object(tokenizer)
     finishes = set()
     for most in (3, 19, 40, 200):
         sampling = SamplingParams(1, seed=most)
-        for row in run(model, patch_BPD, vocabulary, most, sampling, grammar):
+        for row in run(model, patch_BPD, tokenizer, most, sampling, grammar):
             assert row.stopped
             last = most - len(row.tokens) + 1  # tokens left before the stop token
             another = 2 if len(row.tokens) > 1 else 0  # tokens of a separator
@@ -289,98 +291,98 @@ def test_an_answer_that_the_limit_ended_says_so(
 # --- stop tokens
 
 
-def test_any_of_several_stop_tokens_ends_an_answer(vocabulary: Tokenizer) -> None:
-    grammar = Grammar(vocabulary, OBJECTS, {STOP, OTHER_STOP, vocabulary.size + 3})
-    label = vocabulary.encode_answer("<loc0001><loc0002><loc0003><loc0004> cat")
+def test_any_of_several_stop_tokens_ends_an_answer(tokenizer: Tokenizer) -> None:
+    grammar = Grammar(tokenizer, OBJECTS, {STOP, OTHER_STOP, tokenizer.size + 3})
+    label = tokenizer.encode_answer("<loc0001><loc0002><loc0003><loc0004> cat")
     for tokens in ([], label):
         state = START
         for token in tokens:
             state = grammar.advance(state, token)
         allowed = set(grammar.token_A[grammar.allowed(state, 50)].tolist())
         assert {STOP, OTHER_STOP} <= allowed
-    assert max(grammar.token_A.tolist()) < vocabulary.size
+    assert max(grammar.token_A.tolist()) < tokenizer.size
 
 
-def test_a_checkpoint_without_a_stop_token_of_its_own_is_refused(vocabulary: Tokenizer) -> None:
+def test_a_checkpoint_without_a_stop_token_of_its_own_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(InvalidCheckpoint, match="eos_token_id"):
-        Grammar(vocabulary, OBJECTS, {vocabulary.size})
+        Grammar(tokenizer, OBJECTS, {tokenizer.size})
 
 
-# --- what the model thought of it
+# --- log-probabilities and selection
 
 
-def scores(vocabulary: Tokenizer, rows: int) -> Tensor:
-    return normal(rows, vocabulary.size + 5, dtype=torch.float32) * 3
+def scores(tokenizer: Tokenizer, rows: int) -> Tensor:
+    return normal(rows, tokenizer.size + 5, dtype=torch.float32) * 3
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(2, top_p=0.9, top_k=40)])
-def test_logprobs_are_the_models_own_before_the_grammar(
-    vocabulary: Tokenizer, grammar: Grammar, sampling: SamplingParams
+def test_logprobs_are_computed_before_the_grammar_mask(
+    tokenizer: Tokenizer, grammar: Grammar, sampling: SamplingParams
 ) -> None:
-    output = output_of(vocabulary)
-    logits_BV = scores(vocabulary, 6)
-    own = logits_BV[:, : vocabulary.size].clone()
+    output = output_of(tokenizer)
+    logits_BV = scores(tokenizer, 6)
+    own = logits_BV[:, : tokenizer.size].clone()
     own[:, output.image_token] = -torch.inf
     token_B, logprob_B = next_tokens(logits_BV, waiting(6, 50, sampling), output, grammar)
-    assert all(token in (STOP, *vocabulary.locations) for token in token_B.tolist())
+    assert all(token in (STOP, *tokenizer.locations) for token in token_B.tolist())
     expected = own.log_softmax(-1).gather(1, token_B[:, None])[:, 0]
     torch.testing.assert_close(logprob_B, expected, rtol=0, atol=1e-5)
 
 
-def test_greedy_takes_the_best_of_what_is_allowed(vocabulary: Tokenizer, grammar: Grammar) -> None:
-    logits_BV = scores(vocabulary, 20)
-    first, last = vocabulary.locations[0], vocabulary.locations[-1]
+def test_greedy_takes_the_best_allowed_token(tokenizer: Tokenizer, grammar: Grammar) -> None:
+    logits_BV = scores(tokenizer, 20)
+    first, last = tokenizer.locations[0], tokenizer.locations[-1]
     expected = []
     for logits_V in logits_BV:
         best = max([STOP, *range(first, last)], key=logits_V.tolist().__getitem__)
         expected.append(best)
     rows = waiting(20, 50, GREEDY)
-    assert next_tokens(logits_BV, rows, output_of(vocabulary), grammar)[0].tolist() == expected
+    assert next_tokens(logits_BV, rows, output_of(tokenizer), grammar)[0].tolist() == expected
 
 
-def test_temperature_and_filters_work_on_what_is_allowed(
-    vocabulary: Tokenizer, grammar: Grammar
+def test_temperature_and_filters_apply_to_allowed_tokens(
+    tokenizer: Tokenizer, grammar: Grammar
 ) -> None:
-    """The two best of all are no locations; the two best that may be said share all draws."""
-    logits_V = torch.zeros(vocabulary.size)
+    """The two best tokens are not locations; only the two best allowed tokens are sampled."""
+    logits_V = torch.zeros(tokenizer.size)
     logits_V[400:402] = 50
-    logits_V[vocabulary.locations[5]] = 10 + math.log(3)
+    logits_V[tokenizer.locations[5]] = 10 + math.log(3)
     logits_V[STOP] = 10
     logits_BV = logits_V.expand(4000, -1).clone()
     for sampling in (SamplingParams(1, top_k=2), SamplingParams(1, top_p=0.9)):
         rows = waiting(4000, 50, sampling)
-        token_B, _ = next_tokens(logits_BV, rows, output_of(vocabulary), grammar)
-        assert set(token_B.tolist()) == {STOP, vocabulary.locations[5]}
+        token_B, _ = next_tokens(logits_BV, rows, output_of(tokenizer), grammar)
+        assert set(token_B.tolist()) == {STOP, tokenizer.locations[5]}
         assert (token_B == STOP).float().mean().item() == pytest.approx(0.25, abs=0.03)
 
 
-# --- whose answer it is
+# --- independence of the batch
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(1.5, top_p=0.95, seed=3)])
-def test_neighbours_are_invisible_with_the_grammar_too(
-    tiny: Path, vocabulary: Tokenizer, device: str, sampling: SamplingParams
+def test_answers_with_a_grammar_do_not_depend_on_the_batch(
+    tiny: Path, tokenizer: Tokenizer, device: str, sampling: SamplingParams
 ) -> None:
     model = weights.load(tiny, read_config(tiny), dtype=torch.float64, device=device)
-    grammar = Grammar(vocabulary, OBJECTS, {STOP}, device=device)
+    grammar = Grammar(tokenizer, OBJECTS, {STOP}, device=device)
     patch_BPD = normal(4, PATCHES, model.config.decoder.width).to(device)
-    together = run(model, patch_BPD, vocabulary, 50, sampling, grammar)
+    together = run(model, patch_BPD, tokenizer, 50, sampling, grammar)
     for n, row in enumerate(together):
         one = slice(n, n + 1)
-        alone = run(model, patch_BPD[one], vocabulary, 50, sampling, grammar, one)
+        alone = run(model, patch_BPD[one], tokenizer, 50, sampling, grammar, one)
         assert alone[0].tokens == row.tokens
     order = slice(None, None, -1)
-    backwards = run(model, patch_BPD.flip(0), vocabulary, 50, sampling, grammar, order)
+    backwards = run(model, patch_BPD.flip(0), tokenizer, 50, sampling, grammar, order)
     assert [row.tokens for row in backwards[::-1]] == [row.tokens for row in together]
     assert len({tuple(row.tokens) for row in together}) > 1
 
 
-def test_what_is_allowed_is_worked_out_once_per_state(grammar: Grammar) -> None:
+def test_allowed_tokens_are_computed_once_per_state(grammar: Grammar) -> None:
     state = grammar.advance(grammar.advance(START, 770), 780)
     assert grammar.allowed(state, 30) is grammar.allowed(state, 17)
 
 
-# --- the built-in model
+# --- the demo model
 
 
 @pytest.fixture(scope="module")
@@ -390,23 +392,23 @@ def demo() -> PaliGemma:
 
 @torch.inference_mode()
 @pytest.mark.slow
-def test_the_built_in_models_answers_are_its_free_ones_where_those_are_well_formed(
+def test_well_formed_demo_answers_are_the_same_with_the_grammar(
     demo: PaliGemma,
 ) -> None:
-    vocabulary = Tokenizer.from_folder(BUILTIN)
-    output = output_of(vocabulary)
+    tokenizer = Tokenizer.from_folder(BUILTIN)
+    output = output_of(tokenizer)
     compared = 0
     for seed in EVAL_SEEDS[:20]:
         scene = Scene.from_seed(seed)
         patch_BPD = seen(demo, scene)
         for prefix in (one.prefix for one in eval_examples(scene) if one.kind == "detect"):
             objects = tuple(prefix.removeprefix("detect ").split(" ; "))
-            grammar = Grammar(vocabulary, objects, {STOP})
-            prompts = [vocabulary.encode_prompt(prefix)]
+            grammar = Grammar(tokenizer, objects, {STOP})
+            prompts = [tokenizer.encode_prompt(prefix)]
             (free,) = run_together(demo, patch_BPD, prompts, output, 64)
             (bound,) = run_together(demo, patch_BPD, prompts, output, 64, grammar=grammar)
-            assert is_well_formed(vocabulary, bound.tokens, objects)
-            if is_well_formed(vocabulary, free.tokens, objects):
+            assert is_well_formed(tokenizer, bound.tokens, objects)
+            if is_well_formed(tokenizer, free.tokens, objects):
                 assert bound.tokens == free.tokens
                 assert bound.logprobs == free.logprobs
                 assert bound.finish == free.finish == "stop"

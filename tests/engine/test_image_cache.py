@@ -1,4 +1,4 @@
-"""The eye's memory: each picture looked at once for all its prompts, as far as there is room."""
+"""The image-feature cache: each image is encoded once for all its prompts, within a size bound."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pgcli.tasks import Question
 from tests.support.tiny import PATCHES, RESOLUTION
 
 PROMPTS = ("a", "is it red?", "how many red circles are there?")
-BYTES = PATCHES * 48 * 4  # of a picture as the tiny decoder reads it
+BYTES = PATCHES * 48 * 4  # of one image's features in the tiny model
 QUESTION = Question("ask", None, 4)
 
 
@@ -29,7 +29,7 @@ def engine(tiny: Path) -> InferenceEngine:
     return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=4)
 
 
-def pictures(count: int) -> list[DecodedImage]:
+def images(count: int) -> list[DecodedImage]:
     noise = np.random.default_rng(7).integers(0, 256, (count, RESOLUTION, RESOLUTION, 3), np.uint8)
     return [
         DecodedImage(Item(n, str(n), str(n), prompts=PROMPTS), RESOLUTION, RESOLUTION, square, 0.0)
@@ -38,12 +38,12 @@ def pictures(count: int) -> list[DecodedImage]:
 
 
 def asked(engine: InferenceEngine, count: int = 6) -> list[tuple[int, Answer]]:
-    stream = ((3 * n, picture) for n, picture in enumerate(pictures(count)))
+    stream = ((3 * n, image) for n, image in enumerate(images(count)))
     return sorted(engine.ask(stream, QUESTION))
 
 
 class Watched(ImageFeatureCache):
-    """Notes the most that it keeps, and itself."""
+    """Records the most bytes that it has held, and the last cache created."""
 
     def __init__(self, *given: object, **more: object):
         super().__init__(*given, **more)  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ class Watched(ImageFeatureCache):
 
 
 @pytest.mark.parametrize("room", [0, 1, 2])
-def test_beyond_its_bound_a_picture_is_looked_at_again_and_answered_the_same(
+def test_an_evicted_image_is_encoded_again_and_answers_the_same(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     monkeypatch.setattr(engines, "ImageFeatureCache", Watched)
@@ -82,7 +82,7 @@ def test_beyond_its_bound_a_picture_is_looked_at_again_and_answered_the_same(
     assert engine.image_stats.prompts == 18
 
 
-def test_nothing_is_kept_once_all_is_read(
+def test_the_cache_is_empty_after_the_last_prompt(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for max_bytes in (10**9, BYTES):
@@ -96,14 +96,14 @@ def test_nothing_is_kept_once_all_is_read(
         assert not Watched.last._counts
 
 
-def request(number: int, picture: DecodedImage, shares: int) -> Sequence:
+def request(number: int, image: DecodedImage, shares: int) -> Sequence:
     return Sequence(
         number,
         "a",
         (2, 108),
         4,
-        image=picture,
-        image_key=picture.item.index,
+        image=image,
+        image_key=image.item.index,
         image_uses=shares,
     )
 
@@ -115,8 +115,8 @@ def features(engine: InferenceEngine) -> ImageFeatureCache:
     )
 
 
-def look(features: ImageFeatureCache, group: list[Sequence]) -> int:
-    """How many pictures the eye looked at for a group that is then read."""
+def encoded(features: ImageFeatureCache, group: list[Sequence]) -> int:
+    """How many images are encoded for a group that is then prefilled."""
     before = features._stats.misses
     with torch.inference_mode():
         features.get(group)
@@ -124,22 +124,22 @@ def look(features: ImageFeatureCache, group: list[Sequence]) -> int:
     return features._stats.misses - before
 
 
-def test_the_one_used_longest_ago_is_let_go(features: ImageFeatureCache) -> None:
-    first, second, third = (request(n, picture, 9) for n, picture in enumerate(pictures(3)))
-    assert [look(features, [one]) for one in (first, second, first, third)] == [1, 1, 0, 1]
-    assert [look(features, [one]) for one in (first, third, second)] == [0, 0, 1]
+def test_the_least_recently_used_image_is_evicted(features: ImageFeatureCache) -> None:
+    first, second, third = (request(n, image, 9) for n, image in enumerate(images(3)))
+    assert [encoded(features, [one]) for one in (first, second, first, third)] == [1, 1, 0, 1]
+    assert [encoded(features, [one]) for one in (first, third, second)] == [0, 0, 1]
 
 
-def test_a_picture_with_one_prompt_takes_no_room(features: ImageFeatureCache) -> None:
-    shared, *alone = (request(n, p, 1 if n else 2) for n, p in enumerate(pictures(6)))
-    assert look(features, [shared]) == 1
-    assert look(features, alone) == 5
-    assert look(features, [shared]) == 0
+def test_an_image_with_one_prompt_is_not_cached(features: ImageFeatureCache) -> None:
+    shared, *alone = (request(n, p, 1 if n else 2) for n, p in enumerate(images(6)))
+    assert encoded(features, [shared]) == 1
+    assert encoded(features, alone) == 5
+    assert encoded(features, [shared]) == 0
 
 
-def test_what_was_not_read_can_be_asked_for_again(features: ImageFeatureCache) -> None:
-    """A picture's only prompt and its last one too: memory may have run out after the eye."""
-    alone, twice = (request(n, picture, n + 1) for n, picture in enumerate(pictures(2)))
+def test_features_can_be_requested_again_before_release(features: ImageFeatureCache) -> None:
+    """OOM may follow the encoding, also for an image's only or last prompt."""
+    alone, twice = (request(n, image, n + 1) for n, image in enumerate(images(2)))
     group = [alone, twice, twice]
     with torch.inference_mode():
         first, _ = features.get(group)
@@ -148,12 +148,12 @@ def test_what_was_not_read_can_be_asked_for_again(features: ImageFeatureCache) -
     features.release(group)
     assert not features._counts
     features.retain([twice])
-    assert look(features, [twice]) == 1
+    assert encoded(features, [twice]) == 1
     assert not features._counts
     assert not features._features
 
 
-def test_the_eyes_time_is_that_of_all_its_looks_wherever_rows_start_over(
+def test_encode_times_add_up_after_preemption(
     features: ImageFeatureCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Clock:
@@ -168,10 +168,10 @@ def test_the_eyes_time_is_that_of_all_its_looks_wherever_rows_start_over(
             return second - first
 
     monkeypatch.setattr(module, "Stopwatch", Clock)
-    first, second, third = (request(n, picture, 3) for n, picture in enumerate(pictures(3)))
+    first, second, third = (request(n, image, 3) for n, image in enumerate(images(3)))
     shares = []
     with torch.inference_mode():
-        features.get([first, second])  # for nothing
+        features.get([first, second])  # not released: OOM before the prefill
         for group in ([first, second], [third], [first, first], [second, third], [second, third]):
             shares += features.get(group)[1]
             features.release(group)
@@ -179,13 +179,13 @@ def test_the_eyes_time_is_that_of_all_its_looks_wherever_rows_start_over(
         shares += features.get([second])[1]
         features.release([second])
     assert features._stats.misses > 3
-    # a pass takes 10 ms however many pictures are in it
+    # a pass takes 10 ms for any number of images
     passes = {3: 2, 4: 3, 5: 4, 6: 5, 7: 6}
     assert sum(shares) == pytest.approx(10 * passes.get(features._stats.misses, 0))
 
 
 def test_a_view_does_not_keep_the_whole_batch(features: ImageFeatureCache) -> None:
-    group = [request(n, picture, 2) for n, picture in enumerate(pictures(2))]
-    look(features, group)
+    group = [request(n, image, 2) for n, image in enumerate(images(2))]
+    encoded(features, group)
     kept = [patch_PD.untyped_storage().nbytes() for patch_PD in features._features.values()]
     assert kept == [BYTES, BYTES]

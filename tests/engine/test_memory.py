@@ -1,4 +1,4 @@
-"""The memory computed for a model and a batch, compared with what they take."""
+"""The memory computed for a model and a batch, compared with their measured memory."""
 
 import subprocess
 import sys
@@ -62,7 +62,7 @@ SMALL = PaliGemmaConfig(
     post_norms=st.booleans(),
 )
 @settings(max_examples=25, deadline=None)
-def test_the_count_is_that_of_the_model_itself(tied, sizes, kv_heads, post_norms):
+def test_the_parameter_count_equals_the_models(tied, sizes, kv_heads, post_norms):
     a, b, c, d, e, f, g, h = sizes
     vision = VisionConfig(4 * a, b, c, 2, patch_size=d, resolution=d * e)
     heads = (2 * kv_heads, kv_heads, 2 * a)
@@ -71,7 +71,7 @@ def test_the_count_is_that_of_the_model_itself(tied, sizes, kv_heads, post_norms
     assert parameters(config) == sum(p.numel() for p in PaliGemma(config).parameters())
 
 
-def test_the_published_model_takes_what_is_known_of_it():
+def test_the_published_model_needs_the_known_memory():
     assert parameters(PUBLISHED) - 64 * 2048 == 2_924_220_144
     # 18 layers, keys and values, one head of 256 in bfloat16: 18 KiB for each slot
     slots = 1024 + LONG_PROMPT + NEW_TOKENS
@@ -89,14 +89,14 @@ def test_the_published_model_takes_what_is_known_of_it():
     ],
     ids=["3b", "10b", "28b"],
 )
-def test_the_published_second_generation_takes_what_is_known_of_it(decoder, count, cache_kib):
+def test_the_second_generation_needs_the_known_memory(decoder, count, cache_kib):
     config = replace(PUBLISHED, decoder=replace(decoder, post_norms=True, attn_softcap=50.0))
     assert cache_bytes(config, 2) == cache_kib * 1024
     if count is not None:
         assert parameters(config) - 64 * decoder.width == count
     first = needed_bytes(config, 2, 1)
-    beside = BLOCK_BYTES + row_bytes(config, 2) + group_bytes(config, 2, 1)
-    assert first == 2 * parameters(config) + beside
+    batch = BLOCK_BYTES + row_bytes(config, 2) + group_bytes(config, 2, 1)
+    assert first == 2 * parameters(config) + batch
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -136,7 +136,7 @@ def test_longer_answers_leave_room_for_fewer_rows():
 
 
 class Peak(TorchDispatchMode):
-    """The most bytes of tensors alive at once, of those made under it."""
+    """The peak bytes of the tensors created in this mode."""
 
     def __init__(self):
         super().__init__()
@@ -164,7 +164,7 @@ class Peak(TorchDispatchMode):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 6])
 def test_a_batch_takes_no_more_than_is_computed(dtype, rows):
-    """With the longest prompt and room for the longest answer that are counted."""
+    """With the longest prompt and the longest answer that are counted."""
     torch.manual_seed(0)
     model = PaliGemma(SMALL).to(dtype).eval().requires_grad_(False)
     prompts = [[2, *range(200, 200 + length), 108] for length in range(62, 62 - rows, -1)]
@@ -224,7 +224,7 @@ print(resident("VmHWM") - before, needed_bytes(config, dtype.itemsize, rows)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.slow
 def test_a_process_grows_by_no_more_than_is_computed(dtype, generation):
-    """What the system counts, scratch memory of the kernels included."""
+    """Resident memory, including the scratch memory of kernels."""
     run = subprocess.run(
         [sys.executable, "-c", MEASURE, dtype, generation],
         capture_output=True,
@@ -233,10 +233,10 @@ def test_a_process_grows_by_no_more_than_is_computed(dtype, generation):
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    measured, reckoned = map(int, run.stdout.split())
+    measured, computed = map(int, run.stdout.split())
     block = BLOCK_BYTES if generation == "2" else 0
-    assert measured < reckoned + block
-    assert measured > reckoned / 4
+    assert measured < computed + block
+    assert measured > computed / 4
 
 
 class TestBatchSize:
@@ -255,11 +255,11 @@ class TestBatchSize:
     def test_one_row_is_always_tried(self, device):
         assert MemoryBudget(PUBLISHED, 4, device, 0).batch_size() == 1
 
-    def test_more_than_pays_is_not_taken(self):
+    def test_it_does_not_exceed_the_useful_maximum(self):
         sizes = {device: MemoryBudget(SMALL, 4, device, 2**50).batch_size() for device in MOST_ROWS}
         assert sizes == MOST_ROWS == {"cpu": 64, "mps": 64, "cuda": 256}
 
-    def test_a_large_model_on_the_cpu_answers_its_first_rows_soon(self):
+    def test_a_large_model_on_the_cpu_has_small_batches(self):
         assert parameters(PUBLISHED) > LARGE_PARAMETERS
         sizes = [MemoryBudget(PUBLISHED, 2, device, 2**50).batch_size() for device in MOST_ROWS]
         assert sizes == [ROWS_OF_LARGE_ON_CPU, MOST_ROWS["mps"], MOST_ROWS["cuda"]]
@@ -307,7 +307,7 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(
         RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate"),
     ],
 )
-def test_exhausted_memory_says_for_what_it_was_and_what_to_do(problem):
+def test_an_oom_error_names_its_purpose_and_a_remedy(problem):
     caught = pytest.raises(NoUsableDevice, match="no memory left for a batch of 9")
     with caught as refused, memory_named("a batch of 9", "take less"):
         raise problem
@@ -315,6 +315,6 @@ def test_exhausted_memory_says_for_what_it_was_and_what_to_do(problem):
     assert refused.value.__cause__ is problem
 
 
-def test_any_other_error_stays_what_it_is():
+def test_other_errors_are_raised_unchanged():
     with pytest.raises(RuntimeError, match="shapes"), memory_named("a batch", "take less"):
         raise RuntimeError("shapes do not match")

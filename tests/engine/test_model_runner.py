@@ -113,7 +113,7 @@ def test_any_of_several_stop_tokens_ends_a_sequence() -> None:
     assert [row.tokens for row in rows] == [[3, 7], [1], [3, 4, 5, 6, 8]]
 
 
-def test_ignored_stop_tokens_end_nothing() -> None:
+def test_ignored_stop_tokens_do_not_end_a_sequence() -> None:
     rows = answers(Scripted([3, STOP, 4, STOP]), 4, sampling=SamplingParams(ignore_eos=True))
     assert [(row.tokens, row.finish) for row in rows] == [([3, STOP, 4, STOP], "length")]
 
@@ -141,7 +141,7 @@ def test_a_finished_sequence_frees_its_row_at_once() -> None:
     assert rows[0].tokens == [3, STOP]
 
 
-def test_a_prefill_asks_for_room_for_the_longest_answer() -> None:
+def test_a_prefill_reserves_slots_for_the_longest_answer() -> None:
     model = Scripted([3, STOP])
     answers(model, 70)
     assert model.room == 70
@@ -155,7 +155,7 @@ def test_a_prefill_asks_for_room_for_the_longest_answer() -> None:
 def test_the_image_token_and_ids_beyond_the_vocabulary_are_never_generated(
     loudest: int, sampling: SamplingParams
 ) -> None:
-    """The embedding has more rows than there are tokens, and what lies there is noise."""
+    """The embedding has more rows than there are tokens, and the extra rows hold noise."""
     rows = answers(Scripted([loudest] * 5), sampling=sampling)
     assert all(token < SIZE - 1 for token in rows[0].tokens)
     assert rows[0].logprobs == pytest.approx([-math.log(SIZE - 1)] * len(rows[0].tokens))
@@ -204,9 +204,7 @@ def test_logprobs_are_those_of_one_pass_over_the_whole_answer(
         SamplingParams(1, top_p=0.9, top_k=5),
     ],
 )
-def test_scores_that_are_no_numbers_are_refused_with_the_remedy(
-    tiny: Path, sampling: SamplingParams
-) -> None:
+def test_nan_logits_are_refused_with_a_hint(tiny: Path, sampling: SamplingParams) -> None:
     damaged = weights.load(tiny, read_config(tiny), dtype=torch.float32)
     damaged.decoder.norm.weight[3] = torch.nan
     vocabulary = OutputVocabulary(300, 299, (STOP,))

@@ -9,7 +9,7 @@ from pgcli.engine.sampler import OutputVocabulary, logsumexp, mask_invalid
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("columns", [1, 7, 99, 100, 1000])
-def test_the_sum_of_parts_is_the_sum_of_all(monkeypatch, dtype, columns):
+def test_chunked_logsumexp_equals_the_unchunked_one(monkeypatch, dtype, columns):
     monkeypatch.setattr(sampler, "COLUMNS", columns)
     logits_BV = (torch.randn(5, 100, generator=torch.Generator().manual_seed(1)) * 9).to(dtype)
     logits_BV[1, :60] = -torch.inf  # whole parts without a valid token
@@ -18,7 +18,7 @@ def test_the_sum_of_parts_is_the_sum_of_all(monkeypatch, dtype, columns):
     torch.testing.assert_close(found, logits_BV.float().logsumexp(-1), rtol=1e-6, atol=1e-6)
 
 
-def test_no_part_is_larger_than_it_says(monkeypatch):
+def test_logsumexp_chunks_stay_within_their_size(monkeypatch):
     monkeypatch.setattr(sampler, "COLUMNS", 16)
     largest = []
     whole = torch.Tensor.logsumexp

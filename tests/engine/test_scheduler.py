@@ -75,7 +75,7 @@ def groups(lengths: abc.Sequence[int], size: int, window: int) -> list[list[int]
 @given(lengths_of_prompts, sizes_and_windows())
 def test_every_sequence_is_in_exactly_one_group(lengths: list[int], how: tuple[int, int]) -> None:
     found = groups(lengths, *how)
-    assert sorted(place for batch in found for place in batch) == list(range(len(lengths)))
+    assert sorted(row_index for batch in found for row_index in batch) == list(range(len(lengths)))
 
 
 @UNHURRIED
@@ -138,8 +138,8 @@ def test_groups_follow_from_the_lengths_alone(lengths: list[int], how: tuple[int
         for n, length in enumerate(lengths)
     ]
     found = batches(iter(other), size=size, window=window)
-    places = [[(1000 - request.row_index) // 7 for request in batch] for batch in found]
-    assert places == plain
+    row_indices = [[(1000 - request.row_index) // 7 for request in batch] for batch in found]
+    assert row_indices == plain
 
 
 @UNHURRIED
@@ -149,11 +149,13 @@ def test_prompts_of_one_length_keep_their_order(
 ) -> None:
     size, window = how
     arrivals = Arrivals([length] * count)
-    place = 0
+    row_index = 0
     for batch in batches(arrivals, size=size, window=window):
-        assert [request.row_index for request in batch] == list(range(place, place + len(batch)))
-        place += len(batch)
-        assert arrivals.taken == place, "a full group does not wait"
+        assert [request.row_index for request in batch] == list(
+            range(row_index, row_index + len(batch))
+        )
+        row_index += len(batch)
+        assert arrivals.taken == row_index, "a full group does not wait"
 
 
 @UNHURRIED
@@ -170,15 +172,15 @@ def test_lengths_mix_only_in_a_full_window_or_at_the_end(
 
 
 @pytest.mark.parametrize("kinds", [2, 3, 4])
-def test_a_few_prompts_asked_of_every_picture_need_no_padding(kinds: int) -> None:
+def test_a_few_prompts_asked_of_every_image_need_no_padding(kinds: int) -> None:
     """Four batches' window gathers each prompt's rows; only the last batches are mixed."""
     lengths = [5 + n % kinds for n in range(64 * kinds)]
     found = groups(lengths, size=8, window=32)
-    assert [place for batch in found for place in batch] != list(range(len(lengths)))
-    assert all(len({lengths[place] for place in batch}) == 1 for batch in found)
+    assert [row_index for batch in found for row_index in batch] != list(range(len(lengths)))
+    assert all(len({lengths[row_index] for row_index in batch}) == 1 for batch in found)
 
 
-def test_the_nearest_lengths_fill_a_batch_that_its_own_length_cannot() -> None:
+def test_the_nearest_lengths_fill_an_incomplete_batch() -> None:
     lengths = [5, 20, 6, 19, 4, 21]
     assert groups(lengths, size=3, window=6) == [[0, 2, 4], [1, 3, 5]]
 
@@ -200,7 +202,7 @@ def sized(loaded: InferenceEngine, batch_size: int) -> InferenceEngine:
     return InferenceEngine(*kept, label="tiny", batch_size=batch_size)
 
 
-def pictures(lengths: list[int]) -> list[tuple[int, DecodedImage]]:
+def images(lengths: list[int]) -> list[tuple[int, DecodedImage]]:
     pixels = np.zeros((RESOLUTION, RESOLUTION, 3), dtype=np.uint8)
     items = [Item(k, str(k), str(k), prompts=("a",)) for k in range(len(lengths))]
     return [(k, DecodedImage(one, 8, 8, pixels, 0.0)) for k, one in enumerate(items)]
@@ -229,9 +231,9 @@ class Passes:
 def answered(engine: InferenceEngine, lengths: list[int]) -> list[int]:
     """The row indices in the order in which they ended, each after so many tokens."""
     exact = [SamplingParams(max_new_tokens=length, ignore_eos=True) for length in lengths]
-    rows = list(engine.ask(iter(pictures(lengths)), tasks.caption("en"), exact))
+    rows = list(engine.ask(iter(images(lengths)), tasks.caption("en"), exact))
     assert [row.tokens for _, row in sorted(rows, key=lambda row: row[0])] == lengths
-    return [place for place, _ in rows]
+    return [row_index for row_index, _ in rows]
 
 
 def test_a_quarter_of_the_rows_is_refilled_while_the_others_run(

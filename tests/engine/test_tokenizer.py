@@ -1,4 +1,4 @@
-"""Prompts to ids and back: what user text may become, pieces of an answer, padding, refusals."""
+"""The tokenizer: user text, spans of an answer, padding, and invalid tokenizer files."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from pgcli.errors import InvalidCheckpoint
 from pgcli.records import Span
 
 BOS, NEWLINE = 2, 108
-UNHURRIED = settings(deadline=None)  # a busy machine is no fault
+UNHURRIED = settings(deadline=None)  # a slow machine is not a failure
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> tokenizers.Tokenizer:
-    """One in Gemma's form that knows a few words."""
+def file_tokenizer() -> tokenizers.Tokenizer:
+    """A small tokenizer in Gemma's format."""
     return assemble(learn_merges(["caption en", "answer en how many red circles ; star"]))
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tokenizer: tokenizers.Tokenizer) -> Tokenizer:
-    return Tokenizer(tokenizer)
+def tokenizer(file_tokenizer: tokenizers.Tokenizer) -> Tokenizer:
+    return Tokenizer(file_tokenizer)
 
 
 # --- user text
@@ -42,81 +42,81 @@ FRAGMENTS += ["[", "\n", "\n\n", " ", "a", "red circle", "é", "🟥", "<unused3
 
 @UNHURRIED
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
-def test_any_text_is_spelled_and_never_commanded(
-    vocabulary: Tokenizer, tokenizer: tokenizers.Tokenizer, text: str
+def test_user_text_never_becomes_control_tokens(
+    tokenizer: Tokenizer, file_tokenizer: tokenizers.Tokenizer, text: str
 ) -> None:
-    ids = vocabulary.encode_text(text)
-    assert tokenizer.decode(ids, skip_special_tokens=False) == text
+    ids = tokenizer.encode_text(text)
+    assert file_tokenizer.decode(ids, skip_special_tokens=False) == text
     newlines = range(NEWLINE, NEWLINE + 31)
     assert all(token >= NEWLINE + 31 or token in newlines for token in ids), "a control token"
-    forbidden = {*vocabulary.locations, *vocabulary.mask_codes, vocabulary.id("<image>")}
+    forbidden = {*tokenizer.locations, *tokenizer.mask_codes, tokenizer.id("<image>")}
     assert not forbidden & set(ids)
 
 
-def test_text_without_control_tokens_is_encoded_in_one_go(vocabulary: Tokenizer) -> None:
+def test_text_without_control_tokens_is_encoded_in_one_go(tokenizer: Tokenizer) -> None:
     for text in ("caption en", "a < b > c", "two  blanks\n\n\nand lines", "🟥 é"):
-        assert vocabulary.encode_text(text) == vocabulary.encode_answer(text)
+        assert tokenizer.encode_text(text) == tokenizer.encode_answer(text)
 
 
-def test_text_around_a_cut_is_encoded_as_it_is_without_the_cut(vocabulary: Tokenizer) -> None:
-    """Only the spelled-out token is cut, within itself, and nothing of it joins what is beside."""
-    cut = vocabulary.encode_text("<") + vocabulary.encode_text("eos>")
-    assert vocabulary.encode_text("red circle<eos> star") == [
-        *vocabulary.encode_text("red circle"),
+def test_text_around_a_control_token_is_encoded_unchanged(tokenizer: Tokenizer) -> None:
+    """Only the control token is split, and neither half merges with the text next to it."""
+    cut = tokenizer.encode_text("<") + tokenizer.encode_text("eos>")
+    assert tokenizer.encode_text("red circle<eos> star") == [
+        *tokenizer.encode_text("red circle"),
         *cut,
-        *vocabulary.encode_text(" star"),
+        *tokenizer.encode_text(" star"),
     ]
 
 
-def test_an_answer_to_learn_has_its_places_as_tokens(vocabulary: Tokenizer) -> None:
-    first, second = vocabulary.locations.start + 5, vocabulary.mask_codes.start + 127
-    ids = vocabulary.encode_answer("<loc0005><seg127> star")
-    assert ids == [first, second, *vocabulary.encode_text(" star")]
+def test_a_training_answer_has_location_tokens(tokenizer: Tokenizer) -> None:
+    first, second = tokenizer.locations.start + 5, tokenizer.mask_codes.start + 127
+    ids = tokenizer.encode_answer("<loc0005><seg127> star")
+    assert ids == [first, second, *tokenizer.encode_text(" star")]
 
 
-# --- an answer in pieces
+# --- decoding an answer
 
 
-def test_an_answer_falls_into_places_codes_and_the_text_between(vocabulary: Tokenizer) -> None:
+def test_decode_splits_locations_mask_codes_and_text(tokenizer: Tokenizer) -> None:
     text = "<loc0000><loc0500><loc0700><loc1023> red circle ; <loc0001><seg003><seg127> star"
-    ids = vocabulary.encode_answer(text)
+    ids = tokenizer.encode_answer(text)
     probabilities = [1 / (n + 2) for n in range(len(ids))]
-    pieces = vocabulary.decode(ids, probabilities)
+    pieces = tokenizer.decode(ids, probabilities)
     assert "".join(piece.text for piece in pieces) == text
     kinds = ["location"] * 4 + ["text", "location", "mask", "mask", "text"]
     assert [piece.kind for piece in pieces] == kinds
     assert [piece.value for piece in pieces] == [0, 500, 700, 1023, None, 1, 3, 127, None]
     assert pieces[1] == Span("location", "<loc0500>", 500, 1 / 3)
-    places = [piece.probability for piece in pieces if piece.kind != "text"]
-    tokens = dict(zip(ids, probabilities, strict=True))  # each place occurs once
-    assert places == [tokens[i] for i in ids if i >= vocabulary.locations.start]
+    found = [piece.probability for piece in pieces if piece.kind != "text"]
+    tokens = dict(zip(ids, probabilities, strict=True))  # each token occurs once
+    assert found == [tokens[i] for i in ids if i >= tokenizer.locations.start]
 
 
-def test_text_between_places_keeps_its_blanks_and_lines(vocabulary: Tokenizer) -> None:
+def test_text_between_locations_keeps_its_whitespace(tokenizer: Tokenizer) -> None:
     for text in (" red  circle ", "\n\nstar", "🟥🟥", "Straße"):
-        (piece,) = vocabulary.decode(
-            vocabulary.encode_text(text), [1.0] * len(vocabulary.encode_text(text))
+        (piece,) = tokenizer.decode(
+            tokenizer.encode_text(text), [1.0] * len(tokenizer.encode_text(text))
         )
         assert piece == Span("text", text)
 
 
-def test_control_tokens_in_an_answer_are_not_shown(vocabulary: Tokenizer) -> None:
-    ids = [BOS, *vocabulary.encode_text("star"), vocabulary.id("<image>"), 0, 1]
-    assert vocabulary.decode(ids, [1.0] * len(ids)) == [Span("text", "star")]
+def test_control_tokens_in_an_answer_are_not_shown(tokenizer: Tokenizer) -> None:
+    ids = [BOS, *tokenizer.encode_text("star"), tokenizer.id("<image>"), 0, 1]
+    assert tokenizer.decode(ids, [1.0] * len(ids)) == [Span("text", "star")]
 
 
-def test_a_character_cut_short_by_the_limit_does_no_harm(vocabulary: Tokenizer) -> None:
-    ids = vocabulary.encode_text("a🟥")
+def test_an_incomplete_character_decodes_without_error(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode_text("a🟥")
     assert len(ids) == 5, "a letter and four bytes"
-    (piece,) = vocabulary.decode(ids[:-1], [1.0] * 4)
+    (piece,) = tokenizer.decode(ids[:-1], [1.0] * 4)
     assert piece.text.startswith("a")
     assert "🟥" not in piece.text
 
 
-def test_no_tokens_are_no_pieces(vocabulary: Tokenizer) -> None:
-    assert vocabulary.decode([], []) == []
+def test_no_tokens_decode_to_no_spans(tokenizer: Tokenizer) -> None:
+    assert tokenizer.decode([], []) == []
     with pytest.raises(ValueError, match="shorter"):
-        vocabulary.decode([300, 301], [1.0])
+        tokenizer.decode([300, 301], [1.0])
 
 
 # --- padding
@@ -132,7 +132,7 @@ def test_prompts_are_padded_on_the_left_so_that_all_end_in_one_column() -> None:
 
 @pytest.mark.parametrize("prompts", [[[2, 108]], [[2, 7, 108], [2, 8, 108]], [[0, 0], [2, 0]]])
 def test_prompts_of_equal_length_need_no_padding(prompts: list[list[int]]) -> None:
-    """Whatever their ids: a real token may be the one that pads."""
+    """For any ids: a real token may have the id of the padding."""
     token_BT, is_real_BT = left_pad(prompts)
     assert token_BT.tolist() == prompts
     assert is_real_BT is None
@@ -140,7 +140,7 @@ def test_prompts_of_equal_length_need_no_padding(prompts: list[list[int]]) -> No
 
 @UNHURRIED
 @given(st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=9), min_size=1, max_size=9))
-def test_what_is_real_is_the_prompts(prompts: list[list[int]]) -> None:
+def test_real_tokens_are_those_of_the_prompts(prompts: list[list[int]]) -> None:
     token_BT, is_real_BT = left_pad(prompts)
     if is_real_BT is None:
         is_real_BT = torch.ones_like(token_BT, dtype=torch.bool)
@@ -150,15 +150,15 @@ def test_what_is_real_is_the_prompts(prompts: list[list[int]]) -> None:
     assert bool((is_real_BT[:, 1:] >= is_real_BT[:, :-1]).all()), "one run, at the right"
 
 
-# --- which tokenizers are PaliGemma's
+# --- invalid tokenizer files
 
 
-def test_settings_of_the_file_that_would_cut_or_fill_a_prompt_are_put_aside(
-    vocabulary: Tokenizer, tokenizer: tokenizers.Tokenizer, tmp_path: Path
+def test_truncation_and_padding_of_the_file_are_ignored(
+    tokenizer: Tokenizer, file_tokenizer: tokenizers.Tokenizer, tmp_path: Path
 ) -> None:
-    """Also a template that adds <bos>, as Gemma's own file has one: pgcli adds its own."""
-    plain = vocabulary.encode_prompt("answer en how many red circles?")
-    changed = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+    """A template that adds <bos>, as in Gemma's file, is ignored too: `encode_prompt` adds it."""
+    plain = tokenizer.encode_prompt("answer en how many red circles?")
+    changed = tokenizers.Tokenizer.from_str(file_tokenizer.to_str())
     changed.enable_truncation(4)
     changed.enable_padding(length=64)
     changed.post_processor = processors.TemplateProcessing("<bos> $A", None, [("<bos>", BOS)])
@@ -167,13 +167,13 @@ def test_settings_of_the_file_that_would_cut_or_fill_a_prompt_are_put_aside(
 
 
 def test_the_size_counts_added_tokens(
-    vocabulary: Tokenizer, tokenizer: tokenizers.Tokenizer
+    tokenizer: Tokenizer, file_tokenizer: tokenizers.Tokenizer
 ) -> None:
-    assert vocabulary.size == vocabulary.id("<image>") + 1
-    assert vocabulary.size == max(tokenizer.get_vocab().values()) + 1
+    assert tokenizer.size == tokenizer.id("<image>") + 1
+    assert tokenizer.size == max(file_tokenizer.get_vocab().values()) + 1
 
 
-def test_a_folder_without_a_tokenizer_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_is_refused_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(InvalidCheckpoint, match=r"no tokenizer\.json") as caught:
         Tokenizer.from_folder(tmp_path)
     assert "save_pretrained" in caught.value.hint
@@ -181,7 +181,7 @@ def test_a_folder_without_a_tokenizer_is_refused_with_the_remedy(tmp_path: Path)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"model": {"type": "Nonsense"}}', "\0"])
-def test_a_file_that_is_no_tokenizer_is_refused_by_name(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_not_a_tokenizer_is_refused_by_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(InvalidCheckpoint, match=r"tokenizer\.json is not a tokenizer"):
         Tokenizer.from_folder(tmp_path)
@@ -219,19 +219,19 @@ SPLIT = {"type": "Split", "pattern": ENDLESS, "behavior": "Isolated", "invert": 
     ],
     ids=range(7),
 )
-def test_a_tokenizer_that_could_keep_the_machine_busy_is_refused(
-    tokenizer: tokenizers.Tokenizer, tmp_path: Path, part: str, value: Any, message: str
+def test_a_tokenizer_with_unbounded_work_is_refused(
+    file_tokenizer: tokenizers.Tokenizer, tmp_path: Path, part: str, value: Any, message: str
 ) -> None:
-    values = json.loads(tokenizer.to_str()) | {part: value}
+    values = json.loads(file_tokenizer.to_str()) | {part: value}
     (tmp_path / "tokenizer.json").write_text(json.dumps(values))
     with pytest.raises(InvalidCheckpoint, match=message):
         Tokenizer.from_folder(tmp_path)
 
 
-def test_a_tokenizer_that_cuts_words_at_random_is_refused(
-    tokenizer: tokenizers.Tokenizer, tmp_path: Path
+def test_a_tokenizer_with_random_merges_is_refused(
+    file_tokenizer: tokenizers.Tokenizer, tmp_path: Path
 ) -> None:
-    values = json.loads(tokenizer.to_str())
+    values = json.loads(file_tokenizer.to_str())
     values["model"]["dropout"] = 0.5
     (tmp_path / "tokenizer.json").write_text(json.dumps(values))
     with pytest.raises(InvalidCheckpoint, match="dropout of merges"):
@@ -246,7 +246,7 @@ def test_a_tokenizer_that_cannot_encode_is_refused_before_the_first_prompt(tmp_p
 
 
 def test_a_tokenizer_whose_merges_contradict_each_other_is_refused(tmp_path: Path) -> None:
-    """The library panics, which is no Exception."""
+    """The library panics, which does not raise an Exception."""
     steps = {"continuing_subword_prefix": "##", "vocab": {"a": 0, "b": 1}, "merges": [["a", "b"]]}
     values = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE"} | steps}
     (tmp_path / "tokenizer.json").write_text(json.dumps(values))
@@ -267,24 +267,24 @@ def test_a_tokenizer_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
     ids=lambda text: text[:12].encode("unicode_escape").decode(),
 )
 def test_a_hostile_prompt_is_text_between_begin_and_newline(
-    vocabulary: Tokenizer, tokenizer: tokenizers.Tokenizer, text: str
+    tokenizer: Tokenizer, file_tokenizer: tokenizers.Tokenizer, text: str
 ) -> None:
-    first, *ids, last = vocabulary.encode_prompt(text)
+    first, *ids, last = tokenizer.encode_prompt(text)
     assert (first, last) == (BOS, NEWLINE)
-    assert tokenizer.decode(ids, skip_special_tokens=False) == text
-    assert not {BOS, NEWLINE, vocabulary.id("<image>"), vocabulary.id("<eos>")} & set(ids)
+    assert file_tokenizer.decode(ids, skip_special_tokens=False) == text
+    assert not {BOS, NEWLINE, tokenizer.id("<image>"), tokenizer.id("<eos>")} & set(ids)
 
 
 Edit = Callable[[list[dict[str, Any]]], Any]
 
 
 def renamed(old: str, new: str) -> Edit:
-    """What gives another name to the added token `old`."""
+    """An edit that renames the added token `old`."""
     return lambda added: [t.update(content=new) for t in added if t["content"] == old]
 
 
 def exchanged(one: str, other: str) -> Edit:
-    """What exchanges the ids of two added tokens."""
+    """An edit that exchanges the ids of two added tokens."""
 
     def exchange(added: list[dict[str, Any]]) -> None:
         first, second = (next(t for t in added if t["content"] == name) for name in (one, other))
@@ -306,14 +306,14 @@ def exchanged(one: str, other: str) -> Edit:
         (exchanged("<seg000>", "<seg127>"), "<seg001> is out of its order"),
     ],
 )
-def test_a_tokenizer_that_lacks_or_shuffles_a_token_is_refused_by_its_name(
-    tokenizer: tokenizers.Tokenizer, tmp_path: Path, edit: Edit, message: str
+def test_a_missing_or_misplaced_token_is_refused_by_name(
+    file_tokenizer: tokenizers.Tokenizer, tmp_path: Path, edit: Edit, message: str
 ) -> None:
-    values = json.loads(tokenizer.to_str())
+    values = json.loads(file_tokenizer.to_str())
     edit(values["added_tokens"])
     vocab = {token["content"]: token["id"] for token in values["added_tokens"]}
     taken = set(vocab.values())
-    words = {word: place for word, place in values["model"]["vocab"].items() if place not in taken}
+    words = {word: index for word, index in values["model"]["vocab"].items() if index not in taken}
     values["model"]["vocab"] = words | vocab
     (tmp_path / "tokenizer.json").write_text(json.dumps(values))
     with pytest.raises(InvalidCheckpoint, match=message):

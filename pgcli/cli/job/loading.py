@@ -27,7 +27,9 @@ def load_model(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None)
         adapter = find(options.adapter, kind="adapter", progress=Downloads(screen))
     check_max_new_tokens(plan.question, read_config(checkpoint.folder).max_answer_tokens)
     with screen.status(f"loading {checkpoint.name}"):
-        from pgcli.engine.loader import load  # imports torch, which takes a second
+        # these import torch, which takes a second
+        from pgcli.engine.engine import new_slots
+        from pgcli.engine.loader import load
 
         engine = load(
             checkpoint,
@@ -37,6 +39,7 @@ def load_model(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None)
             dtype=options.dtype,
             batch_size=options.batch_size,
             quantize=options.quantize,
+            max_new_tokens=new_slots(plan.question),
         )
     if options.device == "auto" and str(engine.device) == "cpu":
         warn_unused_gpu(screen)
