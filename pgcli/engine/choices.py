@@ -1,4 +1,4 @@
-"""Score candidate answers: how likely each is, all of a row's side by side behind one prefix.
+"""Score candidate answers: all candidates of a row are read as branches of one prefix.
 
 B rows · L candidates' tokens of this pass · D width · V vocabulary · M tokens whose log-probability
 is computed
@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pgcli.engine.memory import TOKENS_PER_PASS
 from pgcli.engine.sampler import OutputVocabulary, log_probability, logsumexp, mask_invalid
 from pgcli.engine.sequence import Candidate
 from pgcli.engine.tokenizer import Tokenizer
@@ -22,7 +23,6 @@ from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Choice
 
-TOKENS_PER_PASS = 256  # of a row's candidates: a prefill of the smallest images has more
 LOGITS_AT_ONCE = 128  # 132 MB in float32 for 257,216 tokens
 
 Candidates = abc.Sequence[Candidate]
@@ -30,14 +30,14 @@ Candidates = abc.Sequence[Candidate]
 
 @dataclass(frozen=True, slots=True)
 class ChoiceOutput:
-    """A row's candidates, and for each the log-likelihood of its tokens and its stop token."""
+    """A row's candidates, with the log-likelihood of each one's tokens and stop token."""
 
     candidates: Candidates
     logprobs: abc.Sequence[float]
 
     @property
     def best(self) -> int:
-        """The index of the likeliest candidate, of equals the first."""
+        """The index of the likeliest candidate; the first of equal ones."""
         return max(range(len(self.logprobs)), key=self.logprobs.__getitem__)
 
     @property
@@ -55,14 +55,14 @@ class ChoiceOutput:
 
     @property
     def logprob(self) -> float:
-        """The mean over the tokens of the best candidate, its stop token included."""
+        """The mean over the tokens of the best candidate, including its stop token."""
         return self.logprobs[self.best] / (len(self.candidates[self.best].ids) + 1)
 
 
 class BranchInputs(NamedTuple):
-    """Candidates side by side: what is read, in which branch, and what should follow each token.
+    """The candidates of one pass: their tokens, each token's branch, and the token that follows it.
 
-    `owners` holds the row and the candidate of each real token, row by row.
+    `owners` holds the row and the candidate index of each real token, row by row.
     """
 
     token_BL: Tensor
@@ -72,13 +72,13 @@ class BranchInputs(NamedTuple):
 
 
 def make_candidates(texts: abc.Sequence[str], tokenizer: Tokenizer) -> tuple[Candidate, ...]:
-    """The texts as answers, without outer blanks; what they contain stays text, never a token."""
+    """The stripped texts as candidates; control tokens in them are encoded as plain text."""
     stripped = [text.strip() for text in texts]
     return tuple(Candidate(text, tuple(tokenizer.encode_text(text))) for text in stripped)
 
 
 def first_tokens(rows: abc.Sequence[Candidates]) -> tuple[list[int], list[tuple[int, int]]]:
-    """Every candidate's first token, which follows the prefix itself, and its owner."""
+    """Every candidate's first token, which follows the prefix, and its row and candidate index."""
     owners = [(row, index) for row, of_row in enumerate(rows) for index in range(len(of_row))]
     return [rows[row][index].ids[0] for row, index in owners], owners
 
@@ -97,7 +97,7 @@ def first_logprobs(
 def branch_logprobs(
     model: PaliGemma, branches: BranchInputs, cache: KVCache, vocabulary: OutputVocabulary
 ) -> Tensor:
-    """The log-probability (M,) of each target of a pass, where it should follow."""
+    """The log-probability (M,) of each target of a pass."""
     device = model.projector.weight.device
     branch_BL = branches.branch_BL.to(device)
     hidden_BLD = model.score_branches(branches.token_BL.to(device), branch_BL, cache)
@@ -130,7 +130,10 @@ def branch_passes(rows: abc.Sequence[Candidates], *, stop_token: int) -> list[Br
 
 
 def _chunks(of_row: Candidates) -> list[range]:
-    """The row's candidates by their indices, cut where a pass would have too many tokens."""
+    """Ranges of the row's candidate indices, each with at most `TOKENS_PER_PASS` tokens.
+
+    A longer candidate has a range of its own.
+    """
     cuts, used = [0], 0
     for index, candidate in enumerate(of_row):
         if used and used + len(candidate.ids) > TOKENS_PER_PASS:
@@ -141,6 +144,6 @@ def _chunks(of_row: Candidates) -> list[range]:
 
 
 def _padded(rows: abc.Sequence[abc.Sequence[int]], fill: int) -> Tensor:
-    """Lists of any lengths as (B, L), filled up at the end."""
+    """Lists of any lengths as a tensor (B, L), padded on the right."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows])

@@ -1,4 +1,4 @@
-"""The inference engine: a stream of images in, answers out as each ends."""
+"""The inference engine: answers the prompts of a stream of images."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from functools import partial
 from typing import NamedTuple
 
 from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.engine.choices import TOKENS_PER_PASS
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.input_processor import InputProcessor, Sampling
-from pgcli.engine.memory import MemoryBudget, group_size
+from pgcli.engine.memory import MemoryBudget, group_size, new_slots
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.oom import BatchLimits, catch_oom
 from pgcli.engine.output import OutputProcessor, Row
@@ -26,7 +25,7 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.records import DecodedImage
 from pgcli.tasks import Question, check_max_new_tokens
 
-WINDOW_BATCHES = 4  # prompts of equal length are looked for among so many batches' sequences
+WINDOW_BATCHES = 4  # the queue holds this many batches, to find prompts of equal length
 WINDOW_BYTES = 256 * 2**20
 
 
@@ -42,9 +41,9 @@ class RunParts(NamedTuple):
 class InferenceEngine:
     """A loaded model with its tokenizer and image preprocessing.
 
-    `batch_limits` holds what OOM errors have taught, `image_stats` image-feature cache hits and
-    misses; both persist from one question to the next. `budget` is the memory that an automatic
-    `batch_size` was computed from; without it the batch size was given.
+    `batch_limits` are the batch sizes reduced after OOM errors, `image_stats` the hits and misses
+    of the image-feature cache; both persist from one question to the next. `budget` is the memory
+    from which an automatic `batch_size` is computed; None keeps the given batch size.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class InferenceEngine:
 
     @property
     def batch_size(self) -> int:
-        """The most rows at once; an automatic one is computed anew for each question."""
+        """The maximum number of rows at once; if automatic, it is computed for each question."""
         return self._batch_size
 
     @batch_size.setter
@@ -102,10 +101,10 @@ class InferenceEngine:
         The stream gives each image with the index of its first row; its k-th prompt is answered in
         row index + k. No more images are taken than are needed to form groups of equal prompt
         length. A prompt too long for the model is an error row. An image is encoded once for all
-        its prompts. Where memory runs out batches shrink, and no row is lost; one that finds no
-        memory even alone is an error row. Raises NoUsableDevice where every row is one. Once
-        `stopped`, the rows under way are finished and the others left unanswered. `on_finish`
-        receives every sequence that has ended.
+        its prompts. On OOM the batches shrink and no row is lost; a row that runs out of memory
+        alone is an error row. Raises NoUsableDevice if the first rows all are. Once `stopped`
+        returns True, running rows are finished and the others are left unanswered. `on_finish` is
+        called with every finished sequence.
         """
         stages = self._stages(question, sampling, stopped)
         inputs, scheduler = stages.inputs, stages.scheduler
@@ -137,7 +136,7 @@ class InferenceEngine:
     def _stages(
         self, question: Question, sampling: Sampling, stopped: Callable[[], bool]
     ) -> RunParts:
-        """Raises UsageError where `max_new_tokens` leaves no room for a prompt."""
+        """The parts of a run; UsageError if `max_new_tokens` leaves no slots for a prompt."""
         how, new_tokens = _checked(sampling, question)
         config = self.model.config
         question = replace(question, max_new_tokens=new_tokens)
@@ -146,7 +145,7 @@ class InferenceEngine:
             self._batch_size = self._budget.batch_size(new_slots(question))
         rows = self._batch_size
         group = group_size(config, rows, self._device.type)
-        if question.has_choices:  # side by side they take several times what an answer takes
+        if question.has_choices:  # candidates take several times the memory of one answer
             group = min(group, max(1, rows // 4))
         queue = RequestQueue(size=group, window=self._window(rows))
         vocabulary = OutputVocabulary(
@@ -176,7 +175,7 @@ class InferenceEngine:
         )
 
     def _window(self, rows: int) -> int:
-        """How many sequences may wait: a few batches, and no more than their bytes allow."""
+        """How many sequences may wait: a few batches, limited by the bytes of their images."""
         fitting = WINDOW_BYTES // (3 * self.spec.resolution**2)
         return max(rows, min(WINDOW_BATCHES * rows, fitting))
 
@@ -185,19 +184,11 @@ class InferenceEngine:
         return Grammar(self.tokenizer, question.objects, stop_tokens, device=self._device)
 
 
-def new_slots(question: Question) -> int:
-    """The KV-cache slots that a row needs after its prompt.
-
-    Candidates are read at most `TOKENS_PER_PASS` tokens at a time.
-    """
-    return TOKENS_PER_PASS if question.has_choices else question.max_new_tokens
-
-
 def _checked(sampling: Sampling, question: Question) -> tuple[SamplingParams, int]:
-    """What all rows have in common, and the most new tokens of any row."""
+    """The parameters common to all rows, and the maximum number of new tokens of any row."""
     rows = [sampling] if isinstance(sampling, SamplingParams) else list(sampling)
     common = {replace(one, max_new_tokens=None) for one in rows}
     if len(common) != 1:
-        raise ValueError("the sampling parameters of a run's rows differ in lengths only")
+        raise ValueError("sampling parameters of a run may differ only in max_new_tokens")
     lengths = [one.max_new_tokens or question.max_new_tokens for one in rows]
     return common.pop(), max(lengths)

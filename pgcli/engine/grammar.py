@@ -1,4 +1,4 @@
-"""Constrain answers to a grammar: which tokens may follow those that an answer has so far.
+"""Constrain answers to a grammar of boxes with given labels.
 
     answer := nothing | object (" ; " object)*, and a stop token
     object := ymin xmin ymax xmax " label"
@@ -44,8 +44,8 @@ class AllowedTokens(NamedTuple):
 class TrieNode:
     """A prefix of a label: the tokens that may follow, and whether the label may end here.
 
-    After a label that `ends` the answer may end; after one that `continues`, which holds the
-    separator too, an object follows. `shortest` is how few tokens can end an answer from here.
+    If `ends`, the answer may end after this node; if `continues`, its tokens include the separator
+    and another object may follow. `shortest` is the minimum number of tokens that end an answer.
     """
 
     children: dict[int, int] = field(default_factory=dict)
@@ -55,11 +55,11 @@ class TrieNode:
 
 
 class Grammar:
-    """The well-formed answers about these objects: every box whole, and none without a label.
+    """The well-formed answers about these objects: complete boxes, each with a label.
 
-    A label is spelled with the very tokens of the text between two locations, as in training. An
-    object is begun only where the longest label and a stop token would still fit, so that the
-    limit cuts no object and has no say in what a thing is called.
+    A label has the tokens of the text between two locations, as in training. An object begins only
+    where the longest label and a stop token still fit, so that the limit of new tokens truncates no
+    object and does not affect the choice of labels.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Grammar:
         self.token_A = torch.tensor(ids, device=self._device)
 
     def allowed(self, state: State, left: int) -> Tensor:
-        """Which of `token_A` may come next where `left` more tokens fit: True, (A,)."""
+        """A mask (A,) of the tokens of `token_A` that may come next if `left` more tokens fit."""
         tokens = self._allowed_tokens(state, left)
         if tokens not in self._masks:
             self._masks[tokens] = self._mask(tokens)
@@ -104,11 +104,11 @@ class Grammar:
         return State(state.corners, self._nodes[state.node].children[token])
 
     def truncated_by_limit(self, state: State, left: int) -> bool:
-        """Whether an object could follow here, had the answer more than `left` tokens left."""
+        """Whether an object could follow here if the limit allowed more than `left` tokens."""
         return self._allowed_tokens(state, left) != self._allowed_tokens(state, sys.maxsize)
 
     def _allowed_tokens(self, state: State, left: int) -> AllowedTokens:
-        """What may come next; each token can still lead to an end within `left` tokens."""
+        """The tokens that may come next and from which an answer can end within `left` tokens."""
         if 0 < len(state.corners) < CORNERS:
             return AllowedTokens(self._location_values(state.corners), frozenset())
         node = self._nodes[state.node]
@@ -122,14 +122,14 @@ class Grammar:
         )
 
     def _location_values(self, corners: tuple[int, ...]) -> range:
-        """The values of the next corner: a maximum exceeds its minimum, which leaves it room."""
+        """The values of the next corner; a maximum is greater than its minimum."""
         last = len(self._locations) - 1
         if len(corners) < 2:
             return range(last)
         return range(corners[len(corners) - 2] + 1, last + 1)
 
     def _add_label(self, ids: Sequence[int]) -> TrieNode:
-        """The node of a label spelled so, made where it is new."""
+        """The node of a label with these tokens, created if missing."""
         at = ROOT
         for token in ids:
             at = self._nodes[at].children.setdefault(token, len(self._nodes))
@@ -138,7 +138,7 @@ class Grammar:
         return self._nodes[at]
 
     def _set_shortest(self) -> None:
-        """Find every node's `shortest`, from the last, as children come after their parents."""
+        """Compute every node's `shortest` in reverse, as children come after their parents."""
         for node in reversed(self._nodes):
             node.shortest = min(self._lengths(node))
 

@@ -1,4 +1,4 @@
-"""Image features, encoded once for all prompts of an image and kept within a bound of bytes.
+"""Cache image features, so that an image is encoded once for all its prompts.
 
 B rows · C channels · R resolution · P patches · D width
 """
@@ -18,12 +18,12 @@ from pgcli.engine.sequence import Sequence
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
 
-MAX_BYTES = 256 * 2**20  # of images that wait for their other prompts, on the device
+MAX_BYTES = 256 * 2**20  # on the device
 
 
 @dataclass(eq=False, slots=True)
 class ImageCacheStats:
-    """Prompts prefilled and images encoded for them; `is_shared` where an image has several."""
+    """The prompts prefilled and the images encoded; `is_shared` if an image has several prompts."""
 
     prompts: int = 0
     misses: int = 0
@@ -44,9 +44,9 @@ class RefCount:
 
 
 class ImageFeatureCache:
-    """The features of images that wait for further prompts.
+    """The features of images that have further prompts to prefill.
 
-    Beyond `max_bytes` the least recently used image is dropped, and encoded again for its next
+    Beyond `max_bytes` the least recently used image is evicted; it is encoded again for its next
     prompt.
     """
 
@@ -71,7 +71,7 @@ class ImageFeatureCache:
     def get(self, batch: list[Sequence]) -> tuple[Tensor, list[float]]:
         """The images of a batch (B, P, D), and each sequence's share of the encoding time, in ms.
 
-        The sequences hold their images until `release`, as memory may run out before a prefill.
+        The features stay available until `release`, as memory may run out before the prefill.
         """
         for sequence in batch:
             self._counts.setdefault(sequence.image_key, RefCount(sequence.image_uses))
@@ -129,13 +129,13 @@ class ImageFeatureCache:
         return patch_BPD
 
     def _keep(self, batch: list[Sequence], features: dict[int, Tensor]) -> None:
-        """Keep the images that have prompts outside the batch, within the bound."""
+        """Keep the features of images with prompts outside the batch, up to `max_bytes`."""
         in_batch = Counter(sequence.image_key for sequence in batch)
         for key, patch_PD in features.items():
             if self._counts[key].prompts == in_batch[key]:
                 continue
             kept = self._features.pop(key, None)
-            # a view would keep all images that were encoded with it
+            # a view would keep the features of the whole batch alive
             self._features[key] = patch_PD.clone() if kept is None else kept
             while len(self._features) * patch_PD.nbytes > self._max_bytes:
                 del self._features[next(iter(self._features))]

@@ -1,4 +1,4 @@
-"""Turn an image's prompts into sequences, and refuse those that leave their answer no room."""
+"""Turn an image's prompts into sequences."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from pgcli.model.config import PaliGemmaConfig
 from pgcli.parsing import GRID
 from pgcli.records import Answer, DecodedImage, Fault, Region, Task, error_answer
 
-#: More than any token covers, except for a run of newlines or blanks.
+#: An upper bound for all tokens except runs of newlines or blanks.
 CHARACTERS_PER_TOKEN = 64
 
-#: The sampling parameters of all rows, or of each row by its index; they differ in lengths only.
+#: The sampling parameters of all rows, or of each row by its index; they may differ only in
+#: `max_new_tokens`.
 Sampling = SamplingParams | abc.Sequence[SamplingParams]
 
 
 class InputProcessor:
-    """Makes sequences of images. A prompt that leaves its answer no room is an error row."""
+    """Turns images into sequences; a prompt that leaves no slots for an answer is an error row."""
 
     def __init__(
         self,
@@ -39,13 +40,13 @@ class InputProcessor:
         self._sampling = sampling
         self._max_new_tokens = max_new_tokens
         self._refused = partial(error_answer, task=task, model=model)
-        # every image has the same candidates, unless a manifest gives it its own
+        # images share their candidates unless a manifest has a column of choices
         self._candidates = lru_cache(maxsize=1)(partial(make_candidates, tokenizer=tokenizer))
 
     def process(
         self, row_index: int, image: DecodedImage
     ) -> tuple[list[Sequence], list[tuple[int, Answer]]]:
-        """The prompts as sequences, the first at `row_index`, and the rows of those refused."""
+        """The prompts as sequences, the first at `row_index`, and the error rows of the others."""
         item = image.item
         candidates = self._candidates(item.choices)
         longest = max((len(one.ids) + 1 for one in candidates), default=self._max_new_tokens)
@@ -84,7 +85,7 @@ class InputProcessor:
         return self._sampling[row_index]
 
     def _too_long(self, prompt: str) -> str:
-        """Why a prompt is not even encoded, which takes time and memory; empty where it is."""
+        """Why a prompt is too long to be encoded; empty if it is not."""
         if len(prompt) <= self._max_text_tokens * CHARACTERS_PER_TOKEN:
             return ""
         return (
@@ -93,7 +94,7 @@ class InputProcessor:
         )
 
     def _problem(self, image: DecodedImage, ids: abc.Sequence[int], longest: int) -> str:
-        """Why the prompt cannot be answered; empty where it can."""
+        """Why the prompt cannot be answered; empty if it can."""
         if not ids:
             return f"The region lies outside the image of {image.width} x {image.height}."
         room = self._max_text_tokens - longest
@@ -110,7 +111,7 @@ class InputProcessor:
 def corners(region: Region, image: DecodedImage) -> tuple[int, ...] | None:
     """The location values (0..1023) of ymin, xmin, ymax, xmax of the region within the image.
 
-    None where the region lies outside the image.
+    None if the region is outside the image.
     """
     width, height = image.width, image.height
     assert width

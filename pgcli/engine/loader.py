@@ -40,13 +40,13 @@ def load(
     quantize: str = "none",
     max_new_tokens: int = NEW_TOKENS,
 ) -> InferenceEngine:
-    """An engine for the checkpoint; `batch_size` None takes what fits into memory.
+    """An engine for the checkpoint; `batch_size` None is computed from free memory.
 
     An adapter is merged into the weights; `masks` is the file of the decoder that turns mask
-    codes into pixels; `quantize` may be "int8", on a processor. `max_new_tokens` is what an
-    automatic batch size expects of answers until a question is asked. Raises InvalidCheckpoint for
-    files that are broken or not understood, NoUsableDevice where the device is missing, too small
-    or not able to quantize, UsageError for unknown names.
+    codes into pixels; `quantize` may be "int8" on a CPU. An automatic batch size is computed for
+    answers of `max_new_tokens` until a question is asked. Raises InvalidCheckpoint for files that
+    are damaged or unsupported, NoUsableDevice if the device is missing, too small or cannot
+    quantize, and UsageError for unknown names.
     """
     folder = checkpoint.folder
     chosen_device = choose_device(device)
@@ -82,7 +82,7 @@ def label(checkpoint: Checkpoint, adapter: Checkpoint | None) -> str:
 
 
 def _tokenizer(folder: Path, config: PaliGemmaConfig) -> Tokenizer:
-    """The checkpoint's tokenizer; InvalidCheckpoint where it does not fit the model."""
+    """The checkpoint's tokenizer; InvalidCheckpoint if it does not match the model."""
     tokenizer = Tokenizer.from_folder(folder)
     if tokenizer.size > config.decoder.vocab_size:
         raise InvalidCheckpoint(

@@ -15,17 +15,17 @@ from pgcli.model.mask_decoder import RESOLUTION, MaskDecoder
 from pgcli.records import Box, Mask, Rle, Span
 
 MASKS_AT_ONCE = 64  # the decoder's widest layer takes 512 KiB for each
-TILE_SIDE = 4096  # pixels: of a mask no more is held at once than TILE_PIXELS
+TILE_SIDE = 4096  # pixels; a mask is computed in tiles of at most TILE_PIXELS
 TILE_PIXELS = 2**20
 
 
 def masks_of(
     pieces: Sequence[Span], image_size: tuple[int, int], decoder: MaskDecoder | None
 ) -> tuple[Mask | None, ...]:
-    """The mask of each box of an answer, in the order of `parse.boxes`.
+    """The mask of each box of an answer, in the order of `parsing.boxes`.
 
-    None where the answer does not have exactly 16 codes for a box; without a decoder the codes
-    alone. `image_size` is width and height in pixels.
+    None if a box does not have exactly 16 codes; without a decoder masks have codes only.
+    `image_size` is width and height in pixels.
     """
     return masks_of_rows([(pieces, image_size)], decoder)[0]
 
@@ -48,17 +48,18 @@ def masks_of_rows(
 
 @torch.inference_mode()
 def decoded(codes: Sequence[tuple[int, ...]], decoder: MaskDecoder) -> Iterator[np.ndarray]:
-    """Each mask's (R, R) float32 pixels, in or out of the object by their sign."""
+    """The (R, R) float32 logits of each mask; positive pixels belong to the object."""
     code_B16 = torch.tensor(codes, device=decoder.codebook.device)
     parts = [decoder(part).cpu() for part in torch.split(code_B16, MASKS_AT_ONCE)]
     return iter(torch.cat(parts).numpy())
 
 
 def in_box(grid_RR: np.ndarray, box: Box, size: tuple[int, int]) -> Rle:
-    """The decoder's mask stretched over the box of an image of `size`, width and height.
+    """The decoder's mask resized to the box of an image of `size`, width and height.
 
-    As big_vision's evaluator does: the box's corners without their fractions, Pillow's bilinear
-    filter, the object where the result is above 0. A box thinner than a pixel has an empty mask.
+    As in big_vision's evaluator: the corners are truncated to integers, the filter is Pillow's
+    bilinear one, and pixels above 0 belong to the object. A box thinner than a pixel has an empty
+    mask.
     """
     width, height = size
     return rle.encode_tiles(_tiles(grid_RR, box), size=(height, width))
@@ -78,7 +79,7 @@ def _tiles(grid_RR: np.ndarray, box: Box) -> Iterator[rle.Tile]:
 
 
 def _filter(size: int, columns: range) -> np.ndarray:
-    """What each of the decoder's pixels adds to some of the `size` that it is stretched over."""
+    """The bilinear weights of the decoder's pixels for these columns of a side of `size` pixels."""
     scale = RESOLUTION / size
     centres = (np.arange(columns.start, columns.stop) + 0.5) * scale
     distances = np.abs(np.arange(RESOLUTION) + 0.5 - centres[:, None]) / max(scale, 1.0)

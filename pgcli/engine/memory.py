@@ -1,4 +1,4 @@
-"""How much memory a model needs: its weights, the cache of each row, and the pass of a group."""
+"""Compute the memory that a model needs: weights, KV cache and activations."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from pgcli.model.attention import SCORES
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.cpu.optimize import packed_bytes
 from pgcli.model.kv_cache import BUCKET
+from pgcli.tasks import Question
 
-NEW_TOKENS = 256  # of an answer, where the question is not known yet
-LONG_PROMPT = 64  # tokens: what a row is expected to need at most
+NEW_TOKENS = 256  # assumed before the question is known
+TOKENS_PER_PASS = 256  # of a row's candidates: a prefill of the smallest images has more
+LONG_PROMPT = 64  # tokens; the maximum expected of a row
 USUAL_PROMPT = 16
-#: Tokens of a group that is prefilled together: processors reach their rate with so many, and a
-#: larger pass takes memory and is no faster for each token.
+#: Tokens of a group that is prefilled together: enough for full throughput; a larger pass takes
+#: more memory and is not faster per token.
 GROUP_TOKENS = {"cpu": 2048, "mps": 4096, "cuda": 32_768}
 MOST_ROWS = {"cpu": 64, "mps": 64, "cuda": 256}
 LARGE_PARAMETERS = 10**9
 BLOCK_BYTES = 8 * 4 * SCORES  # a block of softcapped scores, float32, in eight versions
-ROWS_OF_LARGE_ON_CPU = 16  # beyond this a large model gains nothing there, and the first row waits
+ROWS_OF_LARGE_ON_CPU = 16  # more rows are not faster and delay the first
 SHARE_OF_FREE = 0.6
 LARGEST_BATCH = 2**14
 SMALLER_MODEL = "name a smaller model: `pgcli info MODEL` tells what one needs"
 
 
 def parameters(config: PaliGemmaConfig) -> int:
-    """How many weights the model has, a shared head counted once."""
+    """The number of parameters; a tied LM head is counted once."""
     vision, decoder = config.vision, config.decoder
     projector = (vision.width + 1) * decoder.width
     head = 0 if config.tied else decoder.vocab_size * decoder.width
@@ -40,19 +42,27 @@ def parameters(config: PaliGemmaConfig) -> int:
 
 
 def group_size(config: PaliGemmaConfig, rows: int, device: str) -> int:
-    """How many rows are prefilled together: enough to fill the device, so that few wait for more.
+    """How many rows are prefilled together: enough for full throughput, and no more.
 
-    A whole number of groups fills a batch, so that no group waits for one row too few.
+    A batch of `rows` is a whole number of groups of about equal size.
     """
     tokens = GROUP_TOKENS.get(device, GROUP_TOKENS["cuda"])
     slots = config.image_tokens + USUAL_PROMPT
     return ceil(rows / max(1, round(rows * slots / tokens)))
 
 
-def row_bytes(config: PaliGemmaConfig, itemsize: int, new_tokens: int = NEW_TOKENS) -> int:
-    """What one more row of a batch takes: its slots, and the logits of a step.
+def new_slots(question: Question) -> int:
+    """The KV-cache slots that a row needs after its prompt, at most.
 
-    While the cache grows to twice the rows, the smaller one is there too.
+    Candidates are read in passes of `TOKENS_PER_PASS` tokens, whatever `max_new_tokens` is.
+    """
+    return TOKENS_PER_PASS if question.has_choices else question.max_new_tokens
+
+
+def row_bytes(config: PaliGemmaConfig, itemsize: int, new_tokens: int = NEW_TOKENS) -> int:
+    """The bytes of one more row of a batch: its slots in the KV cache and its logits.
+
+    The factor 3 / 2 covers the growth of the cache, when the old and the new one are allocated.
     """
     slots = ceil((config.image_tokens + LONG_PROMPT + new_tokens) / BUCKET) * BUCKET
     logits = 3 * 4 * config.decoder.vocab_size  # float32 and two copies
@@ -62,7 +72,7 @@ def row_bytes(config: PaliGemmaConfig, itemsize: int, new_tokens: int = NEW_TOKE
 def group_bytes(config: PaliGemmaConfig, itemsize: int, group: int, device: str = "cpu") -> int:
     """The activations of a group whose images are encoded and whose prompts are prefilled.
 
-    On the CPU kernels take half as much again for blocks in float32.
+    On the CPU kernels allocate half as much again for float32 blocks.
     """
     vision, decoder = config.vision, config.decoder
     slots = config.image_tokens + LONG_PROMPT
@@ -80,7 +90,7 @@ def batch_bytes(
     device: str = "cpu",
     new_tokens: int = NEW_TOKENS,
 ) -> int:
-    """What a batch takes beside the weights."""
+    """The bytes of a batch: KV cache, logits and activations, without the weights."""
     block = 0 if config.decoder.attn_softcap is None else BLOCK_BYTES
     group = group_size(config, rows, device) if rows else 0
     return (
@@ -91,18 +101,18 @@ def batch_bytes(
 
 
 def needed_bytes(config: PaliGemmaConfig, itemsize: int, rows: int, *, device: str = "cpu") -> int:
-    """The weights and a batch; Python and PyTorch themselves, some 0.3 GB, are not counted."""
+    """The bytes of the weights and a batch, without the 0.3 GB of Python and PyTorch."""
     return parameters(config) * itemsize + batch_bytes(config, itemsize, rows, device=device)
 
 
 def cache_bytes(config: PaliGemmaConfig, itemsize: int) -> int:
-    """The keys and values of one slot in every layer."""
+    """The bytes of the keys and values of one slot in all layers."""
     decoder = config.decoder
     return 2 * decoder.depth * decoder.num_kv_heads * decoder.head_dim * itemsize
 
 
 def largest_batch(config: PaliGemmaConfig, *, itemsize: int, device: str, free: int) -> int:
-    """How many rows fit into free memory beside the weights; 0 where not even one does."""
+    """How many rows fit into free memory together with the weights; 0 if none does."""
     left = free - parameters(config) * itemsize
     most = min(LARGEST_BATCH, max(0, left) // row_bytes(config, itemsize))
     fitting = (
@@ -115,7 +125,7 @@ def largest_batch(config: PaliGemmaConfig, *, itemsize: int, device: str, free: 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """The memory that is free for batches of a model, once it is loaded."""
+    """The memory that is free for batches once a model is loaded."""
 
     config: PaliGemmaConfig
     itemsize: int
@@ -123,7 +133,7 @@ class MemoryBudget:
     free: int
 
     def batch_size(self, new_tokens: int = NEW_TOKENS) -> int:
-        """Rows with answers of this length that fit into a share of it, within what pays."""
+        """How many rows with answers of this length fit into `SHARE_OF_FREE` of the free memory."""
         most = MOST_ROWS[self.device]
         if self.device == "cpu" and parameters(self.config) > LARGE_PARAMETERS:
             most = ROWS_OF_LARGE_ON_CPU
@@ -138,7 +148,7 @@ class MemoryBudget:
 
 
 def check_fits(parameters: int, dtype: torch.dtype, device: torch.device, quantize: str) -> None:
-    """Raise NoUsableDevice now rather than be killed in the middle of loading."""
+    """Raise NoUsableDevice if the weights do not fit into free memory."""
     needed = packed_bytes(parameters * dtype.itemsize, dtype, quantize)
     free = free_bytes(device)
     if needed <= free:
@@ -159,7 +169,7 @@ def check_fits(parameters: int, dtype: torch.dtype, device: torch.device, quanti
 def _alternatives(
     parameters: int, dtype: torch.dtype, device: torch.device, quantize: str
 ) -> Iterator[str]:
-    """Options with which the weights take less memory, and how much."""
+    """Hints: options that reduce the memory of the weights, and by how much."""
     half = packed_bytes(parameters * 2, torch.bfloat16, quantize)
     if dtype == torch.float32:
         yield f"--dtype bfloat16 takes {half / 1e9:.1f} GB"

@@ -1,4 +1,4 @@
-"""Describe a checkpoint and the memory it needs, from its headers and without loading a weight."""
+"""Describe a checkpoint and the memory it needs, without loading its weights."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def model_info(
 ) -> dict[str, object]:
     """Sizes, resolution, tokens per image, device, dtype, memory in bytes per batch size, files.
 
-    `largest_batch` fits into what is free now, 0 where the weights alone do not; `batch_size` is
-    what `auto` takes. `stored_dtype` is null where the files mix several.
+    `largest_batch` fits into free memory, 0 if the weights alone do not; `batch_size` is the
+    automatic one. `stored_dtype` is null if the files contain several dtypes.
     """
     folder = checkpoint.folder
     config = read_config(folder)
@@ -63,7 +63,7 @@ def model_info(
 
 
 def architecture(config: PaliGemmaConfig) -> dict[str, object]:
-    """The generation, and both towers' sizes by this code's names for them."""
+    """The generation and the configuration of both towers."""
     return {
         "generation": 2 if config.decoder.post_norms else 1,
         "vision": asdict(config.vision),
@@ -73,7 +73,7 @@ def architecture(config: PaliGemmaConfig) -> dict[str, object]:
 
 
 def stored_dtypes(folder: Path) -> list[str]:
-    """The dtypes that a checkpoint's tensors are stored in, by their names in PyTorch."""
+    """The names in PyTorch of the dtypes in which a checkpoint's tensors are stored."""
     headers = (
         tensor for file in weight_files(folder) for tensor in safetensors_files.read_headers(file)
     )

@@ -21,12 +21,12 @@ from pgcli.engine.sequence import Sequence, check_finite
 from pgcli.engine.tokenizer import left_pad
 from pgcli.model.paligemma import PaliGemma
 
-#: How many steps tokens are read behind the one that was launched last: else a GPU waits for each.
+#: How many steps may be in flight when the tokens of a step are read, so that a GPU does not wait.
 ASYNC_DEPTH = {"cuda": 1}
 
 
 class InFlightStep(NamedTuple):
-    """A step that was launched: its rows, its sampled tokens on their way, and its time."""
+    """A step that was launched: its rows, its sampled tokens and its time marks."""
 
     rows: list[tuple[Sequence, int]]
     token_B: Tensor
@@ -37,12 +37,12 @@ class InFlightStep(NamedTuple):
 
 
 class ModelRunner:
-    """Runs batches, and keeps the KV cache and the sampling state of the rows in it.
+    """Runs batches; owns the KV cache and the sampling state of its rows.
 
-    Within a decode step no tensor is made from Python numbers and nothing is read back: the newest
-    tokens, the random numbers and the cache's indices stay on the device and are updated in place.
-    A grammar is the exception, as what it allows depends on the token before. With ASYNC_DEPTH a
-    sequence that has ended is in one more step, whose token is dropped.
+    A decode step copies nothing between host and device: the newest tokens, the random numbers and
+    the cache's indices stay on the device and are updated in-place. A grammar is the exception, as
+    its mask depends on the previous token. With ASYNC_DEPTH a finished sequence takes part in one
+    more step, whose token is dropped.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> list[Sequence]:
-        """Run a batch; return the sequences whose tokens or scores have arrived.
+        """Run a batch; return the sequences whose tokens or scores have been read.
 
-        Where it fails, `preempt` the sequences that are to run again.
+        After an OOM error, call `preempt` with the sequences that run again.
         """
         if batch.kind == "decode":
             return self.decode()
@@ -90,7 +90,7 @@ class ModelRunner:
         return arrived
 
     def prefill(self, patch_BPD: Tensor, group: list[Sequence]) -> list[Sequence]:
-        """Read the prompts of a group about encoded images, and launch its first tokens."""
+        """Prefill a group with encoded images and prompts, and launch its first tokens."""
         start, first, end = self._watch.mark(), len(self.rows), len(self.rows) + len(group)
         room = max(sequence.max_new_tokens for sequence in group) + self._depth
         logits_BV = self._read_prompts(patch_BPD, group, room)
@@ -110,7 +110,7 @@ class ModelRunner:
         return self._launched(self.rows, token_B, logprob_B, start, is_prefill=False)
 
     def score(self, patch_BPD: Tensor, group: list[Sequence]) -> list[Sequence]:
-        """Compute how likely each candidate of the group is, whatever else is in the batch."""
+        """Compute the log-likelihood of each candidate of the group."""
         candidates = [sequence.candidates for sequence in group]
         stop_token = next(t for t in self._vocabulary.stop_tokens if t < self._vocabulary.size)
         passes = branch_passes(candidates, stop_token=stop_token)
@@ -142,10 +142,10 @@ class ModelRunner:
 
     @torch.inference_mode()
     def preempt(self, sequences: list[Sequence]) -> None:
-        """Free the rows of these sequences; those that run again need their images again.
+        """Free the rows of these sequences, and retain the images of those that run again.
 
-        Where no row is left the cache is freed too, and where a sequence finds no memory alone,
-        the cached images.
+        If no row is left, the KV cache is freed too; if a single sequence ran out of memory, the
+        image-feature cache is also cleared.
         """
         gone = set(sequences)
         rows = [row for row, sequence in enumerate(self.rows) if sequence in gone]
@@ -162,7 +162,7 @@ class ModelRunner:
                 self._images.clear()
 
     def _read_prompts(self, patch_BPD: Tensor, group: list[Sequence], room: int) -> Tensor:
-        """The logits (B, V) that follow each prompt, which is read into new rows of the cache."""
+        """Prefill new rows of the cache; the logits (B, V) that follow each prompt."""
         token_BT, is_real_BT = left_pad([sequence.prompt_ids for sequence in group])
         if is_real_BT is not None:
             is_real_BT = is_real_BT.to(self._device)
@@ -170,7 +170,7 @@ class ModelRunner:
         return self._model.prefill(patch_BPD, token_BT, is_real_BT, self._cache, room=room)
 
     def _draw(self, rows: slice, group: list[Sequence]) -> None:
-        """Copy the group's random numbers to the device, for all tokens at once."""
+        """Copy the group's random numbers for all tokens to the device."""
         if self._sampling.temperature <= 0:
             return
         draws = [sequence.draws() for sequence in group]
@@ -206,7 +206,7 @@ class ModelRunner:
         *,
         is_prefill: bool,
     ) -> list[Sequence]:
-        """Start to copy a step's tokens to the host, and read the step that is due."""
+        """Start to copy a step's tokens to the host, and read the steps beyond the depth."""
         token_B, logprob_B = (x_B.to("cpu", non_blocking=True) for x_B in (token_B, logprob_B))
         rows = [(sequence, sequence.attempts) for sequence in sequences]
         end = self._watch.mark()
@@ -220,13 +220,13 @@ class ModelRunner:
         return arrived
 
     def _read(self, step: InFlightStep) -> list[Sequence]:
-        """Give the sequences of a step their tokens; those that end free their rows."""
+        """Append a step's tokens to its sequences, and free the rows of those that finish."""
         milliseconds = self._watch.between(step.start, step.end)  # waits for the step
         tokens, logprobs = step.token_B.tolist(), step.logprob_B.tolist()
         arrived = []
         for (sequence, attempt), token, logprob in zip(step.rows, tokens, logprobs, strict=True):
             if sequence.finished or sequence.attempts != attempt:
-                continue  # it ended, or was preempted, while the step was in flight
+                continue  # it finished or was preempted while the step was in flight
             arrived.append(sequence)
             sequence.append(token, logprob, self._vocabulary.stop_tokens, self._grammar)
         _share_time(arrived, milliseconds, is_prefill=step.is_prefill)
@@ -234,7 +234,7 @@ class ModelRunner:
         return arrived
 
     def _free(self, rows: list[int]) -> None:
-        """Free rows of the cache; the last ones move into the holes."""
+        """Free rows of the cache; the last rows fill the holes."""
         if not rows:
             return
         order = self._cache.remove(rows)
@@ -252,7 +252,7 @@ class ModelRunner:
 
 
 def _share_time(sequences: list[Sequence], milliseconds: float, *, is_prefill: bool) -> None:
-    """Divide the time of a pass over the sequences that it was for."""
+    """Divide the time of a pass equally among its sequences."""
     for sequence in sequences:
         if is_prefill:
             sequence.prefill_ms += milliseconds / len(sequences)
@@ -267,7 +267,7 @@ def generate(
     vocabulary: OutputVocabulary,
     grammar: Grammar | None = None,
 ) -> list[Sequence]:
-    """Run one batch of sequences about encoded images to the end, and return them."""
+    """Run one batch of sequences with encoded images until all have finished, and return them."""
     group = list(sequences)
     runner = ModelRunner(model, vocabulary, group[0].sampling, max_rows=len(group), grammar=grammar)
     if group[0].candidates:

@@ -1,4 +1,4 @@
-"""Out of memory: recognise it, free what the failed work held, and limit the batches to come."""
+"""Handle out-of-memory errors: free memory and limit later batches."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from pgcli.errors import NoUsableDevice
 Input = TypeVar("Input")
 Result = TypeVar("Result")
 
-#: Parts of a RuntimeError's message where PyTorch has no type for it.
+#: Parts of the messages of OOM errors that are plain RuntimeErrors.
 OOM_MESSAGES = (
     "DefaultCPUAllocator",
-    "out of memory",  # CUDA's driver, called by a library; Apple's GPU
+    "out of memory",  # the CUDA driver, called by a library, and MPS
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
-BATCHES_BEFORE_GROWTH = 64  # of the largest size, one after the other
+BATCHES_BEFORE_GROWTH = 64  # consecutive batches of the largest size
 GROWTH = 1.25
 MAX_LOST_AT_START = 3  # rows lost before any is answered
 
 
 def is_oom(error: BaseException) -> bool:
-    """Whether memory ran out, and nothing else.
+    """Whether the error is an out-of-memory error.
 
-    An illegal access or a failed assertion on a GPU does not count: the device is unusable after.
+    An illegal access or a failed assertion on a GPU is not: the device is unusable after it.
     """
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
@@ -41,13 +41,13 @@ def is_oom(error: BaseException) -> bool:
 
 
 def catch_oom(work: Callable[[], Result]) -> Result | None:
-    """The result of `work`; None where memory ran out, and then what it had taken is free again."""
+    """The result of `work`, or None if memory ran out; the memory of the failed call is freed."""
     try:
         return work()
     except (RuntimeError, MemoryError) as error:
         if not is_oom(error):
             raise
-    # only here, after the `except`: its traceback held the failed pass's tensors
+    # after the `except` block, because its traceback keeps the failed pass's tensors alive
     gc.collect()
     torch.cuda.empty_cache()  # does nothing where CUDA is not in use
     return None
@@ -55,7 +55,7 @@ def catch_oom(work: Callable[[], Result]) -> Result | None:
 
 @contextmanager
 def memory_named(purpose: str, remedy: str) -> Iterator[None]:
-    """Run a block that takes memory for `purpose`; NoUsableDevice where memory runs out."""
+    """Convert an OOM error of the block into NoUsableDevice, which names the `purpose`."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -66,9 +66,9 @@ def memory_named(purpose: str, remedy: str) -> Iterator[None]:
 
 @dataclass(eq=False, slots=True)
 class Limit:
-    """The most rows at once: unlimited until memory runs out, then half of what failed.
+    """A maximum number of rows: unlimited until a batch fails, then half of that batch.
 
-    It grows again slowly, and never to a size that failed twice. `least` is the lowest it has been.
+    It grows again slowly, and never to a size that failed twice. `least` is its lowest value.
     """
 
     now: int = sys.maxsize
@@ -82,7 +82,7 @@ class Limit:
         return max(self._failures, default=0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The limit as plain values; empty where memory never ran out."""
+        """The limit as JSON values; empty if no batch has failed."""
         if not self._failures:
             return {}
         failures = {str(rows): times for rows, times in self._failures.items()}
@@ -94,14 +94,14 @@ class Limit:
         self._failures.update({int(rows): n for rows, n in state.get("failures", {}).items()})
 
     def failed(self, rows: int) -> None:
-        """Limit to half of this many rows, for which there was no memory."""
+        """Reduce the limit to half of `rows`, a batch that ran out of memory."""
         self._failures[rows] += 1
         self._successes = 0
         self.now = min(self.now, max(1, rows // 2))
         self.least = min(self.least, self.now)
 
     def succeeded(self, rows: int) -> None:
-        """Count a batch for which there was memory, if it was as large as the limit."""
+        """Count a batch that succeeded, if it was as large as the limit."""
         if rows < self.now:
             return
         self._successes += 1
@@ -113,10 +113,10 @@ class Limit:
 
 @dataclass(eq=False, slots=True)
 class BatchLimits:
-    """How many rows found memory, kept for the life of an engine.
+    """The batch sizes of an engine, reduced after OOM errors.
 
-    The rows that run `at_once`, those whose images and prompts are `read` together, and those whose
-    candidates are `scored` together. With `is_fixed`, as in a measurement, batches never shrink.
+    `at_once` limits the running rows, `read` the rows prefilled together, and `scored` the rows
+    whose candidates are scored together. With `is_fixed`, as in a benchmark, batches never shrink.
     """
 
     at_once: Limit = field(default_factory=Limit)
@@ -127,7 +127,7 @@ class BatchLimits:
     _lost: int = 0
 
     def check_may_shrink(self, rows: int) -> None:
-        """Raise NoUsableDevice where batches are fixed."""
+        """Raise NoUsableDevice if the batch size is fixed."""
         if self.is_fixed:
             raise NoUsableDevice(
                 f"the device has no memory left for {rows} rows at once",
@@ -135,9 +135,9 @@ class BatchLimits:
             )
 
     def count_row(self, *, is_lost: bool) -> None:
-        """Count an answered row, or one for which there is no memory even alone.
+        """Count an answered row, or one that is lost because it runs out of memory alone.
 
-        Raises NoUsableDevice where the first few rows are all lost, as then every row would be.
+        Raises NoUsableDevice if the first `MAX_LOST_AT_START` rows are all lost.
         """
         if not is_lost:
             self._has_answered = True
@@ -150,7 +150,7 @@ class BatchLimits:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """The limits as plain values, for the next process on the same device."""
+        """The limits as JSON values, for the next process on the same device."""
         limits = {"at_once": self.at_once, "read": self.read, "scored": self.scored}
         return {name: state for name, limit in limits.items() if (state := limit.state_dict())}
 
@@ -161,7 +161,7 @@ class BatchLimits:
             limit.load_state_dict(state.get(name, {}))
 
     def summary(self) -> str:
-        """How far batches shrank; empty where memory never ran out."""
+        """The reduced limits as text; empty if memory has not run out."""
         limits = (
             (self.at_once, "rows at once"),
             (self.read, "read together"),
@@ -177,9 +177,9 @@ class BatchLimits:
 def run_in_chunks(
     work: Callable[[Sequence[Input]], Sequence[Result]], inputs: Sequence[Input]
 ) -> Iterator[Result | None]:
-    """What `work` makes of each input, in order, with chunks halved where memory runs out.
+    """The results of `work` for each input, in order; chunks are halved on OOM.
 
-    None for an input that finds no memory alone.
+    The result is None for an input that runs out of memory alone.
     """
     limit, left = Limit(), list(inputs)
     while left:

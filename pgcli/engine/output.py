@@ -1,4 +1,4 @@
-"""Convert finished sequences to answers: text, boxes, masks, choices, log-probability and times."""
+"""Convert finished sequences to answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = tuple[int, Answer]
 
 
 class OutputProcessor:
-    """Makes answers of finished sequences; the masks of several are decoded together."""
+    """Converts finished sequences to answers; masks of several sequences are decoded together."""
 
     def __init__(
         self, tokenizer: Tokenizer, mask_decoder: MaskDecoder | None, *, task: Task, model: str
@@ -31,7 +31,7 @@ class OutputProcessor:
         self._model = model
 
     def answers(self, sequences: abc.Iterable[Sequence]) -> abc.Iterator[Row]:
-        """The rows of these sequences, in their order."""
+        """The rows of these sequences, in the given order."""
         ended = list(sequences)
         for sequence, answer in zip(ended, run_in_chunks(self._answers, ended), strict=True):
             yield (
@@ -91,7 +91,7 @@ class OutputProcessor:
 
 
 def oom_answer(row: Answer) -> Answer:
-    """The row of a sequence that finds no memory even alone."""
+    """The error row of a sequence that runs out of memory alone."""
     return replace(
         row,
         error="oom",

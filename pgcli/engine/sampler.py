@@ -1,4 +1,4 @@
-"""Logits to tokens: greedy, or sampled within temperature, top-k and top-p.
+"""Select tokens from logits, greedily or by sampling with temperature, top-k and top-p.
 
 B rows · V vocabulary · A tokens that a grammar allows in an answer
 """
@@ -11,18 +11,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-COLUMNS = 2**15  # of 257k, in float32 at a time
+COLUMNS = 2**15  # of 257k, converted to float32 at a time
 EPSILON = 1e-6  # 0.5 + 0.2 is below 0.7 in float32 and must not be
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are selected: greedily, unless the temperature is above 0.
+    """How tokens are selected: greedily if the temperature is 0, else by sampling.
 
-    `top_k` keeps that many tokens (0: all); `top_p` keeps a token where the mass before it is
-    below p. The seed and a sequence's own key decide its random numbers, so that they do not depend
-    on the batch. `max_new_tokens` None takes the task's; with `ignore_eos` answers have exactly
-    that many tokens.
+    `top_k` keeps that many tokens (0: all); `top_p` keeps a token if the mass before it is below p.
+    Random numbers depend on the seed and a sequence's key, not on the batch. `max_new_tokens` None
+    is the task's default; with `ignore_eos` answers have exactly that many tokens.
     """
 
     temperature: float = 0.0
@@ -48,7 +47,7 @@ class OutputVocabulary(NamedTuple):
 
 
 class GrammarMask(NamedTuple):
-    """The ids of the tokens that a grammar knows, and which of them each row may take (B, A)."""
+    """The ids of a grammar's tokens (A,), and which of them are allowed in each row (B, A)."""
 
     token_A: Tensor
     allowed_BA: Tensor
@@ -82,15 +81,15 @@ def _select(logits_BV: Tensor, draw_B: Tensor | None, sampling: SamplingParams) 
 
 
 def sample(logits_BV: Tensor, draw_B: Tensor, sampling: SamplingParams) -> Tensor:
-    """The tokens at which a cumulative distribution passes each row's number from [0, 1)."""
-    # from the highest down, so that no temperature, however small, divides into infinity
+    """The tokens where the cumulative distribution exceeds each row's number from [0, 1)."""
+    # the maximum is subtracted first, so that a small temperature does not overflow
     scaled_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / sampling.temperature
     probability_BV, token_BV = scaled_BV.softmax(-1).sort(dim=-1, descending=True, stable=True)
     if sampling.top_k:
         probability_BV[:, sampling.top_k :].zero_()
     if sampling.top_p < 1:
         before_BV = probability_BV.cumsum(-1) - probability_BV
-        enough_B1 = sampling.top_p * probability_BV.sum(-1, keepdim=True)  # of what top-k left
+        enough_B1 = sampling.top_p * probability_BV.sum(-1, keepdim=True)  # after top-k
         probability_BV[:, 1:].masked_fill_(before_BV[:, 1:] >= enough_B1 - EPSILON, 0)
     mass_BV = probability_BV.cumsum(-1)
     passed_BV = mass_BV <= draw_B[:, None] * mass_BV[:, -1:]
@@ -102,7 +101,7 @@ def sample(logits_BV: Tensor, draw_B: Tensor, sampling: SamplingParams) -> Tenso
 
 
 def mask_invalid(logits_BV: Tensor, vocabulary: OutputVocabulary) -> Tensor:
-    """The logits of the tokens that can be generated; the image's is set to -inf in place."""
+    """The logits of the output vocabulary; the image token's are set to -inf in-place."""
     logits_BV = logits_BV[:, : vocabulary.size]
     if vocabulary.image_token < vocabulary.size:
         logits_BV[:, vocabulary.image_token].fill_(-torch.inf)
@@ -117,7 +116,7 @@ def log_probability(logits_BV: Tensor, token_B: Tensor) -> Tensor:
 def logsumexp(logits_BV: Tensor) -> Tensor:
     """The logarithm of each row's sum of exponentials, in float32.
 
-    A part of the columns at a time: all of them in float32 are twice what the head itself wrote.
+    Columns are converted in chunks, as all of them in float32 take twice the memory of bfloat16.
     """
     parts = [part.float().logsumexp(-1) for part in torch.split(logits_BV, COLUMNS, dim=1)]
     return parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(0)

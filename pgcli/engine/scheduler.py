@@ -1,4 +1,4 @@
-"""Decide which sequences run next: groups of equal prompt length, refill before decode, memory."""
+"""Schedule sequences: which ones are prefilled, scored or decoded next."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Literal, NamedTuple
 from pgcli.engine.oom import BatchLimits, Limit
 from pgcli.engine.sequence import Sequence
 
-#: Waiting sequences join once this share of all rows is free for them, or room for all that wait.
+#: Waiting sequences join once this fraction of the rows is free, or enough rows for all of them.
 MIN_REFILL_FRACTION = 0.25
 
 
 class Batch(NamedTuple):
-    """What the model runs next: a group to prefill or to score, or all rows to decode."""
+    """The next call of the model: a group to prefill or to score, or all rows to decode."""
 
     kind: Literal["prefill", "decode", "score"]
     sequences: list[Sequence]
@@ -25,10 +25,10 @@ class Batch(NamedTuple):
 class RequestQueue:
     """Sequences that wait for their prefill, in groups of up to `size`; at most `window` wait.
 
-    A group forms around the oldest. While `window` allows it is filled with prompts of the same
-    length, which need no padding and no mask; then, or when no more input comes, the nearest
-    lengths complete it. The groups follow from the order of arrival alone, and no sequence is
-    passed over by `window` groups.
+    A group starts with the oldest sequence and is filled with prompts of the same length, which
+    need no padding and no mask. If the window is full or no more input comes, the nearest lengths
+    complete it. Groups depend only on the order of arrival, and a sequence waits for fewer than
+    `window` groups.
     """
 
     def __init__(self, *, size: int, window: int):
@@ -65,14 +65,14 @@ class RequestQueue:
 
 
 class Scheduler:
-    """Holds every sequence from its arrival to its end, and decides what runs next.
+    """Holds all sequences until they finish, and selects the next batch.
 
-    A sequence waits in the queue, then in `_ready` with its group, then runs. On OOM in a prefill
-    half the group is tried, then the rest, in order; where a single sequence finds no memory beside
-    running ones, these become fewer first. On OOM in a decode step all sequences are preempted and
-    half as many run at once from then on: per-sequence random streams make the retried tokens
-    identical. A sequence that finds no memory alone, twice, ends as `out_of_memory`. Once `stopped`
-    returns True only sequences that have run are finished.
+    A sequence waits in the queue, then in `_ready` with its group, then runs. On OOM during prefill
+    the group is retried in halves, in order; if a single sequence does not fit next to running
+    ones, the number of running rows is reduced. On OOM during decode, all sequences are preempted
+    and retried with half the batch. Per-sequence random streams make the retried tokens identical.
+    A sequence that runs out of memory alone twice ends as `out_of_memory`. Once `stopped` returns
+    True, only sequences that have run are finished.
     """
 
     def __init__(
@@ -93,15 +93,15 @@ class Scheduler:
         self._limit_before_failures: Limit | None = None
 
     def add(self, sequence: Sequence) -> None:
-        """Let a new sequence wait for its group."""
+        """Add a new sequence to the queue."""
         self._queue.add(sequence)
 
     def close(self) -> None:
-        """No more input comes: incomplete groups run too."""
+        """Declare the end of the input, so that incomplete groups run too."""
         self._is_open = False
 
     def has_work(self) -> bool:
-        """Whether a batch is due; with less than a group waiting more input is awaited first."""
+        """Whether a batch can run now; an incomplete group waits for more input."""
         if self._stopped():
             self._queue.clear()
             self._ready = deque(one for one in self._ready if one.has_run)
@@ -111,7 +111,7 @@ class Scheduler:
         return bool(self._ready) or (bool(self.running) and not self._is_open)
 
     def schedule(self) -> Batch:
-        """The next group where there is room for it, or else a decode step of all rows."""
+        """The next group if enough rows are free for it, else a decode step of all rows."""
         group = self._next_group()
         if not group:
             return Batch("decode", list(self.running))
@@ -121,9 +121,9 @@ class Scheduler:
         return Batch("score" if group[0].candidates else "prefill", group)
 
     def _next_group(self) -> list[Sequence]:
-        """The sequences that are to join together: none until enough rows are free for them.
+        """The sequences that join the batch next; empty until enough rows are free for them.
 
-        An empty row costs every step its share; sequences that join alone cost a pass.
+        Free rows waste a share of each decode step; small groups waste prefill passes.
         """
         if not self._ready:
             return []
@@ -138,7 +138,7 @@ class Scheduler:
         return group[:free] if free >= enough else []
 
     def on_success(self, batch: Batch) -> None:
-        """Count a batch for which there was memory."""
+        """Count a batch that did not run out of memory."""
         if batch.kind == "decode":
             return
         self._limit_before_failures = None
@@ -149,7 +149,7 @@ class Scheduler:
             self._limits.at_once.succeeded(len(self.running))
 
     def on_out_of_memory(self, batch: Batch) -> list[Sequence]:
-        """Reduce the batches to come; return the sequences to preempt, which run again first."""
+        """Reduce the batch limits; return the sequences to preempt, which run again first."""
         self._limits.check_may_shrink(len(self.running))
         preempted = [sequence for sequence in batch.sequences if not sequence.finished]
         others = len(self.running) - len(batch.sequences)
@@ -179,7 +179,7 @@ class Scheduler:
         limit.failed(len(batch.sequences))
 
     def _restore_group_limit(self, batch: Batch) -> None:
-        """Forget this group's failures, as the rows beside it took the memory."""
+        """Undo this group's failures, as running rows took the memory."""
         if self._limit_before_failures is None:
             return
         if batch.kind == "score":
@@ -189,13 +189,13 @@ class Scheduler:
         self._limit_before_failures = None
 
     def _failed_alone(self, sequence: Sequence) -> None:
-        """One more attempt, for which cached images are freed; after that the sequence ends."""
+        """Allow one more attempt, after which the sequence ends as out of memory."""
         if sequence.is_last_attempt:
             sequence.finished = sequence.out_of_memory = True
         sequence.is_last_attempt = True
 
     def finish(self) -> Iterator[Sequence]:
-        """Remove and return the sequences that have ended."""
+        """Remove and return the finished sequences."""
         ended = [sequence for sequence in self.running if sequence.finished]
         if ended:
             self.running = [sequence for sequence in self.running if not sequence.finished]

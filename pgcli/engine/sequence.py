@@ -1,4 +1,4 @@
-"""A sequence: one image and prompt on its way to an answer, with everything known of it."""
+"""The state of one image and prompt while it is answered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgcli.records import DecodedImage, Finish
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A possible answer as text, and the tokens that spell it."""
+    """A possible answer: its text and its token ids."""
 
     text: str
     ids: tuple[int, ...]
@@ -22,11 +22,11 @@ class Candidate:
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """A prompt about an image, from its arrival to its end.
+    """A prompt about an image, and the tokens generated for it so far.
 
-    `row_index` is where its row goes. `image_key` is the same for all prompts of an image, and
-    `image_uses` says how many there are. With `candidates` the answer is chosen among them, else it
-    is generated: `tokens` includes the stop token. Times in milliseconds cover all attempts.
+    `row_index` is the index of its output row. `image_key` is the same for all prompts of an image,
+    `image_uses` is their number. With `candidates` the answer is chosen among them, else it is
+    generated; `tokens` includes the stop token. Times in milliseconds include all attempts.
     """
 
     row_index: int
@@ -42,11 +42,11 @@ class Sequence:
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    #: Of each candidate, the sum over its tokens and its stop token.
+    #: For each candidate, the sum over its tokens and its stop token.
     candidate_logprobs: list[float] = field(default_factory=list)
     state: State = START
-    #: The last token is a stop token. Then `finish` is "stop", except where a grammar ended the
-    #: answer because no further object fits: there it is "length".
+    #: The last token is a stop token. `finish` is then "stop", or "length" if a grammar ended the
+    #: answer because no further object fits.
     stopped: bool = False
     finish: Finish = "length"
     finished: bool = False
@@ -55,11 +55,11 @@ class Sequence:
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
     batch: int = 0
-    #: It had a row when it was preempted, so that a stop does not drop it.
+    #: It was running when it was preempted, so that it is finished after a stop.
     has_run: bool = False
-    #: How often it was preempted; what an earlier attempt sampled is dropped.
+    #: The number of preemptions; tokens of earlier attempts are dropped.
     attempts: int = 0
-    #: Memory ran out for this sequence alone: the next attempt is the last one.
+    #: Memory ran out for this sequence alone; the next attempt is the last one.
     is_last_attempt: bool = False
     out_of_memory: bool = False
 
@@ -68,14 +68,14 @@ class Sequence:
         return self.max_new_tokens - len(self.tokens)
 
     def draws(self) -> list[float]:
-        """Its random numbers from [0, 1), one for each token; they depend on seed and key alone."""
+        """Random numbers from [0, 1), one per token; they depend only on seed and key."""
         stream = Random(f"{self.sampling.seed} {self.key}")
         return [stream.random() for _ in range(self.max_new_tokens)]
 
     def append(
         self, token: int, logprob: float, stop_tokens: Collection[int], grammar: Grammar | None
     ) -> None:
-        """Take a sampled token, which may end the sequence; InvalidCheckpoint for NaN."""
+        """Append a sampled token, which may finish the sequence; InvalidCheckpoint for NaN."""
         check_finite(logprob)
         left = self.tokens_left
         self.tokens.append(token)
@@ -90,7 +90,7 @@ class Sequence:
             self.state = grammar.advance(self.state, token)
 
     def restart(self) -> None:
-        """Drop what was sampled; its random numbers make the next attempt identical."""
+        """Drop the sampled tokens; the same random numbers make the next attempt identical."""
         self.attempts += 1
         self.tokens.clear()
         self.logprobs.clear()
@@ -99,7 +99,7 @@ class Sequence:
 
 
 def check_finite(logprob: float) -> None:
-    """Raise InvalidCheckpoint where the model's logits have become NaN."""
+    """Raise InvalidCheckpoint if a log-probability is NaN."""
     if logprob != logprob:
         raise InvalidCheckpoint(
             "the model's scores are not numbers (NaN)",

@@ -1,4 +1,4 @@
-"""Encode prompts as left-padded ids, and decode generated ids into spans of an answer.
+"""Encode prompts as token ids, and decode generated ids into spans of an answer.
 
 B rows · T prompt tokens
 """
@@ -44,15 +44,15 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
-        """The tokenizer of a checkpoint; InvalidCheckpoint where it is not PaliGemma's."""
+        """The tokenizer of a checkpoint; InvalidCheckpoint if it is not PaliGemma's."""
         return cls(open_tokenizer(folder))
 
     def encode_prompt(self, text: str, location_values: Sequence[int] = ()) -> list[int]:
-        """A prompt as the model reads it after the image: bos, the text, the newline on its own.
+        """The ids of a prompt: bos, the text, and a separate newline token.
 
-        Text stays text: a typed `<image>` or `<loc0001>` is encoded as ordinary characters, never
-        as the token. `location_values` (0..1023) are location tokens that end the prompt after a
-        blank, as in `caption <loc0000><loc0000><loc1023><loc1023>`.
+        A typed `<image>` or `<loc0001>` is encoded as ordinary characters, not as the token.
+        `location_values` (0..1023) are appended after a blank as location tokens, as in
+        `caption <loc0000><loc0000><loc1023><loc1023>`.
         """
         if not location_values:
             return [self.bos, *self.encode_text(text.strip()), self.newline]
@@ -60,29 +60,29 @@ class Tokenizer:
         return [self.bos, *self.encode_text(f"{text.strip()} ".lstrip()), *locations, self.newline]
 
     def encode_text(self, text: str) -> list[int]:
-        """The ids of user text, in which no control, location or mask token can occur."""
+        """The ids of user text, without control, location and mask tokens."""
         ids: list[int] = []
         start = 0
         for found in self._control.finditer(text):
-            cut = found.start() + 1  # inside the spelled-out token, so that neither half is one
+            cut = found.start() + 1  # within the token's text, so that neither half is a token
             ids += self._encode(text[start:cut])
             start = cut
         return ids + self._encode(text[start:])
 
     def encode_answer(self, text: str) -> list[int]:
-        """The ids of an answer that a model is to learn: here spelled-out locations are tokens."""
+        """The ids of a training answer; `<loc0001>` and `<seg001>` are encoded as tokens."""
         return self._encode(text)
 
     def decode(self, ids: Sequence[int], probabilities: Sequence[float]) -> list[Span]:
-        """A generated answer as spans: each location or mask token, and the text between."""
+        """A generated answer as spans: one per location or mask token, and the text between."""
         tokens = list(zip(ids, probabilities, strict=True))
         return [
-            piece
-            for kind, stretch in groupby(tokens, key=lambda token: self._kind(token[0]))
-            for piece in self._stretch(kind, list(stretch))
+            span
+            for kind, run in groupby(tokens, key=lambda token: self._kind(token[0]))
+            for span in self._spans(kind, list(run))
         ]
 
-    def _stretch(self, kind: str, tokens: list[tuple[int, float]]) -> Iterator[Span]:
+    def _spans(self, kind: str, tokens: list[tuple[int, float]]) -> Iterator[Span]:
         if kind == "location":
             for token, probability in tokens:
                 value = token - self.locations.start
@@ -105,14 +105,14 @@ class Tokenizer:
         return ids
 
     def id(self, token: str) -> int:
-        """The id of a token by its spelling; InvalidCheckpoint where there is none."""
+        """The id of a token; InvalidCheckpoint if the tokenizer does not have it."""
         found = self._tokenizer.token_to_id(token)
         if found is None:
             raise InvalidCheckpoint(f"tokenizer.json has no token {token!r}; it is not PaliGemma's")
         return int(found)
 
     def _run(self, name: str, count: int) -> range:
-        """The ids of a numbered family of tokens, which must follow one another."""
+        """The ids of numbered tokens, which must be consecutive."""
         first = self.id(name.format(0))
         for number in range(count):
             if self.id(name.format(number)) != first + number:
@@ -123,9 +123,9 @@ class Tokenizer:
 
 
 def left_pad(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
-    """Prompts of any lengths as (B, T) ids ending in the same column, and where they are real.
+    """Left-padded ids (B, T) of prompts of any lengths, and a mask (B, T) that is True on tokens.
 
-    The second is None where all are equally long: then nothing needs a mask.
+    The mask is None if all prompts have the same length.
 
         # # #      bos a \\n
         . # #      bos \\n

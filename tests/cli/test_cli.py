@@ -16,9 +16,12 @@ import pytest
 from PIL import Image
 
 from pgcli import __version__
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli.app import main
 from pgcli.cli.job import demo_limit, loading
+from pgcli.engine import loader
+from pgcli.engine.memory import SHARE_OF_FREE, TOKENS_PER_PASS, batch_bytes
 from pgcli.errors import ManifestError, PgcliError
 from pgcli.state.run_state import RunState
 from tests.support import forkserver, pretend
@@ -710,8 +713,30 @@ def test_model_options_reach_the_loader(capsys, monkeypatch, tmp_path):
         "dtype": "float32",
         "batch_size": 7,
         "quantize": "int8",
+        "max_new_tokens": 512,
     }
     assert "masks stay codes" not in err
+
+
+@pytest.mark.parametrize(
+    ("options", "new_tokens"),
+    [(["--max-new-tokens", "300"], 300), (["--choice", "yes", "--choice", "no"], TOKENS_PER_PASS)],
+)
+def test_recorded_batch_size_is_that_of_the_question(
+    capsys, monkeypatch, tmp_path, options, new_tokens
+):
+    from pyarrow import parquet
+
+    needed = batch_bytes(read_config(BUILTIN), 4, 9, new_tokens=new_tokens)
+    monkeypatch.setattr(loader, "free_bytes", lambda device: int(needed / SHARE_OF_FREE) + 9)
+    output = tmp_path / "rows.parquet"
+    model = ["--model", "demo", "--device", "cpu", "--dtype", "float32"]
+    code, _, err = call(
+        capsys, "ask", EXAMPLES / "one.png", "--prompt", "what?", *options, *model, "-o", output
+    )
+    assert code == 0, err
+    settings = json.loads(parquet.read_schema(output).metadata[b"pgcli"])
+    assert settings["batch_size"] == 9
 
 
 def test_parquet_metadata_has_the_settings(capsys, tmp_path, pretended):

@@ -28,8 +28,8 @@ def load_model(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None)
     check_max_new_tokens(plan.question, read_config(checkpoint.folder).max_answer_tokens)
     with screen.status(f"loading {checkpoint.name}"):
         # these import torch, which takes a second
-        from pgcli.engine.engine import new_slots
         from pgcli.engine.loader import load
+        from pgcli.engine.memory import new_slots
 
         engine = load(
             checkpoint,
