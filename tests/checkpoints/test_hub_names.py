@@ -1,6 +1,10 @@
 """Model names: folders, Hub names and `demo`, and the errors of all other names."""
 
 import errno
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx2
@@ -11,6 +15,7 @@ from huggingface_hub.utils import hf_raise_for_status
 
 from pgcli.checkpoints import find as find_module
 from pgcli.checkpoints.find import Checkpoint, find
+from pgcli.checkpoints.hub.cached_models import cache_folder, cached_models
 from pgcli.checkpoints.hub.repository import Repository
 from pgcli.errors import ModelUnavailable
 
@@ -280,3 +285,84 @@ class TestErrorMessages:
         fail_with(KeyError("a bug"))
         with pytest.raises(KeyError):
             find(NAME)
+
+
+CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
+
+
+class TestCachedModels:
+    @pytest.fixture
+    def cache(self, tmp_path, monkeypatch):
+        """A cache with `google/first` and `google/last`."""
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+        for name in ("first", "last"):
+            self.snapshot(tmp_path / "hub", name).write_text('{"model_type": "paligemma"}')
+        return tmp_path / "hub"
+
+    def snapshot(self, cache, name):
+        """The path of the model's configuration, in a new folder."""
+        folder = cache / f"models--google--{name}" / "snapshots" / "a"
+        folder.mkdir(parents=True)
+        return folder / "config.json"
+
+    @pytest.mark.parametrize(
+        "damaged",
+        [b"", b"{", b"[]", b"null", b"\xff", b"[" * 10**5, b'{"model_type": 1}'],
+        ids=lambda damaged: repr(damaged[:16]),
+    )
+    def test_damaged_config_hides_no_other_model(self, cache, damaged):
+        self.snapshot(cache, "damaged").write_bytes(damaged)
+        assert cached_models() == ["google/first", "google/last"]
+
+    @pytest.mark.parametrize("target", ["missing", "config.json", "."])
+    def test_unreadable_config_hides_no_other_model(self, cache, target):
+        self.snapshot(cache, "damaged").symlink_to(target)
+        assert cached_models() == ["google/first", "google/last"]
+
+    @pytest.mark.parametrize("target", ["missing", "b"])
+    def test_dangling_snapshot_hides_no_other_model(self, cache, target):
+        snapshots = self.snapshot(cache, "damaged").parent.parent
+        (snapshots / "b").symlink_to(target)
+        (cache / "models--google--dangling").symlink_to(target)
+        assert cached_models() == ["google/first", "google/last"]
+
+    def test_missing_or_invalid_cache_has_no_models(self, monkeypatch, tmp_path):
+        for folder in (tmp_path / "missing", "x" * 5000, __file__):
+            monkeypatch.setenv("HF_HUB_CACHE", str(folder))
+            assert cached_models() == []
+
+    def test_cache_folder_is_that_of_the_client(self, monkeypatch, tmp_path):
+        environments = [
+            {},
+            *({name: value} for name in CACHE_VARIABLES for value in ("~/a", "$HOME/x", "", "y")),
+            {"HF_HUB_CACHE": "~/a", "HUGGINGFACE_HUB_CACHE": "/b", "HF_HOME": "/c"},
+            {"HUGGINGFACE_HUB_CACHE": "~/b", "HF_HOME": "/c", "XDG_CACHE_HOME": "/d"},
+            {"HF_HOME": "~/c", "XDG_CACHE_HOME": "/d"},
+            {"HF_HOME": "~nobody-of-that-name/c"},
+        ]
+        code = """
+import importlib, json, os, sys
+from huggingface_hub import constants
+for environment in json.loads(sys.argv[1]):
+    os.environ.update(environment)
+    print(importlib.reload(constants).HF_HUB_CACHE)
+    for name in environment:
+        del os.environ[name]
+"""
+        monkeypatch.setenv("HOME", str(tmp_path))
+        for name in CACHE_VARIABLES:
+            monkeypatch.delenv(name, raising=False)
+        client = subprocess.run(
+            [sys.executable, "-c", code, json.dumps(environments)],
+            env=os.environ,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        found = []
+        for environment in environments:
+            with monkeypatch.context() as patch:
+                for name, value in environment.items():
+                    patch.setenv(name, value)
+                found.append(cache_folder())
+        assert found == list(map(Path, client))
