@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
@@ -118,8 +118,11 @@ class ReorderBuffer:
         self._first_rows: deque[int] = deque()  # the first row index of each image being decoded
         self._unanswered: set[int] = set()
         self._answers: dict[int, Answer] = {}
-        # a generator, so that the pipeline can close it
-        self.decoded = (image for image in decode(self._missing_items(items)))
+        self.decoded = self._decode(decode, items)
+
+    def _decode(self, decode: Decode, items: Iterable[Item]) -> Generator[DecodedImage, None, None]:
+        """The decoded images of missing items; closing it closes what `decode` returned."""
+        yield from decode(self._missing_items(items))
 
     def images(self) -> Iterator[tuple[int, DecodedImage]]:
         """Valid images, each with its first row index, until the end or MAX_REFUSED_RUN."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -45,9 +46,15 @@ class Tally:
 def timed(images: Iterable[DecodedImage], tally: Tally) -> Iterator[DecodedImage]:
     """The images, counted, with the time that the consumer waits for each added to the tally."""
     started = perf_counter()
-    for image in images:
-        tally.waited_seconds += perf_counter() - started
-        tally.images += 1
-        yield image
-        started = perf_counter()
+    with closing(closeable(images)) as closed_on_exit:
+        for image in closed_on_exit:
+            tally.waited_seconds += perf_counter() - started
+            tally.images += 1
+            yield image
+            started = perf_counter()
     tally.waited_seconds += perf_counter() - started
+
+
+def closeable(images: Iterable[DecodedImage]) -> Generator[DecodedImage, None, None]:
+    """The images as a generator; closing it closes the iterator of the images."""
+    yield from images

@@ -293,6 +293,44 @@ def test_decoding_is_closed_however_the_run_ends(end):
         del held
 
 
+class DecodedImages:
+    """Decoded images that can be closed and, unlike a generator, are not closed when freed."""
+
+    def __init__(self, items):
+        self.images, self.closed = decode(items), False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.images)
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize("through", ["answers", "run"])
+def test_closing_the_rows_closes_the_decoder_that_others_hold(through):
+    held = []
+
+    def decoder(items):
+        held.append(DecodedImages(items))
+        return held[0]
+
+    def save(row):
+        raise OSError("disk full")
+
+    items = [item(k) for k in range(9)]
+    if through == "answers":
+        rows = answers(items, decoder, ask, refuse)
+        next(rows)
+        rows.close()
+    else:
+        with pytest.raises(OSError, match="disk full"):
+            run(items, decoder, ask, save, refuse)
+    assert held[0].closed
+
+
 def twice(stream):
     for row in ask(stream):
         yield row
