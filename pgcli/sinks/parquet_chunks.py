@@ -80,8 +80,11 @@ class ParquetChunks(ChunkStore):
             complete = Chunk(chunk.number, rows, checkpoint.digest, dict(checkpoint.errors))
             self.write_chunk(complete, list(read_rows(chunk.file.file)))
         chunk.file.close()
-        with wrap_write_errors(chunk.file.file):
-            chunk.file.file.unlink(missing_ok=True)
+        # after a retry the chunk may also have lines that an earlier run left, with the old errors
+        lines = chunk_file(self._state.output, chunk.number, self._state.part)
+        for file in (chunk.file.file, lines):
+            with wrap_write_errors(file):
+                file.unlink(missing_ok=True)
         return True
 
     def _is_retried(self, number: int) -> bool:

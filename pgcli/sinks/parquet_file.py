@@ -33,15 +33,24 @@ def file_metadata(
 def chunks_in(file: Path, run_id: str) -> list[Chunk]:
     """The chunks in a Parquet file of this run; none in any other file."""
     try:
-        metadata = parquet.read_schema(file).metadata or {}
-    except (OSError, pyarrow.ArrowInvalid):
-        return []
-    if metadata.get(RUN_ID, b"") != run_id.encode("utf-8", "surrogatepass"):
-        return []
-    try:
-        return [Chunk(**chunk) for chunk in json.loads(metadata[CHUNKS])]
+        return [Chunk(**chunk) for chunk in json.loads(metadata_of_run(file, run_id)[CHUNKS])]
     except (KeyError, TypeError, ValueError, RecursionError):
         return []
+
+
+def is_file_of_run(file: Path, run_id: str) -> bool:
+    """Whether this run wrote the Parquet file, be it without rows."""
+    return bool(metadata_of_run(file, run_id))
+
+
+def metadata_of_run(file: Path, run_id: str) -> Mapping[bytes, bytes]:
+    """The metadata of a Parquet file of this run; empty for any other file."""
+    try:
+        metadata: Mapping[bytes, bytes] = parquet.read_schema(file).metadata or {}
+    except (OSError, pyarrow.ArrowInvalid):
+        return {}
+    is_of_run = metadata.get(RUN_ID) == run_id.encode("utf-8", "surrogatepass")
+    return metadata if is_of_run else {}
 
 
 def read_parquet(file: Path) -> Iterator[Row]:

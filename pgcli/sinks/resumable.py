@@ -112,14 +112,19 @@ class ResumableSink:
                 self._begin()
                 for chunk in list(self._open.values()):
                     self._finish_chunk(chunk)
-                self._store.finish()
+                if all(chunk.file.is_compared for chunk in self._open.values()):
+                    self._store.finish()
             if not isinstance(problem, OutputFailed):
                 self._sync()
         finally:
-            for chunk in self._open.values():
-                chunk.file.close()
-            self._pending.close()
-            self._store.close()
+            self.close()
+
+    def close(self) -> None:
+        """Close the files and leave the output as it is."""
+        for chunk in self._open.values():
+            chunk.file.close()
+        self._pending.close()
+        self._store.close()
 
     def _complete(self) -> Iterator[Chunk]:
         """The complete chunks of this process, except those that are open again."""

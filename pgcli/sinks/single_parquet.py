@@ -16,6 +16,7 @@ from pgcli.sinks.parquet_chunks import ParquetChunks
 from pgcli.sinks.parquet_file import (
     chunks_in,
     file_metadata,
+    is_file_of_run,
     read_parquet,
     read_row_groups,
     write_parquet,
@@ -75,7 +76,8 @@ class SingleParquet(ParquetChunks):
         output, whole = self._state.output, self._state.folder / WHOLE
         with wrap_write_errors(output):
             self._write_whole(whole)
-        if output.exists() and not self._joined and not self._state.may_replace:
+        is_ours = self._joined or is_file_of_run(output, self._state.run_id)
+        if output.exists() and not is_ours and not self._state.may_replace:
             raise OutputExists(
                 f"{output} was created by another program during the run",
                 hint=f"all rows of this run are in {whole}: move it where you want it",

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.state.lock import check_unlocked
-from pgcli.state.run_record import read_record, why_no_record
+from pgcli.state.run_record import check_version, read_record, why_no_record
 from pgcli.state.state_folder import state_folder
 from pgcli.state.write_errors import already_exists, wrap_write_errors
 
@@ -54,11 +54,13 @@ def check_resumable(
     Needs neither the input nor the model: settings that are not known yet are compared later, by
     `RunState.check_settings`. Raises what `check_destination` raises, OutputInUse (12) if another
     process writes the output or this `part` of it, and OutputExists (13) if the output belongs to
-    a run of other settings.
+    a run of other settings or of a newer pgcli.
     """
     with wrap_write_errors(path):
         check_kind(path, kind, "-o")
         check_unlocked(state_folder(path), part=part)
+        if not overwrite:
+            check_version(path)
         record = read_record(path)
         if record is not None and not overwrite:
             record.check_settings(settings, path)

@@ -64,8 +64,13 @@ class RunRecord:
 
 
 def read_record(output: Path) -> RunRecord | None:
-    """The record of an output's run; None if there is none or the file is not such a record."""
+    """The record of an output's run; None if there is none or the file is not such a record.
+
+    The record of a newer version of the format is None too: its keys may mean something else.
+    """
     values = {"begun": "", "told": {}} | (read_json(state_folder(output) / RUN) or {})
+    if values.get("version") != VERSION:
+        return None
     types = {"run": str, "files": str, "begun": str, "settings": dict, "told": dict}
     if not all(isinstance(values.get(name), kind) for name, kind in types.items()):
         return None
@@ -81,9 +86,27 @@ def read_record(output: Path) -> RunRecord | None:
     )
 
 
+def is_newer(output: Path) -> bool:
+    """Whether a newer pgcli, with another version of the format, began the output's run."""
+    version = (read_json(state_folder(output) / RUN) or {}).get("version")
+    return isinstance(version, int) and version > VERSION
+
+
+def check_version(output: Path) -> None:
+    """Raise OutputExists if a newer pgcli began the output's run."""
+    if is_newer(output):
+        raise OutputExists(
+            f"{output} cannot be resumed: {why_no_record(output)}",
+            hint="resume it with that version of pgcli; another -o leaves it alone; "
+            "--overwrite replaces it",
+        )
+
+
 def why_no_record(output: Path) -> str:
     """Why `read_record` finds none, as a clause of a message."""
     file = state_folder(output) / RUN
+    if is_newer(output):
+        return f"{file} was made by a newer pgcli"
     return f"{file} is not a record of a run" if file.exists() else f"there is no {file}"
 
 

@@ -20,7 +20,7 @@ from pgcli.state.destination import is_occupied, unknown_output
 from pgcli.state.lock import output_lock
 from pgcli.state.progress import RunProgress, progress_file, read_progress
 from pgcli.state.run_log import RunLog
-from pgcli.state.run_record import RunRecord, Settings, read_record
+from pgcli.state.run_record import RunRecord, Settings, check_version, read_record
 from pgcli.state.state_folder import FILES, LOCK, LOG, OWNER, file_list, state_folder
 from pgcli.state.write_errors import fsync, wrap_write_errors
 
@@ -48,6 +48,7 @@ class RunState:
         self._settings: Settings = {}
         self._metadata: Mapping[str, Any] = {}
         self._is_begun = False
+        self._made_file_lists = False
         self._started: tuple[float, int] | None = None
         self._paused_seconds: Callable[[], float] = lambda: 0.0
         self._stack = ExitStack()
@@ -101,17 +102,20 @@ class RunState:
         lock = FileLock(self.folder / f"{LOCK}-{FILES}", is_singleton=False)
         with wrap_write_errors(self.folder), lock:
             if self.record is None and not self.part:
+                self._made_file_lists = True
                 self._remove_file_lists()
             yield partial(file_list, self.folder, self._files)
 
     def start(self, total: int | None, paused_seconds: Callable[[], float] = lambda: 0.0) -> None:
         """Start measuring time; `total` rows are expected, None if unknown.
 
+        A total below the number of saved rows, as with a smaller limit, is not stored.
         `paused_seconds` returns for how long the process has been stopped since.
         """
         self._paused_seconds = paused_seconds
         self._started = (monotonic(), self.progress.rows)
-        self.progress.total = total
+        if total is None or total >= self.progress.rows:
+            self.progress.total = total
         if self._is_begun:
             self.log.begin()
         if self.record is not None:
@@ -154,6 +158,7 @@ class RunState:
 
     def _resume(self) -> None:
         """Read the record and the progress of an earlier run, if there was one."""
+        check_version(self.output)
         self.record = read_record(self.output)
         if self.record is not None:
             self.progress = read_progress(self.folder, self.part)
@@ -177,10 +182,10 @@ class RunState:
                     file.unlink()
 
     def _release(self) -> None:
-        """Release the lock; a run that saved nothing leaves no files."""
+        """Release the lock; a run that saved nothing removes the files that it created."""
         if not self._is_begun:
             with suppress(OSError):
-                if not self.part:
+                if self._made_file_lists:
                     self._remove_file_lists()
                     (self.folder / f"{LOCK}-{FILES}").unlink(missing_ok=True)
                 (self.folder / f"{LOCK}{self.part}").unlink(missing_ok=True)

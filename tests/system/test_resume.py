@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from pgcli.cli.app import main
+from pgcli.cli.job.output import open_saved_rows
+from pgcli.cli.result_files.run_status import read_run_status
+from pgcli.cli.ui.console import Screen
 from pgcli.errors import OutputExists, OutputFailed, OutputInUse
 from pgcli.pipeline import answers
 from pgcli.records import Answer
@@ -45,6 +49,7 @@ from tests.support.fake_runs import (
     saved_keys,
     set_chunk_rows,
 )
+from tests.support.runs import finished
 
 ROOT = Path(__file__).parents[2]
 PRETEND = [sys.executable, str(ROOT / "tests" / "support" / "pretend.py")]
@@ -352,6 +357,95 @@ def test_retry_with_a_shorter_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputExists):
         run_to(output, ITEMS[:5], retry=True)
     assert output.read_bytes() == old
+
+
+def test_retried_rows_stay_retried_after_an_interruption(tmp_path: Path) -> None:
+    output, more = tmp_path / "rows.parquet", [*ITEMS, item(17)]
+    run_to(output, ITEMS, broken={2})
+    run_to(output, more, rows=0)  # opens the chunk again, and is killed
+    run_to(output, ITEMS, retry=True)
+    run_to(output, more)
+    assert not [row for row in rows_in(output) if row["error"]]
+    assert saved_keys(output) == keys_of(more)
+
+
+def test_retry_closes_the_files_that_were_open_to_count_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, closed = tmp_path / "rows.jsonl", []
+    run_to(output, ITEMS, broken={2})
+    close = RowFile.close
+
+    def note(file: RowFile) -> None:
+        closed.append(file.file)
+        close(file)
+
+    monkeypatch.setattr(RowFile, "close", note)
+    given = SimpleNamespace(
+        output=SimpleNamespace(output=str(output), format="auto"),
+        running=SimpleNamespace(retry_errors=True),
+    )
+    plan = SimpleNamespace(options=given, row_schema=SCHEMA, shard=None)
+    with RunState(output) as state:
+        state.check_settings({"seed": 0})
+        opened = open_saved_rows(SimpleNamespace(plan=plan), state, {}, Screen(quiet=True))  # type: ignore[arg-type]
+        assert opened.retries
+        assert closed == [output]
+
+
+# --- a limit below the number of saved rows
+
+
+@pytest.fixture
+def eight_images(tmp_path: Path) -> Path:
+    """A folder of eight images, the fifth of which is damaged."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    image = min(EXAMPLES.iterdir()).read_bytes()
+    for number in range(1, 9):
+        (folder / f"{number}.png").write_bytes(b"damaged" if number == 5 else image)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows/"])
+def test_limit_below_the_saved_rows_loses_no_row(
+    tmp_path: Path, eight_images: Path, name: str
+) -> None:
+    output = tmp_path / name
+    command = ("caption", eight_images, "-o", f"{tmp_path}/{name}")
+    assert finished(*command, "--on-error", "stop").returncode == 15
+    before = rows_as_text(output)
+    assert len(before) == 5
+    existed = output.exists()
+    assert finished(*command, "--limit", 2).returncode == 3
+    assert rows_as_text(output) == before
+    assert output.exists() == existed
+    status = read_run_status(output)
+    assert (status.state, status.rows, status.total) == ("stopped", 5, 8)
+    completed = finished(*command)
+    assert completed.returncode == 3, completed.stderr
+    assert rows_as_text(output)[:5] == before
+    assert [row["index"] for row in rows_in(output)] == list(range(8))
+
+
+def test_empty_file_of_this_run_is_replaced(tmp_path: Path) -> None:
+    """An earlier version published such a file when a limit was below the saved rows."""
+    output = tmp_path / "rows.parquet"
+    run_to(output, [])
+    assert rows_in(output) == []
+    run_to(output, [])
+    run_to(output, ITEMS)
+    assert saved_keys(output) == keys_of(ITEMS)
+
+
+def test_file_of_another_program_is_not_replaced(tmp_path: Path) -> None:
+    output, other = tmp_path / "rows.parquet", tmp_path / "other" / "rows.parquet"
+    run_to(other, ITEMS[:2])
+    run_to(output, ITEMS, rows=3)
+    shutil.copy(other, output)
+    with pytest.raises(OutputExists, match="another program"):
+        run_to(output, ITEMS)
+    assert output.read_bytes() == other.read_bytes()
 
 
 # --- failing system calls

@@ -115,6 +115,7 @@ def open_saved_rows(
     print_resume(sink, state, screen, retries=plan.options.running.retry_errors)
     retries = plan.options.running.retry_errors and bool(sink.errors)
     if retries:
+        sink.close()
         sink = opening(retry=True)
     return RunOutput(sink, settings, state, sink.rows, sink.errors, retries)
 
