@@ -114,14 +114,17 @@ def _address() -> str:
 
 def serve(listener: socket.socket, alive: int) -> None:
     """Fork a run for each connection, until the other end of `alive` is closed."""
-    from select import select
+    from select import POLLIN, poll
 
     from tests.support import pretend  # noqa: F401  # the command line and what it imports late
     from pgcli.cli.job import run  # noqa: F401  # isort: skip
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped without waiting
     gc.freeze()
-    while alive not in select([listener, alive], [], [])[0]:
+    readable = poll()  # select takes no descriptor above 1023, and tests may have opened as many
+    for descriptor in (listener.fileno(), alive):
+        readable.register(descriptor, POLLIN)
+    while alive not in dict(readable.poll()):
         connection, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
