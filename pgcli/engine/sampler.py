@@ -101,7 +101,7 @@ def sample(logits_BV: Tensor, draw_B: Tensor, sampling: SamplingParams) -> Tenso
 
 
 def mask_invalid(logits_BV: Tensor, vocabulary: OutputVocabulary) -> Tensor:
-    """The logits of the output vocabulary; the image token's are set to -inf in-place."""
+    """The logits of the output vocabulary; the image token's are set to -inf in place."""
     logits_BV = logits_BV[:, : vocabulary.size]
     if vocabulary.image_token < vocabulary.size:
         logits_BV[:, vocabulary.image_token].fill_(-torch.inf)

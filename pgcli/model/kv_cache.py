@@ -23,8 +23,8 @@ from torch import Tensor
 from pgcli.model.config import DecoderConfig
 
 BUCKET = 128  # slots are allocated, and on the CPU cleared, in multiples of this
-#: A step is padded to a multiple of the first of these whose row count is not exceeded: kernels are
-#: prepared for each row count anew, and a few more rows take no longer.
+#: Pairs of a maximum row count and the multiple to which a step's rows are padded: kernels are
+#: selected for each row count, and a few more rows take no longer.
 ROW_BUCKETS = ((2, 1), (4, 4), (64, 8), (10**9, 32))
 
 
@@ -40,7 +40,7 @@ class AttentionMasks(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """The tensors of a cache, at fixed addresses until it grows; a step updates them in place.
+    """The tensors of a cache, at fixed addresses until it grows; a step updates them in-place.
 
     `write_index_R` is the last slot that was written in a row, `position_R` its position, and
     `first_slot_RK` the offset of each row's and head's first slot in a layer.
@@ -75,7 +75,7 @@ class KVCache:
     ):
         self.max_rows = max_rows
         self.full_length = like.device.type == "cuda" if full_length is None else full_length
-        #: The slots in use of each row, padding included; known without asking the device.
+        #: The slots in use of each row, including padding; on the host, so that no read synchronizes.
         self.lengths: list[int] = []
         self._has_padding: list[bool] = []
         self._config = config
@@ -118,7 +118,7 @@ class KVCache:
 
         `is_real_BL` is False on padding; None means that there is none, and then no mask is
         needed. Queries on padding attend to the real slots too, so that no row of scores is empty.
-        `room` is how many more slots each row will need.
+        `room` is the number of further slots to allocate for each row.
         """
         first, end = self.rows, self.rows + rows
         if end > self.max_rows:
@@ -146,14 +146,14 @@ class KVCache:
     def append(self) -> tuple[Tensor, AttentionMasks]:
         """Open one slot in every row; return positions (B, 1) and masks for the padded rows.
 
-        Everything is updated in place on the device. What rows that are not in use compute is
-        meaningless and harms no other row.
+        All tensors are updated in-place on the device. The results of rows that are not in use are
+        meaningless and do not affect other rows.
         """
         rows, used = self.padded_rows, max(self.lengths) + 1
         self.reserve(rows, used)
         buffers = self._buffers
         write_B = buffers.write_index_R[:rows]
-        write_B.add_(1).clamp_(max=self.slots - 1)  # rows that are not in use stay within theirs
+        write_B.add_(1).clamp_(max=self.slots - 1)  # rows that are not in use stay within bounds
         position_B1 = buffers.position_R[:rows].add_(1)[:, None]
         buffers.is_real_RS[:rows].scatter_(1, write_B[:, None], True)
         if self._config.sliding_window is not None:
@@ -177,7 +177,7 @@ class KVCache:
         self._end = prefix + new
         buffers = self._buffers
         same_BLL = branch_BL[:, :, None] == branch_BL[:, None, :]
-        own_BLL = same_BLL.tril()  # padding attends to padding, and nothing reads the result
+        own_BLL = same_BLL.tril()  # padding attends to padding; its result is not used
         position_BL = buffers.position_R[self._rows, None] + own_BLL.sum(-1)
         before_BLS = buffers.is_real_RS[self._rows, None, :prefix].expand(-1, new, -1)
         full_BLS = torch.cat([before_BLS, own_BLL], dim=2)
@@ -218,10 +218,10 @@ class KVCache:
         return order[:kept]
 
     def reserve(self, rows: int, used: int, room: int = 0) -> None:
-        """Allocate so many rows of `used` slots and `room` more; what is stored is kept.
+        """Allocate `rows` rows of `used` + `room` slots; stored keys and values are kept.
 
-        Rows grow by doubling, so that few rows take little whatever `max_rows` is. The slots of
-        `room` are allocated and not touched: on the CPU they take no memory before they are used.
+        The number of rows grows by doubling, so that few rows take little memory at any `max_rows`.
+        The slots of `room` are not initialized: on the CPU they take no memory until they are used.
         """
         if rows > self.allocated_rows or used + room > self.slots:
             doubled = min(self.max_rows, max(rows, 2 * self.allocated_rows))
@@ -231,7 +231,7 @@ class KVCache:
             )
         cleared = self.slots if self.full_length else _rounded(used)
         if cleared > self._cleared:
-            # masked slots weigh nothing, but nothing times NaN would be NaN
+            # masked slots have weight 0, but 0 times NaN is NaN
             self._buffers.memory[..., self._cleared : cleared, :].zero_()
             self._cleared = cleared
 
@@ -242,10 +242,10 @@ class KVCache:
                 new[: len(old)] = old
             elif old.dim() == 2:
                 new[: old.shape[0], : old.shape[1]] = old
-        there = self._cleared
-        kept = larger.memory[:, :, : self.allocated_rows, :, :there]
-        kept.copy_(self._buffers.memory[..., :there, :])
-        larger.memory[:, :, self.allocated_rows :, :, :there].zero_()
+        cleared = self._cleared
+        kept = larger.memory[:, :, : self.allocated_rows, :, :cleared]
+        kept.copy_(self._buffers.memory[..., :cleared, :])
+        larger.memory[:, :, self.allocated_rows :, :, :cleared].zero_()
         self._buffers = larger
 
     def _allocated(self, rows: int, slots: int) -> Buffers:
@@ -263,7 +263,7 @@ class KVCache:
         )
 
     def _step_masks(self, position_B1: Tensor) -> AttentionMasks:
-        """What the newest slot of each row attends to; None where every slot read is visible."""
+        """The masks of the newest slot of each row; None if it attends to every slot read."""
         is_real_BS = self._buffers.is_real_RS[self._rows, : self._end]
         is_even = not any(self._has_padding) and min(self.lengths) == self._end
         full = None if is_even else is_real_BS[:, None, None]

@@ -31,7 +31,7 @@ class PaliGemma(nn.Module):
         self.decoder = Gemma(config.decoder, tied=config.tied)
 
     def encode(self, pixels_BCRR: Tensor) -> Tensor:
-        """Images as the decoder reads them: (B, P, D), not scaled as text embeddings are."""
+        """Image features (B, P, D) for the decoder, without the scaling of text embeddings."""
         patch_BPD: Tensor = self.projector(self.vision(pixels_BCRR))
         return patch_BPD
 
@@ -53,8 +53,8 @@ class PaliGemma(nn.Module):
 
         The image goes first and the padding falls between image and prompt: slot order is free
         because positions and mask are explicit, and this order makes the join a plain `cat`.
-        `is_real_BT` is False on padding, or None where all prompts are equally long; `room` is how
-        many more slots each row will need.
+        `is_real_BT` is False on padding, or None where all prompts are equally long; `room` is the
+        number of further slots to allocate for each row.
         """
         x_BSD = torch.cat([patch_BPD, self.decoder.embed(token_BT)], dim=1)
         is_real_BS = None
@@ -69,7 +69,7 @@ class PaliGemma(nn.Module):
     def decode_step(self, token_B: Tensor, cache: KVCache) -> Tensor:
         """Append each row's newest token; the logits (B, V) of the token that follows it.
 
-        `token_B` may be longer than the rows in use; what it holds for other rows is ignored.
+        `token_B` may be longer than the rows in use; its other values are ignored.
         """
         position_B1, masks = cache.append()
         missing = len(position_B1) - len(token_B)
@@ -95,8 +95,7 @@ class PaliGemma(nn.Module):
     ) -> Tensor:
         """One pass without a cache, for training; hidden states (B, T, D) of the text slots.
 
-        `make_masks` makes the masks under which this is the same function as `prefill` and
-        `decode_step`.
+        With the masks of `make_masks` it computes the same as `prefill` and `decode_step`.
         """
         x_BSD = torch.cat([patch_BPD, self.decoder.embed(token_BT)], dim=1)
         hidden_BSD: Tensor = self.decoder(x_BSD, position_BS, masks)
@@ -106,7 +105,7 @@ class PaliGemma(nn.Module):
 def make_masks(
     is_real_BS: Tensor, is_prefix_BS: Tensor, position_BS: Tensor, window: int | None
 ) -> AttentionMasks:
-    """What each slot attends to in layers without and with a window, which limits answers only."""
+    """The masks of layers without and with a sliding window, which applies to answers only."""
     full = prefix_lm_mask(is_real_BS, is_prefix_BS)
     if window is None:
         return AttentionMasks(full, full)

@@ -1,4 +1,4 @@
-"""Batches on the model: where sequences end, what is never generated, times, no hidden syncs."""
+"""ModelRunner: end of sequences, invalid tokens, log-probabilities, times, no synchronization."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def answers(
     )
 
 
-# --- where sequences end
+# --- end of sequences
 
 
 def test_a_sequence_ends_at_its_stop_token_or_at_the_limit() -> None:
@@ -147,7 +147,7 @@ def test_a_prefill_reserves_slots_for_the_longest_answer() -> None:
     assert model.room == 70
 
 
-# --- what is never generated
+# --- invalid tokens
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
@@ -176,7 +176,7 @@ PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 108], [2, 108]]
 def test_logprobs_are_those_of_one_pass_over_the_whole_answer(
     model: PaliGemma, sampling: SamplingParams
 ) -> None:
-    """Recomputed without a cache, row by row; greedy tokens are each the likeliest there."""
+    """They are recomputed without a cache, row by row; greedy tokens have the highest logits."""
     config = model.config
     vocabulary = vocabulary_of(model, STOP, image_token=config.image_token_id)
     patch_BPD = normal(3, PATCHES, config.decoder.width)
@@ -280,7 +280,7 @@ def test_sequences_that_join_later_answer_as_they_would_alone(model: PaliGemma) 
 def test_tokens_are_the_same_however_late_they_are_read(
     model: PaliGemma, monkeypatch: pytest.MonkeyPatch, temperature: float
 ) -> None:
-    """As on a GPU, which does not wait until this process has read its tokens."""
+    """On a GPU, the next step is launched before the tokens of the previous one are read."""
     prompts, patch_BPD = of_many_lengths(9), normal(9, PATCHES, model.config.decoder.width)
     vocabulary = vocabulary_of(model, *range(0, model.config.decoder.vocab_size, 9))
     lengths = [1, 12, 3, 12, 12, 2, 12, 12, 7]
@@ -333,7 +333,7 @@ def test_preempted_sequences_get_no_token_of_steps_in_flight(
     assert [one.tokens for one in sequences] == [one.tokens for one in expected]
 
 
-# --- no hidden synchronisation
+# --- no synchronization
 
 #: Functions that copy Python data to a device.
 FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray, Tensor.new_tensor)
@@ -345,7 +345,7 @@ TO_PYTHON = (
 
 
 class NoPythonData(TorchFunctionMode):
-    """Fails where a tensor is made of Python data, or read back but asynchronously."""
+    """Fails if a tensor is created from Python data, or read back synchronously."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -364,7 +364,7 @@ class NoPythonData(TorchFunctionMode):
 
 
 class NoReadBack(TorchDispatchMode):
-    """Fails at operations that wait for the device in whatever way they were called."""
+    """Fails at operations that wait for the device, however they are called."""
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -390,7 +390,7 @@ def _parts(index: Any) -> tuple[Any, ...]:
 def launching(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ModelRunner]:
-    """A runner in the middle of its rows, whose steps are launched and never read."""
+    """A runner with running rows, whose steps are launched and never read."""
     folder: Path = request.getfixturevalue(request.param)
     model = weights.load(folder, read_config(folder), dtype=torch.float32)
     monkeypatch.setitem(module.ASYNC_DEPTH, "cpu", 100)
@@ -442,7 +442,7 @@ def test_a_planted_synchronisation_is_found(
 
 
 def test_a_decode_step_runs_on_a_device_that_has_no_data(tiny: Path) -> None:
-    """On the meta device every copy to Python fails by itself."""
+    """On the meta device every copy to Python raises an error."""
     with torch.device("meta"), torch.inference_mode():
         model = PaliGemma(read_config(tiny))
         cache = model.kv_cache(4, full_length=True)

@@ -1,4 +1,4 @@
-"""Which sequences run together: every one once, equal lengths together, refill before decode."""
+"""The scheduler: groups of equal prompt lengths, and refill before decode."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pgcli.engine.sequence import Sequence
 from pgcli.records import DecodedImage, Item
 from tests.support.tiny import RESOLUTION
 
-UNHURRIED = settings(deadline=None)  # a busy machine is not a failure
+UNHURRIED = settings(deadline=None)  # a slow machine is not a failure
 
 lengths_of_prompts = st.lists(st.integers(1, 9), max_size=60)
 sizes = st.integers(1, 6)
@@ -42,7 +42,7 @@ def request(row_index: int, length: int) -> Sequence:
 
 
 class Arrivals:
-    """Sequences one after another, and how many have been taken so far."""
+    """An iterator of sequences that counts how many have been taken."""
 
     def __init__(self, lengths: abc.Sequence[int]):
         self.lengths = lengths
@@ -55,7 +55,7 @@ class Arrivals:
 
 
 def batches(arrivals: Iterable[Sequence], *, size: int, window: int) -> Iterator[list[Sequence]]:
-    """The batches as the engine takes them."""
+    """The batches in the order in which the engine runs them."""
     queue = RequestQueue(size=size, window=window)
     for arrival in arrivals:
         queue.add(arrival)
@@ -102,7 +102,7 @@ def test_each_group_forms_around_the_oldest_sequence(
 def test_no_more_requests_wait_than_the_window_holds(
     lengths: list[int], how: tuple[int, int]
 ) -> None:
-    """So no more images are held in memory, and no more are read than are needed."""
+    """The images in memory are limited, and no more are read than needed."""
     arrivals, answered = Arrivals(lengths), 0
     for batch in batches(arrivals, size=how[0], window=how[1]):
         assert arrivals.taken - answered <= how[1]
@@ -129,7 +129,7 @@ def test_no_sequence_waits_for_more_groups_than_the_window(
 @UNHURRIED
 @given(lengths_of_prompts, sizes_and_windows())
 def test_groups_follow_from_the_lengths_alone(lengths: list[int], how: tuple[int, int]) -> None:
-    """Not from what else a sequence holds, and not from how far its stream has been read."""
+    """They depend neither on a sequence's other fields nor on how far the stream has been read."""
     size, window = how
     plain = groups(lengths, size, window)
     assert groups(lengths, size, window) == plain
@@ -173,7 +173,7 @@ def test_lengths_mix_only_in_a_full_window_or_at_the_end(
 
 @pytest.mark.parametrize("kinds", [2, 3, 4])
 def test_a_few_prompts_asked_of_every_image_need_no_padding(kinds: int) -> None:
-    """Four batches' window gathers each prompt's rows; only the last batches are mixed."""
+    """A window of four batches collects each prompt's rows; only the last batches are mixed."""
     lengths = [5 + n % kinds for n in range(64 * kinds)]
     found = groups(lengths, size=8, window=32)
     assert [row_index for batch in found for row_index in batch] != list(range(len(lengths)))
@@ -209,7 +209,7 @@ def images(lengths: list[int]) -> list[tuple[int, DecodedImage]]:
 
 
 class Passes:
-    """The groups that were prefilled, with the rows that ran then, and the rows of each step."""
+    """The prefilled groups with the number of running rows, and the rows of each step."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.joined: list[tuple[int, int]] = []
@@ -229,7 +229,7 @@ class Passes:
 
 
 def answered(engine: InferenceEngine, lengths: list[int]) -> list[int]:
-    """The row indices in the order in which they ended, each after so many tokens."""
+    """The row indices in the order of completion; each row has the given number of tokens."""
     exact = [SamplingParams(max_new_tokens=length, ignore_eos=True) for length in lengths]
     rows = list(engine.ask(iter(images(lengths)), tasks.caption("en"), exact))
     assert [row.tokens for _, row in sorted(rows, key=lambda row: row[0])] == lengths

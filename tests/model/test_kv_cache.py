@@ -1,4 +1,4 @@
-"""The KV cache: rows that join late, move, grow and leave compute what each would alone."""
+"""The KV cache: rows that are inserted late, moved or removed have the results of a single row."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model(request: pytest.FixtureRequest, device: str) -> PaliGemma:
 
 
 def prompts(count: int) -> list[list[int]]:
-    """Of 2 to 12 tokens, all different."""
+    """Prompts of 2 to 12 tokens, all different."""
     draws = random.Random(3)
     return [
         [2, *(draws.randrange(300, 700) for _ in range(draws.randrange(0, 11))), 108]
@@ -50,7 +50,7 @@ def prefill(model: PaliGemma, cache: KVCache, patch_BPD: Tensor, ids: list[list[
 
 @pytest.mark.parametrize("full_length", [False, True])
 def test_a_row_continues_as_it_would_alone(model: PaliGemma, full_length: bool) -> None:
-    """Inserted late, moved into a hole, next to longer rows and across a growth of the cache."""
+    """A row inserted late, moved into a hole, next to longer rows, while the cache grows."""
     ids, patch_BPD = prompts(6), features(model, 6)
     tokens = torch.randint(300, 700, (6, 9), device=patch_BPD.device)
     alone = []
@@ -119,7 +119,7 @@ def test_few_rows_take_little_memory_whatever_the_maximum(model: PaliGemma) -> N
 
 
 def test_room_for_new_tokens_is_allocated_once() -> None:
-    """A decode step then has fixed addresses: nothing is allocated until the room is used up."""
+    """A decode step has fixed addresses until the reserved slots are used up."""
     cache = unit_cache(4, full_length=True)
     cache.insert(4, 20, room=200)
     before = [one.data_ptr() for one in cache._buffers]
