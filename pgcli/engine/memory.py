@@ -30,7 +30,7 @@ BLOCK_BYTES = 8 * 4 * SCORES  # a block of softcapped scores, float32, in eight 
 ROWS_OF_LARGE_ON_CPU = 16  # more rows are not faster and delay the first
 SHARE_OF_FREE = 0.6
 LARGEST_BATCH = 2**14
-SMALLER_MODEL = "name a smaller model: `pgcli info MODEL` tells what one needs"
+SMALLER_MODEL = "name a smaller model: `pgcli info MODEL` shows the memory it needs"
 
 
 def parameters(config: PaliGemmaConfig) -> int:

@@ -75,7 +75,7 @@ class KVCache:
     ):
         self.max_rows = max_rows
         self.full_length = like.device.type == "cuda" if full_length is None else full_length
-        #: The slots in use of each row, including padding; on the host, so that no read synchronizes.
+        #: The slots in use of each row, including padding; a host list needs no synchronization.
         self.lengths: list[int] = []
         self._has_padding: list[bool] = []
         self._config = config

@@ -226,7 +226,7 @@ SITUATIONS = [
         "the weights take 11.7 GB in float32, and cpu has 6.0 GB free; process 4711 (python) holds "
         "70.1 GB",
         "--dtype bfloat16 takes 5.8 GB; end the process that holds it; name a smaller model: "
-        "`pgcli info MODEL` tells what one needs",
+        "`pgcli info MODEL` shows the memory it needs",
     ),
     Situation(
         "no image in an empty folder",
