@@ -60,7 +60,7 @@ class TestImport:
 
     def run(self, code, *arguments):
         command = [sys.executable, "-c", code, *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -237,7 +237,7 @@ def test_import_sets_no_handlers_and_imports_nothing_heavy() -> None:
         "heavy = {'torch', 'pandas', 'polars', 'pyarrow', 'typer', 'rich', 'tqdm'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
 def test_progress_uses_tqdm_auto(monkeypatch: pytest.MonkeyPatch) -> None:

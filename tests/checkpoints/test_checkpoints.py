@@ -764,7 +764,7 @@ def test_loading_allocates_no_second_copy(folder, configure, stored):
     os.truncate(file, file.stat().st_size + end)
     assert total_bytes(folder) > 200e6
     command = [sys.executable, "-c", MEASURE, str(folder)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert run.returncode == 0, run.stderr
     assert 0.9 < float(run.stdout) < 1.15
 

@@ -568,7 +568,7 @@ class TestOffline:
         command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names]
         if shutil.which("openssl") is None:
             pytest.skip("no openssl to make a certificate with")
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(command, check=True, capture_output=True, timeout=100)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain("certificate", "key")
         hub.server.socket = context.wrap_socket(hub.server.socket, server_side=True)
@@ -688,6 +688,7 @@ def pgcli(hub, tmp_path, *arguments, **more):
         capture_output=True,
         text=True,
         check=False,
+        timeout=100,
     )
 
 

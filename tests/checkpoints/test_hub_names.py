@@ -358,6 +358,7 @@ for environment in json.loads(sys.argv[1]):
             capture_output=True,
             text=True,
             check=True,
+            timeout=100,
         ).stdout.splitlines()
         found = []
         for environment in environments:

@@ -178,7 +178,7 @@ def test_tokenizer_json_needs_no_other_package(folder, expected):
         "open_tokenizer(Path(sys.argv[1])); "
         "assert not {'transformers', 'sentencepiece', 'google.protobuf'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True, timeout=100)
 
 
 @pytest.mark.parametrize("name", ["sentencepiece", "google.protobuf"])

@@ -313,7 +313,11 @@ def test_13_when_the_output_exists_and_overwrite_replaces_it(capsys, tmp_path, p
 def test_14_when_the_output_cannot_be_written():
     with open("/dev/full", "wb") as full:
         run = subprocess.run(
-            [*PRETEND, "caption", str(EXAMPLES)], stdout=full, stderr=subprocess.PIPE, check=False
+            [*PRETEND, "caption", str(EXAMPLES)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=100,
         )
     assert run.returncode == 14
     assert b"No space left on device" in run.stderr
@@ -930,11 +934,13 @@ def test_head_ends_the_run_quietly():
 def test_streams_may_be_closed_from_the_start(tmp_path):
     output = tmp_path / "rows.jsonl"
     command = shlex.join([*PRETEND, "caption", str(EXAMPLES), "-o", str(output)])
-    run = subprocess.run(["bash", "-c", f"{command} <&- >&- 2>&-"], check=False)
+    run = subprocess.run(["bash", "-c", f"{command} <&- >&- 2>&-"], check=False, timeout=100)
     assert run.returncode == 0
     assert len(rows(output.read_text())) == len(list(EXAMPLES.iterdir()))
     command = shlex.join([*PRETEND, "caption", str(EXAMPLES)])
-    run = subprocess.run(["bash", "-c", f"{command} >&-"], check=False, stderr=subprocess.PIPE)
+    run = subprocess.run(
+        ["bash", "-c", f"{command} >&-"], check=False, stderr=subprocess.PIPE, timeout=100
+    )
     assert run.returncode == 14
     assert b"standard output is closed" in run.stderr
 
@@ -951,6 +957,7 @@ def in_shell(line, **environment):
         capture_output=True,
         stdin=subprocess.DEVNULL,
         check=False,
+        timeout=100,
     )
 
 

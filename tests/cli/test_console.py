@@ -124,7 +124,9 @@ def test_a_log_has_no_bar_and_no_colours_unless_forced(images):
     environment["PYTHONPATH"] = str(ROOT)
 
     def log(**more):
-        run = subprocess.run(command, capture_output=True, env=environment | more, check=False)
+        run = subprocess.run(
+            command, capture_output=True, env=environment | more, check=False, timeout=100
+        )
         assert b"\x1b" not in run.stdout
         return run.stderr.decode()
 
@@ -252,11 +254,17 @@ def test_suggested_commands_quote_the_name_of_the_output(tmp_path):
     tally.errors["missing"] += 1
     [(_, view), (_, command), _] = summary.next_steps(OutputOptions(name), tally, [])
     words = subprocess.run(
-        ["bash", "-c", view.replace("pgcli view", "printf %s")], capture_output=True, check=True
+        ["bash", "-c", view.replace("pgcli view", "printf %s")],
+        capture_output=True,
+        check=True,
+        timeout=100,
     ).stdout.decode()
     assert words == name
     query = subprocess.run(
-        ["bash", "-c", command.replace("duckdb -c", "printf %s")], capture_output=True, check=True
+        ["bash", "-c", command.replace("duckdb -c", "printf %s")],
+        capture_output=True,
+        check=True,
+        timeout=100,
     ).stdout.decode()
     literal = "'" + name.replace("'", "''") + "'"
     assert query == f"select id, error_message from {literal} where error is not null"
@@ -272,14 +280,17 @@ def test_suggested_jq_command_runs(images, tmp_path):
         [*PRETEND, "caption", str(images), "-q", "-o", str(output)],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         check=False,
+        timeout=100,
     )
     tally = Tally(rows=13)
     tally.errors["not_an_image"] += 1
     commands = dict(summary.next_steps(OutputOptions(str(output)), tally, []))
-    shown = subprocess.run(["bash", "-c", commands["errors"]], capture_output=True, check=True)
+    shown = subprocess.run(
+        ["bash", "-c", commands["errors"]], capture_output=True, check=True, timeout=100
+    )
     assert shown.stdout.startswith(b"broken.png: ")
     view = commands["view it"].replace("pgcli", f"{sys.executable} -m pgcli")
-    subprocess.run(["bash", "-c", view], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(["bash", "-c", view], cwd=ROOT, check=True, capture_output=True, timeout=100)
     assert output.with_suffix(".html").stat().st_size > 10_000
 
 

@@ -426,7 +426,7 @@ def test_a_killed_export_leaves_nothing_under_the_output_s_name(
         "sys.exit(main(sys.argv[1:]))"
     )
     command = ["export", str(boxes), "--to", "coco", "-o", str(tmp_path / "o.json")]
-    run = subprocess.run([sys.executable, "-c", code, *command], check=False)
+    run = subprocess.run([sys.executable, "-c", code, *command], check=False, timeout=100)
     assert run.returncode == -15
     assert sorted(file.name for file in tmp_path.iterdir()) == ["boxes.jsonl", "images"]
 
@@ -483,7 +483,7 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
                 file.write(line.replace('"index": 0', f'"index": {index}') + "\n")
         command = ["export", str(rows), "--to", "coco", "-o", str(tmp_path / f"{count}.json"), "-q"]
         run = [sys.executable, "-c", code, *command]
-        peaks.append(int(subprocess.check_output(run).split()[-1]))
+        peaks.append(int(subprocess.check_output(run, timeout=100).split()[-1]))
     # the names that are taken: some hundred bytes each
     assert peaks[1] - peaks[0] < 30_000
 

@@ -64,7 +64,7 @@ def test_help_texts_end_in_examples_that_run(command, tmp_path):
     (tmp_path / "vae-oid.npz").touch()
     for name, task in (("captions.jsonl", ["caption"]), ("boxes.jsonl", ["detect", "--object=a"])):
         run = [*PRETEND, *task, "photos", "-o", name, "--model", "demo"]
-        subprocess.run(run, cwd=tmp_path, capture_output=True, check=True)
+        subprocess.run(run, cwd=tmp_path, capture_output=True, check=True, timeout=100)
     found = examples(command)
     assert found
     for example in found:
@@ -78,6 +78,7 @@ def test_help_texts_end_in_examples_that_run(command, tmp_path):
             env=os.environ | callable_in(tmp_path),
             capture_output=True,
             check=False,
+            timeout=100,
         )
         assert run.returncode == 0, (example, run.stderr)
 
@@ -222,6 +223,7 @@ def completions(folder, **variables):
         capture_output=True,
         text=True,
         check=False,
+        timeout=100,
     )
     return run.returncode, run.stdout.strip()
 

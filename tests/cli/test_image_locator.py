@@ -156,7 +156,7 @@ def test_images_of_a_large_archive_are_not_all_in_memory(workdir: Path) -> None:
         done("caption", "shard.tar", "-o", f"{count}.jsonl")
         command = ["export", f"{count}.jsonl", "--to", "webdataset", "-o", f"{count}.tar", "-q"]
         run = [sys.executable, "-c", code, *command]
-        peaks.append(int(subprocess.check_output(run).split()[-1]))
+        peaks.append(int(subprocess.check_output(run, timeout=100).split()[-1]))
     assert peaks[1] - peaks[0] < 20_000  # KB, of 84 MB of images
 
 
@@ -511,7 +511,7 @@ def test_export_of_a_killed_run_reports_where_it_ends(capsys: Capture, workdir: 
     wait_until(lambda: output.exists() and output.read_bytes().count(b"\n") > 3)
     code, err = run_main(capsys, "export", output, "--to", "csv", "-o", "live.csv")
     run.kill()
-    run.communicate()
+    run.communicate(timeout=100)
     assert code == 0
     assert re.search(
         rf"the run is not finished: \d+ of {ROWS} rows so far; the export ends there", err

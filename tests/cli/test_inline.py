@@ -139,6 +139,7 @@ def test_pipe_gets_rows_without_images() -> None:
         env=environment,
         capture_output=True,
         check=True,
+        timeout=100,
     )
     assert b"\x1b" not in run.stdout
     assert len(run.stdout.splitlines()) == 2

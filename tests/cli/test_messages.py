@@ -117,6 +117,7 @@ class Stage:
             capture_output=True,
             check=False,
             text=True,
+            timeout=100,
         )
         return run.returncode, run.stderr
 
@@ -379,7 +380,7 @@ def test_command_in_the_pickle_hint_converts_it(stage):
     assert code == 16
     command = output.partition("convert it: ")[2].strip()
     python = command.replace("python ", f"{shlex.quote(sys.executable)} ", 1)
-    subprocess.run(["bash", "-c", python], check=True, capture_output=True)
+    subprocess.run(["bash", "-c", python], check=True, capture_output=True, timeout=100)
     assert load_file("it's mine/model.safetensors").keys() == weights.keys()
     assert stage.run("caption", "one.png", "--model", "it's mine", "-q")[0] == 0
 

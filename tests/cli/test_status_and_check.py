@@ -63,7 +63,7 @@ def test_status_of_a_running_run_names_its_process(
     rows = len(saved(output))
     wait_until(lambda: len(saved(output)) > rows)
     run.kill()
-    run.communicate()
+    run.communicate(timeout=100)
     report = status(capsys, output)
     assert (report["state"], report["runs"]) == ("stopped", [])
     assert report["rows"] == len(saved(output))

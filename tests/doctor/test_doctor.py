@@ -41,6 +41,7 @@ def doctor_run(*arguments, code="", **environment):
         cwd=ROOT,
         env=os.environ | environment,
         check=False,
+        timeout=100,
     )
 
 
@@ -94,6 +95,7 @@ class TestCommand:
             cwd=ROOT,
             env=os.environ | {"PYTHONUTF8": "1", "TERM": "xterm", "NO_COLOR": "1"},
             check=True,
+            timeout=100,
         ).stdout
         assert "UTF-8" in values
         assert "→ hf auth login" in values
@@ -315,7 +317,9 @@ class TestHub:
 
     def test_cache_and_token_are_where_the_hub_client_has_them(self, tmp_path):
         code = "from huggingface_hub import constants as c; print(c.HF_HUB_CACHE, c.HF_TOKEN_PATH)"
-        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        run = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=100
+        )
         assert run.stdout.split() == [str(hub.home() / "hub"), str(hub.home() / "token")]
 
     def test_network_is_used_only_with_online(self, monkeypatch):

@@ -231,6 +231,7 @@ def test_a_process_grows_by_no_more_than_is_computed(dtype, generation):
         text=True,
         cwd=Path(__file__).parents[2],
         check=False,
+        timeout=100,
     )
     assert run.returncode == 0, run.stderr
     measured, computed = map(int, run.stdout.split())

@@ -166,6 +166,7 @@ def faults(how, **environment):
         check=True,
         cwd=ROOT,
         env=os.environ | environment,
+        timeout=100,
     )
     return int(run.stdout)
 
@@ -257,6 +258,7 @@ def test_kernels_use_the_packed_dtype_without_reordering(kind, number):
         check=True,
         cwd=ROOT,
         env=os.environ | {"ONEDNN_VERBOSE": "1", "OMP_NUM_THREADS": "1"},
+        timeout=100,
     ).stdout.partition("now\n")[2]
     runs = [line.split(",") for line in output.splitlines() if ",exec,cpu," in line]
     kinds = [run[5] for run in runs]

@@ -253,6 +253,7 @@ class TestCommand:
             cwd=ROOT,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             check=False,
+            timeout=100,
         )
         assert (run.returncode, run.stderr) == (0, "")
         reported = json.loads(run.stdout)

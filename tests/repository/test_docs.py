@@ -121,7 +121,9 @@ def run(folder: Path, *command: str) -> str:
         "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     }
     environment |= {"HF_HOME": str(folder / "cache")}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100
+    )
     assert done.returncode == 0, printable(done.stderr)
     return done.stdout
 

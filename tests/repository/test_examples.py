@@ -18,7 +18,9 @@ EXAMPLES = ROOT / "examples"
 def run(*command: str) -> str:
     scripts = str(Path(sys.executable).parent)
     environment = os.environ | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

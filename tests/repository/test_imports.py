@@ -188,7 +188,9 @@ LIGHT += ["evaluation.metrics", "printable"]
 @pytest.mark.parametrize("room", LIGHT)
 def test_decoding_and_writing_never_load_torch(room):
     code = f"import sys, pgcli.{room}; print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100
+    )
     assert not {"torch", "transformers"} & set(run.stdout.split())
 
 
@@ -197,5 +199,7 @@ def test_decoding_and_writing_never_load_torch(room):
 )
 def test_help_loads_no_pyarrow(room):
     code = f"import sys, pgcli.{room}; print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100
+    )
     assert not {"pyarrow", "numpy", "PIL", "ssl", "fsspec"} & set(run.stdout.split())

@@ -1,4 +1,4 @@
-"""A class name stands once, test names are short, and no test module imports another."""
+"""Class names stand once, test names are short, tests import no tests and limit processes."""
 
 from __future__ import annotations
 
@@ -40,3 +40,16 @@ def test_no_test_module_imports_another(file: Path) -> None:
         if isinstance(node, ast.ImportFrom)
     ]
     assert [one for one in modules if one.rpartition(".")[2].startswith("test_")] == []
+
+
+def test_every_process_of_a_test_has_a_timeout() -> None:
+    waits = {"subprocess.run", "subprocess.check_output", "subprocess.check_call"}
+    unlimited = [
+        f"{file.name}:{node.lineno}"
+        for file in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and (ast.unparse(node.func) in waits or ast.unparse(node.func).endswith(".communicate"))
+        and not {"timeout", None} & {keyword.arg for keyword in node.keywords}
+    ]
+    assert unlimited == []

@@ -92,5 +92,6 @@ def test_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
+            timeout=100,
         )
         assert run.returncode == 0, f"{block}\n{run.stdout}\n{run.stderr}"

@@ -136,7 +136,9 @@ class TestFolders:
         touch("a.jpg")
         os.chdir(start)
         found = ids("i")
-        subprocess.run(["rm", "-rf", "i"], check=True)  # pytest's own clean-up would recurse
+        subprocess.run(
+            ["rm", "-rf", "i"], check=True, timeout=100
+        )  # pytest's own clean-up would recurse
         assert found == ["d/" * 1100 + "a.jpg"]
 
     def test_folder_without_images_reports_skipped_files(self) -> None:
@@ -473,7 +475,9 @@ print(source.total, *[
     line.split()[1] for line in Path("/proc/self/status").open() if "VmHWM" in line
 ])
 """
-        run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+        run = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, check=True, timeout=100
+        )
         total, kibibytes = map(int, run.stdout.split())
         assert total == 24
         assert kibibytes < 2**20

@@ -292,7 +292,7 @@ for turn in range(40):
         wait_until(lambda turn=turn: len(list(go.glob(f"{turn}-?"))) == 2)  # type: ignore[misc]
         (go / f"{turn}-end").touch()
         wait_until(lambda turn=turn: len(list(go.glob(f"{turn}-?"))) == 3)  # type: ignore[misc]
-    won = [int(line) for one in runs for line in one.communicate()[0].splitlines()]
+    won = [int(line) for one in runs for line in one.communicate(timeout=100)[0].splitlines()]
     assert sorted(won) == list(range(40))
 
 

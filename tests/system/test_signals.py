@@ -97,7 +97,7 @@ def test_killed_run_is_resumed_exactly(tmp_path: Path, name: str) -> None:
             time.sleep(0.01)
         time.sleep(0.05 + 0.03 * (kills % 5))  # after some more rows
         run.kill()
-        run.communicate()
+        run.communicate(timeout=100)
         if run.returncode == 0:
             break
         kills += 1
@@ -163,7 +163,7 @@ def test_no_worker_outlives_a_killed_run(tmp_path: Path) -> None:
     workers = psutil.Process(run.pid).children(recursive=True)
     assert len(workers) == 2
     run.kill()
-    run.communicate()
+    run.communicate(timeout=100)
     _, alive = psutil.wait_procs(workers, timeout=10)
     assert not alive
 
@@ -175,6 +175,7 @@ def test_full_disk_costs_no_saved_row(tmp_path: Path) -> None:
         [*limited, *PRETEND, "caption", *MANY, "-o", output, "--model", "demo"],
         capture_output=True,
         check=False,
+        timeout=100,
     )
     stderr = run.stderr.decode()
     assert run.returncode == 14, stderr
@@ -194,10 +195,13 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     mount, disk = shutil.which("mount"), tmp_path / "disk"
     disk.mkdir()
     command = [str(mount), "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
-    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
+    if (
+        mount is None
+        or subprocess.run(command, capture_output=True, check=False, timeout=100).returncode
+    ):
         pytest.skip("only who may mount a file system has one so small")
     yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+    subprocess.run(["umount", "-l", str(disk)], check=True, timeout=100)
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows/"])
@@ -213,13 +217,13 @@ def test_full_real_disk_costs_no_saved_row(disk: Path, name: str) -> None:
     assert 0 < int(count[1]) < ROWS
     assert len(list(indexed_rows(Path(output)))) == int(count[1])
     filler.unlink()
-    subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
+    subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True, timeout=100)
     assert finished("caption", *MANY, "-o", output).returncode == 0
     assert [row["index"] for _, row in indexed_rows(Path(output)) if row] == list(range(ROWS))
 
 
 def test_read_only_disk_is_reported_before_loading(disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True, timeout=100)
     run = finished("caption", *MANY, "-o", disk / "rows.jsonl")
     assert run.returncode == 14
     assert b"rows.jsonl is not writable" in run.stderr
@@ -287,12 +291,12 @@ def test_killed_and_resumed_shards_make_one_folder(tmp_path: Path) -> None:
     running = [begun(number) for number in range(3)]
     time.sleep(1.2)
     running[1].kill()
-    running[1].communicate()
+    running[1].communicate(timeout=100)
     stderr = [one.communicate(timeout=120)[1] for n, one in enumerate(running) if n != 1]
     assert [one.returncode for n, one in enumerate(running) if n != 1] == [0, 0], stderr
     again = begun(1)
     assert again.wait(timeout=120) == 0
-    again.communicate()
+    again.communicate(timeout=100)
     rows = pq.read_table(output).to_pylist()
     assert [row["index"] for row in rows] == list(range(ROWS))
 
@@ -363,9 +367,14 @@ def test_new_files_of_several_sources_follow_all_old_ones(tmp_path: Path, folder
     assert finished(*arguments, cwd=tmp_path).returncode == 0
     assert output.read_bytes() == before
     check = [sys.executable, "-m", "pgcli", "check", str(output)]
-    assert subprocess.run(check, cwd=tmp_path, capture_output=True, check=False).returncode == 0
+    assert (
+        subprocess.run(
+            check, cwd=tmp_path, capture_output=True, check=False, timeout=100
+        ).returncode
+        == 0
+    )
     add("other/zz.png")
-    run = subprocess.run(check, cwd=tmp_path, capture_output=True, check=False)
+    run = subprocess.run(check, cwd=tmp_path, capture_output=True, check=False, timeout=100)
     assert run.returncode == 5
     assert run.stdout == b"row 14 is missing: 'other/zz.png'\n"
 
@@ -411,7 +420,7 @@ def test_failed_overwrite_leaves_the_old_run_unchanged(tmp_path: Path, folder: P
     run = started("caption", folder, "-o", output, "--overwrite", seconds=30)
     wait_until(lambda: len(list(state.glob("files-*"))) == 2)
     run.kill()
-    run.communicate()
+    run.communicate(timeout=100)
     assert output.read_bytes() == before
     assert finished("caption", folder, "-o", output).returncode == 0
     assert ids(output) == ["b.png", "d.png", "m/x.png", "a.png"]
@@ -466,7 +475,7 @@ def test_complete_file_is_kept_after_a_kill(tmp_path: Path) -> None:
     chunk = tmp_path / "rows.parquet.pgcli" / "chunks" / "000000.jsonl"
     wait_until(lambda: len(saved(chunk)) > 20)
     run.kill()
-    run.communicate()
+    run.communicate(timeout=100)
     kept = len(saved(chunk))
     assert f"{kept} rows are saved".encode() in finished(*arguments).stderr
     assert pq.read_table(output).column("id").to_pylist() == [str(k) for k in range(90)]
@@ -477,10 +486,10 @@ def test_image_that_kills_a_run_is_an_error_row_of_the_next(tmp_path: Path, fold
     code = "import sys; from tests.support.pretend import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "caption", folder, "-o", output, "--model", "demo"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PRETEND_POISON": "d.png"}
-    first = subprocess.run(command, env=environment, capture_output=True, check=False)
+    first = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=100)
     assert first.returncode == -signal.SIGSEGV
     assert ids(output) == ["b.png"]
-    second = subprocess.run(command, env=environment, capture_output=True, check=False)
+    second = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=100)
     assert second.returncode == 3, second.stderr
     assert ids(output) == ["b.png", "d.png", "m/x.png"]
     errors = [json.loads(line)["error"] for line in output.read_bytes().splitlines()]
@@ -512,7 +521,7 @@ def test_repeated_standard_input_resumes_the_run(tmp_path: Path) -> None:
     run.stdin.flush()
     wait_until(lambda: len(saved(output)) == 5)
     run.kill()
-    run.communicate()
+    run.communicate(timeout=100)
     before = output.read_bytes()
     other = piped(b"".join(reversed(lines.splitlines(keepends=True))))
     assert other.returncode == 13
@@ -529,14 +538,14 @@ def test_built_in_model_gives_the_same_rows_after_kills(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pgcli", "detect", *MANY[:6], "--object", "circle"]
     command += ["--model", "demo", "--batch-size", "8", "--quiet"]
     whole, output = tmp_path / "whole.jsonl", tmp_path / "rows.jsonl"
-    subprocess.run([*command, "-o", whole], cwd=ROOT, check=True)
+    subprocess.run([*command, "-o", whole], cwd=ROOT, check=True, timeout=100)
     for more in (3, 20):
         run = subprocess.Popen([*command, "-o", output], cwd=ROOT)
         rows = len(saved(output))
         wait_until(lambda enough=rows + more: len(saved(output)) >= enough)  # type: ignore[misc]
         run.kill()
         assert run.wait() == -signal.SIGKILL
-    subprocess.run([*command, "-o", output], cwd=ROOT, check=True)
+    subprocess.run([*command, "-o", output], cwd=ROOT, check=True, timeout=100)
     expected, found = (
         [json.loads(line) for line in file.read_bytes().splitlines()] for file in (whole, output)
     )
@@ -563,7 +572,7 @@ def test_refused_run_leaves_the_output_to_its_owner(tmp_path: Path) -> None:
         again = finished("caption", folder, "-o", output)
         assert again.returncode == 12, again.stderr
     command = [sys.executable, "-m", "pgcli", "status", str(output)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=100)
     assert b"running" in done.stdout
     wait_until(lambda: saved(output))
     assert finished("caption", folder, "-o", output).returncode == 12
@@ -596,7 +605,7 @@ def test_existing_view_page_does_not_stop_a_resumed_run(tmp_path: Path) -> None:
     run = started(*arguments)
     wait_until(lambda: len(saved(output)) > 3)
     run.kill()
-    run.communicate()
+    run.communicate(timeout=100)
     assert not page.exists()
     assert finished(*arguments).returncode == 0
     assert page.exists()

@@ -397,7 +397,7 @@ def test_unfinished_run_is_shown_with_its_rows_so_far(tmp_path: Path) -> None:
     wait_until(lambda: output.exists() and output.read_bytes().count(b"\n") > 3)
     assert viewed(output, "-o", page, "--quiet") == 0
     run.kill()
-    run.communicate()
+    run.communicate(timeout=100)
     reported = content(page).named("data")
     assert len(reported["rows"]) > 3
     assert re.match(

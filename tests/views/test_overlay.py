@@ -215,6 +215,7 @@ def test_a_label_has_the_same_colour_in_every_run():
             text=True,
             check=True,
             cwd=overlay.__file__.rsplit("/pgcli/", 1)[0],
+            timeout=100,
         ).stdout
         for seed in "12"
     }

@@ -30,7 +30,7 @@ print("granted")
 
 def test_memory_limit_makes_large_allocations_fail() -> None:
     run = subprocess.run(
-        [sys.executable, "-c", ALLOCATE], capture_output=True, text=True, check=True
+        [sys.executable, "-c", ALLOCATE], capture_output=True, text=True, check=True, timeout=100
     )
     assert run.stdout.split() == ["refused", "granted"]
 
