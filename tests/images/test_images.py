@@ -36,6 +36,7 @@ from pgcli.records import DecodedImage, Fault, Item
 from pgcli.sources import open_sources
 from tests.support import awkward
 from tests.support.awkward import drawing, encoded, noisy, png
+from tests.support.time_limits import scaled
 
 LIMITS = ImageLimits()
 EXACT = ImageSpec(28)
@@ -436,7 +437,7 @@ def test_malformed_tiff_fails_quickly(name: str) -> None:
     data, fate = strange_tiffs()[name]
     started = time.perf_counter()
     assert code(data) == fate
-    assert time.perf_counter() - started < 2
+    assert time.perf_counter() - started < scaled(2)
 
 
 def test_malformed_tiff_prints_nothing(tmp_path: Path) -> None:
@@ -528,7 +529,7 @@ def test_pipe_does_not_block(tmp_path: Path) -> None:
     assert code(tmp_path / "socket.jpg") == "not_a_regular_file"
     assert code("/dev/zero") == code("/dev/null") == "not_a_regular_file"
     assert code(tmp_path) == "not_a_regular_file"
-    assert time.perf_counter() - started < 1
+    assert time.perf_counter() - started < scaled(1)
 
 
 def test_file_replaced_by_a_pipe_does_not_block(

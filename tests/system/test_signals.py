@@ -30,6 +30,7 @@ from tests.support.runs import (
     started,
     wait_until,
 )
+from tests.support.time_limits import scaled
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -61,7 +62,7 @@ def test_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     run.send_signal(signal.SIGINT)
     run.communicate(timeout=60)
     assert run.returncode == -signal.SIGINT
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < scaled(4)
 
 
 def test_shell_loop_ends_with_the_run(tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_closed_pipe_stops_the_model_soon(tmp_path: Path) -> None:
     assert run.stderr is not None
     assert run.stderr.read() == b""
     assert run.wait(timeout=10) == -signal.SIGPIPE
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < scaled(3)
 
 
 def test_usr1_prints_progress(tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ def test_slow_pipe_does_not_delay_the_end_after_a_signal(tmp_path: Path) -> None
     began = time.monotonic()
     run.send_signal(signal.SIGTERM)
     assert run.wait(timeout=30) == -signal.SIGTERM
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < scaled(5)
     run.stdin.close()
     assert run.stderr is not None
     assert b"stopped after 1 row, saved" in run.stderr.read()
@@ -239,7 +240,7 @@ def test_removed_output_folder_is_noticed_in_seconds(tmp_path: Path) -> None:
     began = time.monotonic()
     stderr = run.communicate(timeout=60)[1].decode()
     assert run.returncode == 14, stderr
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < scaled(10)
     assert "Traceback" not in stderr
     (tmp_path / "elsewhere").rename(folder)
     assert finished("caption", *MANY, "-o", folder / "rows.jsonl").returncode == 0

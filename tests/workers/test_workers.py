@@ -25,6 +25,7 @@ from pgcli.records import DecodedImage, Item
 from pgcli.workers import prefetch, worker
 from tests.support.awkward import drawing, encoded, png
 from tests.support.decoders import ScriptedDecoder
+from tests.support.time_limits import scaled
 
 PNG = encoded(drawing(), "PNG")
 DECODE = ImageDecoder(ImageSpec(16))
@@ -157,7 +158,7 @@ def test_closing_early_leaves_no_process() -> None:
     assert len(children()) == 2
     started = time.perf_counter()
     images.close()
-    assert time.perf_counter() - started < 20
+    assert time.perf_counter() - started < scaled(20)
     assert not children()
 
 
@@ -167,7 +168,7 @@ def test_closing_does_not_wait_for_an_image_being_decoded() -> None:
     next(images)
     started = time.perf_counter()
     images.close()
-    assert time.perf_counter() - started < 5
+    assert time.perf_counter() - started < scaled(5)
 
 
 def test_items_are_read_ahead_up_to_max_bytes() -> None:
