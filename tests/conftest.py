@@ -6,6 +6,9 @@ import os
 from collections import Counter
 from pathlib import Path
 
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # tests run in parallel: threads would wait for each other
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # tests do not access the network
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
