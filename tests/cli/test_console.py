@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from pgcli.cli.job import summary
 from pgcli.cli.job.oom_notice import OomNotice
 from pgcli.cli.options import OutputOptions
-from pgcli.cli.ui import progress, summary
+from pgcli.cli.ui import progress
 from pgcli.cli.ui.console import Screen, facts_table
 from pgcli.cli.ui.duration import duration
 from pgcli.cli.ui.progress import Progress, ProgressLog

@@ -16,10 +16,10 @@ from pgcli.cli.job.output import RunOutput
 from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.job.stages import answer_stage, decode_stage
+from pgcli.cli.job.summary import interrupted_notice
 from pgcli.cli.signals import Interrupted
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.progress import Progress
-from pgcli.cli.ui.summary import interrupted_notice
 from pgcli.errors import NoInputError, OutputExists
 from pgcli.pipeline import Tally, run
 from pgcli.records import Answer, DecodedImage, Item, error_answer

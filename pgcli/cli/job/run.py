@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from pgcli.cli.job import loading
+from pgcli.cli.job import loading, summary
 from pgcli.cli.job.completion import already_complete, is_complete
 from pgcli.cli.job.demo_limit import DEMO_IMAGES, DemoLimit, too_many_for_demo
 from pgcli.cli.job.destination import check_output
@@ -21,7 +21,6 @@ from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.run_settings import model_settings, run_metadata
 from pgcli.cli.job.side_outputs import open_row_hooks
 from pgcli.cli.options import Options
-from pgcli.cli.ui import summary
 from pgcli.cli.ui.console import Screen
 from pgcli.pipeline import Tally
 from pgcli.records import Item
