@@ -431,7 +431,7 @@ def test_masks_from_a_decoder_file_reach_the_rows(tiny, file, monkeypatch):
     monkeypatch.setattr(ModelRunner, "prefill", scripted)
     image = io.BytesIO()
     Image.new("RGB", (60, 40), "red").save(image, "png")
-    engine = pgcli.InferenceEngine(loaded)
+    engine = pgcli.Engine(loaded)
     (row,) = engine.segment(image.getvalue(), "cat")
     ((mask,), (box,)) = row.masks, row.boxes
     assert (mask.codes, box.label) == (codes, "cat")

@@ -17,6 +17,7 @@ import termios
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,12 @@ def test_ctrl_c_ends_the_run_its_workers_and_the_loop_around_it(tmp_path: Path) 
     assert 3 < len(saved(output)) < ROWS
 
 
+def ignores_sigint(process: psutil.Process) -> bool:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    ignored = int(re.search(r"^SigIgn:\t(\w+)$", status, re.M)[1], 16)  # type: ignore[index]
+    return bool(ignored >> (signal.SIGINT - 1) & 1)
+
+
 def test_worker_ignores_ctrl_c(tmp_path: Path) -> None:
     """Ctrl-C signals all processes of the terminal; only the run handles it."""
     output = tmp_path / "rows.jsonl"
@@ -132,10 +139,13 @@ def test_worker_ignores_ctrl_c(tmp_path: Path) -> None:
     run.stdin.flush()
     wait_until(lambda: saved(output))
     workers = psutil.Process(run.pid).children(recursive=True)
+    assert len(workers) == 2
     for worker in workers:
+        wait_until(
+            partial(ignores_sigint, worker)
+        )  # while it starts, its process group protects it
         worker.send_signal(signal.SIGINT)
     time.sleep(0.3)
-    assert len(workers) == 2
     assert psutil.STATUS_ZOMBIE not in [worker.status() for worker in workers]
     run.communicate(image, timeout=60)
     assert run.returncode == 0
