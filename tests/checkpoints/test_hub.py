@@ -467,7 +467,9 @@ class TestHubErrors:
         assert f"lists a file and does not have it, {WEIGHTS}" in message
         assert WEIGHTS not in hub.sent_bytes
 
-    @pytest.mark.parametrize("status", [410, 429, 500, 503])
+    @pytest.mark.parametrize(  # the library repeats a request three times over twenty seconds
+        "status", [410, *(pytest.param(one, marks=pytest.mark.slow) for one in (429, 500, 503))]
+    )
     def test_other_status_is_named(self, hub, status):
         hub.add(NAME, MODEL)
         hub.status[WEIGHTS] = status

@@ -456,6 +456,7 @@ class TestManifests:
             open_sources(["m.parquet"])
 
     @pytest.mark.parametrize("kind", ["text", "bytes", "struct"])
+    @pytest.mark.slow
     def test_parquet_dictionary_does_not_fill_the_memory(self, kind: str) -> None:
         """A file of two kilobytes has rows of 64 MiB each."""
         word = pa.array([b"x" * 2**26] if kind != "text" else ["x" * 2**26])

@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.fake_runs import HELD
 
 ROOT = Path(__file__).parents[2]
 KILLS = 60
 
 
+@pytest.mark.slow
 def test_killed_runs_lose_and_repeat_no_row() -> None:
     command = [sys.executable, "-m", "tests.support.kill_runs", "--kills", str(KILLS)]
     run = subprocess.run(

@@ -535,6 +535,7 @@ def test_repeated_standard_input_resumes_the_run(tmp_path: Path) -> None:
     assert saved(output) == list(range(len(files)))
 
 
+@pytest.mark.slow
 def test_built_in_model_gives_the_same_rows_after_kills(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pgcli", "detect", *MANY[:6], "--object", "circle"]
     command += ["--model", "demo", "--batch-size", "8", "--quiet"]
@@ -567,7 +568,7 @@ def test_refused_run_leaves_the_output_to_its_owner(tmp_path: Path) -> None:
     folder.mkdir()
     for number in range(6):
         (folder / f"{number}.png").write_bytes((EXAMPLES / "one.png").read_bytes())
-    run = started("caption", folder, "-o", output, seconds=1.5)
+    run = started("caption", folder, "-o", output, seconds=1)
     wait_until(lambda: list((tmp_path / "rows.jsonl.pgcli").glob("owner*")))
     for _ in range(3):
         again = finished("caption", folder, "-o", output)

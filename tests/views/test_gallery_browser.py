@@ -411,6 +411,7 @@ def test_images_in_an_assets_folder_are_shown(open_page: Any, tmp_path: Path) ->
     assert shown.all(".card img").first.evaluate("i => i.naturalWidth") == 40
 
 
+@pytest.mark.slow
 def test_page_of_ten_thousand_rows_is_fast(open_page: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 50)
     rows = [
