@@ -169,5 +169,5 @@ class DrawHook(RowHook):
     def _report_changed(self) -> None:
         if self._changed:
             more = self._changed_count - len(self._changed)
-            names = ", ".join(self._changed) + (f" and {more} more" if more else "")
+            names = ", ".join(map(str, self._changed)) + (f" and {more} more" if more else "")
             self._say(f"not drawn, as they changed or vanished since they were answered: {names}")
