@@ -166,7 +166,8 @@ class Scheduler:
         if len(preempted) == 1 and not others:
             self._failed_alone(preempted[0])
         again = [sequence for sequence in preempted if not sequence.finished]
-        self.running = [one for one in self.running if one not in set(again)]
+        removed = set(again)
+        self.running = [one for one in self.running if one not in removed]
         for sequence in again:
             sequence.restart()
         self._ready.extendleft(reversed(again))
