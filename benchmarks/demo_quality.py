@@ -25,7 +25,7 @@ from examples.demo_model.render import render
 from examples.demo_model.scenes import COLOURS, EVAL_SEEDS, SHAPES, RelativeBox, Scene
 from pgcli.checkpoints.find import find
 from pgcli.engine.loader import load
-from pgcli.evaluation.metrics import detection, exact_match
+from pgcli.evaluation.metrics import count_detections, exact_match
 from pgcli.images import ImageDecoder
 from pgcli.records import Box, Item
 from pgcli.tasks import Question
@@ -51,7 +51,7 @@ def main() -> None:
     questions = [pair for kind in pairs if kind not in NO_QUESTIONS for pair in pairs[kind]]
     truths = list(chain.from_iterable(map(true_boxes, scenes, examples)))
     found = [answer.boxes for example, answer in rows if example.kind == "detect"]
-    boxes = detection(found, truths, threshold=IOU)
+    boxes = count_detections(found, truths, threshold=IOU)
     report = {
         "model": engine.label,
         "device": engine.device,

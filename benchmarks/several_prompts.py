@@ -19,13 +19,13 @@ from time import perf_counter
 import torch
 
 from pgcli import tasks
-from pgcli.bench import machine
+from pgcli.bench import peak_rates
 from pgcli.bench.bench_images import BenchImages
 from pgcli.bench.engine_runner import EngineRunner
-from pgcli.bench.inputs import BenchInputs, BenchRun
 from pgcli.bench.measure import in_turns, ratio, speed
 from pgcli.bench.plan import Lengths
 from pgcli.bench.roofline import Stages, Workload, limit
+from pgcli.bench.runner import BenchInputs, BenchRun
 from pgcli.checkpoints.find import find
 from pgcli.cli.job.answer_files import answer_files
 from pgcli.engine.loader import load
@@ -98,7 +98,9 @@ def ceiling(engine, inputs: BenchInputs) -> float:
     """The ratio of the roofline limits with each image encoded once, and once per prompt."""
     weight = engine.model.projector.weight
     config = engine.model.config
-    rates = machine.measure_rates(config, inputs.batch, torch.device(engine.device), weight.dtype)
+    rates = peak_rates.measure_rates(
+        config, inputs.batch, torch.device(engine.device), weight.dtype
+    )
     prompt = max(map(len, inputs.ids))
     rows = Workload(inputs.batch, prompt, inputs.lengths, weight.itemsize)
     least = limit(config, rows, rates.roof)

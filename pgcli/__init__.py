@@ -9,8 +9,20 @@ if TYPE_CHECKING:
     from pgcli.api import Engine, load
     from pgcli.records import Answer, Box, Item
     from pgcli.results import Results, read
+    from pgcli.runs import RunReport, run
 
-__all__ = ["Answer", "Box", "Engine", "Item", "Results", "__version__", "load", "read"]
+__all__ = [
+    "Answer",
+    "Box",
+    "Engine",
+    "Item",
+    "Results",
+    "RunReport",
+    "__version__",
+    "load",
+    "read",
+    "run",
+]
 __version__ = "0.1.0"
 
 _HOME = {
@@ -19,8 +31,10 @@ _HOME = {
     "Engine": "pgcli.api",
     "Item": "pgcli.records",
     "Results": "pgcli.results",
+    "RunReport": "pgcli.runs",
     "load": "pgcli.api",
     "read": "pgcli.results",
+    "run": "pgcli.runs",
 }
 
 

@@ -26,7 +26,8 @@ def boxes(spans: Sequence[Span], *, width: int, height: int) -> tuple[Box, ...]:
     """Every complete box in a detection answer, in pixels of a `width` x `height` image.
 
     A group cut short by the token limit, or with its corners out of order, is dropped; the boxes
-    around it are kept. `score` is the product of the four location tokens' probabilities.
+    around it are kept. `score` is the product of the four location tokens' probabilities,
+    `confidence` the geometric mean of those of the locations near each.
     """
     return tuple(segment.box for segment in segments(spans, width=width, height=height))
 
@@ -35,18 +36,26 @@ def segments(spans: Sequence[Span], *, width: int, height: int) -> tuple[Segment
     """The boxes that `boxes` returns, in the same order, each with the mask codes after it."""
     found = []
     for corners, codes, label in groups(spans):
-        top, left, bottom, right = (value / GRID for value, _ in corners)  # y before x
+        top, left, bottom, right = ((span.value or 0) / GRID for span in corners)  # y before x
         if top < bottom and left < right:
-            score = math.prod(probability for _, probability in corners)
-            box = Box(label, left * width, top * height, right * width, bottom * height, score)
-            found.append(Segment(box, codes))
+            pixels = (left * width, top * height, right * width, bottom * height)
+            score = math.prod(span.probability for span in corners)
+            found.append(Segment(Box(label, *pixels, score, confidence(corners)), codes))
     return tuple(found)
+
+
+def confidence(corners: Sequence[Span]) -> float | None:
+    """The geometric mean of the corners' `near` probabilities; None if they are not known."""
+    nears = [span.near for span in corners if span.near is not None]
+    if len(nears) < len(corners):
+        return None
+    return min(1.0, math.prod(nears) ** (1 / len(nears)))
 
 
 def groups(
     spans: Sequence[Span],
-) -> Iterator[tuple[list[tuple[int, float]], tuple[int, ...] | None, str]]:
-    """The four (value, probability), mask codes and label of each box in an answer.
+) -> Iterator[tuple[list[Span], tuple[int, ...] | None, str]]:
+    """The four locations, mask codes and label of each box in an answer.
 
     Exactly four consecutive location tokens begin a box: a run of three or five is ambiguous and is
     dropped with its label. The label is the text up to the next separator or location, without mask
@@ -54,10 +63,10 @@ def groups(
     kept, because its corners are complete. With a complete mask the label may be empty: checkpoints
     for referring expressions answer with locations and a mask only.
     """
-    corners: list[tuple[int, float]] = []
+    corners: list[Span] = []
     for is_location, run in groupby(spans, key=lambda span: span.kind == "location"):
         if is_location:
-            corners = [(span.value, span.probability) for span in run if span.value is not None]
+            corners = list(run)
             continue
         rest = list(run)
         codes = mask_codes(rest)

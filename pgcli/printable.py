@@ -11,13 +11,21 @@ MAX_DEPTH = 64
 
 # C0, DEL and C1 control a terminal; direction marks and line separators (U+061C, U+200E-F,
 # U+2028-E, U+2066-9) can make a name look like another one; a lone surrogate cannot be encoded
+_CONTROLS = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+# so can what takes no space: soft hyphens, fillers, zero-width spaces, the BOM, tags
+_INVISIBLE = (
+    r"\u00ad\u034f\u115f\u1160\u180e\u200b\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0"
+    r"\ufff0-\ufffb\U000e0000-\U000e007f"
+)
+# joiners (U+200C, U+200D) belong to emoji and to scripts such as Persian, but not beside ASCII
+_NO_SCRIPT = rf"\x20-\x7e{_CONTROLS}{_INVISIBLE}\u200c\u200d"
 CONTROL_CHARACTERS = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+    rf"[{_CONTROLS}{_INVISIBLE}]|(?<![^{_NO_SCRIPT}])[\u200c\u200d]|[\u200c\u200d](?![^{_NO_SCRIPT}])"
 )
 
 
 def printable(text: str) -> str:
-    r"""The text on one line, with control characters escaped, as `\x1b`.
+    r"""The text on one line, with control and invisible characters escaped, as `\x1b`.
 
     Everything else is unchanged, markup of any library and backslashes included.
     """

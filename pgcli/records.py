@@ -18,6 +18,14 @@ Region = tuple[float, float, float, float]
 #: The largest image file that is read, local or remote.
 MAX_IMAGE_BYTES = 256 * 2**20
 
+
+class Unread(bytes):
+    """Stands for the bytes of an image that were not read."""
+
+
+#: Compare with `is`.
+UNREAD = Unread()
+
 #: The columns that `--no-timing` leaves null.
 TIMING_COLUMNS = ("load_ms", "vision_ms", "prefill_ms", "decode_ms", "batch")
 
@@ -30,6 +38,12 @@ class Fault:
     message: str
 
 
+OUTSIDE_FOLDER = Fault(
+    "path_not_allowed",
+    "The path leads outside the folder it belongs to; --allow-outside-root allows that.",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """One input image as a source found it, not yet read.
@@ -38,7 +52,8 @@ class Item:
     if `data` holds the bytes. The answer is one of the `choices`, or generated if there are none.
     `region` is the part of the image that the prompts refer to. `fields` are the manifest columns
     that prompts may name, `kept` those that are copied to the output. An image with a `fault` must
-    not be opened.
+    not be opened, and with a `root` (a real path) only a file that is in it. `row` is the index of
+    its first row, where items before it were left out.
     """
 
     index: int
@@ -52,6 +67,26 @@ class Item:
     fields: Mapping[str, Any] = field(default_factory=dict)
     kept: Mapping[str, Any] = field(default_factory=dict)
     fault: Fault | None = None
+    root: str | None = None
+    row: int | None = None
+
+
+#: The size of each digest in a stamp.
+STAMP_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FileStamp:
+    """Digests of an image file: of its size and modification time, and of its bytes.
+
+    A digest is empty if it is unknown, as is the first of an image that is not a local file.
+    """
+
+    status: bytes = b""
+    content: bytes = b""
+
+
+NO_STAMP = FileStamp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +94,7 @@ class DecodedImage:
     """A decoded item: upright size, and uint8 RGB pixels (R, R, 3) at the model's resolution.
 
     With a `fault`, `pixels` is None, and width and height are None unless the header has them.
+    The `stamp` is of the bytes that were decoded.
     """
 
     item: Item
@@ -67,6 +103,11 @@ class DecodedImage:
     pixels: numpy.ndarray | None
     load_ms: float
     fault: Fault | None = None
+    stamp: FileStamp = NO_STAMP
+
+
+#: In a stream of decoded images: no further item has arrived, so those before can be answered.
+PAUSE = DecodedImage(Item(-1, "", ""), None, None, None, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +115,23 @@ class Span:
     """A part of an answer: one location token, one mask token, or the text between them.
 
     `value` is the token's number (0..1023 for a location, 0..127 for a mask code), None for text.
+    `near` is the probability of all locations near this one; None if it is not known.
     """
 
     kind: Literal["text", "location", "mask"]
     text: str
     value: int | None = None
     probability: float = 1.0
+    near: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A detected object, in pixels of the upright image from its top left."""
+    """A detected object, in pixels of the upright image from its top left.
+
+    `score` is the probability of exactly these corners, `confidence` of corners near them; None in
+    rows of versions that did not compute it.
+    """
 
     label: str
     xmin: float
@@ -92,6 +139,7 @@ class Box:
     xmax: float
     ymax: float
     score: float
+    confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

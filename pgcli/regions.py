@@ -1,11 +1,12 @@
-"""Parses regions of images: four numbers, text with four numbers, or a box."""
+"""Regions of images: parsed from text or numbers, and written as location tokens in prompts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pgcli.parsing import GRID
 from pgcli.records import Region
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
@@ -30,3 +31,21 @@ def parse_region(value: Any) -> Region:
     if left >= right or top >= bottom:
         raise ValueError("empty: xmin must be below xmax, ymin below ymax")
     return left, top, right, bottom
+
+
+def location_values(region: Region, width: int, height: int) -> tuple[int, ...] | None:
+    """The location values (0..1023) of ymin, xmin, ymax, xmax of the region within an image.
+
+    None if the region is outside the image.
+    """
+    left, top = max(0.0, region[0]), max(0.0, region[1])
+    right, bottom = min(float(width), region[2]), min(float(height), region[3])
+    if left >= right or top >= bottom:
+        return None
+    sides = ((top, height), (left, width), (bottom, height), (right, width))
+    return tuple(round(corner / side * GRID) for corner, side in sides)
+
+
+def with_locations(prompt: str, values: Sequence[int]) -> str:
+    """The prompt as rows show it: followed by the location tokens of its region."""
+    return f"{prompt} {''.join(f'<loc{value:04d}>' for value in values)}".strip()

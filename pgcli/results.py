@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -61,12 +61,35 @@ class Results(Sequence[Answer]):
         """The answers that have an error."""
         return Results(answer for answer in self if answer.error is not None)
 
+    def filter(self, condition: Callable[[Answer], bool]) -> Results:
+        """The answers for which the condition holds."""
+        return Results(filter(condition, self))
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write a result file, .jsonl or .parquet, which every command on results reads.
+
+        The file appears as a whole. Raises UsageError, OutputExists and OutputFailed.
+        """
+        from pgcli.sinks.result_file import write_result_file
+
+        write_result_file(Path(path), self.to_dicts, self._schema(), overwrite=overwrite)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The rows as in a result file: a dict of every column for each answer."""
+        schema = self._schema()
+        return [schema.row(answer) for answer in self]
+
+    def to_coco(self) -> dict[str, Any]:
+        """The document that `pgcli export --to coco` writes: boxes, or captions without any."""
+        from pgcli.views.exports.coco import document
+
+        return document([row for row in self.to_dicts() if row["error"] is None])
+
     def to_arrow(self) -> pyarrow.Table:
         """A pyarrow table with the types of Parquet files."""
         from pgcli.sinks.schema import make_table
 
-        schema = self._schema()
-        return make_table([schema.row(answer) for answer in self], schema)
+        return make_table(self.to_dicts(), self._schema())
 
     def to_pandas(self) -> pandas.DataFrame:
         """A pandas DataFrame. Raises ImportError with the command that installs pandas."""
@@ -110,10 +133,11 @@ class Results(Sequence[Answer]):
         return page(self, parse_path)
 
     def _schema(self) -> RowSchema:
-        """The columns that at least one of the answers has."""
-        extras = [name for name in EXTRA_COLUMNS if any(getattr(a, name) is not None for a in self)]
+        """The columns that at least one of the answers has; those of `segment` always masks."""
+        found = {name for name in EXTRA_COLUMNS if any(getattr(a, name) is not None for a in self)}
+        found |= {"masks"} if any(answer.task == "segment" for answer in self) else set()
         return RowSchema(
-            extras=tuple(extras),
+            extras=tuple(name for name in EXTRA_COLUMNS if name in found),
             keep=tuple(dict.fromkeys(name for answer in self for name in answer.kept)),
         )
 

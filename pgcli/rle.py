@@ -21,7 +21,7 @@ ZERO = 48  # "0"
 MAX_CHARACTERS = 8  # of one number: 40 bits, more than any image has pixels
 
 #: A part of an image's mask, bool (h, w), and the position of its top left corner: left, top.
-Tile = tuple[np.ndarray, int, int]
+MaskPart = tuple[np.ndarray, int, int]
 
 
 def encode(
@@ -32,15 +32,15 @@ def encode(
     `size` is the image's (height, width), by default the mask's own; no array of that size is
     made. Raises ValueError if the mask exceeds the image.
     """
-    return encode_tiles([(mask, left, top)], size=size or (mask.shape[0], mask.shape[1]))
+    return encode_mask_parts([(mask, left, top)], size=size or (mask.shape[0], mask.shape[1]))
 
 
-def encode_tiles(tiles: Iterable[Tile], *, size: tuple[int, int]) -> Rle:
+def encode_mask_parts(parts: Iterable[MaskPart], *, size: tuple[int, int]) -> Rle:
     """The encoding of an image's mask from parts that do not overlap, in any order.
 
     `size` is the image's (height, width). Needs memory for one part and the runs only.
     """
-    runs_n2 = np.concatenate([np.empty((0, 2), np.int64), *(_runs(*tile, size) for tile in tiles)])
+    runs_n2 = np.concatenate([np.empty((0, 2), np.int64), *(_runs(*part, size) for part in parts)])
     runs_n2 = joined(np.sort(runs_n2, axis=0))  # disjoint: starts and ends keep their pairs
     counts = np.diff(runs_n2.ravel(), prepend=0, append=size[0] * size[1])
     if len(counts) > 1 and counts[-1] == 0:

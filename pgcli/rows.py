@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pgcli.arrow_values import to_json
 from pgcli.errors import UsageError
 from pgcli.printable import encodable
 from pgcli.records import COLUMNS, TIMING_COLUMNS, Answer, Box, Choice, Mask, Rle
+
+#: The numbers of a box, in their order.
+BOX_NUMBERS = ("xmin", "ymin", "xmax", "ymax", "score", "confidence")
+#: DEL, C1 and line separators, which JSON need not escape.
+_RAW_CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,19 +25,23 @@ class RowSchema:
     """The columns of a run's rows: those of every run, `extras`, and the columns to `keep`.
 
     `extras` are columns that only some runs have: masks, choices. Without `timing` the timing
-    columns are null.
+    columns are null; without `confidence` boxes have none, as in files of older versions. Kept
+    values that JSON does not have are text, or null; with `exact` they are text from which the
+    values of a Parquet column are made again.
     """
 
     timing: bool = True
     extras: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
+    confidence: bool = True
+    exact: bool = False
 
     def __post_init__(self) -> None:
         for name in self.keep:
             if name in self.columns or self.keep.count(name) > 1:
                 raise UsageError(
                     f"--keep {name}: the output has a column of that name already",
-                    hint="rename it in the manifest, or leave it out of --keep",
+                    hint=f"give it another one: --keep {name}:NAME",
                 )
 
     @property
@@ -46,7 +57,7 @@ class RowSchema:
         replaced: NaN and infinity by null, a lone surrogate by U+FFFD.
         """
         row: dict[str, Any] = {name: getattr(answer, name) for name in self.columns}
-        row["boxes"] = [box_to_dict(box) for box in answer.boxes]
+        row["boxes"] = [box_to_dict(box, confidence=self.confidence) for box in answer.boxes]
         row["logprob"] = round6(answer.logprob)
         if row.get("masks") is not None:
             row["masks"] = [None if mask is None else mask_to_dict(mask) for mask in row["masks"]]
@@ -55,7 +66,8 @@ class RowSchema:
         for name in TIMING_COLUMNS:
             row[name] = round3(row[name]) if self.timing else None
         for name in self.keep:
-            row[name] = answer.kept.get(name)
+            value = answer.kept.get(name)
+            row[name] = to_json(value) if self.exact else value
         return {name: json_safe(value) for name, value in row.items()}
 
     def answer(self, row: Mapping[str, Any]) -> Answer:
@@ -80,9 +92,9 @@ def fill_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**dict.fromkeys(COLUMNS), **row}
 
 
-def box_to_dict(box: Box) -> dict[str, Any]:
+def box_to_dict(box: Box, *, confidence: bool = True) -> dict[str, Any]:
     """A box as plain values."""
-    numbers = ("xmin", "ymin", "xmax", "ymax", "score")
+    numbers = BOX_NUMBERS if confidence else BOX_NUMBERS[:-1]
     return {"label": box.label} | {name: round6(getattr(box, name)) for name in numbers}
 
 
@@ -131,9 +143,12 @@ def json_safe(value: Any) -> Any:
         return {json_safe(str(key)): json_safe(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [json_safe(inner) for inner in value]
+    if isinstance(value, bytes):
+        return to_json(value)
     return value if value is None or isinstance(value, int) else encodable(str(value))
 
 
 def json_text(value: Any, *, ascii_only: bool = False) -> str:
-    """The value as compact JSON."""
-    return json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, separators=(",", ":"))
+    """The value as compact JSON on one line, without the characters that control a terminal."""
+    text = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, separators=(",", ":"))
+    return _RAW_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -1,16 +1,22 @@
 """The Python interface: answers for a path, a folder, bytes or a manifest."""
 
+import io
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
+import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from PIL import Image
 
 import pgcli
 from pgcli.engine.model_runner import ModelRunner
+from pgcli.engine.sampler import SamplingParams
 from pgcli.errors import (
     InvalidCheckpoint,
     ManifestError,
@@ -21,6 +27,7 @@ from pgcli.errors import (
     UsageError,
 )
 from pgcli.images import ImageSpec
+from pgcli.records import Region
 from tests.support import pretend
 from tests.support.awkward import drawing, encoded
 
@@ -82,7 +89,8 @@ class TestImport:
 
 class TestNames:
     def test_public_names_are_listed(self):
-        public = ["Answer", "Box", "Engine", "Item", "Results", "__version__", "load", "read"]
+        public = ["Answer", "Box", "Engine", "Item", "Results", "RunReport", "__version__"]
+        public += ["load", "read", "run"]
         assert sorted(pgcli.__all__) == dir(pgcli) == public
         for name in public:
             assert getattr(pgcli, name) is not None
@@ -220,6 +228,147 @@ class TestSources:
             engine.caption(source)
 
 
+def as_tensor(file):
+    return torch.from_numpy(np.array(Image.open(file).convert("RGB")))
+
+
+#: Each way to hold the image of a file in memory.
+IN_MEMORY = {
+    "bytearray": lambda file: bytearray(file.read_bytes()),
+    "BytesIO": lambda file: io.BytesIO(file.read_bytes()),
+    "BytesIO that was just written": lambda file: written(file.read_bytes()),
+    "Pillow": Image.open,
+    "Pillow, decoded": lambda file: Image.open(file).convert("RGB"),
+    "array": lambda file: np.array(Image.open(file).convert("RGB")),
+    "array with alpha": lambda file: np.array(Image.open(file).convert("RGBA")),
+    "tensor": as_tensor,
+    "tensor that needs a copy": lambda file: as_tensor(file).permute(2, 0, 1).permute(1, 2, 0),
+}
+
+
+def written(data):
+    file = io.BytesIO()
+    file.write(data)
+    return file
+
+
+class TestImagesInMemory:
+    @pytest.mark.parametrize("kind", IN_MEMORY)
+    def test_image_in_memory_has_the_answer_of_its_file(self, engine, folder, kind):
+        (file,) = captions(engine, folder / "a.png")
+        (row,) = captions(engine, IN_MEMORY[kind](folder / "a.png"))
+        assert (row.index, row.id, row.image, row.error) == (0, "0", "0", None)
+        assert (row.width, row.height) == (file.width, file.height)
+        assert (row.answer, row.logprob) == (file.answer, file.logprob)
+
+    def test_list_mixes_every_kind_with_paths(self, engine, folder):
+        file = folder / "a.png"
+        kinds = [make(file) for make in IN_MEMORY.values()]
+        rows = captions(engine, [file, *kinds, str(file)])
+        assert [row.index for row in rows] == list(range(len(kinds) + 2))
+        assert [row.id for row in rows] == [
+            str(file),
+            *map(str, range(1, len(kinds) + 1)),
+            str(file),
+        ]
+        assert len(set(texts(rows))) == 1
+
+    def test_grey_images_are_those_of_their_file(self, engine, folder):
+        grey = Image.open(folder / "a.png").convert("L")
+        grey.save(folder / "grey.png")
+        (file,) = captions(engine, folder / "grey.png")
+        pixels = np.array(grey)
+        for source in (grey, pixels, pixels[:, :, None], torch.from_numpy(pixels)):
+            (row,) = captions(engine, [source])
+            assert (row.answer, row.logprob) == (file.answer, file.logprob)
+
+    def test_orientation_of_a_pillow_image_is_applied(self, engine, folder):
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        Image.open(folder / "a.png").convert("RGB").save(folder / "turned.jpg", exif=exif)
+        (file,) = captions(engine, folder / "turned.jpg")
+        (row,) = captions(engine, Image.open(folder / "turned.jpg"))
+        assert (row.width, row.height) == (file.width, file.height) == (30, 40)
+        assert row.answer == file.answer
+
+    def test_array_of_four_dimensions_is_a_batch_of_images(self, engine, folder):
+        pixels = np.array(Image.open(folder / "a.png").convert("RGB"))
+        rows = captions(engine, np.stack([pixels, pixels[::-1]]))
+        assert [row.index for row in rows] == [0, 1]
+        assert rows[0].answer == captions(engine, pixels)[0].answer
+
+    def test_column_of_paths_is_a_list_of_paths(self, engine, folder):
+        column = np.array([str(folder / "a.png"), str(folder / "e.png")])
+        assert [row.image for row in captions(engine, column)] == column.tolist()
+
+    def test_truncated_pillow_image_costs_one_row(self, engine, folder):
+        data = encoded(drawing(400, 300), "JPEG")
+        cut = Image.open(io.BytesIO(data[: len(data) // 2]))
+        rows = captions(engine, [cut, folder / "a.png"])
+        assert [row.error for row in rows] == ["truncated", None]
+
+    @pytest.mark.parametrize(
+        ("source", "message"),
+        [
+            (np.zeros((4, 4, 3)), "array of float64"),
+            (torch.zeros(4, 4, 3), "array of float32"),
+            (np.zeros((3, 8, 8), np.uint8), r"shape \(3, 8, 8\)"),
+            (torch.zeros(8, dtype=torch.uint8), "Tensor|shape|int"),
+            ([b"x", None], "NoneType is not an image"),
+            ([b"x", 3.5], "float is not an image"),
+        ],
+    )
+    def test_other_values_are_refused_before_any_answer(self, engine, source, message):
+        with pytest.raises(UsageError, match=message) as refused:
+            engine.caption(source)
+        assert refused.value.hint
+
+
+class TestCallOptions:
+    def test_options_of_a_call_reach_the_model(self, folder):
+        model = RecordingModel()
+        engine = pgcli.Engine(model)
+        list(
+            engine.caption(
+                folder / "a.png", temperature=0.5, top_p=0.9, top_k=7, seed=3, batch_size=2
+            )
+        )
+        assert model.sampling == SamplingParams(0.5, 0.9, 7, 3)
+        assert model.batch_size == 2
+        list(engine.caption(folder / "a.png"))
+        assert (model.sampling, model.batch_size) == (SamplingParams(), None)
+
+    def test_equal_seeds_sample_equal_answers_at_any_batch_size(self, engine, folder):
+        sampled = {"temperature": 2.0, "seed": 7}
+        rows = captions(engine, folder, **sampled)
+        for batch_size in (1, 2, 5):
+            again = captions(engine, folder, **sampled, batch_size=batch_size)
+            assert texts(again) == texts(rows)
+            assert max(row.batch or 0 for row in again) <= batch_size
+        assert texts(captions(engine, folder, temperature=2.0, seed=8)) != texts(rows)
+        assert texts(captions(engine, folder)) != texts(rows)
+
+    @pytest.mark.parametrize(
+        "option",
+        [{"temperature": -1}, {"top_p": 0}, {"top_p": 2}, {"top_k": -1}, {"batch_size": 0}],
+    )
+    def test_invalid_option_is_refused_at_once(self, engine, folder, option):
+        with pytest.raises(UsageError, match=next(iter(option))) as refused:
+            engine.caption(folder, **option)
+        assert refused.value.hint
+
+    def test_unknown_option_is_a_type_error(self, engine, folder):
+        with pytest.raises(TypeError, match="temprature"):
+            engine.caption(folder, temprature=1.0)
+
+    def test_type_checkers_know_the_options_that_are_checked(self):
+        from pgcli.api.options import CallOptions, CallSettings
+
+        hints = get_type_hints(CallSettings, localns={"Region": Region})
+        assert get_type_hints(CallOptions, localns={"Region": Region}) == hints
+        assert all(f"{name}" in CallOptions.__doc__ for name in hints)
+
+
 class TestQuestions:
     def test_several_prompts_make_several_rows_of_one_image(self, engine, folder):
         prompts = ["what is this?", "ocr", "how many shapes are in the image?"]
@@ -337,8 +486,9 @@ class RecordingModel:
     label = "noted@1"
     spec = ImageSpec(28)
 
-    def ask(self, stream, question):
+    def ask(self, stream, question, sampling, batch_size):
         self.question, self.regions = question, []
+        self.sampling, self.batch_size = sampling, batch_size
         for row_index, image in stream:
             self.regions.append(image.item.region)
             yield row_index, pretend.answer(image, image.item.prompts[0], question.task)

@@ -25,10 +25,14 @@ any_text = st.text(st.characters())  # lone surrogates included
             r"\u2028\u2029\u2066\u2069\u200e\u200f\u061c",
         ),
         ("\udcff", r"\udcff"),
+        ("a\u200bb\ufeffc\u2060d\u00ade", r"a\u200bb\ufeffc\u2060d\xade"),
+        ("x\U000e0041\U000e007f", r"x\U000e0041\U000e007f"),
+        ("ad\u200dmin \u200c", r"ad\u200dmin \u200c"),
+        ("\U0001f468\u200d\U0001f469 \u0645\u06cc\u200c\u062e",) * 2,  # a family; Persian
         ("[bold]x[/bold] :cat: %s {a} C:\\new", "[bold]x[/bold] :cat: %s {a} C:\\new"),
     ],
 )
-def test_control_characters_are_escaped(raw, shown):
+def test_control_and_invisible_characters_are_escaped(raw, shown):
     assert printable(raw) == shown
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import builtins
 import io
+import json
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -19,13 +20,13 @@ import pytest
 from PIL import Image
 
 import pgcli
-from pgcli.errors import UsageError
+from pgcli.errors import OutputExists, UsageError
 from pgcli.records import Choice, Mask, Rle
 from pgcli.rle import encode
 from pgcli.rows import RowSchema
 from pgcli.sinks.schema import TYPES
 from tests.support.answers import BOX, answer, refused
-from tests.support.exporting import box, captioned, detected, make_images, saved
+from tests.support.exporting import box, captioned, detected, exported, make_images, saved
 from tests.support.save_rows import saving
 from tests.support.supervision_lines import detections
 
@@ -101,6 +102,61 @@ def test_answers_of_several_tasks_share_a_table() -> None:
     assert table.column_names[-3:] == ["choices", "sku", "other"]
     assert table["other"].to_pylist() == [None, None, None, 1]
     assert pgcli.Results([]).to_arrow().num_rows == 0
+
+
+def test_dicts_are_the_rows_of_the_file(tmp_path: Path) -> None:
+    for extras, changes in (((), {}), (("masks",), {"task": "segment", "masks": ()})):
+        rows = [answer(0, logprob=-0.123456789, **changes), refused(1, task=changes.get("task"))]
+        with saving(tmp_path / f"{len(extras)}.jsonl", extras=extras) as sink:
+            for one in rows:
+                sink.save(one)
+        lines = (tmp_path / f"{len(extras)}.jsonl").read_text().splitlines()
+        dicts = pgcli.Results(rows).to_dicts()
+        assert dicts == [json.loads(line) for line in lines]
+        assert list(dicts[0]) == list(json.loads(lines[0]))
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.parquet"])
+def test_saved_results_are_read_back(tmp_path: Path, name: str) -> None:
+    results = pgcli.Results(ANSWERS)
+    results.save(tmp_path / name)
+    assert pgcli.read(tmp_path / name) == results
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+    with pytest.raises(OutputExists):
+        results.save(tmp_path / name)
+    results[:1].save(str(tmp_path / name), overwrite=True)
+    assert pgcli.read(tmp_path / name) == results[:1]
+
+
+def test_saved_file_of_no_results_has_no_rows(tmp_path: Path) -> None:
+    for name in ("x.jsonl", "x.parquet"):
+        pgcli.Results([]).save(tmp_path / name)
+        assert len(pgcli.read(tmp_path / name)) == 0
+
+
+def test_output_of_a_run_and_other_endings_are_not_replaced(tmp_path: Path) -> None:
+    with saving(tmp_path / "run.jsonl") as sink:
+        sink.save(answer())
+    for name, error in (("run.jsonl", OutputExists), ("x.csv", UsageError), ("x/", UsageError)):
+        with pytest.raises(error) as refusal:
+            pgcli.Results(ANSWERS).save(f"{tmp_path}/{name}", overwrite=True)
+        assert refusal.value.hint
+
+
+def test_filter_keeps_the_answers_of_a_condition() -> None:
+    results = pgcli.Results(ANSWERS)
+    assert results.filter(lambda one: bool(one.boxes)) == results[:1]
+    assert results.filter(lambda one: one.error is not None) == results.errors
+
+
+@pytest.mark.parametrize("rows_of", [detected, lambda folder: captioned(folder, "one", "two")])
+def test_coco_is_that_of_the_export(
+    tmp_path: Path, rows_of: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = saved(tmp_path / "rows.jsonl", rows_of(make_images(tmp_path / "images")))
+    code, err = exported(capsys, file, "coco", tmp_path / "coco.json")
+    assert code == 0, err
+    assert pgcli.read(file).to_coco() == json.loads((tmp_path / "coco.json").read_text())
 
 
 @pytest.mark.parametrize("name", ["pandas", "polars"])
@@ -241,7 +297,8 @@ def test_import_sets_no_handlers_and_imports_nothing_heavy() -> None:
 
 
 def test_progress_uses_tqdm_auto(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pgcli import api, tasks
+    from pgcli import tasks
+    from pgcli.api import engine
 
     imported: list[str] = []
     known = builtins.__import__
@@ -252,7 +309,7 @@ def test_progress_uses_tqdm_auto(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(builtins, "__import__", watched)
     question = tasks.caption("en")
-    assert list(api._with_progress(iter(ANSWERS), question, 3)) == ANSWERS
+    assert list(engine.with_progress(iter(ANSWERS), question, 3)) == ANSWERS
     assert "tqdm.auto" in imported
 
 
@@ -264,7 +321,7 @@ def test_supervision_example_converts_boxes() -> None:
         assert converted.confidence.shape == converted.class_id.shape == (len(found),)
         assert not hasattr(converted, "mask")
     assert converted.xyxy.tolist() == [[12.25, 30.5, 200, 180], [1, 2, 3, 4]]
-    assert converted.confidence.tolist() == [0.875, 0.25]
+    assert converted.confidence.tolist() == [0.9375, 0.25]
     assert converted.class_id.tolist() == [1, 0]
 
 

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from pycocotools import mask as coco
 
 from pgcli.records import Rle
-from pgcli.rle import decode, encode, encode_tiles
+from pgcli.rle import decode, encode, encode_mask_parts
 
 noise = arrays(bool, array_shapes(min_dims=2, max_dims=2, max_side=40))
 blots = st.builds(
@@ -55,7 +55,7 @@ def test_tiles_in_any_order_make_the_same_mask(mask, high, wide, random):
         for x in range(0, width, wide * 3)
     ]
     random.shuffle(tiles)
-    assert encode_tiles(tiles, size=mask.shape) == encode(mask)
+    assert encode_mask_parts(tiles, size=mask.shape) == encode(mask)
 
 
 @given(masks)
@@ -89,8 +89,10 @@ def test_long_runs_take_several_characters(counts):
 
 def test_empty_mask_is_one_run_of_zeros():
     size = (30, 40)
-    assert encode_tiles([], size=size).counts == by_pycocotools(np.zeros(size, bool))
-    assert encode(np.zeros((0, 5), bool), left=3, top=3, size=size) == encode_tiles([], size=size)
+    assert encode_mask_parts([], size=size).counts == by_pycocotools(np.zeros(size, bool))
+    assert encode(np.zeros((0, 5), bool), left=3, top=3, size=size) == encode_mask_parts(
+        [], size=size
+    )
 
 
 def test_image_without_pixels_is_one_empty_run():

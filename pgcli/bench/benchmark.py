@@ -13,17 +13,17 @@ from tempfile import TemporaryDirectory
 import torch
 
 from pgcli import tasks
-from pgcli.bench import machine
+from pgcli.bench import peak_rates
 from pgcli.bench.bench_images import BenchImages
 from pgcli.bench.engine_runner import EngineRunner, Pipeline
-from pgcli.bench.inputs import BenchInputs, BenchRun, Runner
-from pgcli.bench.machine import MachineRates
 from pgcli.bench.measure import in_turns
+from pgcli.bench.peak_rates import MachineRates
 from pgcli.bench.plan import BenchPlan, Lengths
 from pgcli.bench.reference_model import load_or_share
 from pgcli.bench.reference_runner import ReferenceRunner
 from pgcli.bench.report import BenchReport, BenchResult, SpeedLimit, best, result, split
 from pgcli.bench.roofline import Roofline, Workload, limit
+from pgcli.bench.runner import BenchInputs, BenchRun, Runner
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.engine.engine import InferenceEngine
@@ -35,7 +35,7 @@ from pgcli.records import Item
 MAX_IMAGES = 1024  # of a run, whatever its time
 SMALL_BATCHES = (1, 8)
 
-Waiting = Callable[[str], AbstractContextManager[None]]
+Waiting = Callable[[str], AbstractContextManager[object]]
 
 
 def bench(
@@ -68,7 +68,7 @@ def bench(
                 with waiting(f"answers of {lengths} tokens, batches of {batch}"):
                     bench.measure(lengths, batch)
         with waiting("measuring this machine again"):  # it may have been under load before
-            return bench.report(machine.highest_rates(before, bench.machine()))
+            return bench.report(peak_rates.highest_rates(before, bench.machine()))
 
 
 class Bench:
@@ -108,7 +108,7 @@ class Bench:
     def machine(self) -> MachineRates:
         """The machine's peak rates for the largest batch."""
         weight = self.engine.model.projector.weight
-        return machine.measure_rates(
+        return peak_rates.measure_rates(
             self.engine.model.config, max(self.batch_sizes), weight.device, weight.dtype
         )
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
-from pgcli.bench.inputs import BenchInputs, BenchRun
 from pgcli.bench.roofline import Stages
+from pgcli.bench.runner import BenchInputs, BenchRun
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.engine.sequence import Sequence as EngineSequence

@@ -8,7 +8,7 @@ from statistics import median
 
 import torch
 
-from pgcli.bench.inputs import BenchRun
+from pgcli.bench.runner import BenchRun
 
 Act = Callable[[], BenchRun]
 

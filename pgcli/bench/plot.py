@@ -39,7 +39,7 @@ class PlotScales:
         return HEIGHT - BOTTOM - inner * (log10(speed) - log10(self.lowest)) / span
 
 
-def svg(report: BenchReport, title: str) -> str:
+def plot_svg(report: BenchReport, title: str) -> str:
     """The plot: a panel for each scope and length, a line for each program."""
     kinds = dict.fromkeys((one.scope, one.lengths) for one in report.results)
     panels = [[one for one in report.results if (one.scope, one.lengths) == kind] for kind in kinds]

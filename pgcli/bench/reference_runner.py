@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pgcli.bench.inputs import BenchInputs, BenchRun
+from pgcli.bench.runner import BenchInputs, BenchRun
 from pgcli.bench.stage_timer import StageTimer
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine.oom import memory_named
@@ -51,6 +51,8 @@ class ReferenceRunner:
         self._device, self._dtype = weight.device, weight.dtype
         self._mean = torch.tensor(preprocessing.mean, device=self._device)
         self._std = torch.tensor(preprocessing.std, device=self._device)
+        # the answers of both programs have the same length, whatever the checkpoint's own settings
+        model.generation_config = import_transformers().GenerationConfig()
         self._processor = import_transformers().SiglipImageProcessor(
             size=dict.fromkeys(("height", "width"), config.vision.resolution),
             resample=preprocessing.resample,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from pgcli.bench.agreement import Agreement, agreement, histogram
-from pgcli.bench.inputs import BenchRun
-from pgcli.bench.machine import MachineRates
 from pgcli.bench.measure import Ratio, Speed, ratio, speed
+from pgcli.bench.peak_rates import MachineRates
 from pgcli.bench.plan import Scope
 from pgcli.bench.roofline import Stages
+from pgcli.bench.runner import BenchRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class AdapterTensors:
 def weights_file(folder: Path) -> Path:
     """The adapter's safetensors file; InvalidCheckpoint if there is none, or only a pickle."""
     file = folder / WEIGHTS
-    if file.is_file():
+    if file.exists():
         return file
     pickle = folder / "adapter_model.bin"
     if pickle.is_file():

@@ -74,6 +74,8 @@ def _gemma2_fields(keys: ConfigReader, depth: int) -> dict[str, Any]:
     window = keys.positive_or_none("sliding_window", 4096)
     if window is not None and not window.is_integer():
         raise ValueError(f"{keys.name('sliding_window')} is {window}, not a whole number")
+    if window == 1:  # transformers' cache keeps the last window - 1 positions: [-0:] is all of them
+        raise ValueError(f"{keys.name('sliding_window')} is 1; supported: 2 or more, and null")
     return {
         "query_pre_attn_scalar": keys.integer("query_pre_attn_scalar", 256),
         "attn_softcap": keys.positive_or_none("attn_logit_softcapping", 50.0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from pgcli.checkpoints import conversion
@@ -82,11 +83,26 @@ def folder_of(name: str, kind: Kind = "model") -> Path | None:
     if name == DEMO and kind == "model":
         return BUILTIN
     folder = os.path.expanduser(name)  # noqa: PTH111 - Path raises for an unknown user,
-    if os.path.isdir(folder):  # noqa: PTH112 - and for a name too long for the disk
+    if is_readable_folder(folder):  # and for a name too long for the disk
         return Path(folder)
     if not HUB_NAME.fullmatch(name):
         raise _no_name(name, kind)
     return None
+
+
+def is_readable_folder(path: str) -> bool:
+    """Whether there is such a folder. Raises ModelUnavailable for one that may not be read."""
+    try:
+        os.stat(f"{path}/.")  # noqa: PTH116 - may it be entered?
+        os.scandir(path).close()
+    except PermissionError as error:
+        raise ModelUnavailable(
+            f"the model folder {path} cannot be read: {error.strerror}",
+            hint=f"change its permissions, or those of the folders above it: ls -ld {path}",
+        ) from error
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def digest(file: Path) -> str:
@@ -103,8 +119,9 @@ def _no_name(name: str, kind: Kind) -> ModelUnavailable:
     if kind == "adapter":
         hint = "name a folder with adapter_config.json, or a Hub name such as you/your-adapter"
     else:
+        meant = f"did you mean {DEMO}? " if get_close_matches(name.lower(), [DEMO]) else ""
         hint = (
-            "name a folder with config.json, a Hub name such as "
+            f"{meant}name a folder with config.json, a Hub name such as "
             "google/paligemma-3b-mix-224, or demo"
         )
     return ModelUnavailable(

@@ -10,6 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from pgcli.checkpoints.hub.cached_models import own_cache
+from pgcli.checkpoints.model_file import open_model_file
+from pgcli.regular_file import read_text
+
 #: The files that answers depend on.
 SUFFIXES = (".safetensors", ".json", ".model", ".npz")
 MAX_CACHED = 1000
@@ -18,9 +22,10 @@ MAX_CACHED = 1000
 def folder_digest(folder: Path) -> str:
     """A digest of all files of a checkpoint that answers depend on.
 
-    It depends on the names and bytes of the files, not on the folder's path.
+    It depends on the names and bytes of the files, not on the folder's path. Raises
+    InvalidCheckpoint for a file that cannot be read.
     """
-    files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
+    files = sorted(one for one in folder.iterdir() if one.suffix in SUFFIXES and one.is_file())
     combined = hashlib.sha256()
     for file, digest in zip(files, digests(files), strict=True):
         combined.update(f"{file.name} {digest}\n".encode("utf-8", "surrogateescape"))
@@ -28,7 +33,10 @@ def folder_digest(folder: Path) -> str:
 
 
 def digests(files: Iterable[Path]) -> list[str]:
-    """The SHA-256 of each file, from the cache if path, size, mtime and inode are the same."""
+    """The SHA-256 of each file, from the cache if the file is the same and has not changed.
+
+    The time of the last change (ctime) is compared, which no program can set back.
+    """
     files, cached = list(files), load_digests()
     keys = [cache_key(file) for file in files]
     unknown = [index for index, key in enumerate(keys) if key not in cached]
@@ -43,7 +51,7 @@ def digests(files: Iterable[Path]) -> list[str]:
 
 def sha256(file: Path) -> str:
     """The SHA-256 of a file's bytes."""
-    with file.open("rb") as stream:
+    with open_model_file(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -51,19 +59,19 @@ def cache_key(file: Path) -> str:
     """The key of a file's digest in the cache."""
     status = file.stat()
     path = os.fsencode(os.path.realpath(file)).decode("utf-8", "replace")
-    return f"{path} {status.st_size} {status.st_mtime_ns} {status.st_dev} {status.st_ino}"
+    times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+    return f"{path} {status.st_size} {times} {status.st_dev} {status.st_ino}"
 
 
 def cache_file() -> Path:
     """The file of cached digests, which may be deleted at any time."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
-    return Path(cache) / "pgcli" / "digests.json"
+    return own_cache() / "digests.json"
 
 
 def load_digests() -> dict[str, str]:
     """The cached digests by key; none if the file cannot be read."""
     try:
-        cached = json.loads(cache_file().read_text(encoding="utf-8"))
+        cached = json.loads(read_text(cache_file()))
         return {str(key): str(digest) for key, digest in cached.items()}
     except (OSError, ValueError, AttributeError):
         return {}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+from pgcli.checkpoints.model_file import open_model_file, unreadable
 from pgcli.errors import InvalidCheckpoint
 
 MAX_JSON_BYTES = 8 * 2**20  # the largest published file has 1 MiB; parsing takes 30 times its size
@@ -13,16 +15,20 @@ MAX_JSON_BYTES = 8 * 2**20  # the largest published file has 1 MiB; parsing take
 
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file of a checkpoint; InvalidCheckpoint if there is none."""
-    if not file.is_file():
+    if not os.path.lexists(file):
         raise InvalidCheckpoint(
             f"{file.parent} has no {file.name}",
             hint="a checkpoint is a folder in the Hugging Face layout",
         )
     try:
-        if file.stat().st_size > MAX_JSON_BYTES:
+        with open_model_file(file) as stream:
+            data = stream.read(MAX_JSON_BYTES + 1)
+        if len(data) > MAX_JSON_BYTES:
             raise InvalidCheckpoint(f"{file.name} is larger than {MAX_JSON_BYTES} bytes")
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        values = json.loads(data.decode())
+    except OSError as error:
+        raise unreadable(file, error) from error
+    except (ValueError, RecursionError) as error:
         raise InvalidCheckpoint(f"{file} cannot be read: {error}") from error
     if not isinstance(values, dict):
         raise InvalidCheckpoint(f"{file} is not a JSON object")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints.find import FETCH_DECODER
+from pgcli.checkpoints.model_file import open_model_file
 from pgcli.checkpoints.npz_files import ArrayInfo, InvalidNpz, read_npz_headers
 from pgcli.checkpoints.safetensors_files import read_headers, read_tensor
 from pgcli.checkpoints.weights import skip_init
@@ -77,9 +79,9 @@ def _is_needed(name: str) -> bool:
 
 def _read_all_headers(file: Path) -> dict[str, MaskTensor]:
     """The file's tensors by name, without the encoder's."""
-    if file.stat().st_size > MAX_FILE_BYTES:
-        raise _invalid(file, f"is larger than {MAX_FILE_BYTES} bytes, the most that is read")
-    with file.open("rb") as stream:
+    with open_model_file(file) as stream:
+        if os.fstat(stream.fileno()).st_size > MAX_FILE_BYTES:
+            raise _invalid(file, f"is larger than {MAX_FILE_BYTES} bytes, the most that is read")
         is_zip = stream.read(2) == b"PK"
     if is_zip:
         return {

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from pgcli.checkpoints.model_file import open_model_file
+
 MAX_ARRAYS = 1000
 MAX_ARRAY_BYTES = 8 * 2**20
 # the errors that zipfile and NumPy raise for invalid files
@@ -42,7 +44,7 @@ def read_npz_headers(
     """The names and headers of the arrays that are needed; InvalidNpz for an invalid file."""
     names: set[str] = set()
     try:
-        with zipfile.ZipFile(file) as archive:
+        with open_model_file(file) as stream, zipfile.ZipFile(stream) as archive:
             members = archive.infolist()
             if len(members) > MAX_ARRAYS:
                 raise InvalidNpz(f"has {len(members)} arrays, more than a mask decoder has")
@@ -76,7 +78,11 @@ def _read_header(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) 
 
 def _read_array(file: Path, filename: str) -> np.ndarray[Any, Any]:
     try:
-        with zipfile.ZipFile(file) as archive, archive.open(filename) as stream:
+        with (
+            open_model_file(file) as opened,
+            zipfile.ZipFile(opened) as archive,
+            archive.open(filename) as stream,
+        ):
             array: np.ndarray[Any, Any] = np.lib.format.read_array(stream, allow_pickle=False)
     except NPZ_ERRORS as error:
         raise InvalidNpz(f"has {filename}, which is cut short or damaged: {error}") from error

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from io import FileIO
+from io import BufferedReader
 from pathlib import Path
 from reprlib import repr as brief
 
@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from pgcli.checkpoints.model_file import descriptor_path, open_model_file, unreadable
 from pgcli.errors import InvalidCheckpoint
 
 TORCH_DTYPES = {
@@ -45,13 +46,16 @@ class TensorInfo:
 def read_headers(file: Path) -> Iterator[TensorInfo]:
     """The tensors in a file's header; InvalidCheckpoint if the file is not valid safetensors."""
     try:
-        check_header_size(file)
-        with safe_open(file, framework="pt", device="cpu"):
-            pass
-        with file.open("rb") as stream:
+        with open_model_file(file) as stream:
             length = int.from_bytes(stream.read(8), "little")
+            if MAX_HEADER_BYTES < length <= os.fstat(stream.fileno()).st_size:
+                raise InvalidCheckpoint(f"{file.name} has a header of {length:,} bytes")
+            with safe_open(descriptor_path(stream), framework="pt", device="cpu"):
+                pass
             header = json.loads(stream.read(length))
-    except (SafetensorError, OSError, ValueError) as error:
+    except OSError as error:
+        raise unreadable(file, error) from error
+    except (SafetensorError, ValueError) as error:
         raise InvalidCheckpoint(
             f"{file} is not an intact safetensors file: {error}", hint="download it again"
         ) from error
@@ -63,14 +67,6 @@ def read_headers(file: Path) -> Iterator[TensorInfo]:
         yield TensorInfo(
             name, file, tuple(entry["shape"]), entry["dtype"], 8 + length + start, end - start
         )
-
-
-def check_header_size(file: Path) -> None:
-    """Raise InvalidCheckpoint before a header of millions of tensors is parsed."""
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-    if MAX_HEADER_BYTES < length <= file.stat().st_size:
-        raise InvalidCheckpoint(f"{file.name} has a header of {length:,} bytes")
 
 
 def check_dtype(tensor: TensorInfo, allowed: Collection[str] = WEIGHT_DTYPES) -> None:
@@ -122,16 +118,13 @@ def tensors_equal(first: TensorInfo, second: TensorInfo) -> bool:
     return True
 
 
-def _open_at_tensor(tensor: TensorInfo) -> FileIO:
-    try:
-        file = FileIO(tensor.file, "r")
-        file.seek(tensor.offset)
-    except OSError as error:
-        raise InvalidCheckpoint(f"{tensor.file} cannot be read: {error.strerror}") from error
+def _open_at_tensor(tensor: TensorInfo) -> BufferedReader:
+    file = open_model_file(tensor.file)
+    file.seek(tensor.offset)
     return file
 
 
-def _fill(flat: Tensor, file: FileIO, tensor: TensorInfo) -> None:
+def _fill(flat: Tensor, file: BufferedReader, tensor: TensorInfo) -> None:
     """Read as many bytes as `flat` holds."""
     left = memoryview(flat.view(torch.uint8).numpy().data)
     try:
@@ -143,6 +136,4 @@ def _fill(flat: Tensor, file: FileIO, tensor: TensorInfo) -> None:
                 )
             left = left[count:]
     except OSError as error:
-        raise InvalidCheckpoint(
-            f"{tensor.file} cannot be read: {os.strerror(error.errno or 0)}"
-        ) from error
+        raise unreadable(tensor.file, error) from error

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 import tempfile
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,8 +21,8 @@ MAX_PIECE_LENGTH = 256  # finding the merges of a piece takes time quadratic in 
 BPE = 2  # TrainerSpec.ModelType in SentencePiece's protocol
 
 
-def from_sentencepiece(file: Path) -> Tokenizer:
-    """The tokenizer that transformers converts from the model file.
+def from_sentencepiece(file: Path, data: bytes) -> Tokenizer:
+    """The tokenizer that transformers converts from the bytes of the model file.
 
     transformers gets a copy in an empty folder, so that it reads none of the checkpoint's settings.
     """
@@ -33,11 +33,11 @@ def from_sentencepiece(file: Path) -> Tokenizer:
             + " and ".join(missing),
             hint="pip install sentencepiece protobuf",
         )
-    _check_model(file)
+    _check_model(file, data)
     from transformers import GemmaTokenizer
 
     with tempfile.TemporaryDirectory() as empty:
-        shutil.copyfile(file, Path(empty) / file.name)
+        (Path(empty) / file.name).write_bytes(data)
         try:
             converted = GemmaTokenizer.from_pretrained(empty, local_files_only=True)
         except Exception as error:  # tokenizers raises a bare Exception
@@ -53,14 +53,14 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _check_model(file: Path) -> None:
+def _check_model(file: Path, data: bytes) -> None:
     """Raise InvalidCheckpoint unless the file is a SentencePiece model that GemmaTokenizer can use.
 
     transformers takes a file that it cannot parse for a tiktoken file.
     """
     model: Any = import_module("sentencepiece.sentencepiece_model_pb2").ModelProto()
     try:
-        model.ParseFromString(file.read_bytes())
+        model.ParseFromString(data)
     except Exception as error:  # protobuf's own class, from a package that is optional
         raise InvalidCheckpoint(
             f"{file} is not a SentencePiece model: {error}", hint="download the model again"
@@ -120,7 +120,7 @@ def _added_tokens(folder: Path) -> dict[int, AddedToken]:
 
 
 def _optional_json(file: Path) -> dict[str, Any]:
-    return read_json(file) if file.is_file() else {}
+    return read_json(file) if os.path.lexists(file) else {}
 
 
 def _special_tokens(settings: dict[str, Any]) -> list[Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from pgcli.checkpoints.model_file import open_model_file
 from pgcli.checkpoints.sentencepiece_model import add_tokens, from_sentencepiece
 from pgcli.errors import InvalidCheckpoint
 
@@ -23,12 +25,10 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     model and the packages that convert it are not installed.
     """
     json_file, model_file = folder / "tokenizer.json", folder / "tokenizer.model"
-    if json_file.is_file():
-        _check_file_size(json_file)
-        tokenizer = _from_json(json_file)
-    elif model_file.is_file():
-        _check_file_size(model_file)
-        tokenizer = from_sentencepiece(model_file)
+    if os.path.lexists(json_file):
+        tokenizer = _from_json(json_file, _read(json_file))
+    elif os.path.lexists(model_file):
+        tokenizer = from_sentencepiece(model_file, _read(model_file))
         add_tokens(tokenizer, folder)
     else:
         raise InvalidCheckpoint(
@@ -51,14 +51,17 @@ def _translated(error: BaseException, message: str) -> BaseException:
     return error
 
 
-def _check_file_size(file: Path) -> None:
-    if file.stat().st_size > MAX_BYTES:
+def _read(file: Path) -> bytes:
+    with open_model_file(file) as stream:
+        data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
         raise InvalidCheckpoint(f"{file} is larger than {MAX_BYTES} bytes")
+    return data
 
 
-def _from_json(file: Path) -> Tokenizer:
+def _from_json(file: Path, data: bytes) -> Tokenizer:
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_buffer(data)
     except BaseException as error:
         raise _translated(error, f"{file} is not a tokenizer") from error
     _check_steps(file, tokenizer)

@@ -30,7 +30,7 @@ def weight_files(folder: Path) -> list[Path]:
     if not files:
         raise _no_weights(folder)
     for file in files:
-        if not file.is_file():
+        if not file.exists():
             raise InvalidCheckpoint(f"{file} is missing", hint="download the model again")
     return files
 

@@ -12,26 +12,35 @@ from typing import Annotated
 import typer
 
 from pgcli import __version__
-from pgcli.cli import config
 from pgcli.cli.commands import (
     ask,
     bench,
     caption,
     check,
     detect,
+    diff,
     doctor,
     export,
     info,
+    merge,
     ocr,
     segment,
     status,
     verify,
     view,
 )
-from pgcli.cli.options import DebugState
-from pgcli.cli.program import PgcliGroup, app
+from pgcli.cli.exit_codes import EXIT_CODES
+from pgcli.cli.options.program import ProgramState, program_option, store
+from pgcli.cli.program import app
+from pgcli.cli.program_name import program_name
 from pgcli.cli.signals import Interrupted, end_process_by, raise_on_signals
 from pgcli.cli.streams import discard_output, open_closed_streams, raise_on_closed_pipe
+from pgcli.cli.temporary_folder import (
+    NO_FOLDER,
+    choose_temporary_folder,
+    no_temporary_folder,
+)
+from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.sanitize_logs import sanitized_logs
 from pgcli.cli.usage_errors import to_usage_error
@@ -42,6 +51,7 @@ from pgcli.printable import printable
 COMMANDS = (
     *(caption, ask, detect, segment, ocr),
     *(view, export, status, check),
+    *(merge, diff),
     *(info, verify, bench, doctor),
 )
 
@@ -49,6 +59,16 @@ COMMANDS = (
 STDOUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 COMPLETE = "_PGCLI_COMPLETE"  # requests completions; Typer prints a wrong value
 TRACEBACK_CALLS = 3  # the last calls, which a traceback shows without --debug
+
+
+def show_man_page(context: typer.Context, is_given: bool) -> None:
+    """Print the manual page, then exit."""
+    if is_given:
+        from pgcli.cli.ui.man_page import man_page
+
+        for line in man_page(context).splitlines():
+            stdout.print_line(line)
+        raise typer.Exit
 
 
 def show_version(is_given: bool) -> None:
@@ -60,18 +80,34 @@ def show_version(is_given: bool) -> None:
 
 @app.callback(
     invoke_without_command=True,
-    epilog="An option that may be given once can also be set by the environment variable "
-    "PGCLI_<OPTION>, or by a line in ~/.config/pgcli/config.toml.\n\n"
-    "Exit codes: 0 every row answered, 1 a bug, 2 wrong usage, 3 some rows have errors, 4 no "
-    "image, 5 a difference found, 10 model not available, 12 output in use, 13 output of another "
-    "run, 14 output not written, 15 too many errors, 16 model files not usable, 17 no device or "
-    "memory. After 12, 14 and 15, and after Ctrl-C, the same command resumes the run.",
+    epilog="PGCLI_<OPTION>, such as PGCLI_BATCH_SIZE=8, sets an option of the answering commands "
+    "that may be given once, and the same option of others. ~/.config/pgcli/config.toml, or the "
+    "file that --config names, sets these and repeatable ones (batch-size = 8, object = "
+    '\\["cat", "dog"]), and below \\[view] any option of view. --no-NAME turns off a flag that '
+    "they turned on. The command line comes first, then the environment.\n\n"
+    "Exit codes: "
+    + ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+    + ". After 12, 14 and 15, and after Ctrl-C, the same command resumes the run.",
 )
 def pgcli(
     context: typer.Context,
+    config: Annotated[
+        str | None, program_option("--config", callback=store, hidden=True, help="As in commands.")
+    ] = None,
     version: Annotated[
         bool,
-        typer.Option("--version", callback=show_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--version", "-V", callback=show_version, is_eager=True, help="Show the version."
+        ),
+    ] = False,
+    man: Annotated[
+        bool,
+        typer.Option(
+            "--man",
+            callback=show_man_page,
+            is_eager=True,
+            help="Print the manual page: pgcli --man | man -l -",
+        ),
     ] = False,
 ) -> None:
     """Ask questions about folders of images with PaliGemma.
@@ -87,10 +123,6 @@ def pgcli(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit
-    assert isinstance(context.command, PgcliGroup)
-    if context.invoked_subcommand != "doctor":  # doctor itself reports a broken file
-        settable = config.settable_options(context.command.commands)
-        context.default_map = config.read_config(config.config_path(), settable)
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -100,6 +132,7 @@ def main(args: Sequence[str] | None = None) -> int:
     signal instead.
     """
     open_closed_streams()
+    choose_temporary_folder()
     try:
         with raise_on_signals(), raise_on_closed_pipe(), sanitized_logs():
             return exit_code(args)
@@ -110,20 +143,21 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def exit_code(args: Sequence[str] | None) -> int:
     """Run a command line; print a message for any error and return its exit code."""
-    state = DebugState()
+    words = sys.argv[1:] if args is None else args
+    state = ProgramState(arguments=tuple(words))
+    Screen.style = state.style
     if COMPLETE in os.environ:
         os.environ[COMPLETE] = printable(os.environ[COMPLETE])
     try:
-        return int(app(args, prog_name="pgcli", standalone_mode=False, obj=state) or 0)
-    except typer.TyperException as problem:
-        error = to_usage_error(problem, sys.argv[1:] if args is None else args)
-        return report_error(error.with_traceback(problem.__traceback__), state)
+        return call(args, state)
     except PgcliError as problem:
         return report_error(problem, state)
     except BrokenPipeError:
         raise
     except OSError as problem:
         # errors of files are converted where these are written: this one is of standard output
+        if NO_FOLDER in str(problem):
+            return report_error(no_temporary_folder(), state)
         if problem.errno not in STDOUT_ERRNOS or problem.filename is not None:
             return report_bug(problem, state)
         failed = OutputFailed(
@@ -135,7 +169,16 @@ def exit_code(args: Sequence[str] | None) -> int:
         return report_bug(bug, state)
 
 
-def report_bug(bug: Exception, state: DebugState) -> int:
+def call(args: Sequence[str] | None, state: ProgramState) -> int:
+    """Run a command line and return its exit code. Raises the errors of `pgcli.errors`."""
+    try:
+        return int(app(args, prog_name=program_name(), standalone_mode=False, obj=state) or 0)
+    except typer.TyperException as problem:
+        error = to_usage_error(problem, state.arguments)
+        raise error.with_traceback(problem.__traceback__) from None
+
+
+def report_bug(bug: Exception, state: ProgramState) -> int:
     """Print a bug with its traceback and return its exit code."""
     screen = Screen()
     short = None if state.debug else -TRACEBACK_CALLS
@@ -143,16 +186,17 @@ def report_bug(bug: Exception, state: DebugState) -> int:
     screen.error(
         f"unexpected {type(bug).__name__}: {bug}",
         hint="this is a bug in pgcli: please report it with the output of --debug",
+        exit_code=1,
     )
     return 1
 
 
-def report_error(problem: PgcliError, state: DebugState) -> int:
+def report_error(problem: PgcliError, state: ProgramState) -> int:
     """Print a known error with its hint and return its exit code."""
     screen = Screen()
     if state.debug:
         screen.traceback(traceback.format_exception(problem))
-    screen.error(str(problem), hint=problem.hint)
+    screen.error(str(problem), hint=problem.hint, exit_code=problem.exit_code)
     if isinstance(problem, OutputFailed):
         discard_output(1)
     return problem.exit_code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import typer
 
 from pgcli.errors import UsageError
+from pgcli.regular_file import read_text
 
 #: The options that may be set, by the command's name and then by the key in the file.
 Settable = Mapping[str, Mapping[str, "ConfigOption"]]
@@ -20,10 +21,31 @@ Settable = Mapping[str, Mapping[str, "ConfigOption"]]
 
 @dataclass(frozen=True, slots=True)
 class ConfigOption:
-    """An option that the file may set: its parameter, and whether it is a flag."""
+    """An option that the file may set: its parameter, and the kind of its value.
+
+    `is_shared` says that it may stand at the top of the file, where it is set for all commands.
+    """
 
     parameter: str
     is_flag: bool
+    is_list: bool
+    is_shared: bool
+
+    @property
+    def allowed(self) -> str:
+        """The values that the file may give, in words."""
+        if self.is_flag:
+            return "true or false"
+        return "one text or a list of texts" if self.is_list else "one text or number"
+
+    def parse(self, value: object) -> object | None:
+        """The value as on the command line; None for one of another kind."""
+        if isinstance(value, bool) or self.is_flag:
+            return value if isinstance(value, bool) and self.is_flag else None
+        values = value if isinstance(value, list) and self.is_list else [value]
+        if any(isinstance(one, bool) or not isinstance(one, str | int | float) for one in values):
+            return None
+        return [str(one) for one in values] if self.is_list else str(value)
 
 
 class ConfigEntry(NamedTuple):
@@ -44,17 +66,35 @@ def config_path() -> Path:
 
 
 def settable_options(commands: Mapping[str, Any]) -> Settable:
-    """The options of these commands that the file may set: those that the environment may set."""
-    return {
-        name: {
-            max(param.opts, key=len).removeprefix("--"): ConfigOption(
-                param.name, is_flag=getattr(param, "is_flag", False)
-            )
-            for param in command.params
-            if param.envvar
-        }
-        for name, command in commands.items()
-    }
+    """The options of these commands that the file may set: all but that of the file itself.
+
+    At its top are those that the environment sets too, and repeatable ones.
+    """
+    return {name: dict(_options(command.params)) for name, command in commands.items()}
+
+
+def _options(params: Iterable[Any]) -> Iterator[tuple[str, ConfigOption]]:
+    for param in params:
+        key = max(param.opts, key=len).removeprefix("--")
+        is_option = param.param_type_name == "option" and key[:1] != "-"
+        if key != "config" and (param.envvar or is_option):
+            is_list = is_option and param.multiple
+            is_flag = getattr(param, "is_flag", False)
+            is_shared = bool(param.envvar) or is_list
+            yield key, ConfigOption(param.name, is_flag, is_list, is_shared)
+
+
+def find_config(given: str | None) -> Path:
+    """The path of the file that `--config` names, else of the user's own.
+
+    Raises UsageError for a named file that does not exist.
+    """
+    if given is None:
+        return config_path()
+    file = Path(given)
+    if not file.exists():
+        raise UsageError(f"there is no configuration file {given}", hint="check --config")
+    return file
 
 
 def read_config(file: Path, settable: Settable) -> dict[str, dict[str, object]]:
@@ -65,7 +105,11 @@ def read_config(file: Path, settable: Settable) -> dict[str, dict[str, object]]:
     """
     found: dict[str, dict[str, object]] = {command: {} for command in settable}
     for key, commands, option, value in sorted(_entries(_table(file), settable), key=_is_narrow):
-        affected = [command for command in commands if option in settable[command]]
+        affected = [
+            command
+            for command in commands
+            if (known := settable[command].get(option)) and (known.is_shared or len(commands) == 1)
+        ]
         if not affected:
             raise _unknown(file, key, settable)
         for command in affected:
@@ -75,7 +119,7 @@ def read_config(file: Path, settable: Settable) -> dict[str, dict[str, object]]:
 
 def _table(file: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(file))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as problem:
@@ -100,15 +144,21 @@ def _is_narrow(entry: ConfigEntry) -> bool:
 
 def _set(file: Path, key: str, setting: ConfigOption, value: object) -> dict[str, object]:
     """The value as on the command line: text, or true and false for a flag."""
-    if isinstance(value, bool) == setting.is_flag and isinstance(value, str | int | float):
-        return {setting.parameter: value if setting.is_flag else str(value)}
-    allowed = "true or false" if setting.is_flag else "one text or number"
-    raise UsageError(
-        f"{file}: {key} must be {allowed}, not {value!r}", hint="correct or remove that line"
-    )
+    parsed = setting.parse(value)
+    if parsed is None:
+        raise UsageError(
+            f"{file}: {key} must be {setting.allowed}, not {value!r}",
+            hint="correct or remove that line",
+        )
+    return {setting.parameter: parsed}
 
 
 def _unknown(file: Path, key: str, settable: Settable) -> UsageError:
+    if owners := [f"[{command}]" for command in settable if key in settable[command]]:
+        return UsageError(
+            f"{file}: {key} is not an option of all commands",
+            hint=f"write it below {' or '.join(owners)}",
+        )
     possible = {*settable, *(option for options in settable.values() for option in options)}
     possible |= {f"{command}.{option}" for command in settable for option in settable[command]}
     close = get_close_matches(key, sorted(possible), n=1)

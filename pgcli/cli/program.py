@@ -3,40 +3,89 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from pgcli.cli import config
 from pgcli.cli.options import Options
+from pgcli.cli.options.program import ProgramState, program_options
+from pgcli.cli.program_name import with_program_name
 from pgcli.cli.streams import raise_on_closed_pipe
 from pgcli.printable import printable
 
 
-class FlagHelp:
-    """Removes the `<bool>` that Typer's help prints after flags."""
+class ValueHelp:
+    """Shows nothing after a flag, and choices as `[record|stop]`; Typer shows `<bool>` and
+    `<record|stop>`.
+    """
 
     def get_params(self, context: Any) -> Any:
         params = super().get_params(context)  # type: ignore[misc]
         for param in params:
             if getattr(param, "is_flag", False):
                 param.metavar = ""
+            elif param.metavar is None and "|" in (kind := param.display_type(context) or ""):
+                param.metavar = f"[{kind.strip('<>')}]"
         return params
 
 
-class PgcliCommand(FlagHelp, TyperCommand):
-    """A command whose `--help` is in the panel Running.
+class PgcliCommand(ValueHelp, TyperCommand):
+    """A command with the options of the program, and with `--help` in the panel Running.
 
     `epilog` holds its examples, one on each line, with which the help text ends.
     """
 
+    reads_config = True
+
     def __init__(self, *given: Any, **more: Any):
         super().__init__(*given, **more)
+        self.params += program_options()
         self.examples = (self.epilog or "").splitlines()
         self.help = "\n\n".join(filter(None, (self.help, "\n".join(self.examples))))
         self.epilog = None
+
+    def parse_args(self, context: Any, args: list[str]) -> list[str]:
+        """Parse the command line, with defaults from the configuration file."""
+        if isinstance(context.obj, ProgramState) and not context.resilient_parsing:
+            self.parse_program_options(context, args)
+            if self.reads_config:
+                self.read_config(context)
+                self.parse_program_options(context, args)
+        return super().parse_args(context, args)
+
+    def parse_program_options(self, context: Any, args: Sequence[str]) -> None:
+        """Store the program's options, also where the rest of the command line is invalid."""
+        parser = self.make_parser(context)
+        parser.ignore_unknown_options = True
+        with suppress(typer.TyperException):  # parsing the whole raises it again
+            given = parser.parse_args([*args])[0]
+            for param in program_options():
+                param.handle_parse_result(context, given, [])
+
+    def read_config(self, context: Any) -> None:
+        """Read the configuration file: its values are the defaults of all options."""
+        context.obj.config_file = config.find_config(context.obj.config)
+        settable = config.settable_options(context.parent.command.commands)
+        defaults = config.read_config(context.obj.config_file, settable)
+        context.default_map = defaults[context.info_name]
+
+    def make_parser(self, context: Any) -> Any:
+        """The parser, in which `--no-NAME` turns off a flag that a variable or the file turned on.
+
+        The help does not list these names.
+        """
+        parser = super().make_parser(context)
+        for param in self.get_params(context):
+            names = [name for name in param.opts if name.startswith("--") and name != "--help"]
+            if getattr(param, "is_flag", False) and names:
+                off = [negate(name) for name in names]
+                parser.add_option(param, off, param.name, action="store_const", const=False)
+        return parser
 
     def collect_usage_pieces(self, context: Any) -> list[str]:
         """What follows the name in the usage line: the arguments, then the options."""
@@ -56,15 +105,27 @@ class PgcliCommand(FlagHelp, TyperCommand):
             name: printable(value) if isinstance(value, str) else value
             for name, value in defaults.items()
         }
+        self.help = with_program_name(self.help or "")
         super().format_help(context, formatter)
 
 
-class PgcliGroup(FlagHelp, TyperGroup):
+def negate(flag: str) -> str:
+    """`--no-NAME` for `--NAME`, and the reverse."""
+    name = flag.removeprefix("--no-")
+    return f"--{name}" if name != flag else f"--no-{flag.removeprefix('--')}"
+
+
+class PgcliGroup(ValueHelp, TyperGroup):
     """All commands. Typer would exit with 1 when the reader of a pipe is gone."""
 
     def invoke(self, context: Any) -> Any:
         with raise_on_closed_pipe():
             return super().invoke(context)
+
+    def format_help(self, context: Any, formatter: Any) -> None:
+        """Print the help, with the name of the program in its examples."""
+        self.help = with_program_name(self.help or "")
+        super().format_help(context, formatter)
 
 
 app = typer.Typer(
@@ -76,16 +137,20 @@ app = typer.Typer(
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with each field of its parameter `options` as an option of the command line."""
-    records = get_type_hints(Options)
+    records: dict[str, Any] = get_type_hints(Options)
+    del records["arguments"]
 
-    def spread(**given: Any) -> None:
+    def spread(*, context: typer.Context, **given: Any) -> None:
         built = {
             name: record(**{field.name: given.pop(field.name) for field in fields(record)})
             for name, record in records.items()
         }
-        command(**given, options=Options(**built))
+        command(**given, options=Options(**built, arguments=context.obj.arguments))
 
-    parameters = [p for p in _parameters(command) if p.name != "options"]
+    parameters = [
+        inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    ]
+    parameters += [p for p in _parameters(command) if p.name != "options"]
     parameters += [p for record in records.values() for p in _parameters(record)]
     spread.__name__, spread.__doc__ = command.__name__, command.__doc__
     spread.__annotations__ = {p.name: p.annotation for p in parameters}

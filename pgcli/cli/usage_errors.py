@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from pgcli.cli import config
+from pgcli.cli.suggestions import suggest_option, suggest_value
 from pgcli.errors import UsageError
 
 #: Example values of required options.
@@ -23,13 +23,16 @@ def to_usage_error(problem: typer.TyperException, words: Sequence[str]) -> Usage
     context, param = getattr(problem, "ctx", None), getattr(problem, "param", None)
     path = context.command_path if context else " ".join(["pgcli", *command_names(words)])
     hint = f"see {path} --help"
-    if possible := getattr(problem, "possibilities", None):
-        return UsageError(as_clause(str(problem)), hint=f"did you mean {' or '.join(possible)}?")
+    if (name := getattr(problem, "option_name", None)) and context:
+        meant = suggest_option(name, context, words)
+        return UsageError(as_clause(problem.message), hint=meant or hint)
     if context and param and problem.message:
         message = problem.message.removeprefix("Value error, ")
         if "valid boolean" in message:  # of a flag that the environment sets
             message = "neither true nor false"
-        return UsageError(f"{value_origin(context, param)}: {as_clause(message)}", hint=hint)
+        meant = suggest_value(param, message)
+        where = value_origin(context, param)
+        return UsageError(f"{where}: {as_clause(message)}", hint=meant or hint)
     message, _, suggestion = problem.format_message().partition(" Did you mean ")
     if context and param:
         hint = f"{example_command(context, param, words)}; {hint}"
@@ -66,5 +69,5 @@ def value_origin(context: typer.Context, param: Any) -> str:
     if source and source.name == "ENVIRONMENT":
         return str(param.envvar)
     if source and source.name == "DEFAULT_MAP":
-        return f"{key.removeprefix('--')} in {config.config_path()}"
+        return f"{key.removeprefix('--')} in {context.obj.config_file}"
     return str(key)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
+from pgcli.checkpoints.hub.cached_models import cache_folder, token_file
 from pgcli.checkpoints.hub.login import environment_token, overriding_variable, stored_token
 from pgcli.doctor.finding import Finding, bad, ok, warn
 from pgcli.doctor.machine import GB, LARGE_MODEL_BYTES
@@ -19,15 +20,9 @@ CONNECT_TIMEOUT_SECONDS = 4.0
 OFF = {"", "0", "false", "no", "off"}
 
 
-def home() -> Path:
-    """The folder of the Hub's client, from the variables that it uses."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-    return Path(os.environ.get("HF_HOME") or default).expanduser()
-
-
 def cache() -> Finding:
     """The cache's folder: its size, the free disk space, and whether it is writable."""
-    folder = Path(os.environ.get("HF_HUB_CACHE") or home() / "hub").expanduser()
+    folder = cache_folder()
     existing = _nearest_existing(folder)
     move = "export HF_HOME=DIR with a folder of your own on a large disk"
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -74,10 +69,6 @@ def token() -> tuple[str, str] | None:
         return found[0], f"the environment ({found[1]})"
     value = stored_token(token_file())
     return (value, str(token_file())) if value else None
-
-
-def token_file() -> Path:
-    return Path(os.environ.get("HF_TOKEN_PATH") or home() / "token").expanduser()
 
 
 def login() -> Finding:

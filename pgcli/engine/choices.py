@@ -6,10 +6,10 @@ is computed
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import abc
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pgcli.engine.memory import TOKENS_PER_PASS
 from pgcli.engine.sampler import OutputVocabulary, log_probability, logsumexp, mask_invalid
-from pgcli.engine.sequence import Candidate
+from pgcli.engine.sequence import Candidate, check_finite
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
@@ -26,6 +26,10 @@ from pgcli.records import Choice
 LOGITS_AT_ONCE = 128  # 132 MB in float32 for 257,216 tokens
 
 Candidates = abc.Sequence[Candidate]
+
+
+#: The row and the candidate index that a token belongs to.
+Owner = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class BranchInputs(NamedTuple):
     token_BL: Tensor
     branch_BL: Tensor
     target_M: Tensor
-    owners: list[tuple[int, int]]
+    owners: list[Owner]
 
 
 def make_candidates(texts: abc.Sequence[str], tokenizer: Tokenizer) -> tuple[Candidate, ...]:
@@ -77,7 +81,7 @@ def make_candidates(texts: abc.Sequence[str], tokenizer: Tokenizer) -> tuple[Can
     return tuple(Candidate(text, tuple(tokenizer.encode_text(text))) for text in stripped)
 
 
-def first_tokens(rows: abc.Sequence[Candidates]) -> tuple[list[int], list[tuple[int, int]]]:
+def first_tokens(rows: abc.Sequence[Candidates]) -> tuple[list[int], list[Owner]]:
     """Every candidate's first token, which follows the prefix, and its row and candidate index."""
     owners = [(row, index) for row, of_row in enumerate(rows) for index in range(len(of_row))]
     return [rows[row][index].ids[0] for row, index in owners], owners
@@ -114,7 +118,7 @@ def branch_passes(rows: abc.Sequence[Candidates], *, stop_token: int) -> list[Br
     """All rows' candidates in as many passes as the row with the most tokens needs."""
     per_row = [_chunks(of_row) for of_row in rows]
     passes = []
-    for ranges in zip_longest(*per_row, fillvalue=range(0)):
+    for ranges in itertools.zip_longest(*per_row, fillvalue=range(0)):
         chosen = [
             [(index, of_row[index].ids) for index in indices]
             for of_row, indices in zip(rows, ranges, strict=True)
@@ -129,6 +133,22 @@ def branch_passes(rows: abc.Sequence[Candidates], *, stop_token: int) -> list[Br
     return passes
 
 
+def sum_logprobs(
+    rows: abc.Sequence[Candidates], passes: abc.Iterable[tuple[list[Owner], Tensor]]
+) -> list[list[float]]:
+    """The log-likelihood of every row's candidates, from each pass's owners and (M,) tensor.
+
+    Raises InvalidCheckpoint for NaN.
+    """
+    sums = [[0.0] * len(of_row) for of_row in rows]
+    for owners, logprob_M in passes:
+        for (row, index), logprob in zip(owners, logprob_M.tolist(), strict=True):
+            sums[row][index] += logprob
+    for logprob in itertools.chain.from_iterable(sums):
+        check_finite(logprob)
+    return sums
+
+
 def _chunks(of_row: Candidates) -> list[range]:
     """Ranges of the row's candidate indices, each with at most `TOKENS_PER_PASS` tokens.
 
@@ -140,7 +160,7 @@ def _chunks(of_row: Candidates) -> list[range]:
             cuts.append(index)
             used = 0
         used += len(candidate.ids)
-    return [range(*pair) for pair in pairwise([*cuts, len(of_row)])]
+    return [range(*pair) for pair in itertools.pairwise([*cuts, len(of_row)])]
 
 
 def _padded(rows: abc.Sequence[abc.Sequence[int]], fill: int) -> Tensor:

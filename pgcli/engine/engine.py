@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 from pgcli.checkpoints.preprocessing import Preprocessing
@@ -13,7 +12,7 @@ from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.input_processor import InputProcessor, Sampling
 from pgcli.engine.memory import MemoryBudget, group_size, new_slots
 from pgcli.engine.model_runner import ModelRunner
-from pgcli.engine.oom import BatchLimits, catch_oom
+from pgcli.engine.oom import BatchLimits, OutOfMemory
 from pgcli.engine.output import OutputProcessor, Row
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
 from pgcli.engine.scheduler import RequestQueue, Scheduler
@@ -22,7 +21,7 @@ from pgcli.engine.tokenizer import Tokenizer
 from pgcli.images import ImageSpec
 from pgcli.model.mask_decoder import MaskDecoder
 from pgcli.model.paligemma import PaliGemma
-from pgcli.records import DecodedImage
+from pgcli.records import BOX_TASKS, DecodedImage
 from pgcli.tasks import Question, check_max_new_tokens
 
 WINDOW_BATCHES = 4  # the queue holds this many batches, to find prompts of equal length
@@ -93,6 +92,7 @@ class InferenceEngine:
         question: Question,
         sampling: Sampling = GREEDY,
         *,
+        batch_size: int | None = None,
         stopped: Callable[[], bool] = lambda: False,
         on_finish: Callable[[Sequence], None] = lambda sequence: None,
     ) -> Iterator[Row]:
@@ -101,55 +101,63 @@ class InferenceEngine:
         The stream gives each image with the index of its first row; its k-th prompt is answered in
         row index + k. No more images are taken than are needed to form groups of equal prompt
         length. A prompt too long for the model is an error row. An image is encoded once for all
-        its prompts. On OOM the batches shrink and no row is lost; a row that runs out of memory
-        alone is an error row. Raises NoUsableDevice if the first rows all are. Once `stopped`
-        returns True, running rows are finished and the others are left unanswered. `on_finish` is
-        called with every finished sequence.
+        its prompts. On OOM the batches shrink and their rows are run again; a row that does not fit
+        even alone is an error row, and NoUsableDevice is raised if the first rows all are. Once
+        `should_stop` returns True, running rows are finished and the others are left unanswered.
+        `on_finish` is called with every finished sequence. `batch_size` replaces the engine's for
+        this question.
         """
-        stages = self._stages(question, sampling, stopped)
-        inputs, scheduler = stages.inputs, stages.scheduler
+        parts = self._make_parts(question, sampling, batch_size, stopped)
+        inputs, scheduler = parts.inputs, parts.scheduler
         for row_index, image in stream:
             sequences, refused = inputs.process(row_index, image)
             yield from refused
             for sequence in sequences:
                 scheduler.add(sequence)
-                yield from self._run(stages, on_finish)
+                yield from self._run(parts, on_finish)
         scheduler.close()
-        yield from self._run(stages, on_finish)
+        yield from self._run(parts, on_finish)
 
-    def _run(self, stages: RunParts, on_finish: Callable[[Sequence], None]) -> Iterator[Row]:
+    def _run(self, parts: RunParts, on_finish: Callable[[Sequence], None]) -> Iterator[Row]:
         """Run batches until more input is needed, or until every sequence has ended."""
-        _, scheduler, runner, outputs = stages
-        while scheduler.has_work():
-            batch = scheduler.schedule()  # refill before decode; equal prompt lengths; memory
-            if catch_oom(partial(runner.run, batch)) is None:
-                runner.preempt(scheduler.on_out_of_memory(batch))
-            else:
+        _, scheduler, runner, outputs = parts
+        while batch := scheduler.schedule():  # a group to prefill if rows are free, else decode
+            try:
+                runner.run(batch)
                 scheduler.on_success(batch)
-            ended = list(scheduler.finish())
-            for sequence in ended:
+            except OutOfMemory:
+                runner.preempt(scheduler.on_out_of_memory(batch))
+            finished = list(scheduler.pop_finished())
+            for sequence in finished:
                 on_finish(sequence)
-            for row_index, answer in outputs.answers(ended):
+            for row_index, answer in outputs.answers(finished):
                 self.batch_limits.count_row(is_lost=answer.error == "oom")
                 yield row_index, answer
 
-    def _stages(
-        self, question: Question, sampling: Sampling, stopped: Callable[[], bool]
+    def _make_parts(
+        self,
+        question: Question,
+        sampling: Sampling,
+        batch_size: int | None,
+        stopped: Callable[[], bool],
     ) -> RunParts:
         """The parts of a run; UsageError if `max_new_tokens` leaves no slots for a prompt."""
-        how, new_tokens = _checked(sampling, question)
+        params, max_new_tokens = _common_params(sampling, question)
         config = self.model.config
-        question = replace(question, max_new_tokens=new_tokens)
+        question = replace(question, max_new_tokens=max_new_tokens)
         check_max_new_tokens(question, config.max_answer_tokens)
-        if self._budget is not None:
+        if self._budget is not None and batch_size is None:
             self._batch_size = self._budget.batch_size(new_slots(question))
-        rows = self._batch_size
+        rows = batch_size or self._batch_size
         group = group_size(config, rows, self._device.type)
         if question.has_choices:  # candidates take several times the memory of one answer
             group = min(group, max(1, rows // 4))
         queue = RequestQueue(size=group, window=self._window(rows))
         vocabulary = OutputVocabulary(
-            self.tokenizer.size, config.image_token_id, config.stop_tokens
+            self.tokenizer.size,
+            config.image_token_id,
+            config.stop_tokens,
+            self.tokenizer.locations if question.task in BOX_TASKS else range(0),
         )
         return RunParts(
             InputProcessor(
@@ -157,14 +165,14 @@ class InferenceEngine:
                 config,
                 sampling,
                 task=question.task,
-                max_new_tokens=new_tokens,
+                max_new_tokens=max_new_tokens,
                 model=self.label,
             ),
             Scheduler(queue, self.batch_limits, max_rows=rows, stopped=stopped),
             ModelRunner(
                 self.model,
                 vocabulary,
-                how,
+                params,
                 max_rows=rows,
                 images=ImageFeatureCache(self.model, self._preprocessing, self.image_stats),
                 grammar=self._grammar(question) if question.strict else None,
@@ -184,7 +192,7 @@ class InferenceEngine:
         return Grammar(self.tokenizer, question.objects, stop_tokens, device=self._device)
 
 
-def _checked(sampling: Sampling, question: Question) -> tuple[SamplingParams, int]:
+def _common_params(sampling: Sampling, question: Question) -> tuple[SamplingParams, int]:
     """The parameters common to all rows, and the maximum number of new tokens of any row."""
     rows = [sampling] if isinstance(sampling, SamplingParams) else list(sampling)
     common = {replace(one, max_new_tokens=None) for one in rows}

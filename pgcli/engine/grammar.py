@@ -9,13 +9,14 @@ B rows · A tokens that occur in any answer, by their ids
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pgcli.engine.sampler import GrammarMask
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
 
@@ -89,8 +90,13 @@ class Grammar:
         self._masks: dict[AllowedTokens, Tensor] = {}
         self.token_A = torch.tensor(ids, device=self._device)
 
+    def mask(self, rows: Iterable[tuple[State, int]]) -> GrammarMask:
+        """The tokens that may come next in rows of a state and a number of tokens that fit."""
+        allowed_BA = torch.stack([self.allowed(state, left) for state, left in rows])
+        return GrammarMask(self.token_A, allowed_BA)
+
     def allowed(self, state: State, left: int) -> Tensor:
-        """A mask (A,) of the tokens of `token_A` that may come next if `left` more tokens fit."""
+        """A mask (A,) of the grammar's tokens that may come next if `left` more tokens fit."""
         tokens = self._allowed_tokens(state, left)
         if tokens not in self._masks:
             self._masks[tokens] = self._mask(tokens)

@@ -11,8 +11,8 @@ from pgcli.engine.sampler import SamplingParams
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.parsing import GRID
-from pgcli.records import Answer, DecodedImage, Fault, Region, Task, error_answer
+from pgcli.records import Answer, DecodedImage, Fault, Task, error_answer
+from pgcli.regions import location_values, with_locations
 
 #: An upper bound for all tokens except runs of newlines or blanks.
 CHARACTERS_PER_TOKEN = 64
@@ -50,10 +50,10 @@ class InputProcessor:
         item = image.item
         candidates = self._candidates(item.choices)
         longest = max((len(one.ids) + 1 for one in candidates), default=self._max_new_tokens)
-        values = () if item.region is None else corners(item.region, image)
+        values = self._location_values(image)
         accepted, refused = [], []
         for index, prompt in enumerate(item.prompts, start=row_index):
-            full = f"{prompt} {''.join(f'<loc{value:04d}>' for value in values or ())}".strip()
+            full = with_locations(prompt, values or ())
             problem = self._too_long(prompt)
             is_encoded = values is not None and not problem
             ids = tuple(self._tokenizer.encode_prompt(prompt, values or ())) if is_encoded else ()
@@ -78,6 +78,14 @@ class InputProcessor:
             )
             for index, full, ids in accepted
         ], refused
+
+    def _location_values(self, image: DecodedImage) -> tuple[int, ...] | None:
+        """The location values of the image's region; None if that is outside the image."""
+        if image.item.region is None:
+            return ()
+        assert image.width
+        assert image.height
+        return location_values(image.item.region, image.width, image.height)
 
     def _sampling_of(self, row_index: int) -> SamplingParams:
         if isinstance(self._sampling, SamplingParams):
@@ -106,19 +114,3 @@ class InputProcessor:
                 f"has room for {self._max_text_tokens - 1} together."
             )
         return f"The prompt has {len(ids)} tokens; the model has room for {room}."
-
-
-def corners(region: Region, image: DecodedImage) -> tuple[int, ...] | None:
-    """The location values (0..1023) of ymin, xmin, ymax, xmax of the region within the image.
-
-    None if the region is outside the image.
-    """
-    width, height = image.width, image.height
-    assert width
-    assert height
-    left, top = max(0.0, region[0]), max(0.0, region[1])
-    right, bottom = min(float(width), region[2]), min(float(height), region[3])
-    if left >= right or top >= bottom:
-        return None
-    sides = ((top, height), (left, width), (bottom, height), (right, width))
-    return tuple(round(corner / side * GRID) for corner, side in sides)

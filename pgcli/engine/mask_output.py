@@ -62,10 +62,10 @@ def in_box(grid_RR: np.ndarray, box: Box, size: tuple[int, int]) -> Rle:
     mask.
     """
     width, height = size
-    return rle.encode_tiles(_tiles(grid_RR, box), size=(height, width))
+    return rle.encode_mask_parts(_mask_parts(grid_RR, box), size=(height, width))
 
 
-def _tiles(grid_RR: np.ndarray, box: Box) -> Iterator[rle.Tile]:
+def _mask_parts(grid_RR: np.ndarray, box: Box) -> Iterator[rle.MaskPart]:
     left, top, right, bottom = map(int, (box.xmin, box.ymin, box.xmax, box.ymax))
     width, height = right - left, bottom - top
     rows = min(max(height, 1), TILE_SIDE)

@@ -1,23 +1,31 @@
 """Run batches on the model: prefill, decode or score; on CUDA tokens are read one step late.
 
-B rows · R rows allocated · P patches · T prompt tokens or new tokens · V vocabulary
+B rows · R rows allocated · P patches · T prompt tokens · D width · V vocabulary
 """
 
 from __future__ import annotations
 
 from collections import abc, deque
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pgcli.device.stopwatch import Mark, Stopwatch
-from pgcli.engine.choices import branch_logprobs, branch_passes, first_logprobs, first_tokens
+from pgcli.engine.choices import (
+    branch_logprobs,
+    branch_passes,
+    first_logprobs,
+    first_tokens,
+    sum_logprobs,
+)
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.image_cache import ImageFeatureCache
-from pgcli.engine.sampler import GrammarMask, OutputVocabulary, SamplingParams, select_tokens
+from pgcli.engine.oom import run_or_free
+from pgcli.engine.sampler import NextTokens, OutputVocabulary, Sampler, SamplingParams
 from pgcli.engine.scheduler import Batch
-from pgcli.engine.sequence import Sequence, check_finite
+from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import left_pad
 from pgcli.model.paligemma import PaliGemma
 
@@ -29,8 +37,7 @@ class InFlightStep(NamedTuple):
     """A step that was launched: its rows, its sampled tokens and its time marks."""
 
     rows: list[tuple[Sequence, int]]
-    token_B: Tensor
-    logprob_B: Tensor
+    tokens: NextTokens
     start: Mark
     end: Mark
     is_prefill: bool
@@ -39,10 +46,11 @@ class InFlightStep(NamedTuple):
 class ModelRunner:
     """Runs batches; owns the KV cache and the sampling state of its rows.
 
-    A decode step copies nothing between host and device: the newest tokens, the random numbers and
-    the cache's indices stay on the device and are updated in-place. A grammar is the exception, as
-    its mask depends on the previous token. With ASYNC_DEPTH a finished sequence takes part in one
-    more step, whose token is dropped.
+    The inputs of a decode step stay on the device: the newest tokens, the random numbers and the
+    cache's indices, which are updated in-place. Tokens are copied to the host without waiting for
+    them and read ASYNC_DEPTH steps later; a finished sequence takes part in that many more steps,
+    whose tokens are dropped. With a grammar, whose mask depends on the previous token, each step is
+    read at once.
     """
 
     def __init__(
@@ -68,16 +76,20 @@ class ModelRunner:
     def _reset(self) -> None:
         self._cache = self._model.kv_cache(self._max_rows)
         self._token_R = torch.zeros(self._max_rows, dtype=torch.long, device=self._device)
-        self._draw_RT = torch.zeros(self._max_rows, 0, device=self._device)
-        self._draw_index_R = torch.zeros(self._max_rows, dtype=torch.long, device=self._device)
+        self._sampler = Sampler(
+            self._sampling, self._vocabulary, max_rows=self._max_rows, device=self._device
+        )
         self._in_flight.clear()
 
-    @torch.inference_mode()
     def run(self, batch: Batch) -> list[Sequence]:
         """Run a batch; return the sequences whose tokens or scores have been read.
 
-        After an OOM error, call `preempt` with the sequences that run again.
+        Raises OutOfMemory; then call `preempt` with what the scheduler preempts.
         """
+        return run_or_free(partial(self._run, batch))
+
+    @torch.inference_mode()
+    def _run(self, batch: Batch) -> list[Sequence]:
         if batch.kind == "decode":
             return self.decode()
         assert self._images is not None
@@ -90,24 +102,25 @@ class ModelRunner:
         return arrived
 
     def prefill(self, patch_BPD: Tensor, group: list[Sequence]) -> list[Sequence]:
-        """Prefill a group with encoded images and prompts, and launch its first tokens."""
+        """Prefill a group with encoded images and prompts, and sample its first tokens."""
         start, first, end = self._watch.mark(), len(self.rows), len(self.rows) + len(group)
-        room = max(sequence.max_new_tokens for sequence in group) + self._depth
-        logits_BV = self._read_prompts(patch_BPD, group, room)
-        self._draw(slice(first, end), group)
-        token_B, logprob_B = self._select(logits_BV, slice(first, end), group)
-        self._token_R[first:end] = token_B
+        new_slots = max(sequence.max_new_tokens for sequence in group) + self._depth
+        logits_BV = self._prefill_prompts(patch_BPD, group, new_slots)
+        if self._sampling.temperature > 0:
+            self._sampler.insert(slice(first, end), [sequence.draws() for sequence in group])
+        tokens = self._select(logits_BV, slice(first, end), group)
+        self._token_R[first:end] = tokens.token_B
         self.rows = [*self.rows, *group]
         self._release(group)
-        return self._launched(group, token_B, logprob_B, start, is_prefill=True)
+        return self._enqueue(group, tokens, start, is_prefill=True)
 
     def decode(self) -> list[Sequence]:
-        """Launch the next token of every row."""
+        """Compute and sample the next token of every row, without waiting for the device."""
         start, rows = self._watch.mark(), slice(len(self.rows))
         logits_BV = self._model.decode_step(self._token_R, self._cache)
-        token_B, logprob_B = self._select(logits_BV, rows, self.rows)
-        self._token_R[rows] = token_B
-        return self._launched(self.rows, token_B, logprob_B, start, is_prefill=False)
+        tokens = self._select(logits_BV, rows, self.rows)
+        self._token_R[rows] = tokens.token_B
+        return self._enqueue(self.rows, tokens, start, is_prefill=False)
 
     def score(self, patch_BPD: Tensor, group: list[Sequence]) -> list[Sequence]:
         """Compute the log-likelihood of each candidate of the group."""
@@ -115,8 +128,8 @@ class ModelRunner:
         stop_token = next(t for t in self._vocabulary.stop_tokens if t < self._vocabulary.size)
         passes = branch_passes(candidates, stop_token=stop_token)
         marks = [self._watch.mark()]
-        logits_BV = self._read_prompts(
-            patch_BPD, group, room=max(one.token_BL.shape[1] for one in passes)
+        logits_BV = self._prefill_prompts(
+            patch_BPD, group, new_slots=max(one.token_BL.shape[1] for one in passes)
         )
         logprobs = [first_logprobs(logits_BV, candidates, self._vocabulary)]
         marks.append(self._watch.mark())
@@ -125,17 +138,13 @@ class ModelRunner:
             marks.append(self._watch.mark())
         self._cache.remove(range(len(self.rows), self._cache.rows))
         owners = [first_tokens(candidates)[1], *(one.owners for one in passes)]
-        for sequence in group:
-            sequence.candidate_logprobs = [0.0] * len(sequence.candidates)
-        for number, (owned, logprob_M) in enumerate(zip(owners, logprobs, strict=True)):
-            for (row, index), logprob in zip(owned, logprob_M.tolist(), strict=True):
-                group[row].candidate_logprobs[index] += logprob
+        sums = sum_logprobs(candidates, zip(owners, logprobs, strict=True))
+        for number, owned in enumerate(owners):
             milliseconds = self._watch.between(marks[number], marks[number + 1])
             in_pass = [group[row] for row in sorted({row for row, _ in owned})]
             _share_time(in_pass, milliseconds, is_prefill=number == 0)
-        for sequence in group:
-            for logprob in sequence.candidate_logprobs:
-                check_finite(logprob)
+        for sequence, logprobs_of_row in zip(group, sums, strict=True):
+            sequence.candidate_logprobs = logprobs_of_row
             sequence.finished = True
         self._release(group)
         return group
@@ -161,74 +170,61 @@ class ModelRunner:
             if self._images is not None and len(sequences) == 1:
                 self._images.clear()
 
-    def _read_prompts(self, patch_BPD: Tensor, group: list[Sequence], room: int) -> Tensor:
+    def _prefill_prompts(self, patch_BPD: Tensor, group: list[Sequence], new_slots: int) -> Tensor:
         """Prefill new rows of the cache; the logits (B, V) that follow each prompt."""
         token_BT, is_real_BT = left_pad([sequence.prompt_ids for sequence in group])
         if is_real_BT is not None:
             is_real_BT = is_real_BT.to(self._device)
         token_BT = token_BT.to(self._device)
-        return self._model.prefill(patch_BPD, token_BT, is_real_BT, self._cache, room=room)
+        return self._model.prefill(
+            patch_BPD, token_BT, is_real_BT, self._cache, new_slots=new_slots
+        )
 
-    def _draw(self, rows: slice, group: list[Sequence]) -> None:
-        """Copy the group's random numbers for all tokens to the device."""
-        if self._sampling.temperature <= 0:
-            return
-        draws = [sequence.draws() for sequence in group]
-        longest = max(map(len, draws))
-        if longest > self._draw_RT.shape[1]:
-            wider = torch.zeros(self._max_rows, longest, device=self._device)
-            wider[:, : self._draw_RT.shape[1]] = self._draw_RT
-            self._draw_RT = wider
-        padded = [[*row, *[0.0] * (longest - len(row))] for row in draws]
-        self._draw_RT[rows, :longest] = torch.tensor(padded, device=self._device)
-        self._draw_index_R[rows].zero_()
-
-    def _select(
-        self, logits_BV: Tensor, rows: slice, sequences: list[Sequence]
-    ) -> tuple[Tensor, Tensor]:
+    def _select(self, logits_BV: Tensor, rows: slice, sequences: list[Sequence]) -> NextTokens:
         """The next token of each row and its log-probability."""
-        draw_B = grammar_mask = None
-        if self._sampling.temperature > 0:
-            index_B = self._draw_index_R[rows]
-            draw_B = self._draw_RT[rows].gather(1, index_B[:, None])[:, 0]
-            index_B.add_(1).clamp_(max=self._draw_RT.shape[1] - 1)
+        mask = None
         if self._grammar is not None:
-            allowed = [self._grammar.allowed(one.state, one.tokens_left) for one in sequences]
-            grammar_mask = GrammarMask(self._grammar.token_A, torch.stack(allowed))
-        return select_tokens(logits_BV, self._sampling, self._vocabulary, draw_B, grammar_mask)
+            mask = self._grammar.mask((one.state, one.tokens_left) for one in sequences)
+        return self._sampler.select(logits_BV, rows, mask)
 
-    def _launched(
+    def _enqueue(
         self,
         sequences: list[Sequence],
-        token_B: Tensor,
-        logprob_B: Tensor,
+        tokens: NextTokens,
         start: Mark,
         *,
         is_prefill: bool,
     ) -> list[Sequence]:
         """Start to copy a step's tokens to the host, and read the steps beyond the depth."""
-        token_B, logprob_B = (x_B.to("cpu", non_blocking=True) for x_B in (token_B, logprob_B))
+        tokens = tokens.copy_to_host()
         rows = [(sequence, sequence.attempts) for sequence in sequences]
         end = self._watch.mark()
-        self._in_flight.append(InFlightStep(rows, token_B, logprob_B, start, end, is_prefill))
+        self._in_flight.append(InFlightStep(rows, tokens, start, end, is_prefill))
         arrived: list[Sequence] = []
         while len(self._in_flight) > self._depth:
             step = self._in_flight[0]
-            arrived += self._read(step)
-            if any(one is step for one in self._in_flight):  # OOM loses no token of other rows
+            arrived += self._fetch_tokens(step)
+            # removed once read, so that OOM loses no tokens; `_free` may have cleared the queue
+            if any(one is step for one in self._in_flight):
                 self._in_flight.popleft()
         return arrived
 
-    def _read(self, step: InFlightStep) -> list[Sequence]:
+    def _fetch_tokens(self, step: InFlightStep) -> list[Sequence]:
         """Append a step's tokens to its sequences, and free the rows of those that finish."""
         milliseconds = self._watch.between(step.start, step.end)  # waits for the step
-        tokens, logprobs = step.token_B.tolist(), step.logprob_B.tolist()
+        token_B, logprob_B, near_B = step.tokens
+        logprobs = logprob_B.tolist()
+        nears = logprobs if near_B is None else near_B.tolist()
         arrived = []
-        for (sequence, attempt), token, logprob in zip(step.rows, tokens, logprobs, strict=True):
+        for (sequence, attempt), token, logprob, near in zip(
+            step.rows, token_B.tolist(), logprobs, nears, strict=True
+        ):
             if sequence.finished or sequence.attempts != attempt:
                 continue  # it finished or was preempted while the step was in flight
             arrived.append(sequence)
             sequence.append(token, logprob, self._vocabulary.stop_tokens, self._grammar)
+            if near_B is not None:
+                sequence.nears.append(near)
         _share_time(arrived, milliseconds, is_prefill=step.is_prefill)
         self._free([row for row, sequence in enumerate(self.rows) if sequence.finished])
         return arrived
@@ -240,8 +236,8 @@ class ModelRunner:
         order = self._cache.remove(rows)
         for row, former in enumerate(order):
             if row != former:
-                for per_row in (self._token_R, self._draw_RT, self._draw_index_R):
-                    per_row[row] = per_row[former]
+                self._token_R[row] = self._token_R[former]
+                self._sampler.move(former, row)
         self.rows = [self.rows[row] for row in order]
         if not self.rows:
             self._in_flight.clear()

@@ -40,8 +40,12 @@ def is_oom(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(part in str(error) for part in OOM_MESSAGES)
 
 
-def catch_oom(work: Callable[[], Result]) -> Result | None:
-    """The result of `work`, or None if memory ran out; the memory of the failed call is freed."""
+class OutOfMemory(Exception):
+    """Memory ran out; that of the failed call is free again."""
+
+
+def run_or_free(work: Callable[[], Result]) -> Result:
+    """The result of `work`. Raises OutOfMemory if memory runs out."""
     try:
         return work()
     except (RuntimeError, MemoryError) as error:
@@ -50,7 +54,7 @@ def catch_oom(work: Callable[[], Result]) -> Result | None:
     # after the `except` block, because its traceback keeps the failed pass's tensors alive
     gc.collect()
     torch.cuda.empty_cache()  # does nothing where CUDA is not in use
-    return None
+    raise OutOfMemory
 
 
 @contextmanager
@@ -68,16 +72,16 @@ def memory_named(purpose: str, remedy: str) -> Iterator[None]:
 class Limit:
     """A maximum number of rows: unlimited until a batch fails, then half of that batch.
 
-    It grows again slowly, and never to a size that failed twice. `least` is its lowest value.
+    It grows again slowly, and never to a size that failed twice. `lowest` is its lowest value.
     """
 
-    now: int = sys.maxsize
-    least: int = sys.maxsize
+    value: int = sys.maxsize
+    lowest: int = sys.maxsize
     _failures: Counter[int] = field(default_factory=Counter)
     _successes: int = 0
 
     @property
-    def most(self) -> int:
+    def largest_failure(self) -> int:
         """The largest size that failed."""
         return max(self._failures, default=0)
 
@@ -86,42 +90,42 @@ class Limit:
         if not self._failures:
             return {}
         failures = {str(rows): times for rows, times in self._failures.items()}
-        return {"now": self.now, "failures": failures}
+        return {"now": self.value, "failures": failures}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Start from the `state_dict` of another process on the same device."""
-        self.now = max(1, int(state.get("now", self.now)))
+        self.value = max(1, int(state.get("now", self.value)))
         self._failures.update({int(rows): n for rows, n in state.get("failures", {}).items()})
 
     def failed(self, rows: int) -> None:
         """Reduce the limit to half of `rows`, a batch that ran out of memory."""
         self._failures[rows] += 1
         self._successes = 0
-        self.now = min(self.now, max(1, rows // 2))
-        self.least = min(self.least, self.now)
+        self.value = min(self.value, max(1, rows // 2))
+        self.lowest = min(self.lowest, self.value)
 
     def succeeded(self, rows: int) -> None:
         """Count a batch that succeeded, if it was as large as the limit."""
-        if rows < self.now:
+        if rows < self.value:
             return
         self._successes += 1
         if self._successes == BATCHES_BEFORE_GROWTH:
             self._successes = 0
             refused = (rows - 1 for rows, times in self._failures.items() if times > 1)
-            self.now = max(self.now, min([math.ceil(GROWTH * self.now), *refused]))
+            self.value = max(self.value, min([math.ceil(GROWTH * self.value), *refused]))
 
 
 @dataclass(eq=False, slots=True)
 class BatchLimits:
     """The batch sizes of an engine, reduced after OOM errors.
 
-    `at_once` limits the running rows, `read` the rows prefilled together, and `scored` the rows
+    `running` limits the running rows, `prefill` the rows prefilled together, and `score` the rows
     whose candidates are scored together. With `is_fixed`, as in a benchmark, batches never shrink.
     """
 
-    at_once: Limit = field(default_factory=Limit)
-    read: Limit = field(default_factory=Limit)
-    scored: Limit = field(default_factory=Limit)
+    running: Limit = field(default_factory=Limit)
+    prefill: Limit = field(default_factory=Limit)
+    score: Limit = field(default_factory=Limit)
     is_fixed: bool = False
     _has_answered: bool = False
     _lost: int = 0
@@ -151,26 +155,26 @@ class BatchLimits:
 
     def state_dict(self) -> dict[str, Any]:
         """The limits as JSON values, for the next process on the same device."""
-        limits = {"at_once": self.at_once, "read": self.read, "scored": self.scored}
+        limits = {"at_once": self.running, "read": self.prefill, "scored": self.score}
         return {name: state for name, limit in limits.items() if (state := limit.state_dict())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Start from the `state_dict` of another process."""
-        limits = {"at_once": self.at_once, "read": self.read, "scored": self.scored}
+        limits = {"at_once": self.running, "read": self.prefill, "scored": self.score}
         for name, limit in limits.items():
             limit.load_state_dict(state.get(name, {}))
 
     def summary(self) -> str:
         """The reduced limits as text; empty if memory has not run out."""
         limits = (
-            (self.at_once, "rows at once"),
-            (self.read, "read together"),
-            (self.scored, "scored together"),
+            (self.running, "rows at once"),
+            (self.prefill, "read together"),
+            (self.score, "scored together"),
         )
         return ", ".join(
-            f"{limit.least} {kind} instead of {limit.most}"
+            f"{limit.lowest} {kind} instead of {limit.largest_failure}"
             for limit, kind in limits
-            if limit.least < sys.maxsize
+            if limit.lowest < sys.maxsize
         )
 
 
@@ -183,10 +187,12 @@ def run_in_chunks(
     """
     limit, left = Limit(), list(inputs)
     while left:
-        chunk = left[: limit.now]
-        results: Sequence[Result | None] | None = catch_oom(partial(work, chunk))
-        if results is None and len(chunk) > 1:
-            limit.failed(len(chunk))
-            continue
-        yield from results or [None]
+        chunk = left[: limit.value]
+        try:
+            yield from run_or_free(partial(work, chunk))
+        except OutOfMemory:
+            if len(chunk) > 1:
+                limit.failed(len(chunk))
+                continue
+            yield None
         del left[: len(chunk)]

@@ -77,9 +77,12 @@ class OutputProcessor:
         )
 
     def _spans(self, sequence: Sequence) -> list[Span]:
-        count = len(sequence.tokens) - sequence.stopped
-        probabilities = [math.exp(logprob) for logprob in sequence.logprobs[:count]]
-        return self._tokenizer.decode(sequence.tokens[:count], probabilities)
+        count = len(sequence.tokens) - sequence.has_stop_token
+        probabilities, nears = (
+            [math.exp(logprob) for logprob in logprobs[:count]]
+            for logprobs in (sequence.logprobs, sequence.nears)
+        )
+        return self._tokenizer.decode(sequence.tokens[:count], probabilities, nears or None)
 
     def _size(self, sequence: Sequence) -> tuple[int, int]:
         assert sequence.image is not None

@@ -1,6 +1,7 @@
 """Select tokens from logits, greedily or by sampling with temperature, top-k and top-p.
 
-B rows · V vocabulary · A tokens that a grammar allows in an answer
+B rows of this pass · R rows allocated · T new tokens · V vocabulary · A tokens that a grammar
+allows in an answer · N locations near a location
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-COLUMNS = 2**15  # of 257k, converted to float32 at a time
-EPSILON = 1e-6  # 0.5 + 0.2 is below 0.7 in float32 and must not be
+LOGSUMEXP_CHUNK = 2**15  # columns of 257k, converted to float32 at a time
+EPSILON = 1e-6  # rounding may leave a sum that equals top_p slightly below it
+NEAR = 16  # of the 1,024 places of a side, that a box's confidence adds up
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are selected: greedily if the temperature is 0, else by sampling.
 
-    `top_k` keeps that many tokens (0: all); `top_p` keeps a token if the mass before it is below p.
-    Random numbers depend on the seed and a sequence's key, not on the batch. `max_new_tokens` None
-    is the task's default; with `ignore_eos` answers have exactly that many tokens.
+    `top_k` keeps that many tokens (0: all); `top_p` keeps a token if likelier ones have less than
+    that probability together. Random numbers depend on the seed and a sequence's key, not on the
+    batch. `max_new_tokens` None is the task's default; with `ignore_eos` answers have exactly that
+    many tokens.
     """
 
     temperature: float = 0.0
@@ -38,12 +41,31 @@ GREEDY = SamplingParams()
 class OutputVocabulary(NamedTuple):
     """The tokens that a model generates: ids below `size`, but not `image_token`.
 
-    `stop_tokens` end an answer.
+    `stop_tokens` end an answer. `locations` are the location tokens of answers with boxes.
     """
 
     size: int
     image_token: int
     stop_tokens: tuple[int, ...]
+    locations: range = range(0)
+
+
+class NextTokens(NamedTuple):
+    """Each row's next token and its log-probability.
+
+    `near_B` is, for a location, the log-probability of all locations near it; other tokens have
+    values without a meaning. None if the vocabulary names no locations.
+    """
+
+    token_B: Tensor
+    logprob_B: Tensor
+    near_B: Tensor | None = None
+
+    def copy_to_host(self) -> NextTokens:
+        """Start to copy them to the CPU, without waiting for it."""
+        token_B, logprob_B = (x_B.to("cpu", non_blocking=True) for x_B in self[:2])
+        near_B = None if self.near_B is None else self.near_B.to("cpu", non_blocking=True)
+        return NextTokens(token_B, logprob_B, near_B)
 
 
 class GrammarMask(NamedTuple):
@@ -53,14 +75,57 @@ class GrammarMask(NamedTuple):
     allowed_BA: Tensor
 
 
+class Sampler:
+    """Selects each row's next token; the rows' random numbers stay on the device."""
+
+    def __init__(
+        self,
+        sampling: SamplingParams,
+        vocabulary: OutputVocabulary,
+        *,
+        max_rows: int,
+        device: torch.device,
+    ):
+        self._sampling, self._vocabulary, self._max_rows = sampling, vocabulary, max_rows
+        self._draw_RT = torch.zeros(max_rows, 0, device=device)
+        self._draw_index_R = torch.zeros(max_rows, dtype=torch.long, device=device)
+
+    def insert(self, rows: slice, draws: list[list[float]]) -> None:
+        """Copy new rows' random numbers, one for each of their tokens, to the device."""
+        longest = max(map(len, draws))
+        if longest > self._draw_RT.shape[1]:
+            wider_RT = self._draw_RT.new_zeros(self._max_rows, longest)
+            wider_RT[:, : self._draw_RT.shape[1]] = self._draw_RT
+            self._draw_RT = wider_RT
+        padded = [[*row, *[0.0] * (longest - len(row))] for row in draws]
+        self._draw_RT[rows, :longest] = torch.tensor(padded, device=self._draw_RT.device)
+        self._draw_index_R[rows].zero_()
+
+    def move(self, row: int, to: int) -> None:
+        """Move a row's random numbers."""
+        self._draw_RT[to] = self._draw_RT[row]
+        self._draw_index_R[to] = self._draw_index_R[row]
+
+    def select(
+        self, logits_BV: Tensor, rows: slice, grammar_mask: GrammarMask | None
+    ) -> NextTokens:
+        """The next token of these rows, as `select_tokens`."""
+        draw_B = None
+        if self._sampling.temperature > 0:
+            index_B = self._draw_index_R[rows]
+            draw_B = self._draw_RT[rows].gather(1, index_B[:, None])[:, 0]
+            index_B.add_(1).clamp_(max=self._draw_RT.shape[1] - 1)
+        return select_tokens(logits_BV, self._sampling, self._vocabulary, draw_B, grammar_mask)
+
+
 def select_tokens(
     logits_BV: Tensor,
     sampling: SamplingParams,
     vocabulary: OutputVocabulary,
     draw_B: Tensor | None = None,
     grammar_mask: GrammarMask | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Each row's next token and its log-probability under the model's own distribution.
+) -> NextTokens:
+    """Each row's next token, with log-probabilities under the model's own distribution.
 
     `draw_B` holds each row's random number from [0, 1), which greedy selection does not need.
     """
@@ -71,7 +136,22 @@ def select_tokens(
         token_A, allowed_BA = grammar_mask
         logits_BA = logits_BV[:, token_A].float().masked_fill_(~allowed_BA, -torch.inf)
         token_B = token_A[_select(logits_BA, draw_B, sampling)]
-    return token_B, log_probability(logits_BV, token_B)
+    total_B = logsumexp(logits_BV)
+    logprob_B = logits_BV.gather(1, token_B[:, None])[:, 0].float() - total_B
+    if not vocabulary.locations:
+        return NextTokens(token_B, logprob_B)
+    return NextTokens(
+        token_B, logprob_B, log_mass_near(logits_BV, token_B, vocabulary.locations) - total_B
+    )
+
+
+def log_mass_near(logits_BV: Tensor, token_B: Tensor, locations: range) -> Tensor:
+    """The logsumexp (B,) of the locations at most NEAR places from each row's token."""
+    offset_N = torch.arange(-NEAR, NEAR + 1, device=token_B.device)
+    place_BN = token_B[:, None] + offset_N
+    within_BN = place_BN.clamp(locations.start, locations.stop - 1)
+    logit_BN = logits_BV.gather(1, within_BN).float()
+    return logit_BN.masked_fill_(place_BN != within_BN, -torch.inf).logsumexp(-1)
 
 
 def _select(logits_BV: Tensor, draw_B: Tensor | None, sampling: SamplingParams) -> Tensor:
@@ -118,5 +198,5 @@ def logsumexp(logits_BV: Tensor) -> Tensor:
 
     Columns are converted in chunks, as all of them in float32 take twice the memory of bfloat16.
     """
-    parts = [part.float().logsumexp(-1) for part in torch.split(logits_BV, COLUMNS, dim=1)]
+    parts = [part.float().logsumexp(-1) for part in torch.split(logits_BV, LOGSUMEXP_CHUNK, dim=1)]
     return parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(0)

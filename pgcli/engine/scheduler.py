@@ -100,18 +100,19 @@ class Scheduler:
         """Declare the end of the input, so that incomplete groups run too."""
         self._is_open = False
 
-    def has_work(self) -> bool:
-        """Whether a batch can run now; an incomplete group waits for more input."""
+    def schedule(self) -> Batch | None:
+        """The next group if enough rows are free for it, else a decode step of all rows.
+
+        None if nothing can run before more input arrives: an incomplete group waits for it.
+        """
         if self._stopped():
             self._queue.clear()
             self._ready = deque(one for one in self._ready if one.has_run)
-            return bool(self._ready or self.running)
-        if not self._ready and self._queue and (self._queue.is_due() or not self._is_open):
+            self._is_open = False
+        elif not self._ready and self._queue and (self._queue.is_due() or not self._is_open):
             self._ready.extend(self._queue.take())
-        return bool(self._ready) or (bool(self.running) and not self._is_open)
-
-    def schedule(self) -> Batch:
-        """The next group if enough rows are free for it, else a decode step of all rows."""
+        if not self._ready and (self._is_open or not self.running):
+            return None
         group = self._next_group()
         if not group:
             return Batch("decode", list(self.running))
@@ -128,13 +129,13 @@ class Scheduler:
         if not self._ready:
             return []
         first = self._ready[0]
-        at_once = min(self._max_rows, self._limits.at_once.now)
-        limit = self._limits.scored if first.candidates else self._limits.read
-        most = 1 if first.is_last_attempt else min(at_once, limit.now)
+        max_running = min(self._max_rows, self._limits.running.value)
+        limit = self._limits.score if first.candidates else self._limits.prefill
+        size = 1 if first.is_last_attempt else min(max_running, limit.value)
         alike = takewhile(lambda one: bool(one.candidates) == bool(first.candidates), self._ready)
-        group = list(islice(alike, most))
-        free = at_once - len(self.running)
-        enough = min(len(group), max(1, round(MIN_REFILL_FRACTION * at_once)))
+        group = list(islice(alike, size))
+        free = max_running - len(self.running)
+        enough = min(len(group), max(1, round(MIN_REFILL_FRACTION * max_running)))
         return group[:free] if free >= enough else []
 
     def on_success(self, batch: Batch) -> None:
@@ -143,13 +144,16 @@ class Scheduler:
             return
         self._limit_before_failures = None
         if batch.kind == "score":
-            self._limits.scored.succeeded(len(batch.sequences))
+            self._limits.score.succeeded(len(batch.sequences))
         else:
-            self._limits.read.succeeded(len(batch.sequences))
-            self._limits.at_once.succeeded(len(self.running))
+            self._limits.prefill.succeeded(len(batch.sequences))
+            self._limits.running.succeeded(len(self.running))
 
     def on_out_of_memory(self, batch: Batch) -> list[Sequence]:
-        """Reduce the batch limits; return the sequences to preempt, which run again first."""
+        """Reduce the batch limits and return the preempted sequences.
+
+        Those that are not finished run again first.
+        """
         self._limits.check_may_shrink(len(self.running))
         preempted = [sequence for sequence in batch.sequences if not sequence.finished]
         others = len(self.running) - len(batch.sequences)
@@ -157,11 +161,11 @@ class Scheduler:
             for sequence in preempted:
                 sequence.has_run = True
             if len(preempted) > 1:
-                self._limits.at_once.failed(len(preempted))
+                self._limits.running.failed(len(preempted))
         elif len(preempted) > 1:
             self._group_failed(batch)
         elif others:
-            self._limits.at_once.failed(1 + others)
+            self._limits.running.failed(1 + others)
             self._restore_group_limit(batch)
         if len(preempted) == 1 and not others:
             self._failed_alone(preempted[0])
@@ -174,7 +178,7 @@ class Scheduler:
         return preempted
 
     def _group_failed(self, batch: Batch) -> None:
-        limit = self._limits.scored if batch.kind == "score" else self._limits.read
+        limit = self._limits.score if batch.kind == "score" else self._limits.prefill
         if self._limit_before_failures is None:
             self._limit_before_failures = copy.deepcopy(limit)
         limit.failed(len(batch.sequences))
@@ -184,9 +188,9 @@ class Scheduler:
         if self._limit_before_failures is None:
             return
         if batch.kind == "score":
-            self._limits.scored = self._limit_before_failures
+            self._limits.score = self._limit_before_failures
         else:
-            self._limits.read = self._limit_before_failures
+            self._limits.prefill = self._limit_before_failures
         self._limit_before_failures = None
 
     def _failed_alone(self, sequence: Sequence) -> None:
@@ -195,7 +199,7 @@ class Scheduler:
             sequence.finished = sequence.out_of_memory = True
         sequence.is_last_attempt = True
 
-    def finish(self) -> Iterator[Sequence]:
+    def pop_finished(self) -> Iterator[Sequence]:
         """Remove and return the finished sequences."""
         ended = [sequence for sequence in self.running if sequence.finished]
         if ended:

@@ -42,12 +42,14 @@ class Sequence:
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    #: `NextTokens.near_B` of each token, where the answer has boxes.
+    nears: list[float] = field(default_factory=list)
     #: For each candidate, the sum over its tokens and its stop token.
     candidate_logprobs: list[float] = field(default_factory=list)
     state: State = START
     #: The last token is a stop token. `finish` is then "stop", or "length" if a grammar ended the
     #: answer because no further object fits.
-    stopped: bool = False
+    has_stop_token: bool = False
     finish: Finish = "length"
     finished: bool = False
 
@@ -81,7 +83,7 @@ class Sequence:
         self.tokens.append(token)
         self.logprobs.append(logprob)
         if token in stop_tokens and not self.sampling.ignore_eos:
-            self.finished = self.stopped = True
+            self.finished = self.has_stop_token = True
             if grammar is None or not grammar.truncated_by_limit(self.state, left):
                 self.finish = "stop"
         elif left <= 1:
@@ -94,6 +96,7 @@ class Sequence:
         self.attempts += 1
         self.tokens.clear()
         self.logprobs.clear()
+        self.nears.clear()
         self.candidate_logprobs.clear()
         self.state = START
 

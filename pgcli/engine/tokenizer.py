@@ -73,26 +73,35 @@ class Tokenizer:
         """The ids of a training answer; `<loc0001>` and `<seg001>` are encoded as tokens."""
         return self._encode(text)
 
-    def decode(self, ids: Sequence[int], probabilities: Sequence[float]) -> list[Span]:
-        """A generated answer as spans: one per location or mask token, and the text between."""
-        tokens = list(zip(ids, probabilities, strict=True))
+    def decode(
+        self,
+        ids: Sequence[int],
+        probabilities: Sequence[float],
+        nears: Sequence[float] | None = None,
+    ) -> list[Span]:
+        """A generated answer as spans: one per location or mask token, and the text between.
+
+        `nears` are the probabilities of all locations near each one.
+        """
+        known: Sequence[float | None] = nears or [None] * len(ids)
+        tokens = list(zip(ids, probabilities, known, strict=True))
         return [
             span
             for kind, run in groupby(tokens, key=lambda token: self._kind(token[0]))
             for span in self._spans(kind, list(run))
         ]
 
-    def _spans(self, kind: str, tokens: list[tuple[int, float]]) -> Iterator[Span]:
+    def _spans(self, kind: str, tokens: list[tuple[int, float, float | None]]) -> Iterator[Span]:
         if kind == "location":
-            for token, probability in tokens:
+            for token, probability, near in tokens:
                 value = token - self.locations.start
-                yield Span("location", f"<loc{value:04d}>", value, probability)
+                yield Span("location", f"<loc{value:04d}>", value, probability, near)
         elif kind == "mask":
-            for token, probability in tokens:
+            for token, probability, _ in tokens:
                 value = token - self.mask_codes.start
                 yield Span("mask", f"<seg{value:03d}>", value, probability)
         else:
-            ids = [token for token, _ in tokens]
+            ids = [token for token, *_ in tokens]
             yield Span("text", self._tokenizer.decode(ids, skip_special_tokens=True))
 
     def _kind(self, token: int) -> str:

@@ -36,7 +36,7 @@ def area(box: Box) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Detection:
+class DetectionCounts:
     """The numbers of matched, predicted and true boxes over a set of images.
 
     Precision is 1 without predictions, and recall is 1 without true boxes.
@@ -60,16 +60,16 @@ class Detection:
         return 2 * self.right / both if both else 1.0
 
 
-def detection(
+def count_detections(
     found: Iterable[Sequence[Box]], truth: Iterable[Sequence[Box]], *, threshold: float = 0.5
-) -> Detection:
+) -> DetectionCounts:
     """Precision, recall and F1 of the boxes of many images, a sequence of boxes per image."""
     right = found_count = true_count = 0
     for predictions, truths in zip(found, truth, strict=True):
         right += count_matches(predictions, truths, threshold)
         found_count += len(predictions)
         true_count += len(truths)
-    return Detection(right, found_count, true_count)
+    return DetectionCounts(right, found_count, true_count)
 
 
 def count_matches(predictions: Sequence[Box], truths: Sequence[Box], threshold: float) -> int:

@@ -2,6 +2,7 @@
 
 from pgcli.images.decode import ImageDecoder, decode
 from pgcli.images.errors import ImageError
+from pgcli.images.file_stamp import StampComparison
 from pgcli.images.formats import FORMATS
 from pgcli.images.header import read_file_header, read_header
 from pgcli.images.image_spec import ImageLimits, ImageSpec, Size
@@ -14,6 +15,7 @@ __all__ = [
     "ImageLimits",
     "ImageSpec",
     "Size",
+    "StampComparison",
     "decode",
     "load_image",
     "load_thumbnail",

@@ -12,11 +12,12 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from pgcli.images.errors import ImageError, wrap_image_errors
+from pgcli.images.file_stamp import content_digest, file_status
 from pgcli.images.image_spec import ImageLimits, ImageSpec, Size
 from pgcli.images.jpeg_draft import resize_draft
 from pgcli.images.open_image import OpenedImage, open_image
 from pgcli.images.pixels import to_rgb, upright_8bit
-from pgcli.records import DecodedImage, Item
+from pgcli.records import NO_STAMP, DecodedImage, FileStamp, Item
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,11 @@ class ImageDecoder:
 
     spec: ImageSpec
     limits: ImageLimits = field(default_factory=ImageLimits)
+    stamps: bool = False
 
     def __call__(self, item: Item) -> DecodedImage:
         """The decoded item; see `decode`."""
-        return decode(item, self.spec, self.limits)
+        return decode(item, self.spec, self.limits, stamps=self.stamps)
 
     def settings(self) -> dict[str, Any]:
         """The settings as JSON, from which a worker process makes its own decoder."""
@@ -37,27 +39,36 @@ class ImageDecoder:
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """The decoder with these `settings`."""
-        return cls(ImageSpec(**settings["spec"]), ImageLimits(**settings["limits"]))
+        spec, limits = ImageSpec(**settings["spec"]), ImageLimits(**settings["limits"])
+        return cls(spec, limits, settings["stamps"])
 
     def produces(self, shape: tuple[int, ...]) -> bool:
         """Whether this is the shape of the model's pixels."""
         return shape == (self.spec.resolution, self.spec.resolution, 3)
 
 
-def decode(item: Item, spec: ImageSpec, limits: ImageLimits) -> DecodedImage:
-    """The item's pixels at the model's resolution, or its fault. Raises nothing for a bad image."""
+def decode(
+    item: Item, spec: ImageSpec, limits: ImageLimits, *, stamps: bool = False
+) -> DecodedImage:
+    """The item's pixels at the model's resolution, or its fault. Raises nothing for a bad image.
+
+    With `stamps`, the stamp of the file too.
+    """
     started = perf_counter()
-    size, pixels, fault = None, None, item.fault
+    size, pixels, fault, stamp = None, None, item.fault, NO_STAMP
     if fault is None:
+        # the status first: of a file that is replaced meanwhile it is then an old one
+        status = file_status(item.path) if stamps and item.data is None else b""
         try:
-            opened = open_image(item.path if item.data is None else item.data, limits)
+            opened = open_image(item.path if item.data is None else item.data, limits, item.root)
             size, image = _resize(opened, spec)
             pixels = np.array(image)
+            stamp = FileStamp(status, content_digest(opened.data)) if stamps else stamp
         except ImageError as problem:
             size, fault = problem.size, problem.fault
     width, height = size or (None, None)
     load_ms = (perf_counter() - started) * 1000
-    return DecodedImage(item, width, height, pixels, load_ms, fault)
+    return DecodedImage(item, width, height, pixels, load_ms, fault, stamp)
 
 
 def _resize(opened: OpenedImage, spec: ImageSpec) -> tuple[Size, Image.Image]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import random
-import stat
 import time
-from pathlib import Path
 
 from pgcli.images.errors import EMPTY, MISSING, NOT_A_FILE, ImageError, too_large
 from pgcli.images.image_spec import ImageLimits
-from pgcli.records import Fault
+from pgcli.records import OUTSIDE_FOLDER, Fault
+from pgcli.regular_file import NotRegularFileError, OutsideFolderError, open_regular
 
 #: Errors that may pass: a network disk that lost its server, a loose cable, a full queue.
 TRANSIENT = {
@@ -27,38 +26,42 @@ TRANSIENT = {
 RETRY_SECONDS = (0.5, 1.0, 2.0)
 
 
-def read_file(path: str, limits: ImageLimits, max_bytes: int | None = None) -> bytes:
+def read_file(
+    path: str, limits: ImageLimits, max_bytes: int | None = None, *, root: str | None = None
+) -> bytes:
     """The bytes of a regular file, or the first `max_bytes` of them.
 
-    Nothing else is opened: a FIFO would block, a device may act. Errors that may pass are retried.
+    With a `root` (a real path), only of a file that is in it. Errors that may pass are retried.
     Raises ImageError for an unreadable or empty file, and for one above the limit.
     """
     for wait_seconds in RETRY_SECONDS:
         try:
-            return _read(path, limits, max_bytes)
+            return _read(path, limits, max_bytes, root)
         except ImageError as problem:
             cause = problem.__cause__
             if not isinstance(cause, OSError) or cause.errno not in TRANSIENT:
                 raise
         time.sleep(wait_seconds * random.uniform(0.5, 1))  # not all workers at the same moment
-    return _read(path, limits, max_bytes)
+    return _read(path, limits, max_bytes, root)
 
 
-def _read(path: str, limits: ImageLimits, max_bytes: int | None) -> bytes:
+def _read(path: str, limits: ImageLimits, max_bytes: int | None, root: str | None) -> bytes:
     try:
-        _check_kind(Path(path).stat(), limits)
-        # it may be a FIFO by now, and opening one without O_NONBLOCK waits for a writer
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            _check_kind(status, limits)
+        with open_regular(path, root) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > limits.max_bytes:
+                raise ImageError(too_large(limits))
             if max_bytes is not None:
                 return checked_bytes(file.read(max_bytes), limits)
             # a read allocates all that it is asked for: ask for more only if the file grew
-            data = file.read(status.st_size + 1)
-            if len(data) > status.st_size:
+            data = file.read(size + 1)
+            if len(data) > size:
                 data += file.read(limits.max_bytes + 1 - len(data))
             return checked_bytes(data, limits)
+    except NotRegularFileError as problem:
+        raise ImageError(NOT_A_FILE) from problem
+    except OutsideFolderError as problem:
+        raise ImageError(OUTSIDE_FOLDER) from problem
     except (FileNotFoundError, NotADirectoryError) as problem:
         raise ImageError(MISSING) from problem
     except PermissionError as problem:
@@ -77,10 +80,3 @@ def checked_bytes(data: bytes | None, limits: ImageLimits) -> bytes:
     if len(data) > limits.max_bytes:
         raise ImageError(too_large(limits))
     return data
-
-
-def _check_kind(status: os.stat_result, limits: ImageLimits) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise ImageError(NOT_A_FILE)
-    if status.st_size > limits.max_bytes:
-        raise ImageError(too_large(limits))

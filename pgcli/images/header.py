@@ -24,12 +24,12 @@ def read_header(data: bytes) -> tuple[str, Size]:
         return str(image.format), header_size(image)
 
 
-def read_file_header(path: str, limits: ImageLimits) -> tuple[str, Size]:
+def read_file_header(path: str, limits: ImageLimits, root: str | None = None) -> tuple[str, Size]:
     """`read_header` of a file, of which as little as possible is read. Raises ImageError."""
     try:
-        format, size = read_header(read_file(path, limits, HEADER_BYTES))
+        format, size = read_header(read_file(path, limits, HEADER_BYTES, root=root))
         if format in HEADER_FIRST:
             return format, size
     except ImageError:
         pass  # the header may be longer
-    return read_header(read_file(path, limits))
+    return read_header(read_file(path, limits, root=root))

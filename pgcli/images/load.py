@@ -27,13 +27,14 @@ def load_image(source: str | bytes | None, limits: ImageLimits) -> Image.Image:
 
 
 def load_thumbnail(
-    source: str | bytes | None, side: int, limits: ImageLimits
+    source: str | bytes | None, side: int, limits: ImageLimits, root: str | None = None
 ) -> tuple[Size, Image.Image]:
     """The upright size, and `load_image` scaled down to at most `side` pixels on either side.
 
-    JPEGs are decoded at a reduced size. Raises ImageError, and nothing else.
+    JPEGs are decoded at a reduced size. A file has to be in the `root`. Raises ImageError, and
+    nothing else.
     """
-    image, size, data = open_image(source, limits)
+    image, size, data = open_image(source, limits, root)
     with wrap_image_errors(size, data):
         if isinstance(image, JpegImageFile):
             image.draft(None, (side, side))

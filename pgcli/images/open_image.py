@@ -21,9 +21,17 @@ class OpenedImage(NamedTuple):
     data: bytes
 
 
-def open_image(source: str | bytes | None, limits: ImageLimits) -> OpenedImage:
-    """The image of a file (its path) or of bytes. Raises ImageError."""
-    data = read_file(source, limits) if isinstance(source, str) else checked_bytes(source, limits)
+def open_image(
+    source: str | bytes | None, limits: ImageLimits, root: str | None = None
+) -> OpenedImage:
+    """The image of a file (its path, which has to be in the `root`) or of bytes.
+
+    Raises ImageError.
+    """
+    if isinstance(source, str):
+        data = read_file(source, limits, root=root)
+    else:
+        data = checked_bytes(source, limits)
     with wrap_image_errors():
         image = identify_image(data)
         size = header_size(image)

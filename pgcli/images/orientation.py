@@ -42,13 +42,13 @@ def is_rotated(image: ImageFile.ImageFile, data: bytes) -> bool:
     return is_stated and exif_orientation(image) in TRANSPOSE
 
 
-def apply_orientation(pixels: Image.Image, image: ImageFile.ImageFile) -> Image.Image:
+def apply_orientation(pixels: Image.Image, image: Image.Image) -> Image.Image:
     """The pixels, transposed as the EXIF of the image that they were made of says."""
     transpose = TRANSPOSE.get(exif_orientation(image))
     return pixels if transpose is None else pixels.transpose(transpose)
 
 
-def exif_orientation(image: ImageFile.ImageFile) -> int:
+def exif_orientation(image: Image.Image) -> int:
     """The EXIF orientation; 1 (upright) if it is missing or corrupt, and for TIFF."""
     if image.format == "TIFF":
         return 1

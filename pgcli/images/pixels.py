@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from PIL import Image, ImageFile
+from PIL import Image
 
 from pgcli.images.orientation import apply_orientation
 
 
-def upright_8bit(image: ImageFile.ImageFile) -> Image.Image:
+def upright_8bit(image: Image.Image) -> Image.Image:
     """The decoded image in RGB or one grey channel, with its EXIF orientation applied."""
     return apply_orientation(to_8bit(image), image)
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from pgcli.model.config import DecoderConfig
+from pgcli.model.kv_buffers import allocate
 
 BUCKET = 128  # slots are allocated, and on the CPU cleared, in multiples of this
 #: Pairs of a maximum row count and the multiple to which a step's rows are padded: kernels are
@@ -39,29 +40,14 @@ class AttentionMasks(NamedTuple):
     sliding: Tensor | None
 
 
-class Buffers(NamedTuple):
-    """The tensors of a cache, at fixed addresses until it grows; a step updates them in-place.
-
-    `write_index_R` is the last slot that was written in a row, `position_R` its position, and
-    `first_slot_RK` the offset of each row's and head's first slot in a layer.
-    """
-
-    memory: Tensor
-    is_real_RS: Tensor
-    position_RS: Tensor
-    position_R: Tensor
-    write_index_R: Tensor
-    first_slot_RK: Tensor
-
-
 class KVCache:
     """Keys and values of up to `max_rows` rows. The rows in use are the first ones.
 
     `insert` opens rows for a group that is prefilled together, `append` opens one slot in every
-    row, `branch` opens slots for continuations and leaves the cache unchanged. Each returns the
+    row, `branch` opens slots for continuations, which the next pass overwrites. Each returns the
     positions and masks of its pass, in which every layer calls `write` once. A position is a row's
     count of real slots, from 1 as in transformers, and no query attends to a slot that is not
-    real. `full_length` makes every step read all allocated slots under a mask, so that its shapes
+    real. `fixed_shape` makes every step read all allocated slots under a mask, so that its shapes
     stay the same; without it a step reads the slots in use.
     """
 
@@ -71,16 +57,15 @@ class KVCache:
         *,
         max_rows: int,
         like: Tensor,
-        full_length: bool | None = None,
+        fixed_shape: bool | None = None,
     ):
         self.max_rows = max_rows
-        self.full_length = like.device.type == "cuda" if full_length is None else full_length
+        self.fixed_shape = like.device.type == "cuda" if fixed_shape is None else fixed_shape
         #: The slots in use of each row, including padding; a host list needs no synchronization.
         self.lengths: list[int] = []
         self._has_padding: list[bool] = []
         self._config = config
-        self._like = like
-        self._buffers = self._allocated(0, 0)
+        self._buffers = allocate(config, 0, 0, like=like)
         self._cleared = 0
         self._rows = slice(0)
         self._slots: slice | None = None
@@ -95,11 +80,11 @@ class KVCache:
     @property
     def slots(self) -> int:
         """The slots allocated for each row."""
-        return self._buffers.is_real_RS.shape[1]
+        return self._buffers.slots
 
     @property
     def allocated_rows(self) -> int:
-        return self._buffers.is_real_RS.shape[0]
+        return self._buffers.rows
 
     @property
     def nbytes(self) -> int:
@@ -112,18 +97,18 @@ class KVCache:
         return min(-(-self.rows // multiple) * multiple, self.max_rows)
 
     def insert(
-        self, rows: int, slots: int, is_real_BL: Tensor | None = None, *, room: int = 1
+        self, rows: int, slots: int, is_real_BL: Tensor | None = None, *, new_slots: int = 1
     ) -> tuple[Tensor, AttentionMasks]:
         """Open `rows` rows with a prefix of `slots`; return positions (B, L) and masks.
 
         `is_real_BL` is False on padding; None means that there is none, and then no mask is
         needed. Queries on padding attend to the real slots too, so that no row of scores is empty.
-        `room` is the number of further slots to allocate for each row.
+        `new_slots` is the number of slots to allocate for each row's further tokens.
         """
         first, end = self.rows, self.rows + rows
         if end > self.max_rows:
             raise ValueError(f"the cache holds {self.max_rows} rows; {end} were asked for")
-        self.reserve(end, slots, room)
+        self.reserve(end, slots, new_slots)
         self._rows, self._slots, self._end = slice(first, end), slice(slots), slots
         buffers = self._buffers
         is_real_BS, position_B = buffers.is_real_RS[first:end], buffers.position_R[first:end]
@@ -146,8 +131,8 @@ class KVCache:
     def append(self) -> tuple[Tensor, AttentionMasks]:
         """Open one slot in every row; return positions (B, 1) and masks for the padded rows.
 
-        All tensors are updated in-place on the device. The results of rows that are not in use are
-        meaningless and do not affect other rows.
+        Positions and indices are updated in-place on the device. The results of rows that are not
+        in use are meaningless and do not affect other rows.
         """
         rows, used = self.padded_rows, max(self.lengths) + 1
         self.reserve(rows, used)
@@ -161,7 +146,7 @@ class KVCache:
         self._rows, self._slots = slice(rows), None
         self._index_BK = buffers.first_slot_RK[:rows] + write_B[:, None]
         self.lengths = [length + 1 for length in self.lengths]
-        self._end = self.slots if self.full_length else used
+        self._end = self.slots if self.fixed_shape else used
         return position_B1, self._step_masks(position_B1)
 
     def branch(self, branch_BL: Tensor) -> tuple[Tensor, AttentionMasks]:
@@ -211,73 +196,43 @@ class KVCache:
         last = [row for row in order[kept:] if row not in gone]
         holes = [row for row in order[:kept] if row in gone]
         for hole, row in zip(holes, last, strict=True):
-            self._copy_row(row, hole)
+            self._buffers.copy_row(row, hole, self.lengths[row])
             order[hole] = row
         self.lengths = [self.lengths[row] for row in order[:kept]]
         self._has_padding = [self._has_padding[row] for row in order[:kept]]
         return order[:kept]
 
-    def reserve(self, rows: int, used: int, room: int = 0) -> None:
-        """Allocate `rows` rows of `used` + `room` slots; stored keys and values are kept.
+    def reserve(self, rows: int, used: int, new_slots: int = 0) -> None:
+        """Allocate `rows` rows of `used` + `new_slots` slots; stored keys and values are kept.
 
         The number of rows grows by doubling, so that few rows take little memory at any `max_rows`.
-        The slots of `room` are not initialized: on the CPU they take no memory until they are used.
+        Without `fixed_shape`, slots are zeroed as they come into use: on the CPU the others take
+        no memory.
         """
-        if rows > self.allocated_rows or used + room > self.slots:
+        if rows > self.allocated_rows or used + new_slots > self.slots:
             doubled = min(self.max_rows, max(rows, 2 * self.allocated_rows))
-            self._grow(
+            self._buffers = self._buffers.grown(
+                self._config,
                 self.allocated_rows if rows <= self.allocated_rows else doubled,
-                max(self.slots, _rounded(used + room)),
+                max(self.slots, _rounded(used + new_slots)),
+                cleared=self._cleared,
             )
-        cleared = self.slots if self.full_length else _rounded(used)
+        cleared = self.slots if self.fixed_shape else _rounded(used)
         if cleared > self._cleared:
             # masked slots have weight 0, but 0 times NaN is NaN
             self._buffers.memory[..., self._cleared : cleared, :].zero_()
             self._cleared = cleared
 
-    def _grow(self, rows: int, slots: int) -> None:
-        larger = self._allocated(rows, slots)
-        for old, new in zip(self._buffers[:5], larger[:5], strict=True):
-            if old.dim() == 1:
-                new[: len(old)] = old
-            elif old.dim() == 2:
-                new[: old.shape[0], : old.shape[1]] = old
-        cleared = self._cleared
-        kept = larger.memory[:, :, : self.allocated_rows, :, :cleared]
-        kept.copy_(self._buffers.memory[..., :cleared, :])
-        larger.memory[:, :, self.allocated_rows :, :, :cleared].zero_()
-        self._buffers = larger
-
-    def _allocated(self, rows: int, slots: int) -> Buffers:
-        config, like = self._config, self._like
-        heads, device = config.num_kv_heads, like.device
-        shape = (config.depth, 2, rows, heads, slots, config.head_dim)
-        rows_and_heads = torch.arange(rows * heads, device=device).view(rows, heads)
-        return Buffers(
-            memory=like.new_empty(shape),
-            is_real_RS=torch.zeros(rows, slots, dtype=torch.bool, device=device),
-            position_RS=torch.zeros(rows, slots, dtype=torch.long, device=device),
-            position_R=torch.zeros(rows, dtype=torch.long, device=device),
-            write_index_R=torch.zeros(rows, dtype=torch.long, device=device),
-            first_slot_RK=rows_and_heads * slots,
-        )
-
     def _step_masks(self, position_B1: Tensor) -> AttentionMasks:
         """The masks of the newest slot of each row; None if it attends to every slot read."""
         is_real_BS = self._buffers.is_real_RS[self._rows, : self._end]
-        is_even = not any(self._has_padding) and min(self.lengths) == self._end
-        full = None if is_even else is_real_BS[:, None, None]
+        attends_to_all = not any(self._has_padding) and min(self.lengths) == self._end
+        full = None if attends_to_all else is_real_BS[:, None, None]
         window = self._config.sliding_window
         if window is None or self._end <= window:
             return AttentionMasks(full, full)
         near_BS = self._buffers.position_RS[self._rows, : self._end] > position_B1 - window
         return AttentionMasks(full, (is_real_BS & near_BS)[:, None, None])
-
-    def _copy_row(self, row: int, to: int) -> None:
-        buffers, used = self._buffers, self.lengths[row]
-        buffers.memory[:, :, to, :, :used] = buffers.memory[:, :, row, :, :used]
-        for per_row in buffers[1:5]:
-            per_row[to] = per_row[row]
 
 
 def _rounded(slots: int) -> int:

@@ -35,10 +35,10 @@ class PaliGemma(nn.Module):
         patch_BPD: Tensor = self.projector(self.vision(pixels_BCRR))
         return patch_BPD
 
-    def kv_cache(self, max_rows: int, *, full_length: bool | None = None) -> KVCache:
+    def kv_cache(self, max_rows: int, *, fixed_shape: bool | None = None) -> KVCache:
         """An empty cache for this model, on its device and in its dtype."""
         weight = self.projector.weight
-        return KVCache(self.config.decoder, max_rows=max_rows, like=weight, full_length=full_length)
+        return KVCache(self.config.decoder, max_rows=max_rows, like=weight, fixed_shape=fixed_shape)
 
     def prefill(
         self,
@@ -47,14 +47,14 @@ class PaliGemma(nn.Module):
         is_real_BT: Tensor | None,
         cache: KVCache,
         *,
-        room: int = 1,
+        new_slots: int = 1,
     ) -> Tensor:
         """Read images and left-padded prompts into new rows of the cache; the first logits (B, V).
 
         The image goes first and the padding falls between image and prompt: slot order is free
         because positions and mask are explicit, and this order makes the join a plain `cat`.
-        `is_real_BT` is False on padding, or None where all prompts are equally long; `room` is the
-        number of further slots to allocate for each row.
+        `is_real_BT` is False on padding, or None if all prompts are equally long; `new_slots` is
+        the number of slots to allocate for each row's further tokens.
         """
         x_BSD = torch.cat([patch_BPD, self.decoder.embed(token_BT)], dim=1)
         is_real_BS = None
@@ -62,7 +62,7 @@ class PaliGemma(nn.Module):
             image = is_real_BT.new_ones(patch_BPD.shape[:2])
             is_real_BS = torch.cat([image, is_real_BT], dim=1)
         rows, slots = x_BSD.shape[:2]
-        position_BS, masks = cache.insert(rows, slots, is_real_BS, room=room)
+        position_BS, masks = cache.insert(rows, slots, is_real_BS, new_slots=new_slots)
         hidden_B1D = self.decoder(x_BSD, position_BS, masks, cache, last_only=True)
         return self.decoder.logits(hidden_B1D[:, 0])
 

@@ -9,17 +9,19 @@ from typing import Protocol
 
 from pgcli.pipeline.error_budget import ErrorBudget
 from pgcli.pipeline.reorder_buffer import Decode, NoResume, Refuse, ReorderBuffer, ResumeLog
-from pgcli.pipeline.selection import first_rows, sample_evenly
-from pgcli.pipeline.tally import Tally, timed
+from pgcli.pipeline.selection import EvenSample, Selection, first_rows, sample_evenly
+from pgcli.pipeline.tally import Tally, count_and_time_waits
 from pgcli.records import Answer, DecodedImage, Item
 
 __all__ = [
     "Ask",
     "Decode",
     "ErrorBudget",
+    "EvenSample",
     "ResumeLog",
     "RunCallback",
     "Save",
+    "Selection",
     "Tally",
     "answers",
     "first_rows",
@@ -71,7 +73,7 @@ def run(
     started = perf_counter()
 
     def timed_decode(items: Iterable[Item]) -> Iterator[DecodedImage]:
-        return timed(decode(items), tally)
+        return count_and_time_waits(decode(items), tally)
 
     rows = answers(
         items, timed_decode, ask, refuse, resume_log=resume_log, should_stop=callback.should_stop

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
 
-from pgcli.records import Answer, DecodedImage, Item
+from pgcli.records import PAUSE, Answer, DecodedImage, Item
 
 Decode = Callable[[Iterable[Item]], Iterable[DecodedImage]]
 Refuse = Callable[[DecodedImage, str], Answer]
@@ -32,6 +32,9 @@ class ResumeLog(Protocol):
         Raises OutputExists if the input is not the one that the saved rows were made from.
         """
 
+    def note_image(self, row_indices: Iterable[int], image: DecodedImage) -> None:
+        """Note the decoded image of rows that are to be saved."""
+
     def is_answered(self, row_index: int) -> bool:
         """Whether an earlier run answered the missing row. Called once."""
 
@@ -49,6 +52,9 @@ class NoResume:
 
     def is_missing(self, row_index: int, item: Item, prompt: str) -> bool:
         return True
+
+    def note_image(self, row_indices: Iterable[int], image: DecodedImage) -> None:
+        pass
 
     def is_answered(self, row_index: int) -> bool:
         return False
@@ -125,15 +131,24 @@ class ReorderBuffer:
         yield from decode(self._missing_items(items))
 
     def images(self) -> Iterator[tuple[int, DecodedImage]]:
-        """Valid images, each with its first row index, until the end or MAX_REFUSED_RUN."""
-        refused = 0
+        """Valid images, each with its first row index, until the end or MAX_REFUSED_RUN.
+
+        Where the input pauses they end too, unless there was none.
+        """
+        refused, is_empty = 0, True
         while refused < MAX_REFUSED_RUN:
             image = None if self._should_stop() else next(self.decoded, None)
             if image is None:
                 self.ended = True
                 return
+            if image is PAUSE:
+                if is_empty:
+                    continue
+                return
+            is_empty = False
             first, prompts = self._first_rows.popleft(), image.item.prompts
             self._unanswered.update(range(first, first + len(prompts)))
+            self._resume_log.note_image(range(first, first + len(prompts)), image)
             if image.fault is None:
                 yield first, image
                 refused = 0
@@ -176,7 +191,8 @@ class ReorderBuffer:
         """The items that have prompts to be asked, with only those prompts."""
         next_row = 0
         for item in items:
-            first, next_row = next_row, next_row + len(item.prompts)
+            first = next_row if item.row is None else item.row
+            next_row = first + len(item.prompts)
             for start, end, is_answered in self._missing_rows(first, item):
                 self._queue.append(start, end, is_answered=is_answered)
                 if not is_answered:

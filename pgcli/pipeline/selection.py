@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
 
 from pgcli.records import Item
 
@@ -18,20 +20,78 @@ def first_rows(items: Iterable[Item], limit: int) -> Iterator[Item]:
             return
 
 
+@dataclass(frozen=True)
+class EvenSample:
+    """`count` of `total` items at equal distances; all of them if there are no more."""
+
+    total: int
+    count: int
+
+    def index(self, position: int) -> int:
+        """The index in the input of an item of the sample."""
+        return position * self.total // self.count if self.count < self.total else position
+
+    def position(self, index: int) -> int | None:
+        """The position in the sample of an item of the input; None if it is not in the sample."""
+        position = -(-index * self.count // self.total) if self.count < self.total else index
+        return position if self.index(position) == index else None
+
+
 def sample_evenly(items: Iterable[Item], total: int, count: int) -> Iterator[Item]:
     """`count` of the `total` items at equal distances, in order; all if there are no more."""
-    if count >= total:
-        return iter(items)
-    return items_at(items, [number * total // count for number in range(count)])
+    sample = EvenSample(total, count)
+    return (item for n, item in enumerate(items) if sample.position(n) is not None)
 
 
-def items_at(items: Iterable[Item], numbers: Sequence[int]) -> Iterator[Item]:
-    """The items with these increasing numbers; those after the last are not read."""
-    wanted = iter(numbers)
-    next_number = next(wanted, None)
-    for number, item in enumerate(items):
-        if number == next_number:
-            yield item
-            next_number = next(wanted, None)
-        if next_number is None:
-            return
+class ReadRows(Protocol):
+    """Reads the items with indices from `start` to before `stop`, without reading the others.
+
+    Images that are part of a table are read of the items for which `needs_image` holds.
+    """
+
+    def __call__(
+        self, start: int, stop: int, needs_image: Callable[[int], bool]
+    ) -> Iterator[Item]: ...
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The items of an input of known length that a run answers: a sample of them, up to a limit.
+
+    Each has `per_image` rows.
+    """
+
+    sample: EvenSample
+    per_image: int
+    rows: int
+
+    def items(
+        self,
+        read: ReadRows,
+        with_prompts: Callable[[Iterable[Item]], Iterator[Item]],
+        parts: Iterable[range],
+        is_saved: Callable[[int], bool],
+    ) -> Iterator[Item]:
+        """The items of these parts of the rows, each with the index of its first row.
+
+        The images of rows that are saved are not read where they are part of a table.
+        """
+        for part in parts:
+            first, last = part.start // self.per_image, (part.stop - 1) // self.per_image
+            found = read(
+                self.sample.index(first),
+                self.sample.index(last) + 1,
+                partial(self._needs_image, is_saved),
+            )
+            chosen = (item for item in found if self.sample.position(item.index) is not None)
+            for position, item in enumerate(with_prompts(chosen), first):
+                row = position * self.per_image
+                yield replace(item, row=row, prompts=item.prompts[: self.rows - row])
+
+    def _needs_image(self, is_saved: Callable[[int], bool], index: int) -> bool:
+        """Whether an item of the input is in the sample and has a row that is not saved."""
+        position = self.sample.position(index)
+        if position is None:
+            return False
+        first = position * self.per_image
+        return not all(map(is_saved, range(first, min(first + self.per_image, self.rows))))

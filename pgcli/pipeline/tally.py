@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from pgcli.records import Answer, DecodedImage
+from pgcli.records import PAUSE, Answer, DecodedImage
 
 
 @dataclass
@@ -43,13 +43,13 @@ class Tally:
         self.decode_ms += row.decode_ms or 0.0
 
 
-def timed(images: Iterable[DecodedImage], tally: Tally) -> Iterator[DecodedImage]:
+def count_and_time_waits(images: Iterable[DecodedImage], tally: Tally) -> Iterator[DecodedImage]:
     """The images, counted, with the time that the consumer waits for each added to the tally."""
     started = perf_counter()
     with closing(closeable(images)) as closed_on_exit:
         for image in closed_on_exit:
             tally.waited_seconds += perf_counter() - started
-            tally.images += 1
+            tally.images += image is not PAUSE
             yield image
             started = perf_counter()
     tally.waited_seconds += perf_counter() - started

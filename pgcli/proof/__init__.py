@@ -12,6 +12,7 @@ import torch
 
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.generation_config import settings_not_followed
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device
@@ -35,7 +36,7 @@ from pgcli.records import DecodedImage, Item
 
 MAX_IMAGES = 8  # that are compared, of all given
 
-Waiting = Callable[[str], AbstractContextManager[None]]
+Waiting = Callable[[str], AbstractContextManager[object]]
 
 
 def prove(
@@ -76,6 +77,7 @@ def prove(
         levels=pixels,
         comparisons=comparisons,
         left_out=tuple(skipped),
+        not_followed=settings_not_followed(folder, never_generated={config.image_token_id}),
     )
 
 

@@ -173,7 +173,8 @@ def _divergences(
             continue
         logits_V = reference.steps[row][step].clone()
         logits_V[image_token : image_token + 1] = -torch.inf
-        gap = (logits_V.max() - logits_V[mine[step]]).item()
+        # a setting such as a repetition penalty makes transformers select another than the best
+        gap = (logits_V.max() - logits_V[[mine[step], other[step]]].min()).item()
         found.append(Divergence(row, step, mine[step], other[step], gap, tie=gap <= bound))
     return tuple(found)
 

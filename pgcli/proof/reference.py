@@ -102,23 +102,30 @@ def generate(
 ) -> tuple[Any, int]:
     """Greedy generation; returns what transformers returns, and the number of slots before it.
 
-    Prompts are left-padded after the image's slots. `settings` are those of GenerationConfig, which
-    replaces the checkpoint's own.
+    Prompts are left-padded after the image's slots. `settings` are those of GenerationConfig; the
+    others are the model's own. Raises Difference if transformers refuses these.
     """
     token_BS, is_real_BS = left_pad([[image_token] * image_slots + [*ids] for ids in prompts])
     is_real = torch.ones_like(token_BS) if is_real_BS is None else is_real_BS.long()
     device = model.lm_head.weight.device
-    model.generation_config = import_transformers().GenerationConfig(
-        do_sample=False, pad_token_id=0, **settings
-    )
-    generated = model.generate(
-        input_ids=token_BS.to(device),
-        attention_mask=is_real.to(device),
-        # without token types, transformers treats the prompt as an answer and reads it causally
-        token_type_ids=torch.zeros_like(token_BS).to(device),
-        pixel_values=pixels_BCRR,
-        logits_processor=[*logits_processor],
-    )
+    try:
+        generated = model.generate(
+            input_ids=token_BS.to(device),
+            attention_mask=is_real.to(device),
+            # without token types, transformers treats the prompt as an answer: causally
+            token_type_ids=torch.zeros_like(token_BS).to(device),
+            pixel_values=pixels_BCRR,
+            logits_processor=[*logits_processor],
+            do_sample=False,
+            pad_token_id=0,
+            **settings,
+        )
+    except (ValueError, TypeError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise Difference(
+            f"different: transformers refuses the checkpoint's generation_config.json: {reason}",
+            hint="this code answers without the settings that it warns of",
+        ) from error
     return generated, token_BS.shape[1]
 
 

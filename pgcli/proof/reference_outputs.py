@@ -43,7 +43,7 @@ def _row(
     model: Any, inputs: Inputs, row: int, perturbed: bool
 ) -> tuple[Tensor, tuple[int, ...], Tensor]:
     """A row's features (P, D), tokens, and the logits (L, V) before each of them."""
-    weight, vocabulary = model.lm_head.weight, inputs.vocabulary
+    weight, vocabulary, own = model.lm_head.weight, inputs.vocabulary, model.generation_config
     pixels_1CRR = inputs.pixels_BCRR[row : row + 1].to(weight.device, weight.dtype)
     projector = model.model.multi_modal_projector
     features_1PD = projector(model.model.vision_tower(pixels_1CRR).last_hidden_state)
@@ -55,12 +55,17 @@ def _row(
             image_token=vocabulary.image_token,
             image_slots=features_1PD.shape[1],
             max_new_tokens=MAX_NEW_TOKENS,
-            eos_token_id=sorted(vocabulary.stop_tokens),
-            suppress_tokens=[vocabulary.image_token, *range(vocabulary.size, weight.shape[0])],
+            eos_token_id=own.eos_token_id or sorted(vocabulary.stop_tokens),
+            suppress_tokens=[
+                *(own.suppress_tokens or ()),
+                vocabulary.image_token,
+                *range(vocabulary.size, weight.shape[0]),
+            ],
             output_logits=True,
             return_dict_in_generate=True,
         )
-    logits = torch.cat(generated.logits)[:, : vocabulary.size]
+    # a beam search has a row for each beam
+    logits = torch.stack([step_BV[0] for step_BV in generated.logits])[:, : vocabulary.size]
     tokens = tuple(generated.sequences[0, start:].tolist())
     return features_1PD[0].float().cpu(), tokens, logits.float().cpu()
 

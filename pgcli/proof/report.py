@@ -28,7 +28,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """All comparisons; `left_out` lists skipped ones with reasons. `levels` is informative."""
+    """All comparisons; `left_out` lists skipped ones with reasons. `levels` is informative.
+
+    `not_followed` are settings of the checkpoint that change transformers' answers only.
+    """
 
     device: str
     transformers: str
@@ -38,6 +41,7 @@ class Proof:
     levels: PixelComparison | None
     comparisons: tuple[Comparison, ...]
     left_out: tuple[str, ...]
+    not_followed: tuple[str, ...] = ()
 
     @property
     def same(self) -> bool:

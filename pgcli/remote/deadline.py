@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
 from time import monotonic
 
 from pgcli.remote.errors import STOPPED, RemoteError
@@ -10,7 +13,10 @@ from pgcli.remote.errors import STOPPED, RemoteError
 RESOLVE_SECONDS = 10.0
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 30.0
+#: Of a part of a file that is read as a stream.
 TOTAL_SECONDS = 120.0
+#: Of all tries to fetch an image, unless the user names another time.
+FETCH_SECONDS = 60.0
 
 
 class Deadline:
@@ -23,6 +29,16 @@ class Deadline:
     def extend(self, seconds: float) -> None:
         """Allow so many seconds from now on."""
         self._end = monotonic() + seconds
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A block whose time does not count."""
+        left = self._end - monotonic()
+        self._end = inf
+        try:
+            yield
+        finally:
+            self.extend(left)
 
     def remaining(self, limit: float) -> float:
         """The seconds of one wait, at most `limit`. Raises TimeoutError, RemoteError if stopped."""

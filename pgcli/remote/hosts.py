@@ -5,8 +5,9 @@ from __future__ import annotations
 import ipaddress
 import socket
 import threading
-from concurrent.futures import Future, wait
+from functools import partial
 
+from pgcli.remote.abandonable import run_abandonable
 from pgcli.remote.deadline import RESOLVE_SECONDS, Deadline
 from pgcli.remote.errors import PRIVATE, RemoteError, TransientError, failed
 
@@ -16,27 +17,16 @@ _NEVER_PUBLIC = (ipaddress.ip_network("::/96"), ipaddress.ip_network("64:ff9b:1:
 _EMBEDDED = ("ipv4_mapped", "sixtofour")
 #: The metadata service of Azure, at an address that is formally public.
 _METADATA_SERVICES = frozenset({ipaddress.ip_address("168.63.129.16")})
-_POLL_SECONDS = 0.1
 
 
 def resolve(host: str, port: int, deadline: Deadline, *, allow_private: bool) -> list[str]:
     """The vetted addresses of a host, within the deadline. Raises RemoteError, TimeoutError.
 
-    `getaddrinfo` has no timeout: it runs in a thread, which is abandoned if it takes too long.
+    `getaddrinfo` has no timeout: it is abandoned if it takes too long.
     """
-    found: Future[list[str]] = Future()
-
-    def run() -> None:
-        try:
-            found.set_result(vetted_addresses(host, port, allow_private=allow_private))
-        except RemoteError as error:
-            found.set_exception(error)
-
-    threading.Thread(target=run, name="pgcli-resolve", daemon=True).start()
     limit = Deadline(RESOLVE_SECONDS, threading.Event())
-    while not found.done():
-        wait([found], min(limit.remaining(_POLL_SECONDS), deadline.remaining(_POLL_SECONDS)))
-    return found.result()
+    call = partial(vetted_addresses, host, port, allow_private=allow_private)
+    return run_abandonable(call, limit, deadline)
 
 
 def vetted_addresses(host: str, port: int, *, allow_private: bool) -> list[str]:

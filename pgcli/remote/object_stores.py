@@ -13,6 +13,7 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from pgcli.regular_file import read_text
 from pgcli.remote.errors import DENIED, MISSING, TOO_SLOW, RemoteError, failed, too_large
 from pgcli.remote.stored_file import StoredFile
 from pgcli.remote.urls import scheme_of
@@ -145,7 +146,7 @@ def profile_keys() -> dict[str, str]:
     file = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path("~/.aws/credentials").expanduser()
     profiles = ConfigParser(interpolation=None)
     with suppress(OSError, ValueError, ConfigError):
-        profiles.read(file, encoding="utf-8")
+        profiles.read_string(read_text(file))
     name = os.environ.get("AWS_PROFILE") or "default"
     keys = dict(profiles[name]) if profiles.has_section(name) else {}
     names = ("access_key_id", "secret_access_key", "session_token")

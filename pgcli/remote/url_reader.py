@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, BinaryIO
+from functools import cached_property, partial
+from math import inf
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from pgcli.records import MAX_IMAGE_BYTES, Item
-from pgcli.remote.errors import CREDENTIALS, UNKNOWN_SCHEME, RemoteError, too_large
+from pgcli.remote.abandonable import run_abandonable
+from pgcli.remote.deadline import FETCH_SECONDS, Deadline
+from pgcli.remote.errors import CREDENTIALS, TOO_SLOW, UNKNOWN_SCHEME, RemoteError, too_large
 from pgcli.remote.urls import SCHEMES, has_credentials, is_web, scheme_of, without_credentials
 
 if TYPE_CHECKING:
-    from pgcli.remote.deadline import Deadline
     from pgcli.remote.hub_files import HubFiles
     from pgcli.remote.object_stores import ObjectStores
     from pgcli.remote.web import WebClient
@@ -25,12 +27,15 @@ LARGE_BYTES = 16 * 2**20
 CHUNK_BYTES = 2**18
 BUFFER_BYTES = 8 * 2**20
 
+Result = TypeVar("Result")
+
 
 class UrlReader:
     """Reads URLs, from several threads at once."""
 
-    def __init__(self, *, allow_private_hosts: bool = False):
+    def __init__(self, *, allow_private_hosts: bool = False, fetch_seconds: float | None = None):
         self._allow_private_hosts = allow_private_hosts
+        self._fetch_seconds = fetch_seconds or FETCH_SECONDS
         self._stopped = threading.Event()
         self._large = threading.Lock()
 
@@ -53,18 +58,32 @@ class UrlReader:
     def read(
         self, url: str, limit: int = MAX_IMAGE_BYTES, slot: LargeFileSlot | None = None
     ) -> bytes:
-        """The bytes at a URL, at most `limit`. Raises RemoteError."""
+        """The bytes at a URL, at most `limit`. Raises RemoteError.
+
+        All tries end within the time for an image; waiting for the slot does not count.
+        """
         check_url(url)
-        slot = slot or LargeFileSlot(threading.Lock())
-        if not is_web(url):
-            return self._store(url).read(url, limit, slot.claim)
-        return self._web.with_retries(lambda deadline: self._read_web(url, limit, deadline, slot))
+        slot, seconds = slot or LargeFileSlot(threading.Lock()), self._fetch_seconds
+        if is_web(url):
+            return self._web.with_retries(partial(self._read_web, url, limit, slot), seconds)
+        deadline = Deadline(seconds, self._stopped)
+
+        def on_size(size: int) -> None:
+            with deadline.paused():
+                slot.claim(size)
+
+        try:
+            return run_abandonable(lambda: self._store(url).read(url, limit, on_size), deadline)
+        except TimeoutError as error:
+            raise RemoteError(TOO_SLOW) from error
 
     def open(self, url: str, buffer_bytes: int = BUFFER_BYTES) -> BinaryIO:
         """The file at a URL as a seekable stream. Raises RemoteError."""
         check_url(url)
         if not is_web(url):
-            return io.BufferedReader(self._store(url).open(url), buffer_bytes)
+            return io.BufferedReader(
+                self._wait_for(lambda: self._store(url).open(url)), buffer_bytes
+            )
         from pgcli.remote.web_file import WebFile
 
         return io.BufferedReader(WebFile(self._web, url), buffer_bytes)
@@ -72,18 +91,22 @@ class UrlReader:
     def kind(self, url: str) -> str:
         """`file`, `folder`, or `` if a store has neither at the URL. Raises RemoteError."""
         check_url(url)
-        return self._store(url).kind(url)
+        return self._wait_for(lambda: self._store(url).kind(url))
 
     def list_files(self, url: str) -> list[str]:
         """The sorted relative paths of the files below a folder of a store. Raises RemoteError."""
         check_url(url)
-        return self._store(url).list_files(url)
+        return self._wait_for(lambda: self._store(url).list_files(url))
 
     def stop(self) -> None:
         """Make all reads fail, also those under way."""
         self._stopped.set()
         if "_web" in self.__dict__:
             self._web.close()
+
+    def _wait_for(self, call: Callable[[], Result]) -> Result:
+        """What a call of a store returns, whose own time limits hold; a signal ends the wait."""
+        return run_abandonable(call, Deadline(inf, self._stopped))
 
     def _store(self, url: str) -> ObjectStores | HubFiles:
         return self._hub if scheme_of(url) == "hf" else self._object_stores
@@ -106,9 +129,7 @@ class UrlReader:
 
         return HubFiles()
 
-    def _read_web(self, url: str, limit: int, deadline: Deadline, slot: LargeFileSlot) -> bytes:
-        from pgcli.remote.deadline import TOTAL_SECONDS
-
+    def _read_web(self, url: str, limit: int, slot: LargeFileSlot, deadline: Deadline) -> bytes:
         chunks: list[bytes] = []
         size = 0
         with self._web.get(url, deadline, {}) as response:
@@ -118,8 +139,8 @@ class UrlReader:
                 size += len(chunk)
                 if size > limit:
                     raise RemoteError(too_large(limit))
-                if slot.claim(size):
-                    deadline.extend(TOTAL_SECONDS)
+                with deadline.paused():
+                    slot.claim(size)
                 chunks.append(chunk)
         return b"".join(chunks)
 
@@ -130,12 +151,10 @@ class LargeFileSlot:
     def __init__(self, lock: threading.Lock):
         self._lock, self._is_held = lock, False
 
-    def claim(self, size: int) -> bool:
-        """Take the slot once `size` exceeds LARGE_BYTES, which may wait; True if it was taken."""
-        if size <= LARGE_BYTES or self._is_held:
-            return False
-        self._is_held = self._lock.acquire()
-        return True
+    def claim(self, size: int) -> None:
+        """Take the slot once `size` exceeds LARGE_BYTES, which may wait."""
+        if size > LARGE_BYTES and not self._is_held:
+            self._is_held = self._lock.acquire()
 
     def release(self) -> None:
         """Free the slot, if it was taken."""
@@ -166,6 +185,10 @@ def check_url(url: str) -> None:
         raise RemoteError(CREDENTIALS)
 
 
-def make_url_reader(*, allow_urls: bool, allow_private_hosts: bool) -> UrlReader | None:
+def make_url_reader(
+    *, allow_urls: bool, allow_private_hosts: bool, fetch_seconds: float | None = None
+) -> UrlReader | None:
     """A reader of URLs, or None if they are not allowed."""
-    return UrlReader(allow_private_hosts=allow_private_hosts) if allow_urls else None
+    if not allow_urls:
+        return None
+    return UrlReader(allow_private_hosts=allow_private_hosts, fetch_seconds=fetch_seconds)

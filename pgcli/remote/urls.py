@@ -6,6 +6,8 @@ import re
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
+from pgcli.remote.signatures import without_signatures
+
 WEB_SCHEMES = frozenset({"http", "https"})
 STORE_SCHEMES = frozenset({"s3", "gs", "az", "hf"})
 SCHEMES = WEB_SCHEMES | STORE_SCHEMES
@@ -35,8 +37,8 @@ def has_credentials(url: str) -> bool:
 
 
 def without_credentials(text: str) -> str:
-    """The text, with user names and passwords removed from the URLs in it."""
-    return _CREDENTIALS.sub(r"\1", text)
+    """The text, with user names, passwords, signatures and tokens removed from the URLs in it."""
+    return without_signatures(_CREDENTIALS.sub(r"\1", text)) if "://" in text else text
 
 
 def url_path(url: str) -> str:

@@ -101,9 +101,11 @@ class WebClient:
             url = redirected(url, location)
         raise RemoteError(TOO_MANY_REDIRECTS)
 
-    def with_retries(self, attempt: Callable[[Deadline], Result]) -> Result:
-        """The result of `attempt`, which is repeated after transient errors."""
-        deadline = Deadline(TOTAL_SECONDS, self.stopped)
+    def with_retries(
+        self, attempt: Callable[[Deadline], Result], seconds: float | None = None
+    ) -> Result:
+        """The result of `attempt`, repeated after transient errors for up to so many seconds."""
+        deadline = Deadline(seconds or TOTAL_SECONDS, self.stopped)
         for wait_seconds in WAITS_SECONDS:
             try:
                 return attempt(deadline)

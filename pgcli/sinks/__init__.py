@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, Self
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
 FormatOption = Literal["auto", "jsonl", "text"]
 OutputFormat = Literal["jsonl", "parquet", "folder", "text"]
 
+#: The commands that make files of these endings from rows.
+EXPORTED = {
+    ".csv": ("export", "rows.jsonl", "--to", "csv"),
+    ".json": ("export", "rows.jsonl", "--to", "coco"),
+    ".html": ("view", "rows.jsonl"),
+}
 ENDINGS: Mapping[str, OutputFormat] = {".jsonl": "jsonl", ".parquet": "parquet"}
 
 
@@ -42,10 +50,15 @@ def output_format(output: str, option: FormatOption) -> OutputFormat:
     """The format that the output's name or the `--format` option chooses. Raises UsageError."""
     by_name = "folder" if output.endswith("/") else ENDINGS.get(Path(output).suffix.lower())
     if not output or (option == "auto" and by_name is None):
+        to = EXPORTED.get(Path(output).suffix.lower())
         raise UsageError(
             f"the name {output!r} does not choose a format",
-            hint="end it in .jsonl or .parquet, or in / for a folder of Parquet files; or add "
-            "--format jsonl or --format text",
+            hint="end it in .jsonl or .parquet, or in / for a folder of Parquet files"
+            + (
+                f"; of rows in rows.jsonl, `pgcli {shlex.join([*to, '-o', output])}` makes it"
+                if to
+                else "; or add --format jsonl or --format text"
+            ),
         )
     if option != "auto" and by_name not in (None, option):
         kind = "folder" if by_name == "folder" else f"{by_name} file"
@@ -95,18 +108,21 @@ def open_resumable(
     """The sink of an output that is resumed if it exists; it is the `ResumeLog` of its run.
 
     `settings` are stored in Parquet files and read when one is complete. `types` returns the types
-    of kept columns in a folder of Parquet files. With `retry` error rows are made again.
+    of kept columns in Parquet; a single file infers those that are not known. With `retry` error
+    rows are made again.
     """
     store: ChunkStore
+    known = {} if format == "jsonl" else types()
+    schema = replace(schema, exact=format != "jsonl")
     if format == "jsonl":
         store = JsonlFile(state, retry=retry)
     elif format == "parquet":
         from pgcli.sinks.single_parquet import SingleParquet  # pyarrow is slow to import
 
-        store = SingleParquet(state, schema, settings, retry=retry)
+        store = SingleParquet(state, schema, settings, known, retry=retry)
     else:
         from pgcli.sinks.parquet_folder import ParquetFolder
 
         owns = {"owns_chunk": shard.has} if shard else {}
-        store = ParquetFolder(state, schema, settings, types(), retry=retry, **owns)
+        store = ParquetFolder(state, schema, settings, known, retry=retry, **owns)
     return ResumableSink(state, schema, store, retry=retry)

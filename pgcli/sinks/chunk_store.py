@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pgcli.state.input_check import PreviousRows
+from pgcli.state.input_check import InputCheck, PreviousRows, Row, SavedInput
+from pgcli.state.input_records import InputRecords
 from pgcli.state.progress import FileCheckpoint
 from pgcli.state.row_file import RowFile
 from pgcli.state.run_state import RunState
-from pgcli.state.state_folder import TORN
+from pgcli.state.state_folder import TORN, input_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,19 @@ class OpenChunk:
     number: int
     file: RowFile
     previous: PreviousRows | None = None
+
+    def close(self) -> None:
+        self.file.close()
+        if self.previous is not None:
+            self.previous.close()
+
+
+@dataclass
+class CompleteChunk:
+    """The comparison of a complete chunk with the input, and the records that it reads."""
+
+    check: InputCheck
+    records: InputRecords
 
 
 class ChunkStore:
@@ -67,13 +81,49 @@ class ChunkStore:
     def close(self) -> None:
         """Remove files that the next run does not need."""
 
-    def _open_file(self, file: Path, checkpoint: FileCheckpoint) -> RowFile:
+    def compare(self, number: int) -> CompleteChunk:
+        """The comparison of a complete chunk with the input."""
+        chunk, records = self.chunks[number], self._records(number)
+        saved = SavedInput(
+            records,
+            chunk.rows,
+            chunk.rows,
+            chunk.digest,
+            lambda: enumerate(self.read_chunk(number)),
+        )
+        return CompleteChunk(InputCheck(saved, self._state.comparer), records)
+
+    def read_chunk(self, number: int) -> Iterator[Row]:
+        """The rows of a complete chunk."""
+        raise NotImplementedError
+
+    def _open_file(
+        self, number: int, file: Path, checkpoint: FileCheckpoint, *, is_retry: bool = False
+    ) -> RowFile:
         """A file of lines; without a run to resume, an existing one belongs to another run."""
         state = self._state
         return RowFile(
             file,
             state.folder / TORN,
             checkpoint,
+            self._records(number, is_retry=is_retry),
+            state.comparer,
             is_new=not state.resumes,
-            output=state.output,
         )
+
+    def _records(self, number: int, *, is_retry: bool = False) -> InputRecords:
+        """The input of a chunk's rows, or of those that are made again."""
+        file = input_file(self._state.output, number)
+        file = file.with_suffix(".retry") if is_retry else file
+        return InputRecords(file, is_new=not self._state.resumes)
+
+    def _previous_rows(self, number: int, read: Callable[[], Iterator[Row]]) -> PreviousRows:
+        """The rows of a chunk that is made again."""
+        return PreviousRows(read, self._records(number), self._state.comparer)
+
+    def _replace_records(self, chunk: OpenChunk) -> None:
+        """Store the records of a chunk that was made again in place of the previous ones.
+
+        Those are still right if the process is killed before.
+        """
+        chunk.file.records.rename(input_file(self._state.output, chunk.number))

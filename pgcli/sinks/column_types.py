@@ -11,7 +11,7 @@ import pyarrow
 from pgcli.rows import json_text
 
 Column: TypeAlias = "pyarrow.Array | pyarrow.ChunkedArray"
-ColumnTypes: TypeAlias = "Mapping[str, pyarrow.DataType]"
+ColumnTypes: TypeAlias = "Mapping[str, pyarrow.DataType | None]"
 
 BATCH_ROWS = 10_000
 #: What pyarrow raises for values without a common type, or of a type that is too narrow.

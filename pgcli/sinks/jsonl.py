@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from pgcli.sinks.chunk_store import ChunkStore, OpenChunk
-from pgcli.state.input_check import PreviousRows
 from pgcli.state.progress import FileCheckpoint
-from pgcli.state.record_file import read_rows
-from pgcli.state.row_file import RowFile
+from pgcli.state.row_file import RowFile, read_saved
 from pgcli.state.state_folder import RETRIED
 
 
@@ -25,14 +23,16 @@ class JsonlFile(ChunkStore):
         file, checkpoint = state.output, state.progress.safe
         if self._retry:
             file, checkpoint = state.folder / RETRIED, FileCheckpoint()
-            previous = PreviousRows(state.output, partial(read_rows, state.output))
-        self._file = self._open_file(file, checkpoint)
+            previous = self._previous_rows(number, partial(read_saved, state.output))
+        self._file = self._open_file(number, file, checkpoint, is_retry=previous is not None)
         return OpenChunk(number, self._file, previous)
 
     def finish_chunk(self, chunk: OpenChunk) -> bool:
         if chunk.previous is not None:
             chunk.file.sync()
             chunk.file.rename(self._state.output)
+            self._replace_records(chunk)
+            chunk.previous.close()
             chunk.previous = None
         return False
 

@@ -61,5 +61,8 @@ class TextSink:
 
     def _open(self) -> RecordFile:
         if self._file is None:
+            if self._overwrite and self._path.is_symlink():
+                with wrap_write_errors(self._path):
+                    self._path.unlink()  # and not the file that it leads to
             self._file = RecordFile(self._path, replace=self._overwrite)
         return self._file

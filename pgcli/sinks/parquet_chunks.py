@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 
+from pgcli.arrow_values import to_json
 from pgcli.rows import RowSchema, json_text
 from pgcli.sinks.chunk_store import Chunk, ChunkStore, OpenChunk
 from pgcli.sinks.schema import Row
-from pgcli.state import shard
-from pgcli.state.input_check import PreviousRows
 from pgcli.state.progress import FileCheckpoint
-from pgcli.state.record_file import read_rows
+from pgcli.state.row_file import read_saved
 from pgcli.state.run_state import RunState
+from pgcli.state.shard import stored_chunk_rows
 from pgcli.state.state_folder import UNFINISHED, chunk_file
 from pgcli.state.write_errors import make_folder, wrap_write_errors
 
@@ -33,13 +33,9 @@ class ParquetChunks(ChunkStore):
         retry: bool = False,
     ):
         super().__init__(state, retry=retry)
-        self.chunk_rows = shard.CHUNK_ROWS
+        self.chunk_rows = stored_chunk_rows(settings)
         self._schema, self._settings = schema, settings
         self._lines_folder = state.folder / UNFINISHED
-
-    def read_chunk(self, number: int) -> Iterator[Row]:
-        """The rows of a complete chunk."""
-        raise NotImplementedError
 
     def write_chunk(self, chunk: Chunk, rows: list[Row]) -> None:
         """Store the rows of a chunk durably; one that another process has stored stays."""
@@ -66,20 +62,25 @@ class ParquetChunks(ChunkStore):
         checkpoint = FileCheckpoint()
         if self._is_retried(number):
             file = file.with_suffix(".retry.jsonl")
-            previous = PreviousRows(state.output, partial(self.read_chunk, number))
+            previous = self._previous_rows(number, partial(self.read_chunk, number))
         elif number in self.chunks and not file.exists():
             checkpoint = self._unpack(self.chunks[number])
         elif state.progress.chunk == number:
             checkpoint = state.progress.safe
-        return OpenChunk(number, self._open_file(file, checkpoint), previous)
+        is_retry = previous is not None
+        return OpenChunk(
+            number, self._open_file(number, file, checkpoint, is_retry=is_retry), previous
+        )
 
     def finish_chunk(self, chunk: OpenChunk) -> bool:
         rows, stored = chunk.file.rows, self.chunks.get(chunk.number)
         if rows and (stored is None or rows > stored.rows or chunk.previous is not None):
             checkpoint = chunk.file.sync()
             complete = Chunk(chunk.number, rows, checkpoint.digest, dict(checkpoint.errors))
-            self.write_chunk(complete, list(read_rows(chunk.file.file)))
-        chunk.file.close()
+            self.write_chunk(complete, list(read_saved(chunk.file.file)))
+            if chunk.previous is not None:
+                self._replace_records(chunk)
+        chunk.close()
         # after a retry the chunk may also have lines that an earlier run left, with the old errors
         lines = chunk_file(self._state.output, chunk.number, self._state.part)
         for file in (chunk.file.file, lines):
@@ -93,7 +94,8 @@ class ParquetChunks(ChunkStore):
     def _unpack(self, chunk: Chunk) -> FileCheckpoint:
         """Write the rows of a chunk that takes more rows as lines again."""
         file = chunk_file(self._state.output, chunk.number, self._state.part)
-        lines = "".join(json_text(dict(row)) + "\n" for row in self.read_chunk(chunk.number))
+        rows = (to_json(dict(row)) for row in self.read_chunk(chunk.number))
+        lines = "".join(json_text(row) + "\n" for row in rows)
         temporary = file.with_suffix(".tmp")
         with wrap_write_errors(file):
             make_folder(self._lines_folder)

@@ -10,8 +10,11 @@ from pathlib import Path
 import pyarrow
 from pyarrow import parquet
 
+from pgcli.arrow_values import to_values
+from pgcli.regular_file import open_regular
+from pgcli.rows import RowSchema, json_safe
 from pgcli.sinks.chunk_store import Chunk
-from pgcli.sinks.schema import Row, size_in_memory
+from pgcli.sinks.schema import TYPES, Row, make_table, size_in_memory
 from pgcli.state.write_errors import wrap_write_errors
 
 #: The most bytes, in memory, of a row group.
@@ -55,13 +58,27 @@ def metadata_of_run(file: Path, run_id: str) -> Mapping[bytes, bytes]:
 
 def read_parquet(file: Path) -> Iterator[Row]:
     """The rows of a Parquet file, as they were before they were written."""
-    with parquet.ParquetFile(file) as opened:
+    with open_regular(file) as stream, parquet.ParquetFile(stream) as opened:
         for batch in opened.iter_batches(batch_size=1000):
-            try:
-                yield from batch.to_pylist()
-            except LookupError as problem:  # pytz's, where it is installed; else ArrowInvalid
-                message = f"a column has an unknown time zone: {problem}"
-                raise pyarrow.ArrowInvalid(message) from problem
+            yield from batch_rows(batch)
+
+
+def read_json_rows(file: Path) -> Iterator[Row]:
+    """The rows of a Parquet file as JSON has them."""
+    for row in read_parquet(file):
+        kept = {name: json_safe(row[name]) for name in row if name not in TYPES}
+        yield {**row, **kept} if kept else row
+
+
+def batch_rows(batch: pyarrow.RecordBatch) -> Iterator[Row]:
+    """The rows of a batch. Raises ArrowInvalid."""
+    names = batch.schema.names
+    try:
+        columns = list(map(to_values, batch.columns))
+    except LookupError as problem:  # pytz's, where it is installed; else ArrowInvalid
+        message = f"a column has an unknown time zone: {problem}"
+        raise pyarrow.ArrowInvalid(message) from problem
+    return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
 
 
 def read_row_groups(file: Path) -> Iterator[pyarrow.Table]:
@@ -81,6 +98,13 @@ def write_parquet(
         compression="zstd",
         row_group_size=rows_per_group(rows),
     )
+
+
+def file_size(rows: Sequence[Row], schema: RowSchema) -> int:
+    """The bytes of a Parquet file of these rows."""
+    stream = pyarrow.BufferOutputStream()
+    parquet.write_table(make_table(rows, schema), stream, compression="zstd")
+    return int(stream.getvalue().size)
 
 
 def rows_per_group(rows: Sequence[Row]) -> int:

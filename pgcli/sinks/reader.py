@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,14 @@ from typing import Any
 from pgcli.errors import UsageError
 from pgcli.printable import is_deep
 from pgcli.records import COLUMNS
-from pgcli.state import shard
 from pgcli.state.atomic_file import read_json
-from pgcli.state.progress import RunProgress
 from pgcli.state.record_file import MAX_LEVELS, is_too_deep, parse_row, read_lines, read_rows
+from pgcli.state.shard import stored_chunk_rows
 from pgcli.state.state_folder import (
+    CHUNK_LINES,
     COMPLETE,
     RUN,
     UNFINISHED,
-    chunk_file,
     state_folder,
     uses_chunks,
 )
@@ -105,36 +103,29 @@ def rows_of_chunks(output: Path) -> Iterator[IndexedRow]:
 
 def chunk_rows(output: Path) -> Iterator[tuple[Iterator[Row], int]]:
     """The rows of the whole file and of each chunk, with the index of the first of them."""
-    from pgcli.sinks.parquet_file import chunks_in, read_parquet
+    from pgcli.sinks.parquet_file import chunks_in, read_json_rows
     from pgcli.sinks.parquet_folder import chunk_files
 
     folder = state_folder(output)
     record = read_json(folder / RUN)
     # a file that is not of the run beside it is one that the run will replace
     if output.is_file() and (record is None or chunks_in(output, record.get("run", ""))):
-        yield read_parquet(output), 0
+        yield read_json_rows(output), 0
+    settings = (record or {}).get("settings")
+    rows_per_chunk = stored_chunk_rows(settings if isinstance(settings, dict) else {})
     complete = dict(chunk_files(output))
     complete |= {int(file.name): file for file in (folder / COMPLETE).glob("[0-9]*")}
-    lines = {int(file.name[:6]): file for file in (folder / UNFINISHED).glob("[0-9]*.jsonl")}
+    lines = lines_of_chunks(folder / UNFINISHED)
     for number in sorted(complete.keys() | lines.keys()):
         is_complete = number in complete
-        rows = read_parquet(complete[number]) if is_complete else read_rows(lines[number])
-        yield rows, number * shard.CHUNK_ROWS
+        rows = read_json_rows(complete[number]) if is_complete else read_rows(lines[number])
+        yield rows, number * rows_per_chunk
 
 
-def count_saved(output: Path, progress: RunProgress, part: str = "") -> tuple[int, Counter[str]]:
-    """The number of rows and of errors by code that a process has saved by now.
+def lines_of_chunks(folder: Path) -> dict[int, Path]:
+    """The file of lines of each incomplete chunk, by its number.
 
-    Reads only the rows added to its file of lines since it wrote the progress.
+    Shards of other numbers may have left lines of the same rows: the longest file has the most.
     """
-    checkpoint, is_chunked = progress.safe, uses_chunks(output)
-    file = chunk_file(output, progress.chunk, part) if is_chunked else output
-    rows, errors = checkpoint.rows, Counter(checkpoint.errors)
-    for row in read_rows(file, checkpoint.bytes) if file.exists() else ():
-        rows += 1
-        if row.get("error") is not None:
-            errors[row["error"]] += 1
-    if is_chunked:  # add the rows of other chunks
-        rows += progress.rows - checkpoint.rows
-        errors += Counter(progress.errors) - Counter(checkpoint.errors)
-    return rows, errors
+    files = sorted(folder.glob("[0-9]*.jsonl"), key=lambda file: file.stat().st_size)
+    return {int(found[1]): file for file in files if (found := CHUNK_LINES.fullmatch(file.name))}

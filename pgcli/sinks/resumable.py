@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from time import monotonic
 from typing import Self
 
 from pgcli.errors import OutputFailed
-from pgcli.records import Answer, Item
+from pgcli.records import Answer, DecodedImage, Item
 from pgcli.rows import RowSchema
-from pgcli.sinks.chunk_store import Chunk, ChunkStore, OpenChunk
+from pgcli.sinks.chunk_store import Chunk, ChunkStore, CompleteChunk, OpenChunk
 from pgcli.sinks.lines import json_line
 from pgcli.sinks.pending_rows import PendingRows, Row
-from pgcli.state.input_check import InputCheck
 from pgcli.state.progress import FileCheckpoint
+from pgcli.state.row_input import RowInput
 from pgcli.state.run_state import RunState
 
 #: Seconds between flushes to disk; a power loss costs the rows of the last ones.
@@ -34,7 +34,7 @@ class ResumableSink:
         self._state, self._schema, self._store, self._retry = state, schema, store, retry
         self._chunk_rows = store.chunk_rows
         self._open: dict[int, OpenChunk] = {}
-        self._input_check: tuple[int, InputCheck] = (-1, InputCheck(state.output))
+        self._compared: tuple[int, CompleteChunk] | None = None
         self._is_begun = False
         self._synced_at = monotonic()
         self.torn = 0
@@ -65,14 +65,19 @@ class ResumableSink:
             if not self._store.owns(number):
                 return False
             if number in self._store.chunks:
-                return self._complete_check(number).is_new(index, item, prompt)
+                check = self._complete_chunk(number).check
+                return check.is_new(index, RowInput.of(item, prompt), item, prompt)
             chunk = self._open_chunk(number)
-        if not chunk.file.is_new(index, item, prompt):
+        row_input = RowInput.of(item, prompt)
+        if not chunk.file.is_new(index, row_input, item, prompt):
             return False
-        self._pending.add(row_index, item, prompt)
+        self._pending.add(row_index, row_input, item, prompt)
         if chunk.previous is not None:
-            chunk.previous.check(index, item, prompt)
+            chunk.previous.check(index, row_input, item, prompt)
         return True
+
+    def note_image(self, row_indices: Iterable[int], image: DecodedImage) -> None:
+        self._pending.add_stamp(row_indices, image.stamp)
 
     def is_answered(self, row_index: int) -> bool:
         number, index = divmod(row_index, self._chunk_rows)
@@ -87,6 +92,7 @@ class ResumableSink:
             previous = self._open[number].previous
             assert previous is not None
             row = previous.row(index)
+            self._pending.add_stamp([row_index], previous.stamp(index))
         return self._schema.answer(row)
 
     def journal(self, row_index: int, answer: Answer) -> None:
@@ -95,8 +101,9 @@ class ResumableSink:
 
     def save(self, answer: Answer) -> None:
         self._begin()
-        chunk = self._open[self._pending.next // self._chunk_rows]
-        chunk.file.append(json_line(answer, self._schema).encode(), answer.error)
+        row_index, row_input = self._pending.next
+        chunk = self._open[row_index // self._chunk_rows]
+        chunk.file.append(json_line(answer, self._schema).encode(), answer.error, row_input)
         self._pending.pop()
         if chunk.file.rows == self._chunk_rows:
             self._finish_chunk(chunk)
@@ -122,7 +129,9 @@ class ResumableSink:
     def close(self) -> None:
         """Close the files and leave the output as it is."""
         for chunk in self._open.values():
-            chunk.file.close()
+            chunk.close()
+        if self._compared is not None:
+            self._compared[1].records.close()
         self._pending.close()
         self._store.close()
 
@@ -132,13 +141,13 @@ class ResumableSink:
             if number not in self._open and self._store.owns(number):
                 yield chunk
 
-    def _complete_check(self, number: int) -> InputCheck:
-        """The comparison of a complete chunk with the input."""
-        if self._input_check[0] != number:
-            chunk = self._store.chunks[number]
-            check = InputCheck(self._state.output, chunk.rows, chunk.rows, chunk.digest)
-            self._input_check = (number, check)
-        return self._input_check[1]
+    def _complete_chunk(self, number: int) -> CompleteChunk:
+        """The comparison of a complete chunk with the input. One is open at a time."""
+        if self._compared is None or self._compared[0] != number:
+            if self._compared is not None:
+                self._compared[1].records.close()
+            self._compared = number, self._store.compare(number)
+        return self._compared[1]
 
     def _is_stale(self, row_index: int, row: Row) -> bool:
         """Whether a journaled row is in the output already, or is to be made again."""

@@ -11,9 +11,10 @@ from pyarrow import parquet
 from pgcli.errors import OutputExists
 from pgcli.rows import RowSchema
 from pgcli.sinks.chunk_store import Chunk
-from pgcli.sinks.column_types import cast_column, common_type
+from pgcli.sinks.column_types import ColumnTypes, cast_column, common_type
 from pgcli.sinks.parquet_chunks import ParquetChunks
 from pgcli.sinks.parquet_file import (
+    batch_rows,
     chunks_in,
     file_metadata,
     is_file_of_run,
@@ -21,7 +22,7 @@ from pgcli.sinks.parquet_file import (
     read_row_groups,
     write_parquet,
 )
-from pgcli.sinks.schema import TYPES, Row, make_table
+from pgcli.sinks.schema import Row, make_table, schema_types
 from pgcli.state.atomic_file import publish_file
 from pgcli.state.run_state import RunState
 from pgcli.state.state_folder import COMPLETE
@@ -33,8 +34,8 @@ WHOLE = "whole"
 class SingleParquet(ParquetChunks):
     """Chunks in separate files, joined at the end with those of an output that takes more rows.
 
-    The type of a kept column is known only then: a manifest may have whole numbers in a million
-    rows and a word in the next.
+    The type of a kept column that is not among `types` is known only then: a manifest may have
+    whole numbers in a million rows and a word in the next.
     """
 
     def __init__(
@@ -42,10 +43,12 @@ class SingleParquet(ParquetChunks):
         state: RunState,
         schema: RowSchema,
         settings: Mapping[str, object],
+        types: ColumnTypes,
         *,
         retry: bool = False,
     ):
         super().__init__(state, schema, settings, retry=retry)
+        self._types = types
         self._folder = state.folder / COMPLETE
         joined = chunks_in(state.output, state.run_id) if state.resumes else []
         self._joined = sorted(joined, key=lambda chunk: chunk.number)  # those in the output
@@ -58,14 +61,15 @@ class SingleParquet(ParquetChunks):
     def read_chunk(self, number: int) -> Iterator[Row]:
         if number in self._separate:
             return read_parquet(self._path(number))
-        return (row for table in self._joined_tables(number) for row in table.to_pylist())
+        batches = (batch for table in self._joined_tables(number) for batch in table.to_batches())
+        return (row for batch in batches for row in batch_rows(batch))
 
     def write_chunk(self, chunk: Chunk, rows: list[Row]) -> None:
         temporary = self._state.folder / "part"
         with wrap_write_errors(temporary):
             make_folder(self._folder)
             metadata = file_metadata({}, self._state.run_id, [chunk])
-            write_parquet(temporary, make_table(rows, self._schema), rows, metadata)
+            write_parquet(temporary, make_table(rows, self._schema, self._types), rows, metadata)
         publish_file(temporary, self._path(chunk.number), replace=True)
         self._add(chunk)
 
@@ -129,11 +133,14 @@ class SingleParquet(ParquetChunks):
 
     def _file_schema(self) -> pyarrow.Schema:
         """The columns of the whole file, and its metadata."""
-        fields = [(name, TYPES[name]) for name in self._schema.columns]
+        fields = schema_types(self._schema)
         for column, name in enumerate(self._schema.keep, start=len(fields)):
-            types = {table.column(column).type for table in self._tables()}
-            arrays = (table.column(column) for table in self._tables())
-            fields.append((name, common_type(types, arrays)))
+            kind = self._types.get(name)
+            if kind is None:
+                types = {table.column(column).type for table in self._tables()}
+                arrays = (table.column(column) for table in self._tables())
+                kind = common_type(types, arrays)
+            fields.append((name, kind))
         chunks = [chunk for _, chunk in sorted(self.chunks.items())]
         metadata = file_metadata(self._settings, self._state.run_id, chunks)
         return pyarrow.schema(fields, metadata=metadata)

@@ -17,9 +17,10 @@ def text_lines(answer: Answer) -> str:
 
 
 def box_line(box: Box) -> str:
-    """A box in whole pixels, top left to bottom right, and its score to two digits."""
+    """A box in whole pixels, top left to bottom right, and its confidence to two digits."""
     corners = f"{box.xmin:.0f},{box.ymin:.0f} - {box.xmax:.0f},{box.ymax:.0f}"
-    return f"  {printable(box.label)} {corners} ({box.score:.2g})"
+    sure = "" if box.confidence is None else f" ({box.confidence:.2g})"
+    return f"  {printable(box.label)} {corners}{sure}"
 
 
 def choice_line(choice: Choice) -> str:

@@ -18,6 +18,7 @@ class FileList:
         self._base = base
         self._is_written = is_written  # otherwise new names are only kept in memory
         self._new: dict[int, list[str]] = {}
+        self._counts: dict[int, int] = {}
 
     @property
     def last_generation(self) -> int:
@@ -38,6 +39,12 @@ class FileList:
         elif new:
             self._write(new, generation)
         return len(before) + len(new)
+
+    def count(self, generation: int) -> int:
+        """The number of names of one generation."""
+        if generation not in self._counts:
+            self._counts[generation] = sum(1 for _ in self.names(generation))
+        return self._counts[generation]
 
     def names(self, generation: int) -> Iterator[str]:
         """The names of one generation, in order; none if it has no list."""

@@ -6,6 +6,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 
 from pgcli.errors import UsageError
 from pgcli.records import Item
@@ -14,6 +15,8 @@ from pgcli.sources.file_list import FileList
 from pgcli.sources.folder_walk import UNREADABLE, FolderEntry, FolderWalk
 from pgcli.sources.image_location import outside_fault
 from pgcli.sources.paths import display_path
+from pgcli.sources.read_options import Track
+from pgcli.sources.source_part import RowSlice
 
 
 class FolderSource:
@@ -24,14 +27,16 @@ class FolderSource:
 
     has_prompts = False
 
-    def __init__(self, name: str, path: str, *, alone: bool, allow_outside_root: bool):
+    def __init__(
+        self, name: str, path: str, *, alone: bool, allow_outside_root: bool, track: Track = iter
+    ):
         self.name = name
         self.path = path
         self.alone = alone
         self.allow_outside_root = allow_outside_root
         walk = FolderWalk(path, allow_outside_root)
         try:
-            self.kinds = Counter(ending(found) for found, _ in walk)
+            self.kinds = Counter(ending(found) for found, _ in track(walk))
         except OSError as problem:
             hint = "change its permissions, or name another folder"
             raise UsageError(f"{name}: {problem.strerror}", hint=hint) from problem
@@ -47,21 +52,30 @@ class FolderSource:
         self.total = file_list.add((relative for relative, _ in self._walk()), generation)
         self._file_list = file_list
 
-    def items(self, first: int, generation: int = 0) -> Iterator[Item]:
-        """A generation of images, numbered from `first`; without a list all are of the first."""
-        found = self._walk() if self._file_list is None else self._listed(generation)
-        for index, (relative, fault) in enumerate(found, first):
+    def count(self, generation: int) -> int:
+        """The number of images of a generation; without a list all are of the first."""
+        if self._file_list is not None:
+            return self._file_list.count(generation)
+        return self.total if generation == 0 else 0
+
+    def rows(self, first: int, part: RowSlice, generation: int = 0) -> Iterator[Item]:
+        """Some images of a generation; `first` is the index of the first one."""
+        if self._file_list is None:
+            found: Iterator[FolderEntry] = islice(self._walk(), part.start, part.stop)
+        else:
+            found = self._listed(self._file_list.names(generation), part)
+        root = None if self.allow_outside_root else os.path.realpath(self.path)
+        for index, (relative, fault) in enumerate(found, first + part.start):
             path = os.path.join(self.path, relative)  # noqa: PTH118 - keeps the folder as typed
             id_ = display_path(relative if self.alone else path)
-            yield Item(index, id_, display_path(path), path, fault=fault)
+            yield Item(index, id_, display_path(path), path, fault=fault, root=root)
 
     def _walk(self) -> Iterator[FolderEntry]:
         return iter(FolderWalk(self.path, self.allow_outside_root))
 
-    def _listed(self, generation: int) -> Iterator[FolderEntry]:
-        assert self._file_list is not None
+    def _listed(self, names: Iterator[str], part: RowSlice) -> Iterator[FolderEntry]:
         root = os.path.realpath(self.path)
-        for relative in self._file_list.names(generation):
+        for relative in islice(names, part.start, part.stop):
             path = os.path.join(self.path, relative)  # noqa: PTH118
             try:
                 mode = os.lstat(path).st_mode

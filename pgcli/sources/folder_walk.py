@@ -70,7 +70,7 @@ class FolderWalk:
 
     def _level(self, path: str, prefix: str, *, is_inside: bool) -> _Level:
         with os.scandir(path) as entries:
-            visible = [entry for entry in entries if not entry.name.startswith(".")]
+            visible = [entry for entry in entries if not is_passed_over(entry)]
         # a folder sorts as its contents will: with the slash that follows its name
         visible.sort(key=lambda entry: entry.name + "/" * _is_folder(entry))
         return _Level(prefix, is_inside, iter(visible))
@@ -94,6 +94,11 @@ class FolderWalk:
         if self.allow_outside_root or not entry.is_symlink():
             return None
         return outside_fault(entry.path, self._root)
+
+
+def is_passed_over(entry: os.DirEntry[str]) -> bool:
+    """Whether the entry is hidden, or the state folder of a run, which has no images."""
+    return entry.name.startswith(".") or (entry.name.endswith(".pgcli") and _is_folder(entry))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from pgcli.records import Item
 from pgcli.sources.endings import IMAGE_ENDINGS, ending
 from pgcli.sources.file_list import FileList
 from pgcli.sources.paths import display_name, display_path
 from pgcli.sources.readers import manifest_ending
-from pgcli.sources.source_part import SourcePart
+from pgcli.sources.source_part import RowSlice, SourcePart
 
 
 @dataclass
@@ -41,8 +42,14 @@ class FileSource:
             self._pinned = file_list.add(self.found, generation)
             self._file_list = file_list
 
-    def items(self, first: int, generation: int = 0) -> Iterator[Item]:
-        """The images of a generation, numbered from `first`; without a list all are of the first.
+    def count(self, generation: int) -> int:
+        """The number of images of a generation; without a list all are of the first."""
+        if self._file_list is not None:
+            return self._file_list.count(generation)
+        return len(self.found) if generation == 0 else 0
+
+    def rows(self, first: int, part: RowSlice, generation: int = 0) -> Iterator[Item]:
+        """Some images of a generation; `first` is the index of the first one.
 
         A name from the user is the id as typed, a match of a pattern its path.
         """
@@ -50,7 +57,8 @@ class FileSource:
             found = self._file_list.names(generation)
         else:
             found = iter(self.found if generation == 0 else ())
-        for index, path in enumerate(found, first):
+        found = islice(found, part.start, part.stop)
+        for index, path in enumerate(found, first + part.start):
             name = display_name(display_path(path) if self.is_pattern else self.name)
             yield Item(index, name, name, path)
 

@@ -7,7 +7,7 @@ import posixpath
 import re
 from typing import NamedTuple
 
-from pgcli.records import Fault
+from pgcli.records import OUTSIDE_FOLDER, Fault
 from pgcli.remote.urls import SCHEMES, has_credentials, join_url
 from pgcli.sources.paths import (
     display_name,
@@ -24,10 +24,6 @@ _URL_BLOCKED = Fault(
 )
 _UNKNOWN_SCHEME = Fault("url_blocked", "The row names a URL of an unsupported scheme.")
 _CREDENTIALS = Fault("url_blocked", "The URL in the row holds a user name or a password.")
-_OUTSIDE = Fault(
-    "path_not_allowed",
-    "The path leads outside the folder it belongs to; --allow-outside-root allows that.",
-)
 _OUTSIDE_URL = Fault("path_not_allowed", "The path leads outside the folder of the manifest's URL.")
 MISSING = Fault("missing", "The row names no image.")
 _TOO_LONG = Fault("missing", "The path is longer than file systems allow.")
@@ -36,11 +32,15 @@ MAX_PATH = 4096
 
 
 class ImageLocation(NamedTuple):
-    """A row's image: its name in the output, the path or URL to open, and its fault if any."""
+    """A row's image: its name in the output, the path or URL to open, and its fault if any.
+
+    With a `root` (a real path), only a file that is in it may be opened.
+    """
 
     image: str
     path: str | None
     fault: Fault | None = None
+    root: str | None = None
 
 
 def locate_anywhere(text: str, *, allow_urls: bool = False) -> ImageLocation:
@@ -90,14 +90,14 @@ def locate_local(folder: str, text: str, root: str | None) -> ImageLocation:
     path = parse_path(text)
     joined = os.path.join(folder, path)  # noqa: PTH118 - Path would drop a leading `./`
     if "\0" in path or (root is not None and _DRIVE_OR_SHARE.match(path)):
-        return ImageLocation(display_path(joined), None, _OUTSIDE)
+        return ImageLocation(display_path(joined), None, OUTSIDE_FOLDER)
     if len(joined) > MAX_PATH:  # characters, each of which has at least one byte
         return ImageLocation(display_path(joined), None, _TOO_LONG)
     if root is not None and not resolves_inside(joined, root):
-        return ImageLocation(display_path(joined), None, _OUTSIDE)
-    return ImageLocation(display_path(joined), joined)
+        return ImageLocation(display_path(joined), None, OUTSIDE_FOLDER)
+    return ImageLocation(display_path(joined), joined, root=root)
 
 
 def outside_fault(path: str, root: str) -> Fault | None:
     """The fault of a path that leads outside `root`, links resolved; None for one inside."""
-    return None if resolves_inside(path, root) else _OUTSIDE
+    return None if resolves_inside(path, root) else OUTSIDE_FOLDER

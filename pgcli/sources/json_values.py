@@ -7,22 +7,24 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from pgcli.arrow_values import to_json
 
-def to_json_value(value: Any) -> Any:
-    """The value without NaN and integers beyond 64 bits; dates become text, bytes hexadecimal."""
+
+def to_json_value(value: Any, *, exact: bool = False) -> Any:
+    """The value without integers beyond 64 bits, and without NaN and bytes unless it is `exact`."""
     match value:
         case None | bool() | str():
             return value
         case int():
-            return value if -(2**63) <= value < 2**63 else str(value)
+            return value if -(2**63) <= value < 2**64 else str(value)
         case float():
-            return value if math.isfinite(value) else None
+            return value if exact or math.isfinite(value) else None
         case Mapping():
-            return {str(key): to_json_value(inner) for key, inner in value.items()}
+            return {str(key): to_json_value(one, exact=exact) for key, one in value.items()}
         case list() | tuple():
-            return [to_json_value(inner) for inner in value]
+            return [to_json_value(one, exact=exact) for one in value]
         case datetime.date() | datetime.time():
             return value.isoformat()
         case bytes():
-            return value.hex()
+            return value if exact else to_json(value)
     return str(value)

@@ -5,26 +5,31 @@ from __future__ import annotations
 import os
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
 from pgcli.remote import RemoteFile
 from pgcli.remote.urls import parent_url
+from pgcli.sources.hive import partition_columns
 from pgcli.sources.image_location import ImageLocation, locate_local, locate_remote, locate_url
+from pgcli.sources.kept_columns import ALL, KeptTypes, expand
 from pgcli.sources.manifest_file import FileLocation, path_of
 from pgcli.sources.paths import display_name, url_scheme
 from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.readers import load_reader, manifest_ending
+from pgcli.sources.readers.bookmarks import Bookmarks
 from pgcli.sources.readers.reader import Manifest, ManifestRow
 from pgcli.sources.row_item import check_row, row_id, row_to_item
-from pgcli.sources.seen_ids import SeenIds, digest, repeated_digests
+from pgcli.sources.row_prompts import columns_hint
+from pgcli.sources.seen_ids import RepeatedIds, digest, repeated_digests
+from pgcli.sources.source_part import RowSlice
 
 #: Column names collected of JSON lines, where each row may name its own.
 MAX_COLUMNS = 10_000
 MAX_SUSPECTS = 1000  # repeated digests that are checked for one error message
-MAX_LISTED_COLUMNS = 50
+NO_ID = 2**63  # stands, with the row added, for the digest of an id
 
 
 class ManifestSource:
@@ -48,9 +53,10 @@ class ManifestSource:
                 self._root = os.path.realpath(self._folder or ".")
         self._ending = manifest_ending(path_of(location)) or ""
         self._reader = load_reader(self._ending)
+        self._partitions = partition_columns(path_of(location))
         self._options = replace(options, tolerates_bad_rows=self._reader.tolerates_bad_rows)
-        self._repeated = array("Q")
-        self._manifest = Manifest(location, self.name, options.image_column)
+        self._repeated = RepeatedIds(array("Q"), array("Q"))
+        self._manifest = Manifest(location, self.name, options.image_column, Bookmarks())
         self._check()
 
     @property
@@ -58,15 +64,34 @@ class ManifestSource:
         """The number of rows, by the manifest's ending."""
         return Counter({f"rows of {self._ending}": self.total})
 
-    def items(self, first: int) -> Iterator[Item]:
-        """The manifest's items, numbered from `first`."""
-        seen, locate, name = SeenIds(self._repeated), self._locate, self.name
-        for index, row in enumerate(self._rows(self._wanted()), first):
+    def rows(self, first: int, part: RowSlice) -> Iterator[Item]:
+        """The items of a part of the rows; `first` is the index of the manifest's first row."""
+        locate, name = self._locate, self.name
+        rows = self._reader.read(self._manifest, self._wanted(), part)
+        for number, row in enumerate(rows, part.start):
             try:
-                item = row_to_item(row, index, self._options, locate=locate, manifest=name)
+                row = self._with_partitions(row)
+                item = row_to_item(row, first + number, self._options, locate=locate, manifest=name)
             except ManifestError as problem:
                 raise self._with_name(problem) from problem
-            yield replace(item, id=item.image) if seen.add(item.id) else item
+            is_repeat = self._repeated.is_repeat(item.id, number)
+            yield replace(item, id=item.image) if is_repeat else item
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The names that the kept columns have in the output."""
+        return tuple(column.output for column in self._options.kept)
+
+    def kept_types(self) -> KeptTypes:
+        """The type of each kept column, by its name in the output."""
+        kept = self._options.kept
+        names = {column.source for column in kept} - self._partitions.keys()
+        known = dict(self._reader.types(self._manifest, names)) if self._reader.types else {}
+        if self._partitions.keys() & {column.source for column in kept}:
+            import pyarrow  # slow to import, and needed for Parquet output only
+
+            known |= dict.fromkeys(self._partitions, pyarrow.string())
+        return {column.output: known.get(column.source) for column in kept}
 
     def _locate(self, path: str) -> ImageLocation:
         if url_scheme(path):
@@ -78,7 +103,8 @@ class ManifestSource:
     def _wanted(self) -> set[str]:
         """All columns that items are made of."""
         options = self._options
-        return {options.image_column, *options.keep, *options.fields} | self._checked_columns()
+        kept = {column.source for column in options.kept}
+        return {options.image_column, *kept, *options.fields} | self._checked_columns()
 
     def _checked_columns(self) -> set[str]:
         """The columns that are checked in every row: ids, prompts, choices, regions."""
@@ -91,39 +117,50 @@ class ManifestSource:
         return names
 
     def _rows(self, wanted: set[str]) -> Iterator[ManifestRow]:
-        return self._reader.rows(self._manifest, wanted)
+        return map(self._with_partitions, self._reader.rows(self._manifest, wanted))
+
+    def _with_partitions(self, row: ManifestRow) -> ManifestRow:
+        """The row with the columns that its file's folders stand for."""
+        if not self._partitions:
+            return row
+        return row._replace(values={**self._partitions, **row.values})
 
     def _check(self) -> None:
         """Count and check the rows, in eight bytes of memory for each id."""
         header = self._reader.columns and self._reader.columns(self._manifest)
-        known = set(header or ())
+        known = dict.fromkeys([*(header or ()), *self._partitions])
         if header is not None:
-            self._check_columns(known)
+            self._resolve_columns(known)
         digests, total = array("Q"), 0
-        for row in self._rows(self._checked_columns()):
+        scanned = self._checked_columns() | ({ALL} if ALL in self._options.keep else set())
+        for row in self._options.track(self._rows(scanned)):
             total += 1
             if header is None and len(known) < MAX_COLUMNS:
-                known.update(row.values)
+                known |= dict.fromkeys(row.values)
             try:
                 id_ = check_row(row, self._options)
             except ManifestError as problem:
                 raise self._with_name(problem) from problem
             if id_ is not None:
                 digests.append(digest(id_))
+            elif self._reader.tolerates_bad_rows:  # so that the place is the row
+                digests.append(NO_ID + total)
         self.total = total
         self.has_prompts = self._options.prompt_column in known
         if total:
-            self._check_columns(known)
+            self._resolve_columns(known)
         self._check_ids(digests)
-        next(self.items(0), None)  # reads all columns, images too: is the first row valid?
+        # is the first row valid, with all its columns?
+        next(self.rows(0, RowSlice(0, min(1, total), lambda row: False)), None)
 
-    def _check_columns(self, known: set[str]) -> None:
-        """Raise UsageError for a wanted column that does not exist."""
+    def _resolve_columns(self, known: Collection[str]) -> None:
+        """Set which columns are kept. Raises UsageError for a wanted column that does not exist."""
+        kept = expand(self._options.keep, known, self._options.image_column)
+        self._options = replace(self._options, kept=kept)
         for name in sorted(self._wanted() - {ReadOptions.id_column, ReadOptions.region_column}):
             if name not in known:
-                listed = ", ".join(sorted(known)[:MAX_LISTED_COLUMNS])
                 message = f"{self.name} has no column {name!r}"
-                raise UsageError(message, hint=f"its columns are: {listed}")
+                raise UsageError(message, hint=columns_hint(known, name, self._options))
 
     def _check_ids(self, digests: array[int]) -> None:
         """Raise ManifestError for the first repeated id. Equal digests may be different ids.
@@ -134,7 +171,7 @@ class ManifestSource:
         if self._reader.tolerates_bad_rows and self._options.id_column == ReadOptions.id_column:
             self._repeated = repeated
             return
-        suspects = set(repeated[:MAX_SUSPECTS])
+        suspects = set(repeated.digests[:MAX_SUSPECTS])
         positions: dict[str, str] = {}
         for row in self._rows({self._options.id_column}) if suspects else ():
             id_ = row_id(row, self._options)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, BinaryIO
 
+from pgcli.regular_file import open_regular
 from pgcli.remote import RemoteFile
 from pgcli.remote.urls import url_path
 
@@ -14,7 +14,7 @@ FileLocation = str | RemoteFile
 
 def open_file(location: FileLocation) -> BinaryIO:
     """The file, opened for reading, seekable. Raises OSError."""
-    return location.open() if isinstance(location, RemoteFile) else Path(location).open("rb")
+    return location.open() if isinstance(location, RemoteFile) else open_regular(location)
 
 
 def path_of(location: FileLocation) -> str:

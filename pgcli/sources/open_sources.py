@@ -40,6 +40,11 @@ def open_sources(sources: Sequence[str], options: ReadOptions | None = None) -> 
     source = Source(parts)
     if source.total == 0:
         names = ", ".join(map(display_name, sources))
+        if all(isinstance(part, ManifestSource) for part in parts):
+            have = "has" if len(parts) == 1 else "have"
+            raise NoInputError(
+                f"{names} {have} no rows", hint="a manifest has a row for each image"
+            )
         raise NoInputError(f"no image in {names}", hint=no_input_hint(source.ignored))
     if options.refuses_prompts and source.has_prompts:
         column = f"its prompt column {options.prompt_column!r}"
@@ -70,7 +75,13 @@ def _parts(name: str, options: ReadOptions, *, alone: bool) -> Iterator[SourcePa
 
 def _folder(name: str, path: str, options: ReadOptions, *, alone: bool) -> Iterator[SourcePart]:
     """A folder's images, or the files of the data set that it holds instead."""
-    folder = FolderSource(name, path, alone=alone, allow_outside_root=options.allow_outside_root)
+    folder = FolderSource(
+        name,
+        path,
+        alone=alone,
+        allow_outside_root=options.allow_outside_root,
+        track=options.track,
+    )
     names = () if folder.total else _dataset(path, folder.ignored)
     parts = {file: _file(display_path(file), file, options) for file in names}
     yield from dataset_parts(parts, folder.ignored) if parts else (folder,)

@@ -42,6 +42,17 @@ def display_name(text: str) -> str:
     return text if text.startswith("file:") and text.isascii() else display_path(parse_path(text))
 
 
+def absolute_source(name: str, folder: str) -> str:
+    """A source as the user typed it in the folder, as the same place named from anywhere.
+
+    Addresses lose their credentials, and are unchanged otherwise, as is `-`.
+    """
+    if name == "-" or url_scheme(name):
+        return without_credentials(name)
+    path = os.path.join(folder, parse_path(name))  # noqa: PTH118 - as is the next line
+    return display_path(os.path.normpath(path))
+
+
 def resolves_inside(path: str, root: str) -> bool:
     """Whether the path, all links resolved, is in `root` (a real path)."""
     try:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 from pgcli.remote import UrlReader
+from pgcli.sources.kept_columns import KeptColumn
+
+Track = Callable[[Iterable[Any]], Iterator[Any]]
 
 
 @dataclass(frozen=True)
 class ReadOptions:
     """Which columns hold what, and what a source may contain.
 
-    `fields` are the columns that fill prompts, `keep` those that the output repeats.
+    `fields` are the columns that fill prompts, `keep` those that the output repeats: `a`, `a:b` for
+    one that the output calls b, `*` for all; `kept` are they, once the columns are known.
     `requires_prompts` raises an error for a row without a prompt, `refuses_prompts` for a row with
     one, `refuses_regions` for a row with a region. URLs are read with `url_reader` and refused
     without it. With `tolerates_bad_rows` a bad row becomes an error row instead of an exception.
+    `track` passes on what is counted when a source is opened, and shows how far that is.
     """
 
     image_column: str = "image"
     id_column: str = "id"
     prompt_column: str = "prompt"
     keep: tuple[str, ...] = ()
+    kept: tuple[KeptColumn, ...] = ()
     fields: tuple[str, ...] = ()
     requires_prompts: bool = False
     refuses_prompts: bool = False
@@ -31,3 +39,4 @@ class ReadOptions:
     allow_outside_root: bool = False
     url_reader: UrlReader | None = None
     tolerates_bad_rows: bool = False
+    track: Track = field(default=iter, compare=False, repr=False)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from glob import has_magic
+from itertools import islice
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.records import Item
@@ -20,7 +21,7 @@ from pgcli.sources.manifest import ManifestSource
 from pgcli.sources.paths import display_path
 from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.readers import manifest_ending
-from pgcli.sources.source_part import SourcePart
+from pgcli.sources.source_part import RowSlice, SourcePart
 
 _SCHEMES = ", ".join(f"{scheme}://" for scheme in sorted(SCHEMES))
 _HINTS = {
@@ -58,13 +59,19 @@ class RemoteFolder:
         self.total = file_list.add(self._images, number)
         self._file_list = file_list
 
-    def items(self, first: int, number: int = 0) -> Iterator[Item]:
-        """The images of the folder, numbered from `first`; with a file list, those of a pass."""
+    def count(self, generation: int) -> int:
+        """The number of images of a generation; without a list all are of the first."""
         if self._file_list is not None:
-            names = self._file_list.names(number)
+            return self._file_list.count(generation)
+        return len(self._images) if generation == 0 else 0
+
+    def rows(self, first: int, part: RowSlice, generation: int = 0) -> Iterator[Item]:
+        """Some images of a generation; `first` is the index of the first one."""
+        if self._file_list is not None:
+            names = self._file_list.names(generation)
         else:
-            names = iter(self._images if number == 0 else ())
-        for index, name in enumerate(names, first):
+            names = iter(self._images if generation == 0 else ())
+        for index, name in enumerate(islice(names, part.start, part.stop), first + part.start):
             url = f"{self._url}/{name}"
             row_id = display_path(name if self._alone else url)
             yield Item(index, row_id, display_path(url), url)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pgcli.errors import ManifestError
-from pgcli.records import Item
+from pgcli.records import UNREAD, Item
+from pgcli.remote.urls import without_credentials
 from pgcli.sources.image_location import MISSING, ImageLocation
 from pgcli.sources.json_values import to_json_value
 from pgcli.sources.paths import display_name
@@ -42,8 +43,12 @@ def row_to_item(
         choices=prompts.choices,
         region=prompts.region,
         fields={name: to_json_value(row.values.get(name)) for name in options.fields},
-        kept={name: to_json_value(row.values.get(name)) for name in options.keep},
+        kept={
+            column.output: to_json_value(row.values.get(column.source), exact=True)
+            for column in options.kept
+        },
         fault=location.fault,
+        root=location.root,
     )
 
 
@@ -63,7 +68,7 @@ def row_id(row: ManifestRow, options: ReadOptions) -> str | None:
         return None
     value = row.values[options.id_column]
     if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return str(value)
+        return without_credentials(str(value))
     if options.tolerates_bad_rows and options.id_column == ReadOptions.id_column:
         return None
     raise ManifestError(f"{row.position}: the id is neither text nor a number")
@@ -82,6 +87,6 @@ def _image(row: ManifestRow, options: ReadOptions) -> tuple[str | None, bytes | 
     elif isinstance(value, bytes):
         path, data = None, value
     if isinstance(path, str | None) and isinstance(data, bytes | None):
-        return path or None, data or None
+        return path or None, data if data or data is UNREAD else None
     message = f"the image in {options.image_column!r} is neither a path nor bytes"
     raise ManifestError(f"{row.position}: {message}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,6 +14,7 @@ from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.readers.reader import ManifestRow
 
 T = TypeVar("T")
+MAX_LISTED_COLUMNS = 50
 
 
 class RowPrompts(NamedTuple):
@@ -60,7 +61,18 @@ def read_prompt(row: ManifestRow, options: ReadOptions) -> str:
     if isinstance(value, str):
         return value
     what = "no prompt" if value is None else "a prompt that is not text"
-    raise ManifestError(f"{row.position}: the row has {what} in {options.prompt_column!r}")
+    message = f"{row.position}: the row has {what} in {options.prompt_column!r}"
+    if value is None and row.values:
+        raise ManifestError(message, hint=columns_hint(row.values, options.prompt_column, options))
+    raise ManifestError(message)
+
+
+def columns_hint(columns: Iterable[str], wanted: str, options: ReadOptions) -> str:
+    """Which columns there are, where the wanted one is missing."""
+    hint = f"its columns are: {', '.join(sorted(columns)[:MAX_LISTED_COLUMNS])}"
+    if wanted == options.prompt_column:
+        hint += "; --prompt-column NAME chooses one, --prompt TEXT asks all rows the same"
+    return hint
 
 
 def read_choices(row: ManifestRow, options: ReadOptions) -> tuple[str, ...]:

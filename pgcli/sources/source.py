@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pgcli.records import Item
 from pgcli.sources.file_list import FileList
 from pgcli.sources.folder import FolderSource
 from pgcli.sources.image_files import FileSource
+from pgcli.sources.kept_columns import common_types
+from pgcli.sources.manifest import ManifestSource
 from pgcli.sources.remote_files import RemoteFolder
-from pgcli.sources.source_part import SourcePart
+from pgcli.sources.source_part import RowSlice, SourcePart
+from pgcli.sources.stdin import StdinSource
+
+if TYPE_CHECKING:
+    import pyarrow
 
 #: Parts that may have more files when a run resumes.
 GrowingPart = FolderSource | FileSource | RemoteFolder
+#: Parts that have columns.
+Table = ManifestSource | StdinSource
 
 
 class Source:
@@ -30,6 +41,16 @@ class Source:
         self.has_prompts = any(part.has_prompts for part in parts)
         self.ignored: Mapping[str, int] = sum((part.ignored for part in parts), Counter())
         self.kinds: Mapping[str, int] = sum((part.kinds for part in parts), Counter())
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The names of the kept columns in the output, each once."""
+        tables = (part for part in self._parts if isinstance(part, Table))
+        return tuple(dict.fromkeys(name for part in tables for name in part.kept))
+
+    def kept_types(self) -> dict[str, pyarrow.DataType | None]:
+        """The types of the kept columns; None for one whose values have to be read for it."""
+        return common_types(part.kept_types() for part in self._parts if isinstance(part, Table))
 
     @property
     def total(self) -> int | None:
@@ -55,13 +76,42 @@ class Source:
         self._last_generation = max([0, *generations])
 
     def __iter__(self) -> Iterator[Item]:
-        index = 0
+        return self.rows()
+
+    def rows(
+        self,
+        start: int = 0,
+        stop: int = sys.maxsize,
+        needs_image: Callable[[int], bool] = lambda index: True,
+    ) -> Iterator[Item]:
+        """The items with indices from `start` to before `stop`, without reading the others.
+
+        Image bytes in tables and archives are read of the items for which `needs_image` holds, by
+        their index; `UNREAD` stands for those of others. Standard input is read from its start.
+        """
+        first = 0
         for generation in range(self._last_generation + 1):
             for part in self._parts:
+                read: Callable[[int, RowSlice], Iterator[Item]] = part.rows
                 if isinstance(part, GrowingPart):
-                    items = part.items(index, generation)
+                    read, count = partial(part.rows, generation=generation), part.count(generation)
+                elif generation > 0:
+                    continue
+                elif part.total is None:
+                    for item in part.rows(first, RowSlice(0, sys.maxsize)):
+                        first = item.index + 1
+                        if start <= item.index < stop:
+                            yield item
+                    continue
                 else:
-                    items = part.items(index) if generation == 0 else iter(())
-                for item in items:
-                    yield item
-                    index += 1
+                    count = part.total
+                begin, end = max(start - first, 0), min(stop - first, count)
+                if begin < end:
+                    needs = partial(shifted, needs_image, first)
+                    yield from read(first, RowSlice(begin, end, needs))
+                first += count
+
+
+def shifted(needs_image: Callable[[int], bool], first: int, row: int) -> bool:
+    """Whether the image of a part's row is needed, from the index of the part's first one."""
+    return needs_image(first + row)

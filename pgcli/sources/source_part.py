@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
 
 from pgcli.records import Item
+
+
+class RowSlice(NamedTuple):
+    """The rows of a part from `start` to before `stop`.
+
+    Of a row for which `needs_image` does not hold, the bytes of an image that is in a table or an
+    archive need not be read: `UNREAD` stands for them.
+    """
+
+    start: int
+    stop: int
+    needs_image: Callable[[int], bool] = lambda row: True
 
 
 class SourcePart(Protocol):
@@ -21,11 +33,11 @@ class SourcePart(Protocol):
 
     @property
     def total(self) -> int | None:
-        """The number of items; None if it is not known before the end."""
+        """The number of items, known without reading any image; None before the end of a pipe."""
 
     @property
     def has_prompts(self) -> bool:
         """Whether the items have prompts of their own."""
 
-    def items(self, first: int) -> Iterator[Item]:
-        """The part's items, numbered from `first`."""
+    def rows(self, first: int, part: RowSlice) -> Iterator[Item]:
+        """Some of the items, without reading the others; `first` is the index of the first one."""

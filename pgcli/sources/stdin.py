@@ -6,15 +6,18 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
 from pgcli.sources.image_location import ImageLocation, locate_anywhere
+from pgcli.sources.kept_columns import ALL, KeptTypes, named_columns
 from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.readers.lines import parse_object
 from pgcli.sources.readers.reader import ManifestRow
 from pgcli.sources.row_item import row_to_item
+from pgcli.sources.source_part import RowSlice
 from pgcli.sources.stdin_lines import stdin_lines
 
 
@@ -29,15 +32,29 @@ class StdinSource:
         self.kinds: Counter[str] = Counter()
         # whether the lines have prompts is known only as they arrive; missing ones are errors then
         self.has_prompts = options.requires_prompts
-        self._options = options
+        if ALL in options.keep:
+            raise UsageError(
+                "--keep '*' needs to know the columns, which standard input names line by line",
+                hint="name them: --keep a,b",
+            )
+        self._options = replace(options, kept=named_columns(options.keep))
         if sys.stdin is None:
             raise UsageError("standard input is closed", hint="name a folder, or pipe paths in")
         # the raw file: a buffered read waits for more than one line, and holds a lock that a
         # thread still waiting for input would keep at exit
         self._file = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
 
-    def items(self, first: int) -> Iterator[Item]:
-        """One item for each line or name, numbered from `first`."""
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The names that the kept columns have in the output."""
+        return tuple(column.output for column in self._options.kept)
+
+    def kept_types(self) -> KeptTypes:
+        """No type is known: lines are not read before their rows are written."""
+        return dict.fromkeys(self.kept)
+
+    def rows(self, first: int, part: RowSlice) -> Iterator[Item]:
+        """One item for each line or name, numbered from `first`; all of them, as they arrive."""
         index = first
         lines = stdin_lines(self._file, self.name, null_separated=self._options.null_separated)
         for number, line in enumerate(lines, 1):
@@ -79,7 +96,8 @@ class StdinSource:
             message = f"{self.name}, {position}: the row has a prompt, and one is given for all"
             raise UsageError(message, hint="leave one of them out, or rename with --prompt-column")
         choices = () if options.choices_column is None else (options.choices_column,)
-        for name in (options.image_column, *options.keep, *options.fields, *choices):
+        kept = (column.source for column in options.kept)
+        for name in (options.image_column, *kept, *options.fields, *choices):
             if name not in values:
                 raise ManifestError(f"{self.name}, {position}: there is no {name!r}")
 

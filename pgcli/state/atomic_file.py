@@ -7,13 +7,16 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from pgcli.printable import is_deep
+from pgcli.regular_file import read_text
 from pgcli.state.write_errors import fsync, wrap_write_errors
 
 #: What a file system without hard links answers to `link`.
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
+MAX_NAME_BYTES = 200  # of a path in the name of a temporary one; file systems take 255
 
 
 def write_json(file: Path, value: Any, *, durable: bool = True, replace: bool = True) -> bool:
@@ -21,7 +24,7 @@ def write_json(file: Path, value: Any, *, durable: bool = True, replace: bool = 
 
     Returns False where a file of that name exists and is not to be replaced. Raises OutputFailed.
     """
-    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    temporary = temporary_path(file)
     with wrap_write_errors(file):
         try:
             with suppress(InterruptedError):  # by `close`, after everything is written
@@ -31,10 +34,17 @@ def write_json(file: Path, value: Any, *, durable: bool = True, replace: bool = 
             temporary.unlink(missing_ok=True)
 
 
+def temporary_path(path: Path, ending: str = ".part") -> Path:
+    """A hidden name beside the path that nothing has, also no process of a container or host with
+    the same number."""
+    name = os.fsencode(path.name)[:MAX_NAME_BYTES].decode("utf-8", "ignore")
+    return path.with_name(f".{name}.{token_hex(6)}{ending}")
+
+
 def read_json(file: Path) -> dict[str, Any] | None:
     """The JSON object in the file; None if the file is missing or damaged."""
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
+        value = json.loads(read_text(file))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) and not is_deep(value) else None

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.state.lock import check_unlocked
-from pgcli.state.run_record import check_version, read_record, why_no_record
+from pgcli.state.run_record import ResumeRules, check_version, read_record, why_no_record
 from pgcli.state.state_folder import state_folder
 from pgcli.state.write_errors import already_exists, wrap_write_errors
 
@@ -48,6 +48,7 @@ def check_resumable(
     kind: Kind = "file",
     overwrite: bool = False,
     part: str = "",
+    rules: ResumeRules | None = None,
 ) -> bool:
     """Whether an earlier run began the output; raise if it can neither be created nor resumed.
 
@@ -63,7 +64,8 @@ def check_resumable(
             check_version(path)
         record = read_record(path)
         if record is not None and not overwrite:
-            record.check_settings(settings, path)
+            rules = rules or ResumeRules()
+            record.with_defaults(rules).check_settings(settings, path, rules)
         elif is_occupied(path) and not overwrite:
             raise unknown_output(path)
         check_permission(path, "-o")

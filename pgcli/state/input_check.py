@@ -2,102 +2,193 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from hashlib import blake2b
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pgcli.errors import OutputExists
 from pgcli.printable import encodable
-from pgcli.records import Item
+from pgcli.records import NO_STAMP, FileStamp, Item
+from pgcli.regions import location_values, with_locations
+from pgcli.state.input_records import InputRecords
+from pgcli.state.row_input import InputDigest, RowInput
 
 Row = Mapping[str, Any]
+IMAGE_CHANGED = "is of another image of that name"
+#: The most characters of a value in a message.
+MAX_QUOTED = 60
+
+
+class ImageComparison(Protocol):
+    """Compares images with the stamps of saved rows."""
+
+    def differs(self, item: Item, stamp: FileStamp) -> bool:
+        """Whether the item's image is known to be another one than that of the stamp."""
+
+
+class NoImageComparison:
+    """A comparison that takes every image for the same."""
+
+    def differs(self, item: Item, stamp: FileStamp) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class SavedInput:
+    """What is stored of the input of saved rows.
+
+    Of `rows` rows the first `digested` have the `digest`. Rows without a record are compared by
+    what they show: `read` yields rows with their indices, in order, at least those after the
+    digested ones.
+    """
+
+    records: InputRecords
+    rows: int = 0
+    digested: int = 0
+    digest: str = ""
+    read: Callable[[], Iterator[tuple[int, Row]]] = lambda: iter(())
+
+
+class RowComparer:
+    """Compares saved rows with the input. `is_moved` images have other names than before."""
+
+    def __init__(
+        self, output: Path, images: ImageComparison | None = None, *, is_moved: bool = False
+    ):
+        self.output, self.is_moved = output, is_moved
+        self._images = images or NoImageComparison()
+
+    def differs(self, record: RowInput, row_input: RowInput, item: Item) -> str:
+        """How the input differs from that of a record; empty if it does not."""
+        if not record.is_same(row_input, is_moved=self.is_moved):
+            return (
+                f"is of other input than {quoted(item.id)}: of another image, prompt, region, "
+                "choice or --keep column"
+            )
+        return self.changed_image(record, item)
+
+    def changed_image(self, record: RowInput, item: Item) -> str:
+        """That the image is another one than that of a record; empty if it is not."""
+        return IMAGE_CHANGED if self._images.differs(item, record.stamp) else ""
+
+    def differs_from_row(self, row: Row, item: Item, prompt: str) -> str:
+        """How the input differs from what a row shows; empty if it does not."""
+        shown = {name: row.get(name) for name in ("index", "id", "image", "prompt")}
+        if shown["index"] != item.index or shown["id"] != encodable(item.id):
+            return f"is of {quoted(shown['id'])}, but the input has {quoted(item.id)}"
+        if not self.is_moved and shown["image"] != encodable(item.image):
+            return f"is of {quoted(shown['image'])}, but the input has {quoted(item.image)}"
+        if not is_prompt(row, item, prompt):
+            return f"has the prompt {quoted(shown['prompt'])}, but the input has {quoted(prompt)}"
+        return ""
 
 
 class InputCheck:
-    """Compares the input, row by row, with the rows that are saved.
+    """Compares the input, row by row, with the rows that are saved."""
 
-    Of `rows` saved rows the first `digested` have the `digest`; the rest are read from `tail`.
-    """
-
-    def __init__(
-        self,
-        output: Path,
-        rows: int = 0,
-        digested: int = 0,
-        digest: str = "",
-        tail: Iterator[Row] | None = None,
-    ):
-        self.rows = rows
-        self._output, self._digested, self._expected = output, digested, digest
-        self._tail = tail or iter(())
-        self._digest = blake2b(digest_size=16)
+    def __init__(self, saved: SavedInput, comparer: RowComparer):
+        self.rows = saved.rows
+        self._saved, self._comparer = saved, comparer
+        # the digest is of the names of images, which are others if those were moved
+        self._digested = 0 if comparer.is_moved else saved.digested
+        self._digest = InputDigest(saved.digest)
         self._compared = 0
-        self._new_keys: deque[bytes] = deque()
-        self._data_digest: tuple[int | None, bytes] = (None, b"")
+        self._first_difference: tuple[int, str] | None = None
+        self._shown: Iterator[tuple[int, Row]] | None = None
 
-    def is_new(self, row_index: int, item: Item, prompt: str) -> bool:
+    def is_new(self, row_index: int, row_input: RowInput, item: Item, prompt: str) -> bool:
         """Whether the row is not saved yet. Call it for each row, in order.
 
-        Raises OutputExists where the saved row is of another item or prompt.
+        Raises OutputExists where the saved row is of another input.
         """
-        key = self._key(item, prompt)
         if row_index >= self.rows:
-            self._new_keys.append(key)
             return True
-        self._digest.update(key)
-        self._compared += 1
-        if row_index >= self._digested:
-            check_row(next(self._tail, {}), row_index, item, prompt, self._output)
-        elif row_index == self._digested - 1 and self._digest.hexdigest() != self._expected:
-            raise input_changed(self._output, row_index)
+        self._digest.update(row_input)
+        record = self._saved.records.read(row_index)
+        if row_index < self._digested:
+            self._check_digested(row_index, record, row_input, item, prompt)
+        else:
+            self._check_row(row_index, record, row_input, item, prompt)
+        self._compared += 1  # not before: the digest of input that was refused must not be stored
         return False
 
-    def count_saved(self) -> None:
+    def count_saved(self, row_input: RowInput) -> None:
         """Note that the next new row has been saved."""
-        self._digest.update(self._new_keys.popleft())
+        self._digest.update(row_input)
         self.rows += 1
         self._compared += 1
 
     @property
     def digest(self) -> str | None:
         """The digest of the input of all saved rows; None until all have been compared."""
-        return self._digest.hexdigest() if self._compared == self.rows else None
+        return self._digest.value if self._compared == self.rows else None
 
-    def _key(self, item: Item, prompt: str) -> bytes:
-        """The names of a row's input, and a digest of image bytes that a table holds.
+    def _check_digested(
+        self, row_index: int, record: RowInput | None, row_input: RowInput, item: Item, prompt: str
+    ) -> None:
+        """Raise for another image, and at the last digested row for any other difference."""
+        self._digest.update_version_1(item, prompt)
+        if record is not None:
+            self._note_difference(row_index, self._comparer.differs(record, row_input, item))
+            if change := self._comparer.changed_image(record, item):
+                raise input_changed(self._comparer.output, row_index, change)
+        if row_index == self._digested - 1 and not self._digest.is_as_expected():
+            raise input_changed(self._comparer.output, *(self._first_difference or (row_index, "")))
 
-        Such an image may have no name but its row number, which another order would not change.
-        """
-        if self._data_digest[0] != item.index:  # several prompts share an image
-            digest = b"" if item.data is None else blake2b(item.data, digest_size=16).digest()
-            self._data_digest = (item.index, digest)
-        names = f"{item.index}\0{item.id}\0{item.image}\0{prompt}\n"
-        return names.encode("utf-8", "surrogatepass") + self._data_digest[1]
+    def _note_difference(self, row_index: int, difference: str) -> None:
+        if difference and self._first_difference is None:
+            self._first_difference = row_index, difference
+
+    def _check_row(
+        self, row_index: int, record: RowInput | None, row_input: RowInput, item: Item, prompt: str
+    ) -> None:
+        """Raise for any difference from the row's record, or without one from what it shows."""
+        if record is not None:
+            change = self._comparer.differs(record, row_input, item)
+        else:
+            self._shown = self._shown or self._saved.read()
+            row = skip_to(self._shown, row_index) or {}
+            change = self._comparer.differs_from_row(row, item, prompt)
+        if change:
+            raise input_changed(self._comparer.output, row_index, change)
 
 
 class PreviousRows:
-    """The rows of an output that is made again; those without an error are copied.
+    """Rows that are made again; those without an error are copied.
 
-    `read` starts a pass through them, in order.
+    `read` starts a pass through them, in order; `records` has their input.
     """
 
-    def __init__(self, output: Path, read: Callable[[], Iterator[Row]]):
-        self._output = output
+    def __init__(
+        self, read: Callable[[], Iterator[Row]], records: InputRecords, comparer: RowComparer
+    ):
+        self._comparer, self._records = comparer, records
         self._to_compare, self._to_copy = enumerate(read()), enumerate(read())
         self._is_answered: dict[int, bool] = {}
 
-    def check(self, row_index: int, item: Item, prompt: str) -> None:
-        """Raise OutputExists if the previous row is of another item or prompt."""
+    def check(self, row_index: int, row_input: RowInput, item: Item, prompt: str) -> None:
+        """Raise OutputExists if the previous row is of another input."""
         row = skip_to(self._to_compare, row_index)
-        if row is not None:
-            check_row(row, row_index, item, prompt, self._output)
         self._is_answered[row_index] = row is not None and row.get("error") is None
+        if row is None:
+            return
+        record = self._records.read(row_index)
+        if record is not None:
+            change = self._comparer.differs(record, row_input, item)
+        else:
+            change = self._comparer.differs_from_row(row, item, prompt)
+        if change:
+            raise input_changed(self._comparer.output, row_index, change)
 
     def is_answered(self, row_index: int) -> bool:
         """Whether the previous row has no error. Call it once, after `check`."""
         return self._is_answered.pop(row_index)
+
+    def stamp(self, row_index: int) -> FileStamp:
+        """The stamp of the previous row's image."""
+        record = self._records.read(row_index)
+        return NO_STAMP if record is None else record.stamp
 
     def row(self, row_index: int) -> Row:
         """The previous row; indices must increase."""
@@ -108,7 +199,11 @@ class PreviousRows:
     def check_end(self, count: int) -> None:
         """Raise OutputExists if there are more than `count` previous rows."""
         if skip_to(self._to_compare, count) is not None:
-            raise input_changed(self._output, count, "was of something that the input has lost")
+            change = "is of something that the input has lost"
+            raise input_changed(self._comparer.output, count, change)
+
+    def close(self) -> None:
+        self._records.close()
 
 
 def skip_to(rows: Iterator[tuple[int, Row]], row_index: int) -> Row | None:
@@ -116,20 +211,20 @@ def skip_to(rows: Iterator[tuple[int, Row]], row_index: int) -> Row | None:
     return next((row for index, row in rows if index >= row_index), None)
 
 
-def check_row(row: Row, row_index: int, item: Item, prompt: str, output: Path) -> None:
-    """Raise OutputExists if a saved row is not that of the item and prompt."""
-    if not is_row_of(row, item, prompt):
-        change = f"was of {row.get('id')!r}, now {item.id!r}"
-        raise input_changed(output, row_index, change)
+def is_prompt(row: Row, item: Item, prompt: str) -> bool:
+    """Whether a row's prompt is this one, followed by the item's region if it was located."""
+    shown, width, height = row.get("prompt"), row.get("width"), row.get("height")
+    if item.region is None or (row.get("error") is not None and shown == prompt):
+        return bool(shown == prompt)
+    if not (isinstance(width, int) and isinstance(height, int) and min(width, height) > 0):
+        return False
+    return bool(shown == with_locations(prompt, location_values(item.region, width, height) or ()))
 
 
-def is_row_of(row: Row, item: Item, prompt: str) -> bool:
-    """Whether a row is that of the item and prompt, to which a region may have been appended."""
-    return (
-        row.get("index") == item.index
-        and row.get("id") == encodable(item.id)
-        and str(row.get("prompt")).startswith(prompt)
-    )
+def quoted(value: object) -> str:
+    """The value as a message shows it."""
+    text = repr(value)
+    return text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED - 1]}…"
 
 
 def input_changed(output: Path, row_index: int, change: str = "") -> OutputExists:

@@ -1,4 +1,8 @@
-"""The lock that allows one process at a time to write an output, and a note on its owner."""
+"""The locks of an output, and a record of the process that holds each of them.
+
+A run that writes the whole output locks it exclusively. A shard shares that lock with other shards,
+and locks its own part of the state exclusively.
+"""
 
 from __future__ import annotations
 
@@ -6,57 +10,84 @@ import os
 import shlex
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from pgcli.errors import OutputInUse
 from pgcli.state.atomic_file import read_json, write_json
+from pgcli.state.file_lock import Held, file_lock, is_locked, remove_unlocked
 from pgcli.state.state_folder import LOCK, OWNER
 from pgcli.state.write_errors import wrap_write_errors
 
-#: Covers the retry after the previous owner removed the lock file while releasing it.
+#: Covers the moment in which another process looks whether the lock is held.
 TIMEOUT_SECONDS = 0.1
+REFRESH_SECONDS = 30.0  # between two signs of life of a run
 
 
 @contextmanager
 def output_lock(folder: Path, *, part: str = "") -> Iterator[None]:
     """A block in which no other process writes this output, or this part of it.
 
-    The system releases the lock of a killed process. Raises OutputFailed, and OutputInUse with the
+    The system releases the locks of a killed process. Raises OutputFailed, and OutputInUse with the
     owner's process, host and start.
     """
     owner = folder / f"{OWNER}{part}.json"
-    lock = acquire(folder, part)
-    try:
-        write_json(owner, current_process(), durable=False)
-        yield
-    finally:
-        with suppress(OSError):
-            owner.unlink(missing_ok=True)
-        lock.release()
+    with ExitStack() as locks:
+        for name, is_shared in lock_names(part).items():
+            lock = file_lock(folder / name, shared=is_shared, timeout_seconds=TIMEOUT_SECONDS)
+            with wrap_write_errors(folder):
+                try:
+                    locks.enter_context(lock)
+                except Held:
+                    raise in_use(folder, part) from None
+        try:
+            write_json(owner, current_process(), durable=False)
+            with refreshed(owner):
+                yield
+        finally:  # while the lock is held: afterwards the record is the next owner's
+            with suppress(OSError):
+                owner.unlink(missing_ok=True)
 
 
 def check_unlocked(folder: Path, *, part: str = "") -> None:
     """Raise OutputInUse if another process writes the output. Creates nothing."""
-    owner = read_json(folder / f"{OWNER}{part}.json")
-    if owner is not None and is_alive(owner) and (folder / f"{LOCK}{part}").exists():
-        acquire(folder, part).release()
+    for name, is_shared in lock_names(part).items():
+        if is_locked(folder / name, shared=is_shared):
+            raise in_use(folder, part)
 
 
-def acquire(folder: Path, part: str) -> FileLock:
-    """The lock, acquired. Raises OutputInUse and OutputFailed."""
-    # not a singleton: two runs in one process exclude each other too
-    lock = FileLock(folder / f"{LOCK}{part}", is_singleton=False, thread_local=False)
-    with wrap_write_errors(folder):
-        try:
-            lock.acquire(timeout=TIMEOUT_SECONDS, poll_interval=TIMEOUT_SECONDS / 5)
-        except Timeout:
-            raise in_use(folder, read_json(folder / f"{OWNER}{part}.json") or {}) from None
-    return lock
+def remove_locks(folder: Path, *names: str, part: str = "") -> None:
+    """Remove the files of the output's locks, and of those named, that no process holds."""
+    for name in (*lock_names(part), *names):
+        with suppress(OSError):
+            remove_unlocked(folder / name)
+
+
+def lock_names(part: str) -> Mapping[str, bool]:
+    """The files that a run locks, in order, and whether each of them is shared."""
+    return {LOCK: True, f"{LOCK}{part}": False} if part else {LOCK: False}
+
+
+@contextmanager
+def refreshed(file: Path) -> Iterator[None]:
+    """A block in which the file's mtime tells other hosts that this process lives."""
+    ended = Event()
+
+    def refresh() -> None:
+        while not ended.wait(REFRESH_SECONDS):
+            with suppress(OSError):
+                os.utime(file)
+
+    thread = Thread(target=refresh, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def current_process() -> dict[str, Any]:
@@ -68,24 +99,13 @@ def current_process() -> dict[str, Any]:
     }
 
 
-def is_alive(owner: Mapping[str, Any]) -> bool:
-    """Whether the process may be running: true for any process of another host."""
-    if owner.get("host") != socket.gethostname():
-        return True
-    try:
-        os.kill(int(owner["pid"]), 0)
-    except PermissionError:
-        return True
-    except (OSError, KeyError, TypeError, ValueError, OverflowError):
-        return False
-    return True
-
-
-def in_use(folder: Path, owner: Mapping[str, Any]) -> OutputInUse:
+def in_use(folder: Path, part: str) -> OutputInUse:
     """The error for an output that another process writes."""
-    output = folder.with_suffix("")
-    by = "another run"
-    if owner:
+    output, by = folder.with_suffix(""), "another run"
+    # the run of this part or of the whole output, or any shard
+    files = [folder / f"{OWNER}{part}.json", folder / f"{OWNER}.json"]
+    files += sorted(folder.glob(f"{OWNER}-*.json")) if not part else []
+    if owner := next(filter(None, map(read_json, files)), None):
         by = f"process {owner.get('pid')} on {owner.get('host')} since {owner.get('since')}"
     return OutputInUse(
         f"{output} is in use by {by}",

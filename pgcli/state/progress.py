@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,11 @@ class FileCheckpoint:
 class RunProgress:
     """How far a run has come; the fields are the keys of `progress.json`.
 
-    `added` rows took `seconds` in the run that wrote this. `safe` is the checkpoint of the file
-    that rows are appended to: the output itself, or the lines of a `chunk` of it. `memory` holds
-    the batch limits of each device.
+    `total` counts the rows of this part of the output, `whole` those of the whole output. `added`
+    rows took `seconds` in the last run that added any. `safe` is the checkpoint of the file that
+    rows are appended to: the output itself, or the lines of a `chunk` of it. `memory` holds the
+    batch limits of each device. `exit_code` is that of the last run, None while it runs and after
+    it was killed.
     """
 
     rows: int = 0
@@ -40,6 +42,11 @@ class RunProgress:
     chunk: int = 0
     memory: dict[str, Any] = field(default_factory=dict)
     safe: FileCheckpoint = field(default_factory=FileCheckpoint)
+    whole: int | None = None
+    exit_code: int | None = None
+
+
+KEYS = frozenset(field.name for field in fields(RunProgress))
 
 
 def read_progress(folder: Path, part: str = "") -> RunProgress:
@@ -51,23 +58,38 @@ def progress_file(folder: Path, part: str = "") -> Path:
     return folder / f"{PROGRESS}{part}.json"
 
 
-def progress_parts(folder: Path) -> Iterator[str]:
-    """The parts of an output that have a progress file; "" is the whole output."""
-    files = sorted(folder.glob(f"{PROGRESS}*.json"))
-    yield from (file.stem.removeprefix(PROGRESS) for file in files) if files else ("",)
+def all_progress(folder: Path) -> dict[str, RunProgress]:
+    """The progress of each part of an output, the last written last; "" is the whole output."""
+    files = sorted(folder.glob(f"{PROGRESS}*.json"), key=modified_at)
+    parts = [file.stem.removeprefix(PROGRESS) for file in files]
+    return {part: read_progress(folder, part) for part in parts}
+
+
+def modified_at(file: Path) -> float:
+    """When the file was written; 0 if it is gone."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def parse_progress(value: Mapping[str, Any]) -> RunProgress:
-    """The progress in a JSON object; none if the object is not one that a run writes."""
+    """The progress in a JSON object; none if the object is not one that a run writes.
+
+    Keys of newer versions are ignored.
+    """
+    known = {key: value[key] for key in KEYS & value.keys()}
     try:
-        found = RunProgress(**dict(value) | {"safe": FileCheckpoint(**value["safe"])})
+        found = RunProgress(**known | {"safe": FileCheckpoint(**value["safe"])})
     except (KeyError, TypeError):
         return RunProgress()
     safe = found.safe
     counts = [found.rows, found.added, found.chunk, safe.rows, safe.bytes, found.total or 0]
-    types = {float | int: found.seconds, str: safe.digest, int | None: found.total}
+    counts += [found.whole or 0, found.exit_code or 0]
     is_valid = (
-        all(isinstance(value, kind) for kind, value in types.items())
+        isinstance(found.seconds, float | int)
+        and isinstance(safe.digest, str)
+        and all(isinstance(value, int | None) for value in (found.total, found.whole))
         and all(isinstance(value, dict) for value in (found.errors, safe.errors, found.memory))
         and all(map(is_count, (*counts, *found.errors.values(), *safe.errors.values())))
         and abs(found.seconds) <= MAX_COUNT

@@ -12,7 +12,8 @@ from typing import Any
 
 from pgcli.errors import OutputFailed
 from pgcli.printable import MAX_DEPTH, is_deep
-from pgcli.state.write_errors import close, fsync, wrap_write_errors
+from pgcli.regular_file import open_regular
+from pgcli.state.write_errors import close, fsync, is_named, wrap_write_errors
 
 READ_BYTES = 4 * 2**20
 #: Levels of nesting in a line: those of a manifest's values, and the row and journal entry around.
@@ -79,6 +80,15 @@ def has_lines(descriptor: int, position: Position, size: int) -> bool:
     return count == position.rows and last == b"\n"
 
 
+def has_whole_lines(file: Path, position: Position) -> bool:
+    """Whether the file has as many whole lines before the position as the position says."""
+    try:
+        with open_regular(file) as stream:
+            return has_lines(stream.fileno(), position, os.fstat(stream.fileno()).st_size)
+    except FileNotFoundError:
+        return False
+
+
 def append_bytes(descriptor: int, start: int, end: int, target: Path) -> None:
     """Append a range of bytes of an open file to another file."""
     with wrap_write_errors(target), target.open("ab") as stream:
@@ -89,7 +99,7 @@ def append_bytes(descriptor: int, start: int, end: int, target: Path) -> None:
 
 def read_lines(file: Path, start: int = 0) -> Iterator[bytes]:
     """The file's lines from a byte on, with their newlines, which the last line may lack."""
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         if start <= os.fstat(stream.fileno()).st_size:
             stream.seek(start)
             yield from stream
@@ -172,22 +182,13 @@ class RecordFile:
             if not self._has_durable_name:
                 fsync(self.file.parent)
                 self._has_durable_name = True
-            is_moved = not self._is_named()
+            is_moved = not is_named(self._descriptor, self.file)
         if is_moved:
             raise OutputFailed(
                 f"{self.file} was removed or replaced during the run",
                 hint="run the same command again, and leave the output alone while it runs",
             )
         return self.end
-
-    def _is_named(self) -> bool:
-        """Whether the file's name still leads to the open file."""
-        own = os.fstat(self._descriptor)
-        try:
-            found = self.file.stat()
-        except FileNotFoundError:
-            return False
-        return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
 
     def close(self) -> None:
         with wrap_write_errors(self.file):

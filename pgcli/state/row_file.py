@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from pgcli.records import Item
-from pgcli.state.input_check import InputCheck
+from pgcli.records import NO_STAMP, Item
+from pgcli.state.input_check import InputCheck, RowComparer, SavedInput
+from pgcli.state.input_records import InputRecords
 from pgcli.state.progress import FileCheckpoint
 from pgcli.state.record_file import Position, RecordFile, read_rows, recover
+from pgcli.state.row_input import RowInput
+from pgcli.state.write_errors import wrap_write_errors
 
 
 class RowFile:
     """A file of rows in input order: recovered if it exists, created with its first row.
 
-    `checkpoint` is the part known to be on disk. Bytes that are not rows are moved to `torn_file`,
-    and `torn` counts them. A file `is_new` if an existing one is not to be read. Raises
-    OutputFailed; messages name the `output`.
+    `checkpoint` is the part known to be on disk, `records` the input of each row. Bytes that are
+    not rows are moved to `torn_file`, and `torn` counts them. A file `is_new` if an existing one is
+    not to be read. Raises OutputFailed.
     """
 
     def __init__(
@@ -24,17 +31,17 @@ class RowFile:
         file: Path,
         torn_file: Path,
         checkpoint: FileCheckpoint,
+        records: InputRecords,
+        comparer: RowComparer,
         *,
         is_new: bool = False,
-        output: Path | None = None,
     ):
-        self.file = file
-        output = output or file
+        self.file, self.records = file, records
         self.torn = 0
         self.checkpoint = checkpoint
         self.errors: Counter[str] = Counter()
         self._lines: RecordFile | None = None
-        self._input_check = InputCheck(output)
+        saved = SavedInput(records)
         if file.exists() and not is_new:
             found = recover(file, Position(checkpoint.bytes, checkpoint.rows), torn_file)
             self.torn, self.errors = found.torn, found.errors
@@ -42,10 +49,10 @@ class RowFile:
             counted = found.parsed_from
             if counted.rows:
                 self.errors.update(checkpoint.errors)
-            tail = read_rows(file, counted.bytes)
-            self._input_check = InputCheck(
-                output, found.end.rows, counted.rows, checkpoint.digest, tail
-            )
+            start = Position() if comparer.is_moved else counted
+            read = partial(read_numbered, file, start)
+            saved = SavedInput(records, found.end.rows, counted.rows, checkpoint.digest, read)
+        self._input_check = InputCheck(saved, comparer)
 
     @property
     def rows(self) -> int:
@@ -57,17 +64,21 @@ class RowFile:
         """Whether every saved row was compared with the input."""
         return self._input_check.digest is not None
 
-    def is_new(self, row_index: int, item: Item, prompt: str) -> bool:
+    def is_new(self, row_index: int, row_input: RowInput, item: Item, prompt: str) -> bool:
         """Whether the row is not saved yet. Call it for each row of this file, in order.
 
-        Raises OutputExists where the saved row is of another item or prompt.
+        Raises OutputExists where the saved row is of another input.
         """
-        return self._input_check.is_new(row_index, item, prompt)
+        return self._input_check.is_new(row_index, row_input, item, prompt)
 
-    def append(self, line: bytes, error: str | None) -> None:
-        """Save the next row, a line of JSON."""
-        self.create().append(line)
-        self._input_check.count_saved()
+    def append(self, line: bytes, error: str | None, row_input: RowInput) -> None:
+        """Save the next row, a line of JSON. The image of an error row may be repaired later."""
+        if error is not None:
+            row_input = replace(row_input, stamp=NO_STAMP)
+        lines = self.create()
+        self.records.write(lines.end.rows, row_input)
+        lines.append(line)
+        self._input_check.count_saved(row_input)
         if error is not None:
             self.errors[error] += 1
 
@@ -89,11 +100,24 @@ class RowFile:
         """
         if self._lines is None:
             return FileCheckpoint()
+        self.records.sync()
         end, digest = self._lines.sync(), self._input_check.digest
         if digest is not None:
             self.checkpoint = FileCheckpoint(end.rows, end.bytes, digest, dict(self.errors))
         return self.checkpoint
 
     def close(self) -> None:
+        self.records.close()
         if self._lines is not None:
             self._lines.close()
+
+
+def read_saved(file: Path, start: int = 0) -> Iterator[dict[str, Any]]:
+    """The rows that a run saved, from a byte of the file on. Raises OutputFailed."""
+    with wrap_write_errors(file):
+        yield from read_rows(file, start)
+
+
+def read_numbered(file: Path, start: Position) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows that a run saved from a position on, with their indices. Raises OutputFailed."""
+    return enumerate(read_saved(file, start.bytes), start.rows)

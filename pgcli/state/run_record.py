@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pgcli.errors import OutputExists
 from pgcli.state.atomic_file import read_json, write_json
+from pgcli.state.input_check import ImageComparison
 from pgcli.state.state_folder import RUN, state_folder
 
 VERSION = 1
 Settings = Mapping[str, Any]
 MAX_CHARACTERS = 60  # of a value in a message
+SOURCES = "sources"  # the setting that may grow, and that a moved data set changes
+
+
+@dataclass(frozen=True)
+class ResumeRules:
+    """How a run is compared with the earlier run that it resumes.
+
+    `defaults` returns the settings that a record may lack, given the record's metadata. `is_moved`
+    says that the images are in another place than before; `images` compares them with the stamps
+    of rows.
+    """
+
+    defaults: Callable[[Mapping[str, Any]], Settings] = lambda metadata: {}
+    is_moved: bool = False
+    images: ImageComparison | None = None
 
 
 @dataclass(frozen=True)
@@ -50,17 +66,47 @@ class RunRecord:
         }
         return write_json(folder / RUN, values, replace=replace)
 
-    def check_settings(self, settings: Settings, output: Path) -> None:
+    def check_settings(self, settings: Settings, output: Path, rules: ResumeRules) -> None:
         """Raise OutputExists if the run was begun with other settings.
 
         Settings that are not known yet are not compared.
         """
+        change = changed_source(self.settings.get(SOURCES), plain(settings).get(SOURCES))
         if changes := differences(self.settings, settings):
             raise OutputExists(
                 f"{output} belongs to a run with other settings: {'; '.join(changes)}",
                 hint="the command that made it resumes it; another -o leaves it alone; "
                 "--overwrite replaces it",
             )
+        if change and not rules.is_moved:
+            raise other_sources(output, change)
+
+    def with_defaults(self, rules: ResumeRules) -> RunRecord:
+        """The record with the settings that it lacks."""
+        return replace(self, settings={**plain(rules.defaults(self.metadata)), **self.settings})
+
+    def resumed_by(self, settings: Settings, metadata: Mapping[str, Any]) -> RunRecord:
+        """The record with the settings and metadata of a run that resumes this one.
+
+        `moved_from` lists the sources of earlier runs whose images were moved since.
+        """
+        settings = {**self.settings, **plain(settings)}
+        moved: list[Any] = self.moved_from
+        if changed_source(self.settings.get(SOURCES), settings.get(SOURCES)):
+            moved = [*moved, self.settings[SOURCES]]
+        metadata = {**self.metadata, **metadata} | ({"moved_from": moved} if moved else {})
+        return replace(self, settings=settings, metadata=metadata)
+
+    def is_moved(self, sources: Sequence[str] | None) -> bool:
+        """Whether images are, or were once, in another place than those of saved rows."""
+        change = changed_source(self.settings.get(SOURCES), None if sources is None else [*sources])
+        return bool(change or self.moved_from)
+
+    @property
+    def moved_from(self) -> list[Any]:
+        """The sources of earlier runs whose images were moved since."""
+        moved = self.metadata.get("moved_from")
+        return moved if isinstance(moved, list) else []
 
 
 def read_record(output: Path) -> RunRecord | None:
@@ -125,14 +171,34 @@ def fingerprint(settings: Settings) -> str:
 def differences(old: Settings, new: Settings) -> list[str]:
     """`name: old -> new` for each setting of the new run that the old one has otherwise.
 
-    Settings that the new run does not know yet are not compared.
+    Settings that the new run does not know yet are not compared, and sources apart.
     """
     old, new = plain(old), plain(new)
     return [
         f"{name}: {shorten(old.get(name))} -> {shorten(value)}"
         for name, value in new.items()
-        if old.get(name) != value
+        if old.get(name) != value and name != SOURCES
     ]
+
+
+def changed_source(old: Sequence[str] | None, new: Sequence[str] | None) -> str:
+    """`old -> new` of the first source that is not as before; empty where new ones only follow."""
+    if old is None or new is None:
+        return ""
+    for number, before in enumerate(old):
+        now = new[number] if number < len(new) else "nothing"
+        if before != now:
+            return f"{before} -> {now}"
+    return ""
+
+
+def other_sources(output: Path, change: str) -> OutputExists:
+    """The error for a run of other images than those of the saved rows."""
+    return OutputExists(
+        f"{output} belongs to a run of other images: {change}",
+        hint="the command that made it, in the same folder, resumes it; if the same images were "
+        "moved, --moved does; another -o leaves it alone; --overwrite replaces it",
+    )
 
 
 def shorten(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -13,14 +13,22 @@ from shutil import rmtree
 from time import monotonic
 from typing import Any, Self
 
-from filelock import FileLock
-
+from pgcli.errors import OutputExists, OutputFailed, PgcliError
 from pgcli.state.atomic_file import write_json
 from pgcli.state.destination import is_occupied, unknown_output
-from pgcli.state.lock import output_lock
+from pgcli.state.file_lock import file_lock
+from pgcli.state.input_check import RowComparer
+from pgcli.state.lock import output_lock, remove_locks
 from pgcli.state.progress import RunProgress, progress_file, read_progress
 from pgcli.state.run_log import RunLog
-from pgcli.state.run_record import RunRecord, Settings, check_version, read_record
+from pgcli.state.run_record import (
+    SOURCES,
+    ResumeRules,
+    RunRecord,
+    Settings,
+    check_version,
+    read_record,
+)
 from pgcli.state.state_folder import FILES, LOCK, LOG, OWNER, file_list, state_folder
 from pgcli.state.write_errors import fsync, wrap_write_errors
 
@@ -34,9 +42,16 @@ class RunState:
     """
 
     def __init__(
-        self, output: Path, *, overwrite: bool = False, keep_old: bool = False, part: str = ""
+        self,
+        output: Path,
+        *,
+        overwrite: bool = False,
+        keep_old: bool = False,
+        part: str = "",
+        rules: ResumeRules | None = None,
     ):
         self.output, self.overwrite, self.part = output, overwrite, part
+        self.rules = rules or ResumeRules()
         self.folder = state_folder(output)
         self.progress = RunProgress()
         self.run_id = token_hex(8)
@@ -49,6 +64,7 @@ class RunState:
         self._metadata: Mapping[str, Any] = {}
         self._is_begun = False
         self._made_file_lists = False
+        self.exit_code = 0  # of a run that ends without an exception
         self._started: tuple[float, int] | None = None
         self._paused_seconds: Callable[[], float] = lambda: 0.0
         self._stack = ExitStack()
@@ -71,6 +87,13 @@ class RunState:
 
     def __exit__(self, kind: object, problem: object, trace: object) -> None:
         self.log.write("ended" if kind is None else f"ended by {type(problem).__name__}: {problem}")
+        is_refused = isinstance(problem, OutputExists) and self._started is None
+        if self._is_begun and not is_refused:
+            if problem is not None:
+                self.exit_code = exit_code(problem)
+            self.progress.exit_code = self.exit_code
+            with suppress(OutputFailed):
+                self._write_progress(durable=True)
         self._release()
 
     @property
@@ -91,7 +114,14 @@ class RunState:
         """
         self._settings, self._metadata = settings, metadata or {}
         if self.record is not None:
-            self.record.check_settings(settings, self.output)
+            self.record.check_settings(settings, self.output, self.rules)
+
+    @property
+    def comparer(self) -> RowComparer:
+        """Compares saved rows with the input."""
+        sources = self._settings.get(SOURCES)
+        is_moved = self.record is not None and self.record.is_moved(sources)
+        return RowComparer(self.output, self.rules.images, is_moved=is_moved)
 
     @contextmanager
     def file_lists(self) -> Iterator[Callable[[int], Path]]:
@@ -99,28 +129,39 @@ class RunState:
 
         Yields a function from a source's number to the path that the names of its lists begin with.
         """
-        lock = FileLock(self.folder / f"{LOCK}-{FILES}", is_singleton=False)
-        with wrap_write_errors(self.folder), lock:
+        with wrap_write_errors(self.folder), file_lock(self.folder / f"{LOCK}-{FILES}"):
             if self.record is None and not self.part:
                 self._made_file_lists = True
                 self._remove_file_lists()
             yield partial(file_list, self.folder, self._files)
 
-    def start(self, total: int | None, paused_seconds: Callable[[], float] = lambda: 0.0) -> None:
-        """Start measuring time; `total` rows are expected, None if unknown.
+    def expect(self, rows: int, total: int | None, whole: int | None) -> None:
+        """Note how many rows there are to be, of this part and of the `whole` output.
 
-        A total below the number of saved rows, as with a smaller limit, is not stored.
+        None is unknown. Fewer than the `rows` that are saved, as with a smaller limit, are not
+        stored.
+        """
+        if total is None or total >= rows:
+            self.progress.total, self.progress.whole = total, whole
+
+    def start(self, rows: int, paused_seconds: Callable[[], float] = lambda: 0.0) -> None:
+        """Start measuring time, with `rows` saved before.
+
         `paused_seconds` returns for how long the process has been stopped since.
         """
         self._paused_seconds = paused_seconds
-        self._started = (monotonic(), self.progress.rows)
-        if total is None or total >= self.progress.rows:
-            self.progress.total = total
+        self._started = (monotonic(), rows)
+        self.progress.exit_code = None
         if self._is_begun:
             self.log.begin()
+        self.update_record()
+
+    def update_record(self) -> None:
+        """Store the settings and metadata of this run, if it resumes another."""
         if self.record is not None:
-            self.record = replace(self.record, metadata=self._metadata)
+            self.record = self.record.resumed_by(self._settings, self._metadata)
             self.record.write(self.folder, replace=True)
+            self._write_progress()
 
     def begin(self) -> None:
         """Write the run's record, if it has none yet; called before the first row is saved.
@@ -151,8 +192,12 @@ class RunState:
         if self._started is None:
             self._started = (monotonic(), self.progress.rows)
         started, rows = self._started
-        self.progress.seconds = round(monotonic() - started - self._paused_seconds(), 3)
-        self.progress.added = self.progress.rows - rows
+        if self.progress.rows > rows:
+            self.progress.seconds = round(monotonic() - started - self._paused_seconds(), 3)
+            self.progress.added = self.progress.rows - rows
+        self._write_progress(durable=durable)
+
+    def _write_progress(self, *, durable: bool = False) -> None:
         file = progress_file(self.folder, self.part)
         write_json(file, asdict(self.progress), durable=durable)
 
@@ -161,6 +206,7 @@ class RunState:
         check_version(self.output)
         self.record = read_record(self.output)
         if self.record is not None:
+            self.record = self.record.with_defaults(self.rules)
             self.progress = read_progress(self.folder, self.part)
             self.run_id, self._files = self.record.run_id, self.record.files
             self._is_begun = True
@@ -170,7 +216,9 @@ class RunState:
     def _remove_old_run(self) -> None:
         """Remove the output that is replaced, and its state."""
         with wrap_write_errors(self.output):
-            if self.output.is_dir():
+            if self.output.is_symlink() and not self._keep_old:
+                self.output.unlink()  # and not the files of the folder that it leads to
+            elif self.output.is_dir():
                 for file in self.output.glob("part-*.parquet"):
                     file.unlink()
             elif not self._keep_old:
@@ -183,13 +231,12 @@ class RunState:
 
     def _release(self) -> None:
         """Release the lock; a run that saved nothing removes the files that it created."""
-        if not self._is_begun:
+        if not self._is_begun and self._made_file_lists:
             with suppress(OSError):
-                if self._made_file_lists:
-                    self._remove_file_lists()
-                    (self.folder / f"{LOCK}-{FILES}").unlink(missing_ok=True)
-                (self.folder / f"{LOCK}{self.part}").unlink(missing_ok=True)
+                self._remove_file_lists()
         self._stack.close()
+        if not self._is_begun:
+            remove_locks(self.folder, f"{LOCK}-{FILES}", part=self.part)
         self._remove_empty_folder()
 
     def _remove_empty_folder(self) -> None:
@@ -199,3 +246,11 @@ class RunState:
     def _remove_file_lists(self) -> None:
         for file in self.folder.glob(f"{self._files}-*"):
             file.unlink(missing_ok=True)
+
+
+def exit_code(problem: object) -> int:
+    """The exit code of a command that the exception ends."""
+    if isinstance(problem, PgcliError):
+        return problem.exit_code
+    signum = getattr(problem, "signum", None)  # of `Interrupted`
+    return 1 if signum is None else 128 + int(signum)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pgcli.errors import UsageError
 
-#: Rows in a chunk: a constant, so that all runs of an output agree on it.
+#: The most rows in a chunk, unless `--rows-per-file` says otherwise.
 CHUNK_ROWS = 10_000
+#: The setting that holds the rows in a chunk, so that all runs of an output agree on them.
+ROWS_PER_FILE = "rows_per_file"
+MAX_CHUNK_ROWS = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +31,34 @@ class Shard:
         """Whether this shard computes the chunk."""
         return chunk % self.count == self.number
 
-    def rows(self, total: int) -> int:
-        """The number of rows of this shard, of `total` rows."""
-        chunks = range(self.number, -(-total // CHUNK_ROWS), self.count)
-        return sum(min(CHUNK_ROWS, total - chunk * CHUNK_ROWS) for chunk in chunks)
+    def ranges(self, total: int, chunk_rows: int) -> Iterator[range]:
+        """The rows of this shard, of `total` rows in chunks of `chunk_rows`."""
+        for start in range(self.number * chunk_rows, total, self.count * chunk_rows):
+            yield range(start, min(start + chunk_rows, total))
+
+    def rows(self, total: int, chunk_rows: int) -> int:
+        """The number of rows of this shard, of `total` rows in chunks of `chunk_rows`."""
+        return sum(map(len, self.ranges(total, chunk_rows)))
+
+
+def fair_chunk_rows(total: int | None, shards: int) -> int:
+    """The rows in a chunk that divide `total` rows into equal parts, CHUNK_ROWS at most.
+
+    The number of chunks is a multiple of the number of shards, which take them in turns.
+    """
+    if shards == 1 or not total:
+        return CHUNK_ROWS
+    rounds = -(-total // (CHUNK_ROWS * shards))
+    return -(-total // (rounds * shards))
+
+
+def stored_chunk_rows(settings: Mapping[str, Any]) -> int:
+    """The rows in a chunk of an output whose run has these settings.
+
+    Runs of earlier versions have no such setting; their chunks had 10,000 rows.
+    """
+    rows = settings.get(ROWS_PER_FILE)
+    return rows if isinstance(rows, int) and 0 < rows < MAX_CHUNK_ROWS else CHUNK_ROWS
 
 
 def parse_shard(text: str, environment: Mapping[str, str]) -> Shard:
@@ -50,33 +78,56 @@ def parse_shard(text: str, environment: Mapping[str, str]) -> Shard:
 
 
 def shard_of_environment(environment: Mapping[str, str]) -> Shard:
-    """The shard of a task of a SLURM job array, or of a torchrun process."""
-    task = environment.get("SLURM_ARRAY_TASK_ID")
-    if task is not None:
-        step = environment.get("SLURM_ARRAY_TASK_STEP", "1")
-        first = environment.get("SLURM_ARRAY_TASK_MIN", "0")
-        if step != "1":
-            raise UsageError(
-                f"this SLURM array counts in steps of {step}",
-                hint="submit it with a step of 1, such as --array=0-7, or write --shard I/N",
-            )
-        number = parse_count(task, "SLURM_ARRAY_TASK_ID")
-        number -= parse_count(first, "SLURM_ARRAY_TASK_MIN")
-        count = parse_count(environment.get("SLURM_ARRAY_TASK_COUNT", ""), "SLURM_ARRAY_TASK_COUNT")
-    elif "RANK" in environment and "WORLD_SIZE" in environment:
-        number = parse_count(environment["RANK"], "RANK")
-        count = parse_count(environment["WORLD_SIZE"], "WORLD_SIZE")
+    """The shard of a task of a SLURM job array, of each task of a SLURM step, or of torchrun.
+
+    The tasks of a step within an array divide the part of their array task.
+    """
+    names = environment.keys()
+    # a batch script has SLURM_PROCID and SLURM_NTASKS too, but runs once: in an array, only a step
+    tasks = "SLURM_STEP_NUM_TASKS"
+    if "SLURM_ARRAY_TASK_ID" in names:
+        number, count = array_task(environment)
+    elif {"RANK", "WORLD_SIZE"} <= names:  # before SLURM_PROCID: srun may start torchrun
+        number, count = counts(environment, "RANK", "WORLD_SIZE")
+        tasks = ""
+    elif "SLURM_PROCID" in names and {tasks, "SLURM_NTASKS"} & names:
+        number, count = 0, 1
+        tasks = tasks if tasks in names else "SLURM_NTASKS"
     else:
         raise UsageError(
-            "--shard auto finds neither a SLURM array nor RANK and WORLD_SIZE here",
+            "--shard auto finds no SLURM array, no SLURM_PROCID and no RANK and WORLD_SIZE here",
             hint="write --shard I/N, I from 0",
         )
+    if {"SLURM_PROCID", tasks} <= names:
+        task, of = counts(environment, "SLURM_PROCID", tasks)
+        number, count = number * of + task, count * of
     if not 0 <= number < count:
         raise UsageError(
             f"the environment names shard {number} of {count}, which does not exist",
             hint="submit a whole array, such as --array=0-7; or write --shard I/N",
         )
     return Shard(number, count)
+
+
+def array_task(environment: Mapping[str, str]) -> tuple[int, int]:
+    """The number of a task of a SLURM array, from 0, and the number of its tasks."""
+    step = environment.get("SLURM_ARRAY_TASK_STEP", "1")
+    if step != "1":
+        raise UsageError(
+            f"this SLURM array counts in steps of {step}",
+            hint="submit it with a step of 1, such as --array=0-7, or write --shard I/N",
+        )
+    first = parse_count(environment.get("SLURM_ARRAY_TASK_MIN", "0"), "SLURM_ARRAY_TASK_MIN")
+    number, count = counts(environment, "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT")
+    return number - first, count
+
+
+def counts(environment: Mapping[str, str], number: str, count: str) -> tuple[int, int]:
+    """The whole numbers that two variables hold. Raises UsageError."""
+    return (
+        parse_count(environment.get(number, ""), number),
+        parse_count(environment.get(count, ""), count),
+    )
 
 
 def parse_count(text: str, name: str) -> int:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 RUN, PROGRESS, LOG = "run.json", "progress", "log"
 LOCK, OWNER = "lock", "owner"
 JOURNAL, TORN, RETRIED = "waiting", "torn", "retried.jsonl"
-FILES = "files"
+FILES, INPUTS = "files", "inputs"
 #: Folders of chunks: JSON lines of incomplete ones, and complete ones of a single Parquet file.
 UNFINISHED, COMPLETE = "chunks", "parts"
+#: The name of such a file of lines: the number of the chunk, and the part of the output.
+CHUNK_LINES = re.compile(r"(\d{6,})(|-\d+-of-\d+)\.jsonl")
 
 
 def state_folder(output: Path) -> Path:
@@ -28,6 +31,11 @@ def uses_chunks(output: Path) -> bool:
 def chunk_file(output: Path, number: int, part: str = "") -> Path:
     """The file of lines that holds the rows of an incomplete chunk."""
     return state_folder(output) / UNFINISHED / f"{number:06}{part}.jsonl"
+
+
+def input_file(output: Path, number: int) -> Path:
+    """The file with the input of each row of a chunk."""
+    return state_folder(output) / INPUTS / f"{number:06}"
 
 
 def file_list(folder: Path, files: str, number: int) -> Path:

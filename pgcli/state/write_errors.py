@@ -56,6 +56,14 @@ def close(descriptor: int) -> None:
         os.close(descriptor)
 
 
+def is_named(descriptor: int, path: Path) -> bool:
+    """Whether the path leads to the open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def make_folder(path: Path) -> None:
     """Create the folder if it does not exist, durably. Raises OSError."""
     path.mkdir(exist_ok=True)

@@ -12,7 +12,7 @@ from pgcli.tasks.question import (
     validate_choices,
     with_region,
 )
-from pgcli.tasks.templates import columns, with_prompts
+from pgcli.tasks.templates import columns, rows_per_image, with_prompts
 
 __all__ = [
     "MAX_NEW_TOKENS",
@@ -23,6 +23,7 @@ __all__ = [
     "columns",
     "detect",
     "ocr",
+    "rows_per_image",
     "segment",
     "validate_choices",
     "with_prompts",

@@ -24,6 +24,14 @@ def columns(question: Question) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
+def rows_per_image(question: Question) -> int | None:
+    """The number of prompts of each item; None if prompts with columns may be equal."""
+    if question.templates is None:
+        return 1
+    count = len(question.templates)
+    return count if count == 1 or not columns(question) else None
+
+
 def with_prompts(items: Iterable[Item], question: Question) -> Iterator[Item]:
     """The items with their prompts as the model gets them, their choices and regions.
 

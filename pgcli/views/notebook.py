@@ -10,7 +10,7 @@ from html import escape
 
 from pgcli.images import ImageError, ImageLimits, load_image
 from pgcli.printable import printable
-from pgcli.records import Answer
+from pgcli.records import Answer, Box
 from pgcli.views.overlay import draw_overlay
 
 MAX_ROWS = 20
@@ -35,11 +35,16 @@ def table_row(answer: Answer, path: str) -> str:
         content = f"<b>{text(answer.error)}</b> {text(answer.error_message or '')}"
     else:
         content = text(answer.answer or "")
-    boxes = ", ".join(f"{box.label} {box.score:.2g}" for box in answer.boxes)
+    boxes = ", ".join(map(box_text, answer.boxes))
     parts = [f"<b>{text(answer.id)}</b>", f"<i>{text(answer.prompt)}</i>", content, text(boxes)]
     cell = "<br>".join(part for part in parts if part)
     style = "text-align:left;vertical-align:top"
     return f'<tr><td>{thumbnail(answer, path)}</td><td style="{style}">{cell}</td></tr>'
+
+
+def box_text(box: Box) -> str:
+    """A box's label, and its confidence if it is known."""
+    return box.label + ("" if box.confidence is None else f" {box.confidence:.2g}")
 
 
 def text(foreign: str) -> str:

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from pgcli.images.decoder_warnings import silence_decoders
-from pgcli.records import DecodedImage, Item
+from pgcli.records import PAUSE, DecodedImage, Item
+from pgcli.workers.arrivals import arrivals
 from pgcli.workers.decoder import Decoder
 from pgcli.workers.fetcher import Fetcher, fetched
 from pgcli.workers.prefetcher import Prefetcher
+from pgcli.workers.start_errors import thread_errors
 
 __all__ = ["DEFAULT_WORKERS", "MIN_ITEMS_FOR_WORKERS", "Decoder", "prefetch"]
 
@@ -28,33 +30,40 @@ def prefetch(
     max_bytes: int = 64 * 2**20,
     stopped: Callable[[], bool] = lambda: False,
     fetcher: Fetcher | None = None,
+    pauses: bool = False,
 ) -> Iterator[DecodedImage]:
     """Decoded items in order, decoded ahead by `workers` processes.
 
     Without workers, or if their number is None and `total` is small, each item is decoded in this
     process when it is asked for; no time limit applies there. The bytes of an item are released
-    once it is decoded. An image that crashes its process twice, or takes longer than
-    `process.TIME_LIMIT_SECONDS`, becomes a fault. Images ahead take at most `max_bytes`. Closing
+    once it is decoded. An image that crashes its process twice, or takes more than
+    `process.PROCESSOR_SECONDS`, becomes a fault. Images ahead take at most `max_bytes`. Closing
     the iterator ends the processes; once `stopped`, it ends without waiting. `fetcher` downloads
-    items at URLs, several at a time.
+    items at URLs, several at a time. With `pauses`, PAUSE is yielded while no item arrives.
+    Raises NoUsableDevice if a process cannot start.
     """
     are_few = workers is None and total is not None and total < MIN_ITEMS_FOR_WORKERS
     if workers == 0 or are_few:
-        yield from decoded_here(items, decode, fetcher)
+        arriving = arrivals(items, stopped) if pauses else items
+        yield from decoded_here(arriving, decode, fetcher)
         return
     count = workers or min(DEFAULT_WORKERS, os.cpu_count() or 1)
     count = count if total is None else max(1, min(count, total))
     with Prefetcher(decode, count, max_bytes, fetcher) as prefetcher:
-        threading.Thread(target=prefetcher.feed, args=(items,), daemon=True).start()
-        yield from prefetcher.images(stopped)
+        with thread_errors():
+            threading.Thread(target=prefetcher.feed, args=(items,), daemon=True).start()
+        yield from (one for one in prefetcher.images(stopped) if pauses or one is not PAUSE)
 
 
 def decoded_here(
-    items: Iterable[Item], decode: Decoder, fetcher: Fetcher | None
+    items: Iterable[Item | None], decode: Decoder, fetcher: Fetcher | None
 ) -> Iterator[DecodedImage]:
-    """Items decoded in this process, one at a time."""
+    """Items decoded in this process, one at a time; PAUSE for None."""
     silence_decoders()
     for item in items:
+        if item is None:
+            yield PAUSE
+            continue
         with fetched(item, fetcher) as whole:
             image = decode(whole.item)
         load_ms = image.load_ms + whole.took_ms

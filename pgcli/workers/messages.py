@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pgcli.records import DecodedImage, Fault, Item
+from pgcli.records import STAMP_BYTES, DecodedImage, Fault, FileStamp, Item
 from pgcli.workers.decoder import Decoder
 from pgcli.workers.message_pipe import MalformedMessage, Message
 
 MAX_SIDE = 2**31
+#: A digest of a stamp, or none.
+DIGEST = re.compile(f"([0-9a-f]{{{2 * STAMP_BYTES}}})?")
 
 
 def item_to_message(item: Item) -> Message:
@@ -21,6 +24,7 @@ def item_to_message(item: Item) -> Message:
         "index": item.index,
         "id": item.id,
         "path": item.path,
+        "root": item.root,
         "has_data": item.data is not None,
     }
     return Message(header, item.data or b"")
@@ -30,7 +34,8 @@ def item_from_message(message: Message) -> Item:
     """The item to decode."""
     header = message.header
     data = bytes(message.data) if header["has_data"] else None
-    return Item(header["index"], header["id"], header["id"], header["path"], data)
+    names = header["id"], header["id"], header["path"]
+    return Item(header["index"], *names, data, root=header["root"])
 
 
 def image_to_message(image: DecodedImage) -> Message:
@@ -42,6 +47,7 @@ def image_to_message(image: DecodedImage) -> Message:
         "load_ms": image.load_ms,
         "fault": None if fault is None else [fault.code, fault.message],
         "shape": None if pixels is None else pixels.shape,
+        "stamp": [image.stamp.status.hex(), image.stamp.content.hex()],
     }
     return Message(header, b"" if pixels is None else np.ascontiguousarray(pixels).reshape(-1).data)
 
@@ -67,7 +73,19 @@ def image_from_message(message: Message, item: Item, decoder: Decoder) -> Decode
     if not isinstance(load_ms, float) or not 0 <= load_ms < math.inf:
         raise MalformedMessage("load_ms is not a time")
     item = replace(item, data=None)
-    return DecodedImage(item, width, height, pixels, load_ms, fault)
+    return DecodedImage(
+        item, width, height, pixels, load_ms, fault, _stamp(header.get("stamp", ["", ""]))
+    )
+
+
+def _stamp(value: Any) -> FileStamp:
+    if isinstance(value, list) and len(value) == 2 and all(map(_is_digest, value)):
+        return FileStamp(*map(bytes.fromhex, value))
+    raise MalformedMessage("a stamp is not two digests")
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and DIGEST.fullmatch(value) is not None
 
 
 def _fault(value: Any) -> Fault | None:

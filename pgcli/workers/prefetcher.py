@@ -8,18 +8,33 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
-from pgcli.records import DecodedImage, Item
+from pgcli.errors import NoUsableDevice
+from pgcli.records import PAUSE, DecodedImage, Item
 from pgcli.workers.decoder import Decoder
 from pgcli.workers.fetcher import FETCHES, Fetcher, fetched
+from pgcli.workers.start_errors import thread_errors
 from pgcli.workers.worker import Worker
 
 #: What decoded pixels are assumed to take until some have arrived: the largest model's 896 x 896.
 LARGEST_PIXEL_BYTES = 896 * 896 * 3
-#: How often `stopped` is checked while the items pause, as those of a pipe may.
+#: The items pause, as those of a pipe may, where none arrives for so long.
 POLL_SECONDS = 0.2
 
 #: A decoded image to come with the bytes reserved for it, the items' exception, or their end.
 Pending = tuple[Future[DecodedImage], int] | Exception | None
+
+
+def start_workers(decoder: Decoder, count: int) -> list[Worker]:
+    """So many workers. Raises NoUsableDevice if one cannot start; then none is left."""
+    workers: list[Worker] = []
+    try:
+        for _ in range(count):
+            workers.append(Worker(decoder))
+    except NoUsableDevice:
+        for worker in workers:
+            worker.close()
+        raise
+    return workers
 
 
 class Prefetcher:
@@ -30,7 +45,7 @@ class Prefetcher:
     """
 
     def __init__(self, decoder: Decoder, count: int, max_bytes: int, fetcher: Fetcher | None):
-        self._workers = [Worker(decoder) for _ in range(count)]
+        self._workers = start_workers(decoder, count)
         self._idle: SimpleQueue[Worker] = SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)
@@ -67,7 +82,8 @@ class Prefetcher:
                 reserved = self._reserve(len(item.data or b""))
                 if self._stopped:
                     return
-                self._pending.put((self._pool.submit(self._decode, item), reserved))
+                with thread_errors():
+                    self._pending.put((self._pool.submit(self._decode, item), reserved))
         except Exception as problem:  # noqa: BLE001 - raised again where the images are taken
             end = problem
         self._pending.put(end)
@@ -75,9 +91,18 @@ class Prefetcher:
     def images(self, stopped: Callable[[], bool]) -> Iterator[DecodedImage]:
         """Decoded images in the order of the items, then the items' exception if they raised one.
 
-        Ends early once `stopped`.
+        Yields PAUSE while no item arrives. Ends early once `stopped`.
         """
-        while isinstance(pending := self._next(stopped), tuple):
+        while not stopped():
+            try:
+                pending = self._pending.get(timeout=POLL_SECONDS)
+            except Empty:
+                yield PAUSE
+                continue
+            if not isinstance(pending, tuple):
+                if pending is not None:
+                    raise pending
+                return
             future, reserved = pending
             image = future.result()
             with self._capacity:
@@ -86,16 +111,6 @@ class Prefetcher:
                     self._pixel_bytes = image.pixels.nbytes
                 self._capacity.notify()
             yield image
-        if pending is not None:
-            raise pending
-
-    def _next(self, stopped: Callable[[], bool]) -> Pending:
-        while not stopped():
-            try:
-                return self._pending.get(timeout=POLL_SECONDS)
-            except Empty:
-                continue
-        return None
 
     def _reserve(self, data_bytes: int) -> int:
         """Wait for memory for an item's data and pixels, and return how much is reserved."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +18,8 @@ from pgcli.records import DecodedImage, Fault, Item
 from pgcli.workers.decoder import Decoder, describe_decoder
 from pgcli.workers.message_pipe import MalformedMessage, Message, MessagePipe
 from pgcli.workers.messages import image_from_message, item_to_message
-from pgcli.workers.process import TIME_LIMIT_SECONDS
+from pgcli.workers.process import PROCESSOR_SECONDS, TIME_LIMIT_SECONDS
+from pgcli.workers.start_errors import cannot_start, why_it_ended
 
 START_LIMIT_SECONDS = 120
 #: Of one decoded image; 896 x 896 RGB pixels are 2.4 MB.
@@ -42,7 +45,7 @@ class WorkerDied(Exception):
 
 
 class WorkerTimeout(Exception):
-    """The process did not answer within the time limit."""
+    """The process did not answer within the time limit, which is the argument."""
 
 
 class Worker:
@@ -65,10 +68,9 @@ class Worker:
                 return self._request(item)
             except WorkerDied:
                 self._restart()
-            except WorkerTimeout:
+            except WorkerTimeout as problem:
                 self._restart()
-                message = f"Decoding the image takes longer than {TIME_LIMIT_SECONDS} seconds."
-                fault = Fault("timeout", message)
+                fault = Fault("timeout", f"Decoding the image takes longer than {problem}.")
                 break
         return failed(item, fault)
 
@@ -84,15 +86,22 @@ class Worker:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
+        self._stderr.close()
         with suppress(subprocess.TimeoutExpired):  # it may hang on a dead disk, beyond signals
             self._process.wait(timeout=5)
 
     def _request(self, item: Item) -> DecodedImage:
         self._wait_until_ready()
         deadline = monotonic() + TIME_LIMIT_SECONDS
-        with pipe_errors():
-            self._pipe.send(item_to_message(item), deadline)
-            return image_from_message(self._pipe.receive(deadline), item, self._decoder)
+        try:
+            with pipe_errors():
+                self._pipe.send(item_to_message(item), deadline)
+                return image_from_message(self._pipe.receive(deadline), item, self._decoder)
+        except WorkerDied as problem:
+            if isinstance(problem.__cause__, EOFError) and self._exit_code() == -signal.SIGPROF:
+                limit = f"{PROCESSOR_SECONDS} seconds of processor time"
+                raise WorkerTimeout(limit) from problem
+            raise
 
     def _wait_until_ready(self) -> None:
         """Wait for the process to start, so that its first image has all of the time limit."""
@@ -104,22 +113,34 @@ class Worker:
         except (WorkerDied, WorkerTimeout) as problem:
             if self._stopped:
                 raise
-            raise RuntimeError(f"A worker process did not start: {sys.executable}") from problem
+            raise cannot_start(why_it_ended(self._exit_code(), self._stderr)) from problem
         self._ready = True
+        self._stderr.close()
+
+    def _exit_code(self) -> int | None:
+        """The exit code of a process that has ended; None if it does not end."""
+        try:
+            return self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return None
 
     def _start(self) -> None:
         root = str(Path(__file__).parents[2])
         path = [entry for entry in sys.path if entry]
         command = [sys.executable, "-P", f"-Xutf8={sys.flags.utf8_mode}", "-c", _PROGRAM]
-        self._process = subprocess.Popen(
-            [*command, *path, *([] if root in path else [root])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            env=MALLOC_SETTINGS | os.environ,
-            process_group=0,  # Ctrl-C in the terminal is for the parent, also while this one starts
-        )
+        try:
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed once it is ready
+            self._process = subprocess.Popen(
+                [*command, *path, *([] if root in path else [root])],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                bufsize=0,
+                env=MALLOC_SETTINGS | os.environ,
+                process_group=0,  # Ctrl-C in the terminal is for the parent, also while this starts
+            )
+        except OSError as problem:
+            raise cannot_start(problem.strerror or str(problem)) from problem
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         stdin, stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
@@ -127,7 +148,8 @@ class Worker:
         self._pipe = MessagePipe(stdout, stdin, max_data_bytes=MAX_PIXEL_BYTES)
         self._ready = False
         with suppress(OSError):  # a process that died at once is noticed when it is not ready
-            self._pipe.send(Message(describe_decoder(self._decoder)))
+            limit = {"processor_seconds": PROCESSOR_SECONDS}
+            self._pipe.send(Message(describe_decoder(self._decoder) | limit))
 
     def _restart(self) -> None:
         with self._lock:
@@ -148,6 +170,6 @@ def pipe_errors() -> Iterator[None]:
     try:
         yield
     except TimeoutError as problem:
-        raise WorkerTimeout from problem
+        raise WorkerTimeout(f"{TIME_LIMIT_SECONDS} seconds") from problem
     except (OSError, EOFError, MalformedMessage) as problem:
         raise WorkerDied from problem

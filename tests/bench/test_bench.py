@@ -15,17 +15,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from pgcli import tasks
-from pgcli.bench import benchmark, machine, reference_model, roofline
+from pgcli.bench import benchmark, peak_rates, reference_model, roofline
 from pgcli.bench.agreement import agreement, histogram
 from pgcli.bench.bench_images import BenchImages
 from pgcli.bench.engine_runner import EngineRunner, TokenRecorder
-from pgcli.bench.inputs import BenchInputs, BenchRun
-from pgcli.bench.machine import MachineRates, MatmulRate
 from pgcli.bench.measure import in_turns, ratio, speed
+from pgcli.bench.peak_rates import MachineRates, MatmulRate
 from pgcli.bench.plan import BenchPlan, Lengths
-from pgcli.bench.plot import svg
+from pgcli.bench.plot import plot_svg
 from pgcli.bench.reference_runner import ReferenceRunner
 from pgcli.bench.roofline import Roofline, Stages, Workload, limit
+from pgcli.bench.runner import BenchInputs, BenchRun
 from pgcli.bench.stage_timer import StageTimer
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import parse_config, read_config
@@ -41,6 +41,7 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
 from pgcli.proof import reference
 from pgcli.proof.generated_images import SIZES, default_images, generate_images
+from tests.support.published import paligemma_3b
 
 ROOT = Path(__file__).parents[2]
 PROMPTS = ("caption en", "ocr", "answer en which colour does the shape in the middle have?")
@@ -53,7 +54,7 @@ def fixed_machine_rates(monkeypatch):
     reported = MachineRates(
         "a machine", 1, (MatmulRate("large", "float32", 1, 1, 1, 1e12),), 1e10, 1e10
     )
-    monkeypatch.setattr(machine, "measure_rates", lambda *given: reported)
+    monkeypatch.setattr(peak_rates, "measure_rates", lambda *given: reported)
 
 
 def measured(folder, **plan):
@@ -347,29 +348,7 @@ class TestRoofline:
         assert 0.8 < roofline.vision(config, 1, 4).bytes / sum(p.nbytes for p in parameters) < 1
 
     def test_limit_of_a_3b_on_an_h200_equals_a_manual_estimate(self):
-        config = parse_config(
-            {
-                "model_type": "paligemma",
-                "image_token_index": 257152,
-                "text_config": {
-                    "model_type": "gemma",
-                    "hidden_size": 2048,
-                    "intermediate_size": 16384,
-                    "num_attention_heads": 8,
-                    "num_hidden_layers": 18,
-                    "num_key_value_heads": 1,
-                    "vocab_size": 257216,
-                },
-                "vision_config": {
-                    "hidden_size": 1152,
-                    "intermediate_size": 4304,
-                    "num_attention_heads": 16,
-                    "num_hidden_layers": 27,
-                    "patch_size": 14,
-                    "image_size": 224,
-                },
-            }
-        )
+        config = parse_config(paligemma_3b())
         assert roofline.vision(config, 1, 2).flops == pytest.approx(0.220e12, rel=0.01)
         read = roofline.prefill(config, 1, 16, 2, trimmed=False)
         assert read.flops == pytest.approx(1.090e12, rel=0.001)
@@ -389,11 +368,11 @@ class TestRoofline:
 
     def test_matmul_rates_are_measured_at_the_models_shapes(self, tiny, monkeypatch):
         monkeypatch.undo()
-        monkeypatch.setattr(machine, "PRODUCT_SECONDS", 0.0)
-        monkeypatch.setattr(machine, "BUFFER_BYTES", 2**20)
-        monkeypatch.setattr(machine, "LARGE", ("large", 32, 64, 64))
+        monkeypatch.setattr(peak_rates, "PRODUCT_SECONDS", 0.0)
+        monkeypatch.setattr(peak_rates, "BUFFER_BYTES", 2**20)
+        monkeypatch.setattr(peak_rates, "LARGE", ("large", 32, 64, 64))
         config = read_config(tiny)
-        reported = machine.measure_rates(config, 2, torch.device("cpu"), torch.bfloat16)
+        reported = peak_rates.measure_rates(config, 2, torch.device("cpu"), torch.bfloat16)
         names = [product.name for product in reported.products]
         assert names[0] == "large"
         assert len(names) == 8
@@ -406,8 +385,8 @@ class TestRoofline:
             products=tuple(replace(p, flops_per_second=1.0) for p in reported.products),
             read_bytes_per_second=1e18,
         )
-        assert machine.highest_rates(slow, reported).products == reported.products
-        assert machine.highest_rates(reported, slow).roof.bytes_per_second == 1e18
+        assert peak_rates.highest_rates(slow, reported).products == reported.products
+        assert peak_rates.highest_rates(reported, slow).roof.bytes_per_second == 1e18
 
 
 def counted(act):
@@ -611,7 +590,7 @@ class TestCommand:
 
 def test_hostile_model_name_is_escaped_in_the_plot(tiny):
     report = measured(tiny, scopes=("device",))
-    text = svg(report, "<script>\x1b[31m & co")
+    text = plot_svg(report, "<script>\x1b[31m & co")
     assert "<script>" not in text
     assert "\x1b" not in text
     words = [one.text for one in ElementTree.fromstring(text).iter() if one.text]

@@ -539,7 +539,7 @@ class TestBrokenFiles:
 
     def test_a_pipe_or_folder_is_not_opened(self, folder, refusal):
         os.mkfifo(folder / "model.safetensors")
-        assert "model.safetensors is missing" in refusal()
+        assert "model.safetensors is not a regular file" in refusal()
 
     @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
     def test_a_missing_file_is_named(self, write, refusal, name):
@@ -555,7 +555,7 @@ class TestBrokenFiles:
     def test_a_pipe_for_a_configuration_does_not_hang(self, write, refusal):
         (write() / "config.json").unlink()
         os.mkfifo(write() / "config.json")
-        assert "has no config.json" in refusal()
+        assert "config.json is not a regular file" in refusal()
 
     def test_a_huge_configuration_is_not_read(self, write, refusal):
         with open(write() / "config.json", "wb") as file:
@@ -567,6 +567,12 @@ class TestBrokenFiles:
 
         Tokenizer(models.BPE()).save(str(write() / "tokenizer.json"))
         assert "it is not PaliGemma's" in refusal()
+
+    def test_a_decoder_without_room_is_refused(self, folder, write, configure, refusal):
+        write()
+        text = json.loads((folder / "config.json").read_text())["text_config"]
+        configure(text_config=text | {"max_position_embeddings": 5})
+        assert "max_position_embeddings is 5, which leaves no room" in refusal()
 
     def test_a_setting_that_is_not_supported_is_refused(self, write, configure, refusal):
         write()

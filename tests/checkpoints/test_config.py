@@ -407,14 +407,14 @@ class TestStopTokens:
         [
             (1, ABSENT, (1,)),
             (ABSENT, 1, (1,)),
-            (1, [1, 107], (1, 107)),
+            (1, [1, 107], (1,)),
             ([1, 107], ABSENT, (1, 107)),
-            (107, [1], (107, 1)),
+            (107, [1], (107,)),
             (ABSENT, ABSENT, (1,)),
             (None, [], (1,)),
         ],
     )
-    def test_stop_tokens_of_both_levels_are_merged(self, top, text, stops):
+    def test_stop_tokens_are_those_of_the_top_level_else_the_decoders(self, top, text, stops):
         config = parse_config(published(eos_token_id=top, text_config__eos_token_id=text))
         assert config.stop_tokens == stops
 

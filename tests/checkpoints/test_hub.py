@@ -57,6 +57,7 @@ SMALL = {
     "config.json": b'{"model_type": "paligemma"}',
     "tokenizer.json": b"{}" * 4000,
     "preprocessor_config.json": b"{}",
+    "generation_config.json": b'{"eos_token_id": 1}',
 }
 MODEL = SMALL | {WEIGHTS: tensors(700)}
 SHARDED = SMALL | {SHARDS[0]: tensors(500), SHARDS[1]: tensors(300, 1), INDEX: index(*SHARDS)}
@@ -67,7 +68,6 @@ NEVER_READ = {
     "README.md": b"# words",
     ".gitattributes": b"",
     "original/model.safetensors": b"not at the top",
-    "generation_config.json": b"{}",
 }
 
 

@@ -193,6 +193,16 @@ def test_foreign_text_is_escaped(capsys):
     assert r"[bold]a[/bold] :smile: \x1b[31m\u202e" in console.export_text()
 
 
+def test_progress_bar_escapes_the_name_of_its_task():
+    """A task may be `loading`, and the name of a model."""
+    hostile = "[/bold]{x} \x1b[31m\u202e"
+    with open(os.devnull, "w") as nowhere:
+        console = Console(file=nowhere, force_terminal=True, record=True, width=200)
+        with Progress(f"loading {hostile}", display=ProgressBar(console)):
+            pass
+    assert r"loading [/bold]{x} \x1b[31m\u202e" in console.export_text()
+
+
 def test_a_message_of_megabytes_is_shortened(capsys):
     Screen().error(f"begun {'x' * 10**6} ended", hint="y" * 10**6)
     messages = capsys.readouterr().err

@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
+from pyarrow import parquet
 
+import pgcli
 from pgcli.views.exports import FORMATS
 from tests.support.answers import answer
 from tests.support.exporting import box, captioned, detected, exported, make_images, of, row, saved
+from tests.support.runs import finished
 from tests.support.save_rows import saving
 
 Capture = pytest.CaptureFixture[str]
@@ -519,3 +523,70 @@ def test_format_of_the_contributing_page_works(
     lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
     assert [line["label"] for line in lines] == ["dog", "cat", "cat"]
     assert lines[0]["box"] == [8, 4, 20, 10]
+
+
+# --- several files, and Parquet
+
+
+def test_images_of_several_files_are_combined(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    first = saved(tmp_path / "a.jsonl", captioned(folder, "one", "two", "three"))
+    asked = [of(n, folder, prompt="what?", answer=f"is {n}") for n in (0, 2)]
+    second = saved(tmp_path / "b.jsonl", asked)
+    output = tmp_path / "c.json"
+    code, err = exported(capsys, first, "coco", output, second)
+    assert code == 0, err
+    document = json.loads(output.read_text())
+    names = [str(folder / name) for name in ("a.png", "b.jpg", "sub/c.png")]
+    assert [image["file_name"] for image in document["images"]] == names
+    found = [(one["image_id"], one["caption"]) for one in document["annotations"]]
+    assert found == [(1, "one"), (1, "is 0"), (2, "two"), (3, "three"), (3, "is 2")]
+
+
+def test_images_of_each_file_are_found_where_its_run_was(capsys: Capture, tmp_path: Path) -> None:
+    """Both runs name their image `images/a.png`, from folders of their own."""
+    outputs, colours = [], ((200, 30, 30), (30, 30, 200))
+    for name, colour in zip(("one", "two"), colours, strict=True):
+        images = make_images(tmp_path / name / "images")
+        Image.new("RGB", (64, 48), colour).save(images / "a.png")
+        found = finished("caption", "images/a.png", "-o", "rows.jsonl", cwd=tmp_path / name)
+        assert found.returncode == 0, found.stderr
+        outputs.append(tmp_path / name / "rows.jsonl")
+    code, err = exported(
+        capsys, outputs[0], "imagefolder", tmp_path / "all", outputs[1], "--pictures", "copy"
+    )
+    assert code == 0, err
+    stored = sorted((tmp_path / "all").rglob("*.png"))
+    assert len(stored) == 2
+    assert {Image.open(file).getpixel((0, 0)) for file in stored} == set(colours)
+
+
+@pytest.mark.parametrize("to", ["parquet", "PARQUET"])
+def test_parquet_has_every_column_with_its_type(
+    capsys: Capture, folder: Path, tmp_path: Path, to: str
+) -> None:
+    kept = [{"sku": 7, "tags": ["x"]}, {"sku": None, "tags": []}]
+    rows = [of(n, folder, kept=one, answer=f"text {n}") for n, one in enumerate(kept)]
+    file = saved(tmp_path / "rows.jsonl", [*rows, row(2, error="missing", kept=kept[0])])
+    code, err = exported(capsys, file, to, tmp_path / "rows.parquet")
+    assert code == 0, err
+    assert "1 rows with errors left out" in err
+    table = parquet.read_table(tmp_path / "rows.parquet")
+    assert table.to_pylist() == rows
+    assert str(table.schema.field("sku").type) == "int64"
+    assert str(table.schema.field("tags").type) == "list<element: string>"
+
+
+def test_parquet_of_boxes_and_masks_is_read_back(
+    capsys: Capture, boxes: Path, tmp_path: Path
+) -> None:
+    assert exported(capsys, boxes, "parquet", tmp_path / "rows.parquet")[0] == 0
+    assert pgcli.read(tmp_path / "rows.parquet") == pgcli.read(boxes)
+
+
+def test_name_of_a_format_may_be_in_capitals(
+    capsys: Capture, captions: Path, tmp_path: Path
+) -> None:
+    assert exported(capsys, captions, "COCO", tmp_path / "x.json")[0] == 0
+    assert exported(capsys, captions, "Csv", tmp_path / "x.csv")[0] == 0

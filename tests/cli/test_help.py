@@ -137,6 +137,23 @@ def test_help_shows_the_actual_defaults():
     assert f"[default: {longest}]" in shown
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "choices"),
+    [
+        ("caption", "--on-error", "[record|stop]"),
+        ("caption", "--format", "[auto|jsonl|text]"),
+        ("caption", "--device", "[auto|cpu|cuda|cuda:N|mps]"),
+        ("caption", "--dtype", "[auto|bfloat16|float32]"),
+        ("caption", "--quantize", "[none|int8]"),
+        ("export", "--pictures", "[link|copy|none]"),
+        ("export", "--existing", "[skip|overwrite|append]"),
+    ],
+)
+def test_help_shows_the_choices_of_an_option(command, option, choices):
+    line = next(line for line in help_page([command], 120).splitlines() if f" {option} " in line)
+    assert f" {choices} " in line
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A folder with images, a cache with two models, and a program that is called pgcli."""

@@ -138,8 +138,7 @@ def test_archive_is_read_once_and_one_image_at_a_time(
 
     monkeypatch.setattr(tars, "read_member", recording_read)
     assert done("export", "rows.jsonl", "--to", "webdataset", "-o", "out.tar") == 0
-    # opening the archive reads the first image, as in every run
-    assert read == ["a.png", *IMAGES]
+    assert read == list(IMAGES)
 
 
 def test_images_of_a_large_archive_are_not_all_in_memory(workdir: Path) -> None:

@@ -23,7 +23,7 @@ from huggingface_hub import constants
 
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli.app import main
-from pgcli.cli.job import loading
+from pgcli.cli.job import dry_run, loading
 from pgcli.device import gpu_processes
 from pgcli.device import nvidia_driver as driver
 from pgcli.engine import loader, memory
@@ -99,6 +99,18 @@ class Stage:
         self.patch.setattr(loading, "load_model", pretend.load_model)
         assert self.run("caption", "one.png", "-o", "rows.jsonl", "--model", "demo")[0] == 0
         return self.run("ask", "one.png", "--prompt", "why?", "-o", "rows.jsonl")
+
+    def manifest(self, name, text, *words):
+        """Run with a manifest."""
+        Path(name).write_text(text)
+        return self.run(*(words or ("caption",)), name, "--model", "demo")
+
+    def second_view(self, page):
+        """View rows a second time, as a page that somebody else made."""
+        self.patch.setattr(loading, "load_model", pretend.load_model)
+        assert self.run("caption", "one.png", "-o", "rows.jsonl", "--model", "demo")[0] == 0
+        Path(page).write_text("<!doctype html><p>mine</p>")
+        return self.run("view", "rows.jsonl", "-o", page)
 
     def locked(self):
         self.patch.setattr(lock, "datetime", SimpleNamespace(now=lambda: Noon()))
@@ -305,6 +317,136 @@ SITUATIONS = [
         'give one: --prompt "what is in the image?"; a manifest may have them',
     ),
     Situation(
+        "a question as a source",
+        lambda stage: stage.run("ask", "my photos", "how many?"),
+        2,
+        "there is no file 'how many?'",
+        "a question? pgcli ask 'my photos' --prompt 'how many?'",
+    ),
+    Situation(
+        "an option of another command",
+        lambda stage: stage.run("caption", "photos", "--prompt", "how many?"),
+        2,
+        "no such option: --prompt",
+        "ask and export have --prompt: pgcli ask photos --prompt 'how many?'",
+    ),
+    Situation(
+        "an option of commands of another kind",
+        lambda stage: stage.run("export", "rows.jsonl", "--seed", "1"),
+        2,
+        "no such option: --seed",
+        "ask, caption, detect, ocr and segment have --seed",
+    ),
+    Situation(
+        "an option that is misspelt",
+        lambda stage: stage.run("caption", "photos", "--batchsize", "1"),
+        2,
+        "no such option: --batchsize",
+        "did you mean --batch-size?",
+    ),
+    Situation(
+        "a part of an option's name",
+        lambda stage: stage.run("caption", "photos", "--tokens", "1"),
+        2,
+        "no such option: --tokens",
+        "did you mean --max-new-tokens?",
+    ),
+    Situation(
+        "an option that is like no other",
+        lambda stage: stage.run("caption", "photos", "--zzz", "1"),
+        2,
+        "no such option: --zzz",
+        "see pgcli caption --help",
+    ),
+    Situation(
+        "an empty prompt",
+        lambda stage: stage.run("ask", "one.png", "--prompt", " "),
+        2,
+        "the prompt is empty",
+        'write --prompt "what is this?"',
+    ),
+    Situation(
+        "a table as the output",
+        lambda stage: stage.run("caption", "one.png", "-o", "out.csv", "--model", "demo"),
+        2,
+        "the name 'out.csv' does not choose a format",
+        "end it in .jsonl or .parquet, or in / for a folder of Parquet files; of rows in "
+        "rows.jsonl, `pgcli export rows.jsonl --to csv -o out.csv` makes it",
+    ),
+    Situation(
+        "a manifest with a header only",
+        lambda stage: stage.manifest("rows.csv", "image,prompt\n"),
+        4,
+        "rows.csv has no rows",
+        "a manifest has a row for each image",
+    ),
+    Situation(
+        "an empty table",
+        lambda stage: stage.manifest("rows.csv", ""),
+        2,
+        "rows.csv has no rows",
+        "the first line names the columns",
+    ),
+    Situation(
+        "empty JSON lines",
+        lambda stage: stage.manifest("rows.jsonl", ""),
+        4,
+        "rows.jsonl has no rows",
+        "a manifest has a row for each image",
+    ),
+    Situation(
+        "a table without the prompt column",
+        lambda stage: stage.manifest("rows.csv", "image,question\none.png,why?\n", "ask"),
+        2,
+        "rows.csv has no column 'prompt'",
+        "its columns are: image, question; --prompt-column NAME chooses one, --prompt TEXT asks "
+        "all rows the same",
+    ),
+    Situation(
+        "JSON lines without the prompt column",
+        lambda stage: stage.manifest("a.jsonl", '{"image": "one.png", "question": "why?"}', "ask"),
+        2,
+        "a.jsonl, line 1: the row has no prompt in 'prompt'",
+        "its columns are: image, question; --prompt-column NAME chooses one, --prompt TEXT asks "
+        "all rows the same",
+    ),
+    Situation(
+        "a dtype by its short name",
+        lambda stage: stage.run("caption", "one.png", "--dtype", "bf16"),
+        2,
+        "--dtype: 'bf16' is not auto, bfloat16 or float32",
+        "did you mean --dtype bfloat16?",
+    ),
+    Situation(
+        "a device by another name",
+        lambda stage: stage.run("caption", "one.png", "--device", "gpu"),
+        2,
+        "--device: 'gpu' is not auto, cpu, cuda, cuda:N or mps",
+        "did you mean --device cuda?",
+    ),
+    Situation(
+        "a choice that is misspelt",
+        lambda stage: stage.run("caption", "one.png", "--on-error", "stopp"),
+        2,
+        "--on-error: 'stopp' is not one of 'record', 'stop'",
+        "did you mean --on-error stop?",
+    ),
+    Situation(
+        "a model that is misspelt",
+        lambda stage: stage.run("caption", "one.png", "--model", "demoo"),
+        10,
+        "there is no model folder 'demoo', and it is not a Hub name either",
+        "did you mean demo? name a folder with config.json, a Hub name such as "
+        "google/paligemma-3b-mix-224, or demo",
+    ),
+    Situation(
+        "a page that pgcli did not make",
+        lambda stage: stage.second_view("mine.html"),
+        13,
+        "mine.html exists",
+        "--overwrite replaces it; another -o leaves it alone",
+    ),
+    Situation(
         "two objects in one name",
         lambda stage: stage.run("detect", "one.png", "--object", "cat;dog"),
         2,
@@ -383,6 +525,69 @@ def test_command_in_the_pickle_hint_converts_it(stage):
     subprocess.run(["bash", "-c", python], check=True, capture_output=True, timeout=100)
     assert load_file("it's mine/model.safetensors").keys() == weights.keys()
     assert stage.run("caption", "one.png", "--model", "it's mine", "-q")[0] == 0
+
+
+def test_second_view_replaces_a_page_that_pgcli_made(stage):
+    stage.patch.setattr(loading, "load_model", pretend.load_model)
+    run = ["caption", "one.png", "--model", "demo"]
+    assert stage.run(*run, "-o", "rows.jsonl", "--view", "page.html")[0] == 0
+    for _ in range(2):
+        assert stage.run("view", "rows.jsonl", "-o", "page.html")[0] == 0
+        assert stage.run("view", "rows.jsonl")[0] == 0
+    assert stage.run(*run, "-o", "other.jsonl", "--view", "page.html")[0] == 0
+    Path("mine.html").write_text("mine")
+    assert stage.run(*run, "-o", "third.jsonl", "--view", "mine.html")[0] == 13
+
+
+def test_state_folder_is_not_counted_as_skipped(stage):
+    stage.patch.setattr(loading, "load_model", pretend.load_model)
+    Path("photos").mkdir()
+    shutil.copy("one.png", "photos/one.png")
+    command = ["caption", "photos", "--model", "demo", "-o", "photos/rows.jsonl"]
+    assert stage.run(*command)[0] == 0
+    assert Path("photos/rows.jsonl.pgcli").is_dir()
+    output = stage.run(*command, "--dry-run")[1]
+    assert "skipped: 1 .jsonl\n" in output
+
+
+def estimate_of(stage, *words):
+    shutil.copytree(EXAMPLES, "many", dirs_exist_ok=True)
+    for number in range(20):
+        shutil.copy("one.png", f"many/{number}.png")
+    code, output = stage.run("caption", "many", "--model", "demo", "--dry-run", *words)
+    assert code == 0
+    return output
+
+
+@pytest.mark.parametrize(
+    ("output", "name"),
+    [
+        (("-o", "x.jsonl"), "JSON lines"),
+        (("-o", "x.parquet"), "Parquet"),
+        (("-o", "x/"), "Parquet"),
+        (("-o", "x.txt", "--format", "text"), "text"),
+    ],
+)
+def test_dry_run_estimates_the_disk_of_the_format_asked_for(stage, output, name):
+    stage.patch.setattr(loading, "load_model", pretend.load_model)
+    shown = re.search(rf"disk: about ([\d.]+) (bytes|kB) as {name}, ", estimate_of(stage, *output))
+    expected = float(shown[1]) * (1000 if shown[2] == "kB" else 1)
+    assert stage.run("caption", "many", "--model", "demo", *output)[0] == 0
+    files = [file for file in Path().glob("x/*" if output[1] == "x/" else "x.*") if file.is_file()]
+    assert expected == pytest.approx(sum(file.stat().st_size for file in files), rel=0.35)
+
+
+def test_dry_run_loads_a_large_model_only_with_probe(stage):
+    loaded = []
+    stage.patch.setattr(dry_run, "LARGE_MODEL", 10**6)
+    stage.patch.setattr(
+        loading, "load_model", lambda *a, **b: loaded.append(1) or pretend.load_model(*a, **b)
+    )
+    output = estimate_of(stage)
+    assert "time: not estimated: --probe loads the model, 8.4 MB, and answers 16 images" in output
+    assert not loaded
+    assert "time: about" in estimate_of(stage, "--probe")
+    assert loaded
 
 
 def test_refused_input_does_not_promise_to_resume(stage):

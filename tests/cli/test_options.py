@@ -2,9 +2,11 @@
 
 import io
 import json
+import os
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +23,7 @@ from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli.app import app, main
 from pgcli.cli.job import inline, loading
 from pgcli.images import ImageDecoder, ImageSpec
+from pgcli.records import Item
 from tests.support import pretend
 from tests.support.awkward import drawing
 
@@ -43,7 +46,12 @@ CONTRACT = set(
 #: Options of the contract that no released version has yet.
 NOT_BUILT = set("--include --exclude --null --min-score --min-confidence --engines --ray".split())
 #: Options that are not in the contract's list.
-ADDED = set("--sample --view --inline --allow-private-hosts -q -v --help -h".split())
+ADDED = set(
+    "--sample --rows-per-file --view --inline --allow-private-hosts --fetch-timeout --moved "
+    "--verify-input -q -v --help -h".split()
+)
+#: Options of every command of the program, and of its logs.
+ADDED |= set("--config --log-format --no-progress --probe --summary-json".split())
 #: Options of single commands.
 OWN = {
     "caption": {"--lang"},
@@ -112,6 +120,7 @@ def folder(tmp_path, monkeypatch):
     Path("unasked.jsonl").write_text(json.dumps(row | {"prompt": None}) + "\n")
     Path("prompts.txt").write_text("how?\nwhy?\n")
     Path("exists.jsonl").write_text("")
+    Path("c.toml").write_text("limit = 1")
     Path("masks.npz").touch()
     return tmp_path
 
@@ -124,10 +133,17 @@ def address(folder):
         def log_message(self, *_):
             pass
 
+        def do_GET(self):
+            if self.path.startswith("/slow/"):
+                self.path = self.path.removeprefix("/slow")
+                time.sleep(2)
+            super().do_GET()
+
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/photos/a.png"
         Path("urls.jsonl").write_text(json.dumps({"image": url}) + "\n")
+        Path("slow.jsonl").write_text(json.dumps({"image": url.replace("/photos", "/slow/photos")}))
         yield
         server.shutdown()
 
@@ -227,7 +243,7 @@ def parquet_rows(outcome: Outcome) -> int:
 
 def decodes_in_full(outcome: Outcome) -> bool:
     """Whether the first image is decoded in full size before it is resized."""
-    item = SimpleNamespace(path="large.jpg", data=None, fault=None)
+    item = Item(0, "a", "a", "large.jpg")
     return bool((outcome.pixels[0] == ImageDecoder(ImageSpec(28))(item).pixels).all())
 
 
@@ -238,6 +254,22 @@ def saved_errors(outcome: Outcome) -> int:
 def mend_images() -> None:
     for name in ("x", "y"):
         shutil.copy("photos/a.png", f"mixed/{name}.png")
+
+
+def move_folder() -> None:
+    """Copy the folder, as to another disk, and continue there."""
+    moved = f"{Path.cwd()}-moved"
+    shutil.copytree(".", moved)
+    os.chdir(moved)
+
+
+def exchange_pixels() -> None:
+    """Replace an image by another one of the same size and time."""
+    file = Path("photos/a.png")
+    times, data = file.stat(), bytearray(file.read_bytes())
+    data[-20] ^= 1
+    file.write_bytes(data)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 @dataclass
@@ -301,7 +333,7 @@ CASES = {
         *(["a.png", "b.png", "c.png", "d.png"], ["a.png", "b.png"]),
     ),
     "--sample": Case(PHOTOS, "--sample 2", column("index"), [0, 1, 2, 3], [0, 2]),
-    "--shard": Case(f"{PHOTOS} -o parts/", "--shard 1/2", parquet_rows, 4, 0),
+    "--shard": Case(f"{PHOTOS} -o parts/", "--shard 1/2", parquet_rows, 4, 2),
     "-0": Case("caption - --model demo", "-0", row_count, 1, 2),
     "--workers": Case(PHOTOS, "--workers 3", lambda done: done.workers, None, 3),
     "--max-pixels": Case(
@@ -322,6 +354,10 @@ CASES = {
         "caption urls.jsonl --model demo --allow-urls",
         *("--allow-private-hosts", column("width"), [None], [40]),
     ),
+    "--fetch-timeout": Case(
+        "caption slow.jsonl --model demo --allow-urls --allow-private-hosts",
+        *("--fetch-timeout 1", column("error"), [None], ["timeout"]),
+    ),
     # output
     "--output": Case(PHOTOS, "--output out.jsonl", saved_rows("out.jsonl"), None, 4),
     "-o": Case(PHOTOS, "-o out.jsonl", saved_rows("out.jsonl"), None, 4),
@@ -337,6 +373,12 @@ CASES = {
     "--sidecar": Case(
         f"{PHOTOS} --limit 1", "--sidecar .txt", made("photos/*.txt"), [], ["photos/a.txt"]
     ),
+    "--rows-per-file": Case(
+        f"{PHOTOS} -o parts/",
+        "--rows-per-file 3",
+        *(made("parts/*"), ["parts/part-000000.parquet"]),
+        ["parts/part-000000.parquet", "parts/part-000001.parquet"],
+    ),
     "--no-timing": Case(PHOTOS, "--no-timing", lambda done: done.rows[0]["vision_ms"], 1.0, None),
     "--overwrite": Case(f"{PHOTOS} -o rows.jsonl", "--overwrite", code, 13, 0),
     # running
@@ -348,11 +390,34 @@ CASES = {
         before="caption mixed --model demo -o out.jsonl",
         prepare=mend_images,
     ),
+    "--moved": Case(
+        "caption photos --model demo -o out.jsonl",
+        *("--moved", code, 13, 0),
+        before="caption photos --model demo -o out.jsonl --limit 2",
+        prepare=move_folder,
+    ),
+    "--verify-input": Case(
+        "caption photos --model demo -o out.jsonl",
+        *("--verify-input", code, 0, 13),
+        before="caption photos --model demo -o out.jsonl --limit 2",
+        prepare=exchange_pixels,
+    ),
     "--dry-run": Case(PHOTOS, "--dry-run", lambda done: done.out == "", False, True),
     "--quiet": Case(PHOTOS, "--quiet", lambda done: done.err == "", False, True),
     "-q": Case(PHOTOS, "-q", lambda done: done.err == "", False, True),
     "--verbose": Case(PHOTOS, "--verbose", prints("prompt: caption en"), False, True),
     "-v": Case(PHOTOS, "-v", prints("prompt: caption en"), False, True),
+    "--probe": Case(
+        f"{PHOTOS} -o out.jsonl",
+        *("--probe", prints("--probe changes nothing without --dry-run"), False, True),
+    ),
+    "--summary-json": Case(PHOTOS, "--summary-json s.json", made("s.json"), [], ["s.json"]),
+    "--config": Case(PHOTOS, "--config c.toml", row_count, 4, 1),
+    "--log-format": Case(PHOTOS, "--log-format json", prints('"event": "summary"'), False, True),
+    "--no-progress": Case(
+        f"{PHOTOS} --log-format json",
+        *("--no-progress", prints('"event": "progress"'), True, False),
+    ),
     "--debug": Case("caption nowhere", "--debug", prints("Traceback"), False, True),
     "--help": Case(PHOTOS, "--help", lambda done: "Usage" in done.out, False, True),
     "-h": Case(PHOTOS, "-h", lambda done: "Usage" in done.out, False, True),

@@ -14,11 +14,12 @@ from PIL import Image
 import pgcli
 from pgcli.checkpoints.config import parse_config
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.engine.input_processor import InputProcessor, corners
+from pgcli.engine.input_processor import InputProcessor
 from pgcli.engine.sampler import GREEDY
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import ManifestError, UsageError
 from pgcli.records import DecodedImage, Item
+from pgcli.regions import location_values
 from pgcli.sources import ReadOptions, open_sources
 
 IMAGE = Path(__file__).parents[2] / "examples" / "images" / "one.png"
@@ -36,20 +37,20 @@ def decoded_image(region, *, width=200, height=100, prompts=("caption en",)):
 
 class TestCorners:
     def test_corners_are_1023rds_of_the_image_with_y_first(self):
-        assert corners((0, 0, 200, 100), decoded_image(None)) == (0, 0, 1023, 1023)
-        assert corners((100, 25, 150, 75), decoded_image(None)) == (256, 512, 767, 767)
+        assert location_values((0, 0, 200, 100), 200, 100) == (0, 0, 1023, 1023)
+        assert location_values((100, 25, 150, 75), 200, 100) == (256, 512, 767, 767)
 
     def test_region_is_clipped_to_the_image(self):
-        assert corners((-5, -9, 100, 1e9), decoded_image(None)) == (0, 0, 1023, 512)
+        assert location_values((-5, -9, 100, 1e9), 200, 100) == (0, 0, 1023, 512)
 
     @pytest.mark.parametrize("region", [(200, 0, 300, 50), (0, 100, 9, 101), (-9, -9, 0, 0)])
     def test_region_outside_the_image_has_no_corners(self, region):
-        assert corners(region, decoded_image(None)) is None
+        assert location_values(region, 200, 100) is None
 
     @given(st.lists(st.floats(-1e4, 1e4), min_size=4, max_size=4), st.integers(1, 9000))
     def test_corners_of_any_region_are_valid_locations(self, sides, width):
         left, top, right, bottom = sides
-        found = corners((left, top, right, bottom), decoded_image(None, width=width))
+        found = location_values((left, top, right, bottom), width, 100)
         if found is not None:
             assert all(0 <= corner <= 1023 for corner in found)
             assert found[0] <= found[2]

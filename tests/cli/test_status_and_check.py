@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from pgcli.checkpoints.identity import folder_digest
 from pgcli.cli.app import main
 from pgcli.errors import UsageError
 from pgcli.state import run_log
-from pgcli.state.shard import Shard, parse_shard
+from pgcli.state.shard import CHUNK_ROWS, Shard, fair_chunk_rows, parse_shard
 from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
 
 LINES = 12
@@ -76,7 +78,8 @@ def test_finished_run_is_complete_and_passes_check(
     report = status(capsys, output)
     assert (report["state"], report["rows"], report["total"]) == ("complete", LINES, LINES)
     assert report["errors"] == {}
-    assert run_main(capsys, "check", output)[:2] == (0, "all 12 rows match the input, in order\n")
+    code, out, _ = run_main(capsys, "check", output)
+    assert (code, out.splitlines()[0]) == (0, "all 12 rows match the input, in order")
     code, out, _ = run_main(capsys, "status", output)
     assert code == 0
     assert "complete" in out
@@ -153,6 +156,84 @@ def test_shorter_input_is_distinguished_from_missing_rows(
     assert "the same command" not in err
 
 
+@pytest.fixture
+def piped(tmp_path: Path) -> Path:
+    """The output of a run of two prompts about four images from standard input."""
+    output = tmp_path / "rows.jsonl"
+    names = "\n".join(str(file) for file in sorted(EXAMPLES.iterdir())[:4])
+    prompts = ("--prompt", "a?", "--prompt", "b?")
+    (tmp_path / "names").write_text(names)
+    with (tmp_path / "names").open() as lines:
+        run = started("ask", "-", *prompts, "-o", output, seconds=0, stdin=lines)
+        assert run.communicate(timeout=60)[1] is not None
+    assert run.returncode == 0
+    return output
+
+
+@pytest.mark.parametrize(
+    ("tamper", "expected"),
+    [
+        (lambda rows: rows[:2] + rows[4:], "image 2 has no row"),
+        (lambda rows: rows[:3] + rows[4:], "a row of image 2 is missing"),
+        (lambda rows: rows[:3] + rows[2:], "row 4 is there twice"),
+        (lambda rows: rows[2:4] + rows[:2] + rows[4:], "is out of order"),
+        (lambda rows: rows[:-2], "the run saved 8 rows, and 6 are left"),
+        (lambda rows: rows[:-1], "a row of image 4 is missing"),
+        (lambda rows: rows[:2] + [row.replace(b"a?", b"c?") for row in rows[2:]], "prompt 'c?'"),
+    ],
+)
+def test_check_of_standard_input_finds_tampered_rows(
+    capsys: pytest.CaptureFixture[str], piped: Path, tamper: Any, expected: str
+) -> None:
+    code, out, _ = run_main(capsys, "check", piped)
+    assert code == 0
+    assert "not compared: standard input, which is gone" in out
+    piped.write_bytes(b"".join(tamper(piped.read_bytes().splitlines(keepends=True))))
+    code, out, _ = run_main(capsys, "check", piped)
+    assert code == 5
+    assert expected in out
+
+
+def test_check_compares_images_and_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
+    shutil.copytree(EXAMPLES, folder)
+    assert finished("caption", folder, "-o", output).returncode == 0
+    code, out, _ = run_main(capsys, "check", output)
+    assert code == 0
+    assert "compared: number and order of rows, ids, images' names, prompts" in out
+    assert "size and time of 12 files" in out
+    assert "not compared: bytes of files of the same size and time (--verify-input reads" in out
+    code, out, _ = run_main(capsys, "check", output, "--verify-input")
+    assert code == 0
+    assert "bytes of 12" in out
+    assert "not compared" not in out
+    first = min(folder.iterdir())
+    status, data = first.stat(), bytearray(first.read_bytes())
+    data[-20] ^= 1
+    first.write_bytes(data)
+    os.utime(first, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert run_main(capsys, "check", output)[0] == 0
+    code, out, _ = run_main(capsys, "check", output, "--verify-input")
+    assert (code, out) == (5, "row 1 is of another image of that name\n")
+    first.unlink()
+    code, out, _ = run_main(capsys, "check", output)
+    assert code == 0
+    assert "not compared: 1 missing image" in out
+
+
+def test_check_compares_the_names_of_images(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    assert finished("caption", EXAMPLES, "-o", output).returncode == 0
+    output.write_bytes(output.read_bytes().replace(b'/one.png"', b'/two.png"'))
+    code, out, _ = run_main(capsys, "check", output)
+    assert code == 5
+    assert "but the input has" in out
+
+
 @pytest.mark.parametrize("command", ["status", "check"])
 def test_output_without_a_run_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
@@ -165,20 +246,35 @@ def test_output_without_a_run_is_refused(
 # --- shards
 
 
-def test_each_row_belongs_to_one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgcli.state.shard.CHUNK_ROWS", 10)
+@pytest.mark.parametrize("size", [1, 3, 10, 100])
+def test_each_row_belongs_to_one_shard(size: int) -> None:
     for total in (0, 1, 9, 10, 11, 95):
         for of in (1, 2, 3, 7):
             shards = [Shard(number, of) for number in range(of)]
-            assert sum(one.rows(total) for one in shards) == total
+            assert sum(one.rows(total, size) for one in shards) == total
+            rows = sorted(row for one in shards for part in one.ranges(total, size) for row in part)
+            assert rows == list(range(total))
             for chunk in range(12):
                 assert sum(one.has(chunk) for one in shards) == 1
+
+
+@pytest.mark.parametrize("total", [4, 5, 9_999, 10_000, 50_000, 1_000_001])
+@pytest.mark.parametrize("count", [2, 4, 64])
+def test_shards_have_equal_parts_in_chunks_of_bounded_size(total: int, count: int) -> None:
+    size = fair_chunk_rows(total, count)
+    assert 1 <= size <= CHUNK_ROWS
+    parts = [Shard(number, count).rows(total, size) for number in range(count)]
+    assert max(parts) <= -(-total // count) + size // 2 + 1
+    assert fair_chunk_rows(total, 1) == CHUNK_ROWS
+
+
+ARRAY = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "4"}
 
 
 @pytest.mark.parametrize(
     ("environment", "found"),
     [
-        ({"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "4"}, Shard(3, 4)),
+        (ARRAY, Shard(3, 4)),
         (
             {
                 "SLURM_ARRAY_TASK_ID": "7",
@@ -191,6 +287,11 @@ def test_each_row_belongs_to_one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
             Shard(2, 3),
         ),
         ({"RANK": "1", "WORLD_SIZE": "2"}, Shard(1, 2)),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "8"}, Shard(3, 8)),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "8"}, Shard(1, 2)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "RANK": "5", "WORLD_SIZE": "6"}, Shard(5, 6)),
+        (ARRAY | {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, Shard(7, 8)),
+        (ARRAY | {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, Shard(3, 4)),  # a batch script
     ],
 )
 def test_shard_auto_reads_the_cluster_variables(environment: dict[str, str], found: Shard) -> None:
@@ -212,6 +313,8 @@ def test_shard_auto_reads_the_cluster_variables(environment: dict[str, str], fou
             },
         ),
         ("auto", {"RANK": "x", "WORLD_SIZE": "2"}),
+        ("auto", {"SLURM_PROCID": "0"}),
+        ("auto", {"SLURM_PROCID": "2", "SLURM_NTASKS": "2"}),
         ("2/2", {}),
         ("-1/2", {}),
         ("1", {}),
@@ -264,6 +367,22 @@ def test_a_file_is_hashed_again_only_when_it_changed(
     os.utime(folder / "model.safetensors", ns=(1, 1))
     assert folder_digest(folder) == first
     assert len(hashed) == 3
+
+
+def test_weights_edited_in_place_are_hashed_again_whatever_their_time_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = tmp_path / "model" / "model.safetensors"
+    file.parent.mkdir()
+    file.write_text("weights")
+    before, first = file.stat(), folder_digest(file.parent)
+    time.sleep(0.05)  # the clock of files is coarse
+    with file.open("r+") as opened:
+        opened.write("others!")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file.stat().st_mtime_ns == before.st_mtime_ns
+    assert folder_digest(file.parent) != first
 
 
 def test_messages_are_written_to_the_log_of_the_run(tmp_path: Path) -> None:

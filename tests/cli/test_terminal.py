@@ -339,14 +339,18 @@ ALLOWED_CALLS = {
         "cli/ui/progress_bar.py",
     },
     "TextColumn": {"cli/ui/progress_bar.py"},
-    "tqdm": {"checkpoints/hub/progress.py", "api.py"},
+    "tqdm": {"checkpoints/hub/progress.py", "api/engine.py"},
     "tqdm.write": {"checkpoints/hub/progress.py"},
     "sys.stdout.write": set(),
     "sys.stderr.write": set(),
-    "warnings.warn": {"checkpoints/config_reader.py", "model/attention.py"},
+    "warnings.warn": {
+        "checkpoints/config_reader.py",
+        "checkpoints/generation_config.py",
+        "model/attention.py",
+    },
     "logging.getLogger": {"images/decoder_warnings.py"},
     "os.write": {"workers/message_pipe.py"},
-    "Text.from_markup": set(),
+    "Text.from_markup": {"cli/ui/man_page.py"},  # of help texts, for standard output
     "Text.from_ansi": set(),
     "SystemExit": set(),
     "sys.exit": {"__main__.py"},
@@ -356,7 +360,6 @@ NOT_FOREIGN = {
     "cli/app.py: typer.echo(f'pgcli {__version__}')",
     "cli/app.py: typer.echo(context.get_help())",
     "cli/ui/stdout.py: typer.echo(json.dumps(value, indent=2))",
-    "cli/ui/progress_bar.py: TextColumn(progress.task, style='bold')",  # a constant of the program
     "cli/ui/progress_bar.py: Text(progress.amount())",  # numbers
     "cli/ui/progress_bar.py: Text(buffered.decode(errors='replace'))",  # made printable by a sink
     "cli/commands/doctor.py: Text(f.state, colour)",  # ok, warn or bad

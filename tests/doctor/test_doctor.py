@@ -115,9 +115,10 @@ class TestCommand:
 
     def test_invalid_configuration_file_is_named(self, tmp_path):
         file = tmp_path / "config.toml"
-        assert shown.check_config({}, file).state == "ok"
+        file.touch()
+        assert shown.check_config({}, str(file)).state == "ok"
         file.write_text("nonsense = ")
-        found = shown.check_config({}, file)
+        found = shown.check_config({}, str(file))
         assert (found.state, str(file) in found.found) == ("bad", True)
 
 
@@ -315,12 +316,21 @@ class TestHub:
         assert hub.login().state == "warn"
         assert "password" not in hub.login().found
 
-    def test_cache_and_token_are_where_the_hub_client_has_them(self, tmp_path):
+    @pytest.mark.parametrize("name", ["XDG_CACHE_HOME", "HF_HOME", "HUGGINGFACE_HUB_CACHE"])
+    def test_cache_and_token_are_where_the_hub_client_has_them(self, name, monkeypatch, tmp_path):
+        for variable in ("XDG_CACHE_HOME", "HF_HOME", "HUGGINGFACE_HUB_CACHE", "HF_HUB_CACHE"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv(name, "$HOME/elsewhere")
         code = "from huggingface_hub import constants as c; print(c.HF_HUB_CACHE, c.HF_TOKEN_PATH)"
         run = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=100
         )
-        assert run.stdout.split() == [str(hub.home() / "hub"), str(hub.home() / "token")]
+        folder, token = run.stdout.split()
+        assert f"{folder} holds" in hub.cache().found
+        Path(token).parent.mkdir(parents=True)
+        Path(token).write_text(SECRET)
+        assert hub.login() == ok("login", f"a token from {token}")
 
     def test_network_is_used_only_with_online(self, monkeypatch):
         def urlopen(*_, **__):

@@ -200,9 +200,9 @@ def test_hundreds_of_candidates_share_one_prefix_in_a_few_passes(
         passes.append(tuple(token_BL.shape))
         return plain(token_BL, branch_BL, cache)
 
-    def watched_prefill(*given: Any, room: int) -> Tensor:
+    def watched_prefill(*given: Any, new_slots: int) -> Tensor:
         passes.append(())
-        return read(*given, room=room)
+        return read(*given, new_slots=new_slots)
 
     monkeypatch.setattr(model, "score_branches", watched)
     monkeypatch.setattr(model, "prefill", watched_prefill)

@@ -279,7 +279,7 @@ def test_an_answer_ended_by_the_limit_has_finish_length(
     for most in (3, 19, 40, 200):
         sampling = SamplingParams(1, seed=most)
         for row in run(model, patch_BPD, tokenizer, most, sampling, grammar):
-            assert row.stopped
+            assert row.has_stop_token
             last = most - len(row.tokens) + 1  # tokens left before the stop token
             another = 2 if len(row.tokens) > 1 else 0  # tokens of a separator
             fits = last >= another + whole

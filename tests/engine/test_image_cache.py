@@ -17,6 +17,7 @@ from pgcli.engine.loader import load
 from pgcli.engine.sequence import Sequence
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.tasks import Question
+from tests.support.clock import Clock
 from tests.support.tiny import PATCHES, RESOLUTION
 
 PROMPTS = ("a", "is it red?", "how many red circles are there?")
@@ -156,17 +157,6 @@ def test_features_can_be_requested_again_before_release(features: ImageFeatureCa
 def test_encode_times_add_up_after_preemption(
     features: ImageFeatureCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Clock:
-        def __init__(self, device: torch.device):
-            self.now = 0.0
-
-        def mark(self) -> float:
-            self.now += 10
-            return self.now
-
-        def between(self, first: float, second: float) -> float:
-            return second - first
-
     monkeypatch.setattr(module, "Stopwatch", Clock)
     first, second, third = (request(n, image, 3) for n, image in enumerate(images(3)))
     shares = []

@@ -48,7 +48,7 @@ class Scripted:
         self.script = script
         self.read: list[list[int]] = []
         self.order: list[int] = []
-        self.room = 0
+        self.new_slots = 0
 
     @property
     def rows(self) -> int:
@@ -59,9 +59,9 @@ class Scripted:
         return self
 
     def prefill(
-        self, patch_BPD: Tensor, token_BT: Tensor, is_real: Any, cache: Any, *, room: int
+        self, patch_BPD: Tensor, token_BT: Tensor, is_real: Any, cache: Any, *, new_slots: int
     ) -> Tensor:
-        self.room = room
+        self.new_slots = new_slots
         self.order += range(len(self.script))
         return self.logits(self.order)
 
@@ -103,7 +103,7 @@ def test_a_sequence_ends_at_its_stop_token_or_at_the_limit() -> None:
     rows = answers(model)
     assert [row.tokens for row in rows] == [[3, 4, 1], [3, 4, 5, 6, 7], [1], [3, 4, 5, 6, 1]]
     assert [row.finish for row in rows] == ["stop", "length", "stop", "stop"]
-    assert [row.stopped for row in rows] == [True, False, True, True]
+    assert [row.has_stop_token for row in rows] == [True, False, True, True]
     assert [len(row.logprobs) for row in rows] == [3, 5, 1, 5]
 
 
@@ -144,7 +144,7 @@ def test_a_finished_sequence_frees_its_row_at_once() -> None:
 def test_a_prefill_reserves_slots_for_the_longest_answer() -> None:
     model = Scripted([3, STOP])
     answers(model, 70)
-    assert model.room == 70
+    assert model.new_slots == 70
 
 
 # --- invalid tokens
@@ -219,10 +219,10 @@ def test_padding_reaches_the_model_as_padding() -> None:
 
     class Watched(Scripted):
         def prefill(
-            self, patch_BPD: Tensor, token_BT: Tensor, is_real: Any, cache: Any, *, room: int
+            self, patch_BPD: Tensor, token_BT: Tensor, is_real: Any, cache: Any, *, new_slots: int
         ) -> Tensor:
             calls.append((token_BT, is_real))
-            return super().prefill(patch_BPD, token_BT, is_real, cache, room=room)
+            return super().prefill(patch_BPD, token_BT, is_real, cache, new_slots=new_slots)
 
     prompts = [[2, 108], [2, 5, 6, 108]]
     watched: Any = Watched([STOP], [STOP])
@@ -300,7 +300,9 @@ def test_tokens_are_the_same_however_late_they_are_read(
             steps += 1
         assert all(sequence.finished for sequence in sequences)
         assert steps <= 40 + 9 * depth
-        found.append([(one.tokens, one.logprobs, one.finish, one.stopped) for one in sequences])
+        found.append(
+            [(one.tokens, one.logprobs, one.finish, one.has_stop_token) for one in sequences]
+        )
     assert len({len(tokens) for tokens, *_ in found[0]}) > 3
     for later in found[1:]:
         for (tokens, logprobs, *end), (others, their_logprobs, *their_end) in zip(
@@ -395,8 +397,9 @@ def launching(
     model = weights.load(folder, read_config(folder), dtype=torch.float32)
     monkeypatch.setitem(module.ASYNC_DEPTH, "cpu", 100)
     sampling = SamplingParams(temperature=1, top_p=0.9, top_k=40)
-    runner = ModelRunner(model, vocabulary_of(model, 1), sampling, max_rows=4)
-    runner._cache.full_length = True
+    vocabulary = vocabulary_of(model, 1)._replace(locations=range(300, 1324))
+    runner = ModelRunner(model, vocabulary, sampling, max_rows=4)
+    runner._cache.fixed_shape = True
     patch_BPD = normal(3, PATCHES, model.config.decoder.width).float()
     with torch.inference_mode():
         runner.prefill(patch_BPD, make_sequences(of_many_lengths(3), 50, sampling))
@@ -445,7 +448,7 @@ def test_a_decode_step_runs_on_a_device_that_has_no_data(tiny: Path) -> None:
     """On the meta device every copy to Python raises an error."""
     with torch.device("meta"), torch.inference_mode():
         model = PaliGemma(read_config(tiny))
-        cache = model.kv_cache(4, full_length=True)
+        cache = model.kv_cache(4, fixed_shape=True)
         width = model.config.decoder.width
         model.prefill(torch.zeros(3, PATCHES, width), torch.zeros(3, 4).long(), None, cache)
         token_R = torch.zeros(4, dtype=torch.long)

@@ -33,9 +33,10 @@ from pgcli.engine.oom import (
     MAX_LOST_AT_START,
     BatchLimits,
     Limit,
-    catch_oom,
+    OutOfMemory,
     is_oom,
     run_in_chunks,
+    run_or_free,
 )
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import NoUsableDevice
@@ -43,6 +44,7 @@ from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.tasks import Question
+from tests.support.clock import Clock
 from tests.support.tiny import RESOLUTION
 
 TOKENS = 7
@@ -163,13 +165,13 @@ def comparable(found: Iterable[tuple[int, Answer]]) -> list[tuple[int, Answer]]:
 def assert_same_answers(
     mine: Iterable[tuple[int, Answer]], others: Iterable[tuple[int, Answer]]
 ) -> None:
-    """Assert that both have the same rows, each once; the scores of boxes are not compared."""
+    """Assert that both have the same rows, each once; scores and confidences are not compared."""
     mine, others = comparable(mine), comparable(others)
     assert [row_index for row_index, _ in mine] == [row_index for row_index, _ in others]
     for (_, one), (_, other) in zip(mine, others, strict=True):
         assert replace(one, boxes=()) == replace(other, boxes=())
-        assert [replace(box, score=0) for box in one.boxes] == [
-            replace(box, score=0) for box in other.boxes
+        assert [replace(box, score=0, confidence=0) for box in one.boxes] == [
+            replace(box, score=0, confidence=0) for box in other.boxes
         ]
 
 
@@ -264,8 +266,7 @@ def test_oom_after_sampling_changes_no_row(
     loaded: InferenceEngine, expected_answers: Any, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """A preempted row restarts its random numbers too."""
-    owner = model_runner if where == "select_tokens" else sampler
-    real, calls = getattr(owner, where), []
+    real, calls = getattr(sampler, where), []
 
     def failing(logits_BV: Tensor, *given: Any) -> Any:
         done = real(logits_BV, *given)
@@ -274,7 +275,7 @@ def test_oom_after_sampling_changes_no_row(
             raise MemoryError
         return done
 
-    monkeypatch.setattr(owner, where, failing)
+    monkeypatch.setattr(sampler, where, failing)
     assert_same_answers(
         fresh(loaded).ask(stream(), QUESTIONS["free"], SAMPLED), expected_answers["free", SAMPLED]
     )
@@ -329,7 +330,7 @@ def test_oom_scores_candidates_of_fewer_rows_at_once(
                     sums = [choice.logprob for choice in other.choices or ()]
                     assert [c.logprob for c in mine.choices or ()] == pytest.approx(sums, abs=1e-4)
                 assert memory.asked.count(8) == 1, "a size that failed is not tried again"
-                assert engine.batch_limits.scored.now <= size
+                assert engine.batch_limits.score.value <= size
 
 
 # --- batch limits
@@ -356,8 +357,8 @@ def test_oom_next_to_running_rows_limits_rows_not_groups(
     memory, engine = LimitedMemory(monkeypatch, "insert", 4), fresh(loaded)
     list(engine.ask(stream(), QUESTIONS["free"]))
     assert memory.failures
-    assert engine.batch_limits.at_once.now <= 4
-    assert engine.batch_limits.read.now > 2
+    assert engine.batch_limits.running.value <= 4
+    assert engine.batch_limits.prefill.value > 2
     assert "rows at once" in engine.batch_limits.summary()
     assert "read" not in engine.batch_limits.summary()
 
@@ -383,7 +384,7 @@ def test_batch_limits_without_oom_have_no_state() -> None:
     assert BatchLimits().state_dict() == {}
     limits = BatchLimits()
     limits.load_state_dict({})
-    assert limits.at_once.now == sys.maxsize
+    assert limits.running.value == sys.maxsize
 
 
 class TestLimit:
@@ -391,17 +392,17 @@ class TestLimit:
         limit = Limit()
         for _ in range(200):
             limit.succeeded(10**6)
-        assert limit.now > 10**6
+        assert limit.value > 10**6
         limit.failed(25)
-        assert (limit.now, limit.least, limit.most) == (12, 12, 25)
+        assert (limit.value, limit.lowest, limit.largest_failure) == (12, 12, 25)
         limit.failed(1)
-        assert limit.now == 1
+        assert limit.value == 1
 
     def test_a_larger_failure_does_not_raise_it(self) -> None:
         limit = Limit()
         limit.failed(8)
         limit.failed(30)
-        assert limit.now == 4
+        assert limit.value == 4
 
     def test_it_grows_by_a_quarter_after_enough_full_batches(self) -> None:
         limit = Limit()
@@ -409,10 +410,10 @@ class TestLimit:
         for _ in range(BATCHES_BEFORE_GROWTH - 1):
             limit.succeeded(10)
             limit.succeeded(9)
-        assert limit.now == 10
+        assert limit.value == 10
         limit.succeeded(10)
-        assert limit.now == 13
-        assert limit.least == 10
+        assert limit.value == 13
+        assert limit.lowest == 10
 
     def test_a_failure_resets_the_count_of_successes(self) -> None:
         limit = Limit()
@@ -421,13 +422,13 @@ class TestLimit:
             limit.succeeded(10)
         limit.failed(10)
         limit.succeeded(5)
-        assert limit.now == 5
+        assert limit.value == 5
 
     @pytest.mark.parametrize("fits", [1, 2, 9, 31, 60])
     def test_it_converges_below_a_size_that_failed_twice(self, fits: int) -> None:
         limit, failed = Limit(), []
         for _ in range(400 * BATCHES_BEFORE_GROWTH):
-            rows = min(64, limit.now)
+            rows = min(64, limit.value)
             if rows > fits:
                 failed.append(rows)
                 limit.failed(rows)
@@ -435,7 +436,7 @@ class TestLimit:
                 limit.succeeded(rows)
         assert max(map(failed.count, failed)) <= 2
         assert len(failed) < 40
-        assert limit.now > fits / 2
+        assert limit.value > fits / 2
 
 
 # --- a single row
@@ -700,8 +701,9 @@ def test_tensors_of_a_failed_pass_are_freed_before_the_retry() -> None:
             raise torch.OutOfMemoryError(str(large.sum()))
         return sum(one() is not None for one in alive)
 
-    assert catch_oom(work) is None
-    assert catch_oom(work) == 1, "only the second call's tensor is alive"
+    with pytest.raises(OutOfMemory):
+        run_or_free(work)
+    assert run_or_free(work) == 1, "only the second call's tensor is alive"
 
 
 def test_the_kv_cache_of_preempted_rows_is_freed_before_the_retry(
@@ -756,29 +758,12 @@ def test_an_input_that_runs_out_of_memory_alone_gives_none() -> None:
 def test_the_summary_lists_reduced_limits_only() -> None:
     limits = BatchLimits()
     assert limits.summary() == ""
-    limits.at_once.failed(64)
-    limits.read.failed(7)
+    limits.running.failed(64)
+    limits.prefill.failed(7)
     assert limits.summary() == "32 rows at once instead of 64, 3 read together instead of 7"
 
 
 # --- times
-
-
-class Clock:
-    """A stopwatch by which every measured pass takes ten milliseconds."""
-
-    measured = 0
-
-    def __init__(self, device: torch.device):
-        self.now = 0.0
-
-    def mark(self) -> float:
-        self.now += 10
-        return self.now
-
-    def between(self, first: float, second: float) -> float:
-        Clock.measured += 1
-        return second - first
 
 
 def test_row_times_include_failed_passes(
@@ -860,11 +845,11 @@ def test_a_learnt_limit_survives_a_later_oom(
     """A group that fails next to running rows does not change the limit of groups read alone."""
     monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", 4 * (16 + memory_module.USUAL_PROMPT))
     engine = fresh(loaded)
-    engine.batch_limits.read.failed(6)
+    engine.batch_limits.prefill.failed(6)
     learnt = engine.batch_limits.state_dict()["read"]
     LimitedMemory(monkeypatch, "insert", 4)
     list(engine.ask(stream(), QUESTIONS["free"]))
-    assert engine.batch_limits.at_once.now <= 4
+    assert engine.batch_limits.running.value <= 4
     assert engine.batch_limits.state_dict()["read"] == learnt
 
 
@@ -895,7 +880,7 @@ def test_oom_after_a_group_has_joined_loses_and_doubles_no_row(
     """The runner already holds the rows, and the previous step's tokens are being read."""
     monkeypatch.setitem(model_runner.ASYNC_DEPTH, "cpu", 1)
     monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", 3 * (16 + memory_module.USUAL_PROMPT))
-    real, calls = ModelRunner._read, []
+    real, calls = ModelRunner._fetch_tokens, []
 
     def failing(self: ModelRunner, step: Any) -> Any:
         calls.append(step)
@@ -903,7 +888,7 @@ def test_oom_after_a_group_has_joined_loses_and_doubles_no_row(
             raise MemoryError
         return real(self, step)
 
-    monkeypatch.setattr(ModelRunner, "_read", failing)
+    monkeypatch.setattr(ModelRunner, "_fetch_tokens", failing)
     for (name, sampling), expected in expected_answers.items():
         if name == "free":
             assert_same_answers(fresh(loaded).ask(stream(), QUESTIONS[name], sampling), expected)

@@ -10,7 +10,7 @@ from pgcli.engine.sampler import OutputVocabulary, logsumexp, mask_invalid
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("columns", [1, 7, 99, 100, 1000])
 def test_chunked_logsumexp_equals_the_unchunked_one(monkeypatch, dtype, columns):
-    monkeypatch.setattr(sampler, "COLUMNS", columns)
+    monkeypatch.setattr(sampler, "LOGSUMEXP_CHUNK", columns)
     logits_BV = (torch.randn(5, 100, generator=torch.Generator().manual_seed(1)) * 9).to(dtype)
     logits_BV[1, :60] = -torch.inf  # whole parts without a valid token
     found = logsumexp(logits_BV)
@@ -19,7 +19,7 @@ def test_chunked_logsumexp_equals_the_unchunked_one(monkeypatch, dtype, columns)
 
 
 def test_logsumexp_chunks_stay_within_their_size(monkeypatch):
-    monkeypatch.setattr(sampler, "COLUMNS", 16)
+    monkeypatch.setattr(sampler, "LOGSUMEXP_CHUNK", 16)
     largest = []
     whole = torch.Tensor.logsumexp
     monkeypatch.setattr(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgcli.evaluation.metrics import detection, exact_match, iou
+from pgcli.evaluation.metrics import count_detections, exact_match, iou
 from pgcli.records import Box
 
 
@@ -42,45 +42,45 @@ def test_iou_is_symmetric_and_between_0_and_1(one, other):
 
 def test_detection_counts_are_summed_over_all_images():
     near, far = box(0, 0, 10, 10), box(50, 50, 60, 60)
-    score = detection([[near], [near, far], []], [[near], [near], [far]])
+    score = count_detections([[near], [near, far], []], [[near], [near], [far]])
     assert (score.right, score.found, score.true) == (2, 3, 3)
     assert score.precision == score.recall == score.f1 == pytest.approx(2 / 3)
 
 
 def test_a_box_of_another_label_is_not_found():
-    assert detection([[box(0, 0, 1, 1, "dog")]], [[box(0, 0, 1, 1, "cat")]]).right == 0
+    assert count_detections([[box(0, 0, 1, 1, "dog")]], [[box(0, 0, 1, 1, "cat")]]).right == 0
 
 
 def test_one_true_box_is_found_once():
-    score = detection([[box(0, 0, 10, 10), box(0, 0, 10, 9)]], [[box(0, 0, 10, 10)]])
+    score = count_detections([[box(0, 0, 10, 10), box(0, 0, 10, 9)]], [[box(0, 0, 10, 10)]])
     assert (score.precision, score.recall) == (0.5, 1.0)
 
 
 def test_two_equal_true_boxes_are_found_twice():
     twice = [box(0, 0, 10, 10), box(0, 0, 10, 10)]
-    assert detection([twice], [twice]).right == 2
-    assert detection([twice[:1]], [twice]).right == 1
+    assert count_detections([twice], [twice]).right == 2
+    assert count_detections([twice[:1]], [twice]).right == 1
 
 
 def test_box_of_the_highest_score_is_matched_first():
     truth = [box(0, 0, 10, 10), box(4, 0, 14, 10)]
     unsure = box(1.9, 0, 11.9, 10, score=0.1)  # on both, more on the first
     sure = box(0, 0, 6, 10, score=0.9)  # on the first alone
-    assert detection([[unsure, sure]], [truth]).right == 2
+    assert count_detections([[unsure, sure]], [truth]).right == 2
 
 
 @pytest.mark.parametrize(("threshold", "right"), [(0.5, 1), (0.51, 0)])
 def test_box_at_the_threshold_is_a_match(threshold, right):
-    score = detection([[box(0, 0, 10, 5)]], [[box(0, 0, 10, 10)]], threshold=threshold)
+    score = count_detections([[box(0, 0, 10, 5)]], [[box(0, 0, 10, 10)]], threshold=threshold)
     assert score.right == right
 
 
 def test_no_boxes_are_right_for_empty_images_only():
-    assert detection([[]], [[]]).f1 == 1.0
-    missed = detection([[]], [[box(0, 0, 1, 1)]])
+    assert count_detections([[]], [[]]).f1 == 1.0
+    missed = count_detections([[]], [[box(0, 0, 1, 1)]])
     assert (missed.precision, missed.recall, missed.f1) == (1.0, 0.0, 0.0)
 
 
 def test_different_numbers_of_images_are_refused():
     with pytest.raises(ValueError, match=r"shorter|longer"):
-        detection([[]], [[], []])
+        count_detections([[]], [[], []])

@@ -696,9 +696,11 @@ def test_header_is_the_same_from_the_start_of_a_file(
     awkward.make(tmp_path)
     read_bytes, real = [], files.read_file
 
-    def counted(path: str, limits: ImageLimits, most: int | None = None) -> bytes:
+    def counted(
+        path: str, limits: ImageLimits, most: int | None = None, *, root: str | None = None
+    ) -> bytes:
         read_bytes.append(most)
-        return real(path, limits, most)
+        return real(path, limits, most, root=root)
 
     monkeypatch.setattr("pgcli.images.header.read_file", counted)
     far = Image.Exif()

@@ -48,8 +48,8 @@ def prefill(model: PaliGemma, cache: KVCache, patch_BPD: Tensor, ids: list[list[
     model.prefill(patch_BPD, token_BT.to(device), is_real, cache)
 
 
-@pytest.mark.parametrize("full_length", [False, True])
-def test_a_row_continues_as_it_would_alone(model: PaliGemma, full_length: bool) -> None:
+@pytest.mark.parametrize("fixed_shape", [False, True])
+def test_a_row_continues_as_it_would_alone(model: PaliGemma, fixed_shape: bool) -> None:
     """A row inserted late, moved into a hole, next to longer rows, while the cache grows."""
     ids, patch_BPD = prompts(6), features(model, 6)
     tokens = torch.randint(300, 700, (6, 9), device=patch_BPD.device)
@@ -60,7 +60,7 @@ def test_a_row_continues_as_it_would_alone(model: PaliGemma, full_length: bool) 
         steps = [model.decode_step(tokens[[row], n], own)[0] for n in range(9)]
         alone.append(torch.stack(steps))
 
-    cache, done, rows = model.kv_cache(4, full_length=full_length), [0] * 6, []
+    cache, done, rows = model.kv_cache(4, fixed_shape=fixed_shape), [0] * 6, []
 
     def join(new: list[int]) -> None:
         prefill(model, cache, patch_BPD[new], [ids[row] for row in new])
@@ -94,16 +94,16 @@ def test_a_row_continues_as_it_would_alone(model: PaliGemma, full_length: bool) 
     assert all(done[row] > 3 for row in rows)
 
 
-@pytest.mark.parametrize("full_length", [False, True])
+@pytest.mark.parametrize("fixed_shape", [False, True])
 def test_growth_keeps_what_is_stored(
-    model: PaliGemma, monkeypatch: pytest.MonkeyPatch, full_length: bool
+    model: PaliGemma, monkeypatch: pytest.MonkeyPatch, fixed_shape: bool
 ) -> None:
     ids, patch_BPD = prompts(2), features(model, 2)
     tokens = torch.randint(300, 700, (2, 12), device=patch_BPD.device)
     found = []
     for bucket in (1, 7, 128):
         monkeypatch.setattr(module, "BUCKET", bucket)
-        cache = model.kv_cache(2, full_length=full_length)
+        cache = model.kv_cache(2, fixed_shape=fixed_shape)
         prefill(model, cache, patch_BPD, ids)
         found.append(torch.stack([model.decode_step(token_B, cache) for token_B in tokens.T]))
     torch.testing.assert_close(found[0], found[1], **EXACT)
@@ -120,8 +120,8 @@ def test_few_rows_take_little_memory_whatever_the_maximum(model: PaliGemma) -> N
 
 def test_room_for_new_tokens_is_allocated_once() -> None:
     """A decode step has fixed addresses until the reserved slots are used up."""
-    cache = unit_cache(4, full_length=True)
-    cache.insert(4, 20, room=200)
+    cache = unit_cache(4, fixed_shape=True)
+    cache.insert(4, 20, new_slots=200)
     before = [one.data_ptr() for one in cache._buffers]
     for _ in range(200):
         cache.append()
@@ -129,9 +129,9 @@ def test_room_for_new_tokens_is_allocated_once() -> None:
     assert cache.slots == 256
 
 
-def test_a_full_length_step_has_one_shape() -> None:
-    cache = unit_cache(4, full_length=True, window=8)
-    cache.insert(4, 20, room=100)
+def test_a_step_of_fixed_shape_has_one_shape() -> None:
+    cache = unit_cache(4, fixed_shape=True, window=8)
+    cache.insert(4, 20, new_slots=100)
     shapes = set()
     for _ in range(60):
         position, masks = cache.append()

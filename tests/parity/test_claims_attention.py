@@ -14,49 +14,18 @@ from pgcli.model.config import DecoderConfig
 from pgcli.model.gemma import (
     Gemma,
     GemmaAttention,
-    GemmaDecoderLayer,
     GemmaMLP,
     RMSNorm,
     RotaryEmbedding,
 )
 from pgcli.model.paligemma import PaliGemma
+from tests.support.published import paligemma_3b
 from tests.support.random_weights import normal, randomised
 
 CONFIG = DecoderConfig(
     width=24, depth=2, mlp_dim=40, num_heads=6, num_kv_heads=2, head_dim=8, vocab_size=50
 )
 EXACT = {"rtol": 0, "atol": 1e-12}
-FIRST_GENERATION = {
-    "model_type": "paligemma",
-    "image_token_index": 257152,
-    "text_config": {
-        "model_type": "gemma",
-        "hidden_size": 2048,
-        "intermediate_size": 16384,
-        "num_attention_heads": 8,
-        "num_hidden_layers": 18,
-        "num_key_value_heads": 1,
-        "vocab_size": 257216,
-    },
-    "vision_config": {
-        "hidden_size": 1152,
-        "intermediate_size": 4304,
-        "num_attention_heads": 16,
-        "num_hidden_layers": 27,
-        "patch_size": 14,
-    },
-}
-
-
-def weights_of(query_BLNH: Tensor, key_BKSH: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The weight of each key for each query, (B, L, N, S): attention over the unit vectors.
-
-    There must be as many keys as a head is wide.
-    """
-    slots = key_BKSH.shape[2]
-    unit = torch.eye(slots, dtype=key_BKSH.dtype).expand_as(key_BKSH)
-    out = grouped_attention(query_BLNH, key_BKSH, unit, mask)
-    return out.unflatten(-1, (query_BLNH.shape[2], slots))
 
 
 def rotation(
@@ -72,35 +41,6 @@ def whole(attention: GemmaAttention, x: Tensor, mask: Tensor | None = None) -> T
 
 
 # Attention weights
-
-
-def test_attention_weights_sum_to_one() -> None:
-    weight = weights_of(normal(2, 3, 6, 8), normal(2, 2, 8, 8, seed=2))
-    torch.testing.assert_close(weight.sum(-1), torch.ones(2, 3, 6).double(), **EXACT)
-    assert weight.min() > 0
-    assert weight.max() < 1
-
-
-def test_scale_keeps_the_deviation_of_scores_at_one() -> None:
-    """From the logarithms of the weights. Unscaled, the deviation is the root of the size."""
-    for size in (16, 64, 256):
-        query, key = normal(1, 64, 4, size), normal(1, 4, size, size, seed=2)
-        spread = weights_of(query, key).log().std(-1).mean()
-        assert 0.95 < spread < 1.05, size
-
-
-@pytest.mark.parametrize("length", [1, 3])
-def test_a_masked_key_has_weight_zero(length: int) -> None:
-    """For one mask of all queries and for one mask per query; the other weights sum to one."""
-    query, key = 5 * normal(2, length, 6, 8), 5 * normal(2, 2, 8, 8, seed=2)
-    hidden = torch.tensor([[1, 0, 0, 1, 1, 0, 1, 1], [0, 1, 1, 1, 1, 1, 1, 0]]) == 0
-    for rows in {1, length}:
-        mask = ~hidden[:, None, None, :].expand(2, 1, rows, 8)
-        weight = weights_of(query, key, mask)
-        per_row = hidden[:, None, None, :].expand_as(weight)
-        assert (weight[per_row] == 0).all()
-        assert (weight[~per_row] > 0).all()
-        torch.testing.assert_close(weight.sum(-1), torch.ones(2, length, 6).double(), **EXACT)
 
 
 def test_masking_keys_equals_removing_them() -> None:
@@ -149,15 +89,6 @@ def test_consecutive_query_heads_share_a_key_head() -> None:
     assert (found - copied("turns")).abs().max() > 0.1
 
 
-def test_equal_numbers_of_heads_are_multi_head_attention() -> None:
-    query, key, value = normal(2, 5, 6, 8), normal(2, 6, 5, 8, seed=2), normal(2, 6, 5, 8, seed=3)
-    mask = torch.ones(5, 5, dtype=torch.bool).tril().expand(2, 1, 5, 5)
-    for seen in (None, mask):
-        plain = F.scaled_dot_product_attention(query.transpose(1, 2), key, value, seen)
-        expected = plain.transpose(1, 2).flatten(2)
-        torch.testing.assert_close(grouped_attention(query, key, value, seen), expected, **EXACT)
-
-
 @pytest.mark.parametrize("kv_heads", [1, 2, 3, 6])
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_decoders_attention_is_a_loop_over_heads(kv_heads: int, causal: bool) -> None:
@@ -199,14 +130,6 @@ def test_scores_depend_on_the_distance_alone(shift: int) -> None:
     assert (scores(position + shift, position) - scores(position, position)).abs().max() > 0.1
 
 
-def test_rotation_keeps_norms_and_position_0_is_the_identity() -> None:
-    x = normal(1, 4, 3, 8)
-    turned = rotation(torch.tensor([[0, 1, 500, 8000]]))(x)
-    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1), **EXACT)
-    assert torch.equal(turned[:, 0], x[:, 0])
-    assert (turned[:, 1:] - x[:, 1:]).abs().amax(-1).min() > 0.1
-
-
 def test_dimensions_half_a_head_apart_rotate_together() -> None:
     """Unit n and unit n + H/2 rotate together, by the position times 10000^(-2n/H)."""
     x, position = normal(1, 1, 1, 8), 5
@@ -220,18 +143,6 @@ def test_dimensions_half_a_head_apart_rotate_together() -> None:
         torch.testing.assert_close(turned[n + 4], expected, **EXACT)
 
 
-def test_halves_are_the_interleaved_layout_in_another_order() -> None:
-    x, position = normal(1, 6, 2, 8), torch.arange(6)[None]
-    frequency = 10_000 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
-    angle = (position[0, :, None] * frequency)[:, None]
-    pair = torch.view_as_complex(x.unflatten(-1, (4, 2)))
-    interleaved = torch.view_as_real(pair * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
-    order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
-    found = rotation(position)(x[..., order])
-    torch.testing.assert_close(found, interleaved[..., order], **EXACT)
-    assert (rotation(position)(x) - interleaved).abs().max() > 0.1
-
-
 def test_angles_stay_float32_under_bfloat16() -> None:
     """In bfloat16 itself the positions 4096 to 4111 would all be 4096."""
     position = torch.arange(4096, 4112)[None]
@@ -242,24 +153,7 @@ def test_angles_stay_float32_under_bfloat16() -> None:
         assert (found - true).abs().max() < 2**-8 + 1e-3
 
 
-def test_upper_bound_of_scores_falls_with_distance() -> None:
-    """Only their upper bound decays: for two vectors of ones 256, then about 173, 117 and 16."""
-    ones = torch.ones(1, 2001, 1, 256, dtype=torch.float64)
-    turned = rotation(torch.arange(2001)[None], size=256)(ones)[0, :, 0]
-    score = turned @ turned[0]
-    assert score[[0, 10, 100, 1999]].round().tolist() == [256, 173, 117, 16]
-    assert (score.diff() > 0).any()
-
-
 # Norms
-
-
-def test_rms_norm_scales_by_one_plus_the_weight() -> None:
-    norm, x = randomised(RMSNorm(24, 1e-6)), normal(2, 5, 24)
-    expected = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * (1 + norm.weight)
-    torch.testing.assert_close(norm(x), expected, **EXACT)
-    fresh = RMSNorm(24, 1e-6)
-    assert fresh(x).abs().mean() > 0.5, "a weight of zero scales by one"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -272,30 +166,7 @@ def test_rms_norm_equals_transformers_bitwise(dtype: torch.dtype) -> None:
     assert torch.equal(norm(x), hf_norm(x))
 
 
-def test_rms_norm_ignores_scale_and_keeps_shift() -> None:
-    norm, x = RMSNorm(24, 1e-6).double(), normal(2, 5, 24)
-    torch.testing.assert_close(norm(1000 * x), norm(x), rtol=1e-5, atol=0)
-    assert (norm(x + 3) - norm(x)).abs().max() > 0.5
-    near_500 = norm(500 + x)
-    torch.testing.assert_close(near_500, torch.ones_like(x), rtol=0, atol=0.02)  # not centred
-
-
-def test_rms_norm_of_zeros_is_zeros() -> None:
-    assert torch.equal(randomised(RMSNorm(24, 1e-6))(torch.zeros(3, 24)), torch.zeros(3, 24))
-
-
 # Blocks
-
-
-def test_a_block_whose_last_products_are_zero_is_the_identity() -> None:
-    layer, x = randomised(GemmaDecoderLayer(CONFIG)), normal(2, 5, 24)
-    turn = rotation(torch.arange(1, 6).expand(2, 5))
-    for last in (layer.self_attn.o_proj, layer.mlp.down_proj):
-        changed = layer(x, turn, None, None)
-        assert changed.shape == x.shape
-        assert not torch.equal(changed, x)
-        last.weight.zero_()
-    assert torch.equal(layer(x, turn, None, None), x)
 
 
 def test_the_mlp_is_gated_by_the_tanh_gelu_of_its_first_half() -> None:
@@ -332,7 +203,7 @@ def test_a_tied_head_is_the_embedding_itself() -> None:
 
 def test_gemma_has_the_published_number_of_weights() -> None:
     """The published 2,923,335,408 and 64 rows of the embedding that the Hub's files add."""
-    config = parse_config(FIRST_GENERATION)
+    config = parse_config(paligemma_3b())
     with torch.device("meta"):
         model = PaliGemma(config)
     count = sum(parameter.numel() for parameter in model.parameters())

@@ -6,16 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.model.config import VisionConfig
 from pgcli.model.siglip import (
-    SiglipAttention,
     SiglipEmbeddings,
-    SiglipEncoderLayer,
     SiglipMLP,
     SiglipVisionModel,
 )
@@ -26,20 +24,8 @@ SIDE = CONFIG.resolution // CONFIG.patch_size
 EXACT = {"rtol": 0, "atol": 1e-12}
 
 
-@pytest.fixture
-def attention() -> SiglipAttention:
-    return randomised(SiglipAttention(CONFIG))
-
-
 def images(rows: int, *, seed: int = 5) -> Tensor:
     return normal(rows, 3, CONFIG.resolution, CONFIG.resolution, seed=seed)
-
-
-def only_heads(attention: SiglipAttention) -> SiglipAttention:
-    """Attention with an identity output projection, so that it returns the heads."""
-    attention.out_proj.weight.copy_(torch.eye(CONFIG.width))
-    attention.out_proj.bias.zero_()
-    return attention
 
 
 # Patches
@@ -52,19 +38,6 @@ def test_patch_embedding_equals_conv2d(normal_embeddings: SiglipEmbeddings) -> N
     positions = normal_embeddings.position_embedding.weight
     found = normal_embeddings(pixels)
     torch.testing.assert_close(found, expected.flatten(2).transpose(1, 2) + positions, **EXACT)
-
-
-def test_patches_are_multiplied_row_by_row(
-    normal_embeddings: SiglipEmbeddings,
-) -> None:
-    pixels, size = images(2), CONFIG.patch_size
-    found = normal_embeddings(pixels) - normal_embeddings.position_embedding.weight
-    matrix = normal_embeddings.patch_embedding.weight.reshape(CONFIG.width, -1)
-    for patch in range(SIDE * SIDE):
-        top, left = patch // SIDE * size, patch % SIDE * size
-        square = pixels[:, :, top : top + size, left : left + size].reshape(2, -1)
-        expected = square @ matrix.T + normal_embeddings.patch_embedding.bias
-        torch.testing.assert_close(found[:, patch], expected, **EXACT)
 
 
 @pytest.mark.parametrize(("y", "x", "patch"), [(0, 0, 0), (3, 4, 1), (4, 3, 3), (11, 11, 8)])
@@ -120,68 +93,6 @@ def test_attention_of_every_layer_equals_transformers(tiny: Path) -> None:
             assert (mine.self_attn(x) - expected).abs().max() <= 1e-6 * scale
 
 
-def test_heads_computed_together_are_a_loop_over_heads(attention: SiglipAttention) -> None:
-    x, size = normal(2, 9, CONFIG.width), CONFIG.head_dim
-    weight_q, weight_k, weight_v = attention.qkv_proj.weight.chunk(3)
-    bias_q, bias_k, bias_v = attention.qkv_proj.bias.chunk(3)
-    heads = []
-    for head in range(CONFIG.num_heads):
-        part = slice(head * size, (head + 1) * size)
-        query = x @ weight_q[part].T + bias_q[part]
-        key = x @ weight_k[part].T + bias_k[part]
-        value = x @ weight_v[part].T + bias_v[part]
-        scores = query @ key.transpose(1, 2) / size**0.5
-        heads.append(scores.softmax(-1) @ value)
-    expected = attention.out_proj(torch.cat(heads, dim=-1))
-    torch.testing.assert_close(attention(x), expected, **EXACT)
-
-
-def test_one_fused_product_is_three_linears(attention: SiglipAttention) -> None:
-    x = normal(2, 9, CONFIG.width)
-    three = [nn.Linear(CONFIG.width, CONFIG.width, dtype=x.dtype) for _ in "qkv"]
-    for number, linear in enumerate(three):
-        rows = slice(number * CONFIG.width, (number + 1) * CONFIG.width)
-        linear.weight.data = attention.qkv_proj.weight[rows]
-        linear.bias.data = attention.qkv_proj.bias[rows]
-    apart = [linear(x).unflatten(-1, (CONFIG.num_heads, -1)).transpose(1, 2) for linear in three]
-    heads = F.scaled_dot_product_attention(*apart).transpose(1, 2).flatten(2)
-    torch.testing.assert_close(attention(x), attention.out_proj(heads), **EXACT)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize(("rows", "patches"), [(1, 1), (1, 9), (5, 3)])
-def test_input_and_output_have_the_same_shape(rows: int, patches: int, dtype: torch.dtype) -> None:
-    x = normal(rows, patches, CONFIG.width, dtype=dtype)
-    for block in (SiglipAttention(CONFIG), SiglipMLP(CONFIG), SiglipEncoderLayer(CONFIG)):
-        out = randomised(block, dtype=dtype)(x)
-        assert (out.shape, out.dtype) == (x.shape, x.dtype)
-
-
-def test_attention_is_a_weighted_mean_of_the_values(attention: SiglipAttention) -> None:
-    """Outputs are within the range of the values, and equal to them if all values are equal."""
-    x = 3 * normal(2, 9, CONFIG.width)
-    mixed = only_heads(attention)(x)
-    value = attention.qkv_proj(x).chunk(3, dim=-1)[2]
-    assert (mixed <= value.amax(1, keepdim=True) + 1e-12).all()
-    assert (mixed >= value.amin(1, keepdim=True) - 1e-12).all()
-    attention.qkv_proj.weight[2 * CONFIG.width :] = 0
-    constant = attention.qkv_proj.bias[2 * CONFIG.width :].expand_as(x)
-    torch.testing.assert_close(attention(x), constant, **EXACT)
-
-
-@pytest.mark.parametrize("head", range(CONFIG.num_heads))
-@pytest.mark.parametrize("part", [0, 1, 2])
-def test_heads_are_independent_before_the_output_projection(
-    attention: SiglipAttention, head: int, part: int
-) -> None:
-    x, size = normal(1, 9, CONFIG.width), CONFIG.head_dim
-    before = only_heads(attention)(x)
-    first = part * CONFIG.width + head * size
-    attention.qkv_proj.weight[first : first + size] *= -1
-    changed = (attention(x) != before).any(1)[0].unflatten(-1, (CONFIG.num_heads, size))
-    assert changed.any(-1).nonzero().flatten().tolist() == [head]
-
-
 def test_every_patch_attends_to_every_patch() -> None:
     tower = randomised(SiglipVisionModel(CONFIG))
     pixels = images(1)
@@ -191,55 +102,6 @@ def test_every_patch_attends_to_every_patch() -> None:
 
 
 # Blocks
-
-
-def test_layer_norm_gives_mean_0_and_deviation_1() -> None:
-    norm = SiglipEncoderLayer(
-        VisionConfig(2, 1, 1, 1, patch_size=1, resolution=1)
-    ).layer_norm1.double()
-    x = torch.tensor([[0.0, 4.0], [-1.0, 7.0], [3.0, 5.0]], dtype=torch.float64)
-    assert x.mean(-1).tolist() == [2, 3, 4]
-    assert x.std(-1, correction=0).tolist() == [2, 4, 1]
-    torch.testing.assert_close(norm(x), torch.tensor([[-1.0, 1.0]] * 3).double(), rtol=0, atol=1e-6)
-    with torch.no_grad():
-        norm.bias += 1
-        norm.weight *= 4
-    torch.testing.assert_close(norm(x), torch.tensor([[-3.0, 5.0]] * 3).double(), rtol=0, atol=1e-5)
-
-
-def test_layer_norm_of_a_row_is_bitwise_equal_in_any_batch() -> None:
-    norm = randomised(SiglipEncoderLayer(CONFIG), dtype=torch.float32).layer_norm1
-    x = 100 * normal(7, 9, CONFIG.width, dtype=torch.float32)
-    together = norm(x)
-    for row in range(7):
-        assert torch.equal(norm(x[row : row + 1]), together[row : row + 1])
-        assert torch.equal(norm(x[row, 3]), together[row, 3])
-
-
-def test_the_last_norm_gives_patches_of_mean_0_and_variance_1() -> None:
-    tower = randomised(SiglipVisionModel(CONFIG))
-    tower.post_layernorm.reset_parameters()
-    found = tower(images(2))
-    torch.testing.assert_close(found.mean(-1), torch.zeros(2, 9).double(), rtol=0, atol=1e-9)
-    variance = found.var(-1, correction=0)
-    torch.testing.assert_close(variance, torch.ones(2, 9).double(), rtol=0, atol=1e-4)
-
-
-def test_a_block_whose_last_products_are_zero_is_the_identity() -> None:
-    layer, x = randomised(SiglipEncoderLayer(CONFIG)), normal(2, 9, CONFIG.width)
-    for last in (layer.self_attn.out_proj, layer.mlp.fc2):
-        assert not torch.equal(layer(x), x)
-        last.weight.zero_()
-        last.bias.zero_()
-    assert torch.equal(layer(x), x)
-
-
-def test_the_mlp_treats_every_patch_alone() -> None:
-    mlp, x = randomised(SiglipMLP(CONFIG)), normal(2, 9, CONFIG.width)
-    order = torch.randperm(9, generator=torch.Generator().manual_seed(2))
-    torch.testing.assert_close(mlp(x[:, order]), mlp(x)[:, order], **EXACT)
-    flat = mlp(x.reshape(-1, CONFIG.width)).view_as(x)
-    torch.testing.assert_close(mlp(x), flat, **EXACT)
 
 
 def test_the_mlp_uses_the_tanh_gelu() -> None:

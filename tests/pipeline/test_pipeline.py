@@ -10,7 +10,7 @@ from pgcli.errors import TooManyErrors
 from pgcli.pipeline import ErrorBudget, Tally, answers, first_rows, run
 from pgcli.pipeline.error_budget import MAX_CONSECUTIVE_ERRORS, MIN_ROWS_FOR_SHARE
 from pgcli.pipeline.reorder_buffer import MAX_REFUSED_RUN
-from pgcli.records import COLUMNS, Answer, DecodedImage, Fault, Item, error_answer
+from pgcli.records import COLUMNS, PAUSE, Answer, DecodedImage, Fault, Item, error_answer
 
 refuse = partial(error_answer, task="ask", model="fake")
 
@@ -74,6 +74,25 @@ def keys(rows):
 
 def wanted(items):
     return [(each.index, prompt) for each in items for prompt in each.prompts]
+
+
+@pytest.mark.parametrize("broken", [(), {0}, {0, 1}, {1}])
+def test_rows_are_answered_when_the_input_pauses(broken):
+    items, shown = [item(k) for k in range(4)], []
+
+    def pausing(items):
+        yield PAUSE
+        for image in decode(items, broken):
+            yield image
+            yield PAUSE
+            assert len(shown) == image.item.index + 1  # before the next image is decoded
+
+    def save(row):
+        shown.append(row.index)
+
+    tally = run(items, pausing, partial(ask_in_batches, size=100), save, refuse)
+    assert shown == [0, 1, 2, 3]
+    assert tally.images == 4
 
 
 def test_rows_are_in_input_order_for_any_answer_order():
@@ -391,6 +410,9 @@ class FakeLog:
     def is_missing(self, row_index, item, prompt):
         self.checked.append((row_index, item.index, prompt))
         return row_index not in self.saved | self.foreign
+
+    def note_image(self, row_indices, image):
+        pass
 
     def is_answered(self, row_index):
         return row_index in self.answered

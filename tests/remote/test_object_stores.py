@@ -6,10 +6,13 @@ import gzip
 import io
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -28,7 +31,9 @@ from pgcli.sources import ReadOptions, open_sources
 from pgcli.sources.patterns import glob_files
 from pgcli.sources.remote_files import glob_matches
 from tests.support.awkward import drawing, encoded
+from tests.support.runs import heed_signals
 from tests.support.stores import S3, Azure, Files, Google, Hub, serve
+from tests.support.time_limits import scaled
 
 ROOT = Path(__file__).parents[2]
 PNG, JPEG = encoded(drawing(), "PNG"), encoded(drawing(), "JPEG")
@@ -410,3 +415,36 @@ def test_stalled_store_times_out(monkeypatch: Any) -> None:
             UrlReader().read("s3://images/x.png")
         release.set()
     assert problem.value.fault.code == "timeout"
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An S3 server that accepts connections and answers nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        keys = {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
+        for name, value in keys.items():
+            monkeypatch.setenv(name, value)
+        yield
+
+
+def test_store_that_never_answers_is_a_timeout(silent: None) -> None:
+    began = time.monotonic()
+    with UrlReader(fetch_seconds=1).fetched(Item(0, "a", "a", "s3://images/a.png")) as item:
+        assert item.fault is not None
+        assert item.fault.code == "timeout"
+    assert time.monotonic() - began < scaled(10)
+
+
+def test_signal_ends_the_wait_for_a_store(silent: None) -> None:
+    words = [sys.executable, "-m", "pgcli", "caption", "s3://images/all", "--allow-urls"]
+    run = subprocess.Popen(words, cwd=ROOT, preexec_fn=heed_signals)
+    try:
+        time.sleep(scaled(4))  # while it starts or while it waits: either way it ends
+        began = time.monotonic()
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(timeout=50) == -signal.SIGTERM
+        assert time.monotonic() - began < scaled(10)
+    finally:
+        run.kill()
+        run.wait(timeout=60)

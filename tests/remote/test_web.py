@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from pgcli.errors import ManifestError, UsageError
 from pgcli.images import ImageDecoder, ImageLimits, ImageSpec, decode
 from pgcli.records import Item
-from pgcli.remote import RemoteError, UrlReader, hosts, transport, web, web_file
+from pgcli.remote import RemoteError, UrlReader, hosts, transport, url_reader, web, web_file
 from pgcli.remote.hosts import is_public, vetted_addresses
 from pgcli.remote.urls import join_url, parent_url, url_path, without_credentials
 from pgcli.sources import ReadOptions, open_sources
@@ -49,6 +49,7 @@ def server() -> Iterator[Server]:
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timeouts of tenths of a second."""
     monkeypatch.setattr(web, "WAITS_SECONDS", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(url_reader, "FETCH_SECONDS", 1.0)
     monkeypatch.setattr(web, "TOTAL_SECONDS", 1.0)
     monkeypatch.setattr(web_file, "TOTAL_SECONDS", 1.0)
     monkeypatch.setattr(transport, "READ_SECONDS", 0.3)
@@ -262,13 +263,35 @@ def test_name_resolution_has_a_deadline(
     assert outcome("http://images.test/good.png") == "timeout"
     assert time.monotonic() - began < scaled(3)
     monkeypatch.setattr(hosts, "RESOLVE_SECONDS", 10.0)
-    monkeypatch.setattr(web, "TOTAL_SECONDS", 10.0)
+    monkeypatch.setattr(url_reader, "FETCH_SECONDS", 10.0)
     reader = UrlReader()
     threading.Timer(0.2, reader.stop).start()
     began = time.monotonic()
     assert outcome("http://images.test/good.png", reader) == "io_error"
     assert time.monotonic() - began < scaled(3)
     release.set()
+
+
+def test_all_tries_of_an_image_share_one_deadline(server: Server) -> None:
+    reader = UrlReader(allow_private_hosts=True, fetch_seconds=1)
+    began = time.monotonic()
+    assert outcome(f"{server.url}/silent.png", reader) == "timeout"
+    assert time.monotonic() - began < scaled(5)
+
+
+def test_waiting_for_the_slot_of_large_images_does_not_count(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(url_reader, "LARGE_BYTES", 10)
+    reader = UrlReader(allow_private_hosts=True, fetch_seconds=scaled(2))
+    with reader.fetched(Item(0, "a", "a", f"{server.url}/good.png")) as first:
+        assert first.data
+        threads = [threading.Thread(target=lambda: codes.append(outcome(url, reader)))]
+        url, codes = f"{server.url}/good.png?2", list[str]()
+        threads[0].start()
+        time.sleep(scaled(2) + 0.5)
+    threads[0].join(60)
+    assert codes == ["good"]
 
 
 def test_proxies_of_the_environment_are_ignored(

@@ -143,7 +143,8 @@ def workspace(tmp_path: Path) -> Path:
         (
             "outputs.md",
             "boxes.jsonl coco.json yolo tasks.json imagefolder fiftyone boxes.csv captions.json "
-            "captions.tar captions/one.caption captioned.tar".split(),
+            "captions.tar captions/one.caption captioned.tar boxes.parquet both.jsonl both.csv "
+            "only-circle.jsonl".split(),
         ),
     ],
 )
@@ -162,3 +163,12 @@ def test_commands_and_scripts_of_a_page_run(page: str, made: list[str], workspac
             if re.search(rf"^(from|import) {name}", script, flags=re.MULTILINE):
                 pytest.importorskip(name, reason="a development dependency")
         assert run(workspace, sys.executable, "-c", script)
+
+
+@pytest.mark.slow
+def test_lines_of_the_python_page_run(workspace: Path) -> None:
+    scripts = blocks("python.md", "python")
+    printed = run(workspace, sys.executable, "-c", "\n".join(scripts))
+    one = "two red stars, a pink circle and a pink square on a white background"
+    assert f"{{'{one}'}}" in printed.splitlines()  # one answer, however the image is held
+    assert len((workspace / "runs" / "ask.jsonl").read_text().splitlines()) == 24

@@ -28,7 +28,8 @@ def read_rooms():
 
 
 ROOMS = read_rooms()
-FREE = {"printable"}  # one function on text, which every room that shows or stores text needs
+#: Functions on text, which every room that shows or stores text needs, and on opening files.
+FREE = {"printable", "regular_file"}
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pgcli.cli.result_files.run_status import read_run_status
 from pgcli.errors import OutputExists
-from pgcli.sinks.reader import count_saved
 from pgcli.state.progress import read_progress
 from pgcli.state.run_record import read_record
 from pgcli.state.state_folder import state_folder
@@ -48,7 +48,8 @@ def test_settings_and_progress_are_read(outputs: Path, name: str) -> None:
     assert record is not None
     assert (record.settings, record.metadata) == ({"seed": 0}, {})
     assert progress.errors == {"truncated": 2}
-    assert count_saved(outputs / name, progress) == (9, {"truncated": 2})
+    status = read_run_status(outputs / name)
+    assert (status.state, status.rows, status.errors) == ("stopped", 9, {"truncated": 2})
     with pytest.raises(OutputExists, match="seed: 0 -> 1"):
         run_to(outputs / name, ITEMS, settings={"seed": 1}.items())
 

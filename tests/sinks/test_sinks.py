@@ -23,14 +23,14 @@ from pyarrow import parquet as pq
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.records import COLUMNS, EXTRA_COLUMNS, TIMING_COLUMNS, Answer, Box, Choice, Mask, Rle
-from pgcli.rows import RowSchema
+from pgcli.rows import BOX_NUMBERS, RowSchema
 from pgcli.sinks import parquet_file
 from pgcli.state import shard
 from tests.support.answers import BOX, answer, refused
 from tests.support.save_rows import saving
 
 #: The files that may remain in the state folder of a complete output.
-LEFT = {"lock", "run.json", "progress.json", "chunks", "log.txt"}
+LEFT = {"lock", "run.json", "progress.json", "chunks", "inputs", "log.txt"}
 
 
 def write(path, answers, **options):
@@ -146,7 +146,7 @@ def test_boxes_are_a_list_of_structs(output):
     write(output, [answer(boxes=(BOX, BOX)), answer(1)])
     rows = rows_of(output)
     assert rows[0]["boxes"] == [asdict(BOX)] * 2
-    assert list(rows[0]["boxes"][0]) == ["label", "xmin", "ymin", "xmax", "ymax", "score"]
+    assert list(rows[0]["boxes"][0]) == ["label", *BOX_NUMBERS]
     assert rows[1]["boxes"] == []
 
 
@@ -169,7 +169,7 @@ def test_no_timing_nulls_only_timing_columns(output):
 
 
 def test_numbers_are_rounded_and_nan_is_null(output):
-    box = Box("cat", 1 / 3, 2000 / 3, math.inf, 1.0, 1e-9 / 3)
+    box = Box("cat", 1 / 3, 2000 / 3, math.inf, 1.0, 1e-9 / 3, 1 / 3)
     write(output, [answer(load_ms=1 / 3, logprob=math.nan, boxes=(box,))])
     (row,) = rows_of(output)
     assert row["load_ms"] == 0.333
@@ -181,6 +181,7 @@ def test_numbers_are_rounded_and_nan_is_null(output):
         "xmax": None,
         "ymax": 1.0,
         "score": 3.33333e-10,
+        "confidence": 0.333333,
     }
 
 
@@ -232,7 +233,7 @@ def test_terminal_gets_text_lines():
     write("-", [answer(boxes=(BOX,)), refused(1), answer(2, answer="")], stdout=terminal)
     assert terminal.getvalue().decode() == (
         "0.png: a car\n"
-        "  red car 12,30 - 200,180 (0.88)\n"
+        "  red car 12,30 - 200,180 (0.94)\n"
         "1.png: error truncated: it ends early\n"
         "2.png:\n"
     )

@@ -20,6 +20,7 @@ from pgcli.cli.app import main
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.sources import ReadOptions, open_sources
+from pgcli.sources.readers.bookmarks import Bookmarks
 from pgcli.sources.readers.reader import Manifest
 from pgcli.sources.readers.tar import TAR
 from tests.support.awkward import drawing, encoded
@@ -300,7 +301,7 @@ def test_undecodable_text_costs_one_row_if_it_is_wanted() -> None:
 
 def test_json_is_not_read_if_no_column_of_it_is_wanted() -> None:
     tar(("1.jpg", JPEG), ("1.json", b"{"), ("1.txt", b"a"))
-    manifest = Manifest("x.tar", "x.tar", "image")
+    manifest = Manifest("x.tar", "x.tar", "image", Bookmarks())
     (row,) = TAR.rows(manifest, {"image", "txt"})
     assert (row.fault, row.values["txt"]) == (None, "a")
 

@@ -98,9 +98,25 @@ def test_output_in_use_is_refused_and_names_the_process(output: Path, overwrite:
         before = sorted(state.folder.iterdir())
         with pytest.raises(OutputInUse, match=f"process {os.getpid()}"):
             check_resumable(output, {}, overwrite=overwrite)
-        check_resumable(output, {}, part="-0-of-2")  # another part of the output
+        with pytest.raises(OutputInUse, match=f"process {os.getpid()}"):
+            check_resumable(output, {}, part="-0-of-2")
         assert sorted(state.folder.iterdir()) == before
     check_resumable(output, {})
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_shards_share_an_output_that_a_whole_run_may_not_take(
+    tmp_path: Path, overwrite: bool
+) -> None:
+    output = tmp_path / "rows"
+    with RunState(output, part="-0-of-2"), RunState(output, part="-1-of-2"):
+        with pytest.raises(OutputInUse, match=f"process {os.getpid()}"):
+            check_resumable(output, {}, kind="folder", overwrite=overwrite)
+        with pytest.raises(OutputInUse), RunState(output, overwrite=overwrite):
+            pytest.fail("a run of the whole output under its shards")
+        with pytest.raises(OutputInUse), RunState(output, part="-0-of-2"):
+            pytest.fail("a shard twice")
+    assert not list(tmp_path.iterdir())
 
 
 def test_owner_file_of_a_killed_run_does_not_lock_the_output(output: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from pgcli.errors import OutputExists
+from pgcli.errors import OutputExists, OutputInUse
 from pgcli.rows import RowSchema
 from pgcli.sinks import open_resumable
 from pgcli.state.destination import check_resumable
@@ -80,3 +81,23 @@ def test_overwrite_replaces_the_run_of_a_newer_pgcli(output: Path) -> None:
     with RunState(output, overwrite=True) as state:
         state.begin()
     assert read_record(output) is not None
+
+
+def test_releasing_a_lock_keeps_the_record_of_its_next_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, next_run, unlink = tmp_path / "rows.jsonl", ExitStack(), Path.unlink
+
+    def unlink_and_begin_another(file: Path, missing_ok: bool = False) -> None:
+        unlink(file, missing_ok=missing_ok)
+        if file.name == "lock":  # the next run may lock a new file of the name from now on
+            monkeypatch.undo()
+            next_run.enter_context(RunState(output))
+
+    with RunState(output):
+        monkeypatch.setattr(Path, "unlink", unlink_and_begin_another)
+    with next_run:
+        assert (tmp_path / "rows.jsonl.pgcli" / "owner.json").exists()
+        with pytest.raises(OutputInUse), RunState(output):
+            pytest.fail("two runs at once")
+    assert not list(tmp_path.iterdir())

@@ -2,7 +2,7 @@
 
 from pgcli.records import Answer, Box
 
-BOX = Box("red car", 12.25, 30.5, 200.0, 180.0, 0.875)
+BOX = Box("red car", 12.25, 30.5, 200.0, 180.0, 0.875, 0.9375)
 
 
 def answer(index=0, **changes):

@@ -15,7 +15,7 @@ def unit_cache(
     num_kv_heads: int = 2,
     head_dim: int = 4,
     window: int | None = None,
-    full_length: bool = False,
+    fixed_shape: bool = False,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
 ) -> KVCache:
@@ -23,4 +23,4 @@ def unit_cache(
         8, depth, 8, num_kv_heads, num_kv_heads, head_dim, vocab_size=9, sliding_window=window
     )
     like = torch.empty(0, dtype=dtype, device=device)
-    return KVCache(config, max_rows=max_rows, like=like, full_length=full_length)
+    return KVCache(config, max_rows=max_rows, like=like, fixed_shape=fixed_shape)

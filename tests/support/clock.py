@@ -6,7 +6,9 @@ import torch
 
 
 class Clock:
-    """A watch on which every pass takes ten milliseconds."""
+    """A watch on which every pass takes ten milliseconds; `measured` counts passes."""
+
+    measured = 0
 
     def __init__(self, device: torch.device):
         self.now = 0.0
@@ -16,4 +18,5 @@ class Clock:
         return self.now
 
     def between(self, first: float, second: float) -> float:
+        Clock.measured += 1
         return second - first

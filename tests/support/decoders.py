@@ -30,6 +30,9 @@ class ScriptedDecoder:
             case "crash once" if item.path and not Path(item.path).exists():
                 Path(item.path).touch()
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "compute":
+                while True:
+                    pass
             case "print":
                 os.write(1, b"noise on stdout")
                 sys.stdout.write("more")

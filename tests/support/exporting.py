@@ -53,7 +53,7 @@ def of(index: int, folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def box(label: str, *corners: float, score: float = 0.5) -> Any:
-    return type(BOX)(label, *corners, score)
+    return type(BOX)(label, *corners, score, score)
 
 
 def plain(folder: Path) -> list[dict[str, Any]]:

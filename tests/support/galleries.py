@@ -9,6 +9,8 @@ from typing import Any
 
 from PIL import Image
 
+from pgcli.rows import BOX_NUMBERS
+
 CANARY = "window.canary=1"
 #: Foreign text that attacks a page; it is shown as text.
 HOSTILE = (
@@ -57,7 +59,8 @@ def row(index: int = 0, **changes: Any) -> dict[str, Any]:
 
 def box(label: str, *corners: float, score: float = 0.5) -> dict[str, Any]:
     xmin, ymin, xmax, ymax = corners or (4, 3, 20, 15)
-    return {"label": label, "xmin": xmin, "ymin": ymin, "xmax": xmax, "ymax": ymax, "score": score}
+    numbers = (xmin, ymin, xmax, ymax, score, score)
+    return {"label": label, **dict(zip(BOX_NUMBERS, numbers, strict=True))}
 
 
 def failed(index: int, error: str = "truncated", message: str = "It ends early.") -> dict[str, Any]:

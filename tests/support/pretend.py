@@ -18,6 +18,7 @@ from pgcli import images
 from pgcli.cli.job import loading
 from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.records import Answer, Box, DecodedImage, Item
+from pgcli.regions import location_values, with_locations
 from pgcli.tasks import Question
 
 
@@ -59,7 +60,7 @@ def answer(image: DecodedImage, prompt: str, task: str) -> Answer:
         width=image.width,
         height=image.height,
         task=task,
-        prompt=prompt,
+        prompt=with_region(image, prompt),
         answer=labels[0] if labels else f"an image of {image.width} x {image.height}",
         boxes=tuple(Box(label, 0.0, 0.0, 9.0, 9.0, 0.5) for label in labels),
         tokens=6,
@@ -75,6 +76,14 @@ def answer(image: DecodedImage, prompt: str, task: str) -> Answer:
         error_message=None,
         kept=item.kept,
     )
+
+
+def with_region(image: DecodedImage, prompt: str) -> str:
+    """The prompt as rows show it."""
+    region, width, height = image.item.region, image.width, image.height
+    if region is None or width is None or height is None:
+        return prompt
+    return with_locations(prompt, location_values(region, width, height) or ())
 
 
 class CrashingDecoder(ImageDecoder):

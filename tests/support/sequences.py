@@ -71,4 +71,4 @@ def next_tokens(
     if grammar is not None:
         allowed = [grammar.allowed(one.state, one.tokens_left) for one in sequences]
         mask = GrammarMask(grammar.token_A, torch.stack(allowed))
-    return select_tokens(logits_BV, sequences[0].sampling, vocabulary, draw_B, mask)
+    return select_tokens(logits_BV, sequences[0].sampling, vocabulary, draw_B, mask)[:2]

@@ -17,6 +17,7 @@ ALLOWED = tuple(
         r"hundreds of megabytes",
         r"moto\[server\] is not installed",
         r"boto3 is not installed",
+        r"groff is not installed",
     )
 )
 

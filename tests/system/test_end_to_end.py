@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -196,6 +197,25 @@ def test_captions_go_through_a_pipe(shell: Any) -> None:
     assert done.stdout.decode().split() == NAMES
     # a notice about the built-in model, which was not named
     assert "--model google/paligemma" in done.stderr.decode()
+
+
+@pytest.mark.parametrize("workers", [[], ["--workers", "0"]], ids=["processes", "here"])
+def test_row_of_a_slow_pipe_is_shown_before_the_next_arrives(workers: list[str]) -> None:
+    words = [sys.executable, "-m", "pgcli", "caption", "-", "--quiet", *workers]
+    run = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+    assert run.stdin is not None
+    assert run.stdout is not None
+    try:
+        for index in range(2):
+            run.stdin.write(f"{IMAGES / 'one.png'}\n".encode())
+            run.stdin.flush()
+            assert select.select([run.stdout], [], [], 100)[0]
+            assert json.loads(run.stdout.readline())["index"] == index
+        run.stdin.close()
+        assert run.wait(timeout=100) == 0
+    finally:
+        run.kill()
+        run.wait(timeout=60)
 
 
 def test_images_named_by_find_are_answered(shell: Any) -> None:

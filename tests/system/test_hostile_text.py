@@ -29,6 +29,7 @@ CAPTIONS = (
     "\x1b]8;;http://x\x1b\\here\x1b]8;;\x1b\\",
     "\x9b2J\x7f\r",
     "gpj.\u202eexe\u2066\u2028",
+    "ze\u200bro\ufeff\U000e0041 \u2060\u00ad",
     "[/bold]",
     "[red]x",
     ":smiley:",
@@ -50,11 +51,12 @@ CAPTIONS = (
 OWN = re.compile(r"\x1b\[(?:\?25[hl]|\d*A|2K|[0-9;]*m)|\r\n?")
 DIRECTIONS = set(
     "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    "\u200b\ufeff\U000e0041\u2060\u00ad"
 )
 
 
 def steering(shown: str) -> set[str]:
-    """The control characters in the text, without line ends."""
+    """The control and invisible characters in the text, without line ends."""
     controls = {char for char in shown if unicodedata.category(char) == "Cc"}
     return (controls | set(shown) & DIRECTIONS) - {"\n"}
 
@@ -122,7 +124,11 @@ def assert_answered(rows: list[dict[str, Any]], ids: list[str], captions: list[s
 def test_a_pipe_has_a_line_of_utf8_for_every_name(
     folder: Path, ids: list[str], captions: list[str], environment: dict[str, str]
 ) -> None:
-    assert_answered(rows_in(captioned(folder, environment)), ids, captions)
+    written = captioned(folder, environment)
+    assert_answered(rows_in(written), ids, captions)
+    text = written.decode()
+    assert {char for char in text if unicodedata.category(char) == "Cc"} == {"\n"}
+    assert len(text.splitlines()) == len(ids)  # which also splits at C1 and Unicode's own
 
 
 def test_text_in_a_pipe_has_two_lines_for_every_name(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pgcli.cli.result_files.publish import publish
 from pgcli.sinks import resumable
+from pgcli.state import journal as journals
 from tests.support.fake_runs import (
     Killed,
     keys_of,
@@ -89,3 +92,57 @@ def cut_off(
         return None
     disk.left(rng, page=rng.choice((64, 4096)))
     return counts[-1]
+
+
+def test_power_loss_while_a_journal_shrinks_keeps_its_synced_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "MIN_COMPACT_BYTES", 500)
+    row = json.dumps({"answer": "x" * 90})
+    for number in range(1, 1000):
+        file = tmp_path / f"disk-{number}" / "waiting.jsonl"
+        file.parent.mkdir()
+        disk, rng = Disk(file.parent, number), random.Random(number)
+        synced: set[int] = set()
+        with disk.on(monkeypatch), suppress(Killed):
+            journal = journals.Journal(file)
+            for row_index in range(40):
+                journal.add(row_index, row)
+                journal.sync()
+                synced.add(row_index)
+                if row_index >= 2:
+                    synced.discard(row_index - 2)
+                    journal.remove(row_index - 2)
+        if disk.wreck is None:
+            assert number > 40
+            return
+        disk.left(rng, page=64)
+        assert synced <= set(journals.Journal(file).load()), number
+
+
+def test_power_loss_during_an_export_leaves_a_whole_one_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 1000):
+        target = tmp_path / f"disk-{number}" / "export"
+        target.parent.mkdir()
+        with publish(target, is_folder=True, overwrite=True) as part:
+            write_parts(part, "old")
+        disk, rng = Disk(target.parent, number), random.Random(number)
+        making = publish(target, is_folder=True, overwrite=True)
+        with disk.on(monkeypatch), suppress(Killed), making as part:
+            write_parts(part, "new")
+        if disk.wreck is None:
+            assert number > 8
+            return
+        disk.left(rng, page=64)
+        texts = {file.name: file.read_text() for file in target.rglob("*.txt")}
+        whole = [{"a.txt": text * 200, "b.txt": text * 200} for text in ("old", "new")]
+        assert not target.exists() or texts in whole, number
+
+
+def write_parts(folder: Path, text: str) -> None:
+    """Write two files, one of them in a folder."""
+    (folder / "a.txt").write_text(text * 200)
+    (folder / "labels").mkdir()
+    (folder / "labels" / "b.txt").write_text(text * 200)

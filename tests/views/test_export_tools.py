@@ -22,27 +22,15 @@ from tests.support.exporting import (
     SIZES,
     captioned,
     exported,
-    make_images,
     overlap,
     plain,
     saved,
-    segmented,
     shape,
 )
 from tests.support.supervision_lines import detections
 
 Capture = pytest.CaptureFixture[str]
 HEAVY = "hundreds of megabytes: tested in a separate environment"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return make_images(tmp_path / "photos")
-
-
-@pytest.fixture
-def masks(folder: Path, tmp_path: Path) -> Path:
-    return saved(tmp_path / "masks.jsonl", segmented(folder))
 
 
 @pytest.fixture

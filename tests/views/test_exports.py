@@ -18,10 +18,8 @@ from pgcli.views.exports import FORMATS, format_named
 from tests.support.exporting import (
     SIZES,
     captioned,
-    detected,
     exported,
     loaded,
-    make_images,
     of,
     plain,
     row,
@@ -29,16 +27,6 @@ from tests.support.exporting import (
 )
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return make_images(tmp_path / "photos")
-
-
-@pytest.fixture
-def boxes(folder: Path, tmp_path: Path) -> Path:
-    return saved(tmp_path / "boxes.jsonl", detected(folder))
 
 
 def test_every_format_is_registered_under_its_name() -> None:
@@ -346,7 +334,9 @@ def test_csv_has_every_column_and_boxes_as_json(
     assert list(table["logprob"]) == [-0.25] * 3  # a number is not escaped
 
 
-HOSTILE = ["=cmd|'/c calc'!A1", "+1", "-1", "@x", "\t=1", "\r=1", 'a,"b"\nc', "'quoted", "fine"]
+FORMULAS = ["=cmd|'/c calc'!A1", "+1", "-1", "@x", "\t=1", "\r=1", " =1", "\u00a0\n+1", "\ufeff=1"]
+FORMULAS += ["\u200b-1", "\uff1d1", "\uff0b1", "\uff0d1", "\uff20x", " \u3000\uff1d1", "\x0b@x"]
+HOSTILE = [*FORMULAS, 'a,"b"\nc', "'quoted", "fine", " fine = 1", "a-b", "\u00e9=1"]
 
 
 @pytest.mark.parametrize("raw", [False, True])
@@ -363,7 +353,8 @@ def test_csv_escapes_formulas_unless_raw(capsys: Capture, tmp_path: Path, raw: b
         assert reported == HOSTILE
         assert header[-1] == "=k"
     else:
-        assert reported == [f"'{text}" for text in HOSTILE[:6]] + HOSTILE[6:]
+        count = len(FORMULAS)
+        assert reported == [f"'{text}" for text in FORMULAS] + HOSTILE[count:]
         assert header[-1] == "'=k"
 
 

@@ -19,6 +19,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from pgcli.cli.app import main
+from pgcli.cli.job import loading
 from pgcli.images import ImageLimits, load_thumbnail
 from pgcli.records import Item, Rle
 from pgcli.rle import decode, encode, spans
@@ -26,6 +27,7 @@ from pgcli.views.gallery.cards import Cards, ResultFile, group_cards
 from pgcli.views.gallery.outlines import mask_outline
 from pgcli.views.gallery.page import inert, render_page
 from pgcli.views.gallery.thumbnails import ThumbnailMaker, default_side
+from tests.support import pretend
 from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row, saved
 from tests.support.parsed_page import Parsed, content, copy
 from tests.support.runs import EXAMPLES, MANY, ROWS, finished, started, wait_until
@@ -177,6 +179,36 @@ def test_rows_of_several_files_share_cards_by_image_and_prompt() -> None:
     assert reported["cards"] == [[0, 4], [1, 3], [2], [5]]
     assert reported["images"] == 3
     assert group_cards([]) == []
+
+
+def test_rows_of_the_same_image_file_share_a_card_whatever_their_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of other folders name the file otherwise; a file named twice is two images."""
+    monkeypatch.setattr(loading, "load_model", pretend.load_model)
+    for name in ("photos", "elsewhere"):
+        (tmp_path / name).mkdir()
+    drawn(tmp_path / "photos", 2)
+    run = ["caption", "--model", "demo", "--quiet"]
+    names = sorted(file.name for file in (tmp_path / "photos").glob("*.png"))
+    lines = [json.dumps({"image": f"photos/{name}"}) for name in (*names[:1], *names)]
+    (tmp_path / "twice.jsonl").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    assert main([*run, "photos", "-o", "one.jsonl"]) == 0
+    assert main([*run, "twice.jsonl", "-o", "three.jsonl"]) == 0
+    monkeypatch.chdir("elsewhere")
+    assert main([*run, str(tmp_path / "photos"), "../photos", "-o", "two.jsonl"]) == 0
+    assert viewed("../one.jsonl", "two.jsonl", "../three.jsonl", "-o", "page.html") == 0
+    data = content(Path("page.html")).named("data")
+    ids = [[data["rows"][row]["id"] for row in card] for card in data["cards"]]
+    photos = tmp_path / "photos"
+    assert ids == [
+        [names[0], f"{photos}/{names[0]}", f"photos/{names[0]}"],
+        [names[1], f"{photos}/{names[1]}", f"photos/{names[1]}"],
+        [f"../photos/{names[0]}", f"photos/{names[0]}"],
+        [f"../photos/{names[1]}"],
+    ]
+    assert data["images"] == 4
 
 
 # Images

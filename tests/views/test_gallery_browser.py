@@ -167,9 +167,18 @@ def test_search_covers_names_answers_prompts_and_labels(open_page: Any, page: Pa
         ("cat", ["00000.png", "00002.png", "00003.png"]),
         ("00003", ["00003.png"]),
         ("caption 00001", ["00001.png"]),
+        ("cat red", ["00000.png"]),
+        ('"red cat"', ["00000.png"]),
+        ('"cat red"', []),
+        ('"00001.png" caption', ["00001.png"]),
+        ("\u201c00002.png\u201d cat", ["00002.png"]),
     ]:
         shown.press("/")
         shown.page.keyboard.type(words)
+        if not found:
+            playwright.expect(shown.all("#empty")).to_be_visible()
+            shown.press("Escape")
+            continue
         shown.shows(*found)
         shown.says(f"{len(found)} answer{'s' * (len(found) > 1)} of 4")
         shown.press("Escape")

@@ -22,7 +22,6 @@ from pgcli.views.exports.polygons import MAX_BRIDGE_POINTS, polygon, smoothed
 from tests.support.exporting import (
     SIZES,
     exported,
-    make_images,
     overlap,
     plain,
     saved,
@@ -32,16 +31,6 @@ from tests.support.exporting import (
 
 Capture = pytest.CaptureFixture[str]
 FINE = 8  # subpixels per side of a pixel, drawn by PIL
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return make_images(tmp_path / "photos")
-
-
-@pytest.fixture
-def masks(folder: Path, tmp_path: Path) -> Path:
-    return saved(tmp_path / "masks.jsonl", segmented(folder))
 
 
 @st.composite

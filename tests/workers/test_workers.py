@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -14,14 +15,16 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
 from pgcli import workers
+from pgcli.errors import NoUsableDevice
 from pgcli.images import ImageDecoder, ImageSpec
-from pgcli.records import DecodedImage, Item
+from pgcli.records import PAUSE, DecodedImage, Item
 from pgcli.workers import prefetch, worker
 from tests.support.awkward import drawing, encoded, png
 from tests.support.decoders import ScriptedDecoder
@@ -98,6 +101,66 @@ def test_process_that_dies_once_costs_nothing(tmp_path: Path) -> None:
 def test_image_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "TIME_LIMIT_SECONDS", 3)
     assert codes(scripted("a", "hang", "b")) == [None, "timeout", None]
+
+
+def test_image_that_takes_too_much_processor_time_is_a_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "PROCESSOR_SECONDS", 0.5)
+    images = scripted("a", "compute", "b")
+    assert codes(images) == [None, "timeout", None]
+    assert images[1].fault is not None
+    assert images[1].fault.message.endswith("0.5 seconds of processor time.")
+
+
+def test_image_on_a_slow_machine_has_its_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "PROCESSOR_SECONDS", 0.1)
+    assert codes(scripted("slow", "slow", "slow")) == [None] * 3  # each sleeps for longer
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "it was killed by SIGKILL, as where memory runs"),
+        ("import nothing_here", "ModuleNotFoundError: No module named 'nothing_here'"),
+        ("raise SystemExit(7)", "it ended with exit code 7"),
+    ],
+)
+def test_process_that_cannot_start_is_explained(
+    monkeypatch: pytest.MonkeyPatch, program: str, reason: str
+) -> None:
+    monkeypatch.setattr(worker, "_PROGRAM", program)
+    with pytest.raises(NoUsableDevice) as refused:
+        list(prefetch(items(3), DECODE, workers=2, total=None))
+    assert reason in str(refused.value)
+    assert "--workers" in refused.value.hint
+    assert not children()
+
+
+def test_process_that_the_system_refuses_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, start = [], subprocess.Popen
+
+    def refuse_second(*words: Any, **more: Any) -> Any:
+        if started:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        started.append(start(*words, **more))
+        return started[0]
+
+    monkeypatch.setattr(worker.subprocess, "Popen", refuse_second)
+    with pytest.raises(NoUsableDevice, match="cannot start: Resource temporarily unavailable"):
+        list(prefetch(items(3), DECODE, workers=2, total=None))
+    assert not children()
+
+
+def test_thread_that_the_system_refuses_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(NoUsableDevice, match="can't start new thread"):
+        list(prefetch(items(3), DECODE, workers=2, total=None))
+    monkeypatch.undo()
+    assert not children()
 
 
 def test_output_of_a_decoder_does_not_enter_the_pipe() -> None:
@@ -201,6 +264,24 @@ def test_image_is_yielded_before_the_next_item_arrives() -> None:
     assert next(images).item.index == 0
     more.set()
     assert next(images, None) is None
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_pause_of_the_items_is_yielded(workers: int) -> None:
+    more = threading.Event()
+
+    def slowly() -> Iterator[Item]:
+        yield items(1)[0]
+        more.wait(60)
+        yield items(2)[1]
+
+    images = prefetch(slowly(), DECODE, workers=workers, total=None, pauses=True)
+    first = next(image for image in images if image is not PAUSE)
+    assert next(images) is PAUSE
+    more.set()
+    second = next(image for image in images if image is not PAUSE)
+    assert (first.item.index, second.item.index) == (0, 1)
+    assert next((image for image in images if image is not PAUSE), None) is None
 
 
 def test_exception_of_the_items_comes_after_the_images_before_it() -> None:

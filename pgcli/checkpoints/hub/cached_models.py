@@ -1,4 +1,4 @@
-"""Lists the PaliGemma checkpoints in the Hub's cache, without importing the Hub's client."""
+"""The folders of caches, and the models in that of the Hub, without importing its client."""
 
 from __future__ import annotations
 
@@ -7,13 +7,33 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from pgcli.regular_file import read_text
+
 
 def cache_folder() -> Path:
     """The folder of the Hub's cache, from the same variables as in `huggingface_hub.constants`."""
-    default_home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
-    home = Path(expand(os.environ.get("HF_HOME", str(default_home))))
-    old_variable = os.environ.get("HUGGINGFACE_HUB_CACHE", str(home / "hub"))
+    old_variable = os.environ.get("HUGGINGFACE_HUB_CACHE", str(hub_home() / "hub"))
     return Path(expand(os.environ.get("HF_HUB_CACHE", old_variable)))
+
+
+def token_file() -> Path:
+    """The file in which `hf auth login` stores a token."""
+    return Path(expand(os.environ.get("HF_TOKEN_PATH", str(hub_home() / "token"))))
+
+
+def hub_home() -> Path:
+    """The folder of the Hub's client."""
+    default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
+    return Path(expand(os.environ.get("HF_HOME", str(default))))
+
+
+def own_cache() -> Path:
+    """The folder of what this program may compute again, which may be deleted at any time.
+
+    An empty or relative XDG_CACHE_HOME is ignored: other users could create such a folder.
+    """
+    folder = Path(expand(os.environ.get("XDG_CACHE_HOME", "")))
+    return (folder if folder.is_absolute() else Path(expand("~/.cache"))) / "pgcli"
 
 
 def expand(path: str) -> str:
@@ -34,7 +54,7 @@ def cached_models() -> list[str]:
 def is_paligemma(config: Path) -> bool:
     """Whether the file is the configuration of a PaliGemma model; a damaged file is not."""
     try:
-        value = json.loads(config.read_text(encoding="utf-8"))
+        value = json.loads(read_text(config))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(value, dict) and value.get("model_type") == "paligemma"

@@ -32,22 +32,22 @@ class DownloadCounter:
         self._progress = progress
         self._cancelled = threading.Event()
         self._lock = threading.Lock()
-        self._bars: list[ByteBar] = []
+        self._bars: list[ByteReporter] = []
         self._reported = 0
 
     @property
     def tqdm_class(self) -> Any:
         """What the client makes its progress bars with."""
-        return partial(ByteBar, self)
+        return partial(ByteReporter, self)
 
-    def add(self, bar: ByteBar) -> None:
+    def add(self, bar: ByteReporter) -> None:
         self._bars.append(bar)
 
     def cancel(self) -> None:
         """Make the next report of each thread raise `Cancelled`."""
         self._cancelled.set()
 
-    def update(self, bar: ByteBar, byte_count: int) -> None:
+    def update(self, bar: ByteReporter, byte_count: int) -> None:
         """Report what has arrived since the last report."""
         if self._cancelled.is_set():
             raise Cancelled
@@ -59,7 +59,7 @@ class DownloadCounter:
                 self._reported = arrived
 
 
-class ByteBar(tqdm):  # type: ignore[type-arg]
+class ByteReporter(tqdm):  # type: ignore[type-arg]
     """A progress bar that draws nothing and reports bytes to a `DownloadCounter`."""
 
     def __init__(self, counter: DownloadCounter, unit: str = "it", **options: Any):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pgcli.regular_file import read_text
+
 #: Variables that hold a token: the first that is set wins, also over a stored token.
 VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
@@ -20,7 +22,7 @@ def environment_token() -> tuple[str, str] | None:
 def stored_token(file: Path) -> str | None:
     """The token that `hf auth login` stored, which must never be shown."""
     try:
-        return file.read_text(encoding="utf-8").strip() or None
+        return read_text(file).strip() or None
     except (OSError, ValueError):
         return None
 

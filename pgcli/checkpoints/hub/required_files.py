@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from pgcli.checkpoints import conversion
+from pgcli.checkpoints.generation_config import GENERATION
 from pgcli.checkpoints.weight_files import INDEX, SHARD_NAME, SINGLE, weight_map
 from pgcli.errors import InvalidCheckpoint
 
@@ -38,7 +39,7 @@ def required_files(
     if kind == "adapter":
         return [CONFIG[kind], *_single(repository, kind, names)]
     tokenizer = [TOKENIZER] if TOKENIZER in names else _among(SENTENCEPIECE, names)
-    described = [CONFIG[kind], *tokenizer, *_among(PREPROCESSING, names)]
+    described = [CONFIG[kind], *tokenizer, *_among((GENERATION, *PREPROCESSING), names)]
     if INDEX not in names:
         return [*described, *_single(repository, kind, names)]
     shards = sorted(set(weight_map(index()).values()))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from pgcli.checkpoints.model_file import descriptor_path, open_model_file, unreadable
 from pgcli.errors import InvalidCheckpoint
 
 SHA256_DIGITS = 64
@@ -17,9 +18,14 @@ SHA256_DIGITS = 64
 def check_header(file: Path) -> None:
     """Raise InvalidCheckpoint if the header is invalid or implies another file size."""
     try:
-        with safe_open(file, framework="numpy"):
+        with (
+            open_model_file(file) as stream,
+            safe_open(descriptor_path(stream), framework="numpy"),
+        ):
             return
-    except (SafetensorError, OSError) as error:
+    except OSError as error:
+        raise unreadable(file, error) from error
+    except SafetensorError as error:
         raise InvalidCheckpoint(
             f"{file} is not an intact safetensors file: {error}", hint=_remedy(file.resolve())
         ) from error
@@ -68,7 +74,7 @@ def _remedy(blob: Path) -> str:
 
 
 def _digest(file: Path, digits: int) -> str:
-    with file.open("rb") as stream:
+    with open_model_file(file) as stream:
         if digits == SHA256_DIGITS:
             return hashlib.file_digest(stream, "sha256").hexdigest()
         prefix = b"blob %d\0" % file.stat().st_size

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+from collections.abc import Sequence
 from typing import Annotated
 
 from pgcli import tasks
 from pgcli.cli.job.command import PANEL, SOURCES, run_and_exit
 from pgcli.cli.options import Options, Sources, option, values
 from pgcli.cli.program import PgcliCommand, app, with_options
+from pgcli.errors import UsageError
 
 
 @app.command(
@@ -61,6 +65,10 @@ def ask(
         ),
     ] = None,
 ) -> None:
+    if prompt is None and prompts_file is None:
+        check_no_question(sources)
+    if any(not text.strip() for text in prompt or ()):
+        raise UsageError("the prompt is empty", hint='write --prompt "what is this?"')
     question = tasks.ask(
         prompt if prompts_file is None else [*(prompt or ()), *values.lines(prompts_file)],
         choices=choice or (),
@@ -68,3 +76,15 @@ def ask(
         max_new_tokens=options.answering.max_new_tokens,
     )
     run_and_exit(sources, question, options)
+
+
+def check_no_question(sources: Sequence[str]) -> None:
+    """Raise UsageError for a source that is a question: several words, and no path or pattern."""
+    from pgcli.sources.patterns import expand_source  # not at the top: --help has to be fast
+
+    for source in reversed(sources):
+        is_path = "/" in source or os.path.lexists(source)
+        if len(source.split()) > 1 and not is_path and not expand_source(source)[1:]:
+            others = [other for other in sources if other != source]
+            command = shlex.join(["pgcli", "ask", *others, "--prompt", source])
+            raise UsageError(f"there is no file {source!r}", hint=f"a question? {command}")

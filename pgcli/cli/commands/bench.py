@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pgcli import __version__
 from pgcli.cli.commands.info import ModelArgument
-from pgcli.cli.options import MODELS, Debug, Device, Dtype, Quantize, Revision, option, values
+from pgcli.cli.options import (
+    MODELS,
+    Device,
+    Dtype,
+    Quantize,
+    Revision,
+    images_option,
+    number_option,
+    option,
+    values,
+)
 from pgcli.cli.program import PgcliCommand, app
 from pgcli.cli.ui.console import Screen
 
@@ -17,6 +28,9 @@ if TYPE_CHECKING:
     from pgcli.bench.plan import Lengths
     from pgcli.bench.report import BenchReport
     from pgcli.checkpoints.find import Checkpoint
+
+_option = partial(option, own=True)
+_number = partial(number_option, own=True)
 
 
 @app.command(
@@ -34,28 +48,21 @@ def bench(
     model: ModelArgument = MODELS[0],
     images: Annotated[
         str | None,
-        option(
-            "Input",
-            "--images",
-            metavar="DIR",
-            default="drawn images",
-            help="Measure on the images of a folder.",
-        ),
+        images_option("Measure on the images of a folder.", default="drawn images"),
     ] = None,
     limit: Annotated[
         int | None,
-        option(
+        _number(
             "Input",
             "--limit",
-            metavar="N",
-            parser=values.number(1),
+            least=1,
             default="what --seconds allows",
             help="Images in each run.",
         ),
     ] = None,
     new_tokens: Annotated[
         values.Span | None,
-        option(
+        _option(
             "Answering",
             "--new-tokens",
             metavar="N",
@@ -66,7 +73,7 @@ def bench(
     ] = None,
     natural: Annotated[
         bool,
-        option(
+        _option(
             "Answering",
             "--natural",
             help="Let answers end by themselves; with --new-tokens, measure both.",
@@ -74,7 +81,7 @@ def bench(
     ] = False,
     scope: Annotated[
         values.Scopes,
-        option(
+        _option(
             "Running",
             "--scope",
             metavar="A,B",
@@ -86,27 +93,25 @@ def bench(
     ] = values.ALL_SCOPES,
     rounds: Annotated[
         int,
-        option(
+        _number(
             "Running",
             "--rounds",
-            metavar="N",
-            parser=values.number(1),
+            least=1,
             help="Runs of each program at each setting, in turns.",
         ),
     ] = 5,
     seconds: Annotated[
         float,
-        option(
+        _number(
             "Running",
             "--seconds",
-            metavar="N",
-            parser=values.number(0.0),
+            least=0.0,
             help="Time for all runs, which determines their number of images.",
         ),
     ] = 60.0,
     batch_size: Annotated[
         values.BatchSizes,
-        option(
+        _option(
             "Model",
             "--batch-size",
             metavar="A,B",
@@ -117,33 +122,30 @@ def bench(
     ] = values.AUTO_SIZES,
     output: Annotated[
         str | None,
-        option(
+        _option(
             "Output",
             "--output",
             "-o",
             metavar="FILE",
-            once=False,
             help="Write all results as JSON.",
         ),
     ] = None,
     plot: Annotated[
         str | None,
-        option(
+        _option(
             "Output",
             "--plot",
             metavar="FILE",
-            once=False,
             help="Draw images per second against batch size, as an SVG.",
         ),
     ] = None,
     overwrite: Annotated[
-        bool, option("Output", "--overwrite", help="Replace existing files.")
+        bool, _option("Output", "--overwrite", help="Replace existing files.")
     ] = False,
     revision: Revision = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     quantize: Quantize = "none",
-    debug: Debug = False,
 ) -> None:
     from pgcli.bench.plan import BenchPlan
     from pgcli.cli.find_model import find_model
@@ -197,7 +199,7 @@ def write(
     report: BenchReport, checkpoint: Checkpoint, output: str | None, plot: str | None
 ) -> None:
     """Write the report as JSON and its plot as SVG, where they were asked for."""
-    from pgcli.bench.plot import svg
+    from pgcli.bench.plot import plot_svg
     from pgcli.state.write_errors import wrap_write_errors
 
     model = {
@@ -207,7 +209,7 @@ def write(
         "pgcli": __version__,
     }
     title = f"{checkpoint.label} on {report.machine.device}, {report.dtype}"
-    texts = (json.dumps(model | asdict(report), indent=2) + "\n", svg(report, title))
+    texts = (json.dumps(model | asdict(report), indent=2) + "\n", plot_svg(report, title))
     for file, text in zip((output, plot), texts, strict=True):
         if file is not None:
             with wrap_write_errors(file):

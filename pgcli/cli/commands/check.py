@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgcli.cli.options import Debug
 from pgcli.cli.program import PgcliCommand, app
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
@@ -15,6 +14,8 @@ from pgcli.errors import Difference, UsageError
 
 if TYPE_CHECKING:
     from pgcli.cli.result_files.compare_rows import RowComparison
+    from pgcli.images import StampComparison
+    from pgcli.state.run_record import RunRecord
 
 
 @app.command(
@@ -26,10 +27,15 @@ if TYPE_CHECKING:
     epilog="$ pgcli check captions.jsonl",
 )
 def check(
-    output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], debug: Debug = False
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)],
+    verify_input: Annotated[
+        bool, typer.Option("--verify-input", help="Read the images of all rows again.")
+    ] = False,
 ) -> None:
-    from pgcli.cli.result_files.compare_rows import RowComparison, compare, expected_rows
+    from pgcli.cli.result_files.check_rows import check_rows
+    from pgcli.cli.result_files.compare_rows import RowComparison
     from pgcli.cli.result_files.run_status import read_run_status
+    from pgcli.images import StampComparison
     from pgcli.sinks.reader import indexed_rows
     from pgcli.state.run_record import read_record, why_no_record
 
@@ -41,17 +47,21 @@ def check(
             f"{why_no_record(path)}",
             hint="name an output as it was given to -o",
         )
-    comparison = RowComparison()
+    comparison, images = RowComparison(), StampComparison(reads_all=verify_input)
     try:
         with Screen().progress("check", read_run_status(path).total) as progress:
-            compare(progress.track(indexed_rows(path)), expected_rows(path, record), comparison)
+            check_rows(path, record, progress.track(indexed_rows(path)), images, comparison)
     except (OSError, ValueError) as problem:
         comparison.add(f"{output} cannot be read: {problem}")
-    show(output, comparison)
+    show(output, record, comparison, images)
 
 
-def show(output: str, comparison: RowComparison) -> None:
+def show(
+    output: str, record: RunRecord, comparison: RowComparison, images: StampComparison
+) -> None:
     """Print the result. Raises Difference if the rows are not those of the input."""
+    from pgcli.cli.result_files.check_report import compared, is_standard_input, not_compared
+
     for line in comparison.first_differences:
         stdout.print_line(line)
     if comparison.differences:
@@ -63,4 +73,8 @@ def show(output: str, comparison: RowComparison) -> None:
             hint=comparison.remedy,
         )
     errors = f", {comparison.errors:,} of them with errors" if comparison.errors else ""
-    stdout.print_line(f"all {comparison.rows:,} rows match the input, in order{errors}")
+    matched = "are in order" if is_standard_input(record) else "match the input, in order"
+    stdout.print_line(f"all {comparison.rows:,} rows {matched}{errors}")
+    stdout.print_line(f"compared: {compared(record, comparison, images)}")
+    if rest := "; ".join(not_compared(record, comparison, images)):
+        stdout.print_line(f"not compared: {rest}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from pgcli.cli import config
-from pgcli.cli.options import Debug, option
+from pgcli.cli.options import Json, option
 from pgcli.cli.program import PgcliCommand, PgcliGroup, app
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
-from pgcli.errors import NoUsableDevice, UsageError
+from pgcli.errors import Difference, NoUsableDevice, UsageError
 from pgcli.printable import printable
 
 if TYPE_CHECKING:
@@ -25,13 +24,19 @@ if TYPE_CHECKING:
 COLOURS = {"ok": "green", "warn": "yellow", "bad": "bold red"}
 
 
+class DoctorCommand(PgcliCommand):
+    """Reports an invalid configuration file as one of its findings."""
+
+    reads_config = False
+
+
 @app.command(
-    cls=PgcliCommand,
+    cls=DoctorCommand,
     rich_help_panel="Models and this machine",
     help="Check this machine, and show the command that fixes each problem.\n\n"
     "Checks packages, PyTorch and its build, driver, memory, disk, the Hub's cache and login. "
     "Changes nothing. Exits with 17 if no model can run here, otherwise with 0, whatever the "
-    "problems.",
+    "problems; with --strict, with 5 if anything is bad.",
     epilog="$ pgcli doctor\n$ pgcli doctor --online --json",
 )
 def doctor(
@@ -39,30 +44,37 @@ def doctor(
     online: Annotated[
         bool, option("Running", "--online", help="Also check that the Hub answers and the token.")
     ] = False,
-    json: Annotated[bool, option("Output", "--json", help="Print one JSON object.")] = False,
-    debug: Debug = False,
+    strict: Annotated[
+        bool, option("Running", "--strict", own=True, help="Exit with 5 if a check is bad.")
+    ] = False,
+    json: Json = False,
 ) -> None:
     from pgcli.doctor import examine, has_device
 
     assert context.parent is not None
     assert isinstance(context.parent.command, PgcliGroup)
     with Screen().status("checking this machine"):
-        findings = [check_config(context.parent.command.commands), *examine(online=online)]
+        settings = check_config(context.parent.command.commands, context.obj.config)
+        findings = [settings, *examine(online=online)]
     show(findings, as_json=json)
     if not has_device(findings):
         broken = next(f for f in findings if f.state == "bad" and f.name == "pytorch")
         raise NoUsableDevice(f"no model can run here: PyTorch {broken.found}", hint=broken.remedy)
+    bad = [finding for finding in findings if finding.state == "bad"]
+    if strict and bad:
+        names = ", ".join(finding.name for finding in bad)
+        raise Difference(f"bad on this machine: {names}", hint=bad[0].remedy)
 
 
-def check_config(commands: Mapping[str, Any], file: Path | None = None) -> Finding:
-    """Whether the user's configuration file is valid."""
+def check_config(commands: Mapping[str, Any], given: str | None = None) -> Finding:
+    """Whether the configuration file, that of `--config` if it is given, is valid."""
     from pgcli.doctor.finding import bad, ok
 
-    file = file or config.config_path()
     try:
+        file = config.find_config(given)
         config.read_config(file, config.settable_options(commands))
     except UsageError as problem:
-        return bad("settings", str(problem), problem.hint or f"correct or remove {file}")
+        return bad("settings", str(problem), problem.hint)
     return ok("settings", str(file) if file.exists() else f"defaults; {file} would change them")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.filesize import decimal
 
-from pgcli.cli.options import MODELS, Debug, Device, Dtype, Revision, models, option
+from pgcli.cli.options import MODELS, Device, Dtype, Json, Revision, models
 from pgcli.cli.program import PgcliCommand, app
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts, Screen
@@ -28,11 +28,10 @@ ModelArgument = Annotated[
 )
 def info(
     model: ModelArgument = MODELS[0],
-    json: Annotated[bool, option("Output", "--json", help="Print one JSON object.")] = False,
+    json: Json = False,
     revision: Revision = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
-    debug: Debug = False,
 ) -> None:
     from pgcli.cli.find_model import find_model
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgcli.cli.options import Debug, option
+from pgcli.cli.exit_codes import exit_code_text
+from pgcli.cli.options import Json
 from pgcli.cli.program import PgcliCommand, app
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts
@@ -16,6 +18,9 @@ from pgcli.cli.ui.duration import duration
 
 if TYPE_CHECKING:
     from pgcli.cli.result_files.run_status import RunStatus
+    from pgcli.cli.result_files.shard_status import ShardStatus
+
+MAX_NAMES = 8  # of shards in one state
 
 
 @app.command(
@@ -27,8 +32,7 @@ if TYPE_CHECKING:
 )
 def status(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)],
-    json: Annotated[bool, option("Output", "--json", help="Print one JSON object.")] = False,
-    debug: Debug = False,
+    json: Json = False,
 ) -> None:
     from pgcli.cli.result_files.run_status import read_run_status
 
@@ -54,8 +58,31 @@ def facts(status: RunStatus) -> Facts:
         rows.append(("speed", f"{status.rows_per_second:,.1f} rows/s"))
     if status.seconds_left is not None:
         rows.append(("time left", duration(status.seconds_left)))
-    for run in status.runs:
-        rows.append(("run by", f"process {run.get('pid')} on {run.get('host')}"))
+    rows += [("run by", process(run)) for run in status.runs]
+    rows += [
+        ("killed", f"{process(run)}, silent for {duration(run['silent_seconds'])}")
+        for run in status.lost
+    ]
+    if status.shards:
+        rows.append(("shards", shards(status.shards)))
+    if status.exit_code is not None:
+        rows.append(("exit code", exit_code_text(status.exit_code)))
     if status.state == "stopped":
         rows.append(("to resume", "run the same command again"))
     return rows
+
+
+def process(run: dict[str, Any]) -> str:
+    """The process and the host of a run."""
+    return f"process {run.get('pid')} on {run.get('host')}"
+
+
+def shards(found: Sequence[ShardStatus]) -> str:
+    """The shards in each state, by their names."""
+    parts = []
+    for state in ("running", "complete", "stopped", "waiting"):
+        names = [shard.shard for shard in found if shard.state == state]
+        if names:
+            more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
+            parts.append(f"{len(names):,} {state}: {', '.join(names[:MAX_NAMES])}{more}")
+    return "; ".join(parts)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pgcli import __version__
-from pgcli.cli.options import Debug, Device, Dtype, Revision, models, option
+from pgcli.cli.options import Device, Dtype, Json, Revision, images_option, models
 from pgcli.cli.program import PgcliCommand, app
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
@@ -33,19 +33,12 @@ def verify(
     ],
     images: Annotated[
         str | None,
-        option(
-            "Input",
-            "--images",
-            metavar="DIR",
-            default="drawn images",
-            help="Compare on the first 8 images of a folder.",
-        ),
+        images_option("Compare on the first 8 images of a folder.", default="drawn images"),
     ] = None,
-    json: Annotated[bool, option("Output", "--json", help="Print one JSON object.")] = False,
+    json: Json = False,
     revision: Revision = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
-    debug: Debug = False,
 ) -> None:
     from pgcli.cli.find_model import find_model
     from pgcli.cli.ui import proof_report

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgcli.cli.options import AllowPrivateHosts, AllowUrls, Debug, Quiet, option, values
+from pgcli.cli.options import (
+    AllowPrivateHosts,
+    AllowUrls,
+    Quiet,
+    images_option,
+    number_option,
+    option,
+)
 from pgcli.cli.program import PgcliCommand, app
 from pgcli.cli.ui.console import Screen
 
 if TYPE_CHECKING:
     from pgcli.cli.result_files.gallery_page import GalleryOptions
+
+_option = partial(option, own=True)
+_number = partial(number_option, own=True)
 
 
 @app.command(
@@ -29,13 +40,13 @@ def view(
     results: Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)],
     output: Annotated[
         str | None,
-        option(
+        _option(
             "Output", "--output", "-o", metavar="FILE", default="RESULTS.html", help="The page."
         ),
     ] = None,
     assets: Annotated[
         str | None,
-        option(
+        _option(
             "Output",
             "--assets",
             metavar="DIR",
@@ -43,43 +54,32 @@ def view(
         ),
     ] = None,
     overwrite: Annotated[
-        bool, option("Output", "--overwrite", help="Replace an existing page.")
+        bool, _option("Output", "--overwrite", help="Replace an existing page.")
     ] = False,
     images: Annotated[
         str | None,
-        option(
-            "Input",
-            "--images",
-            metavar="DIR",
-            help="Search the images that rows name in this folder only.",
-        ),
+        images_option("Search the images that rows name in this folder only."),
     ] = None,
     allow_urls: AllowUrls = False,
     allow_private_hosts: AllowPrivateHosts = False,
     limit: Annotated[
         int | None,
-        option(
-            "Input",
-            "--limit",
-            metavar="N",
-            parser=values.number(1),
-            help="Only the first N rows of each file.",
-        ),
+        _number("Input", "--limit", least=1, help="Only the first N rows of each file."),
     ] = None,
     size: Annotated[
         int | None,
-        option(
+        _number(
             "Output",
             "--size",
-            metavar="PX",
-            parser=values.number(16, 4096),
+            least=16,
+            most=4096,
             default="1024 to 320, by their number",
             help="Longest side of the images.",
         ),
     ] = None,
     draw: Annotated[
         str | None,
-        option(
+        _option(
             "Output",
             "--draw",
             metavar="DIR",
@@ -87,7 +87,6 @@ def view(
         ),
     ] = None,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     from pgcli.cli.result_files.gallery_page import GalleryOptions, RowGroup, write_gallery
 

@@ -50,6 +50,7 @@ class HookedResumeLog:
     def __init__(self, log: ResumeLog, hook: RowHook):
         self._log, self._hook = log, hook
         self.rows_seen = 0  # rows of the input so far
+        self.note_image = log.note_image
         self.is_answered = log.is_answered
         self.stored_answer = log.stored_answer
         self.journal = log.journal

@@ -44,6 +44,7 @@ def already_complete(input: RunInput, output: RunOutput, screen: Screen) -> int:
     row_index = 0
     with output.sink:
         for item in input.items():
+            row_index = row_index if item.row is None else item.row
             for prompt in item.prompts:
                 output.resume_log.is_missing(row_index, item, prompt)
                 row_index += 1
@@ -54,6 +55,8 @@ def already_complete(input: RunInput, output: RunOutput, screen: Screen) -> int:
         screen.info(
             "no sidecars are written for saved rows", hint="pgcli export --to txt writes them"
         )
+    if output.state is not None:
+        output.state.update_record()
     errors = output.errors.total()
     with_errors = f", {errors:,} with errors (--retry-errors asks them again)" if errors else ""
     screen.info(f"nothing to do: all {output.rows:,} rows are saved{with_errors}")

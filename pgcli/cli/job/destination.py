@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from pgcli.cli.job.plan import Plan
-from pgcli.cli.job.run_settings import run_settings
+from pgcli.cli.job.run_settings import resume_rules, run_settings
 from pgcli.cli.job.side_outputs import check_side_outputs
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.sinks import OutputFormat, output_format
@@ -41,6 +41,7 @@ def check_output(plan: Plan) -> Destination:
         format = output_format(output.output, output.format)
     destination = Destination(format)
     check_shard(plan, destination)
+    check_rows_per_file(plan, destination)
     check_retry(plan, destination)
     path = Path(output.output)
     if destination.is_resumable:
@@ -50,6 +51,7 @@ def check_output(plan: Plan) -> Destination:
             kind="folder" if format == "folder" else "file",
             overwrite=output.overwrite,
             part=plan.shard.part if plan.shard else "",
+            rules=resume_rules(plan),
         )
         destination = Destination(format, resumes)
     elif format == "text":
@@ -66,6 +68,15 @@ def check_shard(plan: Plan, destination: Destination) -> None:
         raise UsageError(
             "--shard needs a folder of Parquet files as output, and no --overwrite",
             hint="name it with a slash at its end, -o rows/, and leave --overwrite out",
+        )
+
+
+def check_rows_per_file(plan: Plan, destination: Destination) -> None:
+    """Raise UsageError for `--rows-per-file` without a folder of Parquet files."""
+    if plan.options.output.rows_per_file is not None and destination.format != "folder":
+        raise UsageError(
+            "--rows-per-file needs a folder of Parquet files as output",
+            hint="name it with a slash at its end, -o rows/",
         )
 
 

@@ -26,8 +26,9 @@ MAX_PROMPTS = 6  # side by side; with more, the columns of the page are too narr
 class HtmlReportHook(RowHook):
     """Writes the page of a run. The rows of a run to standard output are kept until then."""
 
-    def __init__(self, plan: Plan, page: str):
-        self._plan, self._page = plan, page
+    def __init__(self, input: RunInput, page: str):
+        plan = input.plan
+        self._input, self._plan, self._page = input, plan, page
         self._folder = tempfile.TemporaryDirectory(prefix="pgcli-")
         self._kept_rows = Path(self._folder.name) / "answers.jsonl"
         output = plan.options.output
@@ -36,7 +37,7 @@ class HtmlReportHook(RowHook):
     def on_row(self, answer: Answer) -> None:
         """Keep the row if the output cannot be read again. Raises OutputFailed."""
         if self._keeps_rows:
-            append_line(self._kept_rows, json_text(self._plan.row_schema.row(answer)))
+            append_line(self._kept_rows, json_text(self._input.row_schema.row(answer)))
 
     def on_complete(self, *, quiet: bool) -> None:
         """Write the page. Raises the errors of `pgcli view`."""
@@ -100,8 +101,10 @@ def check_report(plan: Plan, *, resumes: bool) -> None:
         raise UsageError(
             f"--view {page} is not a file of its own", hint="name a page: --view a.html"
         )
+    from pgcli.cli.result_files.gallery_page import is_page
+
     try:
-        is_replaced = resumes or plan.options.output.overwrite
+        is_replaced = resumes or plan.options.output.overwrite or is_page(Path(page))
         check_target(Path(page), is_folder=False, overwrite=is_replaced)
     except OutputExists as problem:
         raise OutputExists(
@@ -109,7 +112,7 @@ def check_report(plan: Plan, *, resumes: bool) -> None:
         ) from problem
 
 
-def open_report(plan: Plan) -> HtmlReportHook | None:
+def open_report(input: RunInput) -> HtmlReportHook | None:
     """The hook of `--view`, if it is given."""
-    page = plan.options.output.view
-    return None if page is None else HtmlReportHook(plan, page)
+    page = input.options.output.view
+    return None if page is None else HtmlReportHook(input, page)

@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 
 from pgcli.cli.job.demo_limit import DEMO_IMAGES, too_many_for_demo
 from pgcli.cli.job.plan import Plan, check_not_an_input
 from pgcli.cli.options import Options
+from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
-from pgcli.pipeline import first_rows, sample_evenly
+from pgcli.pipeline import EvenSample, Selection, first_rows, sample_evenly
 from pgcli.records import Item
 from pgcli.remote import UrlReader
+from pgcli.rows import RowSchema
 from pgcli.sources import ReadOptions, Source, open_sources
-from pgcli.tasks import columns, with_prompts
+from pgcli.tasks import columns, rows_per_image, with_prompts
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunInput:
-    """The sources of a plan, opened. Counts are None where standard input is one of them."""
+    """The sources of a plan, opened. Counts are None where standard input is one of them.
+
+    `chunk_rows` is the number of rows in a chunk of the output, once the output is opened.
+    """
 
     plan: Plan
     source: Source
     url_reader: UrlReader | None = None
+    chunk_rows: int | None = None
 
     @property
     def options(self) -> Options:
         """The options of the command line."""
         return self.plan.options
+
+    @property
+    def row_schema(self) -> RowSchema:
+        """The columns of the rows. Raises UsageError for a kept column of a name that is taken."""
+        return RowSchema(
+            timing=not self.options.output.no_timing,
+            extras=self.plan.question.extra_columns,
+            keep=self.source.kept,
+        )
 
     @property
     def available(self) -> int | None:
@@ -46,32 +62,57 @@ class RunInput:
 
     @property
     def rows(self) -> int | None:
-        """The number of rows of the output."""
+        """The number of rows of the output, or of its part that this process computes."""
+        rows, shard = self.rows_of_all_shards, self.plan.shard
+        if rows is None or shard is None:
+            return rows
+        return shard.rows(rows, self.chunk_rows or self.plan.chunk_rows(rows))
+
+    @property
+    def rows_of_all_shards(self) -> int | None:
+        """The number of rows of the whole output."""
         total, limit = self.available, self.options.input.limit
         if total is None:
             return None
         rows = total * self.plan.prompts_per_image
-        rows = rows if limit is None else min(rows, limit)
-        return rows if self.plan.shard is None else self.plan.shard.rows(rows)
+        return rows if limit is None else min(rows, limit)
 
-    def items(self) -> Iterable[Item]:
-        """The images with their prompts, up to the limit."""
-        items: Iterable[Item] = self.source
+    def items(self, is_saved: Callable[[int], bool] = lambda row: False) -> Iterable[Item]:
+        """The images with their prompts, up to the limit; of a shard only those of its rows.
+
+        Image bytes in a table or an archive are not read where `is_saved` holds for their rows.
+        """
+        question, source = self.plan.question, self.source
+        total, limit = source.total, self.options.input.limit
+        per_image, rows = rows_per_image(question), self.rows_of_all_shards
+        if total is None or rows is None or per_image is None:
+            items = with_prompts(self._sampled(), question)
+            return items if limit is None else first_rows(items, limit)
+        sample = EvenSample(total, self.options.input.sample or total)
+        shard, parts = self.plan.shard, iter([range(rows)])
+        if shard is not None:
+            parts = shard.ranges(rows, self.chunk_rows or self.plan.chunk_rows(rows))
+        selection = Selection(sample, per_image, rows)
+        return selection.items(
+            source.rows, partial(with_prompts, question=question), parts, is_saved
+        )
+
+    def _sampled(self) -> Iterable[Item]:
         total, sample = self.source.total, self.options.input.sample
-        if sample is not None and total is not None:
-            items = sample_evenly(items, total, sample)
-        items, limit = with_prompts(items, self.plan.question), self.options.input.limit
-        return items if limit is None else first_rows(items, limit)
+        if sample is None or total is None:
+            return self.source
+        return sample_evenly(self.source, total, sample)
 
 
-def open_input(plan: Plan) -> RunInput:
-    """Open and count the sources.
+def open_input(plan: Plan, screen: Screen) -> RunInput:
+    """Open and count the sources, with the progress of counting shown.
 
     Raises NoInputError if there is no image, and UsageError where the question and the sources do
     not fit each other or there are too many images for the built-in model.
     """
     options = source_options(plan)
-    source = open_sources(plan.sources, options)
+    with screen.progress("counting", unit="images") as progress:
+        source = open_sources(plan.sources, replace(options, track=progress.track))
     check_not_an_input(plan.options.output.output, plan.sources, globs=True)
     check_sample(plan, source)
     found = RunInput(plan, source, options.url_reader)
@@ -84,10 +125,10 @@ def check_sample(plan: Plan, source: Source) -> None:
     """Raise UsageError for `--sample` of an input whose images cannot be counted first."""
     if plan.options.input.sample is None:
         return
-    if source.total is None or plan.options.input.shard:
+    if source.total is None:
         raise UsageError(
             "--sample needs to know the number of images, which is unknown here",
-            hint="name folders or manifests, and leave --shard out",
+            hint="name folders or manifests",
         )
 
 

@@ -30,6 +30,8 @@ def print_notices(plan: Plan, screen: Screen) -> None:
 def print_ignored_options(plan: Plan, screen: Screen) -> None:
     """Print which options of the command line have no effect on this run."""
     options = plan.options.answering
+    if plan.options.running.probe:
+        screen.info("--probe changes nothing without --dry-run")
     if options.temperature == 0 and (options.top_p < 1 or options.top_k):
         screen.info("--top-p and --top-k change nothing without a --temperature")
     if plan.question.has_choices and (options.temperature or options.max_new_tokens):

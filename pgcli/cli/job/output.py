@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from pgcli.arrow_values import to_json
 from pgcli.cli.job.destination import Destination
 from pgcli.cli.job.input import RunInput
-from pgcli.cli.job.run_settings import run_settings
+from pgcli.cli.job.run_settings import input_metadata, resume_rules, run_settings
 from pgcli.cli.ui.console import Screen
 from pgcli.pipeline import ResumeLog
 from pgcli.records import Answer
 from pgcli.remote.urls import without_credentials
 from pgcli.sinks import Sink, open_resumable, open_stream, output_format
 from pgcli.sinks.resumable import ResumableSink
+from pgcli.sources.kept_columns import ALL
+from pgcli.state.atomic_file import read_json, write_json
 from pgcli.state.run_state import RunState
+from pgcli.state.shard import ROWS_PER_FILE, stored_chunk_rows
 
 if TYPE_CHECKING:
     from pgcli.sinks.column_types import ColumnTypes
+
+#: The setting of runs whose boxes have it; the rows of a file have the same columns.
+CONFIDENCE = "confidence"
 
 
 @dataclass
@@ -75,7 +81,7 @@ def open_output(
     if not destination.is_resumable:
         sink = open_stream(
             output.output,
-            plan.row_schema,
+            input.row_schema,
             format=output.format,
             overwrite=output.overwrite,
             stdout=screen.stdout_above_bar() if output.output == "-" else None,
@@ -88,13 +94,38 @@ def open_output(
         overwrite=output.overwrite,
         keep_old=destination.format == "parquet",
         part=plan.shard.part if plan.shard else "",
+        rules=resume_rules(plan),
     ) as state:
         screen.on_message = state.log.write
-        state.log.write("pgcli " + " ".join(map(without_credentials, sys.argv[1:])))
-        state.check_settings(dict(settings))
+        state.log.write("pgcli " + " ".join(map(without_credentials, plan.options.arguments)))
+        if state.record is None or CONFIDENCE in state.record.settings:
+            settings[CONFIDENCE] = True
+        state.check_settings(dict(settings), input_metadata(plan))
         with state.file_lists() as lists:
             input.source.pin_files(lists)
+            if ALL in input.options.input.keep:
+                settings["kept_columns"] = list(input.source.kept)
+            if destination.format == "folder":
+                input.chunk_rows = pin_chunk_rows(input, state, lists)
+                if state.record is None or ROWS_PER_FILE in state.record.settings:
+                    settings[ROWS_PER_FILE] = input.chunk_rows
+        state.check_settings(dict(settings), input_metadata(plan))
         yield open_saved_rows(input, state, settings, screen)
+
+
+def pin_chunk_rows(input: RunInput, state: RunState, lists: Callable[[int], Path]) -> int:
+    """The number of rows in a chunk, as the first run or the first shard of the output chose it.
+
+    Until there is a record of the run, the number is in a file beside the lists of input files.
+    """
+    if state.record is not None:
+        return stored_chunk_rows(state.record.settings)
+    rows = input.plan.chunk_rows(input.rows_of_all_shards)
+    file = lists(0).with_name(f"{lists(0).name}.chunks")
+    if input.plan.options.output.rows_per_file is None and file.exists():
+        return stored_chunk_rows(read_json(file) or {})
+    write_json(file, {ROWS_PER_FILE: rows}, replace=True)
+    return rows
 
 
 def open_saved_rows(
@@ -105,7 +136,7 @@ def open_saved_rows(
     opening = partial(
         open_resumable,
         state,
-        plan.row_schema,
+        replace(input.row_schema, confidence=CONFIDENCE in settings),
         output_format(plan.options.output.output, plan.options.output.format),
         settings=settings,
         shard=plan.shard,
@@ -137,10 +168,22 @@ def print_resume(sink: ResumableSink, state: RunState, screen: Screen, *, retrie
 
 
 def kept_column_types(input: RunInput) -> ColumnTypes:
-    """The types of the `--keep` columns over the whole input; text where it is standard input."""
+    """The types of the kept columns: those of Parquet, or else those of all values.
+
+    Where standard input is a source, unknown ones are text in a folder. A file of its own gets them
+    when it is complete.
+    """
+    known = input.source.kept_types()
+    unknown = [name for name, kind in known.items() if kind is None]
+    if not unknown or not input.options.output.output.endswith("/"):
+        return known
     from pgcli.sinks import column_types
 
-    names = input.options.input.keep
     if input.source.total is None:
-        return column_types.text_types(names)
-    return column_types.scan_types(names, lambda: (item.kept for item in input.source))
+        return known | column_types.text_types(unknown)
+
+    def rows() -> Iterator[Mapping[str, Any]]:
+        for item in input.source.rows(needs_image=lambda index: False):
+            yield to_json(dict(item.kept))
+
+    return known | column_types.scan_types(unknown, rows)

@@ -14,6 +14,7 @@ from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.oom_notice import OomNotice
 from pgcli.cli.job.output import RunOutput
 from pgcli.cli.job.row_hooks import RowHooks
+from pgcli.cli.job.run_summary import RunSummary
 from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.job.stages import answer_stage, decode_stage
 from pgcli.cli.job.summary import interrupted_notice
@@ -38,6 +39,7 @@ class Job:
     engine: InferenceEngine
     hooks: RowHooks
     screen: Screen
+    summary: RunSummary
 
 
 def run_pipeline(job: Job) -> Tally:
@@ -55,6 +57,7 @@ def run_pipeline(job: Job) -> Tally:
     budget = plan.options.running.error_budget
     callbacks = RunCallbacks(
         shutdown,
+        job.summary,
         ShowProgress(progress),
         OomNotice(job.engine, say, output.state),
         StopOnErrors(budget),
@@ -62,12 +65,18 @@ def run_pipeline(job: Job) -> Tally:
     log = output.resume_log
     resume_log = None if log is None else HookedResumeLog(log, job.hooks)
     if output.state is not None:
-        output.state.start(input.rows, lambda: shutdown.paused_seconds)
+        output.state.start(output.rows, lambda: shutdown.paused_seconds)
     try:
         with shutdown, progress, job.hooks, output.sink:
             tally = run(
                 job.hooks.wrap_items(job.items),
-                decode_stage(input, job.engine.spec, shutdown.should_stop, resumes=output.resumes),
+                decode_stage(
+                    input,
+                    job.engine.spec,
+                    shutdown.should_stop,
+                    resumes=output.resumes,
+                    stamps=log is not None,
+                ),
                 answer_stage(plan, job.engine, shutdown.should_stop),
                 partial(save_row, job),
                 partial(refuse_row, job),

@@ -13,10 +13,9 @@ from pgcli.cli.find_model import check_revision
 from pgcli.cli.options import ModelOptions, Options
 from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.images import ImageLimits
-from pgcli.rows import RowSchema
 from pgcli.sources.paths import parse_path, url_scheme
 from pgcli.sources.patterns import expand_source
-from pgcli.state.shard import Shard, parse_shard
+from pgcli.state.shard import Shard, fair_chunk_rows, parse_shard
 from pgcli.state.state_folder import state_folder
 from pgcli.tasks import Question, check_max_new_tokens
 
@@ -41,19 +40,15 @@ class Plan:
         name = self.options.input.shard
         return None if name is None else parse_shard(name, os.environ)
 
+    def chunk_rows(self, total: int | None) -> int:
+        """The number of rows in a chunk of a new output of `total` rows."""
+        wanted = self.options.output.rows_per_file
+        return wanted or fair_chunk_rows(total, self.shard.count if self.shard else 1)
+
     @property
     def uses_default_model(self) -> bool:
         """Whether the built-in model answers because no model was named."""
         return self.options.model.model is None
-
-    @property
-    def row_schema(self) -> RowSchema:
-        """The columns of the rows."""
-        return RowSchema(
-            timing=not self.options.output.no_timing,
-            extras=self.question.extra_columns,
-            keep=self.options.input.keep,
-        )
 
     @property
     def image_limits(self) -> ImageLimits:

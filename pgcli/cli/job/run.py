@@ -19,10 +19,10 @@ from pgcli.cli.job.plan import Plan, make_plan
 from pgcli.cli.job.plan_table import plan_table
 from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.run_settings import model_settings, run_metadata
+from pgcli.cli.job.run_summary import RunSummary, summarized
 from pgcli.cli.job.side_outputs import open_row_hooks
 from pgcli.cli.options import Options
 from pgcli.cli.ui.console import Screen
-from pgcli.pipeline import Tally
 from pgcli.records import Item
 from pgcli.tasks import Question
 
@@ -42,28 +42,36 @@ def run_command(
     plan = make_plan(sources, question, options, mask_decoder=mask_decoder)
     if options.running.dry_run:
         return dry_run(plan, screen)
-    return run_job(plan, screen)
+    with summarized(plan, screen) as run_summary:
+        run_summary.exit_code = run_job(plan, screen, run_summary)
+        return run_summary.exit_code
 
 
-def run_job(plan: Plan, screen: Screen) -> int:
+def run_job(plan: Plan, screen: Screen, run_summary: RunSummary) -> int:
     """Check the destination, open the input and the output, load the model, run, report.
 
     What is cheap to refuse is refused first: the destination before the input is counted, the
     input before the model is loaded.
     """
-    began = perf_counter()
     destination = check_output(plan)
-    input = open_input(plan)
+    input = open_input(plan, screen)
     show_plan(input, screen)
     hooks = open_row_hooks(input, screen)
     with open_output(input, destination, screen, header=hooks.header) as output:
+        run_summary.on_output(input, output)
+        if output.state is not None:
+            output.state.expect(output.rows, input.rows, input.rows_of_all_shards)
         if is_complete(input, output):
-            return finish_complete(input, output, hooks, screen)
-        engine = load_engine(plan, output, screen)
-        job = Job(input, limited_items(input), output, engine, hooks, screen)
-        loaded = perf_counter()
-        tally = run_pipeline(job)
-    return report(job, tally, summary.RunTimes(perf_counter() - began, loaded - began))
+            code = finish_complete(input, output, hooks, screen)
+        else:
+            engine = load_engine(plan, output, screen)
+            run_summary.on_model(engine)
+            job = Job(input, limited_items(input), output, engine, hooks, screen, run_summary)
+            run_summary.tally = run_pipeline(job)
+            code = report(job, run_summary)
+        if output.state is not None:
+            output.state.exit_code = code
+    return code
 
 
 def show_plan(input: RunInput, screen: Screen) -> None:
@@ -93,8 +101,10 @@ def limited_items(input: RunInput) -> Iterable[Item]:
     return DemoLimit(input.items()) if input.plan.uses_default_model else input.items()
 
 
-def report(job: Job, tally: Tally, times: summary.RunTimes) -> int:
+def report(job: Job, run_summary: RunSummary) -> int:
     """Print the summary, write the page of `--view`, and return the exit code."""
+    tally, loading_seconds = run_summary.tally, run_summary.loading_seconds
+    times = summary.RunTimes(perf_counter() - run_summary.began, loading_seconds)
     summary.show(job.screen, job.input, job.engine, tally, times, job.hooks.facts())
     job.hooks.on_complete(quiet=job.screen.quiet)
     if isinstance(job.items, DemoLimit) and job.items.exceeded:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pgcli import __version__
 from pgcli.checkpoints.find import BUILTIN, DEMO, digest, folder_of
 from pgcli.checkpoints.identity import folder_digest
 from pgcli.cli.job.plan import Plan
+from pgcli.cli.options import (
+    AnsweringOptions,
+    InputOptions,
+    ModelOptions,
+    Options,
+    OutputOptions,
+    RunningOptions,
+)
 from pgcli.printable import encodable
 from pgcli.remote.urls import without_credentials
+from pgcli.sources.paths import absolute_source
+from pgcli.state.run_record import ResumeRules, plain
+from pgcli.state.shard import ROWS_PER_FILE
+from pgcli.tasks import Question
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import InferenceEngine
@@ -25,7 +37,10 @@ VERSIONED = ("torch", "pillow", "tokenizers", "numpy")
 def run_settings(plan: Plan) -> dict[str, object]:
     """The question and the settings that rows depend on, by name, except those of the model."""
     options, answering = plan.options, plan.options.answering
+    given = {ROWS_PER_FILE: options.output.rows_per_file}
+    folder = current_folder()
     return {
+        "sources": [encodable(absolute_source(name, folder)) for name in plan.sources],
         "command": plan.question.task,
         "prompts": plan.question.templates,
         "adapter": file_settings(options.model.adapter, "adapter_model.safetensors"),
@@ -51,6 +66,7 @@ def run_settings(plan: Plan) -> dict[str, object]:
         "sample": options.input.sample,
         "max_pixels": options.input.max_pixels,
         "fast_decode": options.input.fast_decode,
+        **{name: value for name, value in given.items() if value is not None},
     }
 
 
@@ -66,18 +82,55 @@ def model_settings(plan: Plan, engine: InferenceEngine) -> dict[str, object]:
 
 def run_metadata(plan: Plan, engine: InferenceEngine) -> dict[str, object]:
     """Metadata outside the fingerprint: the sources, the machine and the versions of a run."""
-    return {
-        "sources": [encodable(without_credentials(name)) for name in plan.sources],
+    return input_metadata(plan) | {
         "device": engine.device,
         "batch_size": engine.batch_size,
-        "limit": plan.options.input.limit,
-        "allow_outside_root": plan.options.input.allow_outside_root,
-        "allow_urls": plan.options.input.allow_urls,
-        "allow_private_hosts": plan.options.input.allow_private_hosts,
         "versions": {"pgcli": __version__, **{name: version(name) for name in VERSIONED}},
-        "arguments": [encodable(without_credentials(word)) for word in sys.argv[1:]],
-        "folder": encodable(os.getcwd()),  # noqa: PTH109 - Path.cwd makes the same call
+        "arguments": [encodable(without_credentials(word)) for word in plan.options.arguments],
     }
+
+
+def input_metadata(plan: Plan) -> dict[str, object]:
+    """The metadata that reopen the input."""
+    options = plan.options.input
+    return {
+        "sources": [encodable(without_credentials(name)) for name in plan.sources],
+        "folder": encodable(current_folder()),
+        "limit": options.limit,
+        "allow_outside_root": options.allow_outside_root,
+        "allow_urls": options.allow_urls,
+        "allow_private_hosts": options.allow_private_hosts,
+    }
+
+
+def resume_rules(plan: Plan) -> ResumeRules:
+    """How the run is compared with one that it resumes."""
+    from pgcli.images import StampComparison
+
+    running = plan.options.running
+    images = StampComparison(plan.image_limits, reads_all=running.verify_input)
+    return ResumeRules(default_settings, is_moved=running.moved, images=images)
+
+
+def default_settings(metadata: Mapping[str, Any]) -> dict[str, object]:
+    """The settings of a run without options, which the record of an older run may lack.
+
+    Its sources are in its metadata, relative to its folder.
+    """
+    options = Options(
+        InputOptions(), OutputOptions(), ModelOptions(), AnsweringOptions(), RunningOptions()
+    )
+    settings = plain(run_settings(Plan(Question("caption", None, 0), (), options)))
+    for name in ("command", "prompts", "max_new_tokens", "sources"):
+        del settings[name]
+    sources, folder = metadata.get("sources"), metadata.get("folder")
+    if isinstance(sources, list) and isinstance(folder, str):
+        settings["sources"] = [absolute_source(str(source), folder) for source in sources]
+    return settings
+
+
+def current_folder() -> str:
+    return os.getcwd()  # noqa: PTH109 - Path.cwd makes the same call
 
 
 def file_settings(name: str | None, within: str = "") -> dict[str, str | None] | None:

@@ -31,5 +31,5 @@ def open_row_hooks(input: RunInput, screen: Screen) -> RowHooks:
         sidecars=open_sidecars(input.plan),
         drawn=open_drawing(input, screen.info),
         inline=open_inline(input.plan),
-        page=open_report(input.plan),
+        page=open_report(input),
     )

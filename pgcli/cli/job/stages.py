@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 
 def decode_stage(
-    input: RunInput, spec: ImageSpec, stopped: Callable[[], bool], *, resumes: bool
+    input: RunInput, spec: ImageSpec, stopped: Callable[[], bool], *, resumes: bool, stamps: bool
 ) -> Decode:
     """The function that decodes items ahead of the model, in worker processes unless they are few.
 
     A resumed run always uses worker processes: the run before may have died of an image, which
-    then becomes an error row. So does a run that reads URLs, whose images are not trusted.
+    then becomes an error row. So does a run that reads URLs, whose images are not trusted. With
+    `stamps`, images are stamped, so that a later run can compare them.
     """
     from PIL import Image
 
@@ -34,11 +35,12 @@ def decode_stage(
     spec = replace(spec, fast_decode=options.fast_decode)
     return partial(
         workers.prefetch,
-        decode=images.ImageDecoder(spec, input.plan.image_limits),
+        decode=images.ImageDecoder(spec, input.plan.image_limits, stamps),
         workers=options.workers,
         total=None if resumes or input.url_reader else input.images,
         stopped=stopped,
         fetcher=input.url_reader,
+        pauses=input.source.total is None,
     )
 
 

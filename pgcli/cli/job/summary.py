@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +48,7 @@ def show(
         return
     screen.table(facts(plan, engine, tally, times, hook_facts))
     if plan.options.output.output != "-" or screen.shows_rows:
-        screen.next_steps(list(next_steps(plan.options.output, tally, sys.argv[1:])))
+        screen.next_steps(list(next_steps(plan.options.output, tally, plan.options.arguments)))
 
 
 def facts(

@@ -12,15 +12,16 @@ from pgcli.cli.options.shared import (
     MODELS,
     AllowPrivateHosts,
     AllowUrls,
-    Debug,
-    DebugState,
     Device,
     Dtype,
+    Json,
     Quantize,
     Quiet,
     Revision,
     Sources,
+    images_option,
     models,
+    number_option,
     option,
 )
 
@@ -29,11 +30,10 @@ __all__ = [
     "AllowPrivateHosts",
     "AllowUrls",
     "AnsweringOptions",
-    "Debug",
-    "DebugState",
     "Device",
     "Dtype",
     "InputOptions",
+    "Json",
     "ModelOptions",
     "Options",
     "OutputOptions",
@@ -42,17 +42,20 @@ __all__ = [
     "Revision",
     "RunningOptions",
     "Sources",
+    "images_option",
     "models",
+    "number_option",
     "option",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options that all answering commands share."""
+    """The options that all answering commands share, and the words of the command line."""
 
     input: InputOptions
     output: OutputOptions
     model: ModelOptions
     answering: AnsweringOptions
     running: RunningOptions
+    arguments: tuple[str, ...] = ()

@@ -8,10 +8,19 @@ from typing import Annotated
 
 from pgcli.checkpoints.find import DEMO
 from pgcli.cli.options import values
-from pgcli.cli.options.shared import Device, Dtype, Quantize, Revision, models, option
+from pgcli.cli.options.shared import (
+    Device,
+    Dtype,
+    Quantize,
+    Revision,
+    models,
+    number_option,
+    option,
+)
 
 _model = partial(option, "Model")
 _answering = partial(option, "Answering")
+_number = partial(number_option, "Answering")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,49 +67,38 @@ class AnsweringOptions:
 
     max_new_tokens: Annotated[
         int | None,
-        _answering(
+        _number(
             "--max-new-tokens",
-            metavar="N",
-            parser=values.number(1),
+            least=1,
             default="caption 128, ask 64, detect 256, segment 512, ocr 512",
             help="Longest answer, in tokens.",
         ),
     ] = None
     temperature: Annotated[
         float,
-        _answering(
+        _number(
             "--temperature",
-            metavar="X",
-            parser=values.number(0.0),
+            least=0.0,
             help="0 takes the most likely token each time; above 0, tokens are sampled.",
         ),
     ] = 0.0
     top_p: Annotated[
         float,
-        _answering(
+        _number(
             "--top-p",
-            metavar="X",
-            parser=values.number(0.0, 1.0, above=True),
+            least=0.0,
+            most=1.0,
+            above=True,
             help="Sample among the most likely tokens whose probabilities sum to this.",
         ),
     ] = 1.0
     top_k: Annotated[
         int,
-        _answering(
-            "--top-k",
-            metavar="N",
-            parser=values.number(0),
-            help="Sample among the N most likely tokens; 0: among all.",
-        ),
+        _number("--top-k", least=0, help="Sample among the N most likely tokens; 0: among all."),
     ] = 0
     seed: Annotated[
         int,
-        _answering(
-            "--seed",
-            metavar="N",
-            parser=values.number(0),
-            help="Equal seeds sample equal answers, whatever the batch size.",
-        ),
+        _number("--seed", least=0, help="Equal seeds sample equal answers at every batch size."),
     ] = 0
     region: Annotated[
         values.Region | None,

@@ -7,13 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from pgcli.cli.options import values
-from pgcli.cli.options.shared import AllowPrivateHosts, AllowUrls, option
+from pgcli.cli.options.shared import AllowPrivateHosts, AllowUrls, number_option, option
 from pgcli.sources.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from pgcli.remote import UrlReader
 
 _input = partial(option, "Input")
+_number = partial(number_option, "Input")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +41,10 @@ class InputOptions:
             help="Columns of a manifest to copy to the output.",
         ),
     ] = values.NO_COLUMNS
-    limit: Annotated[
-        int | None,
-        _input("--limit", metavar="N", parser=values.number(1), help="Stop after N rows."),
-    ] = None
+    limit: Annotated[int | None, _number("--limit", least=1, help="Stop after N rows.")] = None
     sample: Annotated[
         int | None,
-        _input(
-            "--sample",
-            metavar="N",
-            parser=values.number(1),
-            help="Only N images, evenly spread over the input.",
-        ),
+        _number("--sample", least=1, help="Only N images, evenly spread over the input."),
     ] = None
     shard: Annotated[
         str | None,
@@ -67,20 +60,19 @@ class InputOptions:
     ] = False
     workers: Annotated[
         int | None,
-        _input(
+        _number(
             "--workers",
-            metavar="N",
-            parser=values.number(0, 256),
+            least=0,
+            most=256,
             default="up to 4",
             help="Processes that decode images; 0: decode in this process.",
         ),
     ] = None
     max_pixels: Annotated[
         int | None,
-        _input(
+        _number(
             "--max-pixels",
-            metavar="N",
-            parser=values.number(1),
+            least=1,
             default="89,478,485",
             help="Larger images become error rows.",
         ),
@@ -101,6 +93,15 @@ class InputOptions:
     ] = False
     allow_urls: AllowUrls = False
     allow_private_hosts: AllowPrivateHosts = False
+    fetch_timeout: Annotated[
+        int | None,
+        _number(
+            "--fetch-timeout",
+            least=1,
+            default="60",
+            help="Seconds for an image at an address, all tries together.",
+        ),
+    ] = None
 
     @property
     def url_reader(self) -> UrlReader | None:
@@ -108,5 +109,7 @@ class InputOptions:
         from pgcli.remote import make_url_reader
 
         return make_url_reader(
-            allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts
+            allow_urls=self.allow_urls,
+            allow_private_hosts=self.allow_private_hosts,
+            fetch_seconds=self.fetch_timeout,
         )

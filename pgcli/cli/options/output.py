@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
+from pgcli.cli.options import values
 from pgcli.cli.options.shared import option
+from pgcli.state.shard import MAX_CHUNK_ROWS
 
 _output = partial(option, "Output")
 
@@ -26,11 +28,7 @@ class OutputOptions:
     ] = "-"
     format: Annotated[
         Literal["auto", "jsonl", "text"],
-        _output(
-            "--format",
-            metavar="NAME",
-            help="auto, jsonl or text; auto follows the file's ending, and is text on a terminal.",
-        ),
+        _output("--format", help="auto follows the file's ending, and is text on a terminal."),
     ] = "auto"
     draw: Annotated[
         str | None,
@@ -70,4 +68,14 @@ class OutputOptions:
             help="Leave times and batch sizes null, so that equal runs write equal rows.",
         ),
     ] = False
+    rows_per_file: Annotated[
+        int | None,
+        _output(
+            "--rows-per-file",
+            metavar="N",
+            parser=values.number(1, MAX_CHUNK_ROWS - 1),
+            default="10,000, or a shard's fair part",
+            help="Rows in each file of a folder of Parquet files.",
+        ),
+    ] = None
     overwrite: Annotated[bool, _output("--overwrite", help="Replace an existing output.")] = False

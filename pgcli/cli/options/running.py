@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pgcli.cli.options import values
-from pgcli.cli.options.shared import Debug, Quiet, option
+from pgcli.cli.options.shared import Quiet, option
 
 if TYPE_CHECKING:
     from pgcli.pipeline.error_budget import ErrorBudget
@@ -23,7 +23,6 @@ class RunningOptions:
         Literal["record", "stop"],
         _running(
             "--on-error",
-            metavar="WHAT",
             help="record: an unreadable image is an error row; stop: end at the first one.",
         ),
     ] = "record"
@@ -41,14 +40,33 @@ class RunningOptions:
         bool,
         _running("--retry-errors", help="Ask the rows with errors again and keep the others."),
     ] = False
+    moved: Annotated[
+        bool,
+        _running("--moved", help="Resume although the images are in another place than before."),
+    ] = False
+    verify_input: Annotated[
+        bool,
+        _running("--verify-input", help="Resuming, read the images of all saved rows again."),
+    ] = False
     dry_run: Annotated[
         bool, _running("--dry-run", help="Check everything, print the plan, and exit.")
     ] = False
+    probe: Annotated[
+        bool,
+        _running("--probe", help="With --dry-run, load even a large model to estimate the time."),
+    ] = False
+    summary_json: Annotated[
+        str | None,
+        _running(
+            "--summary-json",
+            metavar="FILE",
+            help="Write counts, errors and times by stage as a JSON object, also of a failed run.",
+        ),
+    ] = None
     quiet: Quiet = False
     verbose: Annotated[bool, _running("--verbose", "-v", help="Print the plan before running.")] = (
         False
     )
-    debug: Debug = False
 
     @property
     def error_budget(self) -> ErrorBudget:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -22,26 +21,15 @@ def models() -> list[str]:
     return list(dict.fromkeys([*MODELS, *cached_models.cached_models()]))
 
 
-@dataclass
-class DebugState:
-    """Whether `--debug` is given; known even if the rest of the command line is invalid."""
-
-    debug: bool = False
-
-
-def store_debug(context: typer.Context, debug: bool) -> bool:
-    """Store `--debug` where the program finds it, also if a later option is invalid."""
-    if isinstance(context.obj, DebugState):
-        context.obj.debug = debug
-    return debug
-
-
-def option(panel: str, *names: str, help: str, once: bool = True, **more: Any) -> Any:
-    """An option. One with a single value and a long name can also be set by `PGCLI_<NAME>` and by
-    the configuration file.
+def option(
+    panel: str, *names: str, help: str, once: bool = True, own: bool = False, **more: Any
+) -> Any:
+    """An option. One with a long name can also be set by `PGCLI_<NAME>` and at the top of the
+    configuration file, unless it is repeatable (not `once`) or `own`: it means something else in
+    other commands. The file's table of a command sets all of its options.
     """
     long = [name.removeprefix("--") for name in names if name.startswith("--")]
-    if long and once:
+    if long and once and not own:
         more["envvar"] = "PGCLI_" + long[0].replace("-", "_").upper()
     if choices := more.pop("choices", ()):
         more["autocompletion"] = choices if callable(choices) else lambda: list(choices)
@@ -49,6 +37,22 @@ def option(panel: str, *names: str, help: str, once: bool = True, **more: Any) -
         more["show_default"] = False
         help += rf" [dim]\[default: {default}][/]"
     return typer.Option(*names, help=help, rich_help_panel=panel, show_envvar=False, **more)
+
+
+def number_option(
+    panel: str, *names: str, least: float, most: float = 1e18, above: bool = False, **more: Any
+) -> Any:
+    """An option whose value is a number from `least` (or above it) to `most`, a whole one if
+    `least` is.
+    """
+    metavar = "N" if isinstance(least, int) else "X"
+    parser = values.number(least, most, above=above)
+    return option(panel, *names, metavar=metavar, parser=parser, **more)
+
+
+def images_option(help: str, **more: Any) -> Any:
+    """The option that names a folder of images, for a command that no sources are given to."""
+    return option("Input", "--images", metavar="DIR", help=help, own=True, **more)
 
 
 _input = partial(option, "Input")
@@ -79,32 +83,25 @@ Device = Annotated[
     str,
     _model(
         "--device",
-        metavar="NAME",
+        metavar="[auto|cpu|cuda|cuda:N|mps]",
         parser=values.device,
         choices=DEVICES,
-        help="auto, cpu, cuda, cuda:N or mps.",
+        help="auto is a GPU where there is one.",
     ),
 ]
 Dtype = Annotated[
     str,
     _model(
         "--dtype",
-        metavar="NAME",
+        metavar=f"[{'|'.join(values.DTYPES)}]",
         parser=values.dtype,
         choices=values.DTYPES,
-        help="auto, bfloat16 or float32; auto is bfloat16 where that is fast.",
+        help="auto is bfloat16 where that is fast.",
     ),
 ]
 Quantize = Annotated[
     Literal["none", "int8"],
-    _model(
-        "--quantize",
-        metavar="NAME",
-        help="none or int8 (CPU only): an 8-bit decoder, faster and less exact.",
-    ),
+    _model("--quantize", help="int8 (CPU only): an 8-bit decoder, faster and less exact."),
 ]
+Json = Annotated[bool, option("Output", "--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, _running("--quiet", "-q", help="Print errors only.")]
-Debug = Annotated[
-    bool,
-    _running("--debug", is_eager=True, callback=store_debug, help="Show tracebacks of errors."),
-]

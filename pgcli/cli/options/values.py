@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NewType
 
 import typer
@@ -12,6 +11,7 @@ import typer
 from pgcli import regions
 from pgcli.bench.plan import SCOPES, Scope
 from pgcli.errors import UsageError
+from pgcli.regular_file import read_text
 
 DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 DTYPES = ("auto", "bfloat16", "float32")
@@ -131,7 +131,7 @@ def columns(text: str | Columns) -> Columns:
 def lines(file: str) -> list[str]:
     """The lines of a text file that are not blank. Raises UsageError."""
     try:
-        text = Path(file).read_text(encoding="utf-8-sig")
+        text = read_text(file, "utf-8-sig")
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or "it is not UTF-8"
         raise UsageError(

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from pgcli.cli.result_files.reopen_input import reopen_items, url_reader_of
+from pgcli.cli.result_files.saved_inputs import SavedInputs
 from pgcli.records import Item
 from pgcli.sinks.reader import IndexedRow
-from pgcli.state.input_check import is_row_of
-from pgcli.state.run_record import RunRecord
+from pgcli.state.input_check import RowComparer, quoted
+from pgcli.state.row_input import RowInput
 
 MAX_DIFFERENCES_SHOWN = 10
+MAX_MISSING = 1000  # images that are counted one by one
+#: The region behind a prompt.
+LOCATIONS = re.compile(r" ?(<loc[0-9]{4}>){4}$")
 
 
 @dataclass
 class RowComparison:
-    """The number of rows compared, of those with errors, and the differences that were found."""
+    """The number of rows compared, of those with errors, and the differences that were found.
+
+    `without_record` rows have no record of their input, and are compared by what they show.
+    """
 
     rows: int = 0
     errors: int = 0
     missing: int = 0
     surplus: int = 0
+    without_record: int = 0
     differences: int = 0
     first_differences: list[str] = field(default_factory=list)
 
@@ -47,54 +54,112 @@ class RowComparison:
         return "--overwrite writes it again; another -o leaves it unchanged"
 
 
-def compare(
-    rows: Iterable[IndexedRow],
-    expected: Iterator[tuple[Item, str]] | None,
-    comparison: RowComparison,
-) -> None:
-    """Add the differences to the comparison.
+class InputComparison:
+    """Compares rows with the items and prompts of a run, which `expected` yields in order."""
 
-    Without `expected`, for a run that read standard input, only the order of the rows is checked.
-    """
+    def __init__(
+        self, expected: Iterator[tuple[Item, str]], inputs: SavedInputs, comparer: RowComparer
+    ):
+        self._expected = enumerate(expected)
+        self._inputs, self._comparer = inputs, comparer
+
+    def compare(self, position: int, row: Mapping[str, Any], comparison: RowComparison) -> None:
+        """Compare a row with the item and prompt at its position; add those missing before it."""
+        for number, (item, prompt) in self._expected:
+            if number < position:
+                comparison.add(f"row {number + 1:,} is missing: {item.id!r}", missing=True)
+                continue
+            if change := self._change(position, row, item, prompt, comparison):
+                comparison.add(f"row {position + 1:,} {change}")
+            return
+        comparison.add(
+            f"row {position + 1:,} is of nothing in the input: {row.get('id')!r}", surplus=True
+        )
+
+    def finish(self, comparison: RowComparison) -> None:
+        """Add the items that have no row."""
+        for position, (item, _) in self._expected:
+            comparison.add(f"row {position + 1:,} is missing: {item.id!r}", missing=True)
+
+    def _change(
+        self,
+        position: int,
+        row: Mapping[str, Any],
+        item: Item,
+        prompt: str,
+        comparison: RowComparison,
+    ) -> str:
+        """How the input differs from the row and from the record of its input."""
+        if change := self._comparer.differs_from_row(row, item, prompt):
+            return change
+        record = self._inputs.read(position)
+        if record is None:
+            comparison.without_record += 1
+            return ""
+        return self._comparer.differs(record, RowInput.of(item, prompt), item)
+
+
+def compare(
+    rows: Iterable[IndexedRow], expected: InputComparison | OrderComparison, found: RowComparison
+) -> None:
+    """Add the differences to the comparison."""
     last_index = -1
-    numbered = enumerate(expected) if expected is not None else None
     for position, row in rows:
         if row is None:
-            comparison.add(f"row {position + 1:,} is cut or damaged")
+            found.add(f"row {position + 1:,} is cut or damaged")
             continue
-        comparison.rows += 1
-        comparison.errors += row.get("error") is not None
+        found.rows += 1
+        found.errors += row.get("error") is not None
         if not isinstance(row.get("index"), int) or row["index"] < last_index:
-            comparison.add(f"row {position + 1:,} is out of order")
+            found.add(f"row {position + 1:,} is out of order")
         last_index = row["index"] if isinstance(row.get("index"), int) else last_index
-        if numbered is not None:
-            compare_row(position, row, numbered, comparison)
-    for position, (item, _) in numbered or ():
-        comparison.add(f"row {position + 1:,} is missing: {item.id!r}", missing=True)
+        expected.compare(position, row, found)
+    expected.finish(found)
 
 
-def compare_row(
-    position: int,
-    row: Mapping[str, Any],
-    expected: Iterator[tuple[int, tuple[Item, str]]],
-    comparison: RowComparison,
-) -> None:
-    """Compare a row with the item and prompt at its position; add those missing before it."""
-    for number, (item, prompt) in expected:
-        if number < position:
-            comparison.add(f"row {number + 1:,} is missing: {item.id!r}", missing=True)
-            continue
-        if not is_row_of(row, item, prompt):
+class OrderComparison:
+    """Compares rows with each other where their input was standard input.
+
+    Every image has rows, and none is there twice; those of each have the `prompts`, if these are
+    known. `saved` rows were there when the run last stored its progress.
+    """
+
+    def __init__(self, prompts: Sequence[str], saved: int):
+        self._prompts, self._saved = prompts, saved
+        self._index = -1
+        self._seen: list[str] = []  # prompts of the rows of this image
+
+    def compare(self, position: int, row: Mapping[str, Any], comparison: RowComparison) -> None:
+        """Compare a row with those before it."""
+        index, prompt = row.get("index"), str(row.get("prompt"))
+        if index != self._index:
+            self._end_image(comparison)
+            if isinstance(index, int):
+                for missing in range(self._index + 1, min(index, self._index + 1 + MAX_MISSING)):
+                    comparison.add(f"image {missing + 1:,} has no row", missing=True)
+                self._index = index
+        if prompt in self._seen:
+            comparison.add(f"row {position + 1:,} is there twice: {row.get('id')!r}")
+        elif not self._is_asked(prompt):
+            comparison.add(f"row {position + 1:,} has the prompt {quoted(prompt)}")
+        else:
+            self._seen.append(prompt)
+
+    def finish(self, comparison: RowComparison) -> None:
+        """Add the prompts of the last image and the rows at the end that are missing."""
+        self._end_image(comparison)
+        if comparison.rows < self._saved and not comparison.differences:
             comparison.add(
-                f"row {position + 1:,} is of {row.get('id')!r}, but the input has {item.id!r}"
+                f"the run saved {self._saved:,} rows, and {comparison.rows:,} are left",
+                missing=True,
             )
-        return
-    comparison.add(
-        f"row {position + 1:,} is of nothing in the input: {row.get('id')!r}", surplus=True
-    )
 
+    def _end_image(self, comparison: RowComparison) -> None:
+        if self._seen and len(self._seen) < len(self._prompts):
+            comparison.add(f"a row of image {self._index + 1:,} is missing", missing=True)
+        self._seen = []
 
-def expected_rows(output: Path, record: RunRecord) -> Iterator[tuple[Item, str]] | None:
-    """The item and prompt of every row of a run; None if it read standard input."""
-    items = reopen_items(output, record, url_reader_of(record))
-    return None if items is None else ((item, one) for item in items for one in item.prompts)
+    def _is_asked(self, prompt: str) -> bool:
+        """Whether the prompt, which a region may follow, is one of the run's."""
+        asked = LOCATIONS.sub("", prompt)
+        return not self._prompts or prompt in self._prompts or asked in self._prompts

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 
 from pgcli.cli.job.draw.file_names import FileNames, folder_name
-from pgcli.cli.result_files.image_locator import ImageLocator, image_key, wanted_image
+from pgcli.cli.result_files.image_locator import ImageLocator, wanted_image
 from pgcli.cli.result_files.image_search import ImageSearch
 from pgcli.cli.result_files.row_image import RowImage
+from pgcli.cli.result_files.several_files import FileRow
 from pgcli.cli.result_files.validate_rows import RowStats, valid_rows
 from pgcli.errors import UsageError
 from pgcli.images.decoder_warnings import silence_decoders
@@ -19,16 +21,21 @@ from pgcli.records import Item
 from pgcli.sources.endings import IMAGE_ENDINGS
 from pgcli.sources.paths import parse_path, resolves_inside, url_scheme
 from pgcli.views.exports.entry import ExportEntry, ExportFormat, ExportSettings, Row, keep_name
+from pgcli.views.gallery.cards import ImageRef
 
 
 class ExportEntries:
-    """The images of a result file's rows for one export, located one by one."""
+    """The images of the rows of result files for one export, located one by one."""
 
     def __init__(
-        self, results: Path, format: ExportFormat, given: ExportSettings, search: ImageSearch
+        self,
+        results: Sequence[Path],
+        format: ExportFormat,
+        given: ExportSettings,
+        search: ImageSearch,
     ):
         self._format, self._given, self._search = format, given, search
-        self._locator = ImageLocator([results], search)
+        self._locator = ImageLocator(results, search)
         self._endings = frozenset[str]() if format.unique_stems else IMAGE_ENDINGS
         self._names = FileNames(self._endings, self._sanitize)
 
@@ -43,7 +50,7 @@ class ExportEntries:
                 )
 
     def entries(
-        self, rows: Iterable[Row], prompt: str | None, root: str | None
+        self, rows: Iterable[FileRow], prompt: str | None, root: str | None
     ) -> Iterator[ExportEntry]:
         """One entry for each image, with a unique name.
 
@@ -51,17 +58,19 @@ class ExportEntries:
         """
         silence_decoders()
         valid = valid_rows(rows, prompt, RowStats())
-        for number, (_, same) in enumerate(groupby(valid, key=image_key), start=1):
-            group = tuple(same)
-            image = self._locate(number, group[0])
+        for number, (_, same) in enumerate(groupby(valid, key=attrgetter("image")), start=1):
+            found = tuple(same)
+            group = tuple(one.row for one in found)
+            wanted = wanted_image(group[0], found[0].file)
+            image = self._locate(number, group[0], wanted)
             names = self._claim_names(number, group[0], image)
-            address = group[0]["image"] if root is None else self._relative_path(root, group[0])
+            address = wanted.image if root is None else self._relative_path(root, wanted)
             is_url = url_scheme(address) is not None
             yield ExportEntry(number, address, *names, image.path, image.read, group, is_url)
 
-    def _locate(self, number: int, row: Row) -> RowImage:
+    def _locate(self, number: int, row: Row, wanted: ImageRef) -> RowImage:
         """The image, as far as the format needs it: its bytes, or only its file."""
-        format, wanted = self._format, wanted_image(row)
+        format = self._format
         if format.reads_images and self._given.images != "none":
             item = self._locator.item(number, wanted)
         else:
@@ -98,11 +107,11 @@ class ExportEntries:
             self._given.counts.add_renamed(own_name, full_name)
         return full_name, name.stem, own_name
 
-    def _relative_path(self, root: str, row: Row) -> str:
+    def _relative_path(self, root: str, wanted: ImageRef) -> str:
         """The path of the image relative to `root`. Raises UsageError if it is not in it."""
-        image, path = row["image"], ".."
+        image, path = wanted.image, ".."
         if image and not url_scheme(image):
-            path = os.path.relpath(self._locator.path_in_run(wanted_image(row)), root)
+            path = os.path.relpath(self._locator.path_in_run(wanted), root)
         if path == ".." or path.startswith("../"):
             raise UsageError(
                 f"{image} is not in {root}",

@@ -10,7 +10,9 @@ from pathlib import Path
 from pgcli.cli.result_files.check_target import check_target
 from pgcli.cli.result_files.image_search import ImageSearch, Report
 from pgcli.cli.result_files.validate_rows import RowStats
+from pgcli.cli.suggestions import closest
 from pgcli.errors import NoInputError, UsageError
+from pgcli.regular_file import read_text
 from pgcli.remote import make_url_reader
 from pgcli.sources.paths import resolves_inside
 from pgcli.views.exports import FORMATS, format_named
@@ -71,7 +73,11 @@ class ExportOptions:
 def find_format(name: str) -> ExportFormat:
     """The format of this name. Raises UsageError if there is none."""
     if name not in FORMATS:
-        raise UsageError(f"{name} is not a format", hint=f"--to takes {', '.join(FORMATS)}")
+        meant = closest(name, [*FORMATS])
+        suggestion = f"did you mean --to {meant}? " if meant else ""
+        raise UsageError(
+            f"{name} is not a format", hint=f"{suggestion}--to takes {', '.join(FORMATS)}"
+        )
     return format_named(name)
 
 
@@ -85,7 +91,7 @@ def check_options(to: str, format: ExportFormat, options: ExportOptions) -> None
 
 
 def check_output(
-    to: str, format: ExportFormat, results: str, output: str | None, *, overwrite: bool
+    to: str, format: ExportFormat, results: Sequence[str], output: str | None, *, overwrite: bool
 ) -> Path:
     """The path of the export. Raises UsageError and OutputExists if it cannot be written."""
     if output is None and format.is_merged:
@@ -94,8 +100,9 @@ def check_output(
         kind = "folder" if format.is_folder else "file"
         raise UsageError(f"{to} is written to a {kind}", hint=f"name the {kind} with -o")
     target = Path(output)
-    if target.exists() and resolves_inside(results, os.path.realpath(target)):
-        raise UsageError(f"{results} is in {output}, which is written", hint="name another -o")
+    for name in results:
+        if target.exists() and resolves_inside(name, os.path.realpath(target)):
+            raise UsageError(f"{name} is in {output}, which is written", hint="name another -o")
     if not format.is_merged:
         check_target(target, is_folder=format.is_folder, overwrite=overwrite)
     elif not target.parent.is_dir() or (os.path.lexists(target) and not target.is_dir()):
@@ -156,7 +163,7 @@ def parse_labels(given: str) -> Sequence[str]:
     """The labels of a file, one on each line, or those of a list with commas."""
     try:
         if Path(given).is_file():
-            lines = Path(given).read_text(encoding="utf-8-sig").splitlines()
+            lines = read_text(given, "utf-8-sig").splitlines()
             return [line.strip() for line in lines if line.strip()]
     except (OSError, ValueError) as problem:
         raise UsageError(

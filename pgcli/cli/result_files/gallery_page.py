@@ -22,6 +22,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.errors import NoInputError, OutputFailed, UsageError
 from pgcli.images import ImageLimits
 from pgcli.records import DecodedImage
+from pgcli.regular_file import open_regular
 from pgcli.remote import make_url_reader
 from pgcli.sinks.reader import Row, read_results
 from pgcli.state.write_errors import wrap_write_errors
@@ -40,6 +41,8 @@ from pgcli.workers import MIN_ITEMS_FOR_WORKERS, prefetch
 
 LARGE_PAGE = 300 * 2**20  # bytes of a page that browsers open slowly
 MAX_NAMES_IN_TITLE = 3
+#: What the first bytes of a page contain.
+PAGE_MARK, PAGE_HEAD = b'<meta name="generator" content="pgcli">', 2000
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def write_gallery(groups: Sequence[RowGroup], options: GalleryOptions, screen: S
         fetcher=search.url_reader,
     )
     missing, progress = MissingImages(), screen.progress("images", total, unit="images")
-    publishing = publish(target, is_folder=False, overwrite=options.overwrite)
+    publishing = publish(target, is_folder=False, overwrite=options.overwrite or is_page(target))
     with closing(copied), progress, publishing as part, part.open("w", encoding="utf-8") as file:
         entries = page_entries(progress.track(copied), options.assets, missing)
         names = [group.name for group in groups]
@@ -124,7 +127,7 @@ def check_page(target: Path, outputs: Sequence[Path], options: GalleryOptions) -
         raise UsageError("a page is not written to standard output", hint="name a file with -o")
     if any(os.path.realpath(target) == os.path.realpath(output) for output in outputs):
         raise UsageError(f"{target} is a result file itself", hint="name a page: -o gallery.html")
-    check_target(target, is_folder=False, overwrite=options.overwrite)
+    check_target(target, is_folder=False, overwrite=options.overwrite or is_page(target))
     if options.images is not None and not Path(options.images).is_dir():
         raise UsageError(f"{options.images} is not a folder", hint="name the folder of the images")
     if options.draw is not None:
@@ -135,6 +138,15 @@ def check_page(target: Path, outputs: Sequence[Path], options: GalleryOptions) -
         check_folder(options.assets, "--assets", overwrite=options.overwrite)
         with wrap_write_errors(options.assets):
             Path(options.assets).mkdir(exist_ok=True)
+
+
+def is_page(file: Path) -> bool:
+    """Whether the file is a page of results, which another one may replace."""
+    try:
+        with open_regular(file) as opened:
+            return PAGE_MARK in opened.read(PAGE_HEAD)
+    except OSError:
+        return False
 
 
 def page_entries(

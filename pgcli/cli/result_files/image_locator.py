@@ -11,7 +11,7 @@ from typing import Any
 from pgcli.cli.result_files.image_search import CONTAINER_ENDINGS, ImageSearch, is_in_container
 from pgcli.cli.result_files.run_input import ReopenedInput
 from pgcli.records import Item
-from pgcli.remote.urls import url_path
+from pgcli.remote.urls import is_web, url_path
 from pgcli.sources.image_location import locate_url
 from pgcli.sources.paths import parse_path, resolves_inside, url_scheme
 from pgcli.sources.patterns import expand_source
@@ -23,10 +23,10 @@ def image_key(row: Mapping[str, Any]) -> tuple[object, ...]:
     return row["index"], row["id"], row["image"]
 
 
-def wanted_image(row: Mapping[str, Any]) -> ImageRef:
-    """The image of a row, where there is only one result file."""
+def wanted_image(row: Mapping[str, Any], file: int = 0) -> ImageRef:
+    """The image of a row of the result file with this number."""
     index = row["index"] if isinstance(row["index"], int) else -1
-    return ImageRef(0, index, str(row["id"]), str(row["image"]))
+    return ImageRef(file, index, str(row["id"]), str(row["image"]))
 
 
 def locate_images(
@@ -57,7 +57,9 @@ class ImageLocator:
                 return item
         if path is None:
             return Item(number, wanted.id, wanted.image, fault=run_input.fault(wanted.image))
-        return Item(number, wanted.id, wanted.image, path)
+        images = self._search.images
+        root = None if images is None else os.path.realpath(images)
+        return Item(number, wanted.id, wanted.image, path, root=root)
 
     def find_file(self, wanted: ImageRef) -> str | None:
         """The file that a row's path leads to, if it exists and may be an image."""
@@ -91,11 +93,12 @@ class ImageLocator:
     def _item_at_url(self, number: int, wanted: ImageRef) -> Item:
         """The image at an address, or in an archive at an address, if addresses are allowed."""
         url = locate_url(wanted.image, allow_urls=self._search.url_reader is not None)
-        if url.fault is None and is_in_container(url_path(wanted.image)):
-            run_input = self._inputs[wanted.file]
+        run_input, is_in_file = self._inputs[wanted.file], is_in_container(url_path(wanted.image))
+        # the run's input has the signature of an address, which the row has not
+        if url.fault is None and (is_in_file or is_web(wanted.image)):
             item = run_input.item(number, wanted)
             if item is not None:
                 return item
-            if run_input.has_failed:
+            if is_in_file and run_input.has_failed:
                 return Item(number, wanted.id, wanted.image, fault=run_input.fault(wanted.image))
         return Item(number, wanted.id, wanted.image, url.path, fault=url.fault)

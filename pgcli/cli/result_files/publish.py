@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from pgcli.cli.result_files.check_target import MARK, check_target
-from pgcli.state.atomic_file import publish_file
+from pgcli.state.atomic_file import publish_file, temporary_path
 from pgcli.state.write_errors import already_exists, fsync, wrap_write_errors
 
-MAX_NAME_BYTES = 200  # of the target's name in the temporary name; file systems take 255
+SYNC_THREADS = 16  # file systems write the journal once for several files that are synced together
 
 
 @contextmanager
@@ -21,8 +22,7 @@ def publish(target: Path, *, is_folder: bool, overwrite: bool) -> Iterator[Path]
 
     Raises OutputExists where the target has been written meanwhile, and OutputFailed.
     """
-    name = os.fsencode(target.name)[:MAX_NAME_BYTES].decode("utf-8", "ignore")
-    part = target.with_name(f".{name}.{os.getpid()}.part")
+    part = temporary_path(target)
     with wrap_write_errors(target):
         try:
             if is_folder:
@@ -31,6 +31,7 @@ def publish(target: Path, *, is_folder: bool, overwrite: bool) -> Iterator[Path]
             yield part
             check_target(target, is_folder=is_folder, overwrite=overwrite)
             if is_folder:
+                sync_tree(part)
                 replace_folder(part, target)
             elif not publish_file(part, target, replace=overwrite):
                 raise already_exists(target)
@@ -42,10 +43,28 @@ def publish(target: Path, *, is_folder: bool, overwrite: bool) -> Iterator[Path]
 
 
 def replace_folder(part: Path, target: Path) -> None:
-    """Rename the folder, and remove the earlier export that it replaces."""
-    old = part.with_suffix(".old")
-    if target.is_dir() and any(target.iterdir()):
+    """Rename the folder, and remove the earlier export that it replaces.
+
+    The earlier export is put back where the folder cannot be renamed. Raises OSError.
+    """
+    old = temporary_path(target, ".old")
+    is_replaced = target.is_dir() and any(target.iterdir())
+    if is_replaced:
         target.rename(old)
-    part.rename(target)
+    try:
+        part.rename(target)
+    except BaseException:
+        if is_replaced:
+            old.rename(target)
+        raise
     fsync(target.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush all files and names of a folder to disk, except what links lead to. Raises OSError."""
+    with ThreadPoolExecutor(SYNC_THREADS) as pool:
+        for parent, _, names in os.walk(folder):
+            files = (Path(parent, name) for name in names)
+            list(pool.map(fsync, (file for file in files if not file.is_symlink())))
+            fsync(Path(parent))

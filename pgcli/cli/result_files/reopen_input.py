@@ -9,9 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pgcli.cli.job.run_settings import default_settings
 from pgcli.errors import UsageError
 from pgcli.pipeline import first_rows, sample_evenly
 from pgcli.records import Item
+from pgcli.regions import parse_region
 from pgcli.remote import UrlReader, make_url_reader
 from pgcli.sources import ReadOptions, open_sources
 from pgcli.state.progress import is_count
@@ -30,17 +32,12 @@ def reopen_items(
     Addresses are read by `url_reader`. Raises UsageError if the run was started in another folder
     or its record is damaged, and what opening sources raises.
     """
-    check_record(output, record)
-    metadata, settings = record.metadata, record.settings
+    settings = {**default_settings(record.metadata), **record.settings}
+    metadata = {**DEFAULT_METADATA, **record.metadata}
+    check_record(output, {"settings": settings, "told": metadata})
     if "-" in metadata["sources"]:
         return None
-    question = Question(
-        task=settings["command"],
-        templates=None if settings["prompts"] is None else tuple(settings["prompts"]),
-        max_new_tokens=settings["max_new_tokens"],
-        choices=tuple(settings["choices"]),
-        choices_column=settings["choices_column"],
-    )
+    question = make_question(settings)
     image, id_, prompt = settings["columns"]
     read_options = ReadOptions(
         image_column=image,
@@ -71,9 +68,25 @@ def reopen_items(
     return reopened
 
 
-def check_record(output: Path, record: RunRecord) -> None:
+def question_of(record: RunRecord) -> Question:
+    """The question of a run. Raises KeyError and TypeError for a damaged record."""
+    return make_question({**default_settings(record.metadata), **record.settings})
+
+
+def make_question(settings: Mapping[str, Any]) -> Question:
+    """The question that these settings are of."""
+    return Question(
+        task=settings["command"],
+        templates=None if settings["prompts"] is None else tuple(settings["prompts"]),
+        max_new_tokens=settings["max_new_tokens"],
+        choices=tuple(settings["choices"]),
+        choices_column=settings["choices_column"],
+        region=None if settings["region"] is None else parse_region(settings["region"]),
+    )
+
+
+def check_record(output: Path, parts: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise UsageError if the settings that reopen the input are not as a run writes them."""
-    parts = {"settings": record.settings, "told": record.metadata}
     for part, checks in RECORD_CHECKS.items():
         held = parts[part]
         for name, is_sound in checks.items():
@@ -94,10 +107,20 @@ def are_texts(value: object) -> bool:
     return isinstance(value, list) and all(map(is_text, value))
 
 
+def is_region(value: object) -> bool:
+    """Whether the value is four numbers that are a region."""
+    try:
+        return isinstance(value, list) and bool(parse_region(value))
+    except ValueError:
+        return False
+
+
 def or_none(is_sound: Check) -> Check:
     return lambda value: value is None or is_sound(value)
 
 
+#: The metadata that the record of an older run may lack.
+DEFAULT_METADATA: Mapping[str, Any] = {"limit": None, "allow_outside_root": False}
 #: The entries of a record that reopen the input, with the check of each.
 RECORD_CHECKS: Mapping[str, Mapping[str, Check]] = {
     "settings": {
@@ -108,6 +131,7 @@ RECORD_CHECKS: Mapping[str, Mapping[str, Check]] = {
         "choices_column": or_none(is_text),
         "columns": lambda value: are_texts(value) and len(value) == 3,
         "keep": are_texts,
+        "region": or_none(is_region),
         "sample": or_none(lambda value: is_count(value) and value > 0),
     },
     "told": {

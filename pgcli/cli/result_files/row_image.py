@@ -46,7 +46,9 @@ class RowImage:
         try:
             if path is None or url_scheme(path):
                 return SUFFIXES[self._contents[1]][0]
-            return SUFFIXES[self._checked(*read_file_header(path, ImageLimits()))][0]
+            return SUFFIXES[self._checked(*read_file_header(path, ImageLimits(), self._item.root))][
+                0
+            ]
         except ImageError:
             return ""
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pgcli.cli.result_files.run_status import read_run_status
 from pgcli.errors import UsageError
 from pgcli.printable import is_deep
+from pgcli.sources.endings import IMAGE_ENDINGS, ending
+from pgcli.sources.paths import parse_path, url_scheme
 from pgcli.state.run_record import read_record
 from pgcli.views.gallery.cards import ResultFile
 
@@ -29,7 +33,25 @@ def read_run_info(output: Path, name: str) -> ResultFile:
     labels = tuple(map(str, objects)) if isinstance(objects, list) else ()
     sources = metadata.get("sources", settings.get("sources"))
     images: Hashable = json.dumps([sources, settings.get("columns")], default=str)
-    return ResultFile(name, facts, labels, incomplete_note(output), images if sources else ())
+    return ResultFile(
+        name,
+        facts,
+        labels,
+        incomplete_note(output),
+        images if sources else (),
+        partial(absolute_image, metadata.get("folder", settings.get("folder"))),
+    )
+
+
+def absolute_image(folder: object, image: str) -> str | None:
+    """The absolute path or the address of an image file; None for other names of images."""
+    if ending(image) not in IMAGE_ENDINGS:
+        return None
+    if url_scheme(image):
+        return image
+    if not isinstance(folder, str):
+        return None
+    return os.path.normpath(os.path.join(folder, parse_path(image)))  # noqa: PTH118 - may have a NUL
 
 
 def settings_in_parquet(output: Path) -> Mapping[str, Any]:

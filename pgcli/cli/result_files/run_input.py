@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from pgcli.cli.result_files.image_search import (
@@ -76,7 +77,7 @@ class ReopenedInput:
         self._has_changed = found.index == wanted.index and found.id != wanted.id
         if (found.index, found.id) != (wanted.index, wanted.id):
             return None
-        return Item(number, wanted.id, wanted.image, found.path, found.data, fault=found.fault)
+        return replace(found, index=number, id=wanted.id, image=wanted.image)
 
     @property
     def has_failed(self) -> bool:

@@ -1,23 +1,32 @@
-"""The status of a run, read from its state folder without a lock."""
+"""The status of a run: its rows as they are on disk, its processes, and its shards."""
 
 from __future__ import annotations
 
+import os
+import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pgcli.cli.result_files.shard_status import ShardStatus, shards_of
 from pgcli.errors import UsageError
-from pgcli.sinks.reader import count_saved
-from pgcli.state.atomic_file import read_json
-from pgcli.state.lock import is_alive
-from pgcli.state.progress import RunProgress, progress_parts, read_progress
+from pgcli.sinks.saved_rows import SavedRows, count_saved
+from pgcli.state.owners import Owner, owners
+from pgcli.state.progress import RunProgress, all_progress
 from pgcli.state.run_record import read_record, why_no_record
-from pgcli.state.state_folder import OWNER, state_folder
+from pgcli.state.shard import stored_chunk_rows
+from pgcli.state.state_folder import state_folder
 
 
 @dataclass
 class RunStatus:
-    """The status of a run, summed over its shards. `state` is running, complete or stopped."""
+    """The status of a run. `state` is running, complete or stopped.
+
+    `runs` are the processes that write the output, `lost` those that were killed or that another
+    host has not heard of for long. `exit_code` is that of the last run, of several shards the
+    highest; None while it runs and after it was killed. `shards` are those of the last run.
+    """
 
     output: str
     state: str = "stopped"
@@ -27,39 +36,93 @@ class RunStatus:
     rows_per_second: float | None = None
     seconds_left: float | None = None
     runs: list[dict[str, Any]] = field(default_factory=list)
+    lost: list[dict[str, Any]] = field(default_factory=list)
+    exit_code: int | None = None
+    shards: list[ShardStatus] = field(default_factory=list)
     begun: str | None = None
-
-    def add(self, progress: RunProgress, output: Path, part: str) -> None:
-        """Add the progress that one process saved, and the rows that it wrote since then."""
-        rows, errors = count_saved(output, progress, part)
-        self.rows += rows
-        for code, count in errors.items():
-            self.errors[code] = self.errors.get(code, 0) + count
-        if progress.total is not None:
-            self.total = (self.total or 0) + progress.total
-        if progress.seconds:
-            rate = progress.added / progress.seconds
-            self.rows_per_second = round((self.rows_per_second or 0.0) + rate, 3)
 
 
 def read_run_status(output: Path) -> RunStatus:
     """The status of the run that writes or wrote an output. Raises UsageError if there is none."""
     folder = state_folder(output)
-    record = read_record(output)
-    owners = [read_json(file) or {} for file in sorted(folder.glob(f"{OWNER}*.json"))]
-    runs = [owner for owner in owners if is_alive(owner)]
-    if record is None and runs:
-        return RunStatus(str(output), state="running", runs=runs)  # no row is saved yet
+    record, found = read_record(output), list(owners(folder))
+    status = RunStatus(str(output))
+    status.runs = [owner.process for owner in found if owner.is_running]
+    status.lost = [lost_process(owner) for owner in found if not owner.is_running]
+    if record is None and status.runs:
+        status.state = "running"  # no row is saved yet
+        return status
     if record is None:
         raise UsageError(
             f"{output} has no record of a run: {why_no_record(output)}",
             hint="name an output as it was given to -o",
         )
-    status = RunStatus(str(output), begun=record.begun or None, runs=runs)
-    for part in progress_parts(folder):
-        status.add(read_progress(folder, part), output, part)
-    is_complete = status.total is not None and status.rows >= status.total
-    status.state = "running" if runs else "complete" if is_complete else "stopped"
-    if status.total is not None and status.rows_per_second and runs:
-        status.seconds_left = round((status.total - status.rows) / status.rows_per_second, 1)
+    status.begun = record.begun or None
+    progress = all_progress(folder)
+    chunks = count_saved(output, record.run_id, progress)
+    running = {owner.part for owner in found if owner.is_running and not is_this_process(owner)}
+    status.shards = shards_of(progress, chunks, running, stored_chunk_rows(record.settings))
+    add_rows(status, progress, chunks)
+    add_speed(status, [progress[part] for part in running & progress.keys()] or last_run(progress))
+    status.exit_code = exit_code(progress)
+    stored = sum(chunk.rows for chunk in chunks.values() if chunk.is_stored)
+    is_ended = status.total is None and not status.shards and status.exit_code in (0, 3)
+    is_complete = is_ended or (status.total is not None and stored >= status.total)
+    status.state = "running" if running else "complete" if is_complete else "stopped"
     return status
+
+
+def add_rows(
+    status: RunStatus, progress: dict[str, RunProgress], chunks: Mapping[int, SavedRows]
+) -> None:
+    """Add the rows of all chunks, and how many there are to be.
+
+    A run with a smaller limit than the one before leaves more rows than it asks for.
+    """
+    status.rows = sum(chunk.rows for chunk in chunks.values())
+    for chunk in chunks.values():
+        for code, count in chunk.errors.items():
+            status.errors[code] = status.errors.get(code, 0) + count
+    last = next(reversed(progress.values()), RunProgress())
+    totals = [shard.total for shard in status.shards]
+    total = last.whole
+    if total is None and not status.shards:
+        total = last.total
+    elif total is None and None not in totals:  # shards of a version that did not save the whole
+        total = sum(filter(None, totals))
+    status.total = None if total is None else max(total, status.rows)
+
+
+def add_speed(status: RunStatus, parts: list[RunProgress]) -> None:
+    """Add the rows per second of these parts, and the time that a running one needs."""
+    rates = [part.added / part.seconds for part in parts if part.seconds and part.added]
+    if not rates:
+        return
+    status.rows_per_second = round(sum(rates), 3)
+    if status.runs and status.total is not None and status.rows_per_second:
+        status.seconds_left = round((status.total - status.rows) / status.rows_per_second, 1)
+
+
+def last_run(progress: dict[str, RunProgress]) -> list[RunProgress]:
+    """The progress of the parts of the last run: all shards of its division, or the one run."""
+    division = next(reversed(progress), "").rpartition("-")[2]
+    return [value for part, value in progress.items() if part.rpartition("-")[2] == division]
+
+
+def exit_code(progress: dict[str, RunProgress]) -> int | None:
+    """The exit code of the last run; of several shards the highest, None if one has none."""
+    codes = [part.exit_code for part in last_run(progress)]
+    return None if None in codes else max((code or 0 for code in codes), default=None)
+
+
+def is_this_process(owner: Owner) -> bool:
+    """Whether the process is this one, which shows its own run when all its rows are saved."""
+    return (owner.process.get("pid"), owner.process.get("host")) == (
+        os.getpid(),
+        socket.gethostname(),
+    )
+
+
+def lost_process(owner: Owner) -> dict[str, Any]:
+    """What is known of a process that did not release its lock."""
+    return {**owner.process, "silent_seconds": round(owner.silent_seconds)}

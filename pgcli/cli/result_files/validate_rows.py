@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
-from pgcli.cli.result_files.image_locator import image_key
+from pgcli.cli.result_files.several_files import FileRow
 from pgcli.errors import UsageError
 from pgcli.records import BOX_TASKS, Rle
 from pgcli.rows import json_safe
@@ -47,16 +48,16 @@ class RowStats:
         return self.rows - self.errors - self.other_prompts
 
 
-def collect_stats(rows: Iterable[Row], prompt: str | None) -> RowStats:
+def collect_stats(rows: Iterable[FileRow], prompt: str | None) -> RowStats:
     """The statistics of the rows, of one prompt if given. Raises UsageError for a damaged row.
 
     Memory is needed for their labels, not for the rows.
     """
     stats = RowStats()
-    for _, same in groupby(valid_rows(rows, prompt, stats), key=image_key):
+    for _, same in groupby(valid_rows(rows, prompt, stats), key=attrgetter("image")):
         answers = texts = 0
         stats.images += 1
-        for row in same:
+        for row, _, _ in same:
             answers += 1
             texts += row["task"] not in BOX_TASKS
             stats.has_boxes |= row["task"] in BOX_TASKS or bool(row["boxes"])
@@ -69,9 +70,10 @@ def collect_stats(rows: Iterable[Row], prompt: str | None) -> RowStats:
     return stats
 
 
-def valid_rows(rows: Iterable[Row], prompt: str | None, stats: RowStats) -> Iterator[Row]:
+def valid_rows(rows: Iterable[FileRow], prompt: str | None, stats: RowStats) -> Iterator[FileRow]:
     """The rows to export, in text that UTF-8 can encode; all rows are counted and validated."""
-    for row in map(json_safe, rows):
+    for found in rows:
+        row = json_safe(found.row)
         stats.rows += 1
         if row["error"] is not None:
             stats.errors += 1
@@ -86,7 +88,7 @@ def valid_rows(rows: Iterable[Row], prompt: str | None, stats: RowStats) -> Iter
         if prompt is not None and row["prompt"] != prompt:
             stats.other_prompts += 1
             continue
-        yield row
+        yield found._replace(row=row)
 
 
 def find_row_error(row: Row) -> str:
@@ -112,12 +114,12 @@ def find_row_error(row: Row) -> str:
 
 
 def is_box(box: Any) -> bool:
-    """Whether the value is a box with a label, four numbers, and a score or none."""
+    """Whether the value is a box; score and confidence may be missing."""
     if not isinstance(box, dict) or not isinstance(box.get("label"), str):
         return False
     corners = [box.get(name) for name in ("xmin", "ymin", "xmax", "ymax")]
-    numbers = corners if box.get("score") is None else [*corners, box["score"]]
-    return all(map(is_number, numbers))
+    optional = [box.get(name) for name in ("score", "confidence")]
+    return all(map(is_number, [*corners, *(one for one in optional if one is not None)]))
 
 
 def is_number(value: Any) -> bool:

@@ -13,7 +13,7 @@ from pgcli.cli.ui.console import Facts
 from pgcli.printable import printable
 
 if TYPE_CHECKING:
-    from pgcli.bench.machine import MatmulRate
+    from pgcli.bench.peak_rates import MatmulRate
     from pgcli.bench.report import BenchReport, BenchResult, StageTimes
     from pgcli.bench.roofline import Stages
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, BinaryIO, cast
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, BinaryIO, Literal, cast
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pgcli.cli.program_name import with_program_name
 from pgcli.cli.streams import discard_output
 from pgcli.printable import printable
+from pgcli.remote.urls import without_credentials
 
 if TYPE_CHECKING:
     from pgcli.cli.ui.progress import Progress
@@ -26,25 +28,31 @@ Facts = Sequence[tuple[str, str]]
 
 
 class Stderr(Console):
-    """A Rich console on stderr that leaves a broken pipe to the program; Rich would exit.
+    """A Rich console on stderr whose messages are dropped once they cannot be written.
 
-    If the terminal was closed or the disk of a log is full, messages are dropped and the run
-    continues.
+    The terminal may be closed, the reader of a pipe gone or the disk of a log full: the run
+    continues, as its rows are what counts. Rich would exit where a pipe is broken.
     """
 
     def __init__(self) -> None:
         super().__init__(stderr=True, highlight=False, markup=False, emoji=False)
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
+        discard_output(2)
 
     def _check_buffer(self) -> None:
         try:
             super()._check_buffer()
-        except BrokenPipeError:
-            raise
         except OSError:
             discard_output(2)
+
+
+@dataclass
+class StderrStyle:
+    """How this process writes to stderr: as text or as JSON lines, with progress or without."""
+
+    log_format: Literal["text", "json"] = "text"
+    no_progress: bool = False
 
 
 class Screen:
@@ -53,41 +61,65 @@ class Screen:
     `on_message` receives every message, also those that are not shown.
     """
 
+    #: The style of all screens, as there is one stderr: that of the command line in progress.
+    style = StderrStyle()
+
     def __init__(self, *, quiet: bool = False):
         self.console = Stderr()
         self.quiet = quiet
-        self.is_terminal = is_terminal(sys.stderr)
+        self.is_terminal = is_terminal(sys.stderr) and not self.is_json
         self.is_interactive = self.is_terminal and not self.console.is_dumb_terminal
         self.on_message: Callable[[str], None] = lambda message: None
         self._output: OutputAboveBar | None = None
 
+    @property
+    def is_json(self) -> bool:
+        """Whether stderr is a log of JSON lines."""
+        return self.style.log_format == "json"
+
     def info(self, message: str, *, hint: str = "") -> None:
         """Show a message, unless quiet."""
-        self.on_message(message)
-        if not self.quiet:
+        self.on_message(without_credentials(message))
+        if self.quiet:
+            return
+        self.event("message", message=message, hint=hint)
+        if not self.is_json:
             self._print("pgcli: ", "bold", message)
             if hint:
-                self._print("hint: ", "bold", hint)
+                self._print("hint: ", "bold", with_program_name(hint))
 
-    def error(self, message: str, *, hint: str = "") -> None:
+    def error(self, message: str, *, hint: str = "", exit_code: int = 1) -> None:
         """Show what went wrong and how to fix it, one line each."""
-        self._print("pgcli: ", "bold red", message)
-        if hint:
-            self._print("hint: ", "bold", hint)
+        self.event("error", message=message, hint=hint, exit_code=exit_code)
+        if not self.is_json:
+            self._print("pgcli: ", "bold red", message)
+            if hint:
+                self._print("hint: ", "bold", with_program_name(hint))
 
     def traceback(self, entries: Iterable[str]) -> None:
         """Show a traceback, whose message may hold foreign text."""
-        for line in traceback_lines(entries):
+        lines = [*traceback_lines(entries)]
+        self.event("traceback", lines=lines)
+        for line in () if self.is_json else lines:
             self._print("", "", line)
+
+    def event(self, name: str, **values: object) -> None:
+        """Write an event to a log of JSON lines; nothing in other logs."""
+        if self.is_json:
+            from pgcli.cli.ui.event_log import event_line
+
+            self._print_event(event_line(name, **{key: clean(one) for key, one in values.items()}))
 
     def table(self, facts: Facts) -> None:
         """Show names and values side by side, unless quiet; in a log, one line each."""
-        if self.is_terminal or self.quiet:
+        if self.is_json and not self.quiet:
+            self.event("table", facts=facts)
+        if self.is_terminal or self.quiet or self.is_json:
             for name, value in facts:
                 self.on_message(f"{name}: {value}")
         if self.is_terminal and not self.quiet:
             self.console.print("", facts_table(facts), sep="\n")
-        elif not self.quiet:
+        elif not (self.quiet or self.is_json):
             for name, value in facts:
                 self.info(f"{name}: {value}")
 
@@ -99,7 +131,8 @@ class Screen:
         width = max((len(name) for name, _ in steps), default=0) + 2
         if steps and self.is_terminal and not self.quiet:
             self.console.print()
-        for name, command in steps:
+        for name, step in steps:
+            command = with_program_name(step)
             if not self.is_terminal or self.quiet:
                 self.info(f"{name}: {command}")
                 continue
@@ -112,14 +145,9 @@ class Screen:
         """Whether the rows of standard output appear on the same terminal."""
         return self.is_terminal and shares_terminal()
 
-    @contextmanager
-    def status(self, message: str) -> Iterator[None]:
-        """Show the message with a spinner for the duration of the block."""
-        if self.quiet or not self.is_interactive:
-            yield
-            return
-        with self.console.status(Text(printable(message)), refresh_per_second=5):
-            yield
+    def status(self, message: str) -> Progress:
+        """The progress of a task without a count, such as loading a model: how long it takes."""
+        return self.progress(message, unit="")
 
     def stdout_above_bar(self) -> BinaryIO | None:
         """Standard output for rows that appear above the progress bar on the same terminal.
@@ -128,7 +156,8 @@ class Screen:
         """
         from pgcli.cli.ui.progress_bar import OutputAboveBar
 
-        if self.quiet or not self.is_interactive or not shares_terminal():
+        hides_bar = self.quiet or self.style.no_progress
+        if hides_bar or not self.is_interactive or not shares_terminal():
             return None
         self._output = OutputAboveBar(self.console)
         return cast(BinaryIO, self._output)
@@ -141,15 +170,34 @@ class Screen:
         from pgcli.cli.ui.progress_bar import ProgressBar
 
         display = ProgressDisplay()
-        if not self.quiet:
-            bar = self.is_interactive
-            display = ProgressBar(self.console, self._output) if bar else ProgressLog(self.info)
+        if self.quiet or self.style.no_progress:
+            pass
+        elif self.is_json:
+            from pgcli.cli.ui.event_log import ProgressEvents
+
+            display = ProgressEvents(self._print_event)
+        elif self.is_interactive:
+            display = ProgressBar(self.console, self._output)
+        else:
+            display = ProgressLog(self.info)
         return Progress(task, total, initial=initial, unit=unit, display=display)
 
+    def _print_event(self, line: str) -> None:
+        self.console.print(Text(printable(line)), soft_wrap=True)
+
     def _print(self, label: str, style: str, message: str) -> None:
-        line = Text.assemble((label, style), shorten(printable(message)))
+        line = Text.assemble((label, style), shorten(printable(without_credentials(message))))
         # a message is one line of a log; on a terminal it wraps between words
         self.console.print(line, soft_wrap=not self.is_terminal)
+
+
+def clean(value: object) -> object:
+    """The value of an event, in which texts have no credentials and are not too long."""
+    if isinstance(value, str):
+        return shorten(without_credentials(value))
+    if isinstance(value, list | tuple):
+        return [clean(one) for one in value]
+    return value
 
 
 def shorten(message: str) -> str:

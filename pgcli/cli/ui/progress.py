@@ -11,7 +11,7 @@ from rich.filesize import decimal
 from pgcli.cli.ui.duration import duration
 
 LOG_SECONDS = 30.0
-#: The unit of downloads; every other unit is a plural noun.
+#: The unit of downloads; every other unit is a plural noun, or empty where nothing is counted.
 BYTES = "bytes"
 
 T = TypeVar("T")
@@ -41,7 +41,11 @@ class ProgressLog(ProgressDisplay):
         now = perf_counter()
         if now - self._written >= LOG_SECONDS:
             self._written = now
-            self._write(f"{progress.task}: {progress.line()}")
+            self._write(self.line(progress))
+
+    def line(self, progress: Progress) -> str:
+        """What is written of the progress."""
+        return f"{progress.task}: {progress.line()}"
 
 
 class Progress:
@@ -99,7 +103,9 @@ class Progress:
         return max(0.0, (self.total - self.done) / self.rate)
 
     def amount(self) -> str:
-        """`3 of 12`, `1.2 GB of 5.8 GB`, or what is done alone where the total is unknown."""
+        """`3 of 12`, `1.2 GB of 5.8 GB`, `3` where no total is known, `12.3 s` without counts."""
+        if not self.unit:
+            return duration(self.seconds)
         shown = decimal if self.unit == BYTES else "{:,}".format
         return shown(self.done) + (f" of {shown(self.total)}" if self.total is not None else "")
 

@@ -16,6 +16,7 @@ from rich.table import Column
 from rich.text import Text
 
 from pgcli.cli.ui.progress import Progress, ProgressDisplay
+from pgcli.printable import printable
 
 REDRAW_SECONDS = 0.1
 NARROW = 60  # columns; a narrower terminal shows neither the task nor the time left
@@ -63,7 +64,7 @@ class ProgressBar(ProgressDisplay):
         is_narrow = self._console.width < NARROW
         self._progress = progress
         self._drawing = RichProgress(
-            *([] if is_narrow else [TextColumn(progress.task, style="bold")]),
+            *([] if is_narrow else [TextColumn("{task.description}", style="bold", markup=False)]),
             BarColumn(bar_width=None),
             CountsColumn(progress, is_narrow=is_narrow),
             console=self._console,
@@ -72,7 +73,9 @@ class ProgressBar(ProgressDisplay):
             redirect_stdout=False,
             expand=True,
         )
-        self._bar = self._drawing.add_task("", total=progress.total, completed=progress.done)
+        self._bar = self._drawing.add_task(
+            printable(progress.task), total=progress.total, completed=progress.done
+        )
         self._drawing.start()
         self._thread = threading.Thread(target=self._keep_drawing, daemon=True)
         self._thread.start()

@@ -41,6 +41,8 @@ def facts(proof: Proof) -> Iterator[tuple[str, str]]:
         )
     for reason in proof.left_out:
         yield "not compared", reason
+    if proof.not_followed:
+        yield "not followed", ", ".join(proof.not_followed)
     yield "verdict", proof.verdict
 
 
@@ -83,6 +85,12 @@ def tokens(stage: TokenComparison) -> str:
 
 def hint(proof: Proof) -> str:
     """What to do about a difference."""
+    if proof.not_followed and {run.first_difference for run in proof.comparisons} <= {
+        None,
+        "generated tokens",
+    }:
+        names = ", ".join(setting.partition(" = ")[0] for setting in proof.not_followed)
+        return f"the checkpoint's generation_config.json sets {names}, which pgcli does not follow"
     if any(run.first_difference for run in proof.comparisons):
         return "please report it, with the output of --json and the name of the model"
     return "the prompts are not those that transformers sends to the model: please report it"

@@ -15,6 +15,7 @@ from typing import Any
 import pgcli
 from pgcli.cli.ui.console import Screen, traceback_lines
 from pgcli.printable import printable
+from pgcli.remote.urls import without_credentials
 
 PACKAGE = os.path.join(os.path.dirname(pgcli.__file__), "")  # noqa: PTH118, PTH120 - a str prefix
 
@@ -32,7 +33,9 @@ def sanitized_logs() -> Iterator[None]:
     def sanitized_warning(
         message: Warning | str, category: type[Warning], filename: str, *rest: Any, **options: Any
     ) -> str:
-        text = printable(str(message))
+        text = printable(without_credentials(str(message)))
+        if Screen.style.log_format == "json":
+            return json_line("warning", message=text, category=category.__name__) + "\n"
         if filename.startswith(PACKAGE):
             return f"pgcli: {text}\n"
         return format_warning(text, category, filename, *rest, **options)
@@ -51,11 +54,24 @@ def sanitized_logs() -> Iterator[None]:
         threading.excepthook, sys.unraisablehook = threading_hook, unraisable_hook
 
 
+def json_line(event: str, **values: object) -> str:
+    """An event of the log of JSON lines."""
+    from pgcli.cli.ui.event_log import event_line  # not at the top: --help has to be fast
+
+    return event_line(event, **values)
+
+
 def sanitize_record(record: logging.LogRecord) -> logging.LogRecord:
     """The record with its message on one line, and its traceback as printable text."""
-    record.msg, record.args = printable(record.getMessage()), None
+    message, record.args = printable(without_credentials(record.getMessage())), None
+    if Screen.style.log_format == "json":
+        level, record.exc_info = record.levelname.lower(), None
+        record.msg = json_line("log", level=level, logger=record.name, message=message)
+        return record
+    record.msg = message
     if record.exc_info:
-        record.exc_text = "\n".join(traceback_lines(traceback.format_exception(*record.exc_info)))
+        lines = traceback_lines(traceback.format_exception(*record.exc_info))
+        record.exc_text = without_credentials("\n".join(lines))
     return record
 
 

@@ -18,6 +18,7 @@ MAX_LEVEL = 127
 MAX_TOKEN_LEVEL = MAX_LEVEL - 1
 CHANNELS_AT_ONCE = 8192  # converted to float32 at a time: an LM head of 257k would take 2 GB
 MIN_SCALE = 1e-12  # of a token or a channel of zeros
+SIGN_BIT = 128
 
 
 class Int8Linear:
@@ -39,7 +40,10 @@ class Int8Linear:
         shape = [PACK_ROWS, weight_ND.shape[1]]
         self._weight = torch.ops.onednn.qlinear_prepack(level_ND, shape)
         self._zero_N = torch.zeros(len(weight_ND), dtype=torch.long)
+        self._is_unsigned = reads_unsigned()
         self._one, self._zero = torch.ones(1), torch.zeros(1, dtype=torch.long)
+        if self._is_unsigned:
+            self._zero.fill_(SIGN_BIT)
         self._bias = bias_N
 
     def __call__(self, x_MD: Tensor) -> Tensor:
@@ -59,7 +63,12 @@ class Int8Linear:
         return self._channel_scaled(level_MD, torch.float32).mul_(scale_M1)
 
     def _channel_scaled(self, level_MD: Tensor, dtype: torch.dtype) -> Tensor:
-        """The product of the levels, times the scales of the output channels only."""
+        """The product of the levels, times the scales of the output channels only.
+
+        The levels are changed in-place.
+        """
+        if self._is_unsigned:
+            level_MD = level_MD.view(torch.uint8).bitwise_xor_(SIGN_BIT)  # adds 128
         out: Tensor = torch.ops.onednn.qlinear_pointwise.tensor(
             level_MD,
             self._one,
@@ -110,10 +119,21 @@ def quantize_per_token(x_MD: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @cache
+def reads_unsigned() -> bool:
+    """Whether this CPU's kernels read activations as unsigned bytes, with 128 as zero.
+
+    VNNI multiplies unsigned by signed bytes, and oneDNN's only kernel for two signed ones is then
+    its reference, thousands of times slower. AMX tiles multiply either.
+    """
+    return not torch.cpu._is_amx_tile_supported()
+
+
+@cache
 def can_quantize(dtype: torch.dtype) -> bool:
     """Whether this build of PyTorch multiplies int8 on this CPU with correct results."""
     generator = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(64, 64, generator=generator).to(dtype) for _ in range(2))
+    x[0], weight[0] = 1, 1  # the largest levels, whose sums of two saturate without VNNI
     try:
         output = Int8Linear(weight)(x).float()
     except (RuntimeError, AttributeError, NotImplementedError):

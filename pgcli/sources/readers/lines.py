@@ -19,9 +19,24 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 def lines(location: FileLocation) -> Iterator[tuple[int, bytes]]:
     """The numbered lines of a file, without a byte order mark. Raises ManifestError."""
+    return ((number, without_mark(number, line)) for number, line in raw_lines(location))
+
+
+def without_mark(number: int, line: bytes) -> bytes:
+    """A numbered line without the byte order mark that the first may begin with."""
+    return line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+
+
+def raw_lines(
+    location: FileLocation, number: int = 0, offset: int = 0
+) -> Iterator[tuple[int, bytes]]:
+    """The numbered lines behind an `offset`, before which there are `number` lines.
+
+    Raises ManifestError.
+    """
     try:
         with open_file(location) as file:
-            number = 0
+            file.seek(offset)
             while line := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if number == 1 and line.startswith(_UTF16):
@@ -29,7 +44,7 @@ def lines(location: FileLocation) -> Iterator[tuple[int, bytes]]:
                     raise ManifestError(f"{location} is UTF-16, not UTF-8", hint=hint)
                 if len(line) > MAX_LINE_BYTES:
                     raise ManifestError(f"{location}, line {number}: it {TOO_LONG}")
-                yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                yield number, line
     except OSError as problem:
         raise ManifestError(f"{location} cannot be read: {error_text(problem)}") from problem
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import tarfile
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from pgcli.records import MAX_IMAGE_BYTES, Fault
+from pgcli.records import MAX_IMAGE_BYTES, UNREAD, Fault
 from pgcli.sources.endings import IMAGE_ENDINGS
+from pgcli.sources.readers.bookmarks import Bookmark
 from pgcli.sources.readers.lines import MAX_LINE_BYTES, TOO_LONG, parse_json
 from pgcli.sources.readers.reader import Manifest, ManifestReader, ManifestRow
 from pgcli.sources.readers.tar_file import damaged_archive, next_member, open_archive, read_member
+from pgcli.sources.source_part import RowSlice
 
 _OUTSIDE = Fault("path_not_allowed", "The member's name leads outside the archive.")
 _NOT_A_FILE = Fault("not_a_regular_file", "The member is a link or a device, not a file.")
@@ -26,19 +29,33 @@ def rows(manifest: Manifest, wanted: Collection[str]) -> Iterator[ManifestRow]:
     image or a text that cannot be read is a fault of its row. Raises ManifestError for an archive
     that is cut off or damaged.
     """
-    location, name, image_column = manifest
+    return rows_between(manifest, wanted, RowSlice(0, sys.maxsize))
+
+
+def rows_between(
+    manifest: Manifest, wanted: Collection[str], part: RowSlice
+) -> Iterator[ManifestRow]:
+    """Some of the rows; of those before them at most `bookmarks.EVERY` headers are read."""
+    name, image_column, bookmarks = manifest.name, manifest.image_column, manifest.bookmarks
     sample = TarSample("", name, image_column)
-    with open_archive(location, name) as (archive, file):
-        number = 0
+    row, offset, number = bookmarks.before(part.start) or Bookmark(0, 0, 0)
+    with open_archive(manifest.location, name, offset) as (archive, file):
         while (member := next_member(archive, name, number)) is not None:
             number += 1
             key, ending = split_name(member.name)
             if member.isdir() or key is None:
                 continue
             if key != sample.key:
-                yield from sample.row()
+                for found in sample.row():
+                    if row >= part.start:
+                        yield found
+                    row += 1
+                if row >= part.stop:
+                    return
+                bookmarks.add(row, member.offset, number - 1)
                 sample = TarSample(key, name, image_column)
-            sample.add(archive, member, ending, wanted)
+            is_read = row >= part.start and part.needs_image(row)
+            sample.add(archive, member, ending, wanted, is_read=is_read)
         if file.last.strip(b"\0"):
             raise damaged_archive(f"{name}, behind member {number}: the archive is damaged")
     yield from sample.row()
@@ -61,13 +78,16 @@ class TarSample:
         member: tarfile.TarInfo,
         ending: str,
         wanted: Collection[str],
+        *,
+        is_read: bool,
     ) -> None:
         """Add a member: the first image, and texts. What is not wanted is not read."""
         if ending in IMAGE_ENDINGS and self._image is None:
             self._image = {"path": f"{self._archive}/{member.name}", "bytes": None}
             self._image_fault = member_fault(member)
             if self._image_column in wanted and self._image_fault is None:
-                self._image["bytes"] = read_member(archive, member, MAX_IMAGE_BYTES)
+                data = read_member(archive, member, MAX_IMAGE_BYTES) if is_read else UNREAD
+                self._image["bytes"] = data
         elif ending in (".json", ".txt") and member.isreg():
             names = {"txt"} if ending == ".txt" else set(wanted) - {self._image_column, "txt"}
             if names.isdisjoint(wanted):
@@ -121,4 +141,4 @@ def member_fault(member: tarfile.TarInfo) -> Fault | None:
     return None if member.size else _EMPTY
 
 
-TAR = ManifestReader(rows, tolerates_bad_rows=True)
+TAR = ManifestReader(rows, tolerates_bad_rows=True, rows_between=rows_between)

@@ -57,9 +57,9 @@ class BoundedFile:
 
 @contextmanager
 def open_archive(
-    location: FileLocation, name: str
+    location: FileLocation, name: str, offset: int = 0
 ) -> Iterator[tuple[tarfile.TarFile, BoundedFile]]:
-    """The archive, and the file that it reads. Raises ManifestError."""
+    """The archive from a member's offset on, and the file that it reads. Raises ManifestError."""
     with ExitStack() as stack:
         try:
             raw: BinaryIO = stack.enter_context(open_file(location))
@@ -70,6 +70,8 @@ def open_archive(
             archive = stack.enter_context(
                 tarfile.open(fileobj=bounded, mode="r:", errorlevel=0)  # type: ignore[call-overload]
             )
+            if offset:
+                archive.firstmember, archive.offset = None, offset
         except _BROKEN as problem:
             raise damaged_archive(f"{name} is not a readable tar archive: {problem}") from problem
         try:

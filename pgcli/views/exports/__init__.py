@@ -18,6 +18,7 @@ FORMATS: Mapping[str, str] = {
     "txt": "texts.TXT",
     "caption": "texts.CAPTION",
     "csv": "csv.CSV",
+    "parquet": "parquet.PARQUET",
     "webdataset": "webdataset.WEBDATASET",
     "fiftyone": "fiftyone.FIFTYONE",
 }

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from pgcli.records import BOX_TASKS
 from pgcli.rows import json_text
-from pgcli.views.exports.entry import ExportBox, ExportEntry, ExportFormat, ExportSettings
+from pgcli.views.exports.entry import ExportBox, ExportEntry, ExportFormat, ExportSettings, Row
 
 
 def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
@@ -35,10 +39,8 @@ def write_document(
             image = {"id": entry.number, "file_name": name}
             file.write(json_text(image | {"width": entry.width, "height": entry.height}))
             options.counts.images += 1
-            annotations = (
-                instances(entry, options) if options.has_boxes else captions(entry, options)
-            )
-            for one in annotations:
+            annotate = instance_annotations if options.has_boxes else caption_annotations
+            for one in annotate(entry, options):
                 pending.write(",\n" if one["id"] > 1 else "\n")
                 pending.write(json_text(one))
         file.write('\n],"annotations":[')
@@ -51,7 +53,23 @@ def write_document(
         file.write("}\n")
 
 
-def captions(entry: ExportEntry, options: ExportSettings) -> Iterator[dict[str, Any]]:
+def document(rows: Sequence[Row]) -> dict[str, Any]:
+    """The content of the file for rows without errors; rows of an image follow each other."""
+    labels = sorted({box["label"] for row in rows for box in row["boxes"]})
+    has_boxes = any(row["task"] in BOX_TASKS or row["boxes"] for row in rows)
+    settings = ExportSettings({label: n for n, label in enumerate(labels)}, has_boxes=has_boxes)
+    groups = groupby(rows, key=itemgetter("index", "id", "image"))
+    entries = (
+        ExportEntry(number, image, image, image, image, None, bytes, tuple(same))
+        for number, ((_, _, image), same) in enumerate(groups, start=1)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder) / "coco.json", entries, settings)
+        made: dict[str, Any] = json.loads((Path(folder) / "coco.json").read_bytes())
+    return made
+
+
+def caption_annotations(entry: ExportEntry, options: ExportSettings) -> Iterator[dict[str, Any]]:
     """The image's answers as COCO captions, each with its prompt."""
     for row in entry.rows:
         options.counts.captions += 1
@@ -59,7 +77,7 @@ def captions(entry: ExportEntry, options: ExportSettings) -> Iterator[dict[str, 
         yield ids | {"caption": row["answer"] or "", "prompt": row["prompt"]}
 
 
-def instances(entry: ExportEntry, options: ExportSettings) -> Iterator[dict[str, Any]]:
+def instance_annotations(entry: ExportEntry, options: ExportSettings) -> Iterator[dict[str, Any]]:
     """The image's boxes as COCO instances."""
     for box in entry.boxes():
         options.counts.boxes += 1
@@ -76,6 +94,7 @@ def annotation(box: ExportBox, entry: ExportEntry, options: ExportSettings) -> d
         "area": round(box.width * box.height, 2),
         "iscrowd": 0,
         "score": box.score,
+        "confidence": box.confidence,
     }
     if box.mask is not None:
         from pgcli.rle import area

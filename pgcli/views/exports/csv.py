@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Any
 from pgcli.rows import json_text
 from pgcli.views.exports.entry import ExportEntry, ExportFormat, ExportSettings
 
-#: A spreadsheet evaluates a text that starts with one of these.
-FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
+#: A spreadsheet evaluates a text that starts with one of these signs, also in full width, after
+#: blanks and characters that it does not show.
+_FORMULA = re.compile(
+    r"[\t\r]|[\s\x00-\x1f\x7f-\xa0\xad\u180e\u200b-\u200f\u2060-\u206f\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20]"
+)
 
 
 def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
@@ -32,7 +36,7 @@ def cell(value: Any, *, is_raw: bool) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     text = json_text(value) if isinstance(value, list | dict) else str(value)
-    return f"'{text}" if not is_raw and text.startswith(FORMULA_PREFIXES) else text
+    return f"'{text}" if not is_raw and _FORMULA.match(text) else text
 
 
 CSV = ExportFormat(write, options=frozenset({"csv_raw"}))

@@ -20,7 +20,9 @@ MAX_EXAMPLES = 5  # renamed files that a message lists
 
 
 class ExportBox(NamedTuple):
-    """A box: label, left, top, width and height in pixels, score, and mask if it was decoded."""
+    """A box: label, left, top, width and height in pixels, score, mask if it was decoded, and
+    confidence if it is known.
+    """
 
     label: str
     left: float
@@ -29,6 +31,7 @@ class ExportBox(NamedTuple):
     height: float
     score: float | None
     mask: Rle | None
+    confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,8 @@ def row_boxes(row: Row) -> Iterator[ExportBox]:
         # corners have six digits; further digits of a difference are float rounding
         width, height = round(right - left, 4), round(bottom - top, 4)
         if width > 0 and height > 0:
-            yield ExportBox(box["label"], left, top, width, height, box.get("score"), mask)
+            numbers = (left, top, width, height, box.get("score"))
+            yield ExportBox(box["label"], *numbers, mask, box.get("confidence"))
 
 
 @dataclass

@@ -82,13 +82,13 @@ def write_text(folder: str, name: str, text: str, options: ExportSettings) -> bo
         if options.existing == "skip" or (options.existing == "append" and file.is_symlink()):
             return False
         if options.existing == "append":
-            old = existing_text(file).rstrip("\n")
+            old = read_text_to_append(file).rstrip("\n")
             text = old + (" " if old and not options.prepend else "") + text
     write_below(folder, name, f"{text}\n".encode(), token=f"export-{os.getpid()}", hint=HINT)
     return True
 
 
-def existing_text(file: Path) -> str:
+def read_text_to_append(file: Path) -> str:
     """The text of a file. Raises OutputFailed if it cannot be read as UTF-8."""
     try:
         return file.read_text(encoding="utf-8")

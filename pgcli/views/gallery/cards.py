@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ class ResultFile:
     """A result file: its name, the settings of its run, and the labels of its prompts.
 
     `source` is equal for files whose images have the same source, so that their rows share images.
+    `absolute` returns the absolute path or the address of an image; None where it is not known.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ResultFile:
     labels: tuple[str, ...] = ()
     note: str = ""
     source: Hashable = ()
+    absolute: Callable[[str], str | None] = lambda image: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,14 @@ class ImageRef:
     image: str
 
 
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image file by its absolute path, and which of the rows with that path it is."""
+
+    path: str
+    place: int
+
+
 class Cards:
     """The page's data except the images, collected row by row."""
 
@@ -57,6 +67,7 @@ class Cards:
         self.images: list[ImageRef] = []
         self.rows: list[dict[str, Any]] = []
         self._files: list[dict[str, Any]] = []
+        self._pictures: list[Picture | None] = []  # of each row
         self._distinct_labels: set[str] = set()
         self._image_numbers: dict[Hashable, int] = {}
         self._tables: dict[str, dict[Hashable, int]] = {"prompts": {}, "labels": {}, "models": {}}
@@ -66,8 +77,11 @@ class Cards:
         number, first = len(self._files), len(self.rows)
         stages = dict.fromkeys(STAGES, 0.0)
         self._distinct_labels.update(file.labels)
+        places: dict[str, dict[Any, int]] = {}  # of each path, by the indexes that have it
         for row in rows:
-            self.rows.append(self._row(row, number, file.source))
+            picture = find_picture(row, file, places)
+            self._pictures.append(picture)
+            self.rows.append(self._row(row, number, picture or file.source))
             for name in STAGES:
                 stages[name] += clean_number(row.get(name)) or 0.0
         own = self.rows[first:]
@@ -95,9 +109,13 @@ class Cards:
             "models": list(self._tables["models"]),
             "labels": [[label, *_colours(colours, label)] for label in labels],
             "rows": self.rows,
-            "cards": group_cards(self.rows) if len(self._files) > 1 else None,
+            "cards": self._cards() if len(self._files) > 1 else None,
             "images": len(self.images),
         }
+
+    def _cards(self) -> list[list[int]]:
+        files = [row["f"] for row in self.rows]
+        return group_cards(self.rows, identities(self.rows, self._pictures, files))
 
     def _row(self, row: Row, file: int, source: Hashable) -> dict[str, Any]:
         """The row with short keys, without those that have no value."""
@@ -145,7 +163,8 @@ class Cards:
         index = row.get("index")
         index = index if isinstance(index, int) else -1
         image = str(row.get("image") or "")
-        number = self._image_numbers.setdefault((source, index, image), len(self.images))
+        key = source if isinstance(source, Picture) else (source, index, image)
+        number = self._image_numbers.setdefault(key, len(self.images))
         if number == len(self.images):
             self.images.append(ImageRef(file, index, str(row.get("id")), image))
         return number
@@ -155,25 +174,62 @@ class Cards:
         return table.setdefault(value, len(table))
 
 
-def group_cards(rows: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+def find_picture(row: Row, file: ResultFile, places: dict[str, dict[Any, int]]) -> Picture | None:
+    """The picture of a row; None where its path is not known.
+
+    `places` are those of the rows before it: a path that a manifest repeats is several pictures.
+    """
+    path = file.absolute(str(row.get("image") or ""))
+    if path is None:
+        return None
+    indexes = places.setdefault(path, {})
+    return Picture(path, indexes.setdefault(row.get("index"), len(indexes)))
+
+
+def identities(
+    rows: Sequence[Mapping[str, Any]], pictures: Sequence[Picture | None], files: Sequence[int]
+) -> list[Hashable]:
+    """What the rows of an image have in common: its path where several files have it, else its id.
+
+    A row whose path is not known has that of its id, if there is one.
+    """
+    files_with = Counter(picture for picture, _ in {*zip(pictures, files, strict=True)})
+    shared = [picture if files_with[picture] > 1 else None for picture in pictures]
+    by_id: dict[str, set[Picture]] = {}
+    for row, picture in zip(rows, shared, strict=True):
+        if picture is not None:
+            by_id.setdefault(row["id"], set()).add(picture)
+    found: list[Hashable] = []
+    for row, known, picture in zip(rows, pictures, shared, strict=True):
+        alike = by_id.get(row["id"], set()) if known is None else set()
+        found.append(picture or (next(iter(alike)) if len(alike) == 1 else row["id"]))
+    return found
+
+
+def group_cards(
+    rows: Sequence[Mapping[str, Any]], images: Sequence[Hashable] | None = None
+) -> list[list[int]]:
     """Indices of the rows of several files that share a card, in order.
 
-    Rows with equal ids are matched by prompt if another file has the prompt too, else by order.
+    Rows of the same image, by default those with equal ids, are matched by prompt if another file
+    has the prompt too, else by order.
     """
-    files_with = Counter({(row["id"], row["q"], row["f"]): 1 for row in rows})
-    num_files = Counter((id_, prompt) for id_, prompt, _ in files_with)
+    images = [row["id"] for row in rows] if images is None else images
+    named = list(zip(images, rows, strict=True))
+    files_with = Counter({(image, row["q"], row["f"]): 1 for image, row in named})
+    num_files = Counter((image, prompt) for image, prompt, _ in files_with)
     unmatched: Counter[Hashable] = Counter()
     repeated: Counter[Hashable] = Counter()
     cards: dict[Hashable, list[int]] = {}
-    for index, row in enumerate(rows):
+    for index, (image, row) in enumerate(named):
         key: Hashable
-        if num_files[row["id"], row["q"]] > 1:
-            own = (row["id"], row["q"], row["f"])
-            key = (row["id"], "prompt", row["q"], repeated[own])
+        if num_files[image, row["q"]] > 1:
+            own = (image, row["q"], row["f"])
+            key = (image, "prompt", row["q"], repeated[own])
             repeated[own] += 1
         else:
-            key = (row["id"], "order", unmatched[row["id"], row["f"]])
-            unmatched[row["id"], row["f"]] += 1
+            key = (image, "order", unmatched[image, row["f"]])
+            unmatched[image, row["f"]] += 1
         cards.setdefault(key, []).append(index)
     return list(cards.values())
 

@@ -42,7 +42,7 @@ class ThumbnailMaker:
             return DecodedImage(item, None, None, None, 0.0, item.fault)
         try:
             size, small = load_thumbnail(
-                item.path if item.data is None else item.data, self.side, self.limits
+                item.path if item.data is None else item.data, self.side, self.limits, item.root
             )
         except ImageError as problem:
             return DecodedImage(replace(item, data=None), None, None, None, 0.0, problem.fault)

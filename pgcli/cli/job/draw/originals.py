@@ -16,7 +16,7 @@ def read_original(item: Item, limits: ImageLimits, url_reader: UrlReader | None)
     if item.path is None:
         return checked_bytes(item.data, limits)
     if url_reader is None or url_scheme(item.path) is None:
-        return read_file(item.path, limits)
+        return read_file(item.path, limits, root=item.root)
     try:
         return checked_bytes(url_reader.read(item.path), limits)
     except RemoteError as problem:

@@ -32,6 +32,12 @@ function text(row) {
   return found;
 }
 
+/** The words of a search, and its phrases in quotes. */
+function searchTerms(words) {
+  return (words.toLowerCase().match(/["\u201c\u201e][^"\u201c\u201d]*["\u201c\u201d]?|\S+/g) ?? [])
+    .map((term) => term.replace(/^["\u201c\u201e]|["\u201c\u201d]$/g, "")).filter(Boolean);
+}
+
 /** The rows of a card that are shown: all, or those of one file. */
 function cells(card) {
   const rows = card.map((index) => data.rows[index]);

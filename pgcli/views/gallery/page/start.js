@@ -31,7 +31,7 @@ function listen() {
   at("search").addEventListener("input", () => {
     clearTimeout(timer);
     timer = setTimeout(() => {
-      state.terms = at("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+      state.terms = searchTerms(at("search").value);
       refilter();
     }, DEBOUNCE_MS);
   });

@@ -1,4 +1,4 @@
-"""The Python API: load a model, then caption, ask, detect, segment or read images."""
+"""A loaded model that answers questions about images."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from pgcli import tasks
-from pgcli.errors import UsageError
+from pgcli.api.options import CallOptions, CallSettings
+from pgcli.api.sources import Source, make_items
 from pgcli.images import ImageDecoder
 from pgcli.pipeline import answers
-from pgcli.records import Answer, DecodedImage, Item, Region, error_answer
-from pgcli.remote import UrlReader, make_url_reader
-from pgcli.sources import ReadOptions, open_sources
+from pgcli.records import Answer, DecodedImage, error_answer
+from pgcli.remote import make_url_reader
 from pgcli.tasks import Question
 from pgcli.workers import prefetch
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import InferenceEngine
-
-#: A path, glob, manifest or URL as on the command line, or the bytes of an image.
-Source = str | os.PathLike[str] | bytes
 
 
 def load(
@@ -80,10 +77,9 @@ def load(
 class Engine:
     """A loaded model. Each method yields one Answer per image and prompt, in input order.
 
-    An image that cannot be read is an Answer with `error` set; the others are answered. `region` is
-    xmin, ymin, xmax, ymax in pixels of the upright image, for models trained to answer about a part
-    of an image. `workers` is the number of processes that decode images, and `progress` shows a bar
-    on stderr.
+    A source is what the command line takes, or images in memory: bytes, Pillow's images, arrays
+    and tensors; lists may mix them. An image that cannot be read is an Answer with `error` set;
+    the others are answered. Every method takes the options of `CallOptions` as keyword arguments.
     """
 
     def __init__(
@@ -108,14 +104,12 @@ class Engine:
         source: Source | Iterable[Source],
         *,
         lang: str = "en",
-        region: Region | None = None,
-        max_new_tokens: int | None = None,
-        workers: int | None = None,
-        progress: bool = False,
+        **options: Unpack[CallOptions],
     ) -> Iterator[Answer]:
         """One caption per image."""
-        question = tasks.caption(lang, max_new_tokens=max_new_tokens)
-        return self._answers(source, tasks.with_region(question, region), workers, progress)
+        call = CallSettings(**options)
+        question = tasks.caption(lang, max_new_tokens=call.max_new_tokens)
+        return self._answers(source, question, call)
 
     def ask(
         self,
@@ -124,24 +118,21 @@ class Engine:
         *,
         choices: Sequence[str] = (),
         choices_column: str | None = None,
-        region: Region | None = None,
-        max_new_tokens: int | None = None,
-        workers: int | None = None,
-        progress: bool = False,
+        **options: Unpack[CallOptions],
     ) -> Iterator[Answer]:
         """One answer per image and prompt; without a prompt, those of the manifest's column.
 
         With `choices`, or a manifest's column of them, the answer is the most likely choice, and
         `Answer.choices` holds the probability of each.
         """
-        prompts = [prompt] if isinstance(prompt, str) else prompt
+        call = CallSettings(**options)
         question = tasks.ask(
-            prompts,
+            [prompt] if isinstance(prompt, str) else prompt,
             choices=choices,
             choices_column=choices_column,
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=call.max_new_tokens,
         )
-        return self._answers(source, tasks.with_region(question, region), workers, progress)
+        return self._answers(source, question, call)
 
     def detect(
         self,
@@ -149,59 +140,45 @@ class Engine:
         objects: str | Sequence[str],
         *,
         strict: bool = False,
-        region: Region | None = None,
-        max_new_tokens: int | None = None,
-        workers: int | None = None,
-        progress: bool = False,
+        **options: Unpack[CallOptions],
     ) -> Iterator[Answer]:
         """One answer per image, with `boxes` around the named objects in pixels.
 
         `strict` allows only complete boxes around these objects.
         """
-        names = [objects] if isinstance(objects, str) else objects
-        question = tasks.detect(names, strict=strict, max_new_tokens=max_new_tokens)
-        return self._answers(source, tasks.with_region(question, region), workers, progress)
+        call, names = CallSettings(**options), [objects] if isinstance(objects, str) else objects
+        question = tasks.detect(names, strict=strict, max_new_tokens=call.max_new_tokens)
+        return self._answers(source, question, call)
 
     def segment(
         self,
         source: Source | Iterable[Source],
         objects: str | Sequence[str],
-        *,
-        region: Region | None = None,
-        max_new_tokens: int | None = None,
-        workers: int | None = None,
-        progress: bool = False,
+        **options: Unpack[CallOptions],
     ) -> Iterator[Answer]:
         """One answer per image, with `boxes` around the named objects and their `masks`."""
-        names = [objects] if isinstance(objects, str) else objects
-        question = tasks.segment(names, max_new_tokens=max_new_tokens)
-        return self._answers(source, tasks.with_region(question, region), workers, progress)
+        call, names = CallSettings(**options), [objects] if isinstance(objects, str) else objects
+        question = tasks.segment(names, max_new_tokens=call.max_new_tokens)
+        return self._answers(source, question, call)
 
     def ocr(
-        self,
-        source: Source | Iterable[Source],
-        *,
-        region: Region | None = None,
-        max_new_tokens: int | None = None,
-        workers: int | None = None,
-        progress: bool = False,
+        self, source: Source | Iterable[Source], **options: Unpack[CallOptions]
     ) -> Iterator[Answer]:
         """The text in each image."""
-        question = tasks.ocr(max_new_tokens=max_new_tokens)
-        return self._answers(source, tasks.with_region(question, region), workers, progress)
+        call = CallSettings(**options)
+        return self._answers(source, tasks.ocr(max_new_tokens=call.max_new_tokens), call)
 
     def _answers(
-        self,
-        source: Source | Iterable[Source],
-        question: Question,
-        workers: int | None,
-        progress: bool,
+        self, source: Source | Iterable[Source], question: Question, call: CallSettings
     ) -> Iterator[Answer]:
-        engine = self._engine
+        from pgcli.engine.sampler import SamplingParams  # imports torch
+
+        engine, question = self._engine, tasks.with_region(question, call.region)
         url_reader = make_url_reader(
             allow_urls=self._allow_urls, allow_private_hosts=self._allow_private_hosts
         )
-        items, total = _items(source, question, url_reader)
+        items, total = make_items(source, question, url_reader)
+        sampling = SamplingParams(call.temperature, call.top_p, call.top_k, call.seed)
 
         def refuse(image: DecodedImage, prompt: str) -> Answer:
             return error_answer(image, prompt, task=question.task, model=engine.label)
@@ -211,42 +188,19 @@ class Engine:
             partial(
                 prefetch,
                 decode=ImageDecoder(self._spec),
-                workers=workers,
+                workers=call.workers,
                 # images of other machines are decoded in processes, however few they are
                 total=None if url_reader else total,
                 fetcher=url_reader,
+                pauses=total is None,
             ),
-            partial(engine.ask, question=question),
+            partial(engine.ask, question=question, sampling=sampling, batch_size=call.batch_size),
             refuse,
         )
-        return _with_progress(rows, question, total) if progress else rows
+        return with_progress(rows, question, total) if call.progress else rows
 
 
-def _items(
-    source: Source | Iterable[Source], question: Question, url_reader: UrlReader | None = None
-) -> tuple[Iterable[Item], int | None]:
-    """The items of one source or several, and their number where it is known.
-
-    Paths are opened together, as on the command line; bytes are images. An empty list yields no
-    items.
-    """
-    sources = [source] if isinstance(source, str | os.PathLike | bytes) else list(source)
-    paths = [os.fspath(source) for source in sources if not isinstance(source, bytes)]
-    if len(paths) < len(sources) or not sources:
-        return [_item(index, source) for index, source in enumerate(sources)], len(sources)
-    options = ReadOptions(
-        fields=tasks.columns(question),
-        requires_prompts=question.templates is None,
-        refuses_prompts=question.refuses_prompts,
-        choices_column=question.choices_column,
-        refuses_regions=question.region is not None,
-        url_reader=url_reader,
-    )
-    opened = open_sources(paths, options)
-    return opened, opened.total
-
-
-def _with_progress(
+def with_progress(
     rows: Iterator[Answer], question: Question, images: int | None
 ) -> Iterator[Answer]:
     """The same rows, counted by a progress bar."""
@@ -255,14 +209,3 @@ def _with_progress(
     prompts = 1 if question.templates is None else len(question.templates)
     total = None if images is None else images * prompts
     yield from tqdm(rows, total=total, unit="row")
-
-
-def _item(index: int, source: Source) -> Item:
-    if isinstance(source, bytes):
-        return Item(index, str(index), str(index), data=source)
-    path = os.fspath(source)
-    if not Path(path).is_file():
-        raise UsageError(
-            f"{path} is not a file", hint="a list with bytes may name image files only, not folders"
-        )
-    return Item(index, path, path, path=path)

@@ -1,0 +1,61 @@
+"""The options of a call, which every method of an engine takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from pgcli.errors import UsageError
+from pgcli.records import Region
+
+
+class CallOptions(TypedDict, total=False):
+    """Keyword arguments of every method.
+
+    region: xmin, ymin, xmax, ymax in pixels of the upright image, for models trained to answer
+        about a part of an image.
+    max_new_tokens: The longest answer; by default that of the task.
+    temperature: 0 takes the most likely token each time; above 0, tokens are sampled.
+    top_p, top_k: Sample among the most likely tokens only.
+    seed: Equal seeds sample equal answers, whatever the batch size.
+    batch_size: The most rows in one batch; by default that of the engine.
+    workers: Processes that decode images.
+    progress: Show a bar on stderr.
+    """
+
+    region: Region | None
+    max_new_tokens: int | None
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
+    batch_size: int | None
+    workers: int | None
+    progress: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CallSettings:
+    """The options of one call, checked, with their defaults. Raises UsageError."""
+
+    region: Region | None = None
+    max_new_tokens: int | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    batch_size: int | None = None
+    workers: int | None = None
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        checks = {
+            "temperature": (self.temperature >= 0, "0 or more"),
+            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
+            "top_k": (self.top_k >= 0, "0 (all tokens) or more"),
+            "seed": (self.seed >= 0, "0 or more"),
+            "batch_size": (self.batch_size is None or self.batch_size >= 1, "1 or more, or None"),
+        }
+        for name, (is_valid, expected) in checks.items():
+            if not is_valid:
+                raise UsageError(f"{name} is {getattr(self, name)}", hint=f"{name} is {expected}")

@@ -1,0 +1,96 @@
+"""diff: the rows in which two result files differ."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from pgcli.cli.options import Quiet, option
+from pgcli.cli.program import PgcliCommand, app
+from pgcli.cli.ui import stdout
+from pgcli.cli.ui.console import Screen, is_terminal
+from pgcli.errors import Difference
+
+if TYPE_CHECKING:
+    from pgcli.sinks.reader import Row
+
+
+@app.command(
+    cls=PgcliCommand,
+    rich_help_panel="Work with answers",
+    help="Compare the answers of two result files, row by row.\n\n"
+    "Rows are paired by id and prompt. Answers, errors, and the labels and corners of boxes are "
+    "compared, not scores and times. The exit code is 5 if anything differs.",
+    epilog="$ pgcli diff captions.jsonl captions.jsonl --format text",
+)
+def diff(
+    one: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
+    other: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
+    format: Annotated[
+        Literal["auto", "jsonl", "text"],
+        option(
+            "Output",
+            "--format",
+            own=True,
+            help="auto is text on a terminal, else jsonl.",
+        ),
+    ] = "auto",
+    quiet: Quiet = False,
+) -> None:
+    run_diff((one, other), format, Screen(quiet=quiet))
+
+
+def run_diff(names: tuple[str, str], format: str, screen: Screen) -> None:
+    """Print every pair of rows that differs. Raises Difference if there is one."""
+    from pgcli.cli.result_files.merge_rows import content
+    from pgcli.cli.result_files.pair_rows import paired_rows
+    from pgcli.sinks.reader import read_results
+
+    is_text = format == "text" or (format == "auto" and is_terminal(sys.stdout))
+    show = print_as_text if is_text else print_as_json
+    counts: Counter[str] = Counter()
+    with screen.progress("reading rows") as progress:
+        first, second = (read_results(Path(name)) for name in names)
+        for one, other in paired_rows(progress.track(first), second):
+            if one is not None and other is not None and content(one) == content(other):
+                counts["equal"] += 1
+                continue
+            side = names[one is None] if one is None or other is None else ""
+            counts[f"only in {side}" if side else "different"] += 1
+            show(one, other)
+    found = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+    if counts.keys() - {"equal"}:
+        raise Difference(f"rows: {found}", hint=f"pgcli view {shlex.join(names)} shows them")
+    screen.info(f"rows: {found or 'none'}")
+
+
+def print_as_json(one: Row | None, other: Row | None) -> None:
+    """Print a line of JSON: the id, the prompt, and what each file says, null for no row."""
+    from pgcli.rows import json_safe, json_text
+
+    row = one if one is not None else other
+    assert row is not None
+    line = {"id": row["id"], "prompt": row["prompt"], "one": said(one), "other": said(other)}
+    stdout.print_line(json_text(json_safe(line)))
+
+
+def said(row: Row | None) -> dict[str, Any] | None:
+    """The columns that are compared."""
+    return None if row is None else {name: row[name] for name in ("answer", "boxes", "error")}
+
+
+def print_as_text(one: Row | None, other: Row | None) -> None:
+    """Print the id and the prompt, and what each file says in a line of its own."""
+    row = one if one is not None else other
+    assert row is not None
+    stdout.print_line(f"{row['id']}: {row['prompt']}")
+    for sign, side in (("-", one), ("+", other)):
+        if side is not None:
+            is_error = side["error"] is not None
+            text = f"error {side['error']}" if is_error else side["answer"]
+            stdout.print_line(f"{sign} {text}")

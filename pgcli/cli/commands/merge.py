@@ -1,0 +1,67 @@
+"""merge: several result files as one, with one row for each image and prompt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgcli.cli.options import Quiet, option
+from pgcli.cli.program import PgcliCommand, app
+from pgcli.cli.ui.console import Screen
+
+if TYPE_CHECKING:
+    from pgcli.cli.result_files.merge_rows import MergeStats
+
+
+@app.command(
+    cls=PgcliCommand,
+    rich_help_panel="Work with answers",
+    help="Merge result files of one input: other prompts, other parts, or another try.\n\n"
+    "The result has one row for each image and prompt, in the order of the input. Where several "
+    "files have it, the first answer is kept, and an answer replaces an error.",
+    epilog="$ pgcli merge captions.jsonl boxes.jsonl -o both.jsonl",
+)
+def merge(
+    results: Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)],
+    output: Annotated[
+        str,
+        option("Output", "--output", "-o", metavar="FILE", own=True, help="A .jsonl or .parquet."),
+    ],
+    overwrite: Annotated[
+        bool, option("Output", "--overwrite", own=True, help="Replace an existing file.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    if code := run_merge([Path(name) for name in results], output, overwrite, Screen(quiet=quiet)):
+        raise typer.Exit(code)
+
+
+def run_merge(outputs: list[Path], output: str, overwrite: bool, screen: Screen) -> int:
+    """Write the merged file; return 3 if rows with errors remain."""
+    from pgcli.cli.result_files.merge_rows import MergedRows
+    from pgcli.sinks.reader import read_results
+    from pgcli.sinks.result_file import check_result_file, schema_of, write_result_file
+
+    target = Path(output)
+    check_result_file(target, overwrite=overwrite)
+    with screen.progress("reading rows") as progress:
+        rows = (row for path in outputs for row in read_results(path))
+        schema = schema_of(name for row in progress.track(rows) for name in row)
+    merged = MergedRows(outputs)
+    with screen.status("writing rows"):
+        write_result_file(target, lambda: merged, schema, overwrite=overwrite)
+    screen.info(f"{output}: {report(merged.stats)}")
+    return 3 if merged.stats.errors else 0
+
+
+def report(stats: MergeStats) -> str:
+    """How many rows there are, and which were left out or replaced."""
+    notes = [
+        (stats.errors, "with errors"),
+        (stats.repeated, "repeated rows left out"),
+        (stats.replaced, "errors replaced by answers"),
+        (stats.conflicts, "with another answer in a later file, which is left out"),
+    ]
+    return "; ".join([f"{stats.rows:,} rows", *(f"{n:,} {what}" for n, what in notes if n)])

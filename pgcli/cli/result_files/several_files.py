@@ -1,0 +1,65 @@
+"""The rows of several result files in one order, so that rows of an image follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from pgcli.cli.result_files.image_locator import image_key
+from pgcli.cli.result_files.reopen_input import metadata_of
+from pgcli.sinks.reader import Row, read_results
+from pgcli.state.atomic_file import read_json
+from pgcli.state.state_folder import RUN, state_folder
+
+
+class FileRow(NamedTuple):
+    """A row and the number of its file. `input` is equal for files whose runs had one input."""
+
+    row: Row
+    file: int
+    input: int
+
+    @property
+    def image(self) -> tuple[object, ...]:
+        """What consecutive rows of the same image have in common."""
+        return (self.input, *image_key(self.row))
+
+
+class SeveralFiles:
+    """The rows of the files by the index, id and path of their images, without reading them whole.
+
+    A later pass has no rows that a run which goes on added since the first.
+    """
+
+    def __init__(self, outputs: Sequence[Path]):
+        self.outputs = outputs
+        self._counts: list[int | None] = [None] * len(outputs)
+        inputs = [input_of(output) for output in outputs]
+        self._inputs = [inputs.index(one) for one in inputs]
+
+    def __iter__(self) -> Iterator[FileRow]:
+        files = [self._rows(number) for number in range(len(self.outputs))]
+        return files[0] if len(files) == 1 else merge(*files, key=image_order)
+
+    def _rows(self, number: int) -> Iterator[FileRow]:
+        count = 0
+        for row in islice(read_results(self.outputs[number]), self._counts[number]):
+            count += 1
+            yield FileRow(row, number, self._inputs[number])
+        self._counts[number] = count
+
+
+def image_order(found: FileRow) -> tuple[int, str, str, int]:
+    """The key by which files are merged; rows of one file have ascending indices."""
+    row = found.row
+    index = row["index"] if isinstance(row["index"], int) else -1
+    return index, str(row["id"]), str(row["image"]), found.input
+
+
+def input_of(output: Path) -> tuple[object, object]:
+    """The folder and the sources of the run that made the output, as far as it is known."""
+    metadata = metadata_of(read_json(state_folder(output) / RUN) or {})
+    return metadata.get("folder"), metadata.get("sources")

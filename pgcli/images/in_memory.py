@@ -1,0 +1,61 @@
+"""Images that a program holds in memory, as the bytes of a file with the same pixels."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from pgcli.errors import UsageError
+from pgcli.images.errors import wrap_image_errors
+from pgcli.images.pixels import upright_8bit
+
+CHANNELS = (1, 3, 4)
+
+
+class ArrayLike(Protocol):
+    """An array of numpy, or a tensor of PyTorch on any device."""
+
+    @property
+    def shape(self) -> Any: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+
+def is_array(source: object) -> bool:
+    """Whether the value is an array or a tensor."""
+    return hasattr(source, "shape") and hasattr(source, "dtype")
+
+
+def check_array(array: ArrayLike) -> None:
+    """Raise UsageError unless the array has the shape and type of an image."""
+    dtype = str(array.dtype).removeprefix("torch.")
+    if dtype != "uint8":
+        raise UsageError(
+            f"an array of {dtype} is not an image", hint="convert it to uint8, from 0 to 255"
+        )
+    shape = tuple(array.shape)
+    if not (len(shape) == 2 or (len(shape) == 3 and shape[2] in CHANNELS)):
+        raise UsageError(
+            f"an array of shape {shape} is not an image",
+            hint="its shape is (height, width, 3): permute(1, 2, 0) puts the channels last",
+        )
+
+
+def image_of(array: ArrayLike) -> Image.Image:
+    """The image of an array that `check_array` accepts: grey, RGB or RGBA."""
+    on_cpu = array.detach().cpu() if hasattr(array, "detach") else array
+    pixels = np.asarray(on_cpu)
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2:] == (1,) else pixels)
+
+
+def encode_image(image: Image.Image) -> bytes:
+    """The image, upright and in 8 bits, as a file without compression. Raises ImageError."""
+    with wrap_image_errors():
+        image.load()
+        file = BytesIO()
+        upright_8bit(image).save(file, "PPM")
+        return file.getvalue()

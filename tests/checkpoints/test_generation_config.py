@@ -1,0 +1,151 @@
+"""The stop tokens of `generation_config.json`, and its settings that are not followed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.find import BUILTIN
+from pgcli.checkpoints.generation_config import NEUTRAL, warn_not_followed
+from pgcli.cli.app import main
+from pgcli.engine.tokenizer import Tokenizer
+from pgcli.errors import InvalidCheckpoint
+from pgcli.proof.reference import import_transformers, load_reference
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "images" / "one.png"
+ABSENT = object()
+
+
+@pytest.fixture(autouse=True)
+def unwarned() -> None:
+    warn_not_followed.cache_clear()
+
+
+def changed(folder: Path, model: Path, generation: Any, **eos: Any) -> Path:
+    """A copy of a model with another `generation_config.json` and other ids in `config.json`."""
+    shutil.copytree(model, folder)
+    file = folder / "generation_config.json"
+    file.unlink(missing_ok=True)
+    if generation is not ABSENT:
+        file.write_text(json.dumps(generation))
+    values = json.loads((folder / "config.json").read_text())
+    for level, ids in eos.items():
+        section = values if level == "top" else values["text_config"]
+        section.pop("eos_token_id", None)
+        if ids is not ABSENT:
+            section["eos_token_id"] = ids
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+class TestStopTokens:
+    @pytest.mark.parametrize(
+        ("generation", "top", "text"),
+        [
+            ({"eos_token_id": 5}, 1, 7),
+            ({"eos_token_id": [5, 6]}, [1], ABSENT),
+            (ABSENT, [3, 4], 7),
+            (ABSENT, 1, [1, 107]),
+            (ABSENT, ABSENT, [8, 9]),
+            (ABSENT, None, 7),
+        ],
+    )
+    def test_they_are_those_of_transformers(
+        self, tiny: Path, tmp_path: Path, generation: Any, top: Any, text: Any
+    ) -> None:
+        folder = changed(tmp_path / "model", tiny, generation, top=top, text=text)
+        model = load_reference(folder, torch.float32, torch.device("cpu"))
+        ids = model.generation_config.eos_token_id
+        assert read_config(folder).stop_tokens == tuple(ids if isinstance(ids, list) else [ids])
+
+    @pytest.mark.parametrize("generation", [{}, {"eos_token_id": None}, {"eos_token_id": []}])
+    def test_a_file_without_them_leaves_those_of_config_json(
+        self, tiny: Path, tmp_path: Path, generation: Any
+    ) -> None:
+        """transformers would never end an answer."""
+        folder = changed(tmp_path / "model", tiny, generation, top=7, text=1)
+        assert read_config(folder).stop_tokens == (7,)
+
+    @pytest.mark.parametrize("generation", [[], {"eos_token_id": "</s>"}, {"eos_token_id": -1}])
+    def test_invalid_file_is_refused_by_name(
+        self, tiny: Path, tmp_path: Path, generation: Any
+    ) -> None:
+        folder = changed(tmp_path / "model", tiny, generation)
+        with pytest.raises(InvalidCheckpoint, match=r"generation_config\.json"):
+            read_config(folder)
+
+    def test_answers_end_with_them(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        whole = caption(BUILTIN, capsys)
+        ids = Tokenizer.from_folder(BUILTIN).encode_answer(whole["answer"])
+        folder = changed(tmp_path / "model", BUILTIN, {"eos_token_id": [1, ids[2]]})
+        cut = caption(folder, capsys)
+        assert whole["tokens"] > 3
+        assert (cut["tokens"], cut["finish"]) == (3, "stop")
+        assert whole["answer"].startswith(cut["answer"])
+
+
+def caption(model: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The row of an example, through the command line."""
+    assert main(["caption", str(EXAMPLE), "--model", str(model)]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+class TestSettings:
+    def test_one_warning_names_those_that_change_greedy_answers(
+        self, tiny: Path, tmp_path: Path
+    ) -> None:
+        image_token = read_config(tiny).image_token_id
+        followed = {"suppress_tokens": [image_token], "do_sample": True, "temperature": 0.7}
+        neutral = {"repetition_penalty": 1.0, "num_beams": 1, "min_length": 0, "max_length": 20}
+        folder = changed(tmp_path / "neutral", tiny, {"eos_token_id": 1} | followed | neutral)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            read_config(folder)
+        settings = {"repetition_penalty": 1.3, "min_new_tokens": 4, "suppress_tokens": [7]}
+        folder = changed(tmp_path / "model", tiny, {"eos_token_id": 1} | settings)
+        with warnings.catch_warnings(record=True) as told:
+            for _ in range(2):
+                read_config(folder)
+        (message,) = [str(one.message) for one in told]
+        assert all(f"{name} = " in message for name in settings)
+
+    def test_every_setting_that_is_named_is_one_of_transformers(self) -> None:
+        known = vars(import_transformers().GenerationConfig())
+        removed = {"penalty_alpha", "dola_layers", "diversity_penalty", "num_beam_groups"}
+        assert NEUTRAL.keys() - known.keys() <= removed | {"constraints", "force_words_ids"}
+
+
+class TestVerify:
+    @pytest.mark.parametrize(
+        ("settings", "code"),
+        [
+            ({"eos_token_id": [1, 40, 41, 42, 43, 44, 45, 46, 47]}, 0),
+            ({"eos_token_id": 1, "repetition_penalty": 5.0}, 5),
+            ({"eos_token_id": 1, "num_beams": 3}, 5),
+            ({"eos_token_id": 1, "constraints": [1]}, 5),
+        ],
+    )
+    def test_it_compares_with_the_checkpoint_as_it_is(
+        self,
+        tiny: Path,
+        tmp_path: Path,
+        settings: dict[str, Any],
+        code: int,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        folder = changed(tmp_path / "model", tiny, settings)
+        assert main(["verify", str(folder), "--dtype", "float32"]) == code
+        _, err = capsys.readouterr()
+        if code:
+            assert "pgcli: different: " in err
+            assert "generation_config.json" in err
+            assert "please report" not in err

@@ -1,0 +1,205 @@
+"""--keep copies columns: from Parquet to Parquet as they are, to JSON lines as documented."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from pgcli.cli.app import main
+from pgcli.cli.job import loading
+from tests.support import pretend
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+NUMBERS = pa.array([10**18 + 1, None, -1, 2**40], pa.int64())
+SECONDS = pa.array([10**12, None, -1, 0], pa.int64())
+DAYS = pa.array([1, None, -5, 2**31 - 1], pa.int32())
+PAIRS = pa.map_(pa.string(), pa.int32())
+PERSON = pa.struct([("name", pa.string()), ("seen", pa.timestamp("ns", "UTC"))])
+COLUMNS = {
+    "moment s": SECONDS.view(pa.timestamp("s")),
+    **{f"moment {unit}": NUMBERS.view(pa.timestamp(unit)) for unit in ("ms", "us", "ns")},
+    "in a zone": NUMBERS.view(pa.timestamp("ns", "Europe/Berlin")),
+    "with an offset": NUMBERS.view(pa.timestamp("us", "+05:30")),
+    "duration": NUMBERS.view(pa.duration("ns")),
+    "date": DAYS.view(pa.date32()),
+    "time": pa.array([1, None, 0, 86_399_999_999_999], pa.int64()).view(pa.time64("ns")),
+    "decimal": pa.array([Decimal("1.50"), None, Decimal("-7"), Decimal(0)], pa.decimal128(30, 2)),
+    "bytes": pa.array([b"\0\xff", None, b"", b"a"], pa.binary()),
+    "fixed bytes": pa.array([b"ab", None, b"cd", b"ef"], pa.binary(2)),
+    "float32": pa.array([0.1, None, float("nan"), float("-inf")], pa.float32()),
+    "float64": pa.array([0.1, None, float("nan"), float("inf")], pa.float64()),
+    "float16": pa.array(np.array([0.1, 2, np.nan, 4], np.float16)),
+    "int8": pa.array([1, None, -128, 127], pa.int8()),
+    "uint64": pa.array([2**64 - 1, None, 0, 1], pa.uint64()),
+    "boolean": pa.array([True, None, False, True]),
+    "text": pa.array(["ü", None, "", "nan"], pa.large_string()),
+    "category": pa.array(["a", None, "b", "a"]).dictionary_encode(),
+    "map": pa.array([[("k", 1), ("l", None)], None, [], []], PAIRS),
+    "list of maps": pa.array([[[("k", 1)]], None, [], [[]]], pa.list_(PAIRS)),
+    "struct": pa.array([{"name": "x", "seen": datetime(2020, 1, 1)}, None, {}, {}], PERSON),
+    "list": pa.array([[b"x", None], None, [], [b""]], pa.list_(pa.binary())),
+    "nothing": pa.nulls(4),
+}
+NAMES = ",".join(COLUMNS)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder, with an image and a table of all types; a model that needs no loading."""
+    monkeypatch.setattr(loading, "load_model", pretend.load_model)
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (8, 8)).save("a.png")
+    table = pa.table({"image": ["a.png"] * 4, **COLUMNS})
+    pq.write_table(table, "m.parquet")
+
+
+def caption(*options: str) -> int:
+    return main(["caption", *options, "--model", "demo", "--quiet"])
+
+
+def json_rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.fixture(params=["rows.parquet", "rows/", "shards"])
+def runs(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[list[str]]]]:
+    """An output, and the options of the runs that make it."""
+    if request.param == "shards":
+        yield "rows/", [["--shard", f"{number}/2"] for number in (1, 0)]
+    else:  # rows that are saved are read and written again
+        yield request.param, [["--limit", "1"], ["--limit", "3"], []]
+
+
+def test_parquet_columns_are_copied_as_they_are(runs: tuple[str, list[list[str]]]) -> None:
+    output, options = runs
+    for more in options:
+        assert caption("m.parquet", "-o", output, "--keep", NAMES, *more) == 0
+    source, copy = pq.read_table("m.parquet"), pq.read_table(output.rstrip("/"))
+    for name in COLUMNS:
+        assert copy.schema.field(name).type == source.schema.field(name).type, name
+        assert str(copy[name].combine_chunks()) == str(source[name].combine_chunks()), name
+
+
+def test_error_rows_that_are_asked_again_keep_their_columns() -> None:
+    image = Path("a.png").read_bytes()
+    Path("a.png").unlink()
+    assert caption("m.parquet", "-o", "rows/", "--keep", NAMES, "--max-errors", "9") == 3
+    Path("a.png").write_bytes(image)
+    assert caption("m.parquet", "-o", "rows/", "--keep", NAMES, "--retry-errors") == 0
+    source, copy = pq.read_table("m.parquet"), pq.read_table("rows")
+    assert copy["error"].to_pylist() == [None] * 4
+    for name in COLUMNS:
+        assert str(copy[name].combine_chunks()) == str(source[name].combine_chunks()), name
+
+
+def test_json_lines_have_texts_for_what_json_has_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert caption("m.parquet", "--keep", NAMES) == 0
+    first, second, third, fourth = json_rows(capsys)
+    expected = {
+        "moment ns": "2001-09-09T01:46:40.000000001",
+        "in a zone": "2001-09-09T03:46:40.000000001+02:00",
+        "duration": "PT1000000000.000000001S",
+        "date": "1970-01-02",
+        "time": "00:00:00.000000001",
+        "decimal": "1.50",
+        "bytes": "AP8=",
+        "float64": 0.1,
+        "uint64": 2**64 - 1,
+        "map": [["k", 1], ["l", None]],
+        "struct": {"name": "x", "seen": "2020-01-01T00:00:00+00:00"},
+        "list": ["eA==", None],
+        "category": "a",
+    }
+    assert {name: first[name] for name in expected} == expected
+    assert all(second[name] is None for name in COLUMNS if name != "float16")
+    assert [third["float32"], third["float64"], fourth["float64"]] == [None] * 3
+    assert fourth["text"] == "nan"
+
+
+def test_rows_of_parquet_output_are_read_as_json_has_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Those of a complete file, and of one that is not."""
+    assert caption("m.parquet", "--keep", NAMES, "--no-timing") == 0
+    expected = json_rows(capsys)
+    for limit in ("2", "4"):
+        assert caption("m.parquet", "-o", "rows/", "--keep", NAMES, "--limit", limit) == 0
+        assert main(["export", "rows/", "--to", "csv", "-o", "rows.csv", "--overwrite"]) == 0
+    from pgcli.sinks.reader import read_results
+
+    rows = list(read_results(Path("rows")))
+    assert [{name: row[name] for name in COLUMNS} for row in rows] == [
+        {name: row[name] for name in COLUMNS} for row in expected
+    ]
+
+
+def test_column_is_renamed_in_the_output(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"image": "a.png", "answer": "yes", "n": 1}
+    Path("m.jsonl").write_text(json.dumps(row))
+    assert caption("m.jsonl", "--keep", "answer:truth,n") == 0
+    (found,) = json_rows(capsys)
+    assert (found["truth"], found["n"], list(found)[-2:]) == ("yes", 1, ["truth", "n"])
+    assert caption("m.jsonl", "--keep", "answer") == 2
+    assert "--keep answer:NAME" in capsys.readouterr().err
+    assert caption("m.jsonl", "--keep", "nothing:truth") == 2
+    assert "no column 'nothing'" in capsys.readouterr().err
+
+
+def test_star_keeps_all_columns_but_images(capsys: pytest.CaptureFixture[str]) -> None:
+    """Columns of the names that the output has are left out, unless they are renamed."""
+    assert caption("m.parquet", "--keep", "*") == 0
+    assert list(json_rows(capsys)[0])[-len(COLUMNS) :] == list(COLUMNS)
+    row = {"image": "a.png", "id": "x", "answer": "yes", "b": 1, "a": 2}
+    Path("m.jsonl").write_text(json.dumps(row))
+    assert caption("m.jsonl", "--keep", "*,answer:truth") == 0
+    (found,) = json_rows(capsys)
+    assert list(found)[-3:] == ["b", "a", "truth"]
+    assert caption("m.jsonl", "-o", "rows.jsonl", "--keep", "*") == 0
+    Path("m.jsonl").write_text(json.dumps(row | {"c": 3}))
+    assert caption("m.jsonl", "-o", "rows.jsonl", "--keep", "*") == 13
+    assert "kept_columns" in capsys.readouterr().err
+
+
+def test_folders_of_a_data_set_are_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    for shop, year in (("de", "2024"), ("a b", "__HIVE_DEFAULT_PARTITION__")):
+        part = Path(f"sales/shop={shop.replace(' ', '%20')}/year={year}")
+        part.mkdir(parents=True)
+        table = pa.table({"image": [Path("a.png").read_bytes()], "n": [1]})
+        pq.write_table(table, part / "0.parquet")
+    assert caption("sales", "--keep", "shop,year,n") == 0
+    found = [(row["shop"], row["year"], row["n"]) for row in json_rows(capsys)]
+    assert found == [("a b", None, 1), ("de", "2024", 1)]
+    assert caption("sales", "--keep", "*", "-o", "rows.parquet") == 0
+    table = pq.read_table("rows.parquet")
+    assert table.column_names[-3:] == ["n", "shop", "year"]
+    assert [str(table.schema.field(name).type) for name in ("shop", "n")] == ["string", "int64"]
+    assert main(["ask", "sales", "--prompt", "made in {shop}?", "--model", "demo", "-q"]) == 0
+    assert json_rows(capsys)[1]["prompt"] == "made in de?"
+
+
+def test_types_of_several_files_are_joined_where_nothing_is_lost() -> None:
+    for name, kind in (("a", pa.int8()), ("b", pa.int32())):
+        moments = pa.array([5], pa.int64()).view(pa.timestamp("ms" if name == "a" else "ns"))
+        columns = {"image": ["a.png"], "n": pa.array([1], kind), "at": moments}
+        pq.write_table(
+            pa.table(columns | {"x": [1] if name == "a" else ["one"]}), f"{name}.parquet"
+        )
+    assert caption("a.parquet", "b.parquet", "-o", "rows/", "--keep", "n,at,x") == 0
+    table = pq.read_table("rows")
+    assert [str(table.schema.field(name).type) for name in ("n", "at", "x")] == [
+        "int32",
+        "timestamp[ns]",
+        "string",
+    ]
+    assert table["at"].cast(pa.int64()).to_pylist() == [5_000_000, 5]
+    assert table["x"].to_pylist() == ["1", "one"]

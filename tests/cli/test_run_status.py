@@ -1,0 +1,227 @@
+"""status tells what is on disk: after kills, retries, limits and other numbers of shards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgcli.cli.app import main
+from pgcli.state.owners import SILENT_SECONDS
+from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
+
+FORMATS = ["rows.jsonl", "rows.parquet", "rows/"]
+
+
+def status(capsys: pytest.CaptureFixture[str], output: object) -> dict[str, Any]:
+    """The status as JSON."""
+    assert main(["status", str(output), "--json"]) == 0
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return report
+
+
+def states(report: dict[str, Any]) -> dict[str, str]:
+    return {shard["shard"]: shard["state"] for shard in report["shards"]}
+
+
+def run_shard(output: Path, shard: str) -> None:
+    assert finished("caption", EXAMPLES, "-o", f"{output}/", "--shard", shard).returncode == 0
+
+
+def test_one_finished_shard_of_four_is_not_the_whole_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "rows"
+    run_shard(output, "1/4")
+    report = status(capsys, output)
+    assert (report["state"], report["rows"], report["total"]) == ("stopped", 3, 12)
+    assert states(report) == dict.fromkeys(("0/4", "2/4", "3/4"), "waiting") | {"1/4": "complete"}
+    main(["status", str(output)])
+    assert "1 complete: 1/4; 3 waiting: 0/4, 2/4, 3/4" in capsys.readouterr().out
+    for shard in ("0/4", "3/4", "2/4"):
+        run_shard(output, shard)
+    report = status(capsys, output)
+    assert (report["state"], report["rows"], report["total"]) == ("complete", 12, 12)
+    assert set(states(report).values()) == {"complete"}
+
+
+def test_rows_count_once_after_another_number_of_shards(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "rows"
+    run_shard(output, "0/4")
+    run_shard(output, "1/2")
+    report = status(capsys, output)
+    assert (report["state"], report["rows"], report["total"]) == ("stopped", 9, 12)
+    assert states(report) == {"0/2": "waiting", "1/2": "complete"}
+    assert [shard["rows"] for shard in report["shards"]] == [3, 6]
+    run_shard(output, "0/2")
+    run_shard(output, "0/3")
+    report = status(capsys, output)
+    assert (report["state"], report["rows"], report["total"]) == ("complete", 12, 12)
+
+
+def test_rows_of_a_killed_shard_count_once_under_another_number(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output, state = tmp_path / "rows", tmp_path / "rows.pgcli"
+    run = started("caption", *MANY, "-o", f"{output}/", "--shard", "0/2", seconds=0.05)
+    wait_until(lambda: any(file.stat().st_size for file in state.glob("chunks/*.jsonl")))
+    run.kill()
+    run.communicate(timeout=60)
+    lines = [json.loads(row) for file in state.glob("chunks/*.jsonl") for row in file.open("rb")]
+    report = status(capsys, output)
+    assert (report["state"], report["rows"], report["total"]) == ("stopped", len(lines), ROWS)
+    assert report["exit_code"] is None
+    assert report["lost"][0]["pid"] == run.pid
+    finished("caption", *MANY, "-o", f"{output}/", "--shard", "0/1")
+    report = status(capsys, output)
+    assert (report["state"], report["rows"], report["total"]) == ("complete", ROWS, ROWS)
+
+
+@pytest.mark.parametrize("options", [["--overwrite"], []])
+def test_whole_run_under_a_live_shard_is_refused(tmp_path: Path, options: list[str]) -> None:
+    output = tmp_path / "rows"
+    run_shard(output, "1/4")
+    files = sorted(output.iterdir())
+    with started("caption", EXAMPLES, "-o", f"{output}/", "--shard", "0/4", seconds=60) as run:
+        wait_until((tmp_path / "rows.pgcli" / "owner-0-of-4.json").exists)
+        refused = finished("caption", EXAMPLES, "-o", f"{output}/", *options)
+        run.kill()
+    assert refused.returncode == 12
+    assert f"process {run.pid} on".encode() in refused.stderr
+    assert sorted(output.iterdir()) == files
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_run_of_another_host_is_told_by_the_age_of_its_progress(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, is_silent: bool
+) -> None:
+    output, state = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.pgcli"
+    assert finished("caption", EXAMPLES, "-o", output, "--limit", 5).returncode == 0
+    owner = state / "owner.json"
+    owner.write_text(json.dumps({"pid": 7, "host": "elsewhere", "since": "2026-01-01T00:00:00"}))
+    at = time.time() - 2 * SILENT_SECONDS * is_silent
+    for file in (owner, state / "progress.json"):
+        os.utime(file, (at, at))
+    report = status(capsys, output)
+    assert report["state"] == ("complete" if is_silent else "running")
+    assert len(report["runs"]) == (not is_silent)
+    assert [run["silent_seconds"] >= SILENT_SECONDS for run in report["lost"]] == [True] * is_silent
+    assert main(["status", str(output)]) == 0
+    assert ("killed\tprocess 7 on elsewhere" in capsys.readouterr().out) == is_silent
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_retried_rows_count_once_and_their_errors_are_gone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    folder, output = tmp_path / "images", f"{tmp_path}/{name}"
+    folder.mkdir()
+    for number in range(6):
+        shutil.copy(EXAMPLES / "one.png", folder / f"{number}.png")
+    (folder / "2.png").write_text("not an image")
+    assert finished("caption", folder, "-o", output).returncode == 3
+    report = status(capsys, output)
+    assert (report["rows"], report["errors"]) == (6, {"not_an_image": 1})
+    assert report["exit_code"] == 3
+    shutil.copy(EXAMPLES / "pair.png", folder / "2.png")
+    assert finished("caption", folder, "-o", output, "--retry-errors").returncode == 0
+    report = status(capsys, output)
+    assert (report["state"], report["rows"], report["total"]) == ("complete", 6, 6)
+    assert (report["errors"], report["exit_code"]) == ({}, 0)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_smaller_limit_leaves_no_more_rows_than_the_total(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    output = f"{tmp_path}/{name}"
+    for limit in (10, 5):
+        assert finished("caption", EXAMPLES, "-o", output, "--limit", limit).returncode == 0
+    # as after a kill between two syncs
+    progress = Path(f"{output.rstrip('/')}.pgcli") / "progress.json"
+    values = json.loads(progress.read_text())
+    progress.write_text(json.dumps(values | {"rows": 0, "total": 5, "whole": 5}))
+    report = status(capsys, output)
+    assert (report["state"], report["rows"], report["total"]) == ("complete", 10, 10)
+
+
+def test_total_beyond_a_smaller_limit_is_kept(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", *MANY, "-o", output, seconds=0.02)
+    wait_until(lambda: len(saved(output)) > 5)
+    run.kill()
+    run.communicate(timeout=60)
+    assert finished("caption", *MANY, "-o", output, "--limit", 2).returncode == 0
+    report = status(capsys, output)
+    assert (report["state"], report["total"]) == ("stopped", ROWS)
+    assert report["rows"] == len(saved(output))
+
+
+def test_run_from_standard_input_is_complete_once_it_ended(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output, pipe = tmp_path / "rows.jsonl", subprocess.PIPE
+    with started("caption", "-", "-o", output, stdin=pipe, stdout=pipe) as run:
+        run.communicate(f"{EXAMPLES / 'one.png'}\n".encode(), timeout=60)
+    report = status(capsys, output)
+    assert (report["state"], report["rows"], report["exit_code"]) == ("complete", 1, 0)
+
+
+def test_status_keeps_the_exit_code_of_the_last_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
+    folder.mkdir()
+    for name in "abc":
+        (folder / f"{name}.png").write_text("not an image")
+    assert finished("caption", folder, "-o", output, "--max-errors", 1).returncode == 15
+    assert status(capsys, output)["exit_code"] == 15
+    main(["status", str(output)])
+    assert "exit code\t15, too many errors" in capsys.readouterr().out
+    assert finished("caption", folder, "-o", output).returncode == 3
+    assert status(capsys, output)["exit_code"] == 3
+    refused = finished("caption", folder, "-o", output, "--lang", "de")
+    assert refused.returncode == 13
+    assert status(capsys, output)["exit_code"] == 3  # of the run, not of a refused command
+
+
+def test_status_names_the_signal_that_ended_a_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = started("caption", *MANY, "-o", output, seconds=0.05)
+    wait_until(lambda: saved(output))
+    run.send_signal(signal.SIGTERM)
+    run.communicate(timeout=60)
+    assert status(capsys, output)["exit_code"] == 143
+    main(["status", str(output)])
+    assert "exit code\t143, SIGTERM" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_lines_of_several_divisions_are_read_once(tmp_path: Path, count: int) -> None:
+    """Shards of other numbers leave lines of the same chunk: the most rows are read."""
+    from pgcli.sinks.reader import read_results
+
+    output, state = tmp_path / "rows", tmp_path / "rows.pgcli"
+    run_shard(output, "0/1")
+    lines = "".join(json.dumps(row) + "\n" for row in read_results(output))
+    (output / "part-000000.parquet").unlink()
+    few = "".join(lines.splitlines(keepends=True)[:count])
+    (state / "chunks" / "000000-0-of-1.jsonl").write_text(lines)
+    (state / "chunks" / "000000-0-of-7.jsonl").write_text(few)
+    keys = Counter(row["id"] for row in read_results(output))
+    assert len(keys) == 12
+    assert set(keys.values()) == {1}

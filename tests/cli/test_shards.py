@@ -1,0 +1,140 @@
+"""Shards of one output: equal parts, in chunks that all of its runs agree on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from io import BytesIO
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from pgcli.cli.app import main
+from pgcli.cli.job import loading
+from tests.support import pretend
+from tests.support.bytes_read import bytes_read
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder, with fifty small images and a model that needs no loading."""
+    monkeypatch.setattr(loading, "load_model", pretend.load_model)
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    for number in range(50):
+        Image.new("RGB", (8, 8)).save(f"photos/{number:02}.png")
+
+
+def caption(*options: str) -> int:
+    return main(["caption", "photos", "-o", "rows/", "--model", "demo", "--quiet", *options])
+
+
+def indices() -> dict[str, list[int]]:
+    """The index column of each file of the output."""
+    files = sorted(Path("rows").glob("*.parquet"))
+    return {file.name: pq.read_table(file)["index"].to_pylist() for file in files}
+
+
+def test_few_rows_are_shared_by_all_shards() -> None:
+    parts = []
+    for number in (3, 0, 2, 1):
+        before = sum(map(len, indices().values()))
+        assert caption("--shard", f"{number}/4") == 0
+        parts.append(sum(map(len, indices().values())) - before)
+    assert sorted(parts) == [11, 13, 13, 13]
+    assert sorted(chain(*indices().values())) == list(range(50))
+
+
+def test_resuming_with_other_shards_keeps_the_chunks() -> None:
+    assert caption("--shard", "1/4") == 0
+    for number in range(3):
+        assert caption("--shard", f"{number}/3") == 0
+    assert [len(rows) for rows in indices().values()] == [13, 13, 13, 11]
+    assert list(chain(*indices().values())) == list(range(50))
+    assert caption() == 0  # nothing is left to do
+    assert main(["check", "rows/"]) == 0
+
+
+def test_rows_per_file_sets_the_chunks_of_all_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert caption("--shard", "1/2", "--rows-per-file", "20") == 0
+    assert list(indices()) == ["part-000001.parquet"]
+    assert caption("--rows-per-file", "10") == 13
+    assert "rows_per_file: 20 -> 10" in capsys.readouterr().err
+    assert caption() == 0
+    assert [len(rows) for rows in indices().values()] == [20, 20, 10]
+    assert main(["caption", "photos", "-o", "x.jsonl", "--rows-per-file", "5"]) == 2
+    assert "--rows-per-file needs a folder" in capsys.readouterr().err
+
+
+def test_chunks_of_an_earlier_version_stay() -> None:
+    """Its record has no rows in a chunk: they were 10,000."""
+    assert caption("--limit", "30") == 0
+    file = Path("rows.pgcli/run.json")
+    record = json.loads(file.read_text())
+    del record["settings"]["rows_per_file"]
+    file.write_text(json.dumps(record))
+    assert caption("--shard", "1/4") == 0
+    assert caption("--shard", "0/4") == 0
+    assert indices() == {"part-000000.parquet": list(range(50))}
+
+
+def noise(count: int) -> list[bytes]:
+    """Images of 300 kB each."""
+    pixels = np.random.default_rng(0).integers(0, 255, (count, 320, 320, 3), np.uint8)
+    files = []
+    for image in pixels:
+        file = BytesIO()
+        Image.fromarray(image).save(file, "png", compress_level=0)
+        files.append(file.getvalue())
+    return files
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux counts the bytes that are read")
+def test_shards_of_a_table_read_it_about_once_together() -> None:
+    """The same rows as one run, whatever the number of shards."""
+    table = pa.table({"image": noise(96)})
+    pq.write_table(table, "m.parquet", use_dictionary=False, write_batch_size=2)
+    options = ("--model", "demo", "--quiet", "--workers", "0", "--no-timing")
+    assert main(["caption", "m.parquet", "-o", "whole/", *options]) == 0
+    before = bytes_read()
+    for number in range(8):
+        shard = f"{number}/8"
+        assert main(["caption", "m.parquet", "-o", "rows/", "--shard", shard, *options]) == 0
+    assert bytes_read() - before < 2 * Path("m.parquet").stat().st_size
+    assert pq.read_table("rows") == pq.read_table("whole")
+
+
+def test_shards_of_a_sample_share_it() -> None:
+    for number in range(3):
+        assert caption("--shard", f"{number}/3", "--sample", "10") == 0
+    assert [len(rows) for rows in indices().values()] == [4, 4, 2]
+    assert list(chain(*indices().values())) == [n * 5 for n in range(10)]
+
+
+def test_shards_of_several_prompts_have_every_row_once() -> None:
+    """Chunks end between the prompts of an image; equal prompts of a row are asked once."""
+    prompts = ["--prompt", "a?", "--prompt", "b?", "--prompt", "c?"]
+    for name in ("photos", "rows.jsonl"):
+        if name == "rows.jsonl":
+            lines = ({"image": f"photos/{n:02}.png", "ask": "abc?"[n % 4]} for n in range(50))
+            Path(name).write_text("\n".join(map(json.dumps, lines)))
+            prompts = ["--prompt", "{ask}", "--prompt", "a"]
+        options = ["ask", name, *prompts, "--model", "demo", "--quiet", "--limit", "71"]
+        assert main([*options, "-o", f"{name}.jsonl"]) == 0
+        for number in range(5):
+            assert main([*options, "-o", f"{name}-rows/", "--shard", f"{number}/5"]) == 0
+        keys = [(row["index"], row["prompt"]) for row in read(f"{name}.jsonl")]
+        table = pq.read_table(f"{name}-rows")
+        found = zip(table["index"].to_pylist(), table["prompt"].to_pylist(), strict=True)
+        assert list(found) == keys
+
+
+def read(name: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in Path(name).read_text().splitlines()]

@@ -1,0 +1,117 @@
+"""The Dockerfile: what it copies exists, and the program runs as it promises, without Docker."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+#: Mounts the file system of a new namespace read-only, with one folder in memory to write to.
+READ_ONLY = 'mount -t tmpfs none "$1" && mkdir "$1/out" && mount -o remount,ro,bind / && shift'
+
+
+def instructions():
+    """The instructions of the Dockerfile in order, with continued lines joined."""
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [tuple(line.split(maxsplit=1)) for line in lines]
+
+
+def of_kind(kind):
+    return [value for name, value in instructions() if name == kind]
+
+
+def test_dockerfile_has_two_stages_of_a_supported_python():
+    known = "FROM ARG RUN ENV COPY USER WORKDIR ENTRYPOINT CMD".split()
+    assert {name for name, _ in instructions()} == set(known)
+    build, final = of_kind("FROM")
+    assert build == f"{final} AS build"
+    version = re.fullmatch(r"python:(3\.\d+)-slim", final)[1]
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    assert any(line.endswith(f":: {version}") for line in classifiers)
+
+
+def test_files_that_the_dockerfile_copies_are_sent_to_docker():
+    allowed = [
+        line for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"
+    ]
+    for value in of_kind("COPY"):
+        *sources, target = value.split()
+        if sources[0].startswith("--from="):
+            continue
+        for source in sources:
+            assert (ROOT / source).exists()
+            assert f"!{source}" in allowed
+            assert target.startswith("/src/")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    copied = " ".join(of_kind("COPY"))
+    assert all(name in copied for name in (project["readme"], *project["license-files"], "pgcli"))
+
+
+def test_container_runs_offline_as_a_user_without_a_name():
+    [user] = of_kind("USER")
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
+    settings = dict(re.findall(r"(\w+)=(\S+)", " ".join(of_kind("ENV"))))
+    assert settings["HF_HUB_OFFLINE"] == "1"
+    assert settings["PYTHONDONTWRITEBYTECODE"] == "1"
+    assert settings["HF_HOME"] == "/models"
+    assert of_kind("ENTRYPOINT") == ['["pgcli"]']
+    order = [name for name, _ in instructions()]
+    assert "RUN" not in order[order.index("USER") :]
+
+
+def test_page_of_operators_has_the_commands_of_the_dockerfile():
+    page = (ROOT / "docs" / "operators.md").read_text()
+    comments = [line[2:] for line in (ROOT / "Dockerfile").read_text().splitlines()[:2]]
+    assert all(line.split(":", 1)[1].strip() in page for line in comments)
+    for option in ("--read-only", "--network none", "--tmpfs /tmp", "--user"):
+        assert option in page
+
+
+@pytest.fixture
+def read_only(tmp_path):
+    """Runs a command of pgcli on a read-only file system, with no HOME and no variables."""
+    probe = ["unshare", "-rm", "sh", "-c", READ_ONLY, "sh", "/mnt"]
+    try:
+        subprocess.run(probe, check=True, capture_output=True, timeout=60)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs a user who may mount")
+
+    def run(*words, **variables):
+        python = [sys.executable, "-m", "pgcli", *words]
+        variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)} | variables
+        script = f'{READ_ONLY}; "$@"; code=$?; ls /mnt/out; exit $code'
+        return subprocess.run(
+            ["unshare", "-rm", "sh", "-c", script, "sh", "/mnt", *python],
+            env=variables,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=250,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.slow
+def test_program_runs_on_a_read_only_file_system_without_home(read_only):
+    image = str(ROOT / "examples" / "images" / "one.png")
+    run = read_only("caption", image, "-o", "/mnt/out/rows.jsonl", "--view", "/mnt/out/page.html")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == ["page.html", "rows.jsonl", "rows.jsonl.pgcli"]
+    assert "rows: 1, all answered" in run.stderr
+
+
+@pytest.mark.slow
+def test_missing_folder_for_temporary_files_is_named(read_only):
+    run = read_only("caption", "examples/images/one.png", TMPDIR="/nowhere")
+    assert run.returncode == 14
+    assert run.stderr.endswith(
+        "pgcli: no folder for temporary files can be written\n"
+        "hint: export TMPDIR=DIR; in a container mount one: docker run --tmpfs /tmp\n"
+    )

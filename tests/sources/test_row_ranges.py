@@ -1,0 +1,143 @@
+"""A source reads the rows that are asked for, of every format, and not those before them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import tarfile
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgcli.records import UNREAD
+from pgcli.sources import open_sources
+from pgcli.sources.readers import bookmarks
+from tests.support.bytes_read import bytes_read
+
+COUNT = 57
+
+
+def folder() -> str:
+    Path("d/sub").mkdir(parents=True)
+    for n in range(COUNT):
+        Path(f"d/{'sub/' * (n % 2)}{n}.png").write_bytes(b"x")
+    return "d"
+
+
+def json_lines() -> str:
+    """With a byte order mark, blank lines and letters of several bytes."""
+    lines = (json.dumps({"image": f"ü{n}.png"}, ensure_ascii=False) for n in range(COUNT))
+    Path("m.jsonl").write_text("\ufeff\n" + "\n\r\n".join(lines), encoding="utf-8")
+    return "m.jsonl"
+
+
+def table() -> str:
+    """With rows of several lines, and empty ones."""
+    with open("m.csv", "w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.writer(file)
+        writer.writerow(["image", "note"])
+        for n in range(COUNT):
+            writer.writerow([f"{n}.png", "ü\n\n" * (n % 3)])
+            file.write("\r\n" * (n % 2))
+    return "m.csv"
+
+
+def parquet() -> str:
+    images = [{"bytes": b"%d" % n, "path": f"{n}.png"} for n in range(COUNT)]
+    pq.write_table(pa.table({"image": images}), "m.parquet", row_group_size=10)
+    return "m.parquet"
+
+
+def archive(name: str = "m.tar") -> str:
+    """With long names, samples without an image, hidden files and ids that repeat."""
+    with tarfile.open(name, "w:gz" if name.endswith("gz") else "w") as tar:
+        for n in range(COUNT):
+            stem = f"{'long' * 40 * (n % 2)}{n}"
+            members = {f"{stem}.png": b"%d" % n, f"{stem}.json": b'{"id": "%d"}' % (n % 9)}
+            members |= {f".hidden{n}": b"", f"z{n}.txt": b"no image"}
+            for member, data in members.items():
+                info = tarfile.TarInfo(member)
+                info.size = len(data)
+                tar.addfile(info, BytesIO(data))
+    return name
+
+
+FORMATS = {
+    "folder": folder,
+    "jsonl": json_lines,
+    "csv": table,
+    "parquet": parquet,
+    "tar": archive,
+    "tgz": lambda: archive("m.tgz"),
+}
+
+
+@pytest.fixture(autouse=True)
+def current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bookmarks, "EVERY", 5)
+
+
+@pytest.mark.parametrize("make", FORMATS.values(), ids=FORMATS)
+def test_rows_of_a_range_are_those_of_the_whole(make: Callable[[], str]) -> None:
+    source = open_sources([make()])
+    whole = list(source)
+    assert [item.index for item in whole] == list(range(COUNT))
+    for start, stop in [(0, 1), (4, 6), (5, 10), (17, 43), (50, COUNT), (56, 99), (57, 60)]:
+        assert list(source.rows(start, stop)) == whole[start:stop]
+    assert list(source) == whole
+
+
+def test_rows_of_several_sources_are_numbered_through() -> None:
+    source = open_sources([make() for make in FORMATS.values()])
+    whole = list(source)
+    assert source.total == len(whole) == COUNT * len(FORMATS)
+    for start in range(0, len(whole), 23):
+        assert list(source.rows(start, start + 23)) == whole[start : start + 23]
+
+
+def test_files_that_arrive_later_are_numbered_after_the_others() -> None:
+    names = [folder(), json_lines()]
+    for late in (False, True):
+        if late:
+            Path("d/0-late.png").write_bytes(b"x")
+        source = open_sources(names)
+        source.pin_files(lambda number: Path(f"list-{number}"))
+    whole = list(source)
+    assert whole[-1].image == "d/0-late.png"
+    assert whole[-1].index == 2 * COUNT
+    for start in range(0, len(whole), 10):
+        assert list(source.rows(start, start + 10)) == whole[start : start + 10]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux counts the bytes that are read")
+@pytest.mark.parametrize("size", [200, 200_000], ids=["lines", "members"])
+def test_rows_before_the_range_are_not_read(size: int) -> None:
+    if size == 200:
+        rows = (json.dumps({"image": f"{n}.png", "pad": "x" * size}) for n in range(5000))
+        Path("m.jsonl").write_text("\n".join(rows))
+        name = "m.jsonl"
+    else:
+        name = "m.tar"
+        with tarfile.open(name, "w") as tar:
+            for n in range(40):
+                info = tarfile.TarInfo(f"{n}.png")
+                info.size = size
+                tar.addfile(info, BytesIO(b"x" * size))
+    source = open_sources([name])
+    total, whole = source.total, Path(name).stat().st_size
+    assert total is not None
+    before = bytes_read()
+    assert len(list(source.rows(total - total // 10, total))) == total // 10
+    assert bytes_read() - before < whole / 5
+    before = bytes_read()
+    found = list(source.rows(0, total, lambda index: False))
+    assert len(found) == total
+    if name == "m.tar":
+        assert all(item.data is UNREAD for item in found)
+        assert bytes_read() - before < whole / 5

@@ -1,0 +1,298 @@
+"""A run that resumes knows its input: rows of other images are never taken over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from pgcli.cli.app import main
+from tests.support.runs import finished, started, wait_until
+from tests.support.runs import saved as saved_indices
+
+NAMES = ["rows.jsonl", "rows.parquet", "rows/"]
+
+
+def draw(file: Path, number: int) -> None:
+    """An image whose size follows from the number, so that its answer does too."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8 + number, 9), (number % 256, 0, 0)).save(file)
+
+
+def folder_of(count: int, folder: Path, *, first: int = 0) -> Path:
+    for number in range(count):
+        draw(folder / f"{number:02}.png", first + number)
+    return folder
+
+
+def outcome(*arguments: object, cwd: Path | None = None) -> tuple[int, str]:
+    """The exit code and standard error of a run."""
+    run = finished(*arguments, cwd=cwd)
+    return run.returncode, run.stderr.decode()
+
+
+def read_rows(output: Path) -> list[dict[str, Any]]:
+    from pgcli.sinks.reader import read_results
+
+    return [dict(row) for row in read_results(output)]
+
+
+# --- the same names in another folder
+
+
+@pytest.mark.parametrize("limit", [8, 12])
+def test_same_names_in_another_folder_are_refused(tmp_path: Path, limit: int) -> None:
+    output = tmp_path / "rows.jsonl"
+    folder_of(12, tmp_path / "A" / "photos")
+    folder_of(12, tmp_path / "B" / "photos", first=50)
+    command = ("caption", "photos", "-o", output)
+    assert outcome(*command, "--limit", limit, cwd=tmp_path / "A")[0] == 0
+    before = output.read_bytes()
+    code, err = outcome(*command, cwd=tmp_path / "B")
+    assert code == 13
+    assert f"other images: {tmp_path / 'A' / 'photos'} -> {tmp_path / 'B' / 'photos'}" in err
+    assert "--moved" in err
+    assert output.read_bytes() == before
+
+
+@pytest.mark.parametrize("limit", [8, 12])
+@pytest.mark.parametrize("name", NAMES)
+def test_moved_data_set_resumes_with_moved(tmp_path: Path, name: str, limit: int) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    folder_of(12, old / "photos")
+    command = ("caption", "photos", "-o", f"{tmp_path}/{name}")
+    assert outcome(*command, "--limit", limit, cwd=old)[0] == 0
+    old.rename(new)
+    assert outcome(*command, cwd=new)[0] == 13
+    assert outcome(*command, "--moved", cwd=new)[0] == 0
+    assert [row["width"] for row in read_rows(tmp_path / name)] == [8 + k for k in range(12)]
+    assert outcome(*command, cwd=new)[0] == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_moved_images_have_other_names(tmp_path: Path, name: str) -> None:
+    """The names of the images are others, but their ids, stamps and bytes are not."""
+    old, new, output = tmp_path / "old", tmp_path / "new", f"{tmp_path}/{name}"
+    folder_of(12, old)
+    assert outcome("caption", old, "-o", output, "--limit", 8)[0] == 0
+    old.rename(new)
+    assert outcome("caption", new, "-o", output)[0] == 13
+    code, err = outcome("caption", new, "-o", output, "--moved")
+    assert code == 0, err
+    assert outcome("caption", new, "-o", output)[0] == 0
+    assert main(["check", output]) == 0
+    draw(new / "05.png", 90)
+    assert outcome("caption", new, "-o", output, "--moved")[0] == 13
+
+
+def test_record_without_sources_has_those_of_its_metadata(tmp_path: Path) -> None:
+    folder_of(4, tmp_path / "A" / "photos")
+    folder_of(4, tmp_path / "B" / "photos")
+    output, record = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.pgcli" / "run.json"
+    command = ("caption", "photos", "-o", output)
+    assert outcome(*command, "--limit", 2, cwd=tmp_path / "A")[0] == 0
+    values = json.loads(record.read_text())
+    del values["settings"]["sources"]
+    record.write_text(json.dumps(values))
+    assert outcome(*command, cwd=tmp_path / "B")[0] == 13
+    assert outcome(*command, cwd=tmp_path / "A")[0] == 0
+
+
+def test_sources_may_be_appended(tmp_path: Path) -> None:
+    one, two = tmp_path / "1.png", tmp_path / "2.png"
+    draw(one, 1)
+    draw(two, 2)
+    output = tmp_path / "rows.jsonl"
+    assert outcome("caption", one, "-o", output)[0] == 0
+    assert outcome("caption", one, two, "-o", output)[0] == 0
+    assert outcome("caption", two, one, "-o", output)[0] == 13
+    assert [row["id"] for row in read_rows(output)] == [str(one), str(two)]
+
+
+# --- prompts
+
+
+@pytest.mark.parametrize("rows_saved", [2, 6])
+def test_prompt_that_begins_another_is_another_prompt(tmp_path: Path, rows_saved: int) -> None:
+    folder_of(6, tmp_path / "photos")
+    output, manifest = tmp_path / "rows.jsonl", tmp_path / "m.jsonl"
+    write_lines(
+        manifest,
+        [{"image": f"photos/{k:02}.png", "prompt": "is there a cat and a dog"} for k in range(6)],
+    )
+    assert outcome("ask", manifest, "-o", output, "--limit", rows_saved)[0] == 0
+    forget_checkpoint(output)
+    write_lines(
+        manifest, [{"image": f"photos/{k:02}.png", "prompt": "is there a"} for k in range(6)]
+    )
+    code, err = outcome("ask", manifest, "-o", output)
+    assert code == 13
+    assert "the input is not the one" in err
+    assert main(["check", str(output)]) == 5
+
+
+def test_region_of_a_prompt_is_compared(tmp_path: Path) -> None:
+    folder_of(4, tmp_path / "photos")
+    output = tmp_path / "rows.jsonl"
+    command = ("ask", tmp_path / "photos", "--prompt", "what?", "-o", output)
+    assert outcome(*command, "--region", "1,1,5,5", "--limit", 2)[0] == 0
+    forget_checkpoint(output)
+    assert outcome(*command, "--region", "1,1,5,5")[0] == 0
+    assert {row["prompt"][:5] for row in read_rows(output)} == {"what?"}
+    rows = [
+        row | {"prompt": "what? <loc0001><loc0002><loc0003><loc0004>"} for row in read_rows(output)
+    ]
+    assert main(["check", str(output)]) == 0
+    write_lines(output, rows)
+    assert main(["check", str(output)]) == 5
+
+
+# --- what a row depends on
+
+
+def make_manifest(file: Path, **changes: Any) -> None:
+    """Six rows about images, of which the second differs by `changes`."""
+    rows: list[dict[str, Any]] = [
+        {
+            "image": f"photos/{k:02}.png",
+            "id": f"id{k}",
+            "region": [1, 1, 5, 5],
+            "choices": ["a", "b"],
+            "note": {"k": k},
+        }
+        for k in range(6)
+    ]
+    rows[1] |= changes
+    write_lines(file, rows)
+
+
+CHANGES = {
+    "image": {"image": "photos/07.png"},
+    "region": {"region": [2, 2, 5, 5]},
+    "choices": {"choices": ["a", "c"]},
+    "keep": {"note": {"k": 9}},
+    "id": {"id": "other"},
+}
+
+
+@pytest.mark.parametrize("state", ["synced", "unsynced", "complete"])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows/"])
+def test_changed_manifest_is_refused(tmp_path: Path, name: str, change: str, state: str) -> None:
+    folder_of(8, tmp_path / "photos")
+    manifest, output = tmp_path / "m.jsonl", tmp_path / name
+    make_manifest(manifest)
+    command = ("ask", manifest, "--prompt", "what?", "--choices-column", "choices")
+    command = (*command, "--keep", "note", "-o", f"{tmp_path}/{name}")
+    assert outcome(*command, *([] if state == "complete" else ["--limit", 4]))[0] == 0
+    if state == "unsynced":
+        unsync(output)
+    make_manifest(manifest, **CHANGES[change])
+    for _ in range(2):  # a run that is refused does not disarm the guard
+        code, err = outcome(*command)
+        assert code == 13, err
+        assert "row 2" in err
+    make_manifest(manifest)
+    code, err = outcome(*command)
+    assert code == 0, err
+    assert len(read_rows(output)) == 6
+
+
+def unsync(output: Path) -> None:
+    """Leave the state as a process that is killed before its first sync leaves it."""
+    forget_checkpoint(output)
+    for number, file in enumerate(sorted(output.glob("*.parquet")) if output.is_dir() else []):
+        rows = read_rows(output)
+        file.unlink()
+        lines = output.with_name(f"{output.name}.pgcli") / "chunks" / f"{number:06}.jsonl"
+        lines.parent.mkdir(exist_ok=True)
+        write_lines(lines, rows)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("saved", [4, 6])
+def test_other_pixels_under_the_same_name_are_refused(
+    tmp_path: Path, name: str, saved: int
+) -> None:
+    folder, output = folder_of(6, tmp_path / "photos"), f"{tmp_path}/{name}"
+    assert outcome("caption", folder, "-o", output, "--limit", saved)[0] == 0
+    kept = (folder / "02.png").read_bytes()
+    draw(folder / "02.png", 90)
+    code, err = outcome("caption", folder, "-o", output)
+    assert code == 13
+    assert "row 3 is of another image of that name" in err
+    (folder / "02.png").write_bytes(kept)  # the same image, of another time
+    assert outcome("caption", folder, "-o", output)[0] == 0
+    (folder / "02.png").unlink()
+    assert outcome("caption", folder, "-o", output)[0] == 0  # an image that is gone keeps its row
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_replaced_bytes_of_a_table_are_refused_after_a_retry_too(tmp_path: Path, name: str) -> None:
+    table, output = tmp_path / "t.parquet", f"{tmp_path}/{name}"
+    folder_of(6, tmp_path / "one")
+    folder_of(6, tmp_path / "two", first=30)
+    write_table(table, [*images_in(tmp_path / "one")[:5], b"broken"])
+    command = ("caption", table, "-o", output)
+    assert outcome(*command)[0] == 3
+    write_table(table, images_in(tmp_path / "two"))
+    for options in [], ["--retry-errors"], [], ["--retry-errors"]:
+        code, err = outcome(*command, *options)
+        assert (code, "row 1 is of another image" in err) == (13, True), err
+    assert main(["check", output]) == 5
+    write_table(table, images_in(tmp_path / "one"))  # only the broken image is another
+    assert outcome(*command)[0] == 3
+    assert outcome(*command, "--retry-errors")[0] == 0
+    write_table(table, images_in(tmp_path / "two"))
+    assert outcome(*command)[0] == 13
+    assert main(["check", output]) == 5
+
+
+def write_table(file: Path, images: list[bytes]) -> None:
+    ids = [f"id{k}" for k in range(len(images))]
+    parquet.write_table(pyarrow.table({"image": images, "id": ids}), file)
+
+
+def images_in(folder: Path) -> list[bytes]:
+    return [file.read_bytes() for file in sorted(folder.iterdir())]
+
+
+def test_error_rows_may_have_other_images(tmp_path: Path) -> None:
+    folder, output = folder_of(6, tmp_path / "photos"), tmp_path / "rows.jsonl"
+    kept = (folder / "01.png").read_bytes()
+    (folder / "01.png").write_bytes(b"broken")
+    assert outcome("caption", folder, "-o", output, "--limit", 4)[0] == 3
+    (folder / "01.png").write_bytes(kept)
+    assert outcome("caption", folder, "-o", output)[0] == 3
+    assert outcome("caption", folder, "-o", output, "--retry-errors")[0] == 0
+    assert [row["width"] for row in read_rows(output)] == [8 + k for k in range(6)]
+    draw(folder / "01.png", 90)
+    assert outcome("caption", folder, "-o", output)[0] == 13
+
+
+def test_images_that_change_after_a_kill_are_noticed(tmp_path: Path) -> None:
+    """The rows since the last sync are compared as the others are."""
+    folder, output = folder_of(40, tmp_path / "photos"), tmp_path / "rows.jsonl"
+    run = started("caption", folder, "-o", output, seconds=0.05)
+    wait_until(lambda: len(saved_indices(output)) > 5)
+    run.kill()
+    run.communicate(timeout=60)
+    draw(folder / "03.png", 90)
+    code, err = outcome("caption", folder, "-o", output)
+    assert code == 13
+    assert "row 4 is of another image of that name" in err
+
+
+def write_lines(file: Path, rows: list[dict[str, Any]]) -> None:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def forget_checkpoint(output: Path) -> None:
+    """Leave the state as a process that is killed before its first sync leaves it."""
+    for file in output.with_name(f"{output.name}.pgcli").glob("progress*.json"):
+        file.unlink()
