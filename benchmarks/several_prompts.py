@@ -23,9 +23,9 @@ from pgcli.bench import peak_rates
 from pgcli.bench.bench_images import BenchImages
 from pgcli.bench.engine_runner import EngineRunner
 from pgcli.bench.measure import in_turns, ratio, speed
-from pgcli.bench.plan import Lengths
 from pgcli.bench.roofline import Stages, Workload, limit
 from pgcli.bench.runner import BenchInputs, BenchRun
+from pgcli.bench.settings import Lengths
 from pgcli.checkpoints.find import find
 from pgcli.cli.job.answer_files import answer_files
 from pgcli.engine.loader import load

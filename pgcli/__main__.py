@@ -11,7 +11,7 @@ OBJECTS_BEFORE_COLLECTING = 200_000
 def main() -> int:
     """Run the command line of this process and return the exit code."""
     gc.set_threshold(OBJECTS_BEFORE_COLLECTING)
-    from pgcli.cli.app import main as run
+    from pgcli.cli.main import main as run
 
     try:
         return run()

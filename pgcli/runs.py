@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import typer
 
-from pgcli.cli.app import call
+from pgcli.cli.main import call
 from pgcli.cli.options.program import ProgramState
 from pgcli.cli.result_files.run_status import read_run_status
 from pgcli.cli.signals import Interrupted

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import pgcli
-from pgcli.cli.app import main
 from pgcli.cli.job import loading
+from pgcli.cli.main import main
 from pgcli.errors import NoInputError, OutputExists, TooManyErrors, UsageError
 from pgcli.state.run_record import read_record
 from tests.support import pretend

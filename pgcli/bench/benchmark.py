@@ -18,12 +18,12 @@ from pgcli.bench.bench_images import BenchImages
 from pgcli.bench.engine_runner import EngineRunner, Pipeline
 from pgcli.bench.measure import in_turns
 from pgcli.bench.peak_rates import MachineRates
-from pgcli.bench.plan import BenchPlan, Lengths
 from pgcli.bench.reference_model import load_or_share
 from pgcli.bench.reference_runner import ReferenceRunner
 from pgcli.bench.report import BenchReport, BenchResult, SpeedLimit, best, result, split
 from pgcli.bench.roofline import Roofline, Workload, limit
 from pgcli.bench.runner import BenchInputs, BenchRun, Runner
+from pgcli.bench.settings import BenchPlan, Lengths
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.engine.engine import InferenceEngine

@@ -9,9 +9,9 @@ from statistics import median
 from pgcli.bench.agreement import Agreement, agreement, histogram
 from pgcli.bench.measure import Ratio, Speed, ratio, speed
 from pgcli.bench.peak_rates import MachineRates
-from pgcli.bench.plan import Scope
 from pgcli.bench.roofline import Stages
 from pgcli.bench.runner import BenchRun
+from pgcli.bench.settings import Scope
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class InferenceEngine:
         sampling: Sampling = GREEDY,
         *,
         batch_size: int | None = None,
-        stopped: Callable[[], bool] = lambda: False,
+        should_stop: Callable[[], bool] = lambda: False,
         on_finish: Callable[[Sequence], None] = lambda sequence: None,
     ) -> Iterator[Row]:
         """The answers to each image's prompts, with their row indices, in the order they end.
@@ -107,7 +107,7 @@ class InferenceEngine:
         `on_finish` is called with every finished sequence. `batch_size` replaces the engine's for
         this question.
         """
-        parts = self._make_parts(question, sampling, batch_size, stopped)
+        parts = self._make_parts(question, sampling, batch_size, should_stop)
         inputs, scheduler = parts.inputs, parts.scheduler
         for row_index, image in stream:
             sequences, refused = inputs.process(row_index, image)
@@ -139,7 +139,7 @@ class InferenceEngine:
         question: Question,
         sampling: Sampling,
         batch_size: int | None,
-        stopped: Callable[[], bool],
+        should_stop: Callable[[], bool],
     ) -> RunParts:
         """The parts of a run; UsageError if `max_new_tokens` leaves no slots for a prompt."""
         params, max_new_tokens = _common_params(sampling, question)
@@ -168,7 +168,7 @@ class InferenceEngine:
                 max_new_tokens=max_new_tokens,
                 model=self.label,
             ),
-            Scheduler(queue, self.batch_limits, max_rows=rows, stopped=stopped),
+            Scheduler(queue, self.batch_limits, max_rows=rows, should_stop=should_stop),
             ModelRunner(
                 self.model,
                 vocabulary,

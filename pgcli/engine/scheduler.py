@@ -71,8 +71,8 @@ class Scheduler:
     the group is retried in halves, in order; if a single sequence does not fit next to running
     ones, the number of running rows is reduced. On OOM during decode, all sequences are preempted
     and retried with half the batch. Per-sequence random streams make the retried tokens identical.
-    A sequence that runs out of memory alone twice ends as `out_of_memory`. Once `stopped` returns
-    True, only sequences that have run are finished.
+    A sequence that runs out of memory alone twice ends as `out_of_memory`. Once `should_stop()` is
+    true, only sequences that have run are finished.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class Scheduler:
         limits: BatchLimits,
         *,
         max_rows: int,
-        stopped: Callable[[], bool] = lambda: False,
+        should_stop: Callable[[], bool] = lambda: False,
     ):
         self.running: list[Sequence] = []
         self._queue = queue
         self._ready: deque[Sequence] = deque()
         self._limits = limits
         self._max_rows = max_rows
-        self._stopped = stopped
+        self._should_stop = should_stop
         self._is_open = True
         self._limit_before_failures: Limit | None = None
 
@@ -105,7 +105,7 @@ class Scheduler:
 
         None if nothing can run before more input arrives: an incomplete group waits for it.
         """
-        if self._stopped():
+        if self._should_stop():
             self._queue.clear()
             self._ready = deque(one for one in self._ready if one.has_run)
             self._is_open = False

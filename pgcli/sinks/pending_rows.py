@@ -9,8 +9,8 @@ from typing import Any
 
 from pgcli.records import NO_STAMP, Answer, FileStamp, Item
 from pgcli.rows import RowSchema, json_text
+from pgcli.state.early_answers import Journal, JournaledRow
 from pgcli.state.input_check import RowComparer
-from pgcli.state.journal import Journal, JournaledRow
 from pgcli.state.row_input import RowInput
 from pgcli.state.run_state import RunState
 from pgcli.state.state_folder import JOURNAL

@@ -28,7 +28,7 @@ def prefetch(
     workers: int | None,
     total: int | None,
     max_bytes: int = 64 * 2**20,
-    stopped: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] = lambda: False,
     fetcher: Fetcher | None = None,
     pauses: bool = False,
 ) -> Iterator[DecodedImage]:
@@ -38,13 +38,13 @@ def prefetch(
     process when it is asked for; no time limit applies there. The bytes of an item are released
     once it is decoded. An image that crashes its process twice, or takes more than
     `process.PROCESSOR_SECONDS`, becomes a fault. Images ahead take at most `max_bytes`. Closing
-    the iterator ends the processes; once `stopped`, it ends without waiting. `fetcher` downloads
-    items at URLs, several at a time. With `pauses`, PAUSE is yielded while no item arrives.
-    Raises NoUsableDevice if a process cannot start.
+    the iterator ends the processes; once `should_stop()` is true, it ends without waiting.
+    `fetcher` downloads items at URLs, several at a time. With `pauses`, PAUSE is yielded while no
+    item arrives. Raises NoUsableDevice if a process cannot start.
     """
     are_few = workers is None and total is not None and total < MIN_ITEMS_FOR_WORKERS
     if workers == 0 or are_few:
-        arriving = arrivals(items, stopped) if pauses else items
+        arriving = arrivals(items, should_stop) if pauses else items
         yield from decoded_here(arriving, decode, fetcher)
         return
     count = workers or min(DEFAULT_WORKERS, os.cpu_count() or 1)
@@ -52,7 +52,7 @@ def prefetch(
     with Prefetcher(decode, count, max_bytes, fetcher) as prefetcher:
         with thread_errors():
             threading.Thread(target=prefetcher.feed, args=(items,), daemon=True).start()
-        yield from (one for one in prefetcher.images(stopped) if pauses or one is not PAUSE)
+        yield from (one for one in prefetcher.images(should_stop) if pauses or one is not PAUSE)
 
 
 def decoded_here(

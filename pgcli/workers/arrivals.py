@@ -13,8 +13,8 @@ from pgcli.workers.prefetcher import POLL_SECONDS
 MAX_AHEAD = 8
 
 
-def arrivals(items: Iterable[Item], stopped: Callable[[], bool]) -> Iterator[Item | None]:
-    """The items as they arrive, and None while none does. Ends early once `stopped`."""
+def arrivals(items: Iterable[Item], should_stop: Callable[[], bool]) -> Iterator[Item | None]:
+    """The items as they arrive, None while none does. Ends early once `should_stop()` is true."""
     queue: Queue[Item | Exception | None] = Queue(MAX_AHEAD)
     closed = threading.Event()
 
@@ -39,7 +39,7 @@ def arrivals(items: Iterable[Item], stopped: Callable[[], bool]) -> Iterator[Ite
 
     threading.Thread(target=feed, daemon=True).start()
     try:
-        while not stopped():
+        while not should_stop():
             try:
                 item = queue.get(timeout=POLL_SECONDS)
             except Empty:

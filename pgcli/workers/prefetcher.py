@@ -75,7 +75,7 @@ class Prefetcher:
             worker.close()
 
     def feed(self, items: Iterable[Item]) -> None:
-        """Submit items for decoding as they arrive and as memory allows, until stopped."""
+        """Submit items for decoding as they arrive and as memory allows, until closed."""
         end: Exception | None = None
         try:
             for item in items:
@@ -88,12 +88,12 @@ class Prefetcher:
             end = problem
         self._pending.put(end)
 
-    def images(self, stopped: Callable[[], bool]) -> Iterator[DecodedImage]:
+    def images(self, should_stop: Callable[[], bool]) -> Iterator[DecodedImage]:
         """Decoded images in the order of the items, then the items' exception if they raised one.
 
-        Yields PAUSE while no item arrives. Ends early once `stopped`.
+        Yields PAUSE while no item arrives. Ends early once `should_stop()` is true.
         """
-        while not stopped():
+        while not should_stop():
             try:
                 pending = self._pending.get(timeout=POLL_SECONDS)
             except Empty:

@@ -21,18 +21,18 @@ from pgcli.bench.bench_images import BenchImages
 from pgcli.bench.engine_runner import EngineRunner, TokenRecorder
 from pgcli.bench.measure import in_turns, ratio, speed
 from pgcli.bench.peak_rates import MachineRates, MatmulRate
-from pgcli.bench.plan import BenchPlan, Lengths
 from pgcli.bench.plot import plot_svg
 from pgcli.bench.reference_runner import ReferenceRunner
 from pgcli.bench.roofline import Roofline, Stages, Workload, limit
 from pgcli.bench.runner import BenchInputs, BenchRun
+from pgcli.bench.settings import BenchPlan, Lengths
 from pgcli.bench.stage_timer import StageTimer
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import read_preprocessing
-from pgcli.cli.app import main
 from pgcli.cli.job.answer_files import answer_files
+from pgcli.cli.main import main
 from pgcli.engine import loader as engines
 from pgcli.engine.memory import cache_bytes
 from pgcli.errors import NoUsableDevice

@@ -14,7 +14,7 @@ import torch
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.checkpoints.generation_config import NEUTRAL, warn_not_followed
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
 from pgcli.proof.reference import import_transformers, load_reference

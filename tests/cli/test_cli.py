@@ -18,8 +18,8 @@ from PIL import Image
 from pgcli import __version__
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.cli.app import main
 from pgcli.cli.job import demo_limit, loading
+from pgcli.cli.main import main
 from pgcli.engine import loader
 from pgcli.engine.memory import SHARE_OF_FREE, TOKENS_PER_PASS, batch_bytes
 from pgcli.errors import ManifestError, PgcliError
@@ -56,7 +56,7 @@ class RecordingEngine(pretend.Engine):
     def __init__(self):
         self.items = []
 
-    def ask(self, stream, question, sampling, stopped):
+    def ask(self, stream, question, sampling, should_stop):
         self.question, self.sampling = question, sampling
         for row_index, image in stream:
             self.items.append(image.item)
@@ -213,7 +213,7 @@ class EngineWithCallback(pretend.Engine):
     def __init__(self, change_files):
         self.change_files = change_files
 
-    def ask(self, stream, question, sampling, stopped):
+    def ask(self, stream, question, sampling, should_stop):
         for row_index, image in stream:
             if row_index == 0:
                 self.change_files()
@@ -770,7 +770,7 @@ def test_fast_decode_changes_pixels(capsys, tmp_path, monkeypatch):
     seen = []
 
     class Looking(pretend.Engine):
-        def ask(self, stream, question, sampling, stopped):
+        def ask(self, stream, question, sampling, should_stop):
             images = list(stream)
             seen.append(images[0][1].pixels)
             return super().ask(images, question, sampling)

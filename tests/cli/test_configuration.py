@@ -7,8 +7,8 @@ import pytest
 import typer
 from PIL import Image
 
-from pgcli.cli.app import app, main
 from pgcli.cli.job import loading
+from pgcli.cli.main import app, main
 from tests.support import pretend
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

@@ -462,7 +462,7 @@ def test_draw_folder_with_an_input_is_refused(tmp_path):
 
 
 def test_the_command_draws_what_it_detects(tmp_path):
-    from pgcli.cli.app import main
+    from pgcli.cli.main import main
 
     images = Path(__file__).parents[2] / "examples" / "images"
     drawn = tmp_path / "drawn"

@@ -426,7 +426,7 @@ def test_a_killed_export_leaves_nothing_under_the_output_s_name(
         "import os, signal, sys\n"
         "from pgcli.views.exports import coco\n"
         "coco.annotation = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
-        "from pgcli.cli.app import main\n"
+        "from pgcli.cli.main import main\n"
         "sys.exit(main(sys.argv[1:]))"
     )
     command = ["export", str(boxes), "--to", "coco", "-o", str(tmp_path / "o.json")]
@@ -475,7 +475,7 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
     line = json.dumps(row(0, task="detect", boxes=found))
     code = (
         "import resource, sys\n"
-        "from pgcli.cli.app import main\n"
+        "from pgcli.cli.main import main\n"
         "assert main(sys.argv[1:]) == 0\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )

@@ -17,7 +17,7 @@ import typer
 from typer.testing import CliRunner
 
 from pgcli import __version__
-from pgcli.cli.app import app, main
+from pgcli.cli.main import app, main
 from pgcli.errors import PgcliError
 
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,8 @@ import yaml
 from PIL import Image
 from pyarrow import parquet
 
-from pgcli.cli.app import main
 from pgcli.cli.job import loading
+from pgcli.cli.main import main
 from pgcli.sources.readers import tar as tars
 from tests.support import pretend
 from tests.support.awkward import chunk, encoded, make
@@ -145,7 +145,7 @@ def test_images_of_a_large_archive_are_not_all_in_memory(workdir: Path) -> None:
     image = encoded(Image.frombytes("RGB", (700, 700), os.urandom(700 * 700 * 3)), "BMP")
     code = (
         "import sys\n"
-        "from pgcli.cli.app import main\n"
+        "from pgcli.cli.main import main\n"
         "assert main(sys.argv[1:]) == 0\n"
         "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
     )

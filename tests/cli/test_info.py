@@ -10,8 +10,8 @@ import torch
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.cli.app import main
 from pgcli.cli.commands.info import facts as info_facts
+from pgcli.cli.main import main
 from pgcli.engine import model_info as facts_module
 from pgcli.engine.memory import needed_bytes
 from pgcli.engine.model_info import BATCH_SIZES, model_info

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from pgcli.cli.app import main
 from pgcli.cli.job import loading
+from pgcli.cli.main import main
 from tests.support import pretend
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

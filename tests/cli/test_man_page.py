@@ -10,7 +10,7 @@ import pytest
 import typer
 from rich.text import Text
 
-from pgcli.cli.app import app, main
+from pgcli.cli.main import app, main
 
 ROOT = Path(__file__).parents[2]
 

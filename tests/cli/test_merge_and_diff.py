@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import pgcli
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from tests.support.answers import BOX, answer, refused
 from tests.support.exporting import row, saved
 from tests.support.save_rows import saving

@@ -22,8 +22,8 @@ import torch
 from huggingface_hub import constants
 
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.cli.app import main
 from pgcli.cli.job import dry_run, loading
+from pgcli.cli.main import main
 from pgcli.device import gpu_processes
 from pgcli.device import nvidia_driver as driver
 from pgcli.engine import loader, memory

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from pgcli.rows import BOX_NUMBERS
 from pgcli.sinks.reader import read_results
 from pgcli.state.state_folder import RUN, state_folder

@@ -16,9 +16,9 @@ import pytest
 from PIL import Image
 
 from pgcli import __version__
-from pgcli.cli.app import main
 from pgcli.cli.commands import doctor
 from pgcli.cli.job import loading
+from pgcli.cli.main import main
 from pgcli.cli.ui import progress
 from pgcli.errors import UsageError
 from tests.support import pretend

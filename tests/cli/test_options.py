@@ -20,8 +20,8 @@ from PIL import Image
 
 from pgcli import workers
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.cli.app import app, main
 from pgcli.cli.job import inline, loading
+from pgcli.cli.main import app, main
 from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.records import Item
 from tests.support import pretend
@@ -92,11 +92,11 @@ class RecordingEngine(pretend.Engine):
         self.question = self.sampling = None
         self.pixels = []
 
-    def ask(self, stream, question, sampling, stopped):
+    def ask(self, stream, question, sampling, should_stop):
         self.question, self.sampling = question, SimpleNamespace(**sampling)
         for row_index, image in stream:
             self.pixels.append(image.pixels)
-            yield from super().ask([(row_index, image)], question, sampling, stopped)
+            yield from super().ask([(row_index, image)], question, sampling, should_stop)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from pgcli.state.owners import SILENT_SECONDS
 from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
 

@@ -14,7 +14,7 @@ import pytest
 
 from pgcli.checkpoints import identity as identities
 from pgcli.checkpoints.identity import folder_digest
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from pgcli.errors import UsageError
 from pgcli.state import run_log
 from pgcli.state.shard import CHUNK_ROWS, Shard, fair_chunk_rows, parse_shard

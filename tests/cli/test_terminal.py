@@ -329,7 +329,7 @@ def test_standard_output_is_escaped(capsys, monkeypatch, terminal):
 ALLOWED_CALLS = {
     "print": set(),
     "input": set(),
-    "typer.echo": {"cli/ui/stdout.py", "cli/app.py"},
+    "typer.echo": {"cli/ui/stdout.py", "cli/main.py"},
     "typer.secho": set(),
     "Console": {"cli/ui/stdout.py"},
     "Text": {
@@ -357,8 +357,8 @@ ALLOWED_CALLS = {
 }
 #: Calls without `printable(` that write no foreign text.
 NOT_FOREIGN = {
-    "cli/app.py: typer.echo(f'pgcli {__version__}')",
-    "cli/app.py: typer.echo(context.get_help())",
+    "cli/main.py: typer.echo(f'pgcli {__version__}')",
+    "cli/main.py: typer.echo(context.get_help())",
     "cli/ui/stdout.py: typer.echo(json.dumps(value, indent=2))",
     "cli/ui/progress_bar.py: Text(progress.amount())",  # numbers
     "cli/ui/progress_bar.py: Text(buffered.decode(errors='replace'))",  # made printable by a sink

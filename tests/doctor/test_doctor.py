@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from pgcli import doctor
-from pgcli.cli.app import main
 from pgcli.cli.commands import doctor as shown
+from pgcli.cli.main import main
 from pgcli.device import nvidia_driver
 from pgcli.doctor import accelerator, hub, machine, packages
 from pgcli.doctor.finding import bad, ok, warn
@@ -33,7 +33,7 @@ def own_cache(monkeypatch, tmp_path):
 
 def doctor_run(*arguments, code="", **environment):
     """Run doctor in a new process, after `code`."""
-    command = f"import sys; {code}\nfrom pgcli.cli.app import main\nsys.exit(main(sys.argv[1:]))"
+    command = f"import sys; {code}\nfrom pgcli.cli.main import main\nsys.exit(main(sys.argv[1:]))"
     return subprocess.run(
         [sys.executable, "-c", command, "doctor", *arguments],
         capture_output=True,

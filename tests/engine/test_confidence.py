@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from pgcli.engine.sampler import GREEDY, NEAR, OutputVocabulary, SamplingParams, select_tokens
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.parsing import confidence

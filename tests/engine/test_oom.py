@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pgcli import tasks
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from pgcli.engine import engine as engines
 from pgcli.engine import memory as memory_module
 from pgcli.engine import model_runner, output, sampler, scheduler
@@ -869,7 +869,7 @@ def test_running_rows_finish_if_oom_follows_a_stop(
     LimitedMemory(monkeypatch, site, 0)
     engine = fresh(loaded)
     engine.model.config = replace(engine.model.config, stop_tokens=(0,))
-    answers = list(engine.ask(stream(), QUESTIONS["free"], stopped=lambda: bool(steps)))
+    answers = list(engine.ask(stream(), QUESTIONS["free"], should_stop=lambda: bool(steps)))
     assert len(answers) == steps[0] == 8
     assert all(answer.error is None for _, answer in answers)
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from examples.demo_model.render import render
 from examples.demo_model.scenes import EVAL_SEEDS, Scene
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from pgcli.engine.loader import check_quantization, load
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.model.cpu.int8_linear import (

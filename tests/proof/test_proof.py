@@ -16,7 +16,7 @@ from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import read_preprocessing
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError, NoUsableDevice, UsageError
 from pgcli.images import ImageLimits, ImageSpec, decode

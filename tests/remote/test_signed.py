@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pgcli.cli.app import main
 from pgcli.cli.job import loading
+from pgcli.cli.main import main
 from pgcli.cli.ui.sanitize_logs import sanitized_logs
 from pgcli.remote.urls import without_credentials
 from tests.support import pretend

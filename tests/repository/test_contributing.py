@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from pgcli.sources import ReadOptions, open_sources, readers
 from pgcli.views import exports
 from tests.support.exporting import detected, make_images, saved

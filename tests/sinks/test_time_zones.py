@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from tests.support.time_zones import UNKNOWN_ZONE, pretended_pytz
 
 

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.rows import json_safe
 from pgcli.sources import ReadOptions, open_sources

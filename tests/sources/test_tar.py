@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.sources import ReadOptions, open_sources

@@ -11,7 +11,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from pgcli.records import Mask
 from pgcli.rle import encode
 from pgcli.rows import RowSchema

@@ -40,11 +40,11 @@ class Engine:
         stream: Iterable[tuple[int, DecodedImage]],
         question: Question,
         sampling: object,
-        stopped: Callable[[], bool] = lambda: False,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> Iterator[tuple[int, Answer]]:
         for row_index, image in stream:
             for number, prompt in enumerate(image.item.prompts, start=row_index):
-                if stopped():
+                if should_stop():
                     return
                 time.sleep(float(os.environ.get("PRETEND_SECONDS", "0")))
                 yield number, answer(image, prompt, question.task)
@@ -101,7 +101,7 @@ def load_model(*_: object, **__: object) -> Engine:
 
 def main() -> int:
     """Run the command line with the pretended model."""
-    from pgcli.cli.app import main
+    from pgcli.cli.main import main
 
     sys.modules["pgcli.engine.sampler"] = SimpleNamespace(SamplingParams=dict)
     loading.load_model = load_model

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from tests.support.runs import finished, started, wait_until
 from tests.support.runs import saved as saved_indices
 

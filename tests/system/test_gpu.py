@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from tests.support.runs import EXAMPLES
 
 pytestmark = [

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pgcli.checkpoints.find import BUILTIN, find
-from pgcli.cli.app import main
 from pgcli.cli.job import loading
+from pgcli.cli.main import main
 from pgcli.engine.loader import load
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.sources import folder

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import pgcli
-from pgcli.cli.app import main
 from pgcli.cli.job import loading
+from pgcli.cli.main import main
 from pgcli.errors import PgcliError
 from pgcli.views.exports import FORMATS
 from tests.support import pretend

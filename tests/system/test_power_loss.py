@@ -13,7 +13,7 @@ import pytest
 
 from pgcli.cli.result_files.publish import publish
 from pgcli.sinks import resumable
-from pgcli.state import journal as journals
+from pgcli.state import early_answers
 from tests.support.fake_runs import (
     Killed,
     keys_of,
@@ -97,7 +97,7 @@ def cut_off(
 def test_power_loss_while_a_journal_shrinks_keeps_its_synced_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journals, "MIN_COMPACT_BYTES", 500)
+    monkeypatch.setattr(early_answers, "MIN_COMPACT_BYTES", 500)
     row = json.dumps({"answer": "x" * 90})
     for number in range(1, 1000):
         file = tmp_path / f"disk-{number}" / "waiting.jsonl"
@@ -105,7 +105,7 @@ def test_power_loss_while_a_journal_shrinks_keeps_its_synced_rows(
         disk, rng = Disk(file.parent, number), random.Random(number)
         synced: set[int] = set()
         with disk.on(monkeypatch), suppress(Killed):
-            journal = journals.Journal(file)
+            journal = early_answers.Journal(file)
             for row_index in range(40):
                 journal.add(row_index, row)
                 journal.sync()
@@ -117,7 +117,7 @@ def test_power_loss_while_a_journal_shrinks_keeps_its_synced_rows(
             assert number > 40
             return
         disk.left(rng, page=64)
-        assert synced <= set(journals.Journal(file).load()), number
+        assert synced <= set(early_answers.Journal(file).load()), number
 
 
 def test_power_loss_during_an_export_leaves_a_whole_one_or_none(

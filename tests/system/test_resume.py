@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from pgcli.cli.app import main
 from pgcli.cli.job.output import open_saved_rows
+from pgcli.cli.main import main
 from pgcli.cli.result_files.run_status import read_run_status
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import OutputExists, OutputFailed, OutputInUse
@@ -30,8 +30,7 @@ from pgcli.pipeline import answers
 from pgcli.records import Answer
 from pgcli.sinks import open_resumable, parquet_file, resumable
 from pgcli.sinks.resumable import ResumableSink
-from pgcli.state import journal as journals
-from pgcli.state import record_file
+from pgcli.state import early_answers, record_file
 from pgcli.state.input_check import RowComparer
 from pgcli.state.input_records import InputRecords
 from pgcli.state.progress import FileCheckpoint
@@ -168,8 +167,8 @@ def test_journaled_answer_of_another_item_is_dropped(tmp_path: Path) -> None:
 
 
 def test_journal_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "MIN_COMPACT_BYTES", 1000)
-    journal = journals.Journal(tmp_path / "waiting.jsonl")
+    monkeypatch.setattr(early_answers, "MIN_COMPACT_BYTES", 1000)
+    journal = early_answers.Journal(tmp_path / "waiting.jsonl")
     row = json.dumps({"answer": "x" * 90})
     for row_index in range(1000):
         journal.add(row_index, row)
@@ -177,7 +176,7 @@ def test_journal_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             journal.remove(row_index - 5)
         assert journal.file.stat().st_size < 3000
     journal.close()
-    assert set(journals.Journal(journal.file).load()) >= set(range(995, 1000))
+    assert set(early_answers.Journal(journal.file).load()) >= set(range(995, 1000))
 
 
 def test_saved_rows_are_counted_not_parsed(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def python(code, *arguments):
 def imported(*arguments):
     """The modules that a command line has imported when it ends."""
     code = (
-        "import sys; from pgcli.cli.app import main; main(sys.argv[1:]); "
+        "import sys; from pgcli.cli.main import main; main(sys.argv[1:]); "
         "print('all modules:', *sys.modules)"
     )
     run = python(code, *map(str, arguments))

@@ -18,8 +18,8 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from pgcli.cli.app import main
 from pgcli.cli.job import loading
+from pgcli.cli.main import main
 from pgcli.images import ImageLimits, load_thumbnail
 from pgcli.records import Item, Rle
 from pgcli.rle import decode, encode, spans

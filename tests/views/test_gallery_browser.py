@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pgcli.cli.app import main
+from pgcli.cli.main import main
 from pgcli.cli.result_files.gallery_page import GalleryOptions, RowGroup, write_gallery
 from pgcli.cli.ui.console import Screen
 from pgcli.rle import encode

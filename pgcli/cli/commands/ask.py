@@ -10,7 +10,7 @@ from typing import Annotated
 from pgcli import tasks
 from pgcli.cli.job.command import PANEL, SOURCES, run_and_exit
 from pgcli.cli.options import Options, Sources, option, values
-from pgcli.cli.program import PgcliCommand, app, with_options
+from pgcli.cli.typer_app import PgcliCommand, app, with_options
 from pgcli.errors import UsageError
 
 

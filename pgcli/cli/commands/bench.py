@@ -21,12 +21,12 @@ from pgcli.cli.options import (
     option,
     values,
 )
-from pgcli.cli.program import PgcliCommand, app
+from pgcli.cli.typer_app import PgcliCommand, app
 from pgcli.cli.ui.console import Screen
 
 if TYPE_CHECKING:
-    from pgcli.bench.plan import Lengths
     from pgcli.bench.report import BenchReport
+    from pgcli.bench.settings import Lengths
     from pgcli.checkpoints.find import Checkpoint
 
 _option = partial(option, own=True)
@@ -147,7 +147,7 @@ def bench(
     dtype: Dtype = "auto",
     quantize: Quantize = "none",
 ) -> None:
-    from pgcli.bench.plan import BenchPlan
+    from pgcli.bench.settings import BenchPlan
     from pgcli.cli.find_model import find_model
     from pgcli.cli.job.answer_files import answer_files
     from pgcli.cli.ui.bench_report import show
@@ -186,7 +186,7 @@ def bench(
 
 def answer_lengths(new_tokens: values.Span | None, *, natural: bool) -> tuple[Lengths, ...]:
     """The lengths of answers to measure: fixed or drawn ones, and those that the model ends."""
-    from pgcli.bench.plan import Lengths
+    from pgcli.bench.settings import Lengths
     from pgcli.tasks import MAX_NEW_TOKENS
 
     lengths = [] if natural and new_tokens is None else [Lengths(*(new_tokens or (16, 16)))]

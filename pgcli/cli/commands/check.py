@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgcli.cli.program import PgcliCommand, app
+from pgcli.cli.typer_app import PgcliCommand, app
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference, UsageError

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pgcli.cli import config
 from pgcli.cli.options import Json, option
-from pgcli.cli.program import PgcliCommand, PgcliGroup, app
+from pgcli.cli.typer_app import PgcliCommand, PgcliGroup, app
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference, NoUsableDevice, UsageError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pgcli.cli.options import AllowPrivateHosts, AllowUrls, Quiet, option
-from pgcli.cli.program import PgcliCommand, app
+from pgcli.cli.typer_app import PgcliCommand, app
 from pgcli.cli.ui.console import Screen
 from pgcli.views.exports import FORMATS
 

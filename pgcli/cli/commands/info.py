@@ -9,7 +9,7 @@ import typer
 from rich.filesize import decimal
 
 from pgcli.cli.options import MODELS, Device, Dtype, Json, Revision, models
-from pgcli.cli.program import PgcliCommand, app
+from pgcli.cli.typer_app import PgcliCommand, app
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts, Screen
 

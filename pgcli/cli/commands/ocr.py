@@ -5,7 +5,7 @@ from __future__ import annotations
 from pgcli import tasks
 from pgcli.cli.job.command import PANEL, SOURCES, run_and_exit
 from pgcli.cli.options import Options, Sources
-from pgcli.cli.program import PgcliCommand, app, with_options
+from pgcli.cli.typer_app import PgcliCommand, app, with_options
 
 
 @app.command(

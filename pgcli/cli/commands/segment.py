@@ -7,7 +7,7 @@ from typing import Annotated
 from pgcli import tasks
 from pgcli.cli.job.command import PANEL, SOURCES, Objects, run_and_exit
 from pgcli.cli.options import Options, Sources, option
-from pgcli.cli.program import PgcliCommand, app, with_options
+from pgcli.cli.typer_app import PgcliCommand, app, with_options
 
 
 @app.command(

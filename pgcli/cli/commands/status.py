@@ -11,7 +11,7 @@ import typer
 
 from pgcli.cli.exit_codes import exit_code_text
 from pgcli.cli.options import Json
-from pgcli.cli.program import PgcliCommand, app
+from pgcli.cli.typer_app import PgcliCommand, app
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts
 from pgcli.cli.ui.duration import duration

@@ -10,7 +10,7 @@ import typer
 
 from pgcli import __version__
 from pgcli.cli.options import Device, Dtype, Json, Revision, images_option, models
-from pgcli.cli.program import PgcliCommand, app
+from pgcli.cli.typer_app import PgcliCommand, app
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference

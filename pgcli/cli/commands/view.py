@@ -18,7 +18,7 @@ from pgcli.cli.options import (
     number_option,
     option,
 )
-from pgcli.cli.program import PgcliCommand, app
+from pgcli.cli.typer_app import PgcliCommand, app
 from pgcli.cli.ui.console import Screen
 
 if TYPE_CHECKING:

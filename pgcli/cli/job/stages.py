@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 
 def decode_stage(
-    input: RunInput, spec: ImageSpec, stopped: Callable[[], bool], *, resumes: bool, stamps: bool
+    input: RunInput,
+    spec: ImageSpec,
+    should_stop: Callable[[], bool],
+    *,
+    resumes: bool,
+    stamps: bool,
 ) -> Decode:
     """The function that decodes items ahead of the model, in worker processes unless they are few.
 
@@ -38,13 +43,13 @@ def decode_stage(
         decode=images.ImageDecoder(spec, input.plan.image_limits, stamps),
         workers=options.workers,
         total=None if resumes or input.url_reader else input.images,
-        stopped=stopped,
+        should_stop=should_stop,
         fetcher=input.url_reader,
         pauses=input.source.total is None,
     )
 
 
-def answer_stage(plan: Plan, engine: InferenceEngine, stopped: Callable[[], bool]) -> Ask:
+def answer_stage(plan: Plan, engine: InferenceEngine, should_stop: Callable[[], bool]) -> Ask:
     """The function that answers decoded images with the plan's question and sampling options."""
     from pgcli.engine.sampler import SamplingParams
 
@@ -55,4 +60,4 @@ def answer_stage(plan: Plan, engine: InferenceEngine, stopped: Callable[[], bool
         top_k=options.top_k,
         seed=options.seed,
     )
-    return partial(engine.ask, question=plan.question, sampling=sampling, stopped=stopped)
+    return partial(engine.ask, question=plan.question, sampling=sampling, should_stop=should_stop)

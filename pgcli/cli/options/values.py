@@ -9,7 +9,7 @@ from typing import Any, NewType
 import typer
 
 from pgcli import regions
-from pgcli.bench.plan import SCOPES, Scope
+from pgcli.bench.settings import SCOPES, Scope
 from pgcli.errors import UsageError
 from pgcli.regular_file import read_text
 

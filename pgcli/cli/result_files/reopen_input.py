@@ -107,7 +107,7 @@ def are_texts(value: object) -> bool:
     return isinstance(value, list) and all(map(is_text, value))
 
 
-def is_region(value: object) -> bool:
+def is_valid_region(value: object) -> bool:
     """Whether the value is four numbers that are a region."""
     try:
         return isinstance(value, list) and bool(parse_region(value))
@@ -131,7 +131,7 @@ RECORD_CHECKS: Mapping[str, Mapping[str, Check]] = {
         "choices_column": or_none(is_text),
         "columns": lambda value: are_texts(value) and len(value) == 3,
         "keep": are_texts,
-        "region": or_none(is_region),
+        "region": or_none(is_valid_region),
         "sample": or_none(lambda value: is_count(value) and value > 0),
     },
     "told": {

@@ -31,7 +31,6 @@ from pgcli.cli.commands import (
 )
 from pgcli.cli.exit_codes import EXIT_CODES
 from pgcli.cli.options.program import ProgramState, program_option, store
-from pgcli.cli.program import app
 from pgcli.cli.program_name import program_name
 from pgcli.cli.signals import Interrupted, end_process_by, raise_on_signals
 from pgcli.cli.streams import discard_output, open_closed_streams, raise_on_closed_pipe
@@ -40,6 +39,7 @@ from pgcli.cli.temporary_folder import (
     choose_temporary_folder,
     no_temporary_folder,
 )
+from pgcli.cli.typer_app import app
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.sanitize_logs import sanitized_logs
