@@ -210,14 +210,38 @@ def test_labels_prompts_and_errors_filter(open_page: Any, page: Path) -> None:
 
 def test_cards_are_sorted_by_the_selected_column(open_page: Any, page: Path) -> None:
     shown = open_page(page)
-    for sort, order in [("logprob", "2301"), ("time", "1230"), ("score", "2301")]:
+    for sort, order in [("logprob", "2301"), ("time", "1230"), ("confidence", "2301")]:
         shown.page.select_option("#sort", sort)
         assert "".join(name[4] for name in shown.ids()) == order
     shown.all("#direction").click()
     assert [name[4] for name in shown.ids()][2:] == [
         "0",
         "1",
-    ]  # rows without a score are always last
+    ]  # rows without boxes are always last
+
+
+def test_slider_hides_boxes_below_a_confidence(open_page: Any, tmp_path: Path) -> None:
+    drawn(tmp_path, 2)
+    unknown = box("bird") | {"confidence": None}
+    rows = [
+        row(0, task="detect", boxes=[box("cat", score=0.9), box("dog", score=0.3), unknown]),
+        row(1, task="detect", boxes=[box("dog", score=0.2)]),
+    ]
+    shown = open_page(gallery(tmp_path, rows))
+    groups = shown.all(".card svg.marks g")
+    playwright.expect(groups).to_have_count(4)
+    shown.all("#confidence").fill("0.5")
+    playwright.expect(groups).to_have_count(2)
+    playwright.expect(shown.all("#field-confidence output")).to_have_text("0.50")
+    playwright.expect(shown.all(".card .answer.none")).to_have_text("no box this confident")
+    shown.press("Escape", "z")
+    playwright.expect(shown.all("#details h3").first).to_have_text("2 boxes")
+    assert [one.get_attribute("data-box") for one in shown.all("#stage g").all()] == ["0", "2"]
+    shown.press("Escape")
+    shown.all(".chip").filter(has_text="dog").click()
+    playwright.expect(shown.all("#empty")).to_be_visible()
+    shown.all("#reset").click()
+    playwright.expect(groups).to_have_count(4)
 
 
 def test_keys_navigate_cards_and_images(open_page: Any, page: Path) -> None:

@@ -36,15 +36,16 @@ def clean_number(value: object, digits: int = 6) -> float | int | None:
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
-def clean_box(value: object) -> tuple[str, list[float]] | None:
-    """A box's label, and its corners and score; None if the value is not a box."""
+def clean_box(value: object) -> tuple[str, list[float | None]] | None:
+    """A box's label, and its corners, score and confidence; None if the value is not a box."""
     if not isinstance(value, Mapping):
         return None
     corners = [clean_number(value.get(name)) for name in ("xmin", "ymin", "xmax", "ymax")]
     found = [corner for corner in corners if corner is not None]
     if len(found) < 4:
         return None
-    return clean_line(value.get("label")), [*found, clean_number(value.get("score")) or 0.0]
+    score, confidence = (clean_number(value.get(name)) for name in ("score", "confidence"))
+    return clean_line(value.get("label")), [*found, score or 0.0, confidence]
 
 
 def as_list(value: object) -> Sequence[Any]:

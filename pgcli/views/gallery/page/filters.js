@@ -2,16 +2,18 @@
 const ALL = "";
 const state = {
   errors: false, terms: [], labels: new Set(), file: ALL, prompt: ALL, code: ALL, differ: false,
-  sort: "order", descending: false, shown: [], selected: 0, moved: false, page: 0, boxes: true,
+  sort: "order", descending: false, shown: [], selected: 0, moved: false, page: 0, boxes: true, confidence: 0,
 };
 const cards = data.cards ?? data.rows.map((_, index) => [index]);
 
-const maxScore = (row) => (row.b ? Math.max(...row.b.map((box) => box[5])) : undefined);
+const maxConfidence = (row) => (row.b ? Math.max(...row.b.map((box) => box[6] ?? box[5])) : undefined);
+/** Whether a box is as confident as the slider asks for; one that has no confidence is. */
+const isConfident = (box) => box[6] === null || box[6] >= state.confidence;
 const modelTime = (row) => (row.ms[1] === null && row.ms[3] === null ? undefined : row.ms[1] + row.ms[2] + row.ms[3]);
 /** The sort orders: the value of a row, its format, and whether the largest come first. */
 const SORTS = {
   order: { name: "Input order", descending: false },
-  score: { name: "Score", of: maxScore, format: (value) => short(value), descending: false },
+  confidence: { name: "Confidence", of: maxConfidence, format: (value) => short(value), descending: false },
   logprob: { name: "Log-probability", of: (row) => row.lp, format: (value) => short(value), descending: false },
   time: { name: "Model time", of: modelTime, format: duration, descending: true },
   load: { name: "Load time", of: (row) => row.ms[0] ?? undefined, format: duration, descending: true },
@@ -49,7 +51,7 @@ function matches(row) {
   return (row.e !== undefined) === state.errors
     && (state.prompt === ALL || row.q === Number(state.prompt))
     && (!state.errors || state.code === ALL || row.e === state.code)
-    && (!state.labels.size || Boolean(row.b?.some((box) => state.labels.has(box[0]))))
+    && (!state.labels.size || Boolean(row.b?.some((box) => state.labels.has(box[0]) && isConfident(box))))
     && state.terms.every((term) => text(row).includes(term));
 }
 
@@ -125,6 +127,7 @@ function setUpFilters() {
   at("labels").replaceChildren(...labels.slice(0, 60).map(([label, number]) => chip(label, number)));
   at("labels").hidden = !labels.length;
   for (const id of ["boxes", "zoom-boxes"]) at(id).hidden = !labels.length;
+  at("field-confidence").hidden = !labels.length;
   at("differ").hidden = !data.cards;
   const errors = data.files.reduce((sum, file) => sum + file.errors, 0);
   at("tab-errors").querySelector("span").textContent = errors.toLocaleString("en");
@@ -152,13 +155,15 @@ function updateControls() {
   at("direction").textContent = state.descending ? "\u2193" : "\u2191";
   at("direction").setAttribute("aria-label", state.descending ? "Largest first" : "Smallest first");
   for (const id of ["boxes", "zoom-boxes"]) at(id).setAttribute("aria-pressed", String(state.boxes));
+  at("confidence").nextElementSibling.textContent = state.confidence.toFixed(2);
   at("differ").setAttribute("aria-pressed", String(state.differ));
   document.body.classList.toggle("no-boxes", !state.boxes);
 }
 
 /** Clear all filters. */
 function reset() {
-  Object.assign(state, { terms: [], file: ALL, prompt: ALL, code: ALL, differ: false });
+  Object.assign(state, { terms: [], file: ALL, prompt: ALL, code: ALL, differ: false, confidence: 0 });
+  at("confidence").value = 0;
   state.labels.clear();
   for (const id of ["search", "file", "prompt", "code"]) at(id).value = ALL;
   for (const made of at("labels").children) made.setAttribute("aria-pressed", "false");

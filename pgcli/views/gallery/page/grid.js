@@ -137,7 +137,7 @@ function altText(row) {
   return found ? `${row.id}: ${found}` : row.id;
 }
 
-const labels = (row) => countValues(row.b.map((box) => box[0]));
+const labels = (row) => countValues(row.b.filter(isConfident).map((box) => box[0]));
 
 /** A row's answer on a card. */
 function shortAnswer(row) {
@@ -145,10 +145,11 @@ function shortAnswer(row) {
     const hasImage = imageEntry(row.p)?.[0]; // else the placeholder shows the code
     return make("div", { class: "answer" }, hasImage ? make("code", {}, `${row.e} `) : null, row.em ?? row.e);
   }
-  if (row.b) {
+  if (row.b?.some(isConfident)) {
     return make("div", { class: "tags" }, ...labels(row).map(([label, number]) => make("span", { class: "tag" },
       dot(label), make("b", {}, labelName(label) || "(no label)"), number > 1 ? make("small", {}, `\u00d7${number}`) : null)));
   }
+  if (row.b) return make("div", { class: "answer none" }, "no box this confident");
   if (row.a) return make("div", { class: "answer" }, row.a);
   const hasBoxTask = ["detect", "segment"].includes(data.prompts[row.q][0]);
   return make("div", { class: "answer none" }, hasBoxTask ? "nothing found" : "empty answer");

@@ -11,7 +11,7 @@ function marks(row, size, { scores = false } = {}) {
   if (!row.b || !width || !height || hasChanged(row, entry)) return null;
   const unit = 1 / Math.min(size[0] / width, size[1] / height);
   const drawing = draw("svg", { class: "marks", viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
-  const boxes = row.b.map((box, number) => ({ box, number, mask: row.m?.[number] }));
+  const boxes = row.b.map((box, number) => ({ box, number, mask: row.m?.[number] })).filter(({ box }) => isConfident(box));
   boxes.sort((one, other) => area(other.box) - area(one.box)); // small ones on top
   for (const one of boxes) {
     one.group = draw("g", { "data-box": one.number });
@@ -45,9 +45,10 @@ function boxRects([label, left, top, right, bottom], unit) {
 
 /** The label at its box, without overlap; null if every position is taken. */
 function labelTag(box, { unit, width, height, taken, scores }) {
-  const [label, left, top, right, bottom, score] = box;
+  const [label, left, top, right, bottom, score, confidence] = box;
   const [name, colour, contrast] = data.labels[label];
-  const words = scores && score ? `${name} ${short(score, 2)}` : name;
+  const number = confidence ?? score;
+  const words = scores && number ? `${name} ${short(number, 2)}` : name;
   if (!words) return null;
   textMeter.font = `600 ${FONT_SIZE}px system-ui, sans-serif`;
   const w = Math.min((textMeter.measureText(words).width + 9) * unit, width);

@@ -41,6 +41,12 @@ function listen() {
       refilter();
     });
   }
+  at("confidence").addEventListener("input", () => {
+    state.confidence = Number(at("confidence").value);
+    updateControls();
+    clearTimeout(timer);
+    timer = setTimeout(refilter, DEBOUNCE_MS);
+  });
   at("sort").addEventListener("change", () => {
     state.sort = at("sort").value;
     state.descending = SORTS[state.sort].descending;

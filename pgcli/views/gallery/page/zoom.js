@@ -71,15 +71,18 @@ function answer(row) {
 
 function boxes(row, column) {
   const list = make("ul", { class: "found" });
-  row.b.forEach(([label, left, top, right, bottom, score], number) => {
+  row.b.forEach((box, number) => {
+    if (!isConfident(box)) return;
+    const [label, left, top, right, bottom, score, confidence] = box;
     const corners = [left, top, right, bottom].map((value) => Math.round(value)).join(", ");
     const item = make("li", { title: `left, top, right, bottom: ${corners}` }, dot(label),
-      make("b", {}, labelName(label) || "(no label)"), make("span", {}, short(score, 2)));
+      make("b", {}, labelName(label) || "(no label)"), make("span", {}, short(confidence ?? score, 2)));
     item.addEventListener("pointerenter", () => highlight(column, number));
     item.addEventListener("pointerleave", () => highlight(column, null));
     list.append(item);
   });
-  return make("div", {}, make("h3", {}, row.b.length === 1 ? "1 box" : `${row.b.length} boxes`), list);
+  const shown = list.children.length;
+  return make("div", {}, make("h3", {}, shown === 1 ? "1 box" : `${shown} boxes`), list);
 }
 
 /** Highlight one box of an image, or none. */
