@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from pgcli.arrow_values import to_json
@@ -16,6 +17,7 @@ from pgcli.records import COLUMNS, TIMING_COLUMNS, Answer, Box, Choice, Mask, Rl
 
 #: The numbers of a box, in their order.
 BOX_NUMBERS = ("xmin", "ymin", "xmax", "ymax", "score", "confidence")
+DIGEST_CHARACTERS = 16  # of an answer's digest
 #: DEL, C1 and line separators, which JSON need not escape.
 _RAW_CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029]")
 
@@ -85,6 +87,24 @@ class RowSchema:
             return Answer(**known, kept={name: row[name] for name in self.keep})
         except (KeyError, TypeError) as problem:
             raise ValueError(f"not a row of this run: {problem}") from problem
+
+
+def answer_digest(row: Mapping[str, Any]) -> str:
+    """A digest of a row's answer, error and boxes: it differs where an answer has changed."""
+    boxes = [
+        [box.get("label"), *(_number(box.get(name)) for name in BOX_NUMBERS[:4])]
+        if isinstance(box, Mapping)
+        else box
+        for box in row.get("boxes") or ()
+    ]
+    content = json.dumps([row.get("answer"), row.get("error"), boxes], default=str)
+    return sha256(content.encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+
+def _number(value: Any) -> Any:
+    """The number as text with its six digits, whole or not; anything else unchanged."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:.6g}" if is_number else value
 
 
 def fill_columns(row: Mapping[str, Any]) -> dict[str, Any]:

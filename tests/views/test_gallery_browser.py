@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from pgcli.cli.main import main
 from pgcli.cli.result_files.gallery_page import GalleryOptions, RowGroup, write_gallery
 from pgcli.cli.ui.console import Screen
 from pgcli.rle import encode
+from pgcli.rows import answer_digest
 from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row, saved
 from tests.support.time_limits import scaled
 
@@ -442,6 +444,83 @@ def test_images_in_an_assets_folder_are_shown(open_page: Any, tmp_path: Path) ->
     shown = open_page(page)
     playwright.expect(shown.all(".card img:not(.loading)")).to_have_count(4)
     assert shown.all(".card img").first.evaluate("i => i.naturalWidth") == 40
+
+
+def saved_edits(shown: OpenPage) -> list[dict[str, Any]]:
+    """The edits of the file that the page saves."""
+    with shown.page.expect_download() as download:
+        shown.press("s")
+    saved_file = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
+    assert (saved_file["format"], saved_file["version"]) == ("pgcli edits", 1)
+    edits: list[dict[str, Any]] = saved_file["edits"]
+    return edits
+
+
+def test_reviewed_rows_are_saved_and_survive_a_reload(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
+    assert shown.all("#save").is_hidden()
+    shown.press("j", "a", "r")
+    shown.says("4 answers · 2 of 4 reviewed")
+    shown.all(".card").nth(3).locator(".accepted").click()
+    edits = saved_edits(shown)
+    assert [(edit["index"], edit["id"], edit["state"]) for edit in edits] == [
+        (0, "00000.png", "accepted"),
+        (1, "00001.png", "rejected"),
+        (3, "00003.png", "accepted"),
+    ]
+    assert [edit["digest"] for edit in edits] == [answer_digest(some()[n]) for n in (0, 1, 3)]
+    assert edits[0].keys() == {"index", "id", "prompt", "digest", "state"}
+    shown.press("u", "u")
+    shown.says("4 answers · 1 of 4 reviewed")
+    shown.page.reload()
+    shown.says("4 answers · 1 of 4 reviewed")
+    for name, ids in [("rejected", []), ("accepted", ["0"]), ("open", ["1", "2", "3"])]:
+        shown.page.select_option("#review", name)
+        assert [one[4] for one in shown.ids()] == ids
+    shown.press("u")  # what came before the reload is not undone
+    assert len(saved_edits(shown)) == 1
+
+
+def test_answers_and_labels_are_corrected(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
+    shown.press("j", "c")
+    shown.page.keyboard.type("no")
+    shown.press("Escape", "c")
+    shown.page.keyboard.type("a green cat")
+    shown.press("Enter", "j", "j", "c")
+    shown.page.keyboard.type(" star;x ")
+    shown.press("Tab")
+    shown.all("[aria-label='Remove box 2']").click()
+    assert shown.all("#stage svg.marks text").all_text_contents() == ["star,x 0.5"]
+    shown.press("Escape")
+    assert shown.all(".card .answer").first.inner_text() == "a green cat"
+    assert shown.all(".card").nth(2).locator(".tag").all_inner_texts() == ["star,x"]
+    edits = saved_edits(shown)
+    assert [(edit.get("answer"), edit.get("labels"), edit["state"]) for edit in edits] == [
+        ("a green cat", None, "accepted"),
+        (None, {"0": "star,x", "1": None}, "accepted"),
+    ]
+    shown.page.select_option("#review", "corrected")
+    assert shown.ids() == ["00000.png", "00002.png"]
+    shown.press("u", "u", "u")
+    assert shown.all("#save").is_disabled()
+    shown.page.select_option("#review", "")
+    assert shown.all(".card .answer").first.inner_text() == "a red cat"
+    assert shown.all(".card").nth(2).locator(".tag").all_inner_texts() == ["cat", "dog"]
+
+
+def test_edits_of_changed_answers_are_not_restored(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
+    shown.press("j", "a", "a")
+    shown.says("4 answers · 2 of 4 reviewed")
+    rows = some()
+    rows[1]["answer"] = "else"
+    gallery(page.parent, rows)
+    shown.page.reload()
+    shown.says("4 answers · 1 of 4 reviewed")
+    shown.page.evaluate("Object.keys(localStorage).forEach(k => localStorage[k] = '[{\"edits\":1')")
+    shown.page.reload()
+    shown.says("4 answers")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pgcli.rows import answer_digest
 from pgcli.views.colours import LabelColours, contrasting
 from pgcli.views.gallery.outlines import mask_outline
 from pgcli.views.gallery.sanitize import (
@@ -143,6 +144,8 @@ class Cards:
             **self._boxes_and_masks(row, sizes),
             "c": [_choice(choice) for choice in as_list(row.get("choices"))] or None,
         }
+        if is_reviewable(row, short):
+            short |= {"x": row["index"], "g": answer_digest(row)}
         if clean_line(row.get("image")) != short["id"]:
             short["im"] = clean_line(row.get("image"))
         return {key: value for key, value in short.items() if value is not None}
@@ -172,6 +175,18 @@ class Cards:
     def _table_index(self, name: str, value: Hashable) -> int:
         table = self._tables[name]
         return table.setdefault(value, len(table))
+
+
+def is_reviewable(row: Row, short: Mapping[str, Any]) -> bool:
+    """Whether an edit can name the row and its boxes: it has an answer, and no box was left out."""
+    index = row.get("index")
+    return (
+        isinstance(index, int)
+        and 0 <= index < 2**53
+        and row.get("answer") is not None
+        and row.get("error") is None
+        and len(short["b"] or ()) == len(as_list(row.get("boxes")))
+    )
 
 
 def find_picture(row: Row, file: ResultFile, places: dict[str, dict[Any, int]]) -> Picture | None:

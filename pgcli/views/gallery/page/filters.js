@@ -1,8 +1,9 @@
 // Filters and sorting: which cards are shown, and in which order.
 const ALL = "";
 const state = {
-  errors: false, terms: [], labels: new Set(), file: ALL, prompt: ALL, code: ALL, differ: false,
+  errors: false, terms: [], labels: new Set(), file: ALL, prompt: ALL, code: ALL, review: ALL, differ: false,
   sort: "order", descending: false, shown: [], selected: 0, moved: false, page: 0, boxes: true, confidence: 0,
+  isKept: true,
 };
 const cards = data.cards ?? data.rows.map((_, index) => [index]);
 
@@ -51,6 +52,7 @@ function matches(row) {
   return (row.e !== undefined) === state.errors
     && (state.prompt === ALL || row.q === Number(state.prompt))
     && (!state.errors || state.code === ALL || row.e === state.code)
+    && hasReviewState(row)
     && (!state.labels.size || Boolean(row.b?.some((box) => state.labels.has(box[0]) && isConfident(box))))
     && state.terms.every((term) => text(row).includes(term));
 }
@@ -97,6 +99,8 @@ function showStatus() {
   const notes = data.files.map((file) => file.note).filter(Boolean);
   at("status").textContent = [
     isAll ? count(state.shown.length, noun) : `${count(state.shown.length, noun)} of ${total.toLocaleString("en")}`,
+    ...(edits.size ? [`${edits.size.toLocaleString("en")} of ${reviewable.toLocaleString("en")} reviewed`] : []),
+    ...(state.isKept ? [] : ["this browser does not keep the edits: save them"]),
     ...new Set(notes),
   ].join(" \u00b7 ");
 }
@@ -162,10 +166,10 @@ function updateControls() {
 
 /** Clear all filters. */
 function reset() {
-  Object.assign(state, { terms: [], file: ALL, prompt: ALL, code: ALL, differ: false, confidence: 0 });
+  Object.assign(state, { terms: [], file: ALL, prompt: ALL, code: ALL, review: ALL, differ: false, confidence: 0 });
   at("confidence").value = 0;
   state.labels.clear();
-  for (const id of ["search", "file", "prompt", "code"]) at(id).value = ALL;
+  for (const id of ["search", "file", "prompt", "code", "review"]) at(id).value = ALL;
   for (const made of at("labels").children) made.setAttribute("aria-pressed", "false");
   updateControls();
   refilter();

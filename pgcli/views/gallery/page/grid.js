@@ -100,7 +100,8 @@ function cell(rows, index) {
   const sort = SORTS[state.sort];
   const value = sort.of?.(row);
   const isFailed = rows.every((one) => one.e !== undefined);
-  return make("div", { class: isFailed ? "cell failed" : "cell" }, image,
+  const word = rows.length === 1 ? reviewWord(row) : "";
+  return make("div", { class: `${isFailed ? "cell failed" : "cell"} ${word}` }, image,
     make("div", { class: "text" },
       ...rows.map((one) => make("div", { class: "row-answer" },
         fileName(one),
@@ -108,7 +109,8 @@ function cell(rows, index) {
         isPromptShown ? make("div", { class: "row-prompt", title: promptText(one) }, promptText(one) || "(no prompt)") : null)),
       make("div", { class: "foot" },
         make("span", { class: "id", title: row.id }, row.id),
-        value === undefined ? null : make("span", { class: "value" }, sort.format(value)))));
+        value === undefined ? null : make("span", { class: "value" }, sort.format(value)),
+        verdictButtons(rows))));
 }
 
 /** The name of a row's file or prompt, if several are side by side. */
@@ -137,7 +139,7 @@ function altText(row) {
   return found ? `${row.id}: ${found}` : row.id;
 }
 
-const labels = (row) => countValues(row.b.filter(isConfident).map((box) => box[0]));
+const labels = (row) => countValues(row.b.filter((box, number) => isConfident(box) && !isRemoved(row, number)).map((box) => box[0]));
 
 /** A row's answer on a card. */
 function shortAnswer(row) {
@@ -149,22 +151,30 @@ function shortAnswer(row) {
     return make("div", { class: "tags" }, ...labels(row).map(([label, number]) => make("span", { class: "tag" },
       dot(label), make("b", {}, labelName(label) || "(no label)"), number > 1 ? make("small", {}, `\u00d7${number}`) : null)));
   }
-  if (row.b) return make("div", { class: "answer none" }, "no box this confident");
+  if (row.b) return make("div", { class: "answer none" }, row.b.some(isConfident) ? "no box left" : "no box this confident");
   if (row.a) return make("div", { class: "answer" }, row.a);
-  const hasBoxTask = ["detect", "segment"].includes(data.prompts[row.q][0]);
-  return make("div", { class: "answer none" }, hasBoxTask ? "nothing found" : "empty answer");
+  return make("div", { class: "answer none" }, isBoxTask(row) ? "nothing found" : "empty answer");
 }
+
+/** Whether a row's answer is boxes. */
+const isBoxTask = (row) => ["detect", "segment"].includes(data.prompts[row.q][0]);
 
 /** Redraw the cards whose images have been loaded since. */
 function showLoaded() {
   for (const blank of document.querySelectorAll(".blank.loading")) {
     if (imageEntry(Number(blank.dataset.image)) === undefined) continue;
     const index = Number(blank.closest("[data-index]")?.dataset.index);
-    if (!rendered.has(index)) continue;
-    const made = card(index);
-    rendered.get(index).replaceWith(made);
-    rendered.set(index, made);
+    if (rendered.has(index)) redrawCard(index);
   }
+}
+
+/** Draw a card in the document again; the keyboard focus stays on its image. */
+function redrawCard(index) {
+  const [old, made] = [rendered.get(index), card(index)];
+  const hasFocus = old.contains(document.activeElement);
+  old.replaceWith(made);
+  rendered.set(index, made);
+  if (hasFocus) made.querySelector(".frame").focus({ preventScroll: true });
 }
 
 /** Select a card and scroll to it; with `focus`, it gets the keyboard focus. */

@@ -55,7 +55,8 @@ function stages(file) {
 
 const KEYS = [
   ["\u2190 \u2192  or  k j", "previous and next"], ["\u2191 \u2193", "a row up or down"], ["Enter  or  z", "open the image"],
-  ["Escape", "close it"], ["/", "search"], ["b", "show or hide boxes"], ["e", "answers or errors"], ["?", "this list"],
+  ["Escape", "close it"], ["/", "search"], ["b", "show or hide boxes"],
+  ["a", "accept, and go on"], ["r", "reject, and go on"], ["c", "correct the answer or a label"], ["u", "undo"], ["s", "save the edits"], ["e", "answers or errors"], ["?", "this list"],
 ];
 
 function showKeys() {

@@ -35,7 +35,7 @@ function listen() {
       refilter();
     }, DEBOUNCE_MS);
   });
-  for (const id of ["file", "prompt", "code"]) {
+  for (const id of ["file", "prompt", "code", "review"]) {
     at(id).addEventListener("change", () => {
       state[id] = at(id).value;
       refilter();
@@ -60,7 +60,7 @@ function listen() {
     "tab-errors": () => showErrors(true),
     boxes: toggleBoxes, "zoom-boxes": toggleBoxes, reset, about: showRuns, help: showKeys,
     before: () => step(-1), after: () => step(1), close: () => at("zoom").close(),
-    "panel-close": () => at("panel").close(),
+    "panel-close": () => at("panel").close(), undo, save: saveEdits,
     "page-before": () => turnPage(-1), "page-after": () => turnPage(1),
     more: () => at("more").setAttribute("aria-expanded", String(at("top").classList.toggle("open"))),
     copy: async () => {
@@ -100,7 +100,8 @@ function pressed(event) {
     ArrowDown: () => move(column), ArrowUp: () => move(-column),
     Home: () => select(0), End: () => select(current.length - 1),
     z: () => (isZoomed ? at("zoom").close() : current.length && open(state.selected)),
-    b: toggleBoxes, "?": showKeys,
+    b: toggleBoxes, "?": showKeys, u: undo, s: saveEdits, c: correctSelected,
+    a: () => judgeSelected("accepted"), r: () => judgeSelected("rejected"),
   };
   if (!isZoomed) {
     keys["/"] = () => { at("search").focus(); at("search").select(); };
@@ -116,9 +117,11 @@ function start() {
   at("title").textContent = data.files.map((file) => file.name).join("  \u00b7  ");
   at("title").title = at("title").textContent;
   setUpFilters();
+  setUpReview();
   updateControls();
   listen();
   refilter();
+  updateReview();
   let isScheduled = false;
   window.addEventListener("scroll", () => {
     if (isScheduled) return;

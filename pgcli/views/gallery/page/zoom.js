@@ -21,6 +21,7 @@ function fill() {
   at("before").disabled = state.selected === 0;
   at("after").disabled = state.selected === current.length - 1;
   at("zoom").setAttribute("aria-label", `Image ${rows[0].id}`);
+  updates = [];
   at("details").replaceChildren(...rows.map(details));
   at("details").scrollTop = 0;
   drawStage();
@@ -53,6 +54,7 @@ function details(row, column) {
   return make("section", {},
     make("h2", {}, row.id),
     fileName(row),
+    verdictButtons([row], { words: true }),
     row.e === undefined ? answer(row) : make("p", { class: "full-answer wrong" }, `${row.e}: ${row.em ?? ""}`),
     row.e === undefined && entry?.[0] === 0 ? make("p", { class: "note" }, `Not shown: ${entry[4]}`) : null,
     hasChanged(row, entry)
@@ -66,7 +68,8 @@ function details(row, column) {
 
 function answer(row) {
   if (row.b && /<loc\d{4}>/.test(row.a ?? "")) return null; // the boxes are listed, the text is under "raw answer"
-  return make("p", { class: "full-answer" }, row.a || shortAnswer(row).textContent);
+  if (!isReviewable(row) || row.b || isBoxTask(row)) return make("p", { class: "full-answer" }, row.a || shortAnswer(row).textContent);
+  return answerEditor(row);
 }
 
 function boxes(row, column) {
@@ -75,8 +78,8 @@ function boxes(row, column) {
     if (!isConfident(box)) return;
     const [label, left, top, right, bottom, score, confidence] = box;
     const corners = [left, top, right, bottom].map((value) => Math.round(value)).join(", ");
-    const item = make("li", { title: `left, top, right, bottom: ${corners}` }, dot(label),
-      make("b", {}, labelName(label) || "(no label)"), make("span", {}, short(confidence ?? score, 2)));
+    const name = isReviewable(row) ? boxEditor(row, number) : [dot(label), make("b", {}, labelName(label) || "(no label)")];
+    const item = make("li", { title: `left, top, right, bottom: ${corners}` }, ...name, make("span", {}, short(confidence ?? score, 2)));
     item.addEventListener("pointerenter", () => highlight(column, number));
     item.addEventListener("pointerleave", () => highlight(column, null));
     list.append(item);

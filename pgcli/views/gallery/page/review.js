@@ -1,0 +1,299 @@
+// Review: rows are accepted, rejected or corrected. The browser keeps the edits, and saves them as a file.
+const FORMAT = { format: "pgcli edits", version: 1 };
+const STORE = `pgcli edits ${document.URL.split(/[?#]/)[0]}`;
+const MAX_UNDO = 1000;
+const edits = new Map(); // by row: { state, answer, labels }; corrections are accepted
+const originals = new Map(); // answer and boxes of corrected rows, as the model gave them
+const history = []; // for undo: rows with the edits that they had
+let updates = []; // show the edits of the rows in the dialog
+const labelNumbers = new Map(data.labels.map(([name], number) => [name, number]));
+
+/** Whether a row has an answer to review. */
+const isReviewable = (row) => row.g !== undefined && row.e === undefined;
+const reviewable = data.rows.filter(isReviewable).length;
+const isCorrected = (edit) => edit?.answer !== undefined || edit?.labels !== undefined;
+const isRemoved = (row, number) => edits.get(row)?.labels?.[number] === null;
+
+/** The states of the filter, and which edits have them. */
+const REVIEW_STATES = {
+  open: { name: "Not reviewed", has: (edit) => edit === undefined },
+  accepted: { name: "Accepted", has: (edit) => edit?.state === "accepted" },
+  corrected: { name: "Corrected", has: (edit) => edit?.state === "accepted" && isCorrected(edit) },
+  rejected: { name: "Rejected", has: (edit) => edit?.state === "rejected" },
+};
+
+/** Whether a row has the state that the filter selects. */
+const hasReviewState = (row) => state.review === ALL || (isReviewable(row) && REVIEW_STATES[state.review].has(edits.get(row)));
+
+/** The word for a row's state; empty before its review. */
+function reviewWord(row) {
+  const edit = edits.get(row);
+  return edit === undefined ? "" : edit.state === "accepted" && isCorrected(edit) ? "corrected" : edit.state;
+}
+
+/** Change the edits of rows; `change` returns the new edit of a row, or undefined for none. */
+function review(rows, change) {
+  const before = rows.filter(isReviewable).map((row) => [row, edits.get(row)]);
+  if (!before.length) return;
+  history.push(before);
+  if (history.length > MAX_UNDO) history.shift();
+  for (const [row, edit] of before) setEdit(row, change(edit, row));
+  showReview(before.map(([row]) => row));
+}
+
+function undo() {
+  const before = history.pop();
+  if (before === undefined) return;
+  for (const [row, edit] of before) setEdit(row, edit);
+  showReview(before.map(([row]) => row));
+}
+
+/** Set a row's edit, and show the row with its corrections. */
+function setEdit(row, edit) {
+  edit === undefined ? edits.delete(row) : edits.set(row, edit);
+  if (!originals.has(row)) {
+    if (!isCorrected(edit)) return;
+    originals.set(row, { answer: row.a, boxes: row.b });
+  }
+  const { answer, boxes } = originals.get(row);
+  row.a = edit?.answer ?? answer;
+  row.b = boxes?.map(([label, ...rest], number) => [labelNumber(edit?.labels?.[number]) ?? label, ...rest]);
+  texts.delete(row);
+}
+
+/** The number of a label, which may be new; undefined for none. */
+function labelNumber(name) {
+  if (typeof name !== "string") return undefined;
+  if (!labelNumbers.has(name)) {
+    labelNumbers.set(name, data.labels.length);
+    data.labels.push([name, "#8a8d93", "#000000"]);
+    at("label-names").append(make("option", { value: name }));
+  }
+  return labelNumbers.get(name);
+}
+
+/** Accept or reject rows; the same again takes it back, but not from a corrected row. */
+function judge(rows, verdict) {
+  const done = rows.filter(isReviewable).every((row) => edits.get(row)?.state === verdict);
+  review(rows, (edit) => (done && !isCorrected(edit) ? undefined : { ...edit, state: verdict }));
+}
+
+/** Accept or reject the selected card by its key, and go on to the next. */
+function judgeSelected(verdict) {
+  const rows = current.length ? cells(current[state.selected]).filter(isReviewable) : [];
+  if (!rows.length) return;
+  if (rows.every((row) => edits.get(row)?.state === verdict)) judge(rows, verdict);
+  else {
+    review(rows, (edit) => ({ ...edit, state: verdict }));
+    at("zoom").open ? step(1) : select(state.selected + 1);
+  }
+}
+
+/** Correct the text of a row; the model's own text is no correction. */
+function correctAnswer(row, words) {
+  const answer = words.trim();
+  if (answer === (row.a ?? "")) return;
+  const own = originals.get(row)?.answer ?? row.a ?? "";
+  review([row], (edit) => ({ ...edit, state: "accepted", answer: answer === own ? undefined : answer }));
+}
+
+/** Correct the label of a box; null removes the box, the model's own label is no correction. */
+function correctLabel(row, number, words) {
+  const own = data.labels[(originals.get(row)?.boxes ?? row.b)[number][0]][0];
+  const name = words === null ? null : cleanLabel(words) || own;
+  review([row], (edit) => {
+    const labels = { ...edit?.labels, [number]: name };
+    if (name === own) delete labels[number];
+    return { ...edit, state: "accepted", labels: Object.keys(labels).length ? labels : undefined };
+  });
+}
+
+/** A label as an answer can hold it: on one line, without separators and tokens of boxes. */
+const cleanLabel = (words) => words.replace(/<(loc|seg)\d+>/g, " ").replaceAll(";", ",").replace(/\s+/g, " ").trim();
+
+/** Update everything that shows the state of these rows, and keep the edits. */
+function showReview(rows) {
+  const changed = new Set(rows);
+  for (const index of [...rendered.keys()]) {
+    if (current[index].some((number) => changed.has(data.rows[number]))) redrawCard(index);
+  }
+  for (const update of updates) update();
+  drawStage();
+  updateReview();
+  keep();
+}
+
+/** Update the counts and the buttons. */
+function updateReview() {
+  showStatus();
+  at("save").hidden = at("undo").hidden = !edits.size && !history.length;
+  at("save").textContent = `Save ${count(edits.size, "edit")}`;
+  at("save").disabled = !edits.size;
+  at("undo").disabled = !history.length;
+}
+
+/** The edits as the file has them. */
+function editsDocument() {
+  const isOfSeveral = data.by === "file" && data.files.length > 1;
+  const rows = data.rows.filter((row) => edits.has(row));
+  return { ...FORMAT, edits: rows.map((row) => ({
+    file: isOfSeveral ? data.files[row.f].name : undefined,
+    index: row.x, id: row.id, prompt: promptText(row), digest: row.g, ...edits.get(row),
+  })) };
+}
+
+/** Save the edits as a file of JSON. */
+function saveEdits() {
+  if (!edits.size) return;
+  const text = `${JSON.stringify(editsDocument(), null, 1)}\n`;
+  const link = make("a", { download: `${data.files[0].name.replace(/\.[a-z]+$/i, "").replace(/[^\w.-]+/g, "-")}.edits.json` });
+  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+let keeping;
+
+/** Keep the edits in the browser, so that they survive a reload; some browsers do not for files. */
+function keep() {
+  clearTimeout(keeping);
+  keeping = setTimeout(keepNow, 100);
+}
+
+function keepNow() {
+  clearTimeout(keeping);
+  keeping = undefined;
+  try {
+    edits.size ? localStorage.setItem(STORE, JSON.stringify(editsDocument())) : localStorage.removeItem(STORE);
+    state.isKept = true;
+  } catch {
+    state.isKept = false;
+  }
+  showStatus();
+}
+
+/** Restore the edits that the browser kept, of the rows whose answers are the same. */
+function restoreEdits() {
+  let kept;
+  try {
+    kept = JSON.parse(localStorage.getItem(STORE) ?? "{}");
+  } catch {
+    return;
+  }
+  if (kept?.version !== FORMAT.version || !Array.isArray(kept.edits)) return;
+  const keyOf = (edit, file) => JSON.stringify([file ?? null, edit.index, edit.id, edit.prompt, edit.digest]);
+  const isOfSeveral = data.by === "file" && data.files.length > 1;
+  const byKey = new Map(data.rows.filter(isReviewable).map((row) => [
+    keyOf({ index: row.x, id: row.id, prompt: promptText(row), digest: row.g }, isOfSeveral ? data.files[row.f].name : null), row]));
+  for (const edit of kept.edits) {
+    const row = edit && byKey.get(keyOf(edit, edit.file));
+    if (row === undefined || !["accepted", "rejected"].includes(edit.state)) continue;
+    const labels = Object.entries(edit.labels ?? {}).filter(
+      ([number, name]) => row.b?.[number] !== undefined && (name === null || typeof name === "string"));
+    setEdit(row, {
+      state: edit.state, answer: typeof edit.answer === "string" ? edit.answer : undefined,
+      labels: labels.length ? Object.fromEntries(labels) : undefined,
+    });
+  }
+}
+
+/** The buttons that accept and reject rows. */
+function verdictButtons(rows, { words = false } = {}) {
+  const open = rows.filter(isReviewable);
+  if (!open.length) return null;
+  const group = make("div", { class: words ? "verdict words" : "verdict", role: "group", "aria-label": "Review" });
+  const buttons = [["accepted", "Accept", "a"], ["rejected", "Reject", "r"]].map(([verdict, name, key]) => {
+    const made = make("button", {
+      type: "button", class: `quiet ${verdict}`, tabindex: words ? 0 : -1,
+      "aria-label": words ? null : `${name} ${open[0].id}`, title: `${name} (${key})`,
+    }, words ? name : "");
+    made.addEventListener("click", () => judge(open, verdict));
+    return [verdict, made];
+  });
+  const word = make("span", { class: "reviewed" });
+  group.append(...buttons.map(([, made]) => made), ...(words ? [word] : []));
+  const update = () => {
+    for (const [verdict, made] of buttons) made.setAttribute("aria-pressed", String(open.every((row) => edits.get(row)?.state === verdict)));
+    word.textContent = reviewWord(open[0]);
+  };
+  update();
+  if (words) updates.push(update);
+  return group;
+}
+
+/** An answer with a button that opens its editor, which saves when it is left or with Enter. */
+function answerEditor(row) {
+  const text = make("p", { class: "full-answer" });
+  const area = make("textarea", { class: "edit-answer", rows: 3, "aria-label": "The answer", spellcheck: "true" });
+  const button = make("button", { type: "button", class: "quiet correct", title: "Correct the answer (c)" }, "Correct");
+  const show = (isOpen) => {
+    area.hidden = !isOpen;
+    text.hidden = button.hidden = isOpen;
+  };
+  const update = () => {
+    text.textContent = row.a || shortAnswer(row).textContent;
+    area.value = row.a ?? "";
+  };
+  update();
+  show(false);
+  updates.push(update);
+  button.addEventListener("click", () => {
+    show(true);
+    area.focus();
+    area.select();
+  });
+  area.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") update();
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    area.blur();
+  });
+  area.addEventListener("blur", () => {
+    show(false);
+    correctAnswer(row, area.value);
+  });
+  return make("div", {}, text, area, button);
+}
+
+/** An entry of the list of boxes: its label, which can be changed, and a button that removes it. */
+function boxEditor(row, number) {
+  const input = make("input", { class: "edit-label", list: "label-names", "aria-label": `Label of box ${number + 1}`, autocomplete: "off" });
+  const remove = make("button", { type: "button", class: "quiet remove", "aria-label": `Remove box ${number + 1}`, title: "Remove the box" }, "\u2715");
+  const parts = [make("span", { class: "dots" }), input, remove];
+  const name = () => labelName(row.b[number][0]);
+  const update = () => {
+    const isGone = isRemoved(row, number);
+    parts[0].replaceChildren(dot(row.b[number][0]));
+    input.value = name();
+    input.disabled = isGone;
+    input.classList.toggle("gone", isGone);
+    remove.setAttribute("aria-pressed", String(isGone));
+  };
+  update();
+  updates.push(update);
+  input.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") input.value = name();
+    if (event.key === "Enter") input.blur();
+  });
+  input.addEventListener("blur", () => { if (input.value !== name()) correctLabel(row, number, input.value); });
+  remove.addEventListener("click", () => correctLabel(row, number, isRemoved(row, number) ? "" : null));
+  return parts;
+}
+
+/** Open the selected card, and the editor of its answer or of its first label. */
+function correctSelected() {
+  if (!current.length) return;
+  if (!at("zoom").open) open(state.selected);
+  const editor = at("details").querySelector(".correct, .edit-label:enabled");
+  editor?.matches("button") ? editor.click() : editor?.focus();
+  if (editor?.matches("input")) editor.select();
+}
+
+function setUpReview() {
+  restoreEdits();
+  at("review").replaceChildren(make("option", { value: ALL }, "All"),
+    ...Object.entries(REVIEW_STATES).map(([value, { name }]) => make("option", { value }, name)));
+  at("field-review").hidden = !reviewable;
+  at("label-names").replaceChildren(...data.labels.map(([value]) => make("option", { value })));
+  window.addEventListener("pagehide", () => { if (keeping !== undefined) keepNow(); });
+}
