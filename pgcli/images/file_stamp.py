@@ -79,6 +79,12 @@ class StampComparison:
         return content_digest(data) != stamp.content
 
 
+def is_missing(item: Item) -> bool:
+    """Whether the item's image is a file that does not exist."""
+    is_file = item.data is None and item.fault is None and not is_address(item.path)
+    return is_file and not file_status(item.path)
+
+
 def is_address(path: str | None) -> bool:
     """Whether the path is the URL of an image that is fetched."""
     return path is not None and "://" in path

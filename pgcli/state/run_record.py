@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ VERSION = 1
 Settings = Mapping[str, Any]
 MAX_CHARACTERS = 60  # of a value in a message
 SOURCES = "sources"  # the setting that may grow, and that a moved data set changes
+#: The metadata of the versions of a run, and of those of the runs before with their ends.
+VERSIONS, EARLIER_VERSIONS = "versions", "earlier_versions"
 
 
 @dataclass(frozen=True)
@@ -88,14 +91,25 @@ class RunRecord:
     def resumed_by(self, settings: Settings, metadata: Mapping[str, Any]) -> RunRecord:
         """The record with the settings and metadata of a run that resumes this one.
 
-        `moved_from` lists the sources of earlier runs whose images were moved since.
+        `moved_from` lists the sources of earlier runs whose images were moved since, and
+        `earlier_versions` the other versions of pgcli and its libraries that saved rows.
         """
         settings = {**self.settings, **plain(settings)}
         moved: list[Any] = self.moved_from
         if changed_source(self.settings.get(SOURCES), settings.get(SOURCES)):
             moved = [*moved, self.settings[SOURCES]]
-        metadata = {**self.metadata, **metadata} | ({"moved_from": moved} if moved else {})
-        return replace(self, settings=settings, metadata=metadata)
+        kept: dict[str, Any] = {"moved_from": moved} if moved else {}
+        if self.changed_versions(metadata):
+            ended = {**self.metadata[VERSIONS], "until": now()}
+            kept[EARLIER_VERSIONS] = [*self._list(EARLIER_VERSIONS), ended]
+        return replace(self, settings=settings, metadata={**self.metadata, **metadata, **kept})
+
+    def changed_versions(self, metadata: Mapping[str, Any]) -> list[str]:
+        """`name: old -> new` for each version of a run's metadata that this run had otherwise."""
+        old, new = self.metadata.get(VERSIONS), metadata.get(VERSIONS)
+        if not isinstance(old, dict) or not isinstance(new, Mapping):
+            return []
+        return differences(old, {name: new[name] for name in new if name in old})
 
     def is_moved(self, sources: Sequence[str] | None) -> bool:
         """Whether images are, or were once, in another place than those of saved rows."""
@@ -105,8 +119,12 @@ class RunRecord:
     @property
     def moved_from(self) -> list[Any]:
         """The sources of earlier runs whose images were moved since."""
-        moved = self.metadata.get("moved_from")
-        return moved if isinstance(moved, list) else []
+        return self._list("moved_from")
+
+    def _list(self, name: str) -> list[Any]:
+        """The metadata of this name if it is a list."""
+        value = self.metadata.get(name)
+        return value if isinstance(value, list) else []
 
 
 def read_record(output: Path) -> RunRecord | None:
@@ -154,6 +172,11 @@ def why_no_record(output: Path) -> str:
     if is_newer(output):
         return f"{file} was made by a newer pgcli"
     return f"{file} is not a record of a run" if file.exists() else f"there is no {file}"
+
+
+def now() -> str:
+    """The time, to the second, with its zone."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def plain(settings: Settings) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -27,6 +26,7 @@ from pgcli.state.run_record import (
     RunRecord,
     Settings,
     check_version,
+    now,
     read_record,
 )
 from pgcli.state.state_folder import FILES, LOCK, LOG, OWNER, file_list, state_folder
@@ -117,6 +117,11 @@ class RunState:
             self.record.check_settings(settings, self.output, self.rules)
 
     @property
+    def changed_versions(self) -> list[str]:
+        """`name: old -> new` for each version that differs from those of the resumed run."""
+        return [] if self.record is None else self.record.changed_versions(self._metadata)
+
+    @property
     def comparer(self) -> RowComparer:
         """Compares saved rows with the input."""
         sources = self._settings.get(SOURCES)
@@ -173,9 +178,8 @@ class RunState:
             return
         if self.overwrite:
             self._remove_old_run()
-        begun = datetime.now().astimezone().isoformat(timespec="seconds")
         record = RunRecord(
-            self.run_id, self._settings, self._metadata, self._files, begun, self.overwrite
+            self.run_id, self._settings, self._metadata, self._files, now(), self.overwrite
         )
         self._is_begun = True
         if not record.write(self.folder, replace=False):  # another part of the output was first

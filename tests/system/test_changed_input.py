@@ -30,6 +30,12 @@ def folder_of(count: int, folder: Path, *, first: int = 0) -> Path:
     return folder
 
 
+def write_paths(manifest: Path, count: int) -> Path:
+    """A manifest of the first images of the folder `photos` beside it."""
+    write_lines(manifest, [{"image": f"photos/{number:02}.png"} for number in range(count)])
+    return manifest
+
+
 def outcome(*arguments: object, cwd: Path | None = None) -> tuple[int, str]:
     """The exit code and standard error of a run."""
     run = finished(*arguments, cwd=cwd)
@@ -112,6 +118,68 @@ def test_sources_may_be_appended(tmp_path: Path) -> None:
     assert outcome("caption", one, two, "-o", output)[0] == 0
     assert outcome("caption", two, one, "-o", output)[0] == 13
     assert [row["id"] for row in read_rows(output)] == [str(one), str(two)]
+
+
+# --- images that are gone
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_resume_without_its_images_stops_before_it_writes(tmp_path: Path, name: str) -> None:
+    photos, away = tmp_path / "photos", tmp_path / "away"
+    folder_of(30, photos)
+    command = ("caption", write_paths(tmp_path / "m.jsonl", 30), "-o", f"{tmp_path}/{name}")
+    assert outcome(*command, "--limit", 8)[0] == 0
+    before = read_rows(tmp_path / name)
+    photos.rename(away)
+    code, err = outcome(*command)
+    assert code == 15
+    assert "are missing: 20 of the next 20, and 8 of 8 with a saved row" in err
+    assert read_rows(tmp_path / name) == before
+    away.rename(photos)
+    assert outcome(*command)[0] == 0
+    assert [row["error"] for row in read_rows(tmp_path / name)] == [None] * 30
+
+
+def test_a_resume_without_its_images_goes_on_with_max_errors(tmp_path: Path) -> None:
+    folder_of(12, tmp_path / "photos")
+    command = ("caption", write_paths(tmp_path / "m.jsonl", 12), "-o", tmp_path / "rows.jsonl")
+    assert outcome(*command, "--limit", 8)[0] == 0
+    (tmp_path / "photos").rename(tmp_path / "away")
+    assert outcome(*command, "--max-errors", "100%")[0] == 3
+
+
+@pytest.mark.parametrize("gone", [range(8), range(8, 12)])
+def test_saved_images_or_the_others_alone_may_be_missing(tmp_path: Path, gone: range) -> None:
+    folder_of(12, tmp_path / "photos")
+    command = ("caption", write_paths(tmp_path / "m.jsonl", 12), "-o", tmp_path / "rows.jsonl")
+    assert outcome(*command, "--limit", 8)[0] == 0
+    for number in gone:
+        (tmp_path / "photos" / f"{number:02}.png").unlink()
+    assert outcome(*command)[0] == (0 if gone.start == 0 else 3)
+
+
+# --- versions
+
+
+def test_resume_under_other_versions_is_said_once_and_recorded(tmp_path: Path) -> None:
+    output, record = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.pgcli" / "run.json"
+    command = ("caption", folder_of(4, tmp_path / "photos"), "-o", output)
+    assert "other versions" not in outcome(*command, "--limit", 1)[1]
+    values = json.loads(record.read_text())
+    values["told"]["versions"] |= {"torch": "2.0.0", "model code": "0" * 12}
+    values["told"]["versions"].pop("numpy")  # an older version did not record it
+    record.write_text(json.dumps(values))
+    code, err = outcome(*command, "--limit", 2)
+    assert code == 0
+    assert "other versions: torch: 2.0.0 -> 2." in err
+    assert f"model code: {'0' * 12} -> " in err
+    assert "numpy" not in err
+    assert "other versions" not in outcome(*command)[1]
+    [earlier] = json.loads(record.read_text())["told"]["earlier_versions"]
+    assert earlier["torch"] == "2.0.0"
+    assert earlier["until"]
+    assert main(["view", str(output), "-o", str(tmp_path / "page.html"), "--quiet"]) == 0
+    assert "earlier versions torch" in (tmp_path / "page.html").read_text()
 
 
 # --- prompts

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from signal import SIGPIPE
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pgcli.cli.job.callbacks import HookedResumeLog, RunCallbacks, ShowProgress, StopOnErrors
 from pgcli.cli.job.completion import check_row_count
 from pgcli.cli.job.input import RunInput
+from pgcli.cli.job.missing_images import check_missing
 from pgcli.cli.job.oom_notice import OomNotice
 from pgcli.cli.job.output import RunOutput
 from pgcli.cli.job.row_hooks import RowHooks
@@ -22,11 +23,12 @@ from pgcli.cli.signals import Interrupted
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.progress import Progress
 from pgcli.errors import NoInputError, OutputExists
-from pgcli.pipeline import Tally, run
+from pgcli.pipeline import Decode, Tally, run
 from pgcli.records import Answer, DecodedImage, Item, error_answer
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import InferenceEngine
+    from pgcli.images import StampComparison
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,7 @@ def run_pipeline(job: Job) -> Tally:
         with shutdown, progress, job.hooks, output.sink:
             tally = run(
                 job.hooks.wrap_items(job.items),
-                decode_stage(
-                    input,
-                    job.engine.spec,
-                    shutdown.should_stop,
-                    resumes=output.resumes,
-                    stamps=log is not None,
-                ),
+                checked_decode(job, shutdown.should_stop),
                 answer_stage(plan, job.engine, shutdown.should_stop),
                 partial(save_row, job),
                 partial(refuse_row, job),
@@ -93,6 +89,23 @@ def run_pipeline(job: Job) -> Tally:
     except BaseException as problem:
         report_interruption(job, progress, problem)
         raise
+
+
+def checked_decode(job: Job, should_stop: Callable[[], bool]) -> Decode:
+    """The decode stage; a resumed run whose images are missing ends before it."""
+    output = job.output
+    decode = decode_stage(
+        job.input,
+        job.engine.spec,
+        should_stop,
+        resumes=output.resumes,
+        stamps=output.state is not None,
+    )
+    if output.state is None or job.input.options.running.max_errors is not None:
+        return decode
+    saved = cast("StampComparison", output.state.rules.images)
+    name = job.input.options.output.output
+    return lambda items: decode(check_missing(items, saved, name))
 
 
 def save_row(job: Job, answer: Answer) -> None:

@@ -93,7 +93,17 @@ def load_engine(plan: Plan, output: RunOutput, screen: Screen) -> InferenceEngin
     engine = loading.load_model(plan, screen)
     with screen.status("comparing the model's files"):
         output.add_model(model_settings(plan, engine), run_metadata(plan, engine))
+    print_versions(output, screen)
     return engine
+
+
+def print_versions(output: RunOutput, screen: Screen) -> None:
+    """Print which versions have changed since the saved rows; the next run finds its own."""
+    if output.state is not None and (changes := output.state.changed_versions):
+        screen.info(
+            f"the saved rows were made with other versions: {'; '.join(changes)}",
+            hint="answers may differ slightly; the run's record keeps both",
+        )
 
 
 def limited_items(input: RunInput) -> Iterable[Item]:

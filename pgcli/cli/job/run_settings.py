@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pgcli
 from pgcli import __version__
 from pgcli.checkpoints.find import BUILTIN, DEMO, digest, folder_of
 from pgcli.checkpoints.identity import folder_digest
@@ -30,8 +32,9 @@ from pgcli.tasks import Question
 if TYPE_CHECKING:
     from pgcli.engine.engine import InferenceEngine
 
-#: The libraries whose versions may change an answer.
+#: The libraries whose versions may change an answer, and the folders of pgcli whose code may.
 VERSIONED = ("torch", "pillow", "tokenizers", "numpy")
+MODEL_CODE = ("engine", "images", "model")
 
 
 def run_settings(plan: Plan) -> dict[str, object]:
@@ -85,9 +88,24 @@ def run_metadata(plan: Plan, engine: InferenceEngine) -> dict[str, object]:
     return input_metadata(plan) | {
         "device": engine.device,
         "batch_size": engine.batch_size,
-        "versions": {"pgcli": __version__, **{name: version(name) for name in VERSIONED}},
+        "versions": versions(),
         "arguments": [encodable(without_credentials(word)) for word in plan.options.arguments],
     }
+
+
+def versions() -> dict[str, str]:
+    """The versions of pgcli and of the libraries that answers depend on, by name."""
+    libraries = {name: version(name) for name in VERSIONED}
+    return {"pgcli": __version__, **libraries, "model code": code_digest()}
+
+
+def code_digest() -> str:
+    """A digest of the code that computes answers: a version under development changes it too."""
+    combined = hashlib.sha256()
+    for folder in MODEL_CODE:
+        for file in sorted((Path(pgcli.__file__).parent / folder).rglob("*.py")):
+            combined.update(file.read_bytes())
+    return combined.hexdigest()[:12]
 
 
 def input_metadata(plan: Plan) -> dict[str, object]:
