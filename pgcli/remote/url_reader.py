@@ -25,15 +25,24 @@ if TYPE_CHECKING:
 #: One image of more than this size is held at a time, so that many readers fit into memory.
 LARGE_BYTES = 16 * 2**20
 CHUNK_BYTES = 2**18
+#: Images that are fetched at once. Their threads wait for servers, and need no core.
+FETCH_THREADS = 16
 BUFFER_BYTES = 8 * 2**20
 
 Result = TypeVar("Result")
 
 
 class UrlReader:
-    """Reads URLs, from several threads at once."""
+    """Reads URLs, from several threads at once: images from `fetch_threads`."""
 
-    def __init__(self, *, allow_private_hosts: bool = False, fetch_seconds: float | None = None):
+    def __init__(
+        self,
+        *,
+        allow_private_hosts: bool = False,
+        fetch_seconds: float | None = None,
+        fetch_threads: int | None = None,
+    ):
+        self.fetch_threads = fetch_threads or FETCH_THREADS
         self._allow_private_hosts = allow_private_hosts
         self._fetch_seconds = fetch_seconds or FETCH_SECONDS
         self._stopped = threading.Event()
@@ -186,9 +195,17 @@ def check_url(url: str) -> None:
 
 
 def make_url_reader(
-    *, allow_urls: bool, allow_private_hosts: bool, fetch_seconds: float | None = None
+    *,
+    allow_urls: bool,
+    allow_private_hosts: bool,
+    fetch_seconds: float | None = None,
+    fetch_threads: int | None = None,
 ) -> UrlReader | None:
     """A reader of URLs, or None if they are not allowed."""
     if not allow_urls:
         return None
-    return UrlReader(allow_private_hosts=allow_private_hosts, fetch_seconds=fetch_seconds)
+    return UrlReader(
+        allow_private_hosts=allow_private_hosts,
+        fetch_seconds=fetch_seconds,
+        fetch_threads=fetch_threads,
+    )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from pgcli.sources.endings import ending
+from pgcli.sources.name_filter import NameFilter
 from pgcli.sources.readers import manifest_ending
 from pgcli.sources.source_part import SourcePart
 
@@ -18,6 +19,14 @@ def dataset_files(names: Iterable[str]) -> list[str]:
     by_ending = [(name, manifest_ending(name)) for name in names]
     found = ([name for name, end in by_ending if end in ends] for ends in DATASET_ENDINGS)
     return next(filter(None, found), [])
+
+
+def select_files(files: Iterable[str], names: NameFilter) -> dict[str, NameFilter]:
+    """The files, by their relative paths, that may have rows to read, each with the filter of its
+    rows.
+    """
+    found = ((file, names.in_table(file)) for file in files)
+    return {file: row_names for file, row_names in found if row_names is not None}
 
 
 def may_have_dataset(ignored: Mapping[str, int]) -> bool:

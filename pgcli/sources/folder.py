@@ -15,7 +15,7 @@ from pgcli.sources.file_list import FileList
 from pgcli.sources.folder_walk import UNREADABLE, FolderEntry, FolderWalk
 from pgcli.sources.image_location import outside_fault
 from pgcli.sources.paths import display_path
-from pgcli.sources.read_options import Track
+from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.source_part import RowSlice
 
 
@@ -27,21 +27,20 @@ class FolderSource:
 
     has_prompts = False
 
-    def __init__(
-        self, name: str, path: str, *, alone: bool, allow_outside_root: bool, track: Track = iter
-    ):
+    def __init__(self, name: str, path: str, options: ReadOptions, *, alone: bool):
         self.name = name
         self.path = path
         self.alone = alone
-        self.allow_outside_root = allow_outside_root
-        walk = FolderWalk(path, allow_outside_root)
+        self.allow_outside_root = options.allow_outside_root
+        self._names = options.names
+        walk = self._walk()
         try:
-            self.kinds = Counter(ending(found) for found, _ in track(walk))
+            self.kinds = Counter(ending(found) for found, _ in options.track(walk))
         except OSError as problem:
             hint = "change its permissions, or name another folder"
             raise UsageError(f"{name}: {problem.strerror}", hint=hint) from problem
         self.total = self.kinds.total()
-        self.ignored = walk.ignored
+        self.ignored, self.has_excluded = walk.ignored, walk.has_excluded
         self._file_list: FileList | None = None
 
     def pin_files(self, file_list: FileList, generation: int) -> None:
@@ -61,7 +60,7 @@ class FolderSource:
     def rows(self, first: int, part: RowSlice, generation: int = 0) -> Iterator[Item]:
         """Some images of a generation; `first` is the index of the first one."""
         if self._file_list is None:
-            found: Iterator[FolderEntry] = islice(self._walk(), part.start, part.stop)
+            found: Iterator[FolderEntry] = islice(iter(self._walk()), part.start, part.stop)
         else:
             found = self._listed(self._file_list.names(generation), part)
         root = None if self.allow_outside_root else os.path.realpath(self.path)
@@ -70,8 +69,8 @@ class FolderSource:
             id_ = display_path(relative if self.alone else path)
             yield Item(index, id_, display_path(path), path, fault=fault, root=root)
 
-    def _walk(self) -> Iterator[FolderEntry]:
-        return iter(FolderWalk(self.path, self.allow_outside_root))
+    def _walk(self) -> FolderWalk:
+        return FolderWalk(self.path, self.allow_outside_root, self._names)
 
     def _listed(self, names: Iterator[str], part: RowSlice) -> Iterator[FolderEntry]:
         root = os.path.realpath(self.path)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from pgcli.records import Fault
 from pgcli.sources.endings import IMAGE_ENDINGS, ending
 from pgcli.sources.image_location import outside_fault
+from pgcli.sources.name_filter import ALL_NAMES, NameFilter
 from pgcli.sources.paths import resolves_inside
 
 UNREADABLE = Fault("permission_denied", "The folder may not be read.")
@@ -38,11 +39,13 @@ class FolderWalk:
     """One walk through a folder, which yields each image once.
 
     A link to a folder is followed only if that is outside the root, this is allowed, and it was
-    not walked before.
+    not walked before. Images are yielded whose relative paths `names` accepts.
     """
 
     path: str
     allow_outside_root: bool = False
+    names: NameFilter = ALL_NAMES
+    has_excluded: bool = False
     ignored: Counter[str] = field(default_factory=Counter)
     _walked: set[tuple[int, int]] = field(default_factory=set)
 
@@ -58,13 +61,18 @@ class FolderWalk:
             if entry is None:
                 levels.pop()
             elif _is_folder(entry):
+                if self.names.excludes_folder(prefix + entry.name):
+                    continue
                 try:
                     below = self._enter(entry, prefix, is_inside)
                     levels += [below] if below else []
                 except OSError:
                     yield FolderEntry(prefix + entry.name, UNREADABLE)
             elif ending(entry.name) in IMAGE_ENDINGS:
-                yield FolderEntry(prefix + entry.name, self._fault(entry))
+                if self.names.accepts(prefix + entry.name):
+                    yield FolderEntry(prefix + entry.name, self._fault(entry))
+                else:
+                    self.has_excluded = True
             else:
                 self.ignored[ending(entry.name)] += 1
 

@@ -10,6 +10,7 @@ from itertools import islice
 from pgcli.records import Item
 from pgcli.sources.endings import IMAGE_ENDINGS, ending
 from pgcli.sources.file_list import FileList
+from pgcli.sources.name_filter import NameFilter
 from pgcli.sources.paths import display_name, display_path
 from pgcli.sources.readers import manifest_ending
 from pgcli.sources.source_part import RowSlice, SourcePart
@@ -23,6 +24,7 @@ class FileSource:
     found: list[str]
     ignored: Counter[str] = field(default_factory=Counter)
     is_pattern: bool = False
+    has_excluded: bool = False
     has_prompts = False
     _file_list: FileList | None = None
     _pinned = 0
@@ -68,14 +70,27 @@ def has_reader(name: str) -> bool:
     return ending(name) in IMAGE_ENDINGS or manifest_ending(name) is not None
 
 
+def one_image(name: str, path: str, names: NameFilter) -> FileSource:
+    """The image that the user named, if its name is accepted."""
+    is_accepted = names.accepts(display_name(name))
+    return FileSource(name, [path] if is_accepted else [], has_excluded=not is_accepted)
+
+
 def group_images(
-    pattern: str, found: Sequence[str], ignored: Counter[str], other: Callable[[str], SourcePart]
+    pattern: str,
+    found: Sequence[str],
+    ignored: Counter[str],
+    names: NameFilter,
+    other: Callable[[str], SourcePart],
 ) -> Iterator[SourcePart]:
     """The parts of a pattern's matches, in order: consecutive images as one part, else `other`."""
     files = FileSource(pattern, [], ignored, is_pattern=True)
     for path in found:
         if ending(path) in IMAGE_ENDINGS:
-            files.found.append(path)
+            if names.accepts(display_path(path)):
+                files.found.append(path)
+            else:
+                files.has_excluded = True
         else:
             yield files
             yield other(path)

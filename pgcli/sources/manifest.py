@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -12,6 +13,7 @@ from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
 from pgcli.remote import RemoteFile
 from pgcli.remote.urls import parent_url
+from pgcli.sources.chosen_rows import ChosenRows
 from pgcli.sources.hive import partition_columns
 from pgcli.sources.image_location import ImageLocation, locate_local, locate_remote, locate_url
 from pgcli.sources.kept_columns import ALL, KeptTypes, expand
@@ -21,7 +23,7 @@ from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.readers import load_reader, manifest_ending
 from pgcli.sources.readers.bookmarks import Bookmarks
 from pgcli.sources.readers.reader import Manifest, ManifestRow
-from pgcli.sources.row_item import check_row, row_id, row_to_item
+from pgcli.sources.row_item import check_row, image_name, row_id, row_name, row_to_item
 from pgcli.sources.row_prompts import columns_hint
 from pgcli.sources.seen_ids import RepeatedIds, digest, repeated_digests
 from pgcli.sources.source_part import RowSlice
@@ -56,6 +58,7 @@ class ManifestSource:
         self._partitions = partition_columns(path_of(location))
         self._options = replace(options, tolerates_bad_rows=self._reader.tolerates_bad_rows)
         self._repeated = RepeatedIds(array("Q"), array("Q"))
+        self._chosen = ChosenRows()
         self._manifest = Manifest(location, self.name, options.image_column, Bookmarks())
         self._check()
 
@@ -65,13 +68,17 @@ class ManifestSource:
         return Counter({f"rows of {self._ending}": self.total})
 
     def rows(self, first: int, part: RowSlice) -> Iterator[Item]:
-        """The items of a part of the rows; `first` is the index of the manifest's first row."""
-        locate, name = self._locate, self.name
+        """The items of a part of the chosen rows; `first` is the index of the first of them."""
+        locate, name, options = self._locate, self.name, self._options
+        part = self._chosen.in_table(part)
         rows = self._reader.read(self._manifest, self._wanted(), part)
         for number, row in enumerate(rows, part.start):
+            position = self._chosen.position(number)
+            if position is None:
+                continue
             try:
                 row = self._with_partitions(row)
-                item = row_to_item(row, first + number, self._options, locate=locate, manifest=name)
+                item = row_to_item(row, first + position, options, locate=locate, manifest=name)
             except ManifestError as problem:
                 raise self._with_name(problem) from problem
             is_repeat = self._repeated.is_repeat(item.id, number)
@@ -117,7 +124,9 @@ class ManifestSource:
         return names
 
     def _rows(self, wanted: set[str]) -> Iterator[ManifestRow]:
-        return map(self._with_partitions, self._reader.rows(self._manifest, wanted))
+        """All rows of the file, without the images in them."""
+        whole = RowSlice(0, sys.maxsize, lambda row: False)
+        return map(self._with_partitions, self._reader.read(self._manifest, wanted, whole))
 
     def _with_partitions(self, row: ManifestRow) -> ManifestRow:
         """The row with the columns that its file's folders stand for."""
@@ -145,13 +154,28 @@ class ManifestSource:
                 digests.append(digest(id_))
             elif self._reader.tolerates_bad_rows:  # so that the place is the row
                 digests.append(NO_ID + total)
-        self.total = total
         self.has_prompts = self._options.prompt_column in known
         if total:
             self._resolve_columns(known)
         self._check_ids(digests)
+        self._chosen = ChosenRows(array("Q", self._choose()) if self._options.names else None)
+        self.total = total if self._chosen.numbers is None else len(self._chosen.numbers)
+        self.has_excluded = self.total < total
         # is the first row valid, with all its columns?
-        next(self.rows(0, RowSlice(0, min(1, total), lambda row: False)), None)
+        next(self.rows(0, RowSlice(0, min(1, self.total), lambda row: False)), None)
+
+    def _choose(self) -> Iterator[int]:
+        """The numbers of the rows whose names are accepted."""
+        options = self._options
+        for number, row in enumerate(self._rows({options.id_column, options.image_column})):
+            try:
+                name = row_name(row, options) or ""
+                if self._repeated.is_repeat(name, number):
+                    name = image_name(row, options) or ""
+            except ManifestError as problem:
+                raise self._with_name(problem) from problem
+            if options.names.accepts(name):
+                yield number
 
     def _resolve_columns(self, known: Collection[str]) -> None:
         """Set which columns are kept. Raises UsageError for a wanted column that does not exist."""

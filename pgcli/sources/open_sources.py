@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from glob import escape, has_magic
 from pathlib import Path
 
 from pgcli.errors import NoInputError, UsageError
 from pgcli.sources import remote_files
-from pgcli.sources.dataset_files import dataset_files, dataset_parts, may_have_dataset
+from pgcli.sources.dataset_files import (
+    dataset_files,
+    dataset_parts,
+    may_have_dataset,
+    select_files,
+)
 from pgcli.sources.endings import IMAGE_ENDINGS, ending
 from pgcli.sources.folder import FolderSource
-from pgcli.sources.image_files import FileSource, group_images, has_reader
+from pgcli.sources.image_files import group_images, has_reader, one_image
 from pgcli.sources.input_hints import image_endings_hint, no_input_hint
 from pgcli.sources.manifest import ManifestSource
 from pgcli.sources.paths import display_name, display_path, parse_path, url_scheme
@@ -23,6 +29,10 @@ from pgcli.sources.readers import manifest_ending
 from pgcli.sources.source import Source
 from pgcli.sources.source_part import SourcePart
 from pgcli.sources.stdin import StdinSource
+
+PATTERNS_HINT = (
+    "patterns are compared with whole relative paths or ids, in which * stands for any text"
+)
 
 
 def open_sources(sources: Sequence[str], options: ReadOptions | None = None) -> Source:
@@ -40,6 +50,10 @@ def open_sources(sources: Sequence[str], options: ReadOptions | None = None) -> 
     source = Source(parts)
     if source.total == 0:
         names = ", ".join(map(display_name, sources))
+        if any(part.has_excluded for part in parts):
+            raise NoInputError(
+                f"--include and --exclude leave no image of {names}", hint=PATTERNS_HINT
+            )
         if all(isinstance(part, ManifestSource) for part in parts):
             have = "has" if len(parts) == 1 else "have"
             raise NoInputError(
@@ -75,15 +89,15 @@ def _parts(name: str, options: ReadOptions, *, alone: bool) -> Iterator[SourcePa
 
 def _folder(name: str, path: str, options: ReadOptions, *, alone: bool) -> Iterator[SourcePart]:
     """A folder's images, or the files of the data set that it holds instead."""
-    folder = FolderSource(
-        name,
-        path,
-        alone=alone,
-        allow_outside_root=options.allow_outside_root,
-        track=options.track,
-    )
-    names = () if folder.total else _dataset(path, folder.ignored)
-    parts = {file: _file(display_path(file), file, options) for file in names}
+    folder = FolderSource(name, path, options, alone=alone)
+    has_images = folder.total or folder.has_excluded
+    found = [] if has_images else _dataset(path, folder.ignored)
+    files = {os.path.relpath(file, path): file for file in found}
+    folder.has_excluded |= bool(files)
+    parts = {}
+    for relative, names in select_files(files, options.names).items():
+        file = files[relative]
+        parts[file] = _file(display_path(file), file, replace(options, names=names))
     yield from dataset_parts(parts, folder.ignored) if parts else (folder,)
 
 
@@ -98,7 +112,7 @@ def _dataset(folder: str, ignored: Mapping[str, int]) -> list[str]:
 def _file(name: str, path: str, options: ReadOptions) -> SourcePart:
     """An image file or a manifest, by its ending. Raises UsageError for other files."""
     if ending(path) in IMAGE_ENDINGS:
-        return FileSource(name, [path])
+        return one_image(name, path, options.names)
     if manifest_ending(path) is not None:
         if not Path(path).is_file():
             hint = "a manifest is read twice; pipe its rows to `-` instead"
@@ -121,7 +135,7 @@ def _matches(pattern: str, options: ReadOptions) -> Iterator[SourcePart]:
     def open_file(path: str) -> SourcePart:
         return _file(display_path(path), path, options)
 
-    yield from group_images(pattern, known, ignored, open_file)
+    yield from group_images(pattern, known, ignored, options.names, open_file)
 
 
 def _check_columns(part: SourcePart, options: ReadOptions) -> None:

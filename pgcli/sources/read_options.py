@@ -8,6 +8,7 @@ from typing import Any
 
 from pgcli.remote import UrlReader
 from pgcli.sources.kept_columns import KeptColumn
+from pgcli.sources.name_filter import ALL_NAMES, NameFilter
 
 Track = Callable[[Iterable[Any]], Iterator[Any]]
 
@@ -16,12 +17,13 @@ Track = Callable[[Iterable[Any]], Iterator[Any]]
 class ReadOptions:
     """Which columns hold what, and what a source may contain.
 
-    `fields` are the columns that fill prompts, `keep` those that the output repeats: `a`, `a:b` for
-    one that the output calls b, `*` for all; `kept` are they, once the columns are known.
-    `requires_prompts` raises an error for a row without a prompt, `refuses_prompts` for a row with
-    one, `refuses_regions` for a row with a region. URLs are read with `url_reader` and refused
-    without it. With `tolerates_bad_rows` a bad row becomes an error row instead of an exception.
-    `track` passes on what is counted when a source is opened, and shows how far that is.
+    `names` selects images by their names. `fields` are the columns that fill prompts, `keep` those
+    that the output repeats: `a`, `a:b` for one that the output calls b, `*` for all; `kept` are
+    they, once the columns are known. `requires_prompts` raises an error for a row without a prompt,
+    `refuses_prompts` for a row with one, `refuses_regions` for a row with a region. URLs are read
+    with `url_reader` and refused without it. With `tolerates_bad_rows` a bad row becomes an error
+    row instead of an exception. `track` passes on what is counted when a source is opened, and
+    shows how far that is.
     """
 
     image_column: str = "image"
@@ -36,6 +38,7 @@ class ReadOptions:
     region_column: str = "region"
     refuses_regions: bool = False
     null_separated: bool = False
+    names: NameFilter = ALL_NAMES
     allow_outside_root: bool = False
     url_reader: UrlReader | None = None
     tolerates_bad_rows: bool = False

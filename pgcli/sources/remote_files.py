@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from glob import has_magic
 from itertools import islice
@@ -13,11 +14,12 @@ from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.records import Item
 from pgcli.remote import RemoteError, RemoteFile, UrlReader
 from pgcli.remote.urls import SCHEMES, has_credentials, is_web, scheme_of, url_path
-from pgcli.sources.dataset_files import dataset_files, dataset_parts
+from pgcli.sources.dataset_files import dataset_files, dataset_parts, select_files
 from pgcli.sources.endings import IMAGE_ENDINGS, ending
 from pgcli.sources.file_list import FileList
-from pgcli.sources.image_files import FileSource, group_images, has_reader
+from pgcli.sources.image_files import group_images, has_reader, one_image
 from pgcli.sources.manifest import ManifestSource
+from pgcli.sources.name_filter import ALL_NAMES, NameFilter
 from pgcli.sources.paths import display_path
 from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.readers import manifest_ending
@@ -40,12 +42,16 @@ class RemoteFolder:
 
     has_prompts = False
 
-    def __init__(self, url: str, names: Sequence[str], *, alone: bool):
+    def __init__(
+        self, url: str, files: Sequence[str], *, alone: bool, names: NameFilter = ALL_NAMES
+    ):
         self.name = display_path(url)
         self._url = url.rstrip("/")
         self._alone = alone
-        self._images = [name for name in names if ending(name) in IMAGE_ENDINGS]
-        self.ignored = Counter(map(ending, set(names).difference(self._images)))
+        images = [file for file in files if ending(file) in IMAGE_ENDINGS]
+        self.ignored = Counter(map(ending, set(files).difference(images)))
+        self._images = list(filter(names.accepts, images))
+        self.has_excluded = len(self._images) < len(images)
         self._file_list: FileList | None = None
         self.total = len(self._images)
 
@@ -129,10 +135,14 @@ def open_folder(
 ) -> Iterator[SourcePart]:
     """The images of a folder, or the files of the data set that it holds instead."""
     with usage_errors(display_path(url)):
-        names = [name for name in reader.list_files(url) if is_visible(name)]
-    images = RemoteFolder(url, names, alone=alone)
-    manifests = [] if images.total else dataset_files(names)
-    found = {name: open_file(f"{url.rstrip('/')}/{name}", options, reader) for name in manifests}
+        files = [file for file in reader.list_files(url) if is_visible(file)]
+    images = RemoteFolder(url, files, alone=alone, names=options.names)
+    tables = [] if images.total or images.has_excluded else dataset_files(files)
+    images.has_excluded |= bool(tables)
+    found = {
+        file: open_file(f"{url.rstrip('/')}/{file}", replace(options, names=names), reader)
+        for file, names in select_files(tables, options.names).items()
+    }
     yield from dataset_parts(found, images.ignored) if found else (images,)
 
 
@@ -150,7 +160,9 @@ def open_glob(pattern: str, options: ReadOptions, reader: UrlReader) -> Iterator
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
         hint = f"skipped: {kinds}" if kinds else _HINTS["missing"]
         raise NoInputError(f"nothing matches {display_path(pattern)}", hint=hint)
-    yield from group_images(pattern, readable, ignored, lambda url: open_file(url, options, reader))
+    yield from group_images(
+        pattern, readable, ignored, options.names, lambda url: open_file(url, options, reader)
+    )
 
 
 def open_file(url: str, options: ReadOptions, reader: UrlReader) -> SourcePart:
@@ -158,7 +170,7 @@ def open_file(url: str, options: ReadOptions, reader: UrlReader) -> SourcePart:
     name, path = display_path(url), url_path(url)
     kind = ending(path)
     if kind in IMAGE_ENDINGS or (is_web(url) and kind == "(none)"):
-        return FileSource(name, [url])
+        return one_image(name, url, options.names)
     with usage_errors(name):
         if manifest_ending(path) is not None:
             return ManifestSource(name, RemoteFile(url, reader), options)

@@ -30,12 +30,10 @@ def row_to_item(
         location = ImageLocation(_image_name(path, manifest), None)
     else:
         location = locate(path) if path else ImageLocation(manifest, None, MISSING)
-    id_ = row_id(row, options)
-    if id_ is None:
-        id_ = display_name(path) if path else str(index)
+    name = row_name(row, options)
     return Item(
         index,
-        id_,
+        str(index) if name is None else name,
         location.image,
         location.path,
         data,
@@ -72,6 +70,18 @@ def row_id(row: ManifestRow, options: ReadOptions) -> str | None:
     if options.tolerates_bad_rows and options.id_column == ReadOptions.id_column:
         return None
     raise ManifestError(f"{row.position}: the id is neither text nor a number")
+
+
+def row_name(row: ManifestRow, options: ReadOptions) -> str | None:
+    """The row's own id, else the path of its image as written; None for bytes alone."""
+    id_ = row_id(row, options)
+    return image_name(row, options) if id_ is None else id_
+
+
+def image_name(row: ManifestRow, options: ReadOptions) -> str | None:
+    """The path of the row's image as written; None for bytes alone."""
+    path, _ = _image(row, options)
+    return display_name(path) if path else None
 
 
 def _image_name(path: str | None, manifest: str) -> str:

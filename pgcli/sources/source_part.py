@@ -22,10 +22,14 @@ class RowSlice(NamedTuple):
 
 
 class SourcePart(Protocol):
-    """One source that the user named. It is scanned once when it is made."""
+    """One source that the user named. It is scanned once when it is made.
+
+    It `has_excluded` images if their names are not accepted.
+    """
 
     name: str
     ignored: Counter[str]
+    has_excluded: bool
 
     @property
     def kinds(self) -> Counter[str]:

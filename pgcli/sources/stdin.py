@@ -26,6 +26,7 @@ class StdinSource:
 
     name = "standard input"
     total: int | None = None
+    has_excluded = False
 
     def __init__(self, options: ReadOptions):
         self.ignored: Counter[str] = Counter()
@@ -59,8 +60,10 @@ class StdinSource:
         lines = stdin_lines(self._file, self.name, null_separated=self._options.null_separated)
         for number, line in enumerate(lines, 1):
             if line.strip():
-                yield self._item(line, f"line {number}", index)
-                index += 1
+                item = self._item(line, f"line {number}", index)
+                if self._options.names.accepts(item.id):
+                    yield item
+                    index += 1
 
     def _item(self, line: bytes, position: str, index: int) -> Item:
         is_object = line.startswith(b"{") and not self._options.null_separated

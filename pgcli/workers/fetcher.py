@@ -9,12 +9,11 @@ from typing import NamedTuple, Protocol
 
 from pgcli.records import Item
 
-#: Images that are fetched at once. Their threads wait for servers, and need no core.
-FETCHES = 16
-
 
 class Fetcher(Protocol):
-    """Fetches the bytes of items from elsewhere."""
+    """Fetches the bytes of items from elsewhere, of `fetch_threads` at once."""
+
+    fetch_threads: int
 
     def fetched(self, item: Item) -> AbstractContextManager[Item]:
         """The item with its bytes, or with a fault; other items are unchanged."""

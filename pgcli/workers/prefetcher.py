@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from pgcli.errors import NoUsableDevice
 from pgcli.records import PAUSE, DecodedImage, Item
 from pgcli.workers.decoder import Decoder
-from pgcli.workers.fetcher import FETCHES, Fetcher, fetched
+from pgcli.workers.fetcher import Fetcher, fetched
 from pgcli.workers.start_errors import thread_errors
 from pgcli.workers.worker import Worker
 
@@ -38,7 +39,7 @@ def start_workers(decoder: Decoder, count: int) -> list[Worker]:
 
 
 class Prefetcher:
-    """Worker processes with a thread each, and one thread that reads the items.
+    """Worker processes with a thread each, one thread that reads the items, and some that fetch.
 
     Items may arrive slowly, as from a pipe, so a thread of its own waits for them. The bytes
     reserved by images that are not yet taken stay below `max_bytes`, except for a single image.
@@ -50,7 +51,9 @@ class Prefetcher:
         for worker in self._workers:
             self._idle.put(worker)
         self._fetcher = fetcher
-        self._pool = ThreadPoolExecutor(count + (FETCHES if fetcher else 0), "pgcli-decode")
+        fetch_threads = fetcher.fetch_threads if fetcher else 0
+        self._fetching = threading.Semaphore(fetch_threads or count)
+        self._pool = ThreadPoolExecutor(count + fetch_threads, "pgcli-decode")
         self._pending: SimpleQueue[Pending] = SimpleQueue()
         self._capacity = threading.Condition()
         self._max_bytes = max_bytes
@@ -124,7 +127,9 @@ class Prefetcher:
         return not self._reserved_bytes or self._reserved_bytes + needed <= self._max_bytes
 
     def _decode(self, item: Item) -> DecodedImage:
-        with fetched(item, self._fetcher) as whole:
+        with ExitStack() as stack:
+            with self._fetching:
+                whole = stack.enter_context(fetched(item, self._fetcher))
             worker = self._idle.get()
             try:
                 image = worker.decode(whole.item)

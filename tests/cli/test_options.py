@@ -44,11 +44,11 @@ CONTRACT = set(
     """.split()
 )
 #: Options of the contract that no released version has yet.
-NOT_BUILT = set("--include --exclude --null --min-score --min-confidence --engines --ray".split())
+NOT_BUILT = set("--min-score --min-confidence --engines --ray".split())
 #: Options that are not in the contract's list.
 ADDED = set(
     "--sample --rows-per-file --view --inline --allow-private-hosts --fetch-timeout --moved "
-    "--verify-input -q -v --help -h".split()
+    "--fetch-threads --verify-input -q -v --help -h".split()
 )
 #: Options of every command of the program, and of its logs.
 ADDED |= set("--config --log-format --no-progress --probe --summary-json".split())
@@ -74,6 +74,7 @@ class Outcome:
     sampling: object
     pixels: list[object]
     workers: int | None
+    fetch_threads: int | None
 
     @property
     def rows(self) -> list[dict[str, object]]:
@@ -165,7 +166,8 @@ def run(capsys, monkeypatch, folder, address):
             return engine
 
         def prefetch(items, decode, *, workers, total, **more):
-            decoding.append(workers)
+            fetcher = more["fetcher"]
+            decoding.append((workers, fetcher and fetcher.fetch_threads))
             return real_prefetch(items, decode, workers=0, total=total, **more)
 
         monkeypatch.setattr(loading, "find", find)
@@ -180,7 +182,7 @@ def run(capsys, monkeypatch, folder, address):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(names))
         code = main(line.split())
         shown = capsys.readouterr()
-        workers_used = decoding[0] if decoding else None
+        workers_used, fetch_threads = decoding[0] if decoding else (None, None)
         return Outcome(
             code,
             shown.out,
@@ -190,6 +192,7 @@ def run(capsys, monkeypatch, folder, address):
             engine.sampling,
             engine.pixels,
             workers_used,
+            fetch_threads,
         )
 
     real_prefetch = workers.prefetch
@@ -286,6 +289,7 @@ class Case:
 
 
 PHOTOS = "caption photos --model demo"
+LETTERS = ["a.png", "b.png", "c.png", "d.png"]
 ROW = "ask rows.jsonl --model demo"
 CASES = {
     # model
@@ -330,10 +334,13 @@ CASES = {
         PHOTOS,
         "--limit 2",
         column("id"),
-        *(["a.png", "b.png", "c.png", "d.png"], ["a.png", "b.png"]),
+        *(LETTERS, ["a.png", "b.png"]),
     ),
     "--sample": Case(PHOTOS, "--sample 2", column("index"), [0, 1, 2, 3], [0, 2]),
     "--shard": Case(f"{PHOTOS} -o parts/", "--shard 1/2", parquet_rows, 4, 2),
+    "--include": Case(PHOTOS, "--include b.*", column("id"), LETTERS, ["b.png"]),
+    "--exclude": Case(PHOTOS, "--exclude b.*", column("id"), LETTERS, ["a.png", "c.png", "d.png"]),
+    "--null": Case("caption - --model demo", "--null", row_count, 1, 2),
     "-0": Case("caption - --model demo", "-0", row_count, 1, 2),
     "--workers": Case(PHOTOS, "--workers 3", lambda done: done.workers, None, 3),
     "--max-pixels": Case(
@@ -357,6 +364,10 @@ CASES = {
     "--fetch-timeout": Case(
         "caption slow.jsonl --model demo --allow-urls --allow-private-hosts",
         *("--fetch-timeout 1", column("error"), [None], ["timeout"]),
+    ),
+    "--fetch-threads": Case(
+        "caption urls.jsonl --model demo --allow-urls --allow-private-hosts",
+        *("--fetch-threads 3", lambda done: done.fetch_threads, 16, 3),
     ),
     # output
     "--output": Case(PHOTOS, "--output out.jsonl", saved_rows("out.jsonl"), None, 4),

@@ -28,6 +28,7 @@ from pgcli.records import Item
 from pgcli.remote import RemoteError, UrlReader, object_stores
 from pgcli.remote.object_stores import profile_keys
 from pgcli.sources import ReadOptions, open_sources
+from pgcli.sources.name_filter import NameFilter
 from pgcli.sources.patterns import glob_files
 from pgcli.sources.remote_files import glob_matches
 from tests.support.awkward import drawing, encoded
@@ -234,6 +235,17 @@ def test_new_images_come_after_the_pinned_ones(s3: Files, tmp_path: Path) -> Non
         assert [item.path for item in gone_on] == [*before, "s3://images/photos/0.jpg"]
         assert gone_on.total == len(before) + 1
         del s3["images/photos/0.jpg"]
+
+
+def test_names_at_an_address_are_selected(s3: Files) -> None:
+    names = NameFilter(include=("*.png", "1.*"), exclude=("a/", "photos/a/*"))
+    found = [item.id for item in opened("s3://images/photos", names=names)]
+    assert found == ["broken.png"]
+    found = [item.id for item in opened("s3://images/photos/*.[pj]*g", names=names)]
+    assert found == ["s3://images/photos/broken.png"]
+    assert opened("s3://images/parts", names=NameFilter(exclude=("deep/",))).total == 2
+    with pytest.raises(NoInputError, match="--include and --exclude leave no image"):
+        opened("s3://images/parts", names=NameFilter(include=("x",)))
 
 
 @pytest.mark.parametrize(

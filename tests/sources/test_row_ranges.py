@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgcli.records import UNREAD
-from pgcli.sources import open_sources
+from pgcli.sources import ReadOptions, open_sources
+from pgcli.sources.name_filter import NameFilter
 from pgcli.sources.readers import bookmarks
 from tests.support.bytes_read import bytes_read
 
@@ -91,6 +92,18 @@ def test_rows_of_a_range_are_those_of_the_whole(make: Callable[[], str]) -> None
     for start, stop in [(0, 1), (4, 6), (5, 10), (17, 43), (50, COUNT), (56, 99), (57, 60)]:
         assert list(source.rows(start, stop)) == whole[start:stop]
     assert list(source) == whole
+
+
+@pytest.mark.parametrize("make", FORMATS.values(), ids=FORMATS)
+def test_ranges_of_selected_rows_are_those_of_the_whole(make: Callable[[], str]) -> None:
+    names = NameFilter(include=("*3*", "*5*"), exclude=("*13*",))
+    source = open_sources([make()], ReadOptions(names=names))
+    whole = list(source)
+    assert source.total == len(whole) > 9
+    assert [item.index for item in whole] == list(range(len(whole)))
+    assert all(names.accepts(item.id) for item in whole)
+    for start in range(0, len(whole), 4):
+        assert list(source.rows(start, start + 4)) == whole[start : start + 4]
 
 
 def test_rows_of_several_sources_are_numbered_through() -> None:

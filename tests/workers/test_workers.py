@@ -14,6 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,38 @@ def scripted(*ids: str) -> list[DecodedImage]:
 
 def codes(images: list[DecodedImage]) -> list[str | None]:
     return [image.fault.code if image.fault else None for image in images]
+
+
+class CountingFetcher:
+    """Notes how many items are fetched at once."""
+
+    def __init__(self, fetch_threads: int):
+        self.fetch_threads = fetch_threads
+        self.most = self._now = 0
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def fetched(self, item: Item) -> Iterator[Item]:
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+        time.sleep(0.01)
+        with self._lock:
+            self._now -= 1
+        yield replace(item, data=PNG)
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_fetch_threads_bound_the_images_fetched_at_once(count: int) -> None:
+    fetcher = CountingFetcher(count)
+    named = [Item(n, str(n), "bytes") for n in range(20)]
+    images = list(prefetch(named, DECODE, workers=2, total=None, fetcher=fetcher))
+    assert [image.item.index for image in images] == list(range(20))
+    assert codes(images) == [None] * 20
+    assert fetcher.most == count
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

@@ -145,7 +145,8 @@ def source_options(plan: Plan) -> ReadOptions:
         refuses_prompts=question.refuses_prompts,
         choices_column=question.choices_column,
         refuses_regions=question.region is not None,
-        null_separated=options.nul,
+        null_separated=options.null,
+        names=options.names,
         allow_outside_root=options.allow_outside_root,
         url_reader=options.url_reader,
     )

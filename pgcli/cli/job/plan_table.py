@@ -19,6 +19,7 @@ def plan_table(input: RunInput) -> Facts:
     if plan.prompts_per_image > 1:
         rows += f", {plan.prompts_per_image} for each image"
     prompts = plan.question.templates or ("the manifest's own",)
+    names = options.input.names
     optional = [
         ("adapter", options.model.adapter),
         ("quantized", None if options.model.quantize == "none" else options.model.quantize),
@@ -31,6 +32,8 @@ def plan_table(input: RunInput) -> Facts:
         ("images", format_count(input.images, "as many as come on standard input")),
         *kind_facts(input.source.kinds),
         *ignored_facts(input.source.ignored),
+        *(("include", pattern) for pattern in names.include),
+        *(("exclude", pattern) for pattern in names.exclude),
         ("rows", rows),
         *(("prompt", prompt) for prompt in prompts),
         *question_facts(plan.question),

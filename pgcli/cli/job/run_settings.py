@@ -65,6 +65,8 @@ def run_settings(plan: Plan) -> dict[str, object]:
             options.input.prompt_column,
         ],
         "keep": options.input.keep,
+        "include": [encodable(pattern) for pattern in options.input.names.include],
+        "exclude": [encodable(pattern) for pattern in options.input.names.exclude],
         "no_timing": options.output.no_timing,
         "sample": options.input.sample,
         "max_pixels": options.input.max_pixels,

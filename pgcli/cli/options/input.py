@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pgcli.cli.options import values
 from pgcli.cli.options.shared import AllowPrivateHosts, AllowUrls, number_option, option
+from pgcli.sources.name_filter import NameFilter
 from pgcli.sources.read_options import ReadOptions
 
 if TYPE_CHECKING:
@@ -54,9 +55,32 @@ class InputOptions:
             help="Only part I of N of the rows, counted from 0, into a folder: -o DIR/.",
         ),
     ] = None
-    nul: Annotated[
+    include: Annotated[
+        list[str] | None,
+        _input(
+            "--include",
+            metavar="GLOB",
+            once=False,
+            help="Only images whose relative path or id matches, * any text with slashes; "
+            "repeatable.",
+        ),
+    ] = None
+    exclude: Annotated[
+        list[str] | None,
+        _input(
+            "--exclude",
+            metavar="GLOB",
+            once=False,
+            help="Leave out images whose relative path or id matches; repeatable.",
+        ),
+    ] = None
+    null: Annotated[
         bool,
-        _input("-0", help="Names on standard input are separated by NUL, as from find -print0."),
+        _input(
+            "--null",
+            "-0",
+            help="Names on standard input are separated by NUL, as from find -print0.",
+        ),
     ] = False
     workers: Annotated[
         int | None,
@@ -102,6 +126,21 @@ class InputOptions:
             help="Seconds for an image at an address, all tries together.",
         ),
     ] = None
+    fetch_threads: Annotated[
+        int | None,
+        _number(
+            "--fetch-threads",
+            least=1,
+            most=1024,
+            default="16",
+            help="Images at addresses that are fetched at once.",
+        ),
+    ] = None
+
+    @property
+    def names(self) -> NameFilter:
+        """The images to read, by their names."""
+        return NameFilter(tuple(self.include or ()), tuple(self.exclude or ()))
 
     @property
     def url_reader(self) -> UrlReader | None:
@@ -112,4 +151,5 @@ class InputOptions:
             allow_urls=self.allow_urls,
             allow_private_hosts=self.allow_private_hosts,
             fetch_seconds=self.fetch_timeout,
+            fetch_threads=self.fetch_threads,
         )

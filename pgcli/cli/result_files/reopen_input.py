@@ -16,6 +16,7 @@ from pgcli.records import Item
 from pgcli.regions import parse_region
 from pgcli.remote import UrlReader, make_url_reader
 from pgcli.sources import ReadOptions, open_sources
+from pgcli.sources.name_filter import NameFilter
 from pgcli.state.progress import is_count
 from pgcli.state.run_record import RunRecord
 from pgcli.state.state_folder import RUN, file_list, state_folder
@@ -50,6 +51,7 @@ def reopen_items(
         choices_column=question.choices_column,
         allow_outside_root=metadata["allow_outside_root"],
         url_reader=url_reader,
+        names=NameFilter(tuple(settings["include"]), tuple(settings["exclude"])),
     )
     if os.path.realpath(metadata["folder"]) != os.path.realpath("."):
         raise UsageError(
@@ -131,6 +133,8 @@ RECORD_CHECKS: Mapping[str, Mapping[str, Check]] = {
         "choices_column": or_none(is_text),
         "columns": lambda value: are_texts(value) and len(value) == 3,
         "keep": are_texts,
+        "include": are_texts,
+        "exclude": are_texts,
         "region": or_none(is_valid_region),
         "sample": or_none(lambda value: is_count(value) and value > 0),
     },

@@ -1,0 +1,181 @@
+"""--include and --exclude select images of every kind of source by name, as part of the input."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from pgcli.cli.job import loading
+from pgcli.cli.main import main
+from pgcli.sources import ReadOptions, open_sources
+from pgcli.sources.name_filter import NameFilter
+from tests.support import pretend
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+NAMES = ["a.png", "b.jpg", "draft/c.png", "draft/old/d.jpg", "e.png"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder, with images and tables of them; a model that needs no loading."""
+    monkeypatch.setattr(loading, "load_model", pretend.load_model)
+    monkeypatch.chdir(tmp_path)
+    for name in NAMES:
+        file = Path("photos", name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(file)
+    Path("photos/draft/notes.txt").touch()
+    lines = [{"image": f"photos/{name}", "n": n} for n, name in enumerate(NAMES)]
+    Path("paths.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    ids = [{"image": "photos/a.png", "id": name} for name in NAMES]
+    Path("ids.jsonl").write_text("\n".join(map(json.dumps, ids)))
+    data = [{"bytes": Path("photos", name).read_bytes(), "path": name} for name in NAMES]
+    pq.write_table(pa.table({"image": data}), "images.parquet", row_group_size=2)
+    with tarfile.open("images.tar", "w") as archive:
+        for name in NAMES:
+            archive.add(f"photos/{name}", name)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> list[tuple[int, str]]:
+    """The indices and ids of the rows."""
+    capsys.readouterr()
+    assert main(["caption", *words, "--model", "demo", "--quiet"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert all(row["error"] is None for row in rows)
+    return [(row["index"], row["id"]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("source", "prefix"),
+    [
+        ("photos", ""),
+        ("photos/", ""),
+        ("photos/**/*.*g", "photos/"),
+        ("paths.jsonl", "photos/"),
+        ("ids.jsonl", ""),
+        ("images.parquet", ""),
+        ("images.tar", "images.tar/"),
+    ],
+)
+def test_names_of_every_source_are_selected(
+    source: str, prefix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Indices count what is left, from 0."""
+    found = run(capsys, source, "--include", "*.png", "--exclude", f"{prefix}draft/")
+    assert found == [(0, f"{prefix}a.png"), (1, f"{prefix}e.png")]
+    found = run(capsys, source, "--include", f"{prefix}draft/*", "--include", f"{prefix}[ab].*")
+    assert [name for _, name in found] == [f"{prefix}{name}" for name in NAMES[:4]]
+    found = run(capsys, source, "--exclude", "*.jpg", "--limit", "2", "--sample", "2")
+    assert found == [(0, f"{prefix}a.png"), (1, f"{prefix}draft/c.png")]
+
+
+def test_relative_paths_of_several_sources_are_selected(capsys: pytest.CaptureFixture[str]) -> None:
+    """Their ids begin with the source; files that are named are compared as they are typed."""
+    sources = ["photos", "photos/a.png", "ids.jsonl"]
+    assert run(capsys, *sources, "--include", "a.png", "--include", "photos/*") == [
+        (0, "photos/a.png"),
+        (1, "photos/a.png"),
+        (2, "a.png"),
+    ]
+
+
+def test_standard_input_is_selected_as_it_arrives(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for given, option in (("\n".join(f"photos/{name}" for name in NAMES), ()), (None, ("--null",))):
+        text = given or "\0".join(f"photos/{name}" for name in NAMES)
+        monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(text.encode())))
+        found = run(capsys, "-", "--exclude", "*/draft/*", "--exclude", "*.jpg", *option)
+        assert found == [(0, "photos/a.png"), (1, "photos/e.png")]
+
+
+def test_files_of_a_data_set_are_selected_as_a_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """A file's path or a row's id may match."""
+    for name in ("train/0", "train/1", "test/0"):
+        table = pa.table({"image": [Path("photos/a.png").read_bytes()] * 2, "id": ["x", "y"]})
+        Path("set", name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, f"set/{name}.parquet")
+    assert run(capsys, "set", "--include", "test/") == [(0, "x"), (1, "y")]
+    assert run(capsys, "set", "--exclude", "train/", "--include", "y") == [(0, "y")]
+    assert run(capsys, "set", "--include", "train/1.*", "--exclude", "x") == [(0, "y")]
+    assert [name for _, name in run(capsys, "set", "--include", "y")] == ["y"] * 3
+    assert main(["caption", "set", "--exclude", "*.parquet", "--model", "demo"]) == 4
+    assert "--include and --exclude leave no image of set" in capsys.readouterr().err
+
+
+def test_patterns_are_settings_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """Another run is refused, this one resumes with new files, and its input is reopened."""
+    run(capsys, "photos", "-o", "rows.jsonl", "--include", "*.png", "--limit", "1")
+    words = ["caption", "photos", "-o", "rows.jsonl", "--model", "demo"]
+    assert main(words) == 13
+    assert 'include: ["*.png"] -> []' in capsys.readouterr().err
+    Image.new("RGB", (8, 8)).save("photos/0-new.png")
+    Image.new("RGB", (8, 8)).save("photos/0-new.jpg")
+    assert main([*words, "--include", "*.png"]) == 0
+    rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in rows] == ["a.png", "draft/c.png", "e.png", "0-new.png"]
+    capsys.readouterr()
+    assert main(["check", "rows.jsonl"]) == 0
+    assert "all 4 rows match the input" in capsys.readouterr().out
+
+
+def test_rows_of_a_table_are_reopened_and_shared_by_shards(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for number in (1, 0):
+        shard = ["--shard", f"{number}/2", "-o", "rows/", "--exclude", "b.*"]
+        run(capsys, "images.parquet", *shard)
+    table = pq.read_table("rows")
+    assert table["index"].to_pylist() == [0, 1, 2, 3]
+    assert table["id"].to_pylist() == [name for name in NAMES if name != "b.jpg"]
+    assert main(["check", "rows/"]) == 0
+    assert main(["export", "rows/", "--to", "imagefolder", "-o", "images", "-q"]) == 0
+    assert len([file for file in Path("images").rglob("*") if file.suffix in (".png", ".jpg")]) == 4
+
+
+def test_nothing_left_is_no_input(capsys: pytest.CaptureFixture[str]) -> None:
+    for source in ("photos", "paths.jsonl", "photos/a.png", "photos/*.png", "images.tar"):
+        assert main(["caption", source, "--include", "*.webp", "--model", "demo"]) == 4
+        shown = capsys.readouterr().err
+        assert f"--include and --exclude leave no image of {source}" in shown
+        assert "whole relative paths or ids" in shown
+
+
+def test_images_of_rows_that_are_left_out_are_not_read() -> None:
+    names = NameFilter(exclude=("draft/*",))
+    source = open_sources(["images.parquet"], ReadOptions(names=names))
+    asked: list[int] = []
+
+    def needs_image(index: int) -> bool:
+        asked.append(index)
+        return True
+
+    assert [item.id for item in source.rows(0, 3, needs_image)] == ["a.png", "b.jpg", "e.png"]
+    assert asked == [0, 1, 2]
+    assert [item.index for item in source.rows(1, 3)] == [1, 2]
+
+
+def test_excluded_folder_is_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    walked: list[str] = []
+
+    def scandir(path: str, scan: Any = os.scandir) -> Any:
+        walked.append(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    source = open_sources(["photos"], ReadOptions(names=NameFilter(exclude=("draft/",))))
+    assert [item.id for item in source] == ["a.png", "b.jpg", "e.png"]
+    assert set(walked) == {"photos"}
+    assert not source.ignored
+    source = open_sources(["photos"], ReadOptions(names=NameFilter(exclude=("draft/*.png",))))
+    assert [item.id for item in source] == ["a.png", "b.jpg", "draft/old/d.jpg", "e.png"]
