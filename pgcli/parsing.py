@@ -1,11 +1,12 @@
-"""Parses answers: spans of generated tokens in, boxes and their mask codes out."""
+"""Parses answers: spans of generated tokens in, boxes and their mask codes out, and back."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import dropwhile, groupby, takewhile
+from itertools import dropwhile, groupby, takewhile, zip_longest
+from typing import Any
 
 from pgcli.records import Box, Span
 
@@ -86,3 +87,21 @@ def mask_codes(spans: Sequence[Span]) -> tuple[int, ...] | None:
     run = takewhile(lambda span: span.kind == "mask", after_blanks)
     codes = tuple(span.value for span in run if span.value is not None)
     return codes if len(codes) == MASK_TOKENS else None
+
+
+def detection_text(
+    boxes: Sequence[Mapping[str, Any]],
+    masks: Sequence[Mapping[str, Any] | None] = (),
+    *,
+    width: int,
+    height: int,
+) -> str:
+    """The answer that has the boxes of a row, with the codes of their masks: `boxes` reversed."""
+    parts = []
+    for box, mask in zip_longest(boxes, masks[: len(boxes)]):
+        sides = {"ymin": height, "xmin": width, "ymax": height, "xmax": width}
+        places = (round(box[name] / max(side, 1) * GRID) for name, side in sides.items())
+        locations = "".join(f"<loc{min(max(place, 0), GRID):04}>" for place in places)
+        codes = "".join(f"<seg{code:03}>" for code in (mask["codes"] if mask else ()))
+        parts.append(f"{locations}{codes} {box['label']}")
+    return f" {SEPARATOR} ".join(parts)

@@ -13,6 +13,7 @@ import typer
 
 from pgcli import __version__
 from pgcli.cli.commands import (
+    apply,
     ask,
     bench,
     caption,
@@ -51,7 +52,7 @@ from pgcli.printable import printable
 COMMANDS = (
     *(caption, ask, detect, segment, ocr),
     *(view, export, status, check),
-    *(merge, diff),
+    *(apply, merge, diff),
     *(info, verify, bench, doctor),
 )
 

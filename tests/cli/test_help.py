@@ -62,6 +62,8 @@ def test_help_texts_end_in_examples_that_run(command, tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(EXAMPLES / "one.png", tmp_path / name)
     (tmp_path / "vae-oid.npz").touch()
+    edits = {"format": "pgcli edits", "version": 1, "edits": []}
+    (tmp_path / "captions.edits.json").write_text(json.dumps(edits))
     for name, task in (("captions.jsonl", ["caption"]), ("boxes.jsonl", ["detect", "--object=a"])):
         run = [*PRETEND, *task, "photos", "-o", name, "--model", "demo"]
         subprocess.run(run, cwd=tmp_path, capture_output=True, check=True, timeout=100)

@@ -500,6 +500,16 @@ def test_answers_and_labels_are_corrected(open_page: Any, page: Path) -> None:
         ("a green cat", None, "accepted"),
         (None, {"0": "star,x", "1": None}, "accepted"),
     ]
+    file = saved(
+        page.parent / "edits.json", [{"format": "pgcli edits", "version": 1, "edits": edits}]
+    )
+    rows_file, made = page.parent / "rows.jsonl", page.parent / "new.jsonl"
+    assert main(["apply", str(file), str(rows_file), "-o", str(made), "--rows", "accepted"]) == 0
+    rows = [json.loads(line) for line in made.read_text().splitlines()]
+    assert [one["answer"] for one in rows] == [
+        "a green cat",
+        "<loc0102><loc0102><loc0512><loc0512> star,x",
+    ]
     shown.page.select_option("#review", "corrected")
     assert shown.ids() == ["00000.png", "00002.png"]
     shown.press("u", "u", "u")

@@ -1,0 +1,1 @@
+"""What people corrected: edits of a page of results, and files of annotation tools."""

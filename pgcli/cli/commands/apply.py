@@ -1,0 +1,110 @@
+"""apply: the edits of a page of results become rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from pgcli.cli.options import Quiet, option
+from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.ui.console import Screen
+from pgcli.errors import UsageError
+
+if TYPE_CHECKING:
+    from pgcli.cli.result_files.apply_edits import EditStats, MatchedEdits, WantedRows
+
+INCOMPLETE = 3  # exit code if an edit was not applied
+MAX_EXAMPLES = 5  # edits that a message names
+
+
+@app.command(
+    cls=PgcliCommand,
+    rich_help_panel="Work with answers",
+    help="Correct answers by the edits that a page of results saved.\n\n"
+    "EDITS is the file that the page of pgcli view saves, RESULTS the result file that the page "
+    "shows. Edits of rows that are not there, or whose answers have changed, are named and not "
+    "applied; the exit code is 3 then.",
+    epilog="$ pgcli apply captions.edits.json captions.jsonl -o corrected.jsonl",
+)
+def apply(
+    edits: Annotated[str, typer.Argument(metavar="EDITS", hidden=True)],
+    results: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
+    output: Annotated[
+        str,
+        option("Output", "--output", "-o", metavar="FILE", own=True, help="A .jsonl or .parquet."),
+    ],
+    rows: Annotated[
+        Literal["not-rejected", "accepted", "all"],
+        option(
+            "Output",
+            "--rows",
+            own=True,
+            help="accepted leaves out rows that nobody reviewed too; all keeps rejected ones.",
+        ),
+    ] = "not-rejected",
+    overwrite: Annotated[
+        bool, option("Output", "--overwrite", own=True, help="Replace an existing file.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    screen = Screen(quiet=quiet)
+    if code := run_apply(Path(edits), Path(results), output, rows, overwrite, screen):
+        raise typer.Exit(code)
+
+
+def run_apply(
+    edits: Path, results: Path, output: str, wanted: WantedRows, overwrite: bool, screen: Screen
+) -> int:
+    """Write the corrected rows; return 3 if edits were not applied."""
+    from pgcli.annotations.edits import read_edits
+    from pgcli.cli.result_files.apply_edits import EditedRows, match_edits
+    from pgcli.sinks.reader import read_results
+    from pgcli.sinks.result_file import check_result_file, schema_of, write_result_file
+
+    target = Path(output)
+    check_result_file(target, overwrite=overwrite)
+    given = read_edits(edits)
+    with screen.progress("reading rows") as progress:
+        matched = match_edits(given, results, progress.track(read_results(results)))
+    if given and not matched.applied:
+        raise UsageError(
+            f"no edit of {edits} is of a row of {results} as it is now",
+            hint="name the result file that the page shows; pgcli view makes a page of this one",
+        )
+    reviewed = EditedRows(results, matched, wanted)
+    schema = schema_of(matched.columns)
+    with screen.status("writing rows"):
+        write_result_file(target, lambda: reviewed, schema, overwrite=overwrite)
+    screen.info(f"{output}: {report(reviewed.stats, matched, wanted)}")
+    return report_left_out(matched, screen)
+
+
+def report(stats: EditStats, matched: MatchedEdits, wanted: WantedRows) -> str:
+    """How many rows were written, and how many have which review."""
+    is_left_out = " and left out"
+    notes = [
+        (stats.accepted - stats.corrected, "accepted"),
+        (stats.corrected, "corrected"),
+        (stats.rejected, f"rejected{is_left_out if wanted != 'all' else ''}"),
+        (stats.open, f"not reviewed{is_left_out if wanted == 'accepted' else ''}"),
+        (matched.elsewhere, "edits of other files"),
+    ]
+    return "; ".join([f"{stats.rows:,} rows", *(f"{n:,} {what}" for n, what in notes if n)])
+
+
+def report_left_out(matched: MatchedEdits, screen: Screen) -> int:
+    """Name the edits that were not applied; return 3 if there are any."""
+    for left_out, reason in (
+        (matched.changed, "another answer now"),
+        (matched.missing, "no such row"),
+    ):
+        if left_out:
+            named = ", ".join(map(str, left_out[:MAX_EXAMPLES]))
+            more = f" and {len(left_out) - MAX_EXAMPLES:,} more" * (len(left_out) > MAX_EXAMPLES)
+            screen.info(
+                f"not applied, {reason}: {named}{more}",
+                hint="make the page again with pgcli view, and review these rows there",
+            )
+    return INCOMPLETE if matched.changed or matched.missing else 0

@@ -1,0 +1,210 @@
+"""apply: the edits of a page of results become rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pgcli
+from pgcli.cli.main import main
+from pgcli.parsing import detection_text
+from pgcli.records import Mask
+from pgcli.rows import answer_digest
+from tests.support.answers import answer
+from tests.support.exporting import box, row, saved
+from tests.support.save_rows import saving
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+Capture = pytest.CaptureFixture[str]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def rows() -> list[dict[str, Any]]:
+    boxes = (box("cat", 64, 48, 320, 240), box("dog", 0, 0, 640, 480), box("cat", 1, 2, 3, 4))
+    masks = (Mask((1,) * 16), None, Mask((2,) * 16))
+    return [
+        *(row(n, answer=f"text {n}") for n in range(3)),
+        row(3, task="segment", prompt="segment cat ; dog", boxes=boxes, masks=masks),
+        row(4, error="missing"),
+    ]
+
+
+def edit(of: dict[str, Any], state: str = "accepted", **changes: Any) -> dict[str, Any]:
+    key = {name: of[name] for name in ("index", "id", "prompt")}
+    return key | {"digest": answer_digest(of), "state": state} | changes
+
+
+def write_edits(*edits: Any, **changes: Any) -> None:
+    document = {"format": "pgcli edits", "version": 1, "edits": list(edits)} | changes
+    Path("rows.edits.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def apply(capsys: Capture, *words: str, output: str = "new.jsonl") -> tuple[int, str]:
+    capsys.readouterr()
+    code = main(["apply", "rows.edits.json", "rows.jsonl", "-o", output, *words])
+    return code, capsys.readouterr().err
+
+
+def read(name: str = "new.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(name).read_text().splitlines()]
+
+
+def test_edits_correct_and_leave_out_rows(capsys: Capture) -> None:
+    given = rows()
+    saved(Path("rows.jsonl"), given)
+    labels = {"0": "lion", "2": None}
+    write_edits(
+        edit(given[0]),
+        edit(given[1], answer=" right "),
+        edit(given[2], "rejected"),
+        edit(given[3], labels=labels),
+    )
+    code, err = apply(capsys)
+    assert code == 0
+    assert "new.jsonl: 4 rows; 1 accepted; 2 corrected; 1 rejected and left out; 1 not rev" in err
+    first, second, third, fourth = read()
+    assert first == given[0] | {"masks": None}
+    assert (second["answer"], second["tokens"], second["logprob"]) == ("right", None, None)
+    assert second["model"] == given[1]["model"]
+    assert [one["label"] for one in third["boxes"]] == ["lion", "dog"]
+    assert third["boxes"][0] == given[3]["boxes"][0] | {"label": "lion"}
+    assert third["masks"] == given[3]["masks"][:2]
+    codes = "<seg001>" * 16
+    lion, dog = "<loc0102>" * 2 + "<loc0512>" * 2, "<loc0000>" * 2 + "<loc1023>" * 2
+    assert third["answer"] == f"{lion}{codes} lion ; {dog} dog"
+    assert fourth["error"] == "missing"
+
+
+@pytest.mark.parametrize(("wanted", "indices"), [("accepted", [0]), ("all", [0, 1, 2, 3, 4])])
+def test_rows_option_chooses_by_review(capsys: Capture, wanted: str, indices: list[int]) -> None:
+    given = rows()
+    saved(Path("rows.jsonl"), given)
+    write_edits(edit(given[0]), edit(given[1], "rejected", answer="not applied"))
+    assert apply(capsys, "--rows", wanted, output="new.parquet")[0] == 0
+    results = pgcli.read("new.parquet")
+    assert [one.index for one in results] == indices
+    assert all(one.answer == f"text {one.index}" for one in results[:2])
+
+
+def test_edits_of_changed_or_missing_rows_are_named(capsys: Capture) -> None:
+    given = rows()
+    write_edits(edit(given[0]), edit(given[1]), edit(given[2] | {"id": "\x1b[2Jgone"}))
+    given[1]["answer"] = "another"
+    saved(Path("rows.jsonl"), given)
+    code, err = apply(capsys)
+    assert code == 3
+    assert "not applied, another answer now: edit 2 ('1.png', 'what?')" in err
+    assert "not applied, no such row: edit 3 (" in err
+    assert "\x1b" not in err
+    assert len(read()) == 5
+    given[0]["answer"] = "another"
+    saved(Path("rows.jsonl"), given)
+    code, err = apply(capsys, output="none.jsonl")
+    assert (code, "no edit of" in err, "hint: " in err) == (2, True, True)
+    assert not Path("none.jsonl").exists()
+
+
+def test_edits_of_a_page_of_several_files_are_of_their_file(capsys: Capture) -> None:
+    given = rows()
+    saved(Path("rows.jsonl"), given)
+    write_edits(
+        edit(given[0], "rejected", file="other.jsonl"),
+        edit(given[0], answer="own", file="rows.jsonl"),
+    )
+    code, err = apply(capsys)
+    assert (code, "1 edits of other files" in err) == (0, True)
+    assert read()[0]["answer"] == "own"
+
+
+def test_kept_columns_and_numbers_of_parquet_match_the_digest(capsys: Capture) -> None:
+    with saving("rows.parquet", keep=("sku",)) as sink:
+        sink.save(answer(0, boxes=(box("cat", 1, 2, 3, 4),), kept={"sku": 7}))
+    with saving("rows.jsonl", keep=("sku",)) as sink:
+        sink.save(answer(0, boxes=(box("cat", 1, 2, 3, 4),), kept={"sku": 7}))
+    write_edits(edit(json.loads(Path("rows.jsonl").read_text()), labels={"0": "dog"}))
+    words = ["apply", "rows.edits.json", "rows.parquet", "-o", "new.parquet"]
+    assert main(words) == 0
+    (corrected,) = pgcli.read("new.parquet")
+    assert (corrected.boxes[0].label, corrected.kept) == ("dog", {"sku": 7})
+
+
+WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "not edits": (lambda one: write_edits(one, format="other"), "is not a file of edits"),
+    "a list": (lambda one: Path("rows.edits.json").write_text("[]"), "is not a file of edits"),
+    "newer": (lambda one: write_edits(one, version=2), "has version 2"),
+    "no list": (lambda one: write_edits(edits={}), "edits is not an array"),
+    "no object": (lambda one: write_edits(7), "edit 1 is not an object"),
+    "a key": (lambda one: write_edits(one | {"boxes": []}), "unknown key, 'boxes'"),
+    "a state": (lambda one: write_edits(one | {"state": "maybe"}), "state is neither"),
+    "an index": (lambda one: write_edits(one | {"index": -1}), "index is not a whole number"),
+    "true": (lambda one: write_edits(one | {"index": True}), "index is not a whole number"),
+    "a digest": (lambda one: write_edits(one | {"digest": "1"}), "digest does not have 16"),
+    "no id": (lambda one: write_edits(one | {"id": None}), "id is not text"),
+    "an answer": (lambda one: write_edits(one | {"answer": ["a"]}), "answer is not text"),
+    "a box": (lambda one: write_edits(one | {"labels": {"-1": "a"}}), "not the number of a box"),
+    "a label": (lambda one: write_edits(one | {"labels": {"0": "a ; b"}}), "has a line break, a"),
+    "no box": (lambda one: write_edits(one | {"labels": {"9": "a"}}), "which the row does not"),
+    "twice": (lambda one: write_edits(one, one), "of the same row as edit 1"),
+    "cut": (lambda one: Path("rows.edits.json").write_text('{"edits'), "is not valid JSON"),
+    "deep": (lambda one: Path("rows.edits.json").write_text("[" * 100000), "is not valid JSON"),
+    "nested": (lambda one: write_edits(json.loads("[" * 90 + "]" * 90)), "nested too deeply"),
+    "NaN": (lambda one: Path("rows.edits.json").write_text("NaN"), "NaN is not a number"),
+    "a folder": (lambda one: Path("rows.edits.json").mkdir(), "not a regular file"),
+    "nothing": (lambda one: None, "cannot be read: No such file"),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_invalid_edits_are_refused_and_nothing_is_written(capsys: Capture, fault: str) -> None:
+    given = rows()
+    saved(Path("rows.jsonl"), given)
+    write, message = WRONG[fault]
+    write(edit(given[0]))
+    code, err = apply(capsys)
+    assert (code, message in err, "hint: " in err) == (2, True, True), err
+    assert not Path("new.jsonl").exists()
+
+
+def test_large_edits_and_existing_outputs_are_refused(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = rows()
+    saved(Path("rows.jsonl"), given)
+    write_edits(edit(given[3], answer="text"))
+    code, err = apply(capsys)
+    assert (code, "changes the answer of a row with boxes" in err) == (2, True)
+    write_edits(edit(given[0]))
+    Path("new.jsonl").touch()
+    assert apply(capsys)[0] == 13
+    assert apply(capsys, "--overwrite")[0] == 0
+    monkeypatch.setattr("pgcli.annotations.edits.MAX_BYTES", 100)
+    code, err = apply(capsys, "--overwrite")
+    assert (code, "is larger than" in err) == (2, True)
+
+
+def test_text_of_boxes_is_the_answer_that_has_them() -> None:
+    found = box("star", 24.1173, 118.35, 123.099, 209.869)
+    text = detection_text([asdict(found)], width=256, height=384)
+    assert text == "<loc0315><loc0096><loc0559><loc0492> star"
+
+
+def test_edits_of_the_documentation_are_valid() -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="a development dependency")
+    schema = json.loads((ROOT / "docs" / "edits.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    given = rows()
+    edits = [edit(given[0], answer="a"), edit(given[3], labels={"0": None, "1": "a"}, file="f")]
+    document = {"format": "pgcli edits", "version": 1, "edits": edits}
+    jsonschema.validate(document, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document | {"edits": [edits[0] | {"more": 1}]}, schema)
