@@ -509,6 +509,7 @@ KEYS = {
 class TestCommand:
     QUICK = ("--rounds", "1", "--seconds", "0", "--limit", "2")
 
+    @pytest.mark.slow
     def test_it_prints_tables_and_writes_json_and_a_plot(self, tiny, tmp_path, capsys):
         output, plot = tmp_path / "bench.json", tmp_path / "bench.svg"
         arguments = [str(tiny), "--batch-size", "2,1", "--new-tokens", "2-5", "--natural"]

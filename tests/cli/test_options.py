@@ -141,7 +141,7 @@ def address(folder):
             super().do_GET()
 
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/photos/a.png"
         Path("urls.jsonl").write_text(json.dumps({"image": url}) + "\n")
         Path("slow.jsonl").write_text(json.dumps({"image": url.replace("/photos", "/slow/photos")}))

@@ -114,7 +114,7 @@ def change_weight(name, factor):
 
 
 class TestDifferent:
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
     @pytest.mark.parametrize(
         ("name", "stage"),
         [

@@ -128,7 +128,10 @@ def locate_store(kind: str, endpoint: str) -> StoreLocation:
     return StoreLocation(bases.get(kind, "s3://images"), environment)
 
 
-@pytest.fixture(scope="module", params=["moto", "s3", "gs", "az", "hf"])
+@pytest.fixture(
+    scope="module",
+    params=["moto", "s3", "hf", *(pytest.param(x, marks=pytest.mark.slow) for x in ("gs", "az"))],
+)
 def store(request: pytest.FixtureRequest) -> Iterator[StoreLocation]:
     files = {f"images/{name}": data for name, data in FILES.items()}
     kinds = {"s3": S3, "gs": Google, "az": Azure, "hf": Hub}

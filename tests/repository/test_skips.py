@@ -15,13 +15,12 @@ def test_allowed_and_unexpected_reasons_differ():
     assert unexpected(reasons) == ["jq is not installed (2 x)"]
 
 
-@pytest.mark.parametrize("workers", ["0", "1"])
 @pytest.mark.parametrize(
-    ("reason", "ci", "code"),
+    ("reason", "ci", "code", "workers"),
     [
-        ("jq is not installed", "true", 1),
-        ("jq is not installed", "", 0),
-        ("this machine has no CUDA device", "true", 0),
+        ("jq is not installed", "true", 1, "1"),
+        ("jq is not installed", "", 0, "0"),
+        ("this machine has no CUDA device", "true", 0, "0"),
     ],
 )
 def test_unexpected_skip_fails_ci(pytester, monkeypatch, reason, ci, code, workers):

@@ -579,6 +579,7 @@ print(source.total, *[
             open_sources(["m.jsonl"])
         assert "`-`" in caught.value.hint
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
     def test_memory_does_not_grow_with_the_rows(self, kind: str) -> None:
         count = 200_000

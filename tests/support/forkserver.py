@@ -10,8 +10,10 @@ import array
 import atexit
 import contextlib
 import gc
+import importlib
 import json
 import os
+import pkgutil
 import signal
 import socket
 import struct
@@ -21,6 +23,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import IO, Any
 
 ROOT = Path(__file__).parents[2]
 STATUS = struct.Struct("i")
@@ -38,46 +41,126 @@ def run(
 
     Without `input`, standard input is this process's own. Raises subprocess.TimeoutExpired.
     """
-    connection = _connect()
-    readers, writers = zip(*(os.pipe() for _ in range(2)), strict=True)
-    stdin, feed = os.pipe() if input is not None else (os.dup(0), None)
-    request = {"arguments": list(arguments), "env": dict(env), "cwd": str(cwd or Path.cwd())}
-    descriptors = array.array("i", [stdin, *writers])
-    connection.sendmsg(
-        [json.dumps(request).encode() + b"\n"],
-        [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)],
-    )
-    for descriptor in descriptors:
-        os.close(descriptor)
-    outputs = [_Drained(reader) for reader in readers]
-    if feed is not None:
-        with contextlib.suppress(BrokenPipeError), open(feed, "wb") as file:
-            file.write(input or b"")
-    connection.settimeout(timeout)
-    (pid,) = STATUS.unpack(connection.recv(STATUS.size))
-    try:
-        (code,) = STATUS.unpack(connection.recv(STATUS.size))
-    except TimeoutError:
-        os.kill(pid, signal.SIGKILL)
-        raise subprocess.TimeoutExpired(list(arguments), timeout) from None
-    finally:
-        connection.close()
-    out, err = (output.result() for output in outputs)
-    return subprocess.CompletedProcess(list(arguments), code, out, err)
+    stdin = None if input is None else subprocess.PIPE
+    both = subprocess.PIPE
+    with ForkedRun(arguments, env=env, cwd=cwd, stdin=stdin, stdout=both, stderr=both) as started:
+        try:
+            out, err = started.communicate(input, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            raise
+    return subprocess.CompletedProcess(list(arguments), started.returncode, out, err)
+
+
+class ForkedRun:
+    """A run of the pretended command line, with the interface of `subprocess.Popen`.
+
+    It leads a process group of its own.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str | os.PathLike[str] | None = None,
+        stdin: int | IO[Any] | None = None,
+        stdout: int | IO[Any] | None = None,
+        stderr: int | IO[Any] | None = None,
+    ):
+        self.args = list(arguments)
+        self.returncode: int | None = None
+        files = [0, 0, 0]
+        files[0], self.stdin = _ends(stdin, own=0)
+        files[1], self.stdout = _ends(stdout, own=1)
+        files[2], self.stderr = _ends(files[1] if stderr == subprocess.STDOUT else stderr, own=2)
+        self._connection = _connect()
+        request = {"arguments": self.args, "env": dict(env), "cwd": str(cwd or Path.cwd())}
+        self._connection.sendmsg(
+            [json.dumps(request).encode() + b"\n"],
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))],
+        )
+        for descriptor in files:
+            os.close(descriptor)
+        self._connection.settimeout(60)
+        (self.pid,) = STATUS.unpack(self._connection.recv(STATUS.size))
+
+    def __enter__(self) -> ForkedRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in (self.stdout, self.stderr, self.stdin):
+            if file is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    file.close()
+        self.wait(timeout=60)
+
+    def poll(self) -> int | None:
+        """The exit code; None while the run goes on."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(timeout=0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code. Raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            self._connection.settimeout(timeout)
+            try:
+                (self.returncode,) = STATUS.unpack(self._connection.recv(STATUS.size))
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
+            self._connection.close()
+        assert self.returncode is not None
+        return self.returncode
+
+    def communicate(
+        self, input: bytes | None = None, timeout: float | None = None
+    ) -> tuple[bytes | None, bytes | None]:
+        """Write `input`, read all output, and wait. Raises subprocess.TimeoutExpired."""
+        drained = [None if file is None else _Drained(file) for file in (self.stdout, self.stderr)]
+        if self.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.stdin.write(input or b"")
+            with contextlib.suppress(BrokenPipeError):
+                self.stdin.close()
+        self.wait(timeout)
+        out, err = (None if one is None else one.result() for one in drained)
+        return out, err
+
+    def send_signal(self, signum: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signum)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+
+def _ends(given: int | IO[Any] | None, *, own: int) -> tuple[int, IO[bytes] | None]:
+    """A descriptor for the run, of the given file or else of this process's own; the pipe's end."""
+    if given == subprocess.PIPE:
+        reader, writer = os.pipe()
+        return (reader, open(writer, "wb")) if own == 0 else (writer, open(reader, "rb"))
+    if given == subprocess.DEVNULL:
+        return os.open(os.devnull, os.O_RDWR), None
+    number = given if isinstance(given, int) else own if given is None else given.fileno()
+    return os.dup(number), None
 
 
 class _Drained(threading.Thread):
-    """Reads a pipe to its end."""
+    """Reads a file to its end."""
 
-    def __init__(self, descriptor: int):
+    def __init__(self, file: IO[bytes]):
         super().__init__(daemon=True)
-        self._descriptor = descriptor
+        self._file = file
         self._data = b""
         self.start()
 
     def run(self) -> None:
-        with open(self._descriptor, "rb") as file:
-            self._data = file.read()
+        with self._file:
+            self._data = self._file.read()
 
     def result(self) -> bytes:
         self.join(timeout=60)
@@ -116,9 +199,7 @@ def serve(listener: socket.socket, alive: int) -> None:
     """Fork a run for each connection, until the other end of `alive` is closed."""
     from select import POLLIN, poll
 
-    from tests.support import pretend  # noqa: F401  # the command line and what it imports late
-    from pgcli.cli.job import run  # noqa: F401  # isort: skip
-
+    _import_program()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped without waiting
     gc.freeze()
     readable = poll()  # select takes no descriptor above 1023, and tests may have opened as many
@@ -131,6 +212,19 @@ def serve(listener: socket.socket, alive: int) -> None:
             os.close(alive)
             _watch(connection)
         connection.close()
+
+
+def _import_program() -> None:
+    """Import what runs import late: the rooms that import no torch, and pandas, for pyarrow."""
+    from tests.support import pretend  # noqa: F401
+
+    for room in "cli pipeline sources remote images workers tasks sinks state views".split():
+        package = importlib.import_module(f"pgcli.{room}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    for name in ("pandas", "pyarrow.parquet"):
+        importlib.import_module(name)
+    assert "torch" not in sys.modules
 
 
 def _watch(connection: socket.socket) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.support import forkserver
+from tests.support.forkserver import ForkedRun
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,11 +29,15 @@ MANY = [str(EXAMPLES)] * 20
 ROWS = 20 * len(list(EXAMPLES.iterdir()))
 
 
-def started(*arguments: object, seconds: float = 0.02, **more: Any) -> subprocess.Popen[bytes]:
+def started(*arguments: object, seconds: float = 0.02, **more: Any) -> Any:
+    """A run that takes `seconds` for a row: a `ForkedRun`, or else a `subprocess.Popen`."""
+    words = [*map(str, arguments), "--model", "demo"]
+    environment = os.environ | {"PRETEND_SECONDS": str(seconds)}
+    more = {"stderr": subprocess.PIPE} | more
+    if more.keys() <= {"cwd", "stdin", "stdout", "stderr"} and sys.platform == "linux":
+        return ForkedRun(words, env=environment, **more)
     return subprocess.Popen(
-        [*PRETEND, *map(str, arguments), "--model", "demo"],
-        env=os.environ | {"PRETEND_SECONDS": str(seconds)},
-        **{"stderr": subprocess.PIPE, "preexec_fn": heed_signals} | more,
+        [*PRETEND, *words], **{"env": environment, "preexec_fn": heed_signals} | more
     )
 
 
@@ -44,10 +48,7 @@ def heed_signals() -> None:
 
 
 def finished(*arguments: object, **more: Any) -> subprocess.CompletedProcess[bytes]:
-    if more.keys() <= {"cwd", "stdout"} and sys.platform == "linux":
-        words = [*map(str, arguments), "--model", "demo"]
-        return forkserver.run(words, env=os.environ | {"PRETEND_SECONDS": "0"}, cwd=more.get("cwd"))
-    run = started(*arguments, seconds=0, **more)
+    run = started(*arguments, seconds=0, **{"stdout": subprocess.PIPE} | more)
     out, err = run.communicate(timeout=120)
     return subprocess.CompletedProcess(run.args, run.returncode, out, err)
 

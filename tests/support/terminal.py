@@ -5,8 +5,11 @@ import os
 import pty
 import struct
 import subprocess
+import sys
 import termios
+from typing import Any
 
+from tests.support.forkserver import ForkedRun
 from tests.support.runs import PRETEND, ROOT
 
 
@@ -20,13 +23,16 @@ def on_terminal(*arguments, columns=80, stdout=None, program=PRETEND, **environm
         if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TERM")
     }
     environment = {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **environment}
-    run = subprocess.Popen(
-        [*program, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        stdout=other_end if stdout is None else stdout,
-        stderr=other_end,
-        env=kept | environment,
-    )
+    files: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": other_end if stdout is None else stdout,
+        "stderr": other_end,
+    }
+    words, variables = [*map(str, arguments)], kept | environment
+    if program is PRETEND and sys.platform == "linux":
+        run: Any = ForkedRun(words, env=variables, **files)
+    else:
+        run = subprocess.Popen([*program, *words], env=variables, **files)
     os.close(other_end)
     shown = b""
     while True:

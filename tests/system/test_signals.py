@@ -278,6 +278,7 @@ def test_fifty_errors_in_a_row_stop_a_resumable_run(tmp_path: Path) -> None:
     assert saved(output) == list(range(70))
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_shards_make_one_folder(tmp_path: Path) -> None:
     code = "import sys; from pgcli.state import shard; shard.CHUNK_ROWS = 7\n"
     code += "from tests.support.pretend import main; sys.exit(main())"

@@ -214,6 +214,7 @@ def test_worker_sets_malloc_variables_that_the_user_has_not_set(
     images.close()
 
 
+@pytest.mark.slow
 def test_worker_holds_one_image_at_a_time(tmp_path: Path) -> None:
     drawing(4000, 3000).save(tmp_path / "large.jpg")  # 48 MB in memory
     named = [Item(n, str(n), "x", path=str(tmp_path / "large.jpg")) for n in range(12)]
