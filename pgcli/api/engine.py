@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Unpack
 from pgcli import tasks
 from pgcli.api.options import CallOptions, CallSettings
 from pgcli.api.sources import Source, make_items
+from pgcli.box_filter import BoxFilter
 from pgcli.images import ImageDecoder
 from pgcli.pipeline import answers
 from pgcli.records import Answer, DecodedImage, error_answer
@@ -140,25 +141,48 @@ class Engine:
         objects: str | Sequence[str],
         *,
         strict: bool = False,
+        each: bool = False,
+        min_score: float | None = None,
+        min_confidence: float | None = None,
+        nms: float | None = None,
         **options: Unpack[CallOptions],
     ) -> Iterator[Answer]:
         """One answer per image, with `boxes` around the named objects in pixels.
 
-        `strict` allows only complete boxes around these objects.
+        `strict` allows only complete boxes around these objects; `each` asks for one object in each
+        prompt, an answer per image and object. Boxes below `min_score` or `min_confidence` are left
+        out, and of boxes of one label that overlap by more than `nms` all but the most confident.
         """
         call, names = CallSettings(**options), [objects] if isinstance(objects, str) else objects
-        question = tasks.detect(names, strict=strict, max_new_tokens=call.max_new_tokens)
+        question = tasks.detect(
+            names,
+            strict=strict,
+            each=each,
+            box_filter=BoxFilter(min_score, min_confidence, nms),
+            max_new_tokens=call.max_new_tokens,
+        )
         return self._answers(source, question, call)
 
     def segment(
         self,
         source: Source | Iterable[Source],
         objects: str | Sequence[str],
+        *,
+        min_score: float | None = None,
+        min_confidence: float | None = None,
+        nms: float | None = None,
         **options: Unpack[CallOptions],
     ) -> Iterator[Answer]:
-        """One answer per image, with `boxes` around the named objects and their `masks`."""
+        """One answer per image, with `boxes` around the named objects and their `masks`.
+
+        Boxes are left out as by `detect`.
+        """
         call, names = CallSettings(**options), [objects] if isinstance(objects, str) else objects
-        question = tasks.segment(names, max_new_tokens=call.max_new_tokens)
+        question = tasks.segment(
+            names,
+            box_filter=BoxFilter(min_score, min_confidence, nms),
+            max_new_tokens=call.max_new_tokens,
+        )
         return self._answers(source, question, call)
 
     def ocr(

@@ -159,6 +159,8 @@ class InferenceEngine:
             config.stop_tokens,
             self.tokenizer.locations if question.task in BOX_TASKS else range(0),
         )
+        grammar = self._grammar(question) if question.strict else None
+        starts = grammar.starts if grammar else ()
         return RunParts(
             InputProcessor(
                 self.tokenizer,
@@ -167,6 +169,7 @@ class InferenceEngine:
                 task=question.task,
                 max_new_tokens=max_new_tokens,
                 model=self.label,
+                starts=dict(zip(question.objects_of_prompts, starts, strict=False)),
             ),
             Scheduler(queue, self.batch_limits, max_rows=rows, should_stop=should_stop),
             ModelRunner(
@@ -175,11 +178,9 @@ class InferenceEngine:
                 params,
                 max_rows=rows,
                 images=ImageFeatureCache(self.model, self._preprocessing, self.image_stats),
-                grammar=self._grammar(question) if question.strict else None,
+                grammar=grammar,
             ),
-            OutputProcessor(
-                self.tokenizer, self._mask_decoder, task=question.task, model=self.label
-            ),
+            OutputProcessor(self.tokenizer, self._mask_decoder, question, model=self.label),
         )
 
     def _window(self, rows: int) -> int:
@@ -189,7 +190,8 @@ class InferenceEngine:
 
     def _grammar(self, question: Question) -> Grammar:
         stop_tokens = self.model.config.stop_tokens
-        return Grammar(self.tokenizer, question.objects, stop_tokens, device=self._device)
+        prompts = list(question.objects_of_prompts.values())
+        return Grammar(self.tokenizer, prompts, stop_tokens, device=self._device)
 
 
 def _common_params(sampling: Sampling, question: Question) -> tuple[SamplingParams, int]:

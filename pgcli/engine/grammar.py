@@ -21,14 +21,17 @@ from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
 
 CORNERS = 4
-BEGIN, ROOT = 0, 1  # the nodes of an answer without a token, and of a label without one
 
 
 class State(NamedTuple):
-    """The state of an answer: the location values of its last object, and its label's node."""
+    """The state of an answer: the location values of its last object, and its label's node.
+
+    The answer of a prompt begins at the node `begin`, the labels of its objects at the one after.
+    """
 
     corners: tuple[int, ...] = ()
-    node: int = BEGIN
+    node: int = 0
+    begin: int = 0
 
 
 START = State()
@@ -46,18 +49,21 @@ class TrieNode:
     """A prefix of a label: the tokens that may follow, and whether the label may end here.
 
     If `ends`, the answer may end after this node; if `continues`, its tokens include the separator
-    and another object may follow. `shortest` is the minimum number of tokens that end an answer.
+    and another object may follow. `shortest` is the minimum number of tokens that end an answer,
+    `object` the maximum number of tokens of an object of its prompt, with a stop token.
     """
 
     children: dict[int, int] = field(default_factory=dict)
     ends: bool = False
     continues: bool = False
     shortest: int = 0
+    object: int = 0
 
 
 class Grammar:
-    """The well-formed answers about these objects: complete boxes, each with a label.
+    """The well-formed answers about the objects of each prompt: complete boxes, each with a label.
 
+    `starts` are the states in which the answers of the prompts begin.
     A label has the tokens of the text between two locations, as in training. An object begins only
     where the longest label and a stop token still fit, so that the limit of new tokens truncates no
     object and does not affect the choice of labels.
@@ -66,7 +72,7 @@ class Grammar:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        objects: Sequence[str],
+        prompts: Sequence[Sequence[str]],
         stop_tokens: Collection[int],
         *,
         device: torch.device | str = "cpu",
@@ -75,13 +81,8 @@ class Grammar:
         self._stops = frozenset(token for token in stop_tokens if token < tokenizer.size)
         if not self._stops:
             raise InvalidCheckpoint("config.json names no eos_token_id that tokenizer.json has")
-        endings = [tokenizer.encode_text(f" {name}") for name in objects]
-        self._object = CORNERS + max(map(len, endings)) + 1
-        self._nodes = [TrieNode(ends=True, continues=True), TrieNode()]
-        for ending in endings:
-            self._add_label(ending).ends = True
-        for name in objects:
-            self._add_label(tokenizer.encode_text(f" {name} ; ")).continues = True
+        self._nodes: list[TrieNode] = []
+        self.starts = [self._add_prompt(tokenizer, objects) for objects in prompts]
         self._set_shortest()
         labels = {token for node in self._nodes for token in node.children}
         ids = sorted({*self._locations, *labels, *self._stops})
@@ -106,8 +107,9 @@ class Grammar:
         """The state after one more token, which is allowed and not a stop token."""
         if token in self._locations:
             known = state.corners if len(state.corners) < CORNERS else ()
-            return State((*known, token - self._locations.start), ROOT)
-        return State(state.corners, self._nodes[state.node].children[token])
+            corners = (*known, token - self._locations.start)
+            return State(corners, state.begin + 1, state.begin)
+        return state._replace(node=self._nodes[state.node].children[token])
 
     def truncated_by_limit(self, state: State, left: int) -> bool:
         """Whether an object could follow here if the limit allowed more than `left` tokens."""
@@ -118,7 +120,7 @@ class Grammar:
         if 0 < len(state.corners) < CORNERS:
             return AllowedTokens(self._location_values(state.corners), frozenset())
         node = self._nodes[state.node]
-        opens = node.continues and left >= self._object
+        opens = node.continues and left >= node.object
         tokens = {
             token for token, child in node.children.items() if self._nodes[child].shortest < left
         }
@@ -134,9 +136,23 @@ class Grammar:
             return range(last)
         return range(corners[len(corners) - 2] + 1, last + 1)
 
-    def _add_label(self, ids: Sequence[int]) -> TrieNode:
-        """The node of a label with these tokens, created if missing."""
-        at = ROOT
+    def _add_prompt(self, tokenizer: Tokenizer, objects: Sequence[str]) -> State:
+        """Add the nodes of a prompt about these objects; the state in which its answer begins."""
+        begin = len(self._nodes)
+        endings = [tokenizer.encode_text(f" {name}") for name in objects]
+        longest = CORNERS + max(map(len, endings)) + 1
+        self._nodes += [TrieNode(ends=True, continues=True), TrieNode()]
+        for ending in endings:
+            self._add_label(begin + 1, ending).ends = True
+        for name in objects:
+            self._add_label(begin + 1, tokenizer.encode_text(f" {name} ; ")).continues = True
+        for node in self._nodes[begin:]:
+            node.object = longest
+        return State(node=begin, begin=begin)
+
+    def _add_label(self, root: int, ids: Sequence[int]) -> TrieNode:
+        """The node of a label with these tokens after `root`, created if missing."""
+        at = root
         for token in ids:
             at = self._nodes[at].children.setdefault(token, len(self._nodes))
             if at == len(self._nodes):
@@ -152,7 +168,7 @@ class Grammar:
         if node.ends:
             yield 1
         if node.continues:
-            yield self._object
+            yield node.object
         for child in node.children.values():
             yield 1 + self._nodes[child].shortest
 

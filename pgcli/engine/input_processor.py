@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import abc
 from dataclasses import replace
 from functools import lru_cache, partial
+from types import MappingProxyType
 
 from pgcli.engine.choices import make_candidates
+from pgcli.engine.grammar import START, State
 from pgcli.engine.sampler import SamplingParams
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
@@ -23,7 +25,10 @@ Sampling = SamplingParams | abc.Sequence[SamplingParams]
 
 
 class InputProcessor:
-    """Turns images into sequences; a prompt that leaves no slots for an answer is an error row."""
+    """Turns images into sequences; a prompt that leaves no slots for an answer is an error row.
+
+    `starts` are the states of the grammar in which the answers of prompts begin.
+    """
 
     def __init__(
         self,
@@ -34,11 +39,13 @@ class InputProcessor:
         task: Task,
         max_new_tokens: int,
         model: str,
+        starts: abc.Mapping[str, State] = MappingProxyType({}),
     ):
         self._tokenizer = tokenizer
         self._max_text_tokens = config.decoder.max_positions - config.image_tokens
         self._sampling = sampling
         self._max_new_tokens = max_new_tokens
+        self._starts = starts
         self._refused = partial(error_answer, task=task, model=model)
         # images share their candidates unless a manifest has a column of choices
         self._candidates = lru_cache(maxsize=1)(partial(make_candidates, tokenizer=tokenizer))
@@ -62,7 +69,7 @@ class InputProcessor:
                 faulty = replace(image, pixels=None, fault=Fault("too_large", problem))
                 refused.append((index, self._refused(faulty, full)))
             else:
-                accepted.append((index, full, ids))
+                accepted.append((index, full, ids, self._starts.get(prompt, START)))
         return [
             Sequence(
                 row_index=index,
@@ -75,8 +82,9 @@ class InputProcessor:
                 image_key=row_index,
                 image_uses=len(accepted),
                 candidates=candidates,
+                start=start,
             )
-            for index, full, ids in accepted
+            for index, full, ids, start in accepted
         ], refused
 
     def _location_values(self, image: DecodedImage) -> tuple[int, ...] | None:

@@ -14,6 +14,7 @@ from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.mask_decoder import MaskDecoder
 from pgcli.records import Answer, Mask, Span, Task, unanswered
+from pgcli.tasks import Question
 
 #: A row's index and the row.
 Row = tuple[int, Answer]
@@ -23,11 +24,17 @@ class OutputProcessor:
     """Converts finished sequences to answers; masks of several sequences are decoded together."""
 
     def __init__(
-        self, tokenizer: Tokenizer, mask_decoder: MaskDecoder | None, *, task: Task, model: str
+        self,
+        tokenizer: Tokenizer,
+        mask_decoder: MaskDecoder | None,
+        question: Question,
+        *,
+        model: str,
     ):
         self._tokenizer = tokenizer
         self._mask_decoder = mask_decoder
-        self._task: Task = task
+        self._question = question
+        self._task: Task = question.task
         self._model = model
 
     def answers(self, sequences: abc.Iterable[Sequence]) -> abc.Iterator[Row]:
@@ -66,10 +73,15 @@ class OutputProcessor:
             answer = choices[best].text
             return replace(row, answer=answer, logprob=output.logprob, choices=choices)
         width, height = self._size(sequence)
+        boxes = parsing.boxes(spans, width=width, height=height)
+        if self._question.box_filter:
+            kept = self._question.box_filter.kept(boxes)
+            boxes = tuple(boxes[index] for index in kept)
+            masks = None if masks is None else tuple(masks[index] for index in kept)
         return replace(
             row,
             answer="".join(span.text for span in spans).strip(),
-            boxes=parsing.boxes(spans, width=width, height=height),
+            boxes=boxes,
             tokens=len(sequence.tokens),
             finish=sequence.finish,
             logprob=sum(sequence.logprobs) / len(sequence.logprobs),

@@ -26,7 +26,8 @@ class Sequence:
 
     `row_index` is the index of its output row. `image_key` is the same for all prompts of an image,
     `image_uses` is their number. With `candidates` the answer is chosen among them, else it is
-    generated; `tokens` includes the stop token. Times in milliseconds include all attempts.
+    generated, with a grammar from its state `start`; `tokens` includes the stop token. Times in
+    milliseconds include all attempts.
     """
 
     row_index: int
@@ -39,6 +40,7 @@ class Sequence:
     image_key: int = 0
     image_uses: int = 1
     candidates: tuple[Candidate, ...] = ()
+    start: State = START
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -46,7 +48,7 @@ class Sequence:
     nears: list[float] = field(default_factory=list)
     #: For each candidate, the sum over its tokens and its stop token.
     candidate_logprobs: list[float] = field(default_factory=list)
-    state: State = START
+    state: State = START  # replaced by `start`
     #: The last token is a stop token. `finish` is then "stop", or "length" if a grammar ended the
     #: answer because no further object fits.
     has_stop_token: bool = False
@@ -64,6 +66,9 @@ class Sequence:
     #: Memory ran out for this sequence alone; the next attempt is the last one.
     is_last_attempt: bool = False
     out_of_memory: bool = False
+
+    def __post_init__(self) -> None:
+        self.state = self.start
 
     @property
     def tokens_left(self) -> int:
@@ -98,7 +103,7 @@ class Sequence:
         self.logprobs.clear()
         self.nears.clear()
         self.candidate_logprobs.clear()
-        self.state = START
+        self.state = self.start
 
 
 def check_finite(logprob: float) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pgcli.printable import printable
-from pgcli.records import Answer, Box, Choice
+from pgcli.records import BOX_TASKS, Answer, Box, Choice
+
+NOTHING = "(nothing found)"
 
 
 def text_lines(answer: Answer) -> str:
-    """`id: answer` and a line for each box or choice, or `id: error code: message`."""
+    """`id: answer` and a line for each box or choice, or `id: error code: message`.
+
+    In place of the location tokens of an answer without a whole box, it says that.
+    """
     name = printable(answer.id)
     if answer.error is not None:
         return f"{name}: error {answer.error}: {printable(answer.error_message or '')}\n"
-    first = f"{name}: {printable(answer.answer or '')}".rstrip()
+    is_empty = answer.task in BOX_TASKS and not answer.boxes
+    first = f"{name}: {NOTHING if is_empty else printable(answer.answer or '')}".rstrip()
     details = (*map(box_line, answer.boxes), *map(choice_line, answer.choices or ()))
     return "".join(f"{line}\n" for line in (first, *details))
 

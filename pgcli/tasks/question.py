@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pgcli import regions
+from pgcli.box_filter import NO_FILTER, BoxFilter
 from pgcli.errors import UsageError
 from pgcli.printable import encodable
 from pgcli.records import EXTRA_COLUMNS, Region, Task
@@ -29,7 +31,8 @@ class Question:
     """A task and its prompts, in which `{column}` is replaced by a value of the manifest's row.
 
     `templates` is None if each item has a prompt of its own, from the manifest's column.
-    `objects` are the names to detect; `strict` allows only boxes around these as an answer.
+    `objects` are the names to detect, with `each` one in every prompt; `strict` allows only boxes
+    around these as an answer. Of the boxes found, `box_filter` says which are kept.
     `choices` are the candidates for every answer; `choices_column` names an item's own.
     `region` is the part of every image that the prompts are about, unless items have their own.
     """
@@ -42,6 +45,14 @@ class Question:
     choices: tuple[str, ...] = ()
     choices_column: str | None = None
     region: Region | None = None
+    each: bool = False
+    box_filter: BoxFilter = NO_FILTER
+
+    @property
+    def objects_of_prompts(self) -> dict[str, tuple[str, ...]]:
+        """The objects in each prompt, as the model gets it."""
+        groups = [(name,) for name in self.objects] if self.each else [self.objects]
+        return {normalize(box_prompt(self.task, names)): names for names in groups}
 
     @property
     def refuses_prompts(self) -> bool:
@@ -91,18 +102,29 @@ def ask(
 
 
 def detect(
-    objects: Sequence[str], *, strict: bool = False, max_new_tokens: int | None = None
+    objects: Sequence[str],
+    *,
+    strict: bool = False,
+    each: bool = False,
+    box_filter: BoxFilter = NO_FILTER,
+    max_new_tokens: int | None = None,
 ) -> Question:
-    """Boxes around each of these objects, in one prompt. Braces in a name are literal.
+    """Boxes around each of these objects, in one prompt or, with `each`, in a prompt for each one.
 
-    A `strict` answer consists only of boxes around these objects.
+    Braces in a name are literal. A `strict` answer consists only of boxes around these objects.
     """
-    return replace(_box_question("detect", objects, max_new_tokens), strict=strict)
+    question = _box_question("detect", objects, max_new_tokens, each=each)
+    return replace(question, strict=strict, box_filter=box_filter)
 
 
-def segment(objects: Sequence[str], *, max_new_tokens: int | None = None) -> Question:
+def segment(
+    objects: Sequence[str],
+    *,
+    box_filter: BoxFilter = NO_FILTER,
+    max_new_tokens: int | None = None,
+) -> Question:
     """Boxes around each of these objects, each with the codes of its mask."""
-    return _box_question("segment", objects, max_new_tokens)
+    return replace(_box_question("segment", objects, max_new_tokens), box_filter=box_filter)
 
 
 def ocr(*, max_new_tokens: int | None = None) -> Question:
@@ -167,6 +189,11 @@ def literal(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
+def box_prompt(task: Task, objects: Sequence[str]) -> str:
+    """The prompt for boxes around these objects."""
+    return f"{task} {' ; '.join(objects)}"
+
+
 def _check_templates(prompts: Sequence[str] | None) -> list[str] | None:
     """The prompts without outer blanks. Raises UsageError for none, and for a repeated one."""
     if prompts is None:
@@ -181,16 +208,26 @@ def _check_templates(prompts: Sequence[str] | None) -> list[str] | None:
 
 
 def _box_question(
-    task: Literal["detect", "segment"], objects: Sequence[str], max_new_tokens: int | None
+    task: Literal["detect", "segment"],
+    objects: Sequence[str],
+    max_new_tokens: int | None,
+    *,
+    each: bool = False,
 ) -> Question:
     names = [name.strip() for name in objects]
     if not names:
         raise UsageError("no object to look for", hint="write --object cat")
     for name in names:
-        if not name or any(mark in name for mark in ";\n\r"):
+        if not name or any(mark in name for mark in ",;\n\r"):
+            parts = [part.strip() for part in re.split(r"[,;\n\r]", name) if part.strip()]
+            options = " ".join(f"--object {shlex.quote(part)}" for part in parts or ("cat", "dog"))
             raise UsageError(
                 f"not the name of one object: {name!r}",
-                hint="repeat the option for several: --object cat --object dog",
+                hint=f"repeat the option for several: {options}",
             )
-    prompt = f"{task} " + " ; ".join(names)
-    return replace(make_question(task, [literal(prompt)], max_new_tokens), objects=tuple(names))
+        if each and names.count(name) > 1:
+            raise UsageError(f"the object {name!r} is given twice", hint="give it once")
+    groups = [[name] for name in names] if each else [names]
+    prompts = [literal(box_prompt(task, group)) for group in groups]
+    question = make_question(task, prompts, max_new_tokens)
+    return replace(question, objects=tuple(names), each=each)

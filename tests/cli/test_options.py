@@ -39,12 +39,12 @@ CONTRACT = set(
     --image-column --id-column --prompt-column --keep --limit --shard --include --exclude
     -0 --null --workers --max-pixels --fast-decode --allow-urls --allow-outside-root
     --output -o --format --sidecar --draw --no-timing
-    --min-score --min-confidence --engines --ray
+    --engines --ray
     --overwrite --retry-errors --max-errors --on-error --dry-run --quiet --verbose --debug
     """.split()
 )
 #: Options of the contract that no released version has yet.
-NOT_BUILT = set("--min-score --min-confidence --engines --ray".split())
+NOT_BUILT = set("--engines --ray".split())
 #: Options that are not in the contract's list.
 ADDED = set(
     "--sample --rows-per-file --view --inline --allow-private-hosts --fetch-timeout --moved "
@@ -52,12 +52,14 @@ ADDED = set(
 )
 #: Options of every command of the program, and of its logs.
 ADDED |= set("--config --log-format --no-progress --probe --summary-json".split())
+#: Options of the contract that commands with boxes have, and one more.
+BOXES = set("--min-score --min-confidence --nms".split())
 #: Options of single commands.
 OWN = {
     "caption": {"--lang"},
     "ask": {"--prompt", "--prompts-file", "--choice", "--choices-column"},
-    "detect": {"--object", "--strict"},
-    "segment": {"--object", "--mask-decoder"},
+    "detect": {"--object", "--strict", "--each", *BOXES},
+    "segment": {"--object", "--mask-decoder", *BOXES},
     "ocr": set(),
 }
 
@@ -214,6 +216,10 @@ def question(name: str) -> Observe:
     return lambda outcome: getattr(outcome.question, name)
 
 
+def box_limit(name: str) -> Observe:
+    return lambda outcome: getattr(outcome.question.box_filter, name)
+
+
 def sampling(name: str) -> Observe:
     return lambda outcome: getattr(outcome.sampling, name)
 
@@ -291,6 +297,7 @@ class Case:
 PHOTOS = "caption photos --model demo"
 LETTERS = ["a.png", "b.png", "c.png", "d.png"]
 ROW = "ask rows.jsonl --model demo"
+BOX = "segment photos --object a --model demo"
 CASES = {
     # model
     "--model": Case("caption photos", "--model me/mine", loaded("model"), "demo", "me/mine"),
@@ -325,6 +332,13 @@ CASES = {
     "--strict": Case(
         "detect photos --model demo --object a", "--strict", question("strict"), False, True
     ),
+    "--each": Case(
+        "detect photos --model demo --object a --object b",
+        *("--each", question("templates"), ("detect a ; b",), ("detect a", "detect b")),
+    ),
+    "--min-score": Case(BOX, "--min-score 0.2", box_limit("min_score"), None, 0.2),
+    "--min-confidence": Case(BOX, "--min-confidence 0.5", box_limit("min_confidence"), None, 0.5),
+    "--nms": Case(BOX, "--nms 0.4", box_limit("nms"), None, 0.4),
     # input
     "--image-column": Case(ROW, "--image-column other", column("width"), [40], [20]),
     "--id-column": Case(ROW, "--id-column name", column("id"), ["one"], ["uno"]),

@@ -47,7 +47,7 @@ def model(tiny: Path) -> PaliGemma:
 
 @pytest.fixture(scope="module")
 def grammar(tokenizer: Tokenizer) -> Grammar:
-    return Grammar(tokenizer, OBJECTS, {STOP})
+    return Grammar(tokenizer, [OBJECTS], {STOP})
 
 
 def output_of(tokenizer: Tokenizer, *stops: int) -> OutputVocabulary:
@@ -214,7 +214,7 @@ def test_malformed_answers_are_not_allowed(
 
 def test_an_object_named_like_a_token_is_plain_text(tokenizer: Tokenizer) -> None:
     name = "<loc0007><eos>"
-    grammar = Grammar(tokenizer, [name], {STOP})
+    grammar = Grammar(tokenizer, [[name]], {STOP})
     tokens = [*tokenizer.encode_answer("<loc0001><loc0002><loc0003><loc0004>")]
     tokens += tokenizer.encode_text(f" {name}")
     assert allows(grammar, [*tokens, STOP], 100)
@@ -232,7 +232,7 @@ def longest_object(tokenizer: Tokenizer) -> int:
 
 def test_an_object_begins_only_if_its_longest_label_fits(tokenizer: Tokenizer) -> None:
     """With one token less than the longest object needs, only the empty answer is allowed."""
-    grammar = Grammar(tokenizer, OBJECTS, {STOP})
+    grammar = Grammar(tokenizer, [OBJECTS], {STOP})
     fits = longest_object(tokenizer)
     assert grammar.token_A[grammar.allowed(START, fits - 1)].tolist() == [STOP]
     assert grammar.allowed(START, fits).sum() == 1 + 1023
@@ -292,7 +292,7 @@ def test_an_answer_ended_by_the_limit_has_finish_length(
 
 
 def test_any_of_several_stop_tokens_ends_an_answer(tokenizer: Tokenizer) -> None:
-    grammar = Grammar(tokenizer, OBJECTS, {STOP, OTHER_STOP, tokenizer.size + 3})
+    grammar = Grammar(tokenizer, [OBJECTS], {STOP, OTHER_STOP, tokenizer.size + 3})
     label = tokenizer.encode_answer("<loc0001><loc0002><loc0003><loc0004> cat")
     for tokens in ([], label):
         state = START
@@ -305,7 +305,7 @@ def test_any_of_several_stop_tokens_ends_an_answer(tokenizer: Tokenizer) -> None
 
 def test_a_checkpoint_without_a_stop_token_of_its_own_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(InvalidCheckpoint, match="eos_token_id"):
-        Grammar(tokenizer, OBJECTS, {tokenizer.size})
+        Grammar(tokenizer, [OBJECTS], {tokenizer.size})
 
 
 # --- log-probabilities and selection
@@ -364,7 +364,7 @@ def test_answers_with_a_grammar_do_not_depend_on_the_batch(
     tiny: Path, tokenizer: Tokenizer, device: str, sampling: SamplingParams
 ) -> None:
     model = weights.load(tiny, read_config(tiny), dtype=torch.float64, device=device)
-    grammar = Grammar(tokenizer, OBJECTS, {STOP}, device=device)
+    grammar = Grammar(tokenizer, [OBJECTS], {STOP}, device=device)
     patch_BPD = normal(4, PATCHES, model.config.decoder.width).to(device)
     together = run(model, patch_BPD, tokenizer, 50, sampling, grammar)
     for n, row in enumerate(together):
@@ -403,7 +403,7 @@ def test_well_formed_demo_answers_are_the_same_with_the_grammar(
         patch_BPD = seen(demo, scene)
         for prefix in (one.prefix for one in eval_examples(scene) if one.kind == "detect"):
             objects = tuple(prefix.removeprefix("detect ").split(" ; "))
-            grammar = Grammar(tokenizer, objects, {STOP})
+            grammar = Grammar(tokenizer, [objects], {STOP})
             prompts = [tokenizer.encode_prompt(prefix)]
             (free,) = run_together(demo, patch_BPD, prompts, output, 64)
             (bound,) = run_together(demo, patch_BPD, prompts, output, 64, grammar=grammar)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pgcli.cli.options import AllowPrivateHosts, AllowUrls, Quiet, option
+from pgcli.cli.options import (
+    AllowPrivateHosts,
+    AllowUrls,
+    MinConfidence,
+    MinScore,
+    Nms,
+    Quiet,
+    option,
+)
 from pgcli.cli.typer_app import PgcliCommand, app
 from pgcli.cli.ui.console import Screen
 from pgcli.views.exports import FORMATS
@@ -70,6 +78,9 @@ def export(
             help="The labels in order, or a file with one on each line.",
         ),
     ] = None,
+    min_score: MinScore = None,
+    min_confidence: MinConfidence = None,
+    nms: Nms = None,
     pictures: Annotated[
         Literal["link", "copy", "none"] | None,
         _option(
@@ -133,6 +144,9 @@ def export(
         prompt=prompt,
         overwrite=overwrite,
         labels=labels,
+        min_score=min_score,
+        min_confidence=min_confidence,
+        nms=nms,
         pictures=pictures,
         root=root,
         image_prefix=image_prefix,
@@ -172,7 +186,7 @@ def run_export(
     target = check_output(to, format, results, output, overwrite=options.overwrite)
     paths = [Path(name) for name in results]
     notes = [note for note in map(incomplete_note, paths) if note]
-    rows = SeveralFiles(paths)
+    rows = SeveralFiles(paths, options.box_filter)
     with screen.progress("reading rows") as progress:
         stats = collect_stats(progress.track(rows), options.prompt)
     check_rows(to, format, ", ".join(results), stats, options)

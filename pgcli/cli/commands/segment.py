@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from pgcli import tasks
+from pgcli.box_filter import BoxFilter
 from pgcli.cli.job.command import PANEL, SOURCES, Objects, run_and_exit
-from pgcli.cli.options import Options, Sources, option
+from pgcli.cli.options import MinConfidence, MinScore, Nms, Options, Sources, option
 from pgcli.cli.typer_app import PgcliCommand, app, with_options
 
 
@@ -31,6 +32,13 @@ def segment(
             help="Weights that turn mask codes into pixels: big_vision's vae-oid.npz.",
         ),
     ] = None,
+    min_score: MinScore = None,
+    min_confidence: MinConfidence = None,
+    nms: Nms = None,
 ) -> None:
-    question = tasks.segment(object, max_new_tokens=options.answering.max_new_tokens)
+    question = tasks.segment(
+        object,
+        box_filter=BoxFilter(min_score, min_confidence, nms),
+        max_new_tokens=options.answering.max_new_tokens,
+    )
     run_and_exit(sources, question, options, mask_decoder=mask_decoder)

@@ -13,6 +13,9 @@ import typer
 from pgcli.cli.options import (
     AllowPrivateHosts,
     AllowUrls,
+    MinConfidence,
+    MinScore,
+    Nms,
     Quiet,
     images_option,
     number_option,
@@ -86,8 +89,12 @@ def view(
             help="Also draw boxes and masks on copies of the images in full size.",
         ),
     ] = None,
+    min_score: MinScore = None,
+    min_confidence: MinConfidence = None,
+    nms: Nms = None,
     quiet: Quiet = False,
 ) -> None:
+    from pgcli.box_filter import BoxFilter
     from pgcli.cli.result_files.gallery_page import GalleryOptions, RowGroup, write_gallery
 
     options = GalleryOptions(
@@ -100,6 +107,7 @@ def view(
         overwrite=overwrite,
         allow_urls=allow_urls,
         allow_private_hosts=allow_private_hosts,
+        box_filter=BoxFilter(min_score, min_confidence, nms),
     )
     screen = Screen(quiet=quiet)
     outputs = [Path(name) for name in results]
@@ -118,7 +126,7 @@ def draw_boxes(output: Path, folder: str, options: GalleryOptions, screen: Scree
     from pgcli.sinks.reader import read_results
 
     labels, search = read_run_info(output, output.name).labels, options.search(screen.info)
-    rows = list(islice(read_results(output), options.limit))
+    rows = list(map(options.box_filter.row, islice(read_results(output), options.limit)))
     progress = screen.progress("drawings", len(rows), unit="drawings")
     with (
         progress,

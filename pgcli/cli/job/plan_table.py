@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 
 from pgcli.checkpoints.find import DEMO
 from pgcli.cli.job.input import RunInput
@@ -50,6 +51,10 @@ def question_facts(question: Question) -> Iterator[tuple[str, str]]:
         yield "choices", f"the manifest's {question.choices_column!r}"
     if question.strict:
         yield "answers", "whole boxes around these objects only"
+    if question.box_filter:
+        limits = asdict(question.box_filter).items()
+        given = [f"{name.replace('_', '-')} {x:g}" for name, x in limits if x is not None]
+        yield "boxes", ", ".join(given)
     if question.region is not None:
         yield "region", ",".join(f"{side:g}" for side in question.region)
 

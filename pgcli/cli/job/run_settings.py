@@ -57,6 +57,9 @@ def run_settings(plan: Plan) -> dict[str, object]:
         "region": plan.question.region,
         "objects": plan.question.objects,
         "strict": plan.question.strict,
+        "min_score": plan.question.box_filter.min_score,
+        "min_confidence": plan.question.box_filter.min_confidence,
+        "nms": plan.question.box_filter.nms,
         "choices": plan.question.choices,
         "choices_column": plan.question.choices_column,
         "columns": [

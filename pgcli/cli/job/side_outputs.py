@@ -6,6 +6,7 @@ from pgcli.cli.job.draw.option import check_draw, open_drawing
 from pgcli.cli.job.html_report import check_report, open_report
 from pgcli.cli.job.inline import open_inline
 from pgcli.cli.job.input import RunInput
+from pgcli.cli.job.other_labels import OtherLabels
 from pgcli.cli.job.plan import Plan
 from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.sidecars import check_sidecars, open_sidecars
@@ -32,4 +33,5 @@ def open_row_hooks(input: RunInput, screen: Screen) -> RowHooks:
         drawn=open_drawing(input, screen.info),
         inline=open_inline(input.plan),
         page=open_report(input),
+        labels=OtherLabels(input.plan.question) if input.plan.question.objects else None,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgcli.cli.options.answering import AnsweringOptions, ModelOptions
+from pgcli.cli.options.boxes import MinConfidence, MinScore, Nms
 from pgcli.cli.options.input import InputOptions
 from pgcli.cli.options.output import OutputOptions
 from pgcli.cli.options.running import RunningOptions
@@ -34,7 +35,10 @@ __all__ = [
     "Dtype",
     "InputOptions",
     "Json",
+    "MinConfidence",
+    "MinScore",
     "ModelOptions",
+    "Nms",
     "Options",
     "OutputOptions",
     "Quantize",

@@ -45,7 +45,7 @@ def number_option(
     """An option whose value is a number from `least` (or above it) to `most`, a whole one if
     `least` is.
     """
-    metavar = "N" if isinstance(least, int) else "X"
+    metavar = more.pop("metavar", "N" if isinstance(least, int) else "X")
     parser = values.number(least, most, above=above)
     return option(panel, *names, metavar=metavar, parser=parser, **more)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from pgcli.box_filter import BoxFilter
 from pgcli.cli.result_files.check_target import check_target
 from pgcli.cli.result_files.image_search import ImageSearch, Report
 from pgcli.cli.result_files.validate_rows import RowStats
@@ -27,6 +28,8 @@ from pgcli.views.exports.entry import (
 MAX_LABELS_SHOWN = 5  # labels that a message names
 #: Options of every format.
 COMMON_OPTIONS = {"prompt", "overwrite", "allow_urls", "allow_private_hosts"}
+#: Options of every format except texts, which have no boxes.
+BOX_OPTIONS = {"min_score", "min_confidence", "nms"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,9 @@ class ExportOptions:
     prompt: str | None = None
     overwrite: bool = False
     labels: str | None = None
+    min_score: float | None = None
+    min_confidence: float | None = None
+    nms: float | None = None
     pictures: StoreImages | None = None
     root: str | None = None
     image_prefix: str | None = None
@@ -45,6 +51,11 @@ class ExportOptions:
     csv_raw: bool | None = None
     allow_urls: bool = False
     allow_private_hosts: bool = False
+
+    @property
+    def box_filter(self) -> BoxFilter:
+        """Which boxes are exported."""
+        return BoxFilter(self.min_score, self.min_confidence, self.nms)
 
     def search(self, report: Report) -> ImageSearch:
         """How images are found."""
@@ -83,9 +94,10 @@ def find_format(name: str) -> ExportFormat:
 
 def check_options(to: str, format: ExportFormat, options: ExportOptions) -> None:
     """Raise UsageError for an option that the format does not have."""
+    common = COMMON_OPTIONS if format.is_merged else COMMON_OPTIONS | BOX_OPTIONS
     for name in (field.name for field in fields(options)):
         is_given = getattr(options, name) is not None
-        if is_given and name not in format.options | COMMON_OPTIONS:
+        if is_given and name not in format.options | common:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag} has no effect on {to}", hint=f"leave {flag} out")
 

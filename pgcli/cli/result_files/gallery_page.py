@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from rich.filesize import decimal
 
+from pgcli.box_filter import NO_FILTER, BoxFilter
 from pgcli.cli.result_files.check_target import check_folder, check_target
 from pgcli.cli.result_files.image_locator import locate_images
 from pgcli.cli.result_files.image_search import ImageSearch, Reopen, Report
@@ -49,7 +50,8 @@ PAGE_MARK, PAGE_HEAD = b'<meta name="generator" content="pgcli">', 2000
 class GalleryOptions:
     """The options of a page: where it and its images go, where images come from, its size.
 
-    `reopen` opens the input of rows that have no record of their run.
+    `reopen` opens the input of rows that have no record of their run, `box_filter` says which boxes
+    are shown.
     """
 
     output: str | None
@@ -62,6 +64,7 @@ class GalleryOptions:
     allow_urls: bool = False
     allow_private_hosts: bool = False
     reopen: Reopen | None = None
+    box_filter: BoxFilter = NO_FILTER
 
     def search(self, report: Report) -> ImageSearch:
         """How images are found; each search has a reader of addresses of its own."""
@@ -98,7 +101,8 @@ def write_gallery(groups: Sequence[RowGroup], options: GalleryOptions, screen: S
     cards = Cards()
     with screen.status("reading rows"):
         for group in groups:
-            cards.add(read_run_info(group.output, group.name), group.rows(options.limit))
+            rows = map(options.box_filter.row, group.rows(options.limit))
+            cards.add(read_run_info(group.output, group.name), rows)
     if not cards.rows:
         raise NoInputError(f"no rows in {', '.join(map(str, outputs))} yet", hint="try again later")
     by = "file" if groups[0].prompt is None else "prompt"

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from pgcli.box_filter import NO_FILTER, BoxFilter
 from pgcli.cli.result_files.image_locator import image_key
 from pgcli.cli.result_files.reopen_input import metadata_of
 from pgcli.sinks.reader import Row, read_results
@@ -31,11 +32,13 @@ class FileRow(NamedTuple):
 class SeveralFiles:
     """The rows of the files by the index, id and path of their images, without reading them whole.
 
-    A later pass has no rows that a run which goes on added since the first.
+    Their boxes are those that `box_filter` keeps. A later pass has no rows that a run which goes on
+    added since the first.
     """
 
-    def __init__(self, outputs: Sequence[Path]):
+    def __init__(self, outputs: Sequence[Path], box_filter: BoxFilter = NO_FILTER):
         self.outputs = outputs
+        self._box_filter = box_filter
         self._counts: list[int | None] = [None] * len(outputs)
         inputs = [input_of(output) for output in outputs]
         self._inputs = [inputs.index(one) for one in inputs]
@@ -48,7 +51,7 @@ class SeveralFiles:
         count = 0
         for row in islice(read_results(self.outputs[number]), self._counts[number]):
             count += 1
-            yield FileRow(row, number, self._inputs[number])
+            yield FileRow(self._box_filter.row(row), number, self._inputs[number])
         self._counts[number] = count
 
 

@@ -1,0 +1,102 @@
+"""Leaves out boxes: those below a threshold, and overlapping ones of the same label."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pgcli.evaluation.metrics import iou
+from pgcli.records import Box
+from pgcli.regions import CORNERS
+from pgcli.rows import round6
+
+
+@dataclass(frozen=True, slots=True)
+class BoxFilter:
+    """The boxes to keep: from `min_score` and `min_confidence` on, compared as rows show numbers.
+
+    Of boxes with the same label that overlap by more than `nms`, an intersection over union, only
+    the most confident is kept (non-maximum suppression). A box that lacks a number is kept by its
+    threshold, as one that a person drew.
+    """
+
+    min_score: float | None = None
+    min_confidence: float | None = None
+    nms: float | None = None
+
+    def __bool__(self) -> bool:
+        return (self.min_score, self.min_confidence, self.nms) != (None, None, None)
+
+    def kept(self, boxes: Sequence[Box | None]) -> list[int]:
+        """The indices of the boxes to keep, in their order; None is not a box and is kept."""
+        kept = [index for index, box in enumerate(boxes) if box is None or self._is_above(box)]
+        return kept if self.nms is None else without_duplicates(boxes, kept, self.nms)
+
+    def row(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A row of a result file with the boxes to keep, and their masks."""
+        boxes, masks = row.get("boxes"), row.get("masks")
+        if not self or not isinstance(boxes, list):
+            return row
+        kept = self.kept([box_of(box) for box in boxes])
+        changed: dict[str, Any] = {"boxes": [boxes[index] for index in kept]}
+        if isinstance(masks, list) and len(masks) == len(boxes):
+            changed["masks"] = [masks[index] for index in kept]
+        return {**row, **changed}
+
+    def _is_above(self, box: Box) -> bool:
+        return is_from(box.score, self.min_score) and is_from(box.confidence, self.min_confidence)
+
+
+NO_FILTER = BoxFilter()
+
+
+def is_from(number: float | None, threshold: float | None) -> bool:
+    """Whether a number reaches its threshold; where one of them is missing, it does."""
+    shown = round6(number)
+    return shown is None or threshold is None or shown >= threshold
+
+
+def without_duplicates(
+    boxes: Sequence[Box | None], indices: Sequence[int], threshold: float
+) -> list[int]:
+    """The indices without boxes that overlap a more confident one of their label by more."""
+    kept_of_label: defaultdict[str, list[Box]] = defaultdict(list)
+    found = []
+    for index in sorted(indices, key=lambda index: -certainty(boxes[index])):
+        box = boxes[index]
+        if box is not None:
+            others = kept_of_label[box.label]
+            if any(iou(box, other) > threshold for other in others):
+                continue
+            others.append(box)
+        found.append(index)
+    return sorted(found)
+
+
+def certainty(box: Box | None) -> float:
+    """The confidence of a box, its score where it has none, infinity without both."""
+    if box is None:
+        return math.inf
+    number: float | None = box.score if box.confidence is None else box.confidence
+    return math.inf if number is None else number
+
+
+def box_of(value: Any) -> Box | None:
+    """The box of a result row, which any tool may have written; None if the value is not one."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("label"), str):
+        return None
+    corners = [number(value.get(name)) for name in CORNERS]
+    if None in corners:
+        return None
+    score, confidence = number(value.get("score")), number(value.get("confidence"))
+    return Box(value["label"], *corners, score, confidence)  # type: ignore[arg-type, call-arg]
+
+
+def number(value: Any) -> float | None:
+    """The value as a number; None for anything else, and for NaN."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return None
+    return value
