@@ -8,7 +8,7 @@ says that another character follows, and 48 is added to make the character print
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -41,11 +41,23 @@ def encode_mask_parts(parts: Iterable[MaskPart], *, size: tuple[int, int]) -> Rl
     `size` is the image's (height, width). Needs memory for one part and the runs only.
     """
     runs_n2 = np.concatenate([np.empty((0, 2), np.int64), *(_runs(*part, size) for part in parts)])
-    runs_n2 = joined(np.sort(runs_n2, axis=0))  # disjoint: starts and ends keep their pairs
+    # disjoint: starts and ends keep their pairs
+    return encode_runs(joined(np.sort(runs_n2, axis=0)), size=size)
+
+
+def encode_runs(runs_n2: np.ndarray, *, size: tuple[int, int]) -> Rle:
+    """The encoding of sorted runs that do not touch, in the image read by columns."""
     counts = np.diff(runs_n2.ravel(), prepend=0, append=size[0] * size[1])
     if len(counts) > 1 and counts[-1] == 0:
         counts = counts[:-1]
     return Rle(size, _to_text(counts))
+
+
+def encode_counts(counts: Sequence[int], *, size: tuple[int, int]) -> Rle:
+    """The encoding of COCO's uncompressed counts. Raises ValueError if they do not fit the size."""
+    if not counts or min(counts) < 0 or sum(counts) != size[0] * size[1]:
+        raise ValueError(f"the counts do not add up to {size[0]} x {size[1]} pixels")
+    return Rle(size, _to_text(np.array(counts, np.int64)))
 
 
 def decode(rle: Rle) -> np.ndarray:

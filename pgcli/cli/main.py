@@ -22,6 +22,7 @@ from pgcli.cli.commands import (
     diff,
     doctor,
     export,
+    import_,
     info,
     merge,
     ocr,
@@ -52,7 +53,7 @@ from pgcli.printable import printable
 COMMANDS = (
     *(caption, ask, detect, segment, ocr),
     *(view, export, status, check),
-    *(apply, merge, diff),
+    *(apply, import_, merge, diff),
     *(info, verify, bench, doctor),
 )
 

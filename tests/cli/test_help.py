@@ -65,6 +65,9 @@ def test_help_texts_end_in_examples_that_run(command, tmp_path, monkeypatch, cap
     (tmp_path / "vae-oid.npz").touch()
     edits = {"format": "pgcli edits", "version": 1, "edits": []}
     (tmp_path / "captions.edits.json").write_text(json.dumps(edits))
+    text = {"type": "textarea", "value": {"text": "a drawing"}}
+    task = {"data": {"image": "one.png"}, "annotations": [{"result": [text]}]}
+    (tmp_path / "tasks.json").write_text(json.dumps([task]))
     for name, task in (("captions.jsonl", ["caption"]), ("boxes.jsonl", ["detect", "--object=a"])):
         assert finished(*task, "photos", "-o", name, cwd=tmp_path).returncode == 0
     monkeypatch.chdir(tmp_path)

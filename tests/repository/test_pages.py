@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from pgcli.rows import answer_digest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -69,6 +72,24 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.M | re.S)
 
 
+def save_edits(folder: Path) -> None:
+    """Save the edits of a person who relabels a box, accepts that row, and rejects the others."""
+    rows = [json.loads(line) for line in (folder / "boxes.jsonl").read_text().splitlines()]
+    edits = [
+        {name: row[name] for name in ("index", "id", "prompt")}
+        | {"digest": answer_digest(row)}
+        | (
+            {"state": "accepted", "labels": {"0": "moon"}}
+            if row["boxes"]
+            else {"state": "rejected"}
+        )
+        for row in rows
+    ]
+    assert any("labels" in edit for edit in edits)
+    document = {"format": "pgcli edits", "version": 1, "edits": edits}
+    (folder / "boxes.edits.json").write_text(json.dumps(document))
+
+
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed on this machine")
 @pytest.mark.parametrize("page", ["inputs.md", "operators.md", "recipes.md"])
 @pytest.mark.slow
@@ -85,6 +106,8 @@ def test_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     found = blocks(page)
     assert len(found) >= 4
     for block in found:
+        if "pgcli apply" in block:
+            save_edits(tmp_path)
         run = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block],
             cwd=tmp_path,

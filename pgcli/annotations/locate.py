@@ -1,0 +1,50 @@
+"""Finds the images that an annotation file names, within the folder that they have to be in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pgcli.annotations.truth import ImportSettings
+from pgcli.images import ImageLimits
+from pgcli.images.errors import ImageError
+from pgcli.images.header import read_file_header
+from pgcli.records import OUTSIDE_FOLDER, Fault
+from pgcli.sources.image_location import locate_local
+from pgcli.sources.paths import url_scheme
+
+UNKNOWN_SIZE = Fault("missing", "The file does not state its size, and the image is not there.")
+
+
+def locate(name: str, settings: ImportSettings, folder: Path | None = None) -> str | None:
+    """The real path of an image, or its address; None, counted, if it leads out of the root.
+
+    `folder` is where the name starts, by default the root; images may be in either.
+    """
+    if url_scheme(name):
+        return name
+    roots = [os.path.realpath(one) for one in (settings.root, folder) if one is not None]
+    fault = OUTSIDE_FOLDER
+    for root in roots:
+        location = locate_local(str(folder or settings.root), name, root)
+        if location.fault is None and location.path is not None:
+            path = os.path.realpath(location.path)
+            if not Path(path).is_file():
+                settings.counts.absent.add(name, Fault("missing", "There is no such file."))
+            return path
+        fault = location.fault or fault
+    settings.counts.missing.add(name, fault)
+    return None
+
+
+def upright_size(name: str, path: str, settings: ImportSettings) -> tuple[int, int] | None:
+    """The width and height of an image file; None, counted, if it cannot be read."""
+    if url_scheme(path):
+        settings.counts.missing.add(name, UNKNOWN_SIZE)
+        return None
+    try:
+        _, size = read_file_header(path, ImageLimits())
+    except ImageError as problem:
+        settings.counts.missing.add(name, problem.fault)
+        return None
+    return size.width, size.height

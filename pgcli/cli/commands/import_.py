@@ -1,0 +1,201 @@
+"""import: what people annotated in other tools, as a manifest with the truth."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgcli.annotations import FORMATS
+from pgcli.cli.options import Quiet, option
+from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.ui.console import Screen
+from pgcli.errors import NoInputError, UsageError
+
+if TYPE_CHECKING:
+    from pgcli.annotations.truth import Annotations, ImportSettings
+
+_option = partial(option, own=True)
+
+INCOMPLETE = 3  # exit code if images were left out
+
+
+@app.command(
+    "import",
+    cls=PgcliCommand,
+    rich_help_panel="Work with answers",
+    help="Read annotations of other tools as rows of truth.\n\n"
+    "FILE is a JSON file of COCO or of Label Studio, or a folder of YOLO. The rows are those of a "
+    "result file, and a manifest: image, id, prompt, answer, boxes in pixels, and masks.",
+    epilog="$ pgcli import tasks.json --from labelstudio --root photos -o truth.jsonl",
+)
+def import_(
+    file: Annotated[str, typer.Argument(metavar="FILE", hidden=True)],
+    format: Annotated[
+        str,
+        _option(
+            "Input",
+            "--from",
+            metavar="FORMAT",
+            choices=tuple(FORMATS),
+            help=", ".join(FORMATS) + ".",
+        ),
+    ],
+    output: Annotated[
+        str, _option("Output", "--output", "-o", metavar="FILE", help="A .jsonl or .parquet.")
+    ],
+    overwrite: Annotated[
+        bool, _option("Output", "--overwrite", help="Replace an existing file.")
+    ] = False,
+    prompt: Annotated[
+        str | None,
+        _option(
+            "Rows",
+            "--prompt",
+            metavar="TEXT",
+            default="detect and all labels, or caption en",
+            help="The prompt of the rows.",
+        ),
+    ] = None,
+    each: Annotated[
+        bool, _option("Rows", "--each", help="A row for each label, with its boxes.")
+    ] = False,
+    root: Annotated[
+        str | None,
+        _option(
+            "Images",
+            "--root",
+            metavar="DIR",
+            default="this folder",
+            help="The folder of the images, to which their names are relative.",
+        ),
+    ] = None,
+    image_prefix: Annotated[
+        str | None,
+        _option(
+            "Images",
+            "--image-prefix",
+            metavar="URL",
+            help="labelstudio: what precedes the names of images.",
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        _option(
+            "Boxes",
+            "--labels",
+            metavar="A,B|FILE",
+            default="data.yaml or classes.txt",
+            help="yolo: the labels of the classes in order, or a file with one on each line.",
+        ),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    from pgcli.annotations.truth import ImportSettings
+    from pgcli.cli.result_files.import_rows import TruthRows
+    from pgcli.sinks.result_file import check_result_file, write_result_file
+
+    screen, target = Screen(quiet=quiet), Path(output)
+    check_options(format, prompt, each, image_prefix, labels, root)
+    check_result_file(target, overwrite=overwrite)
+    names = read_labels(labels)
+    settings = ImportSettings(Path(root or "."), image_prefix, names)
+    annotations = read_annotations(Path(file), format, settings, screen)
+    rows = TruthRows(annotations, target.parent, prompt, each)
+    rows.check_ids()
+    if not any(True for _ in rows):
+        raise NoInputError(f"{file} has no annotated image", hint=missing_hint(settings))
+    with screen.status("writing rows"):
+        count = write_result_file(target, lambda: rows, rows.schema, overwrite=overwrite)
+    report(output, count, annotations, settings, screen)
+    if settings.counts.missing.count:
+        raise typer.Exit(INCOMPLETE)
+
+
+def check_options(
+    format: str,
+    prompt: str | None,
+    each: bool,
+    image_prefix: str | None,
+    labels: str | None,
+    root: str | None,
+) -> None:
+    """Raise UsageError for options that are wrong, or have no effect."""
+    if format not in FORMATS:
+        raise UsageError(f"{format} is not a format", hint=f"--from takes {', '.join(FORMATS)}")
+    for value, flag, name in (
+        (image_prefix, "--image-prefix", "labelstudio"),
+        (labels, "--labels", "yolo"),
+    ):
+        if value is not None and format != name:
+            raise UsageError(f"{flag} has no effect on {format}", hint=f"leave {flag} out")
+    if prompt is not None and (each or not prompt.strip()):
+        message = "--prompt and --each exclude each other" if each else "--prompt is empty"
+        raise UsageError(message, hint="leave one of them out" if each else "name a prompt")
+    if root is not None and not Path(root).is_dir():
+        raise UsageError(f"{root} is not a folder", hint="--root names the folder of the images")
+
+
+def read_labels(given: str | None) -> list[str]:
+    """The labels of the option, or of the file that it names."""
+    from pgcli.annotations.json_document import InvalidValue, label
+    from pgcli.regular_file import read_text
+
+    if given is None:
+        return []
+    try:
+        parts = read_text(given).splitlines() if Path(given).is_file() else given.split(",")
+        return [label(part, "a label") for part in parts if part.strip()]
+    except (OSError, ValueError, InvalidValue) as problem:
+        raise UsageError(
+            f"--labels {given}: {problem}", hint="name labels: --labels a,b"
+        ) from problem
+
+
+def read_annotations(
+    file: Path, format: str, settings: ImportSettings, screen: Screen
+) -> Annotations:
+    """What the file says of its images. Raises UsageError."""
+    from pgcli.annotations import reader_named
+    from pgcli.images.decoder_warnings import silence_decoders
+
+    silence_decoders()
+    with screen.status("reading annotations"):
+        return reader_named(format)(file, settings)
+
+
+def missing_hint(settings: ImportSettings) -> str:
+    """What to do about images that are not found."""
+    first = settings.counts.missing.first
+    hint = "--root names the folder of the images"
+    return f"the first image left out: {first}; {hint}" if first else "annotate some first"
+
+
+def report(
+    output: str, count: int, annotations: Annotations, settings: ImportSettings, screen: Screen
+) -> None:
+    """Report what was written and what was left out."""
+    counts = settings.counts
+    boxes = [box for image in annotations.images for box in image.boxes]
+    notes = [
+        (sum(box.mask is not None for box in boxes), "of them with masks"),
+        (counts.outside, "boxes left out, as they have no area in their image"),
+        (counts.crowds, "crowds left out"),
+        (counts.others, "regions of other kinds left out"),
+        (counts.open, "tasks left out, as nobody annotated them"),
+        (counts.missing.count, "images left out"),
+    ]
+    more = "".join(f"; {number:,} {what}" for number, what in notes if number)
+    images = f"{len(annotations.images):,} images"
+    screen.info(f"{output}: {count:,} rows of {images}, {len(boxes):,} boxes{more}")
+    for note in counts.notes:
+        screen.info(note)
+    if counts.missing.count:
+        screen.info(missing_hint(settings).partition(";")[0], hint="--root names their folder")
+    elif counts.absent.count:
+        screen.info(
+            f"{counts.absent.count:,} images are not there, the first is {counts.absent.first}",
+            hint="--root names the folder of the images",
+        )

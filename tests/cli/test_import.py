@@ -1,0 +1,454 @@
+"""import: annotations of other tools become rows of truth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools import mask as coco_masks
+
+import pgcli
+from pgcli.annotations.shapes import fill
+from pgcli.cli.main import main
+from pgcli.records import Rle
+from pgcli.rle import decode
+from pgcli.sources import ReadOptions, open_sources
+from tests.support.exporting import SIZES, captioned, make_images, plain, saved, segmented
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+Capture = pytest.CaptureFixture[str]
+PATHS = {
+    "coco": "made.json",
+    "labelstudio": "made.json",
+    "yolo": "made",
+}
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    make_images(tmp_path / "photos")
+
+
+def read(name: str = "truth.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(name).read_text().splitlines()]
+
+
+def imported(capsys: Capture, format: str, *words: str, file: str = "") -> tuple[int, str]:
+    capsys.readouterr()
+    name = file or PATHS[format]
+    code = main(["import", name, "--from", format, "-o", "truth.jsonl", *words])
+    return code, capsys.readouterr().err
+
+
+def export(rows: list[dict[str, Any]], format: str) -> None:
+    saved(Path("rows.jsonl"), rows)
+    options = {"coco": ["--root", "photos"], "yolo": [], "labelstudio": ["--root", "photos"]}
+    if format == "labelstudio":
+        options[format] += ["--image-prefix", "/data/local-files/?d="]
+    words = ["rows.jsonl", "--to", format, "-o", PATHS[format], *options[format], "--overwrite"]
+    assert main(["export", *words]) == 0
+
+
+def write(document: Any, name: str = "made.json") -> None:
+    Path(name).write_text(json.dumps(document), encoding="utf-8")
+
+
+def corners(one: dict[str, Any]) -> list[float]:
+    return [one[name] for name in ("xmin", "ymin", "xmax", "ymax")]
+
+
+@pytest.mark.parametrize("format", PATHS)
+def test_boxes_of_an_export_are_read_back(capsys: Capture, format: str) -> None:
+    given = plain(Path("photos"))
+    export(given, format)
+    root = ["--root", "photos"] if format != "yolo" else []
+    code, err = imported(capsys, format, *root)
+    assert (code, "truth.jsonl: 3 rows of 3 images, 3 boxes" in err) == (0, True), err
+    found = read()
+    assert [row["id"] for row in found] == list(SIZES)
+    assert [row["image"] for row in found] == [f"photos/{name}" for name in SIZES]
+    assert {row["prompt"] for row in found} == {"detect cat ; dog"}
+    for row, before in zip(found, given, strict=True):
+        assert [row[name] for name in ("width", "height")] == [before["width"], before["height"]]
+        assert [one["label"] for one in row["boxes"]] == [one["label"] for one in before["boxes"]]
+        for one, other in zip(row["boxes"], before["boxes"], strict=True):
+            assert corners(one) == pytest.approx(corners(other), abs=1e-3)
+    assert found[2]["answer"] == "<loc0102><loc0102><loc0614><loc0512> cat"
+    assert (found[1]["answer"], found[1]["boxes"]) == ("", [])
+
+
+@pytest.mark.parametrize("format", PATHS)
+def test_masks_of_an_export_are_read_back(capsys: Capture, format: str) -> None:
+    given = segmented(Path("photos"))
+    export(given, format)
+    code, err = imported(capsys, format, *(["--root", "photos"] if format != "yolo" else []))
+    assert (code, "3 of them with masks" in err) == (0, True), err
+    for row, before in zip(read(), given, strict=True):
+        for number, mask in enumerate(before["masks"]):
+            now = row["masks"][number]
+            if mask is None:
+                assert now is None
+                continue
+            assert now["rle"] == mask["rle"]
+            assert corners(row["boxes"][number]) == pytest.approx(
+                corners(before["boxes"][number]), abs=1e-3
+            )
+
+
+def test_truth_is_a_manifest_and_a_result_file(capsys: Capture) -> None:
+    export(segmented(Path("photos")), "coco")
+    assert imported(capsys, "coco", "--root", "photos")[0] == 0
+    items = list(open_sources(["truth.jsonl"], ReadOptions()))
+    assert [(item.id, item.fault) for item in items] == [(name, None) for name in SIZES]
+    results = pgcli.read("truth.jsonl")
+    assert results[0].masks is not None
+    assert results[0].model == "truth"
+    assert main(["view", "truth.jsonl", "-q"]) == 0
+    assert main(["export", "truth.jsonl", "--to", "coco", "-o", "again.json"]) == 0
+    one, other = (json.loads(Path(name).read_text()) for name in ("made.json", "again.json"))
+    for before, after in zip(one["annotations"], other["annotations"], strict=True):
+        assert after | {"score": 0, "confidence": 0} == before | {"score": 0, "confidence": 0}
+
+
+@pytest.mark.parametrize("format", ["coco", "labelstudio"])
+def test_captions_of_an_export_are_read_back(capsys: Capture, format: str) -> None:
+    export(captioned(Path("photos"), "a dog", "two cats"), format)
+    assert imported(capsys, format, "--root", "photos")[0] == 0
+    assert [(row["task"], row["prompt"], row["answer"]) for row in read()] == [
+        ("caption", "caption en", "a dog"),
+        ("caption", "caption en", "two cats"),
+    ]
+    assert imported(capsys, format, "--root", "photos", "--prompt", "what?", "--overwrite")[0] == 0
+    assert {(row["task"], row["prompt"]) for row in read()} == {("ask", "what?")}
+
+
+def test_each_label_has_a_row_of_its_own(capsys: Capture) -> None:
+    export(plain(Path("photos")), "coco")
+    assert imported(capsys, "coco", "--root", "photos", "--each")[0] == 0
+    assert [(row["index"], row["prompt"], len(row["boxes"])) for row in read()] == [
+        (0, "detect cat", 1),
+        (0, "detect dog", 1),
+        (1, "detect cat", 0),
+        (1, "detect dog", 0),
+        (2, "detect cat", 1),
+        (2, "detect dog", 0),
+    ]
+
+
+def coco(*annotations: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    image = {"id": 1, "file_name": "photos/a.png", "width": 64, "height": 48}
+    own = [{"id": n, "image_id": 1, "category_id": 3} | one for n, one in enumerate(annotations)]
+    categories = [{"id": 3, "name": "cat"}]
+    return {"images": [image], "annotations": own, "categories": categories} | changes
+
+
+def test_segmentations_of_coco_are_masks_as_pycocotools_reads_them(capsys: Capture) -> None:
+    square = [8, 4, 28, 4, 28, 14, 8, 14]
+    runs = [48 * 8 + 4, 10, 38, 10, 48 * 64 - 48 * 8 - 62]
+    other = [20, 10, 40, 10, 40, 30, 20, 30]
+    write(
+        coco(
+            {"bbox": [8, 4, 20, 10], "segmentation": [square]},
+            {"segmentation": [square, other]},
+            {"segmentation": {"size": [48, 64], "counts": runs}},
+            {"bbox": [0, 0, 9, 9], "iscrowd": 1},
+            {"bbox": [-5, -5, 10, 10]},
+            {"bbox": [70, 0, 5, 5]},
+            {"bbox": [5, 5, -1, 5]},
+        )
+    )
+    code, err = imported(capsys, "coco")
+    assert code == 0
+    assert "4 boxes; 3 of them with masks; 2 boxes left out, as they have no" in err
+    assert "1 crowds left out" in err
+    (row,) = read()
+    boxes = [[8, 4, 28, 14], [8, 4, 40, 30], [8, 4, 10, 14], [0, 0, 5, 5]]
+    assert [corners(one) for one in row["boxes"]] == boxes
+    expected = [
+        coco_masks.merge(coco_masks.frPyObjects([square], 48, 64)),
+        coco_masks.merge(coco_masks.frPyObjects([square, other], 48, 64)),
+        coco_masks.frPyObjects({"size": [48, 64], "counts": runs}, 48, 64),
+    ]
+    for mask, one in zip(row["masks"], expected, strict=False):
+        assert mask["rle"]["counts"] == one["counts"].decode()
+
+
+def test_polygon_has_the_pixels_whose_centres_it_contains() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        polygon_n2 = rng.uniform(-5, 35, (int(rng.integers(3, 12)), 2))
+        mask = fill([polygon_n2], (30, 20), "it")
+        x, y = polygon_n2.T
+        next_x, next_y = np.roll(polygon_n2, -1, axis=0).T
+        expected = np.zeros((20, 30), bool)
+        for column in range(30):
+            passes = (x <= column + 0.5) != (next_x <= column + 0.5)
+            share = (column + 0.5 - x[passes]) / (next_x - x)[passes]
+            at = y[passes] + share * (next_y - y)[passes]
+            expected[:, column] = (at[:, None] < np.arange(20) + 0.5).sum(axis=0) % 2
+        assert np.array_equal(np.zeros((20, 30), bool) if mask is None else decode(mask), expected)
+    assert fill([np.array([[0.1, 0.1], [0.2, 0.1], [0.2, 0.2]])], (30, 20), "it") is None
+
+
+def task(*results: dict[str, Any], image: str = "photos/a.png", **changes: Any) -> dict[str, Any]:
+    return {"data": {"image": image}, "annotations": [{"result": list(results)}]} | changes
+
+
+def region(kind: str, names: list[str] | None = None, **value: Any) -> dict[str, Any]:
+    known = {"original_width": 64, "original_height": 48, "image_rotation": 0}
+    return {"type": kind, **known, "value": value | {kind: ["cat"] if names is None else names}}
+
+
+def test_regions_of_label_studio_are_read(capsys: Capture) -> None:
+    square = {"x": 25, "y": 25, "width": 50, "height": 25}
+    write(
+        [
+            task(
+                region("rectanglelabels", **square, rotation=0),
+                region("rectanglelabels", x=50, y=0, width=50, height=50, rotation=90),
+                region("ellipselabels", x=50, y=50, radiusX=10, radiusY=20, rotation=0),
+                region("polygonlabels", ["dog"], points=[[0, 0], [50, 0], [50, 50], [0, 50]]),
+                region("keypointlabels", x=1, y=1),
+                region("rectanglelabels", [], **square),
+                {"type": "textarea", "value": {"text": ["a cat", "and a dog"]}},
+                {"type": "choices", "value": {"choices": ["outdoor"]}},
+            ),
+            task(image="photos/b.jpg"),
+            task(image="photos/sub/c.png", annotations=[{"was_cancelled": True, "result": []}]),
+        ]
+    )
+    code, err = imported(capsys, "labelstudio", "--prompt", "x")
+    assert code == 0
+    for note in ("2 images, 4 boxes; 1 of them with masks", "2 regions of other", "1 tasks left"):
+        assert note in err
+    first, *texts, last = read()
+    boxes = [[16, 12, 48, 24], [8, 0, 32, 32], [25.6, 14.4, 38.4, 33.6], [0, 0, 32, 24]]
+    assert [corners(one) for one in first["boxes"]] == [pytest.approx(one) for one in boxes]
+    assert decode(Rle((48, 64), first["masks"][3]["rle"]["counts"])).sum() == 32 * 24
+    assert [row["answer"] for row in texts] == ["a cat", "and a dog", "outdoor"]
+    assert (last["id"], last["width"], last["boxes"]) == ("photos/b.jpg", 40, [])
+
+
+@pytest.mark.parametrize(
+    ("address", "more"),
+    [
+        ("/data/local-files/?d=photos/sub/c%2Epng", []),
+        ("/data/upload/7/0123abcd-photos/sub/c.png", []),
+        ("https://example.com/x/photos/sub/c.png", ["--image-prefix", "https://example.com/x/"]),
+        ("c.png", ["--root", "photos/sub"]),
+    ],
+)
+def test_addresses_of_label_studio_are_names_of_files(
+    capsys: Capture, address: str, more: list[str]
+) -> None:
+    write([task(image=address)])
+    square = region("rectanglelabels", x=0, y=0, width=50, height=50)
+    write([task(square | {"original_width": 30, "original_height": 60}, image=address)])
+    code, err = imported(capsys, "labelstudio", *more)
+    assert code == 0, err
+    assert "not there" not in err
+    assert [row["image"] for row in read()] == ["photos/sub/c.png"]
+
+
+def test_latest_annotation_or_the_ground_truth_counts(capsys: Capture) -> None:
+    def annotation(name: str, when: int, **more: Any) -> dict[str, Any]:
+        square = region("rectanglelabels", [name], x=0, y=0, width=50, height=50)
+        return {"result": [square], "updated_at": f"2026-01-0{when}"} | more
+
+    latest = [annotation("old", 1), annotation("new", 3), annotation("skip", 4, was_cancelled=True)]
+    truth = [annotation("true", 1, ground_truth=True), annotation("late", 2)]
+    write([task(annotations=latest), task(image="photos/b.jpg", annotations=truth)])
+    assert imported(capsys, "labelstudio")[0] == 0
+    assert [row["boxes"][0]["label"] for row in read()] == ["new", "true"]
+
+
+def yolo(lines: str = "0 0.5 0.5 0.5 0.5\n", names: str = "names: [cat, dog]\n") -> None:
+    for folder in ("made/images/train", "made/labels/train"):
+        Path(folder).mkdir(parents=True)
+    Image.new("RGB", (64, 48)).save("made/images/train/a.png")
+    Path("made/labels/train/a.txt").write_text(lines)
+    if names:
+        Path("made/data.yaml").write_text(names)
+
+
+def test_folders_of_yolo_are_read(capsys: Capture) -> None:
+    yolo("1 0.5 0.5 0.5 0.5\n\n0 0.25 0.25 0.5 0.5 0.75\n0 0 0 0.5 0 0.5 0.5\n")
+    Image.new("RGB", (64, 48)).save("made/images/train/b.png")
+    Path("made/labels/train/gone.txt").write_text("")
+    code, err = imported(capsys, "yolo")
+    assert code == 3
+    assert "the first image left out: labels/train/gone.txt" in err
+    first, second = read()
+    assert [row["id"] for row in (first, second)] == ["train/a.png", "train/b.png"]
+    assert first["image"] == "made/images/train/a.png"
+    assert [one["label"] for one in first["boxes"]] == ["dog", "cat", "cat"]
+    assert [corners(one) for one in first["boxes"][:2]] == [[16, 12, 48, 36], [0, 0, 32, 24]]
+    assert [one["confidence"] for one in first["boxes"][:2]] == [1.0, 0.75]
+    assert [mask is None for mask in first["masks"]] == [True, True, False]
+    assert second["boxes"] == []
+    for names in ("names:\n  1: dog\n  0: cat\n", "names:\n- cat\n- dog\n"):
+        Path("made/data.yaml").write_text(names)
+        words = ["made/data.yaml", "--from", "yolo", "-o", "truth.jsonl", "--overwrite"]
+        assert main(["import", *words]) == 3
+        assert read()[0] == first
+    Path("made/data.yaml").unlink()
+    assert imported(capsys, "yolo", "--overwrite")[0] == 2
+    assert imported(capsys, "yolo", "--overwrite", "--labels", "cat,dog")[0] == 3
+    assert read()[0] == first
+
+
+def test_upright_size_of_an_image_is_that_of_its_labels(capsys: Capture) -> None:
+    yolo()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (64, 48)).save("made/images/train/a.png", exif=exif)
+    assert imported(capsys, "yolo")[0] == 0
+    (row,) = read()
+    assert (row["width"], row["height"]) == (48, 64)
+    assert corners(row["boxes"][0]) == [12, 16, 36, 48]
+
+
+COCO_WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "a list": (lambda: [], "the file is not an object"),
+    "no images": (lambda: coco(images=None), "images is not an array"),
+    "a name": (lambda: coco(images=[{"id": 1}]), "file_name is not text"),
+    "a size": (lambda: coco(images=[SIZELESS]), "image 1: width is not a whole number"),
+    "vast": (lambda: coco(images=[SIZELESS | {"width": 10**9, "height": 10**9}]), "not the size"),
+    "three": (lambda: coco({"bbox": [1, 2, 3]}), "annotation 1: bbox does not have four"),
+    "text": (lambda: coco({"bbox": [1, 2, 3, "4"]}), "bbox is not a number"),
+    "true": (lambda: coco({"bbox": [1, 2, 3, True]}), "bbox is not a number"),
+    "huge": (lambda: coco({"bbox": [1, 2, 3, 1e300]}), "bbox is not a number"),
+    "no box": (lambda: coco({}), "neither bbox nor segmentation nor caption"),
+    "category": (lambda: coco({"category_id": 9, "bbox": [1, 2, 3, 4]}), "no category has"),
+    "image": (lambda: coco({"image_id": 9, "bbox": [1, 2, 3, 4]}), "image that is not there"),
+    "label": (lambda: coco(categories=[{"id": 3, "name": "a ; b"}]), "category 1: name is empty"),
+    "odd": (lambda: coco({"segmentation": [[1, 2, 3, 4, 5, 6, 7]]}), "not a polygon of three"),
+    "flat": (lambda: coco({"segmentation": [1, 2, 3, 4, 5, 6]}), "segmentation is not an array"),
+    "size": (lambda: coco({"segmentation": {"size": [9, 9], "counts": [81]}}), "not that of its"),
+    "counts": (lambda: coco({"segmentation": {"size": [48, 64], "counts": [1]}}), "do not add up"),
+    "minus": (lambda: coco({"segmentation": {"size": [48, 64], "counts": [-1]}}), "not a whole"),
+    "rle": (lambda: coco({"segmentation": {"size": [48, 64], "counts": "zz"}}), "of a mask"),
+    "twice": (lambda: coco(images=[IMAGE, IMAGE | {"id": 2}]), "is there twice"),
+    "deep": (lambda: json.loads("[" * 90 + "]" * 90), "nested too deeply"),
+}
+IMAGE = {"id": 1, "file_name": "photos/a.png", "width": 64, "height": 48}
+SIZELESS = {"id": 1, "file_name": "photos/a.png"}
+
+
+@pytest.mark.parametrize("fault", COCO_WRONG)
+def test_invalid_coco_is_refused_and_nothing_is_written(capsys: Capture, fault: str) -> None:
+    make, message = COCO_WRONG[fault]
+    write(make())
+    code, err = imported(capsys, "coco")
+    assert (code, message in err, "hint: " in err) == (2, True, True), err
+    assert not Path("truth.jsonl").exists()
+
+
+LS_WRONG: dict[str, tuple[Any, str]] = {
+    "an object": ({}, "the file is not an array"),
+    "a task": ([7], "task 1 is not an object"),
+    "no image": (
+        [{"data": {"text": "x"}, "annotations": [{"result": []}]}],
+        "no image in its data",
+    ),
+    "results": ([{"data": {}, "annotations": [{"result": 7}]}], "result is not an array"),
+    "a number": ([task(region("rectanglelabels", x="1", y=0, width=1, height=1))], "x is not a n"),
+    "labels": (
+        [task(region("rectanglelabels", ["a;b"], x=1, y=0, width=1, height=1))],
+        "semicolon",
+    ),
+    "points": ([task(region("polygonlabels", points=[[1, 2], [3, 4]]))], "three points"),
+    "a brush": ([task(region("brushlabels", format="png", rle=[]))], "not of the format rle"),
+    "bytes": ([task(region("brushlabels", format="rle", rle=[1, 999]))], "not made of bytes"),
+    "bits": ([task(region("brushlabels", format="rle", rle=[0, 0, 48]))], "not a brush of its"),
+}
+
+
+@pytest.mark.parametrize("fault", LS_WRONG)
+def test_invalid_label_studio_is_refused(capsys: Capture, fault: str) -> None:
+    document, message = LS_WRONG[fault]
+    write(document)
+    code, err = imported(capsys, "labelstudio")
+    assert (code, message in err, "hint: " in err) == (2, True, True), err
+    assert not Path("truth.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("lines", "names", "message"),
+    [
+        ("0 nan 0.5 0.5 0.5\n", "names: [cat]", "line 1 has a number that is not a fraction"),
+        ("0 0.5 0.5 0.5\n", "names: [cat]", "line 1 has neither a box nor a polygon"),
+        ("0 0 0 0 0\n1 0 0 1 1\n", "names: [cat]", "line 2 has a class without a name"),
+        ("-1 0 0 1 1\n", "names: [cat]", "line 1 has a class without a name"),
+        ("0 a b c d\n", "names: [cat]", "line 1 does not have numbers"),
+        ("", "names: {1: cat}", "neither a list nor a mapping"),
+        ("", "names: [!!python/object/apply:os.abort []]", "does not name the classes"),
+        ("", "a: &a [x]\nnames: {<<: *a}", "does not name the classes"),
+        ("", "names: [", "does not name the classes"),
+        ("", "names: ['a;b']", "semicolon"),
+    ],
+)
+def test_invalid_yolo_is_refused(capsys: Capture, lines: str, names: str, message: str) -> None:
+    yolo(lines, names)
+    code, err = imported(capsys, "yolo")
+    assert (code, message in err, "hint: " in err) == (2, True, True), err
+    assert not Path("truth.jsonl").exists()
+
+
+def test_paths_that_lead_out_are_left_out(capsys: Capture, tmp_path: Path) -> None:
+    outside = tmp_path.parent / f"{tmp_path.name}-outside.png"
+    Image.new("RGB", (64, 48)).save(outside)
+    names = [f"../{outside.name}", str(outside), "photos/a.png", "link.png", "x\0y", "gone.png"]
+    Path("link.png").symlink_to(outside)
+    images = [IMAGE | {"id": n, "file_name": name} for n, name in enumerate(names)]
+    write(coco(images=images))
+    code, err = imported(capsys, "coco")
+    assert (code, [row["id"] for row in read()]) == (3, ["photos/a.png", "gone.png"])
+    assert "4 images left out" in err
+    assert "hint: --root" in err
+    write(coco(images=images[:1]))
+    code, err = imported(capsys, "coco", "--overwrite")
+    assert (code, "has no annotated image" in err) == (4, True)
+    yolo()
+    Path("made/images/train/b.png").symlink_to(outside)
+    Path("made/images/train/c.png").symlink_to("/etc/passwd")
+    Path("made/labels/train/d.txt").symlink_to("/etc/passwd")
+    code, err = imported(capsys, "yolo", "--overwrite")
+    assert (code, [row["id"] for row in read()]) == (3, ["train/a.png"])
+    assert "root:" not in err
+
+
+def test_large_files_and_wrong_options_are_refused(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(coco())
+    for words, message in (
+        (("--labels", "a"), "--labels has no effect on coco"),
+        (("--image-prefix", "a"), "--image-prefix has no effect on coco"),
+        (("--each", "--prompt", "p"), "exclude each other"),
+        (("--prompt", " "), "--prompt is empty"),
+        (("--root", "nowhere"), "nowhere is not a folder"),
+    ):
+        code, err = imported(capsys, "coco", *words)
+        assert (code, message in err, "hint: " in err) == (2, True, True), err
+    code, err = imported(capsys, "voc", file="made.json")
+    assert (code, "--from takes coco, yolo, labelstudio" in err) == (2, True)
+    assert imported(capsys, "coco", file="nowhere.json")[0] == 2
+    assert imported(capsys, "yolo", file="nowhere")[0] == 2
+    Path("made.json").write_text('{"images": [NaN]}')
+    assert imported(capsys, "coco")[0] == 2
+    monkeypatch.setattr("pgcli.annotations.coco.MAX_BYTES", 10)
+    code, err = imported(capsys, "coco")
+    assert (code, "is larger than" in err) == (2, True)
+    monkeypatch.setattr("pgcli.annotations.shapes.MAX_CROSSINGS", 10)
+    monkeypatch.setattr("pgcli.annotations.coco.MAX_BYTES", 2**20)
+    write(coco({"segmentation": [[0, 0, 60, 0, 60, 40]]}))
+    code, err = imported(capsys, "coco")
+    assert (code, "has too many points" in err) == (2, True)
