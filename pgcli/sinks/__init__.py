@@ -104,12 +104,13 @@ def open_resumable(
     shard: Shard | None = None,
     types: Callable[[], ColumnTypes] = dict,
     retry: bool = False,
+    retries_earlier: bool = False,
 ) -> ResumableSink:
     """The sink of an output that is resumed if it exists; it is the `ResumeLog` of its run.
 
     `settings` are stored in Parquet files and read when one is complete. `types` returns the types
     of kept columns in Parquet; a single file infers those that are not known. With `retry` error
-    rows are made again.
+    rows are made again; with `retries_earlier`, those of an output to which prompts are added.
     """
     store: ChunkStore
     known = {} if format == "jsonl" else types()
@@ -125,4 +126,4 @@ def open_resumable(
 
         owns = {"owns_chunk": shard.has} if shard else {}
         store = ParquetFolder(state, schema, settings, known, retry=retry, **owns)
-    return ResumableSink(state, schema, store, retry=retry)
+    return ResumableSink(state, schema, store, retry=retry, retries_earlier=retries_earlier)

@@ -119,7 +119,7 @@ class ChunkStore:
 
     def _previous_rows(self, number: int, read: Callable[[], Iterator[Row]]) -> PreviousRows:
         """The rows of a chunk that is made again."""
-        return PreviousRows(read, self._records(number), self._state.comparer)
+        return PreviousRows(lambda: enumerate(read()), self._records(number), self._state.comparer)
 
     def _replace_records(self, chunk: OpenChunk) -> None:
         """Store the records of a chunk that was made again in place of the previous ones.

@@ -72,14 +72,14 @@ def missing_columns(row: Row) -> str:
     return TOO_DEEP if is_deep(row, MAX_LEVELS) else ""
 
 
-def indexed_rows(output: Path) -> Iterator[IndexedRow]:
+def indexed_rows(output: Path, *, exact: bool = False) -> Iterator[IndexedRow]:
     """Every saved row with its index, in order, including those of an incomplete Parquet file.
 
-    Raises what pyarrow raises for a file it cannot read, and ValueError for a row that is nested
-    too deeply.
+    With `exact`, kept columns of Parquet files have the values that write them again. Raises what
+    pyarrow raises for a file it cannot read, and ValueError for a row that is nested too deeply.
     """
     if uses_chunks(output):
-        yield from rows_of_chunks(output)
+        yield from rows_of_chunks(output, exact=exact)
         return
     for row_index, line in enumerate(read_lines(output)) if output.exists() else ():
         row = parse_row(line)
@@ -88,29 +88,30 @@ def indexed_rows(output: Path) -> Iterator[IndexedRow]:
         yield row_index, row
 
 
-def rows_of_chunks(output: Path) -> Iterator[IndexedRow]:
+def rows_of_chunks(output: Path, *, exact: bool) -> Iterator[IndexedRow]:
     """The rows of the whole file, then of chunks that have more, each index once.
 
     A chunk that took more rows after the file was complete repeats the rows in the file.
     """
     next_index = 0
-    for rows, start in chunk_rows(output):
+    for rows, start in chunk_rows(output, exact=exact):
         for row_index, row in enumerate(rows, start=start):
             if row_index >= next_index:
                 yield row_index, row
                 next_index = row_index + 1
 
 
-def chunk_rows(output: Path) -> Iterator[tuple[Iterator[Row], int]]:
+def chunk_rows(output: Path, *, exact: bool) -> Iterator[tuple[Iterator[Row], int]]:
     """The rows of the whole file and of each chunk, with the index of the first of them."""
-    from pgcli.sinks.parquet_file import chunks_in, read_json_rows
+    from pgcli.sinks.parquet_file import chunks_in, read_json_rows, read_parquet
     from pgcli.sinks.parquet_folder import chunk_files
 
+    read = read_parquet if exact else read_json_rows
     folder = state_folder(output)
     record = read_json(folder / RUN)
     # a file that is not of the run beside it is one that the run will replace
     if output.is_file() and (record is None or chunks_in(output, record.get("run", ""))):
-        yield read_json_rows(output), 0
+        yield read(output), 0
     settings = (record or {}).get("settings")
     rows_per_chunk = stored_chunk_rows(settings if isinstance(settings, dict) else {})
     complete = dict(chunk_files(output))
@@ -118,7 +119,7 @@ def chunk_rows(output: Path) -> Iterator[tuple[Iterator[Row], int]]:
     lines = lines_of_chunks(folder / UNFINISHED)
     for number in sorted(complete.keys() | lines.keys()):
         is_complete = number in complete
-        rows = read_json_rows(complete[number]) if is_complete else read_rows(lines[number])
+        rows = read(complete[number]) if is_complete else read_rows(lines[number])
         yield rows, number * rows_per_chunk
 
 

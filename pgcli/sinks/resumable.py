@@ -11,6 +11,7 @@ from pgcli.errors import OutputFailed
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.rows import RowSchema
 from pgcli.sinks.chunk_store import Chunk, ChunkStore, CompleteChunk, OpenChunk
+from pgcli.sinks.earlier_rows import open_earlier_rows
 from pgcli.sinks.lines import json_line
 from pgcli.sinks.pending_rows import PendingRows, Row
 from pgcli.state.progress import FileCheckpoint
@@ -25,11 +26,18 @@ class ResumableSink:
     """The rows of a run, in chunks: complete ones in the store, open ones as files of lines.
 
     It is the `ResumeLog` of its run. With `retry` error rows are made again and the others copied.
+    A run that adds prompts copies the rows of the output, without error rows if `retries_earlier`.
     `torn` bytes at the ends of files were not rows, and were moved aside.
     """
 
     def __init__(
-        self, state: RunState, schema: RowSchema, store: ChunkStore, *, retry: bool = False
+        self,
+        state: RunState,
+        schema: RowSchema,
+        store: ChunkStore,
+        *,
+        retry: bool = False,
+        retries_earlier: bool = False,
     ):
         self._state, self._schema, self._store, self._retry = state, schema, store, retry
         self._chunk_rows = store.chunk_rows
@@ -41,6 +49,7 @@ class ResumableSink:
         for number in store.unfinished() if state.resumes else ():
             self._open_chunk(number)
         self._pending = PendingRows(state, schema, self._is_stale)
+        self._earlier = open_earlier_rows(state, retry=retries_earlier)
 
     @property
     def rows(self) -> int:
@@ -74,6 +83,8 @@ class ResumableSink:
         self._pending.add(row_index, row_input, item, prompt)
         if chunk.previous is not None:
             chunk.previous.check(index, row_input, item, prompt)
+        if self._earlier is not None:
+            self._earlier.check(row_index, row_input, item, prompt)
         return True
 
     def note_image(self, row_indices: Iterable[int], image: DecodedImage) -> None:
@@ -83,16 +94,16 @@ class ResumableSink:
         number, index = divmod(row_index, self._chunk_rows)
         previous = self._open[number].previous
         is_copied = previous is not None and previous.is_answered(index)
-        return is_copied or row_index in self._pending
+        is_earlier = self._earlier is not None and self._earlier.is_answered(row_index)
+        return is_copied or is_earlier or row_index in self._pending
 
     def stored_answer(self, row_index: int) -> Answer:
+        number, index = divmod(row_index, self._chunk_rows)
         row = self._pending.pop_row(row_index)
-        if row is None:
-            number, index = divmod(row_index, self._chunk_rows)
-            previous = self._open[number].previous
-            assert previous is not None
-            row = previous.row(index)
-            self._pending.add_stamp([row_index], previous.stamp(index))
+        for previous, at in ((self._open[number].previous, index), (self._earlier, row_index)):
+            if row is None and previous is not None and (row := previous.row(at)) is not None:
+                self._pending.add_stamp([row_index], previous.stamp(at))
+        assert row is not None
         return self._schema.answer(row)
 
     def journal(self, row_index: int, answer: Answer) -> None:
@@ -109,6 +120,10 @@ class ResumableSink:
             self._finish_chunk(chunk)
         if monotonic() - self._synced_at >= SECONDS_BETWEEN_SYNCS:
             self._sync()
+
+    def has_earlier_rows(self, rows: int) -> bool:
+        """Whether rows of the output to which prompts are added follow on these `rows`."""
+        return self._earlier is not None and self._earlier.has_rows_from(rows)
 
     def __enter__(self) -> Self:
         return self
@@ -133,6 +148,8 @@ class ResumableSink:
         if self._compared is not None:
             self._compared[1].records.close()
         self._pending.close()
+        if self._earlier is not None:
+            self._earlier.close()
         self._store.close()
 
     def _complete(self) -> Iterator[Chunk]:

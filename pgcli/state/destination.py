@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
+from pgcli.state.added_prompts import find_record
 from pgcli.state.lock import check_unlocked
-from pgcli.state.run_record import ResumeRules, check_version, read_record, why_no_record
+from pgcli.state.run_record import ResumeRules, check_version, why_no_record
 from pgcli.state.state_folder import state_folder
 from pgcli.state.write_errors import already_exists, wrap_write_errors
 
@@ -62,14 +63,11 @@ def check_resumable(
         check_unlocked(state_folder(path), part=part)
         if not overwrite:
             check_version(path)
-        record = read_record(path)
-        if record is not None and not overwrite:
-            rules = rules or ResumeRules()
-            record.with_defaults(rules).check_settings(settings, path, rules)
-        elif is_occupied(path) and not overwrite:
+        record = None if overwrite else find_record(path, settings, rules or ResumeRules())
+        if record is None and is_occupied(path) and not overwrite:
             raise unknown_output(path)
         check_permission(path, "-o")
-    return record is not None and not overwrite
+    return record is not None
 
 
 def unknown_output(path: Path) -> OutputExists:

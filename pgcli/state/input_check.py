@@ -154,23 +154,57 @@ class InputCheck:
             raise input_changed(self._comparer.output, row_index, change)
 
 
+class RowRecords(Protocol):
+    """The input that rows were made from, by row index."""
+
+    def read(self, row_index: int) -> RowInput | None: ...
+
+    def close(self) -> None: ...
+
+
+class RowCursor:
+    """A pass through rows in the order of their indices, some of which may be missing."""
+
+    def __init__(self, rows: Iterator[tuple[int, Row]]):
+        self._rows = rows
+        self._next = next(rows, None)
+
+    def at(self, row_index: int) -> Row | None:
+        """The row with the index, if there is one; indices must increase."""
+        found = self._next if self.has_rows_from(row_index) else None
+        return None if found is None or found[0] != row_index else found[1]
+
+    def has_rows_from(self, row_index: int) -> bool:
+        """Whether there is a row with this index or a later one."""
+        while self._next is not None and self._next[0] < row_index:
+            self._next = next(self._rows, None)
+        return self._next is not None
+
+
 class PreviousRows:
-    """Rows that are made again; those without an error are copied.
+    """Rows that are written again: those without an error are copied, with `keeps_errors` all.
 
     `read` starts a pass through them, in order; `records` has their input.
     """
 
     def __init__(
-        self, read: Callable[[], Iterator[Row]], records: InputRecords, comparer: RowComparer
+        self,
+        read: Callable[[], Iterator[tuple[int, Row]]],
+        records: RowRecords,
+        comparer: RowComparer,
+        *,
+        keeps_errors: bool = False,
     ):
-        self._comparer, self._records = comparer, records
-        self._to_compare, self._to_copy = enumerate(read()), enumerate(read())
+        self._comparer, self._records, self._keeps_errors = comparer, records, keeps_errors
+        self._to_compare, self._to_copy = RowCursor(read()), RowCursor(read())
         self._is_answered: dict[int, bool] = {}
 
     def check(self, row_index: int, row_input: RowInput, item: Item, prompt: str) -> None:
         """Raise OutputExists if the previous row is of another input."""
-        row = skip_to(self._to_compare, row_index)
-        self._is_answered[row_index] = row is not None and row.get("error") is None
+        row = self._to_compare.at(row_index)
+        self._is_answered[row_index] = row is not None and (
+            self._keeps_errors or row.get("error") is None
+        )
         if row is None:
             return
         record = self._records.read(row_index)
@@ -182,7 +216,7 @@ class PreviousRows:
             raise input_changed(self._comparer.output, row_index, change)
 
     def is_answered(self, row_index: int) -> bool:
-        """Whether the previous row has no error. Call it once, after `check`."""
+        """Whether the previous row is copied. Call it once, after `check`."""
         return self._is_answered.pop(row_index)
 
     def stamp(self, row_index: int) -> FileStamp:
@@ -190,15 +224,17 @@ class PreviousRows:
         record = self._records.read(row_index)
         return NO_STAMP if record is None else record.stamp
 
-    def row(self, row_index: int) -> Row:
-        """The previous row; indices must increase."""
-        row = skip_to(self._to_copy, row_index)
-        assert row is not None
-        return row
+    def row(self, row_index: int) -> Row | None:
+        """The previous row, if there is one; indices must increase."""
+        return self._to_copy.at(row_index)
+
+    def has_rows_from(self, row_index: int) -> bool:
+        """Whether there is a previous row with this index or a later one."""
+        return self._to_compare.has_rows_from(row_index)
 
     def check_end(self, count: int) -> None:
         """Raise OutputExists if there are more than `count` previous rows."""
-        if skip_to(self._to_compare, count) is not None:
+        if self.has_rows_from(count):
             change = "is of something that the input has lost"
             raise input_changed(self._comparer.output, count, change)
 

@@ -19,6 +19,8 @@ VERSION = 1
 Settings = Mapping[str, Any]
 MAX_CHARACTERS = 60  # of a value in a message
 SOURCES = "sources"  # the setting that may grow, and that a moved data set changes
+#: The settings that may grow between other values: prompts are added to each image.
+PROMPTS, OBJECTS = "prompts", "objects"
 #: The metadata of the versions of a run, and of those of the runs before with their ends.
 VERSIONS, EARLIER_VERSIONS = "versions", "earlier_versions"
 
@@ -111,6 +113,21 @@ class RunRecord:
             return []
         return differences(old, {name: new[name] for name in new if name in old})
 
+    def is_extended_by(self, settings: Settings) -> bool:
+        """Whether the settings have all prompts of this run, in their order, and others."""
+        old, new = self.settings.get(PROMPTS), plain(settings).get(PROMPTS)
+        return old != new and is_within(old, new)
+
+    def extended(self, settings: Settings) -> RunRecord:
+        """The record with the prompts of these settings, and with their objects if some follow."""
+        names = [
+            name
+            for name in (PROMPTS, OBJECTS)
+            if is_within(self.settings.get(name), plain(settings).get(name))
+        ]
+        changed = {name: settings[name] for name in names}
+        return replace(self, settings={**self.settings, **plain(changed)}, replaces=False)
+
     def is_moved(self, sources: Sequence[str] | None) -> bool:
         """Whether images are, or were once, in another place than those of saved rows."""
         change = changed_source(self.settings.get(SOURCES), None if sources is None else [*sources])
@@ -202,6 +219,14 @@ def differences(old: Settings, new: Settings) -> list[str]:
         for name, value in new.items()
         if old.get(name) != value and name != SOURCES
     ]
+
+
+def is_within(old: object, new: object) -> bool:
+    """Whether the new list has all values of the old one, in their order."""
+    if not isinstance(old, list) or not isinstance(new, list):
+        return False
+    rest = iter(new)
+    return all(value in rest for value in old)
 
 
 def changed_source(old: Sequence[str] | None, new: Sequence[str] | None) -> str:

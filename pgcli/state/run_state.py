@@ -57,6 +57,8 @@ class RunState:
         self.run_id = token_hex(8)
         self.log = RunLog(self.folder / f"{LOG}{part}.txt")
         self.record: RunRecord | None = None  # of the run that this one resumes
+        #: The output to which this run adds prompts, and the record of that output's run.
+        self.extends: tuple[Path, RunRecord] | None = None
         # the file lists of an output that is replaced remain until it is
         self._files = f"{FILES}-{self.run_id}" if overwrite else FILES
         self._keep_old = keep_old
@@ -102,6 +104,11 @@ class RunState:
         return self.record is not None
 
     @property
+    def name(self) -> Path:
+        """The output as the user named it."""
+        return self.output if self.extends is None else self.extends[0]
+
+    @property
     def may_replace(self) -> bool:
         """Whether an existing output that is not this run's may be replaced."""
         return self.overwrite or (self.record is not None and self.record.replaces)
@@ -114,7 +121,7 @@ class RunState:
         """
         self._settings, self._metadata = settings, metadata or {}
         if self.record is not None:
-            self.record.check_settings(settings, self.output, self.rules)
+            self.record.check_settings(settings, self.name, self.rules)
 
     @property
     def changed_versions(self) -> list[str]:
@@ -126,7 +133,7 @@ class RunState:
         """Compares saved rows with the input."""
         sources = self._settings.get(SOURCES)
         is_moved = self.record is not None and self.record.is_moved(sources)
-        return RowComparer(self.output, self.rules.images, is_moved=is_moved)
+        return RowComparer(self.name, self.rules.images, is_moved=is_moved)
 
     @contextmanager
     def file_lists(self) -> Iterator[Callable[[int], Path]]:

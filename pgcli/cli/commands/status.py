@@ -45,15 +45,15 @@ def status(
 
 def facts(status: RunStatus) -> Facts:
     """The status as the rows of a table."""
-    of = f" of {status.total:,}" if status.total is not None else ""
-    share = f" ({status.rows / status.total:.1%})" if status.total else ""
     errors = ", ".join(f"{code} {count:,}" for code, count in sorted(status.errors.items()))
     rows = [
         ("output", status.output),
         ("state", status.state),
-        ("rows", f"{status.rows:,}{of}{share}"),
+        ("rows", row_count(status)),
         ("errors", errors or "none"),
     ]
+    if status.adding is not None:
+        rows.append(("added prompts", f"{row_count(status.adding)} with the earlier ones"))
     if status.rows_per_second is not None:
         rows.append(("speed", f"{status.rows_per_second:,.1f} rows/s"))
     if status.seconds_left is not None:
@@ -70,6 +70,13 @@ def facts(status: RunStatus) -> Facts:
     if status.state == "stopped":
         rows.append(("to resume", "run the same command again"))
     return rows
+
+
+def row_count(status: RunStatus) -> str:
+    """The rows that are saved, of how many, and their share."""
+    of = f" of {status.total:,}" if status.total is not None else ""
+    share = f" ({status.rows / status.total:.1%})" if status.total else ""
+    return f"{status.rows:,}{of}{share}"
 
 
 def process(run: dict[str, Any]) -> str:

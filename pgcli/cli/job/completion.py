@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgcli.cli.job.input import RunInput
-from pgcli.cli.job.output import RunOutput
+from pgcli.cli.job.output import RunOutput, publish
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import OutputExists
 
@@ -48,6 +48,7 @@ def already_complete(input: RunInput, output: RunOutput, screen: Screen) -> int:
             for prompt in item.prompts:
                 output.resume_log.is_missing(row_index, item, prompt)
                 row_index += 1
+    publish(input, output, screen)
     options = input.options.output
     if options.draw is not None:
         screen.info("saved rows are not drawn again", hint="pgcli view --draw DIR draws them")

@@ -15,6 +15,7 @@ from pgcli.cli.job.destination import Destination
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.run_settings import input_metadata, resume_rules, run_settings
 from pgcli.cli.ui.console import Screen
+from pgcli.errors import OutputExists
 from pgcli.pipeline import ResumeLog
 from pgcli.records import Answer
 from pgcli.remote.urls import without_credentials
@@ -22,6 +23,8 @@ from pgcli.sinks import Sink, open_resumable, open_stream, output_format
 from pgcli.sinks.resumable import ResumableSink
 from pgcli.sources.kept_columns import ALL
 from pgcli.state.atomic_file import read_json, write_json
+from pgcli.state.open_run import open_run, replace_output
+from pgcli.state.run_record import PROMPTS
 from pgcli.state.run_state import RunState
 from pgcli.state.shard import ROWS_PER_FILE, stored_chunk_rows
 
@@ -89,8 +92,9 @@ def open_output(
         )
         yield RunOutput(sink, settings)
         return
-    with RunState(
+    with open_run(
         Path(output.output),
+        settings,
         overwrite=output.overwrite,
         keep_old=destination.format == "parquet",
         part=plan.shard.part if plan.shard else "",
@@ -141,8 +145,10 @@ def open_saved_rows(
         settings=settings,
         shard=plan.shard,
         types=partial(kept_column_types, input),
+        retries_earlier=plan.options.running.retry_errors,
     )
     sink = opening()
+    print_added(sink, state, screen)
     print_resume(sink, state, screen, retries=plan.options.running.retry_errors)
     retries = plan.options.running.retry_errors and bool(sink.errors)
     if retries:
@@ -151,20 +157,55 @@ def open_saved_rows(
     return RunOutput(sink, settings, state, sink.rows, sink.errors, retries)
 
 
+def print_added(sink: ResumableSink, state: RunState, screen: Screen) -> None:
+    """Print that prompts are added, and what becomes of the output."""
+    if state.extends is None or state.record is None:
+        return
+    output, earlier = state.extends
+    count = len(state.record.settings[PROMPTS]) - len(earlier.settings[PROMPTS])
+    screen.info(
+        f"adding {count:,} prompt{'s' * (count != 1)} to {output}: its rows are copied, and it is "
+        "replaced once the new rows are answered"
+    )
+
+
+def publish(input: RunInput, output: RunOutput, screen: Screen) -> None:
+    """Replace the output to which prompts were added, unless a limit left out some of its rows.
+
+    Raises OutputExists for an input that is shorter than the output.
+    """
+    state = output.state
+    if state is None or state.extends is None:
+        return
+    assert isinstance(output.sink, ResumableSink)
+    if output.sink.has_earlier_rows(output.sink.rows):
+        if input.options.input.limit is None:
+            raise OutputExists(
+                f"{state.name} has rows of more images than the input has",
+                hint="name the whole input; another -o starts a new output",
+            )
+        screen.info(
+            f"{state.name} is not replaced yet: it has rows beyond the limit of this run",
+            hint="the same command without --limit adds the prompts to all rows",
+        )
+        return
+    replace_output(state)
+
+
 def print_resume(sink: ResumableSink, state: RunState, screen: Screen, *, retries: bool) -> None:
     """Print what an earlier run left, and what this run does with it."""
     if sink.torn:
         screen.info(
-            f"{state.output} ended in the middle of a row: {sink.torn:,} bytes are kept in "
+            f"{state.name} ended in the middle of a row: {sink.torn:,} bytes are kept in "
             f"{state.folder / 'torn'}, and the row is computed again"
         )
     if retries and sink.errors:
         screen.info(
-            f"{sink.errors.total():,} rows with errors are asked again; {state.output} is "
+            f"{sink.errors.total():,} rows with errors are asked again; {state.name} is "
             "replaced once all of them are answered"
         )
     elif sink.rows:
-        screen.info(f"resuming {state.output}: {sink.rows:,} rows are saved")
+        screen.info(f"resuming {state.name}: {sink.rows:,} rows are saved")
 
 
 def kept_column_types(input: RunInput) -> ColumnTypes:

@@ -13,7 +13,7 @@ from pgcli.cli.job.destination import check_output
 from pgcli.cli.job.dry_run import dry_run
 from pgcli.cli.job.input import RunInput, open_input
 from pgcli.cli.job.notices import print_notices
-from pgcli.cli.job.output import RunOutput, open_output
+from pgcli.cli.job.output import RunOutput, open_output, publish
 from pgcli.cli.job.pipeline import Job, run_pipeline
 from pgcli.cli.job.plan import Plan, make_plan
 from pgcli.cli.job.plan_table import plan_table
@@ -68,6 +68,7 @@ def run_job(plan: Plan, screen: Screen, run_summary: RunSummary) -> int:
             run_summary.on_model(engine)
             job = Job(input, limited_items(input), output, engine, hooks, screen, run_summary)
             run_summary.tally = run_pipeline(job)
+            publish(input, output, screen)
             code = report(job, run_summary)
         if output.state is not None:
             output.state.exit_code = code

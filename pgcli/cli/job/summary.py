@@ -162,6 +162,8 @@ def interrupted_notice(output: str, count: int, state: RunState | None) -> str:
     if state is None:
         return f"stopped after {rows}, saved in {output}"
     where = f"saved in {output}"
-    if Path(output).suffix.lower() == ".parquet":
+    if state.extends is not None:
+        where = f"saved next to {output}, which keeps its rows until all of them are there"
+    elif Path(output).suffix.lower() == ".parquet":
         where = f"saved next to {output}, which appears when it is complete"
     return f"stopped after {rows}, {where}; the same command resumes the run"

@@ -14,12 +14,12 @@ from pgcli.cli.result_files.compare_rows import (
     compare,
 )
 from pgcli.cli.result_files.reopen_input import question_of, reopen_items, url_reader_of
-from pgcli.cli.result_files.saved_inputs import SavedInputs
 from pgcli.records import Item
 from pgcli.sinks.reader import IndexedRow
 from pgcli.state.input_check import ImageComparison, RowComparer
 from pgcli.state.progress import all_progress
 from pgcli.state.run_record import RunRecord
+from pgcli.state.saved_inputs import SavedInputs
 from pgcli.state.state_folder import state_folder
 from pgcli.tasks import columns, with_prompts
 

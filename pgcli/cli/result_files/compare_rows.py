@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgcli.cli.result_files.saved_inputs import SavedInputs
 from pgcli.records import Item
 from pgcli.sinks.reader import IndexedRow
 from pgcli.state.input_check import RowComparer, quoted
 from pgcli.state.row_input import RowInput
+from pgcli.state.saved_inputs import SavedInputs
 
 MAX_DIFFERENCES_SHOWN = 10
 MAX_MISSING = 1000  # images that are counted one by one

@@ -98,6 +98,8 @@ def incomplete_note(output: Path) -> str:
         status = read_run_status(output)
     except UsageError:
         return ""
+    if status.adding is not None:
+        return "prompts are being added, whose answers are not here yet"
     of = f" of {status.total:,}" if status.total is not None else ""
     if status.state == "running":
         return f"the run is not finished: {status.rows:,}{of} rows so far"

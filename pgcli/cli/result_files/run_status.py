@@ -12,6 +12,7 @@ from typing import Any
 from pgcli.cli.result_files.shard_status import ShardStatus, shards_of
 from pgcli.errors import UsageError
 from pgcli.sinks.saved_rows import SavedRows, count_saved
+from pgcli.state.added_prompts import new_output
 from pgcli.state.owners import Owner, owners
 from pgcli.state.progress import RunProgress, all_progress
 from pgcli.state.run_record import read_record, why_no_record
@@ -26,6 +27,7 @@ class RunStatus:
     `runs` are the processes that write the output, `lost` those that were killed or that another
     host has not heard of for long. `exit_code` is that of the last run, of several shards the
     highest; None while it runs and after it was killed. `shards` are those of the last run.
+    `adding` is the status of the run that adds prompts to the output.
     """
 
     output: str
@@ -40,6 +42,7 @@ class RunStatus:
     exit_code: int | None = None
     shards: list[ShardStatus] = field(default_factory=list)
     begun: str | None = None
+    adding: RunStatus | None = None
 
 
 def read_run_status(output: Path) -> RunStatus:
@@ -69,7 +72,17 @@ def read_run_status(output: Path) -> RunStatus:
     is_ended = status.total is None and not status.shards and status.exit_code in (0, 3)
     is_complete = is_ended or (status.total is not None and stored >= status.total)
     status.state = "running" if running else "complete" if is_complete else "stopped"
+    if read_record(new_output(output)) is not None:
+        add_added_prompts(status, read_run_status(new_output(output)))
     return status
+
+
+def add_added_prompts(status: RunStatus, adding: RunStatus) -> None:
+    """Add the status of the run that adds prompts: it is the last one of the output."""
+    status.adding = adding
+    status.state = "running" if adding.state == "running" else "stopped"
+    status.rows_per_second, status.seconds_left = adding.rows_per_second, adding.seconds_left
+    status.exit_code = adding.exit_code
 
 
 def add_rows(
