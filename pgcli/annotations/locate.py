@@ -9,10 +9,11 @@ from pgcli.annotations.truth import ImportSettings
 from pgcli.images import ImageLimits
 from pgcli.images.errors import ImageError
 from pgcli.images.header import read_file_header
-from pgcli.records import OUTSIDE_FOLDER, Fault
+from pgcli.records import Fault
 from pgcli.sources.image_location import locate_local
 from pgcli.sources.paths import url_scheme
 
+OUTSIDE_ROOT = Fault("path_not_allowed", "It is outside the folder of the images.")
 UNKNOWN_SIZE = Fault("missing", "The file does not state its size, and the image is not there.")
 
 
@@ -24,7 +25,6 @@ def locate(name: str, settings: ImportSettings, folder: Path | None = None) -> s
     if url_scheme(name):
         return name
     roots = [os.path.realpath(one) for one in (settings.root, folder) if one is not None]
-    fault = OUTSIDE_FOLDER
     for root in roots:
         location = locate_local(str(folder or settings.root), name, root)
         if location.fault is None and location.path is not None:
@@ -32,8 +32,7 @@ def locate(name: str, settings: ImportSettings, folder: Path | None = None) -> s
             if not Path(path).is_file():
                 settings.counts.absent.add(name, Fault("missing", "There is no such file."))
             return path
-        fault = location.fault or fault
-    settings.counts.missing.add(name, fault)
+    settings.counts.missing.add(name, OUTSIDE_ROOT)
     return None
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _option = partial(option, own=True)
 
+ROOT_HINT = "--root names the folder of the images, to which names are relative"
 INCOMPLETE = 3  # exit code if images were left out
 
 
@@ -106,7 +107,9 @@ def import_(
     rows = TruthRows(annotations, target.parent, prompt, each)
     rows.check_ids()
     if not any(True for _ in rows):
-        raise NoInputError(f"{file} has no annotated image", hint=missing_hint(settings))
+        first = settings.counts.missing.first
+        note = f"; the first image left out: {first}" if first else ""
+        raise NoInputError(f"{file} has no annotated image{note}", hint=ROOT_HINT)
     with screen.status("writing rows"):
         count = write_result_file(target, lambda: rows, rows.schema, overwrite=overwrite)
     report(output, count, annotations, settings, screen)
@@ -166,13 +169,6 @@ def read_annotations(
         return reader_named(format)(file, settings)
 
 
-def missing_hint(settings: ImportSettings) -> str:
-    """What to do about images that are not found."""
-    first = settings.counts.missing.first
-    hint = "--root names the folder of the images"
-    return f"the first image left out: {first}; {hint}" if first else "annotate some first"
-
-
 def report(
     output: str, count: int, annotations: Annotations, settings: ImportSettings, screen: Screen
 ) -> None:
@@ -193,9 +189,9 @@ def report(
     for note in counts.notes:
         screen.info(note)
     if counts.missing.count:
-        screen.info(missing_hint(settings).partition(";")[0], hint="--root names their folder")
+        screen.info(f"the first image left out: {counts.missing.first}", hint=ROOT_HINT)
     elif counts.absent.count:
         screen.info(
             f"{counts.absent.count:,} images are not there, the first is {counts.absent.first}",
-            hint="--root names the folder of the images",
+            hint=ROOT_HINT,
         )
