@@ -21,6 +21,12 @@ hypothesis.settings.register_profile("unhurried", deadline=None)  # tests run on
 hypothesis.settings.load_profile("unhurried")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The digests of texts that tests write are not kept with those of the user."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random checkpoint of a few thousand weights; tests do not change it."""

@@ -10,13 +10,25 @@ from contextlib import contextmanager, suppress
 from pgcli.errors import OutputFailed
 
 _NOT_A_FOLDER = {errno.ELOOP, errno.ENOTDIR}
+#: What a file system without hard links answers to `link`.
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS}
 
 
 DRAW_HINT = "free disk space, check the folder's permissions, or choose another with --draw"
 
 
-def write_below(folder: str, name: str, data: bytes, *, token: str, hint: str = DRAW_HINT) -> None:
+def write_below(
+    folder: str,
+    name: str,
+    data: bytes,
+    *,
+    token: str,
+    hint: str = DRAW_HINT,
+    replace: bool = True,
+) -> bool:
     """Write `folder/name`, replacing an existing file; `name` is a relative path with slashes.
+
+    Without `replace` an existing file is kept, and False returned.
 
     Missing folders are created. A link is replaced, not followed, except for `folder` itself. A
     killed process leaves at most a hidden file named after the `token`, which the next process with
@@ -34,11 +46,37 @@ def write_below(folder: str, name: str, data: bytes, *, token: str, hint: str = 
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=parent)
             with open(descriptor, "wb") as file:
                 file.write(data)
-            os.replace(part, last, src_dir_fd=parent, dst_dir_fd=parent)
+            if replace:
+                os.replace(part, last, src_dir_fd=parent, dst_dir_fd=parent)
+                return True
+            is_free = _rename_if_free(part, last, parent)
+            if not is_free:
+                os.unlink(part, dir_fd=parent)
+            return is_free
         except BaseException:
             with suppress(OSError):
                 os.unlink(part, dir_fd=parent)
             raise
+
+
+def _rename_if_free(part: str, last: str, parent: int) -> bool:
+    """Give the file its name unless a file has it; without hard links it might replace one that is
+    created at the same moment.
+    """
+    try:
+        os.link(part, last, src_dir_fd=parent, dst_dir_fd=parent)
+    except FileExistsError:
+        return False
+    except OSError as problem:
+        if problem.errno not in _NO_LINKS:
+            raise
+        with suppress(FileNotFoundError):
+            os.lstat(last, dir_fd=parent)
+            return False
+        os.replace(part, last, src_dir_fd=parent, dst_dir_fd=parent)
+        return True
+    os.unlink(part, dir_fd=parent)
+    return True
 
 
 @contextmanager

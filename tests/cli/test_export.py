@@ -75,9 +75,11 @@ def test_texts_in_a_folder_have_the_names_of_the_images(
     ("options", "text"),
     [
         ((), "mine\n"),
-        (("--existing", "skip"), "mine\n"),
-        (("--existing", "overwrite"), "one\n"),
-        (("--overwrite",), "one\n"),
+        (("--existing", "keep"), "mine\n"),
+        (("--overwrite-edited",), "one\n"),
+        (("--existing", "overwrite", "--overwrite-edited"), "one\n"),
+        (("--existing", "prepend"), "one mine\n"),
+        (("--existing", "prepend", "--prepend", "sks, ", "--append", ", "), "sks, one, mine\n"),
         (("--existing", "append"), "mine one\n"),
         (("--existing", "append", "--prepend", ", "), "mine, one\n"),
     ],
@@ -92,6 +94,34 @@ def test_existing_option_applies_to_existing_texts(
     assert ("1 existing texts not replaced" in err) == (text == "mine\n")
 
 
+@pytest.mark.parametrize("option", [("--overwrite",), ("--existing", "overwrite")])
+def test_overwriting_keeps_edited_texts(
+    capsys: Capture, captions: Path, folder: Path, option: tuple[str, ...]
+) -> None:
+    (folder / "b.txt").write_text("mine\n")
+    assert exported(capsys, captions, "txt", None)[0] == 0
+    (folder / "a.txt").write_text("edited\n")
+    code, err = exported(capsys, captions, "txt", None, "--append", "!", *option)
+    assert code == 0
+    assert files(folder) == {"a.txt": "edited\n", "b.txt": "mine\n", "sub/c.txt": "three!\n"}
+    assert "2 texts kept that were edited or that pgcli did not write (--overwrite-edited" in err
+    exported(capsys, captions, "txt", None, "--overwrite-edited")
+    assert files(folder) == {"a.txt": "one\n", "b.txt": "two\n", "sub/c.txt": "three\n"}
+
+
+def test_words_are_added_once_and_stay_a_persons(
+    capsys: Capture, captions: Path, folder: Path
+) -> None:
+    (folder / "a.txt").write_text("mine\n")
+    exported(capsys, captions, "txt", None)
+    for _ in range(2):
+        exported(capsys, captions, "txt", None, "--existing", "prepend", "--prepend", "sks ")
+        assert files(folder)["a.txt"] == "sks one mine\n"
+        assert files(folder)["b.txt"] == "sks two\n"
+    exported(capsys, captions, "txt", None, "--overwrite")
+    assert files(folder) == {"a.txt": "sks one mine\n", "b.txt": "two\n", "sub/c.txt": "three\n"}
+
+
 def test_link_is_replaced_and_its_target_is_unchanged(
     capsys: Capture, captions: Path, folder: Path, tmp_path: Path
 ) -> None:
@@ -100,7 +130,7 @@ def test_link_is_replaced_and_its_target_is_unchanged(
     (folder / "a.txt").symlink_to(elsewhere)
     exported(capsys, captions, "txt", None, "--existing", "append")
     assert (folder / "a.txt").is_symlink()
-    exported(capsys, captions, "txt", None, "--existing", "overwrite")
+    exported(capsys, captions, "txt", None, "--overwrite-edited")
     assert files(folder)["a.txt"] == "one\n"
     assert not (folder / "a.txt").is_symlink()
     assert elsewhere.read_text() == "not to be touched"
@@ -443,7 +473,7 @@ def test_a_killed_export_leaves_nothing_under_the_output_s_name(
         ("yolo", ("-o", "-"), "name the folder with -o"),
         ("coco", ("-o", "no/such/folder.json"), "no folder no/such"),
         ("coco", ("-o", "x.json", "--csv-raw"), "--csv-raw has no effect on coco"),
-        ("csv", ("-o", "x.csv", "--existing", "skip"), "--existing has no effect on csv"),
+        ("csv", ("-o", "x.csv", "--existing", "keep"), "--existing has no effect on csv"),
         ("txt", ("-o", "x", "--labels", "a"), "--labels has no effect on txt"),
     ],
 )

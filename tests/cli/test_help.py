@@ -150,7 +150,7 @@ def test_help_shows_the_actual_defaults():
         ("caption", "--dtype", "[auto|bfloat16|float32]"),
         ("caption", "--quantize", "[none|int8]"),
         ("export", "--pictures", "[link|copy|none]"),
-        ("export", "--existing", "[skip|overwrite|append]"),
+        ("export", "--existing", "[keep|overwrite|prepend|append]"),
     ],
 )
 def test_help_shows_the_choices_of_an_option(command, option, choices):

@@ -48,7 +48,8 @@ NOT_BUILT = set("--engines --ray".split())
 #: Options that are not in the contract's list.
 ADDED = set(
     "--sample --rows-per-file --view --inline --allow-private-hosts --fetch-timeout --moved "
-    "--fetch-threads --verify-input -q -v --help -h".split()
+    "--fetch-threads --verify-input -q -v --help -h --prepend --append --existing "
+    "--overwrite-edited".split()
 )
 #: Options of every command of the program, and of its logs.
 ADDED |= set("--config --log-format --no-progress --probe --summary-json".split())
@@ -240,6 +241,10 @@ def made(pattern: str) -> Observe:
     return lambda _: sorted(str(path) for path in Path().glob(pattern))
 
 
+def text_has(words: str) -> Observe:
+    return lambda _: words in Path("photos/a.txt").read_text()
+
+
 def saved_rows(file: str) -> Observe:
     return lambda _: len(Path(file).read_text().splitlines()) if Path(file).is_file() else None
 
@@ -298,6 +303,7 @@ PHOTOS = "caption photos --model demo"
 LETTERS = ["a.png", "b.png", "c.png", "d.png"]
 ROW = "ask rows.jsonl --model demo"
 BOX = "segment photos --object a --model demo"
+TEXTS = f"{PHOTOS} --limit 1 --sidecar .txt"
 CASES = {
     # model
     "--model": Case("caption photos", "--model me/mine", loaded("model"), "demo", "me/mine"),
@@ -397,6 +403,17 @@ CASES = {
     ),
     "--sidecar": Case(
         f"{PHOTOS} --limit 1", "--sidecar .txt", made("photos/*.txt"), [], ["photos/a.txt"]
+    ),
+    "--prepend": Case(TEXTS, "--prepend sks", text_has("sks"), False, True),
+    "--append": Case(TEXTS, "--append !", text_has("!"), False, True),
+    "--existing": Case(
+        f"{TEXTS} --append !", "--existing overwrite", text_has("!"), False, True, before=TEXTS
+    ),
+    "--overwrite-edited": Case(
+        f"{TEXTS} --overwrite",
+        "--overwrite-edited",
+        *(text_has("mine"), True, False),
+        prepare=lambda: Path("photos/a.txt").write_text("mine"),
     ),
     "--rows-per-file": Case(
         f"{PHOTOS} -o parts/",

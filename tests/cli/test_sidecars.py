@@ -52,7 +52,10 @@ def test_existing_sidecars_are_kept_without_overwrite(folder: Path, tmp_path: Pa
     run = finished("caption", folder, "--sidecar", ".txt")
     assert (folder / "a.txt").read_text() == "mine"
     assert b"3 files ending in .txt; 2 that exist are kept" in run.stderr
-    finished("caption", folder, "--sidecar", ".txt", "--overwrite")
+    run = finished("caption", folder, "--sidecar", ".txt", "--overwrite")
+    assert (folder / "a.txt").read_text() == "mine"
+    assert b"3 files ending in .txt; 2 texts kept that were edited" in run.stderr
+    finished("caption", folder, "--sidecar", ".txt", "--overwrite-edited")
     assert (folder / "a.txt").read_text().startswith("an image of")
     assert not (folder / "b.txt").is_symlink()
     assert elsewhere.read_text() == "not to be touched"
@@ -136,3 +139,142 @@ def test_unwritable_folder_ends_the_run(folder: Path) -> None:
     run = finished("caption", folder, "--sidecar", ".txt", "--overwrite")
     assert run.returncode == 14
     assert b"cannot write" in run.stderr
+
+
+def images(folder: Path, *names: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        (folder / name).write_bytes(IMAGE)
+    return folder
+
+
+def test_images_with_a_text_are_not_asked(tmp_path: Path) -> None:
+    folder = images(tmp_path / "photos", "a.png", "b.png", "c.png")
+    (folder / "a.txt").write_text("mine")
+    run = finished("caption", folder, "--sidecar", ".txt", stdout=subprocess.PIPE)
+    assert [json.loads(line)["id"] for line in run.stdout.splitlines()] == ["b.png", "c.png"]
+    assert b"2 files ending in .txt; 1 that exist are kept; the images of 1 of these" in run.stderr
+    run = finished("caption", folder, "--sidecar", ".txt", stdout=subprocess.PIPE)
+    assert (run.returncode, run.stdout) == (0, b"")
+    assert b"nothing to do: the texts ending in .txt of all 3 images are kept" in run.stderr
+    names = "".join(f"{folder / name}\n" for name in ("a.png", "b.png")).encode()
+    pipe = subprocess.PIPE
+    with started("caption", "-", "--sidecar", ".txt", stdin=pipe, stdout=pipe) as piped:
+        out, err = piped.communicate(names, timeout=60)
+    assert (piped.returncode, out) == (0, b"")
+    assert b"0 files ending in .txt; 2 that exist are kept" in err
+
+
+@pytest.mark.parametrize("other", [("-o", "rows.jsonl"), ("--view", "a.html"), ("--draw", "d")])
+def test_other_outputs_have_rows_of_images_with_a_text(
+    tmp_path: Path, other: tuple[str, str]
+) -> None:
+    folder = images(tmp_path / "photos", "a.png", "b.png")
+    (folder / "a.txt").write_text("mine")
+    finished("caption", folder, "--sidecar", ".txt", other[0], tmp_path / other[1])
+    output = finished("caption", folder, "--sidecar", ".txt", "--format", "jsonl").stdout
+    assert len(output.splitlines()) == 2
+    assert (folder / "a.txt").read_text() == "mine"
+    assert (folder / "b.txt").read_text().startswith("an image of")
+    if other[0] == "-o":
+        assert len((tmp_path / other[1]).read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("output", ["rows.jsonl", "rows.parquet", "rows/"])
+def test_resuming_writes_texts_of_saved_rows(tmp_path: Path, output: str) -> None:
+    folder = images(tmp_path / "photos", *(f"{name}.png" for name in "abcde"))
+    (folder / "b.png").write_text("not an image")
+    options = ("-o", f"{tmp_path}/{output}")
+    finished("caption", folder, *options, "--limit", 3)
+    assert texts(folder) == {}
+    assert finished("caption", folder, *options, "--sidecar", ".txt").returncode == 3
+    assert texts(folder).keys() == {"a.txt", "c.txt", "d.txt", "e.txt"}
+    (folder / "c.txt").unlink()
+    run = finished("caption", folder, *options, "--sidecar", ".txt", "--prepend", "sks ")
+    assert run.returncode == 3
+    assert texts(folder)["c.txt"].startswith("sks an image of")
+    assert b"1 files ending in .txt; 3 that exist are kept" in run.stderr
+    assert b"nothing to do: all 5 rows are saved" in run.stderr
+
+
+def test_shards_write_texts_of_their_saved_rows(tmp_path: Path) -> None:
+    folder = images(tmp_path / "photos", *(f"{name}.png" for name in "abcdef"))
+    run = ("caption", folder, "-o", f"{tmp_path}/rows/", "--rows-per-file", 1)
+    for shard in ("0/2", "1/2"):
+        finished(*run, "--shard", shard)
+    finished(*run, "--shard", "1/2", "--sidecar", ".txt")
+    assert texts(folder).keys() == {"b.txt", "d.txt", "f.txt"}
+
+
+def test_overwriting_asks_only_images_whose_text_is_unchanged(tmp_path: Path) -> None:
+    folder = images(tmp_path / "photos", "a.png", "b.png", "c.png")
+    finished("caption", folder, "--sidecar", ".txt", "--append", ", a drawing")
+    assert texts(folder)["b.txt"].endswith("544, a drawing\n")
+    (folder / "a.txt").write_text("edited")
+    run = finished("caption", folder, "--sidecar", ".txt", "--overwrite", stdout=subprocess.PIPE)
+    assert len(run.stdout.splitlines()) == 2
+    assert texts(folder)["a.txt"] == "edited"
+    assert texts(folder)["b.txt"].endswith("544\n")
+    assert b"1 texts kept that were edited or that pgcli did not write" in run.stderr
+    rest = ("--overwrite", "-o", tmp_path / "rows.jsonl", "--existing", "keep", "--append", "!")
+    finished("caption", folder, "--sidecar", ".txt", *rest)
+    assert not any("!" in text for text in texts(folder).values())
+
+
+def test_trigger_words_are_put_before_texts_once(tmp_path: Path) -> None:
+    folder = images(tmp_path / "photos", "a.png", "b.png")
+    (folder / "a.txt").write_text("mine\n")
+    finished("caption", folder, "--sidecar", ".txt")
+    words = ("--sidecar", ".txt", "--existing", "prepend", "--prepend", "sks, ", "--append", ", ")
+    for _ in range(2):
+        finished("caption", folder, *words)
+        assert texts(folder)["a.txt"].startswith("sks, an image of ")
+        assert texts(folder)["a.txt"].endswith("544, mine\n")
+        assert texts(folder)["b.txt"] == f"sks, {texts(folder)['a.txt'][5:-7]}\n"
+    finished("caption", folder, "--sidecar", ".txt", "--overwrite")
+    assert "mine" in texts(folder)["a.txt"]
+
+
+def test_text_of_an_earlier_run_stays_with_its_image(tmp_path: Path) -> None:
+    folder = images(tmp_path / "photos", "a.png")
+    finished("caption", folder, "--sidecar", ".txt")
+    images(folder, "a.jpg")
+    run = finished("caption", folder, "--sidecar", ".txt")
+    assert texts(folder).keys() == {"a.txt", "a.jpg.txt"}
+    assert b"1 named as a.jpg.txt: another image has the shorter name" in run.stderr
+    (folder / "a.png").rename(folder / "a.webp")  # the text's image is gone: the name is free
+    (folder / "a.jpg").unlink()
+    (folder / "a.jpg.txt").unlink()
+    assert b"nothing to do" in finished("caption", folder, "--sidecar", ".txt").stderr
+
+
+def test_texts_are_written_where_their_digests_cannot_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    folder = images(tmp_path / "photos", "a.png")
+    run = finished("caption", folder, "--sidecar", ".txt")
+    assert run.returncode == 0
+    assert b"digests of the texts cannot be kept, so --overwrite will take" in run.stderr
+    run = finished("caption", folder, "--sidecar", ".txt", "--overwrite", "--prepend", "new")
+    assert not texts(folder)["a.txt"].startswith("new")
+
+
+def test_damaged_record_of_texts_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = images(tmp_path / "photos", "a.png", "b.png")
+    finished("caption", folder, "--sidecar", ".txt")
+    (record,) = (tmp_path / "state" / "pgcli" / "texts").iterdir()
+    first, *_ = record.read_text().strip().splitlines()
+    record.write_text(f'{first}\n\x00[1]\n{{"text": 3}}\n' + "[" * 9000 + '\n{"text": "b.')
+    (folder / "c.png").write_bytes(IMAGE)
+    finished("caption", folder, "--sidecar", ".txt", "--overwrite", "--prepend", "new ")
+    found = texts(folder)
+    assert [found[name].startswith("new") for name in ("a.txt", "b.txt", "c.txt")] == [
+        True,
+        False,
+        True,
+    ]

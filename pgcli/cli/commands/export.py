@@ -21,6 +21,7 @@ from pgcli.cli.options import (
 from pgcli.cli.typer_app import PgcliCommand, app
 from pgcli.cli.ui.console import Screen
 from pgcli.views.exports import FORMATS
+from pgcli.views.text_files import ExistingTexts
 
 if TYPE_CHECKING:
     from pgcli.cli.result_files.export_options import ExportOptions
@@ -118,14 +119,22 @@ def export(
         _option("Texts", "--append", metavar="TEXT", help="End each text with this."),
     ] = None,
     existing: Annotated[
-        Literal["skip", "overwrite", "append"] | None,
+        ExistingTexts | None,
         _option(
             "Texts",
             "--existing",
-            default="skip",
-            help="What to do with an existing text.",
+            default="keep",
+            help="Keep or overwrite an existing text, or add the new one before or after it.",
         ),
     ] = None,
+    overwrite_edited: Annotated[
+        bool,
+        _option(
+            "Texts",
+            "--overwrite-edited",
+            help="Overwrite also texts that were edited, or that pgcli did not write.",
+        ),
+    ] = False,
     csv_raw: Annotated[
         bool,
         _option(
@@ -153,6 +162,7 @@ def export(
         prepend=prepend,
         append=append,
         existing=existing,
+        overwrite_edited=overwrite_edited or None,
         csv_raw=csv_raw or None,
         allow_urls=allow_urls,
         allow_private_hosts=allow_private_hosts,

@@ -65,5 +65,5 @@ class HookedResumeLog:
         is_missing = self._log.is_missing(row_index, item, prompt)
         self.rows_seen += 1
         if not is_missing:
-            self._hook.on_skipped_row(item)
+            self._hook.on_skipped_row(item, row_index)
         return is_missing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.output import RunOutput, publish
+from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import OutputExists
 
@@ -30,12 +31,12 @@ def check_row_count(input: RunInput, output: RunOutput, rows: int | None) -> Non
         )
 
 
-def already_complete(input: RunInput, output: RunOutput, screen: Screen) -> int:
+def already_complete(input: RunInput, output: RunOutput, hooks: RowHooks, screen: Screen) -> int:
     """Finish an output whose rows are all saved, and return the exit code of the run that saved
     them. Raises OutputExists where they are not the rows of the input.
 
-    That run may have been killed before it renamed its last file, so the sink is closed here. A
-    shard without rows creates nothing.
+    The hooks are called for each row. That run may have been killed before it renamed its last
+    file, so the sink is closed here. A shard without rows creates nothing.
     """
     if not output.rows:
         screen.info("nothing to do: the shard has no row of the input")
@@ -43,19 +44,18 @@ def already_complete(input: RunInput, output: RunOutput, screen: Screen) -> int:
     assert output.resume_log is not None
     row_index = 0
     with output.sink:
-        for item in input.items():
+        for item in hooks.wrap_items(input.items()):
             row_index = row_index if item.row is None else item.row
             for prompt in item.prompts:
                 output.resume_log.is_missing(row_index, item, prompt)
+                hooks.on_skipped_row(item, row_index)
                 row_index += 1
     publish(input, output, screen)
     options = input.options.output
     if options.draw is not None:
         screen.info("saved rows are not drawn again", hint="pgcli view --draw DIR draws them")
     if options.sidecar is not None:
-        screen.info(
-            "no sidecars are written for saved rows", hint="pgcli export --to txt writes them"
-        )
+        screen.table(hooks.facts())
     if output.state is not None:
         output.state.update_record()
     errors = output.errors.total()

@@ -34,7 +34,7 @@ class InlineHook(RowHook):
             self._items.put(item)
             yield item
 
-    def on_skipped_row(self, item: Item) -> None:
+    def on_skipped_row(self, item: Item, row_index: int) -> None:
         self._items.take(item.index)
 
     def _image(self, answer: Answer) -> str:

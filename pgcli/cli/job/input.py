@@ -25,12 +25,14 @@ class RunInput:
     """The sources of a plan, opened. Counts are None where standard input is one of them.
 
     `chunk_rows` is the number of rows in a chunk of the output, once the output is opened.
+    `kept_texts` is the number of images that are not asked, as their text is kept.
     """
 
     plan: Plan
     source: Source
     url_reader: UrlReader | None = None
     chunk_rows: int | None = None
+    kept_texts: int = 0
 
     @property
     def options(self) -> Options:

@@ -50,7 +50,8 @@ def run_pipeline(job: Job) -> Tally:
     A run that ends early prints how many rows are saved and raises what ended it.
     """
     plan, input, output, say = job.input.plan, job.input, job.output, job.screen.info
-    progress = job.screen.progress(plan.question.task, input.rows, initial=output.rows)
+    total = None if input.rows is None else input.rows - input.kept_texts
+    progress = job.screen.progress(plan.question.task, total, initial=output.rows)
     shutdown = GracefulShutdown(
         partial(say, "finishing the rows in progress; press again to quit at once"),
         lambda: say(progress.line()),
@@ -127,7 +128,7 @@ def check_end_of_input(job: Job, tally: Tally, resume_log: HookedResumeLog | Non
     """
     if resume_log is not None:
         check_row_count(job.input, job.output, resume_log.rows_seen)
-    if not tally.rows and not job.output.rows:
+    if not tally.rows and not job.output.rows and not job.hooks.left_out:
         raise NoInputError(
             "nothing came on standard input",
             hint="pipe in a path or a JSON object on each line, or name a folder",

@@ -16,16 +16,18 @@ class RowHook:
 
     #: What a terminal shows above the text of a row.
     header: Callable[[Answer], str] | None = None
+    #: The number of items that `wrap_items` left out.
+    not_asked = 0
 
     def wrap_items(self, items: Iterable[Item]) -> Iterable[Item]:
-        """The same items, seen by the hook as they enter the pipeline."""
+        """The items, seen by the hook as they enter the pipeline; it may leave some out."""
         return items
 
     def on_row(self, answer: Answer) -> None:
         """Called for each new row before it is saved."""
 
-    def on_skipped_row(self, item: Item) -> None:
-        """Called for each row that an earlier run saved."""
+    def on_skipped_row(self, item: Item, row_index: int) -> None:
+        """Called for each row that an earlier run saved, with its index in the output."""
 
     def on_complete(self, *, quiet: bool) -> None:
         """Called once when the output is complete."""
@@ -63,13 +65,18 @@ class RowHooks(RowHook):
         for hook in self._hooks.values():
             hook.on_row(answer)
 
-    def on_skipped_row(self, item: Item) -> None:
+    def on_skipped_row(self, item: Item, row_index: int) -> None:
         for hook in self._hooks.values():
-            hook.on_skipped_row(item)
+            hook.on_skipped_row(item, row_index)
 
     def on_complete(self, *, quiet: bool) -> None:
         for hook in self._hooks.values():
             hook.on_complete(quiet=quiet)
+
+    @property
+    def left_out(self) -> int:
+        """The number of items that the hooks left out."""
+        return sum(hook.not_asked for hook in self._hooks.values())
 
     def facts(self) -> Facts:
         """The hooks' summaries by their names."""

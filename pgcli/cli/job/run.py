@@ -21,6 +21,7 @@ from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.run_settings import model_settings, run_metadata
 from pgcli.cli.job.run_summary import RunSummary, summarized
 from pgcli.cli.job.side_outputs import open_row_hooks
+from pgcli.cli.job.sidecars import count_kept_texts
 from pgcli.cli.options import Options
 from pgcli.cli.ui.console import Screen
 from pgcli.records import Item
@@ -63,6 +64,8 @@ def run_job(plan: Plan, screen: Screen, run_summary: RunSummary) -> int:
             output.state.expect(output.rows, input.rows, input.rows_of_all_shards)
         if is_complete(input, output):
             code = finish_complete(input, output, hooks, screen)
+        elif has_all_texts(input, screen):
+            code = 0
         else:
             engine = load_engine(plan, output, screen)
             run_summary.on_model(engine)
@@ -83,9 +86,22 @@ def show_plan(input: RunInput, screen: Screen) -> None:
 
 def finish_complete(input: RunInput, output: RunOutput, hooks: RowHooks, screen: Screen) -> int:
     """Finish an output whose rows are all saved, and return its exit code."""
-    code = already_complete(input, output, screen)
+    code = already_complete(input, output, hooks, screen)
     hooks.on_complete(quiet=screen.quiet)
     return code
+
+
+def has_all_texts(input: RunInput, screen: Screen) -> bool:
+    """Whether every image has a text that is kept, and texts are the only output."""
+    input.kept_texts = count_kept_texts(input, screen)
+    if not input.kept_texts or input.kept_texts != input.images:
+        return False
+    ending = input.options.output.sidecar
+    screen.info(
+        f"nothing to do: the texts ending in {ending} of all {input.kept_texts:,} images are kept",
+        hint="--existing says what to do with existing texts; with -o all images are asked",
+    )
+    return True
 
 
 def load_engine(plan: Plan, output: RunOutput, screen: Screen) -> InferenceEngine:

@@ -29,7 +29,7 @@ def open_row_hooks(input: RunInput, screen: Screen) -> RowHooks:
     Nothing is created before the `with` block of the hooks is entered.
     """
     return RowHooks(
-        sidecars=open_sidecars(input.plan),
+        sidecars=open_sidecars(input),
         drawn=open_drawing(input, screen.info),
         inline=open_inline(input.plan),
         page=open_report(input),

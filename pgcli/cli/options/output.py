@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pgcli.cli.options import values
 from pgcli.cli.options.shared import option
 from pgcli.state.shard import MAX_CHUNK_ROWS
+from pgcli.views.text_files import ExistingTexts
 
 _output = partial(option, "Output")
 
@@ -61,6 +62,29 @@ class OutputOptions:
             help="Write each answer to a text file next to its image: photo.txt for photo.jpg.",
         ),
     ] = None
+    prepend: Annotated[
+        str | None,
+        _output("--prepend", metavar="TEXT", help="Start each text of --sidecar with this."),
+    ] = None
+    append: Annotated[
+        str | None,
+        _output("--append", metavar="TEXT", help="End each text of --sidecar with this."),
+    ] = None
+    existing: Annotated[
+        ExistingTexts | None,
+        _output(
+            "--existing",
+            default="keep",
+            help="Keep or overwrite an existing text, or add the new one before or after it.",
+        ),
+    ] = None
+    overwrite_edited: Annotated[
+        bool,
+        _output(
+            "--overwrite-edited",
+            help="Overwrite also texts that were edited, or that pgcli did not write.",
+        ),
+    ] = False
     no_timing: Annotated[
         bool,
         _output(
@@ -78,4 +102,6 @@ class OutputOptions:
             help="Rows in each file of a folder of Parquet files.",
         ),
     ] = None
-    overwrite: Annotated[bool, _output("--overwrite", help="Replace an existing output.")] = False
+    overwrite: Annotated[
+        bool, _output("--overwrite", help="Replace an existing output, and texts.")
+    ] = False

@@ -12,18 +12,19 @@ from pgcli.cli.result_files.check_target import check_target
 from pgcli.cli.result_files.image_search import ImageSearch, Report
 from pgcli.cli.result_files.validate_rows import RowStats
 from pgcli.cli.suggestions import closest
+from pgcli.cli.text_options import text_options
 from pgcli.errors import NoInputError, UsageError
 from pgcli.regular_file import read_text
 from pgcli.remote import make_url_reader
 from pgcli.sources.paths import resolves_inside
 from pgcli.views.exports import FORMATS, format_named
 from pgcli.views.exports.entry import (
-    ExistingTexts,
     ExportCounts,
     ExportFormat,
     ExportSettings,
     StoreImages,
 )
+from pgcli.views.text_files import ExistingTexts
 
 MAX_LABELS_SHOWN = 5  # labels that a message names
 #: Options of every format.
@@ -48,6 +49,7 @@ class ExportOptions:
     prepend: str | None = None
     append: str | None = None
     existing: ExistingTexts | None = None
+    overwrite_edited: bool | None = None
     csv_raw: bool | None = None
     allow_urls: bool = False
     allow_private_hosts: bool = False
@@ -73,9 +75,13 @@ class ExportOptions:
             has_masks=stats.has_masks,
             images=self.pictures or "link",
             image_prefix=self.image_prefix or "",
-            prepend=self.prepend or "",
-            append=self.append or "",
-            existing=self.existing or ("overwrite" if self.overwrite else "skip"),
+            texts=text_options(
+                self.prepend,
+                self.append,
+                self.existing,
+                overwrite=self.overwrite,
+                overwrite_edited=bool(self.overwrite_edited),
+            ),
             csv_raw=bool(self.csv_raw),
             counts=ExportCounts(boxes_outside=stats.outside if "labels" in format.options else 0),
         )

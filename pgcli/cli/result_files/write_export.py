@@ -9,6 +9,7 @@ from pathlib import Path
 from pgcli.cli.result_files.image_search import ImageSearch
 from pgcli.cli.result_files.publish import publish
 from pgcli.cli.result_files.validate_rows import RowStats
+from pgcli.cli.text_options import EDITED, NOT_RECORDED
 from pgcli.errors import UsageError
 from pgcli.sources.paths import resolves_inside
 from pgcli.state.write_errors import wrap_write_errors
@@ -64,6 +65,7 @@ def report_export(
         (stats.other_prompts, "rows of other prompts left out"),
         (counts.boxes_without_mask, "boxes without a mask written as rectangles"),
         (counts.kept, "existing texts not replaced"),
+        (counts.edited, EDITED),
         (counts.missing.count, "images left out, as they cannot be read"),
         (counts.unnamed, "texts not written, as no name was free"),
     ]
@@ -72,6 +74,8 @@ def report_export(
     if counts.missing.count:
         hint = search.hint(counts.missing)
         search.report(f"the first image left out: {counts.missing.first}", hint=hint)
+    if counts.unrecorded:
+        search.report(NOT_RECORDED.format(counts.unrecorded))
     if counts.renamed:
         shown = ", ".join(counts.renamed_examples)
         rest = counts.renamed - len(counts.renamed_examples)

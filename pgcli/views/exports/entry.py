@@ -9,10 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 from pgcli.records import BOX_TASKS, Rle
 from pgcli.views.missing_images import MissingImages
+from pgcli.views.text_files import TextOptions
 
 Row = Mapping[str, Any]
-#: How an existing text file is treated.
-ExistingTexts = Literal["skip", "overwrite", "append"]
 #: How images are stored in an export that is a folder.
 StoreImages = Literal["link", "copy", "none"]
 
@@ -99,8 +98,10 @@ class ExportCounts:
     `boxes_without_mask` are written as rectangles where others are polygons; `boxes_outside` have
     no area in their image. `missing` images could not be read, `copied` ones could not be linked,
     `unsupported` ones are not read by the target tool, `rotated` ones were stored with another EXIF
-    orientation. `kept` texts existed before, `unnamed` ones have no free file name. `renamed`
-    counts images and texts under another name than their own, `renamed_examples` are the first.
+    orientation. `kept` texts existed before, `edited` ones are kept also where texts are
+    overwritten, `unnamed` ones have no free file name; `unrecorded` says why the digests of texts
+    cannot be kept. `renamed` counts images and texts under another name than their own,
+    `renamed_examples` are the first.
     """
 
     images: int = 0
@@ -113,6 +114,8 @@ class ExportCounts:
     copied: int = 0
     rotated: int = 0
     kept: int = 0
+    edited: int = 0
+    unrecorded: str | None = None
     unnamed: int = 0
     renamed: int = 0
     renamed_examples: list[str] = field(default_factory=list)
@@ -130,7 +133,7 @@ class ExportSettings:
 
     `labels` maps every label to its index from 0; `columns` are the rows'. `has_boxes` is true if
     any row is of a task with boxes, `has_masks` if any box has a mask. `image_prefix` precedes an
-    image's address; `prepend` and `append` surround a text.
+    image's address; `texts` are the options of text files.
     """
 
     labels: Mapping[str, int] = field(default_factory=dict)
@@ -139,9 +142,7 @@ class ExportSettings:
     has_masks: bool = False
     images: StoreImages = "link"
     image_prefix: str = ""
-    prepend: str = ""
-    append: str = ""
-    existing: ExistingTexts = "skip"
+    texts: TextOptions = field(default_factory=TextOptions)
     csv_raw: bool = False
     counts: ExportCounts = field(default_factory=ExportCounts)
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from pgcli.errors import OutputFailed
-from pgcli.printable import encodable
 from pgcli.records import Fault
 from pgcli.views.exports.entry import ExportEntry, ExportFormat, ExportSettings
-from pgcli.views.output_folder import write_below
+from pgcli.views.text_files import TextFiles
 
-MAX_NAME_BYTES = 255  # of file systems
 NO_FILE = Fault("missing", "There is no image file here to put a text next to.")
 HINT = "free disk space, check the folder's permissions, or name another folder with -o"
 
@@ -27,7 +22,8 @@ def write(
 
     Each file is written atomically. If `a.jpg` has `a.txt`, `a.png` gets `a.png.txt`.
     """
-    names, is_next_to_images = TextNames(suffix), target == Path()
+    texts = TextFiles(suffix, options.texts, token=f"export-{os.getpid()}", hint=HINT)
+    names, is_next_to_images = texts.names, target == Path()
     for entry in entries:
         image = entry.path if is_next_to_images else str(target / entry.name)
         own_image = image if is_next_to_images else str(target / entry.own_name)
@@ -43,60 +39,11 @@ def write(
         if name != names.own(own_image):
             options.counts.add_renamed(names.own(own_image), name)
         folder = os.path.dirname(image) or "." if is_next_to_images else str(target)  # noqa: PTH120
-        if write_text(folder, os.path.relpath(name, folder), text_of(entry, options), options):
-            options.counts.images += 1
-        else:
-            options.counts.kept += 1
-
-
-def text_of(entry: ExportEntry, options: ExportSettings) -> str:
-    """The answer with the prepended and appended texts."""
-    return encodable(options.prepend + (entry.rows[0]["answer"] or "") + options.append)
-
-
-@dataclass
-class TextNames:
-    """Gives each image's text a unique name, also on file systems that ignore case."""
-
-    suffix: str
-    taken: set[int] = field(default_factory=set)  # hashes take less memory than millions of names
-
-    def own(self, image: str) -> str:
-        """The name of an image's text if no other text has it."""
-        return str(PurePosixPath(image).with_suffix(self.suffix))
-
-    def claim(self, image: str) -> str | None:
-        """A free name for an image's text, or None if there is none that file systems allow."""
-        for name in (self.own(image), image + self.suffix):
-            key = hash(unicodedata.normalize("NFC", name).casefold())
-            if key not in self.taken and len(os.fsencode(Path(name).name)) <= MAX_NAME_BYTES:
-                self.taken.add(key)
-                return name
-        return None
-
-
-def write_text(folder: str, name: str, text: str, options: ExportSettings) -> bool:
-    """Write the text as `options.existing` says; return False if an existing file is kept."""
-    file = Path(folder) / name
-    if os.path.lexists(file):
-        if options.existing == "skip" or (options.existing == "append" and file.is_symlink()):
-            return False
-        if options.existing == "append":
-            old = read_text_to_append(file).rstrip("\n")
-            text = old + (" " if old and not options.prepend else "") + text
-    write_below(folder, name, f"{text}\n".encode(), token=f"export-{os.getpid()}", hint=HINT)
-    return True
-
-
-def read_text_to_append(file: Path) -> str:
-    """The text of a file. Raises OutputFailed if it cannot be read as UTF-8."""
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, ValueError) as problem:
-        raise OutputFailed(
-            f"cannot append to {file}: {problem}",
-            hint="--existing skip keeps existing texts, --existing overwrite replaces them",
-        ) from problem
+        texts.write(folder, os.path.relpath(name, folder), entry.rows[0]["answer"], image)
+    options.counts.images += texts.counts["written"]
+    options.counts.kept += texts.counts["kept"]
+    options.counts.edited += texts.counts["edited"]
+    options.counts.unrecorded = texts.written.problem if texts.counts["written"] else None
 
 
 def text_format(suffix: str) -> ExportFormat:
@@ -107,7 +54,7 @@ def text_format(suffix: str) -> ExportFormat:
         is_merged=True,
         max_one="answers",
         suffixes=frozenset({suffix}),
-        options=frozenset({"prepend", "append", "existing"}),
+        options=frozenset({"prepend", "append", "existing", "overwrite_edited"}),
     )
 
 

@@ -95,7 +95,7 @@ class DrawHook(RowHook):
             self._pending.append((answer, drawn))
             self._drawings += 1
 
-    def on_skipped_row(self, item: Item) -> None:
+    def on_skipped_row(self, item: Item, row_index: int) -> None:
         """Reserve the file name of a row that is drawn already."""
         self._items.take(item.index)
         self._names.claim(item.id, item.index)
