@@ -40,4 +40,4 @@ class SavedAnswers:
         """Each chunk's first row index and its rows, which are opened when the first is read."""
         if not uses_chunks(self._output):
             return [(0, read_rows(self._output))]
-        return [(start, rows) for rows, start in chunk_rows(self._output)]
+        return [(start, rows) for rows, start in chunk_rows(self._output, exact=False)]
