@@ -161,13 +161,19 @@ def kill_at(number: int, state: Path, patch: pytest.MonkeyPatch) -> Callable[[],
     return lambda: calls >= number
 
 
-def test_sigkill_while_prompts_are_added_loses_no_row() -> None:
+def test_sigkill_while_prompts_are_added_loses_no_row(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     command = ["ask", "photos", "--prompt", "A", "-o", "rows.jsonl"]
     assert ask("rows.jsonl", "A") == 0
     before = Path("rows.jsonl").read_bytes()
     run = started(*command, "--prompt", "B", seconds=0.2)
     new = Path("rows.jsonl.pgcli/adding/rows.jsonl")
     wait_until(lambda: new.exists() and new.read_bytes().count(b"\n") >= 4)
+    for prompts in ("AB", "A"):
+        assert ask("rows.jsonl", prompts) == 12
+    assert main(["status", "rows.jsonl"]) == 0
+    assert "running" in capsys.readouterr().out
     run.send_signal(signal.SIGKILL)
     run.communicate(timeout=60)
     assert Path("rows.jsonl").read_bytes() == before
@@ -248,6 +254,17 @@ def test_order_of_earlier_prompts_must_stay(engine: Engine) -> None:
     assert ask("rows.jsonl", "ADE") == 0
 
 
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_prompt_is_added_to_a_run_that_stored_no_input(engine: Engine, output: str) -> None:
+    """Rows of the first version are compared by what they show."""
+    assert ask(output, "A") == 0
+    shutil.rmtree(f"{Path(output)}.pgcli/inputs")
+    engine.asked.clear()
+    assert ask(output, "AB") == 0
+    assert engine.asked == [key for key in every("AB") if key[1] == "B"]
+    assert main(["check", output]) == 0
+
+
 def test_changed_image_is_refused() -> None:
     assert ask("rows.jsonl", "A") == 0
     before = Path("rows.jsonl").read_bytes()
@@ -266,3 +283,12 @@ def test_kept_columns_are_copied_as_they_are(output: str) -> None:
     kept = pq.read_table(output)["seen"]
     assert kept.type == seen.type
     assert kept.to_pylist() == [value for value in seen.to_pylist() for _ in "AB"]
+
+
+def test_object_of_detect_each_is_a_prompt_that_can_be_added(engine: Engine) -> None:
+    command = ["detect", "photos", "-o", "rows.jsonl", "--model", "demo", "--each"]
+    assert main([*command, "--object", "cat"]) == 0
+    engine.asked.clear()
+    assert main([*command, "--object", "cat", "--object", "dog"]) == 0
+    assert engine.asked == [(index, "detect dog") for index in range(COUNT)]
+    assert main([*command[:-1], "--object", "cat", "--object", "dog"]) == 13
