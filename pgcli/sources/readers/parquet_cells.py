@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 
-from pgcli.records import Fault
+from pgcli.records import UNREAD, Fault
 from pgcli.sources.readers.parquet_levels import runs
 from pgcli.sources.readers.parquet_pages import (
     DICTIONARY_ENCODINGS,
@@ -34,6 +34,7 @@ CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "ZSTD": "zstd", "BROTLI": "brotli"
 CODECS |= {"LZ4": "lz4_raw"}  # as pyarrow calls it
 
 Cell = bytes | Fault | None
+View = memoryview | Fault | None
 LARGE_CELL = Fault("too_large", f"The image in the table exceeds {MAX_CELL_BYTES >> 20} MiB.")
 LARGE_PAGE = Fault(
     "too_large",
@@ -64,45 +65,51 @@ class CellReader:
         self._codec = pa.Codec(CODECS[codec]) if codec in CODECS else None
         self._dictionary: tuple[memoryview, array[int]] | None = None
 
-    def cells(self, start: int, stop: int) -> Iterator[Cell]:
-        """The cells of the rows from `start` to before `stop`.
+    def cells(
+        self, start: int, stop: int, is_wanted: Callable[[int], bool] = lambda row: True
+    ) -> Iterator[Cell]:
+        """The cells of the rows from `start` to before `stop`; UNREAD for one that is not wanted.
 
-        Pages that have none of these rows are not read. Rows of a page that is too large or damaged
-        are faults.
+        A page is read once, and not if none of its rows is wanted. Rows of a page that is too large
+        or damaged are faults.
         """
         for page in self._pages:
             first, last = max(start, page.first), min(stop, page.first + page.values)
             if not is_data(page) or first >= last:
                 continue
-            wanted = range(first - page.first, last - page.first)
+            if not any(map(is_wanted, range(first, last))):
+                yield from repeat(UNREAD, last - first)
+                continue
             done = 0
             try:
-                for cell in self._page_cells(page, wanted):
-                    yield cell
+                for row, cell in enumerate(self._page_cells(page, first, last), first):
+                    yield copy(cell) if is_wanted(row) else UNREAD
                     done += 1
             except BROKEN:
-                yield from repeat(DAMAGED, len(wanted) - done)
+                yield from repeat(DAMAGED, last - first - done)
 
-    def _page_cells(self, page: Page, wanted: range) -> Iterator[Cell]:
+    def _page_cells(self, page: Page, first: int, last: int) -> Iterator[View]:
+        """The cells of some rows of a page; images are views of its memory."""
         is_plain = page.encoding == PLAIN
         if is_plain:
             self._dictionary = None  # it is never in memory together with a large page
         if is_too_large(page, MAX_PAGE_BYTES if is_plain else MAX_INDEX_BYTES):
-            yield from repeat(LARGE_PAGE, len(wanted))
+            yield from repeat(LARGE_PAGE, last - first)
             return
         dictionary = None if is_plain else self._read_dictionary()
         if not is_plain and dictionary is None:
-            yield from repeat(LARGE_PAGE, len(wanted))
+            yield from repeat(LARGE_PAGE, last - first)
             return
         unpacked = self.unpack(page)
         if dictionary is None:
             data, places = unpacked.values, plain_places(unpacked.values)
         else:
             data, places = dictionary[0], indexed_places(unpacked.values, dictionary[1])
-        for row, is_present in enumerate(self._presence(unpacked.levels, wanted.stop)):
+        presence = self._presence(unpacked.levels, last - page.first)
+        for row, is_present in enumerate(presence, page.first):
             place = next(places) if is_present else None
-            if row >= wanted.start:
-                yield None if place is None else copy(data, *place)
+            if row >= first:
+                yield None if place is None else data[place[0] : place[1]]
 
     def _presence(self, levels: memoryview, rows: int) -> Iterator[bool]:
         """Whether each of the first rows of a page has a value."""
@@ -190,6 +197,8 @@ def indexed_places(data: memoryview, starts: array[int]) -> Iterator[tuple[int, 
         yield from repeat((starts[index], starts[index + 1] - 4), count)
 
 
-def copy(data: memoryview, start: int, end: int) -> Cell:
-    """A copy of one value."""
-    return LARGE_CELL if end - start > MAX_CELL_BYTES else bytes(data[start:end])
+def copy(cell: View) -> Cell:
+    """The cell with a copy of its bytes."""
+    if not isinstance(cell, memoryview):
+        return cell
+    return LARGE_CELL if len(cell) > MAX_CELL_BYTES else bytes(cell)

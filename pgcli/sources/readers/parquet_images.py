@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import repeat
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -60,23 +61,21 @@ class ImageColumn:
         """
         column = self._file.metadata.row_group(group).column(self._number)
         skips = self._leaf.max_definition_level == 0 or has_no_nulls(column)
-        reading: Iterator[Cell] | None = None
-        for row in range(part.start, part.stop):
-            if skips and not part.needs_image(row):
-                reading = None
-                yield UNREAD
-                continue
-            if reading is None:
-                reading = self._read(group, row - start, part.stop - start)
-            yield next(reading)
 
-    def _read(self, group: int, first: int, stop: int) -> Iterator[Cell]:
-        column = self._file.metadata.row_group(group).column(self._number)
+        def is_wanted(row: int) -> bool:
+            return not skips or part.needs_image(start + row)
+
+        rows = range(part.start - start, part.stop - start)
+        if not any(map(is_wanted, rows)):
+            yield from repeat(UNREAD, len(rows))
+            return
         pages = list(read_pages(self._pages_file, column))
         if can_read(pages, column.compression):
             level = self._leaf.max_definition_level
-            return CellReader(self._pages_file, pages, column.compression, level).cells(first, stop)
-        return self._read_by_arrow(group, first, stop, pages)
+            reader = CellReader(self._pages_file, pages, column.compression, level)
+            yield from reader.cells(rows.start, rows.stop, is_wanted)
+        else:
+            yield from self._read_by_arrow(group, rows.start, rows.stop, pages)
 
     def _read_by_arrow(
         self, group: int, first: int, stop: int, pages: list[Page]
