@@ -49,7 +49,8 @@ class Item:
     """One input image as a source found it, not yet read.
 
     `image` is what the row shows; `path` is what is opened (undecodable bytes as surrogates), None
-    if `data` holds the bytes. The answer is one of the `choices`, or generated if there are none.
+    if `data` holds the bytes, which are part of a local file with the `table_status`. The answer is
+    one of the `choices`, or generated if there are none.
     `region` is the part of the image that the prompts refer to. `fields` are the manifest columns
     that prompts may name, `kept` those that are copied to the output. An image with a `fault` must
     not be opened, and with a `root` (a real path) only a file that is in it. `row` is the index of
@@ -61,6 +62,7 @@ class Item:
     image: str
     path: str | None = None
     data: bytes | None = None
+    table_status: bytes = b""
     prompts: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     region: Region | None = None
@@ -79,7 +81,8 @@ STAMP_BYTES = 8
 class FileStamp:
     """Digests of an image file: of its size and modification time, and of its bytes.
 
-    A digest is empty if it is unknown, as is the first of an image that is not a local file.
+    A digest is empty if it is unknown, as is the first of an image at an address. Of an image in a
+    table the first is that of the table.
     """
 
     status: bytes = b""

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import stat
+from hashlib import sha256
 from io import BufferedReader
 from pathlib import Path
 
@@ -14,6 +15,9 @@ _O_PATH = getattr(os, "O_PATH", 0)
 _READ = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 #: A pipe of `<(command)`, which the shell has opened for this process.
 _SHELL_PIPE = re.compile(r"/dev/fd/\d+|/proc/self/fd/\d+|/dev/stdin|/dev/null")
+
+#: The size of a digest of a file's status.
+STATUS_BYTES = 8
 
 FilePath = str | bytes | os.PathLike[str]
 
@@ -33,6 +37,15 @@ class OutsideFolderError(OSError):
 
     def __init__(self, path: FilePath):
         super().__init__(errno.EXDEV, "it is outside its folder", os.fsdecode(path))
+
+
+def file_status(path: FilePath | None) -> bytes:
+    """Eight bytes that follow from a file's size and modification time; empty for no file."""
+    try:
+        status = os.stat(path or "")  # noqa: PTH116 - Path is slow, and this is called for each row
+    except (OSError, ValueError):
+        return b""
+    return sha256(f"{status.st_size} {status.st_mtime_ns}".encode()).digest()[:STATUS_BYTES]
 
 
 def open_regular(path: FilePath, folder: str | None = None) -> BufferedReader:

@@ -12,12 +12,13 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from pgcli.images.errors import ImageError, wrap_image_errors
-from pgcli.images.file_stamp import content_digest, file_status
+from pgcli.images.file_stamp import content_digest
 from pgcli.images.image_spec import ImageLimits, ImageSpec, Size
 from pgcli.images.jpeg_draft import resize_draft
 from pgcli.images.open_image import OpenedImage, open_image
 from pgcli.images.pixels import to_rgb, upright_8bit
 from pgcli.records import NO_STAMP, DecodedImage, FileStamp, Item
+from pgcli.regular_file import file_status
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from hashlib import sha256
-from pathlib import Path
 
 from pgcli.images.errors import ImageError
 from pgcli.images.files import read_file
 from pgcli.images.image_spec import ImageLimits
-from pgcli.records import STAMP_BYTES, FileStamp, Item
+from pgcli.records import STAMP_BYTES, UNREAD, FileStamp, Item
+from pgcli.regular_file import file_status
 
 
 def content_digest(data: bytes) -> bytes:
@@ -17,21 +17,13 @@ def content_digest(data: bytes) -> bytes:
     return sha256(data).digest()[:STAMP_BYTES]
 
 
-def file_status(path: str | None) -> bytes:
-    """A digest of a file's size and modification time; empty if there is no such file."""
-    try:
-        status = Path(path or "").stat()
-    except (OSError, ValueError):
-        return b""
-    return content_digest(f"{status.st_size} {status.st_mtime_ns}".encode())
-
-
 @dataclass
 class StampComparison:
     """Compares images with the stamps of saved rows.
 
     A file of another size or modification time is read, as a copy has another one too; with
-    `reads_all` every file is. Of the images that were `compared`, `in_tables` counts those that a
+    `reads_all` every file is. An image in a table that was not read is that of a table of the same
+    size and time. Of the images that were `compared`, `in_tables` counts those that a
     table holds, and `read` the files that were read; `missing` ones are gone, `remote` ones are not
     fetched again.
     """
@@ -58,6 +50,9 @@ class StampComparison:
         return self._last_differs
 
     def _differs(self, item: Item, stamp: FileStamp) -> bool:
+        if item.data is UNREAD:
+            self.compared += 1
+            return item.table_status != stamp.status
         if item.data is not None:
             self.compared += 1
             self.in_tables += 1

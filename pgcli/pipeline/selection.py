@@ -70,28 +70,28 @@ class Selection:
         read: ReadRows,
         with_prompts: Callable[[Iterable[Item]], Iterator[Item]],
         parts: Iterable[range],
-        is_saved: Callable[[int], bool],
+        is_unchanged: Callable[[int], bool],
     ) -> Iterator[Item]:
         """The items of these parts of the rows, each with the index of its first row.
 
-        The images of rows that are saved are not read where they are part of a table.
+        The images of unchanged rows are not read where they are part of a table.
         """
         for part in parts:
             first, last = part.start // self.per_image, (part.stop - 1) // self.per_image
             found = read(
                 self.sample.index(first),
                 self.sample.index(last) + 1,
-                partial(self._needs_image, is_saved),
+                partial(self._needs_image, is_unchanged),
             )
             chosen = (item for item in found if self.sample.position(item.index) is not None)
             for position, item in enumerate(with_prompts(chosen), first):
                 row = position * self.per_image
                 yield replace(item, row=row, prompts=item.prompts[: self.rows - row])
 
-    def _needs_image(self, is_saved: Callable[[int], bool], index: int) -> bool:
-        """Whether an item of the input is in the sample and has a row that is not saved."""
+    def _needs_image(self, is_unchanged: Callable[[int], bool], index: int) -> bool:
+        """Whether an item of the input is in the sample and not all of its rows are unchanged."""
         position = self.sample.position(index)
         if position is None:
             return False
         first = position * self.per_image
-        return not all(map(is_saved, range(first, min(first + self.per_image, self.rows))))
+        return not all(map(is_unchanged, range(first, min(first + self.per_image, self.rows))))

@@ -64,7 +64,7 @@ def open_earlier_rows(state: RunState, *, retry: bool) -> PreviousRows | None:
     indices = RowIndices(record.settings, state.record.settings)
     return PreviousRows(
         partial(read_earlier, output, indices),
-        EarlierInputs(SavedInputs(output, record), indices),
+        EarlierInputs(SavedInputs.of_run(output, record), indices),
         state.comparer,
         keeps_errors=not retry,
     )

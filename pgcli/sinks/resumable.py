@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from time import monotonic
 from typing import Self
 
@@ -17,6 +18,7 @@ from pgcli.sinks.pending_rows import PendingRows, Row
 from pgcli.state.progress import FileCheckpoint
 from pgcli.state.row_input import RowInput
 from pgcli.state.run_state import RunState
+from pgcli.state.saved_inputs import SavedInputs
 
 #: Seconds between flushes to disk; a power loss costs the rows of the last ones.
 SECONDS_BETWEEN_SYNCS = 5.0
@@ -48,6 +50,7 @@ class ResumableSink:
         self.torn = 0
         for number in store.unfinished() if state.resumes else ():
             self._open_chunk(number)
+        self._inputs = SavedInputs(state.output, store.chunk_rows)
         self._pending = PendingRows(state, schema, self._is_stale)
         self._earlier = open_earlier_rows(state, retry=retries_earlier)
 
@@ -66,6 +69,17 @@ class ResumableSink:
         for open_chunk in self._open.values():
             counts.update(open_chunk.file.errors)
         return counts
+
+    def is_unchanged(self, table_statuses: Collection[bytes], row_index: int) -> bool:
+        """Whether the row is saved, and its image is in a table with one of these statuses."""
+        number, index = divmod(row_index, self._chunk_rows)
+        if number in self._open:
+            chunk = self._open[number]
+            rows = 0 if chunk.previous is not None else chunk.file.rows
+        else:
+            rows = self._store.chunks[number].rows if number in self._store.chunks else 0
+        record = self._inputs.read(row_index) if index < rows else None
+        return record is not None and record.stamp.status in table_statuses
 
     def is_missing(self, row_index: int, item: Item, prompt: str) -> bool:
         number, index = divmod(row_index, self._chunk_rows)
@@ -88,7 +102,8 @@ class ResumableSink:
         return True
 
     def note_image(self, row_indices: Iterable[int], image: DecodedImage) -> None:
-        self._pending.add_stamp(row_indices, image.stamp)
+        stamp, status = image.stamp, image.item.table_status
+        self._pending.add_stamp(row_indices, replace(stamp, status=status) if status else stamp)
 
     def is_answered(self, row_index: int) -> bool:
         number, index = divmod(row_index, self._chunk_rows)
@@ -148,6 +163,7 @@ class ResumableSink:
         if self._compared is not None:
             self._compared[1].records.close()
         self._pending.close()
+        self._inputs.close()
         if self._earlier is not None:
             self._earlier.close()
         self._store.close()

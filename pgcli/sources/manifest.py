@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
+from pgcli.regular_file import file_status
 from pgcli.remote import RemoteFile
 from pgcli.remote.urls import parent_url
 from pgcli.sources.chosen_rows import ChosenRows
@@ -46,6 +47,8 @@ class ManifestSource:
         self.name = display_name(name)
         self.location = location
         self.ignored: Counter[str] = Counter()
+        #: The status of a local file before it was first read.
+        self.status = b"" if isinstance(location, RemoteFile) else file_status(location)
         self._root: str | None = None
         if isinstance(location, RemoteFile):
             self._folder = parent_url(location.address)
@@ -81,8 +84,9 @@ class ManifestSource:
                 item = row_to_item(row, first + position, options, locate=locate, manifest=name)
             except ManifestError as problem:
                 raise self._with_name(problem) from problem
-            is_repeat = self._repeated.is_repeat(item.id, number)
-            yield replace(item, id=item.image) if is_repeat else item
+            if self._repeated.is_repeat(item.id, number):
+                item = replace(item, id=item.image)
+            yield item if item.data is None else replace(item, table_status=self.status)
 
     @property
     def kept(self) -> tuple[str, ...]:

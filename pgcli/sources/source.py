@@ -53,6 +53,12 @@ class Source:
         return common_types(part.kept_types() for part in self._parts if isinstance(part, Table))
 
     @property
+    def table_statuses(self) -> frozenset[bytes]:
+        """The statuses of the local tables."""
+        tables = (part for part in self._parts if isinstance(part, ManifestSource))
+        return frozenset(part.status for part in tables if part.status)
+
+    @property
     def total(self) -> int | None:
         """The number of items."""
         totals = [part.total for part in self._parts if part.total is not None]

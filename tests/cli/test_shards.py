@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from io import BytesIO
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +16,7 @@ from pgcli.cli.job import loading
 from pgcli.cli.main import main
 from tests.support import pretend
 from tests.support.bytes_read import bytes_read
+from tests.support.noise import noise
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -83,17 +82,6 @@ def test_chunks_of_an_earlier_version_stay() -> None:
     assert caption("--shard", "1/4") == 0
     assert caption("--shard", "0/4") == 0
     assert indices() == {"part-000000.parquet": list(range(50))}
-
-
-def noise(count: int) -> list[bytes]:
-    """Images of 300 kB each."""
-    pixels = np.random.default_rng(0).integers(0, 255, (count, 320, 320, 3), np.uint8)
-    files = []
-    for image in pixels:
-        file = BytesIO()
-        Image.fromarray(image).save(file, "png", compress_level=0)
-        files.append(file.getvalue())
-    return files
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux counts the bytes that are read")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgcli.cli.job.input import RunInput
-from pgcli.cli.job.output import RunOutput, publish
+from pgcli.cli.job.output import RunOutput, has_unchanged_image, publish
 from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import OutputExists
@@ -44,7 +44,7 @@ def already_complete(input: RunInput, output: RunOutput, hooks: RowHooks, screen
     assert output.resume_log is not None
     row_index = 0
     with output.sink:
-        for item in hooks.wrap_items(input.items()):
+        for item in hooks.wrap_items(input.items(has_unchanged_image(input, output))):
             row_index = row_index if item.row is None else item.row
             for prompt in item.prompts:
                 output.resume_log.is_missing(row_index, item, prompt)

@@ -79,10 +79,10 @@ class RunInput:
         rows = total * self.plan.prompts_per_image
         return rows if limit is None else min(rows, limit)
 
-    def items(self, is_saved: Callable[[int], bool] = lambda row: False) -> Iterable[Item]:
+    def items(self, is_unchanged: Callable[[int], bool] = lambda row: False) -> Iterable[Item]:
         """The images with their prompts, up to the limit; of a shard only those of its rows.
 
-        Image bytes in a table or an archive are not read where `is_saved` holds for their rows.
+        Image bytes in a table or an archive are not read where `is_unchanged` holds for their rows.
         """
         question, source = self.plan.question, self.source
         total, limit = source.total, self.options.input.limit
@@ -96,7 +96,7 @@ class RunInput:
             parts = shard.ranges(rows, self.chunk_rows or self.plan.chunk_rows(rows))
         selection = Selection(sample, per_image, rows)
         return selection.items(
-            source.rows, partial(with_prompts, question=question), parts, is_saved
+            source.rows, partial(with_prompts, question=question), parts, is_unchanged
         )
 
     def _sampled(self) -> Iterable[Item]:

@@ -117,6 +117,17 @@ def open_output(
         yield open_saved_rows(input, state, settings, screen)
 
 
+def has_unchanged_image(input: RunInput, output: RunOutput) -> Callable[[int], bool]:
+    """Whether the image of a saved row, by its index, is in a table that has not changed since.
+
+    With `--verify-input` every table may have.
+    """
+    sink = output.sink
+    if not isinstance(sink, ResumableSink) or input.options.running.verify_input:
+        return lambda row_index: False
+    return partial(sink.is_unchanged, input.source.table_statuses)
+
+
 def pin_chunk_rows(input: RunInput, state: RunState, lists: Callable[[int], Path]) -> int:
     """The number of rows in a chunk, as the first run or the first shard of the output chose it.
 

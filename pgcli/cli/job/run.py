@@ -13,7 +13,7 @@ from pgcli.cli.job.destination import check_output
 from pgcli.cli.job.dry_run import dry_run
 from pgcli.cli.job.input import RunInput, open_input
 from pgcli.cli.job.notices import print_notices
-from pgcli.cli.job.output import RunOutput, open_output, publish
+from pgcli.cli.job.output import RunOutput, has_unchanged_image, open_output, publish
 from pgcli.cli.job.pipeline import Job, run_pipeline
 from pgcli.cli.job.plan import Plan, make_plan
 from pgcli.cli.job.plan_table import plan_table
@@ -69,7 +69,9 @@ def run_job(plan: Plan, screen: Screen, run_summary: RunSummary) -> int:
         else:
             engine = load_engine(plan, output, screen)
             run_summary.on_model(engine)
-            job = Job(input, limited_items(input), output, engine, hooks, screen, run_summary)
+            job = Job(
+                input, limited_items(input, output), output, engine, hooks, screen, run_summary
+            )
             run_summary.tally = run_pipeline(job)
             publish(input, output, screen)
             code = report(job, run_summary)
@@ -123,9 +125,10 @@ def print_versions(output: RunOutput, screen: Screen) -> None:
         )
 
 
-def limited_items(input: RunInput) -> Iterable[Item]:
+def limited_items(input: RunInput, output: RunOutput) -> Iterable[Item]:
     """The items to answer; for the built-in model, unless it is named, the first of them."""
-    return DemoLimit(input.items()) if input.plan.uses_default_model else input.items()
+    items = input.items(has_unchanged_image(input, output))
+    return DemoLimit(items) if input.plan.uses_default_model else items
 
 
 def report(job: Job, run_summary: RunSummary) -> int:

@@ -38,7 +38,7 @@ def check_rows(
         return
     expected = ((item, prompt) for item in items for prompt in item.prompts)
     comparer = RowComparer(output, images, is_moved=bool(record.moved_from))
-    with closing(SavedInputs(output, record)) as inputs:
+    with closing(SavedInputs.of_run(output, record)) as inputs:
         compare(rows, InputComparison(expected, inputs, comparer), found)
 
 

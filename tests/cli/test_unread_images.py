@@ -1,0 +1,116 @@
+"""Of images in tables and archives only those are read that a row of the run needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from pgcli.cli.job import loading
+from pgcli.cli.main import main
+from tests.support import pretend
+from tests.support.bytes_read import bytes_read
+from tests.support.noise import noise
+
+pytestmark = [
+    pytest.mark.usefixtures("clean_environment"),
+    pytest.mark.skipif(sys.platform != "linux", reason="Linux counts the bytes that are read"),
+]
+
+COUNT = 40
+IMAGES = noise(COUNT)
+SIZE = sum(map(len, IMAGES))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "load_model", pretend.load_model)
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name: str, images: list[bytes]) -> str:
+    """A table of the images; by default pyarrow writes them as one page."""
+    if name.endswith(".tar"):
+        with tarfile.open(name, "w") as archive:
+            for number, data in enumerate(images):
+                member = tarfile.TarInfo(f"{number}.png")
+                member.size = len(data)
+                archive.addfile(member, BytesIO(data))
+        return name
+    rows = [{"bytes": data, "path": f"{number}.png"} for number, data in enumerate(images)]
+    pages = {"data_page_size": 1, "write_batch_size": 1} if name == "pages.parquet" else {}
+    pq.write_table(pa.table({"image": rows}), name, use_dictionary=False, **pages)
+    return name
+
+
+def share_read(*words: str, exit_code: int = 0) -> float:
+    """The part of the images' bytes that a command reads."""
+    before = bytes_read()
+    options = ("--model", "demo", "--quiet", "--workers", "0")
+    assert main(["caption", *words, *options]) == exit_code
+    return (bytes_read() - before) / SIZE
+
+
+@pytest.mark.parametrize("name", ["pages.parquet", "images.tar"])
+def test_run_reads_the_images_of_its_rows(name: str) -> None:
+    write(name, IMAGES)
+    for output in ("few.jsonl", "few/"):  # imports what the others need
+        share_read(name, "-o", output, "--limit", "1")
+    assert share_read(name, "-o", "sample.jsonl", "--sample", "4") < 0.3
+    assert share_read(name, "-o", "shard/", "--shard", "1/8") < 0.3
+    assert share_read(name, "-o", "one.jsonl", "--include", "*11.png") < 0.1
+    for output in ("rows.jsonl", "rows/"):
+        assert share_read(name, "-o", output, "--limit", "35") > 0.8
+        assert share_read(name, "-o", output) < 0.3  # resumed
+        assert share_read(name, "-o", output) < 0.1  # nothing is left to do
+        assert main(["check", output]) == 0
+
+
+@pytest.mark.parametrize("name", ["pages.parquet", "images.tar"])
+def test_dry_run_reads_its_sample(name: str) -> None:
+    write(name, IMAGES)
+    tiny = BytesIO()
+    Image.new("RGB", (8, 8)).save(tiny, "png")
+    write("tiny.tar", [tiny.getvalue()] * COUNT)
+    counts = []
+    for source in ("tiny.tar", "tiny.tar", name):  # the first imports what the others need
+        before = bytes_read()
+        words = ["caption", source, "--dry-run", "-o", "x.jsonl", "--model", "demo"]
+        assert main([*words, "--workers", "0"]) == 0
+        counts.append(bytes_read() - before)
+    assert counts[2] - counts[1] < 0.6 * SIZE  # 16 of 40
+
+
+def test_page_of_many_images_is_read_once() -> None:
+    write("one-page.parquet", IMAGES)
+    share_read("one-page.parquet", "--limit", "1")
+    assert share_read("one-page.parquet", "-o", "x.jsonl", "--sample", "8") < 1.3
+
+
+@pytest.mark.parametrize("name", ["pages.parquet", "images.tar"])
+def test_images_of_a_changed_table_are_compared(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(name, IMAGES[:8])
+    status = Path(name).stat()
+    run = ["caption", name, "-o", "rows.jsonl", "--model", "demo", "--quiet"]
+    assert main([*run, "--limit", "4"]) == 0
+    os.utime(name, ns=(0, 0))  # a copy has another time, and the same images
+    assert main([*run, "--limit", "6"]) == 0
+    write(name, [IMAGES[0], IMAGES[9], *IMAGES[2:8]])
+    os.utime(name, ns=(0, 1))
+    assert main(run) == 13
+    assert "row 2 is of another image of that name" in capsys.readouterr().err
+    os.utime(name, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert main([*run, "--verify-input"]) == 13
+    assert "row 2 is of another image of that name" in capsys.readouterr().err
+    assert len(Path("rows.jsonl").read_text().splitlines()) == 6
+    assert all(json.loads(line)["answer"] for line in Path("rows.jsonl").read_text().splitlines())
