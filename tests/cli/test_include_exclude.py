@@ -161,7 +161,7 @@ def test_images_of_rows_that_are_left_out_are_not_read() -> None:
         return True
 
     assert [item.id for item in source.rows(0, 3, needs_image)] == ["a.png", "b.jpg", "e.png"]
-    assert asked == [0, 1, 2]
+    assert set(asked) == {0, 1, 2}
     assert [item.index for item in source.rows(1, 3)] == [1, 2]
 
 
