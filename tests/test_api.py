@@ -252,6 +252,41 @@ def written(data):
     return file
 
 
+class TestRowsAsDicts:
+    def test_rows_name_images_of_every_kind_with_id_and_prompt(self, engine, folder):
+        (file,) = captions(engine, folder / "a.png")
+        rows = [
+            {"image": make(folder / "a.png"), "id": name, "shape": "star"}
+            for name, make in {"path": str, "Path": Path, **IN_MEMORY}.items()
+        ]
+        found = captions(engine, [*rows, str(folder / "a.png")])
+        assert [row.id for row in found[:-1]] == [row["id"] for row in rows]
+        assert set(texts(found)) == {file.answer}
+        asked = list(engine.ask(rows[:2], "is there a {shape}?", max_new_tokens=TOKENS))
+        assert {row.prompt for row in asked} == {"is there a star?"}
+        (own,) = engine.ask(rows[0] | {"prompt": "how many?"}, max_new_tokens=TOKENS)
+        assert (own.id, own.prompt) == ("path", "how many?")
+
+    def test_row_with_a_bad_image_is_an_error_row(self, engine, folder):
+        given = [{"image": str(folder / "gone.png"), "id": 7}, {"image": b"no"}, {"image": ""}]
+        found = captions(engine, given)
+        assert [row.id for row in found] == ["7", "1", "2"]
+        assert [row.error for row in found] == ["missing", "not_an_image", "missing"]
+
+    def test_rows_that_lack_something_are_refused(self, engine, folder):
+        image = {"image": str(folder / "a.png")}
+        for rows, prompt, message in [
+            ([{"picture": "a.png"}], "what?", "row 0 has no 'image'"),
+            ([image, {"image": 7}], "what?", "int is not an image"),
+            ([image], "a {shape}?", "row 0 has no 'shape'"),
+            ([image], None, "no prompt"),
+            ([image | {"prompt": "p"}], "what?", "row 0 has a prompt"),
+            ([image | {"id": 1}, image | {"id": "1"}], "what?", "row 1 has the id '1' of row 0"),
+        ]:
+            with pytest.raises(UsageError, match=message):
+                list(engine.ask(rows, prompt))
+
+
 class TestImagesInMemory:
     @pytest.mark.parametrize("kind", IN_MEMORY)
     def test_image_in_memory_has_the_answer_of_its_file(self, engine, folder, kind):

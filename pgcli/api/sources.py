@@ -1,9 +1,9 @@
-"""What the Python interface takes as images: paths, bytes, and images in memory."""
+"""What the Python interface takes as images: paths, bytes, images in memory, rows as dicts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,12 +17,16 @@ from pgcli.images.in_memory import ArrayLike, check_array, encode_image, image_o
 from pgcli.records import Item
 from pgcli.remote import UrlReader
 from pgcli.sources import ReadOptions, open_sources
+from pgcli.sources.image_location import ImageLocation, locate_anywhere
+from pgcli.sources.readers.reader import ManifestRow
+from pgcli.sources.row_item import check_row, row_to_item
 from pgcli.tasks import Question
 
 InMemory = bytes | bytearray | memoryview | BytesIO | Image.Image
 #: A path, glob, manifest or URL as on the command line; the bytes of an image file; an image of
-#: Pillow; or an array or tensor of uint8, height x width x 3 (or 4, or 1 or none for grey).
-Source: TypeAlias = str | os.PathLike[str] | InMemory | ArrayLike
+#: Pillow; or an array or tensor of uint8, height x width x 3 (or 4, or 1 or none for grey). A dict
+#: is a row of a manifest: one of these as `image`, and its `id`, `prompt`, `region` and others.
+Source: TypeAlias = str | os.PathLike[str] | InMemory | ArrayLike | Mapping[str, Any]
 
 
 def make_items(
@@ -36,7 +40,8 @@ def make_items(
     """
     sources = as_list(source)
     paths = [os.fspath(one) for one in sources if isinstance(one, str | os.PathLike)]
-    if len(paths) < len(sources) or not sources:
+    has_rows = any(isinstance(one, Mapping) for one in sources)
+    if not has_rows and (len(paths) < len(sources) or not sources):
         for one in sources:
             check_source(one)
         return items_of(sources), len(sources)
@@ -48,6 +53,10 @@ def make_items(
         refuses_regions=question.region is not None,
         url_reader=url_reader,
     )
+    if has_rows:
+        rows = [one if isinstance(one, Mapping) else {"image": one} for one in sources]
+        check_rows(rows, options)
+        return row_items(rows, options), len(rows)
     opened = open_sources(paths, options)
     return opened, opened.total
 
@@ -57,9 +66,8 @@ def as_list(source: Any) -> list[Any]:
     batch of images or a column of paths, are sequences.
     """
     is_image = is_array(source) and len(source.shape) in (2, 3)
-    return (
-        [source] if is_image or isinstance(source, str | os.PathLike | InMemory) else list(source)
-    )
+    is_one = is_image or isinstance(source, str | os.PathLike | InMemory | Mapping)
+    return [source] if is_one else list(source)
 
 
 def check_source(source: object) -> None:
@@ -75,8 +83,48 @@ def check_source(source: object) -> None:
     elif not isinstance(source, InMemory):
         raise UsageError(
             f"{type(source).__name__} is not an image",
-            hint="pass paths, bytes, BytesIO, images of Pillow, or uint8 arrays and tensors",
+            hint="pass paths, bytes, BytesIO, images of Pillow, uint8 arrays and tensors, or dicts "
+            "with one of these as 'image'",
         )
+
+
+def check_rows(rows: Sequence[Mapping[str, Any]], options: ReadOptions) -> None:
+    """Raise UsageError for a row that lacks a column, or has one that is refused."""
+    known: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        choices = () if options.choices_column is None else (options.choices_column,)
+        for name in ("image", *options.fields, *choices):
+            if name not in row:
+                hint = f"its columns are: {', '.join(map(str, row))}"
+                raise UsageError(f"row {number} has no {name!r}", hint=hint)
+        if options.refuses_prompts and row.get("prompt") is not None:
+            message = f"row {number} has a prompt, and one is given for all"
+            raise UsageError(message, hint="leave one of them out")
+        if not isinstance(row["image"], str | os.PathLike | Mapping):
+            check_source(row["image"])
+        id_ = check_row(ManifestRow(f"row {number}", {**row, "image": b""}), options)
+        if id_ is not None and known.setdefault(id_, number) != number:
+            message = f"row {number} has the id {id_!r} of row {known[id_]}"
+            raise UsageError(message, hint="ids name rows: give each its own, or none")
+
+
+def row_items(rows: Sequence[Mapping[str, Any]], options: ReadOptions) -> Iterator[Item]:
+    """An item for each row, encoded when it is taken."""
+
+    def locate(path: str) -> ImageLocation:
+        return locate_anywhere(path, allow_urls=options.url_reader is not None)
+
+    for index, row in enumerate(rows):
+        image, fault = row["image"], None
+        if isinstance(image, os.PathLike):
+            image = os.fspath(image)
+        elif not isinstance(image, str | Mapping):
+            try:
+                image = image_bytes(image)
+            except ImageError as problem:
+                image, fault = b"", problem.fault
+        named = ManifestRow(f"row {index}", {**row, "image": image}, fault)
+        yield row_to_item(named, index, options, locate=locate, manifest=str(index))
 
 
 def items_of(sources: Sequence[Any]) -> Iterator[Item]:
