@@ -1,4 +1,4 @@
-"""The frozen dataclasses of the pipeline: Item, DecodedImage, Span, Box, Mask, Choice, Answer."""
+"""The frozen dataclasses of the pipeline: Item, DecodedImage, Span, Answer and its parts."""
 
 from __future__ import annotations
 
@@ -171,11 +171,28 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """A sampled answer, and the sum of its log-probabilities."""
+
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A generated token, with the blank before it, and its log-probability."""
+
+    token: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The output row of an image and a prompt; the fields are the output's columns.
 
     `masks` has an entry for each box of `segment`, None for a box without its 16 codes; `choices`
-    has an entry for each candidate.
+    has an entry for each candidate, `alternatives` for each sampled answer, and `token_logprobs`
+    for each token, the stop token included.
     """
 
     index: int
@@ -200,11 +217,13 @@ class Answer:
     error_message: str | None
     masks: tuple[Mask | None, ...] | None = None
     choices: tuple[Choice, ...] | None = None
+    alternatives: tuple[Alternative, ...] | None = None
+    token_logprobs: tuple[TokenLogprob, ...] | None = None
     kept: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: The columns that only some runs have: `segment`, and runs with choices.
-EXTRA_COLUMNS = ("masks", "choices")
+#: The columns that only some runs have: `segment`, and runs with the options of these names.
+EXTRA_COLUMNS = ("masks", "choices", "alternatives", "token_logprobs")
 #: The columns of every run in order; the extra ones follow, then those of `--keep`.
 COLUMNS = tuple(f.name for f in fields(Answer) if f.name not in (*EXTRA_COLUMNS, "kept"))
 

@@ -6,18 +6,34 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import sha256
 from typing import Any
 
 from pgcli.arrow_values import to_json
 from pgcli.errors import UsageError
 from pgcli.printable import encodable
-from pgcli.records import COLUMNS, TIMING_COLUMNS, Answer, Box, Choice, Mask, Rle
+from pgcli.records import (
+    COLUMNS,
+    TIMING_COLUMNS,
+    Alternative,
+    Answer,
+    Box,
+    Choice,
+    Mask,
+    Rle,
+    TokenLogprob,
+)
 
 #: The numbers of a box, in their order.
 BOX_NUMBERS = ("xmin", "ymin", "xmax", "ymax", "score", "confidence")
 DIGEST_CHARACTERS = 16  # of an answer's digest
+#: The columns that are lists of one kind of record with a text and numbers.
+LISTED: Mapping[str, type[Any]] = {
+    "choices": Choice,
+    "alternatives": Alternative,
+    "token_logprobs": TokenLogprob,
+}
 #: DEL, C1 and line separators, which JSON need not escape.
 _RAW_CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029]")
 
@@ -26,7 +42,7 @@ _RAW_CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029]")
 class RowSchema:
     """The columns of a run's rows: those of every run, `extras`, and the columns to `keep`.
 
-    `extras` are columns that only some runs have: masks, choices. Without `timing` the timing
+    `extras` are columns that only some runs have, as masks and choices. Without `timing` the timing
     columns are null; without `confidence` boxes have none, as in files of older versions. Kept
     values that JSON does not have are text, or null; with `exact` they are text from which the
     values of a Parquet column are made again.
@@ -63,8 +79,9 @@ class RowSchema:
         row["logprob"] = round6(answer.logprob)
         if row.get("masks") is not None:
             row["masks"] = [None if mask is None else mask_to_dict(mask) for mask in row["masks"]]
-        if row.get("choices") is not None:
-            row["choices"] = [choice_to_dict(choice) for choice in row["choices"]]
+        for name, kind in LISTED.items():
+            if row.get(name) is not None:
+                row[name] = [to_dict(kind, value) for value in row[name]]
         for name in TIMING_COLUMNS:
             row[name] = round3(row[name]) if self.timing else None
         for name in self.keep:
@@ -82,8 +99,9 @@ class RowSchema:
             known["boxes"] = tuple(Box(**box) for box in row["boxes"])
             if known.get("masks") is not None:
                 known["masks"] = tuple(map(mask_from_dict, row["masks"]))
-            if known.get("choices") is not None:
-                known["choices"] = tuple(Choice(**choice) for choice in row["choices"])
+            for name, kind in LISTED.items():
+                if known.get(name) is not None:
+                    known[name] = tuple(kind(**value) for value in row[name])
             return Answer(**known, kept={name: row[name] for name in self.keep})
         except (KeyError, TypeError) as problem:
             raise ValueError(f"not a row of this run: {problem}") from problem
@@ -134,13 +152,10 @@ def mask_from_dict(mask: Mapping[str, Any] | None) -> Mask | None:
     return Mask(tuple(mask["codes"]), rle and Rle(tuple(rle["size"]), rle["counts"]))
 
 
-def choice_to_dict(choice: Choice) -> dict[str, Any]:
-    """A candidate as plain values."""
-    return {
-        "text": choice.text,
-        "logprob": round6(choice.logprob),
-        "probability": round6(choice.probability),
-    }
+def to_dict(kind: type[Any], value: Any) -> dict[str, Any]:
+    """An entry of a column of LISTED as plain values."""
+    values = {one.name: getattr(value, one.name) for one in fields(kind)}
+    return {key: round6(x) if isinstance(x, float) else x for key, x in values.items()}
 
 
 def round6(number: float | None) -> float | None:

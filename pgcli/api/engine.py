@@ -198,6 +198,9 @@ class Engine:
         from pgcli.engine.sampler import SamplingParams  # imports torch
 
         engine, question = self._engine, tasks.with_region(question, call.region)
+        question = tasks.with_extras(
+            question, alternatives=call.alternatives, token_logprobs=call.token_logprobs
+        )
         url_reader = make_url_reader(
             allow_urls=self._allow_urls, allow_private_hosts=self._allow_private_hosts
         )

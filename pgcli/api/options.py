@@ -18,6 +18,9 @@ class CallOptions(TypedDict, total=False):
     temperature: 0 takes the most likely token each time; above 0, tokens are sampled.
     top_p, top_k: Sample among the most likely tokens only.
     seed: Equal seeds sample equal answers, whatever the batch size.
+    alternatives: Also sample so many answers, at `temperature` or else at 1, for
+        `Answer.alternatives`; the answer itself stays the most likely one.
+    token_logprobs: Fill `Answer.token_logprobs`.
     batch_size: The most rows in one batch; by default that of the engine.
     workers: Processes that decode images.
     progress: Show a bar on stderr.
@@ -29,6 +32,8 @@ class CallOptions(TypedDict, total=False):
     top_p: float
     top_k: int
     seed: int
+    alternatives: int
+    token_logprobs: bool
     batch_size: int | None
     workers: int | None
     progress: bool
@@ -44,6 +49,8 @@ class CallSettings:
     top_p: float = 1.0
     top_k: int = 0
     seed: int = 0
+    alternatives: int = 0
+    token_logprobs: bool = False
     batch_size: int | None = None
     workers: int | None = None
     progress: bool = False
@@ -54,6 +61,7 @@ class CallSettings:
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
             "top_k": (self.top_k >= 0, "0 (all tokens) or more"),
             "seed": (self.seed >= 0, "0 or more"),
+            "alternatives": (self.alternatives >= 0, "0 or more"),
             "batch_size": (self.batch_size is None or self.batch_size >= 1, "1 or more, or None"),
         }
         for name, (is_valid, expected) in checks.items():

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
-from pgcli.engine.input_processor import InputProcessor, Sampling
+from pgcli.engine.input_processor import DEFAULT_TEMPERATURE, InputProcessor, Sampling
 from pgcli.engine.memory import MemoryBudget, group_size, new_slots
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.oom import BatchLimits, OutOfMemory
@@ -143,6 +143,8 @@ class InferenceEngine:
     ) -> RunParts:
         """The parts of a run; UsageError if `max_new_tokens` leaves no slots for a prompt."""
         params, max_new_tokens = _common_params(sampling, question)
+        if question.alternatives:
+            params = replace(params, temperature=params.temperature or DEFAULT_TEMPERATURE)
         config = self.model.config
         question = replace(question, max_new_tokens=max_new_tokens)
         check_max_new_tokens(question, config.max_answer_tokens)
@@ -150,6 +152,7 @@ class InferenceEngine:
             self._batch_size = self._budget.batch_size(new_slots(question))
         rows = batch_size or self._batch_size
         group = group_size(config, rows, self._device.type)
+        group = min(rows, group * (1 + question.alternatives))  # copies share a prefill
         if question.has_choices:  # candidates take several times the memory of one answer
             group = min(group, max(1, rows // 4))
         queue = RequestQueue(size=group, window=self._window(rows))
@@ -170,6 +173,7 @@ class InferenceEngine:
                 max_new_tokens=max_new_tokens,
                 model=self.label,
                 starts=dict(zip(question.objects_of_prompts, starts, strict=False)),
+                alternatives=question.alternatives,
             ),
             Scheduler(queue, self.batch_limits, max_rows=rows, should_stop=should_stop),
             ModelRunner(

@@ -19,6 +19,8 @@ from pgcli.regions import location_values, with_locations
 #: An upper bound for all tokens except runs of newlines or blanks.
 CHARACTERS_PER_TOKEN = 64
 
+#: The temperature at which alternatives are sampled unless one is given.
+DEFAULT_TEMPERATURE = 1.0
 #: The sampling parameters of all rows, or of each row by its index; they may differ only in
 #: `max_new_tokens`.
 Sampling = SamplingParams | abc.Sequence[SamplingParams]
@@ -27,7 +29,8 @@ Sampling = SamplingParams | abc.Sequence[SamplingParams]
 class InputProcessor:
     """Turns images into sequences; a prompt that leaves no slots for an answer is an error row.
 
-    `starts` are the states of the grammar in which the answers of prompts begin.
+    `starts` are the states of the grammar in which the answers of prompts begin. Each prompt has a
+    sequence for its answer and one for each of the `alternatives`, which are sampled.
     """
 
     def __init__(
@@ -40,12 +43,14 @@ class InputProcessor:
         max_new_tokens: int,
         model: str,
         starts: abc.Mapping[str, State] = MappingProxyType({}),
+        alternatives: int = 0,
     ):
         self._tokenizer = tokenizer
         self._max_text_tokens = config.decoder.max_positions - config.image_tokens
         self._sampling = sampling
         self._max_new_tokens = max_new_tokens
         self._starts = starts
+        self._alternatives = alternatives
         self._refused = partial(error_answer, task=task, model=model)
         # images share their candidates unless a manifest has a column of choices
         self._candidates = lru_cache(maxsize=1)(partial(make_candidates, tokenizer=tokenizer))
@@ -75,16 +80,18 @@ class InputProcessor:
                 row_index=index,
                 prompt=full,
                 prompt_ids=ids,
-                max_new_tokens=self._sampling_of(index).max_new_tokens or self._max_new_tokens,
-                sampling=self._sampling_of(index),
-                key=f"{item.index} {full}",
+                max_new_tokens=sampling.max_new_tokens or self._max_new_tokens,
+                sampling=sampling,
+                key=f"{item.index} {full}" + f" alternative {number}" * bool(number),
+                alternative=number,
                 image=image,
                 image_key=row_index,
-                image_uses=len(accepted),
+                image_uses=len(accepted) * (1 + self._alternatives),
                 candidates=candidates,
                 start=start,
             )
             for index, full, ids, start in accepted
+            for number, sampling in enumerate(self._sampling_of(index))
         ], refused
 
     def _location_values(self, image: DecodedImage) -> tuple[int, ...] | None:
@@ -95,10 +102,14 @@ class InputProcessor:
         assert image.height
         return location_values(image.item.region, image.width, image.height)
 
-    def _sampling_of(self, row_index: int) -> SamplingParams:
-        if isinstance(self._sampling, SamplingParams):
-            return self._sampling
-        return self._sampling[row_index]
+    def _sampling_of(self, row_index: int) -> list[SamplingParams]:
+        """The sampling parameters of a row's answer and of its alternatives."""
+        given = self._sampling
+        one = given if isinstance(given, SamplingParams) else given[row_index]
+        if not self._alternatives:
+            return [one]
+        sampled = replace(one, temperature=one.temperature or DEFAULT_TEMPERATURE)
+        return [replace(one, temperature=0.0), *[sampled] * self._alternatives]
 
     def _too_long(self, prompt: str) -> str:
         """Why a prompt is too long to be encoded; empty if it is not."""

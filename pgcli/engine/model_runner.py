@@ -98,14 +98,25 @@ class ModelRunner:
         arrived = run(patch_BPD, batch.sequences)
         for sequence, vision_ms in zip(batch.sequences, shares_ms, strict=True):
             sequence.vision_ms += vision_ms
-            sequence.batch = len(batch.sequences)
+            sequence.batch = len({one.row_index for one in batch.sequences})
         return arrived
 
     def prefill(self, patch_BPD: Tensor, group: list[Sequence]) -> list[Sequence]:
-        """Prefill a group with encoded images and prompts, and sample its first tokens."""
+        """Prefill a group with encoded images and prompts, and sample its first tokens.
+
+        Sequences of one row, an answer and its alternatives, share the prefill: the others are
+        copies of the first.
+        """
         start, first, end = self._watch.mark(), len(self.rows), len(self.rows) + len(group)
         new_slots = max(sequence.max_new_tokens for sequence in group) + self._depth
-        logits_BV = self._prefill_prompts(patch_BPD, group, new_slots)
+        originals, copies = split_copies(group)
+        if copies:
+            patch_BPD = patch_BPD[originals]
+            group = [group[index] for index in (*originals, *copies)]
+        logits_BV = self._prefill_prompts(patch_BPD, group[: len(originals)], new_slots)
+        if copies:
+            self._cache.copy([first + row for row in copies.values()])
+            logits_BV = logits_BV[[*range(len(originals)), *copies.values()]]
         if self._sampling.temperature > 0:
             self._sampler.insert(slice(first, end), [sequence.draws() for sequence in group])
         tokens = self._select(logits_BV, slice(first, end), group)
@@ -245,6 +256,22 @@ class ModelRunner:
     def _release(self, group: list[Sequence]) -> None:
         if self._images is not None:
             self._images.release(group)
+
+
+def split_copies(group: abc.Sequence[Sequence]) -> tuple[list[int], dict[int, int]]:
+    """The indices of the first sequence of each output row, and of the others, each with the
+    position of its row's first among those.
+    """
+    positions: dict[int, int] = {}
+    originals: list[int] = []
+    copies: dict[int, int] = {}
+    for index, sequence in enumerate(group):
+        position = positions.setdefault(sequence.row_index, len(originals))
+        if position == len(originals):
+            originals.append(index)
+        else:
+            copies[index] = position
+    return originals, copies
 
 
 def _share_time(sequences: list[Sequence], milliseconds: float, *, is_prefill: bool) -> None:

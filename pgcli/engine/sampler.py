@@ -14,6 +14,7 @@ from torch import Tensor
 
 LOGSUMEXP_CHUNK = 2**15  # columns of 257k, converted to float32 at a time
 EPSILON = 1e-6  # rounding may leave a sum that equals top_p slightly below it
+ARGMAX = -1.0  # in place of a random number: the most likely token is taken
 NEAR = 16  # of the 1,024 places of a side, that a box's confidence adds up
 
 
@@ -127,7 +128,7 @@ def select_tokens(
 ) -> NextTokens:
     """Each row's next token, with log-probabilities under the model's own distribution.
 
-    `draw_B` holds each row's random number from [0, 1), which greedy selection does not need.
+    `draw_B` holds each row's random number from [0, 1), or ARGMAX; greedy selection needs none.
     """
     logits_BV = mask_invalid(logits_BV, vocabulary)
     if grammar_mask is None:
@@ -157,7 +158,8 @@ def log_mass_near(logits_BV: Tensor, token_B: Tensor, locations: range) -> Tenso
 def _select(logits_BV: Tensor, draw_B: Tensor | None, sampling: SamplingParams) -> Tensor:
     if draw_B is None or sampling.temperature <= 0:
         return logits_BV.argmax(-1)
-    return sample(logits_BV.float(), draw_B, sampling)
+    sampled_B = sample(logits_BV.float(), draw_B, sampling)
+    return torch.where(draw_B == ARGMAX, logits_BV.argmax(-1), sampled_B)
 
 
 def sample(logits_BV: Tensor, draw_B: Tensor, sampling: SamplingParams) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from pgcli.engine.grammar import START, Grammar, State
-from pgcli.engine.sampler import GREEDY, SamplingParams
+from pgcli.engine.sampler import ARGMAX, GREEDY, SamplingParams
 from pgcli.errors import InvalidCheckpoint
 from pgcli.records import DecodedImage, Finish
 
@@ -24,7 +24,9 @@ class Candidate:
 class Sequence:
     """A prompt about an image, and the tokens generated for it so far.
 
-    `row_index` is the index of its output row. `image_key` is the same for all prompts of an image,
+    `row_index` is the index of its output row, `alternative` counts the answers that are sampled
+    for the same row from 1; 0 is the answer itself, to which they are added as `alternatives` once
+    all have ended. `image_key` is the same for all prompts of an image,
     `image_uses` is their number. With `candidates` the answer is chosen among them, else it is
     generated, with a grammar from its state `start`; `tokens` includes the stop token. Times in
     milliseconds include all attempts.
@@ -36,6 +38,7 @@ class Sequence:
     max_new_tokens: int
     sampling: SamplingParams = GREEDY
     key: str = ""
+    alternative: int = 0
     image: DecodedImage | None = None
     image_key: int = 0
     image_uses: int = 1
@@ -46,6 +49,7 @@ class Sequence:
     logprobs: list[float] = field(default_factory=list)
     #: `NextTokens.near_B` of each token, where the answer has boxes.
     nears: list[float] = field(default_factory=list)
+    alternatives: list[Sequence] = field(default_factory=list)
     #: For each candidate, the sum over its tokens and its stop token.
     candidate_logprobs: list[float] = field(default_factory=list)
     state: State = START  # replaced by `start`
@@ -75,7 +79,12 @@ class Sequence:
         return self.max_new_tokens - len(self.tokens)
 
     def draws(self) -> list[float]:
-        """Random numbers from [0, 1), one per token; they depend only on seed and key."""
+        """Random numbers from [0, 1), one per token; they depend only on seed and key.
+
+        For a greedy answer beside sampled ones they are ARGMAX.
+        """
+        if self.sampling.temperature <= 0:
+            return [ARGMAX] * self.max_new_tokens
         stream = Random(f"{self.sampling.seed} {self.key}")
         return [stream.random() for _ in range(self.max_new_tokens)]
 

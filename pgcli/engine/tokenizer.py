@@ -19,6 +19,7 @@ from pgcli.errors import InvalidCheckpoint
 from pgcli.records import Span
 
 NEWLINE = "\n"
+BLANK = "\u2581"  # of SentencePiece
 LOCATIONS = 1024
 MASK_CODES = 128
 # Gemma's control tokens, whether or not a tokenizer flags them as special
@@ -72,6 +73,10 @@ class Tokenizer:
     def encode_answer(self, text: str) -> list[int]:
         """The ids of a training answer; `<loc0001>` and `<seg001>` are encoded as tokens."""
         return self._encode(text)
+
+    def token_text(self, token: int) -> str:
+        """The text of one token, with its leading blank; bytes of a character are `<0xE2>`."""
+        return (self._tokenizer.id_to_token(token) or "").replace(BLANK, " ")
 
     def decode(
         self,

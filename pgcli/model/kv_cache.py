@@ -43,12 +43,13 @@ class AttentionMasks(NamedTuple):
 class KVCache:
     """Keys and values of up to `max_rows` rows. The rows in use are the first ones.
 
-    `insert` opens rows for a group that is prefilled together, `append` opens one slot in every
-    row, `branch` opens slots for continuations, which the next pass overwrites. Each returns the
-    positions and masks of its pass, in which every layer calls `write` once. A position is a row's
-    count of real slots, from 1 as in transformers, and no query attends to a slot that is not
-    real. `fixed_shape` makes every step read all allocated slots under a mask, so that its shapes
-    stay the same; without it a step reads the slots in use.
+    `insert` opens rows for a group that is prefilled together, `copy` opens rows that are copies,
+    `append` opens one slot in every row, `branch` opens slots for continuations, which the next
+    pass overwrites. All but `copy` return the positions and masks of their pass, in which every
+    layer calls `write` once. A position is a row's count of real slots, from 1 as in transformers,
+    and no query attends to a slot that is not real. `fixed_shape` makes every step read all
+    allocated slots under a mask, so that its shapes stay the same; without it a step reads the
+    slots in use.
     """
 
     def __init__(
@@ -127,6 +128,17 @@ class KVCache:
         self._has_padding += [is_real_BL is not None] * rows
         mask = None if is_real_BL is None else is_real_BS[:, None, None, :slots]
         return position_BL, AttentionMasks(mask, mask)
+
+    def copy(self, rows: Sequence[int]) -> None:
+        """Open a row for each of these rows, with the same keys and values."""
+        first, end = self.rows, self.rows + len(rows)
+        if end > self.max_rows:
+            raise ValueError(f"the cache holds {self.max_rows} rows; {end} were asked for")
+        self.reserve(end, max(self.lengths))
+        for row, to in zip(rows, range(first, end), strict=True):
+            self._buffers.copy_row(row, to, self.lengths[row])
+        self.lengths += [self.lengths[row] for row in rows]
+        self._has_padding += [self._has_padding[row] for row in rows]
 
     def append(self) -> tuple[Tensor, AttentionMasks]:
         """Open one slot in every row; return positions (B, 1) and masks for the padded rows.

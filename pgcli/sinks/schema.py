@@ -21,6 +21,8 @@ BOX_WITHOUT_CONFIDENCE = pyarrow.struct(list(BOX)[:-1])
 RLE = pyarrow.struct([("size", pyarrow.list_(INT)), ("counts", STRING)])
 MASK = pyarrow.struct([("codes", pyarrow.list_(pyarrow.int16())), ("rle", RLE)])
 CHOICE = pyarrow.struct([("text", STRING), ("logprob", FLOAT), ("probability", FLOAT)])
+ALTERNATIVE = pyarrow.struct([("text", STRING), ("logprob", FLOAT)])
+TOKEN_LOGPROB = pyarrow.struct([("token", STRING), ("logprob", FLOAT)])
 TYPES: Mapping[str, pyarrow.DataType] = {
     "index": pyarrow.int64(),
     "id": STRING,
@@ -44,6 +46,8 @@ TYPES: Mapping[str, pyarrow.DataType] = {
     "error_message": STRING,
     "masks": pyarrow.list_(MASK),
     "choices": pyarrow.list_(CHOICE),
+    "alternatives": pyarrow.list_(ALTERNATIVE),
+    "token_logprobs": pyarrow.list_(TOKEN_LOGPROB),
 }
 
 

@@ -10,6 +10,7 @@ from pgcli.tasks.question import (
     ocr,
     segment,
     validate_choices,
+    with_extras,
     with_region,
 )
 from pgcli.tasks.templates import columns, rows_per_image, with_prompts
@@ -26,6 +27,7 @@ __all__ = [
     "rows_per_image",
     "segment",
     "validate_choices",
+    "with_extras",
     "with_prompts",
     "with_region",
 ]

@@ -52,6 +52,7 @@ ADDED = set(
     "--overwrite-edited".split()
 )
 #: Options of every command of the program, and of its logs.
+ADDED |= set("--alternatives --token-logprobs".split())
 ADDED |= set("--config --log-format --no-progress --probe --summary-json".split())
 #: Options of the contract that commands with boxes have, and one more.
 BOXES = set("--min-score --min-confidence --nms".split())
@@ -345,6 +346,10 @@ CASES = {
     "--min-score": Case(BOX, "--min-score 0.2", box_limit("min_score"), None, 0.2),
     "--min-confidence": Case(BOX, "--min-confidence 0.5", box_limit("min_confidence"), None, 0.5),
     "--nms": Case(BOX, "--nms 0.4", box_limit("nms"), None, 0.4),
+    "--alternatives": Case(PHOTOS, "--alternatives 2", question("alternatives"), 0, 2),
+    "--token-logprobs": Case(
+        PHOTOS, "--token-logprobs", lambda done: "token_logprobs" in done.rows[0], False, True
+    ),
     # input
     "--image-column": Case(ROW, "--image-column other", column("width"), [40], [20]),
     "--id-column": Case(ROW, "--id-column name", column("id"), ["one"], ["uno"]),

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -41,67 +40,19 @@ from pgcli.engine.oom import (
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import NoUsableDevice
 from pgcli.model.kv_cache import KVCache
-from pgcli.model.paligemma import PaliGemma
-from pgcli.records import Answer, DecodedImage, Item
+from pgcli.records import Answer
 from pgcli.tasks import Question
 from tests.support.clock import Clock
+from tests.support.limited_memory import OOM_ERRORS, PROMPTS, LimitedMemory, fresh, stream
 from tests.support.tiny import RESOLUTION
 
 TOKENS = 7
 SAMPLED = SamplingParams(temperature=1.5, top_k=20, seed=4)
-OOM_ERRORS: dict[str, Callable[[], Exception]] = {
-    "torch": lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-    "python": MemoryError,
-    "allocator": lambda: RuntimeError(
-        "[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory"
-    ),
-    "driver": lambda: RuntimeError("CUDA error: out of memory"),
-    "blas": lambda: RuntimeError(
-        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"
-    ),
-}
 OTHER_ERRORS = (
     "CUDA error: an illegal memory access was encountered",
     "CUDA error: device-side assert triggered",
     "shapes do not match",
 )
-#: The calls that allocate memory, and how to count their rows.
-SITES: dict[str, tuple[type, str, Callable[..., int]]] = {
-    "encode": (PaliGemma, "encode", lambda model, pixels_BCRR: len(pixels_BCRR)),
-    "prefill": (PaliGemma, "prefill", lambda model, patch_BPD, *_: len(patch_BPD)),
-    "insert": (KVCache, "insert", lambda cache, rows, *_: cache.rows + rows),
-    "decode": (PaliGemma, "decode_step", lambda model, token_R, cache: cache.rows),
-    "branch": (PaliGemma, "score_branches", lambda model, token_BL, *_: len(token_BL)),
-}
-
-
-class LimitedMemory:
-    """Raises an OOM error at a site for more than `rows` rows; `asked` records each call's rows.
-
-    The model's methods run before the error is raised, so that their side effects have happened.
-    """
-
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, site: str, rows: int, problem: str = "torch"
-    ):
-        self.rows, self.asked, self.failures = rows, [], 0
-        where, name, count = SITES[site]
-        real = getattr(where, name)
-
-        def failing(*given: Any, **more: Any) -> Any:
-            wanted = count(*given)
-            self.asked.append(wanted)
-            too_little = self.runs_out(wanted)
-            done = None if too_little and where is KVCache else real(*given, **more)
-            if too_little:
-                self.failures += 1
-                raise OOM_ERRORS[problem]()
-            return done
-
-        monkeypatch.setattr(where, name, failing)
-
-    def runs_out(self, wanted: int) -> bool:
-        return wanted > self.rows
 
 
 @pytest.fixture(scope="module")
@@ -115,36 +66,6 @@ def small_heap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
 
 
-def fresh(loaded: InferenceEngine, batch_size: int = 8) -> InferenceEngine:
-    """A new engine around the same model, without batch limits; answers have many lengths."""
-    model = loaded.model
-    stops = tuple(range(1, model.config.decoder.vocab_size, 6))
-    model.config = replace(model.config, stop_tokens=stops)
-    return InferenceEngine(
-        model, loaded.tokenizer, loaded._preprocessing, label="tiny", batch_size=batch_size
-    )
-
-
-PROMPTS = ("caption en", "is it red?", "how many red circles are there?")
-
-
-def stream(
-    count: int = 7, prompts: Sequence[str] = PROMPTS, choices: tuple[str, ...] = ()
-) -> list[tuple[int, DecodedImage]]:
-    """Images of noise, each with all prompts."""
-    noise = np.random.default_rng(5).integers(0, 256, (count, RESOLUTION, RESOLUTION, 3), np.uint8)
-    return [
-        (
-            number * len(prompts),
-            DecodedImage(
-                Item(number, str(number), str(number), prompts=tuple(prompts), choices=choices),
-                *(RESOLUTION, RESOLUTION, square, 0.5),
-            ),
-        )
-        for number, square in enumerate(noise)
-    ]
-
-
 QUESTIONS = {
     "free": Question("ask", None, TOKENS),
     "strict": tasks.detect(["red circle", "blue square"], strict=True, max_new_tokens=14),
@@ -154,12 +75,16 @@ QUESTIONS = {
 def comparable(found: Iterable[tuple[int, Answer]]) -> list[tuple[int, Answer]]:
     """The rows by index, without the fields that may depend on the batch."""
     return sorted(
-        (
-            (row_index, replace(row, vision_ms=0, prefill_ms=0, decode_ms=0, batch=0, logprob=0))
-            for row_index, row in found
-        ),
+        ((row_index, without_batch(row)) for row_index, row in found),
         key=lambda one: one[0],
     )
+
+
+def without_batch(row: Answer) -> Answer:
+    """The row without what may depend on the batch."""
+    alternatives = row.alternatives and tuple(replace(a, logprob=0) for a in row.alternatives)
+    zeros = dict.fromkeys(("vision_ms", "prefill_ms", "decode_ms", "batch", "logprob"), 0)
+    return replace(row, alternatives=alternatives, **zeros)  # type: ignore[arg-type]
 
 
 def assert_same_answers(
@@ -225,6 +150,18 @@ def test_oom_in_small_groups_changes_no_row(
             found = fresh(loaded).ask(stream(), QUESTIONS["free"], SAMPLED)
             assert_same_answers(found, expected_answers["free", SAMPLED])
             assert bool(memory.failures) == (size < 3 or site != "prefill")
+
+
+@pytest.mark.parametrize("site", ["prefill", "insert", "decode"])
+def test_oom_changes_no_sampled_alternative(
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch, site: str
+) -> None:
+    question = replace(QUESTIONS["free"], alternatives=2)
+    expected = comparable(fresh(loaded).ask(stream(3), question, SAMPLED))
+    assert len({answer.text for _, row in expected for answer in row.alternatives or ()}) > 9
+    memory = LimitedMemory(monkeypatch, site, 2)
+    assert_same_answers(fresh(loaded).ask(stream(3), question, SAMPLED), expected)
+    assert memory.failures
 
 
 @settings(max_examples=25, deadline=None)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pgcli.printable import printable
-from pgcli.records import COLUMNS, EXTRA_COLUMNS, Choice, Mask, Rle
+from pgcli.records import COLUMNS, EXTRA_COLUMNS, Alternative, Choice, Mask, Rle, TokenLogprob
 from pgcli.rows import RowSchema
 from pgcli.views.exports import FORMATS
 from tests.support.answers import BOX, answer, refused
@@ -29,6 +29,9 @@ ROWS = {
     "kept": RowSchema(keep=("sku",)).row(answer(kept={"sku": {"a": [1]}})),
     "choices": RowSchema(extras=("choices",)).row(
         answer(choices=(Choice("yes", -0.5, 1.0),), tokens=None, finish=None, logprob=None)
+    ),
+    "alternatives": RowSchema(extras=("alternatives", "token_logprobs")).row(
+        answer(alternatives=(Alternative("no", -2.5),), token_logprobs=(TokenLogprob("yes", -0.5),))
     ),
     "detect": RowSchema().row(answer(task="detect", boxes=(BOX, BOX))),
     "segment": RowSchema(extras=("masks",)).row(

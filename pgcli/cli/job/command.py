@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pgcli.cli.options import Options, option
-from pgcli.tasks import Question, with_region
+from pgcli.tasks import Question, with_extras, with_region
 
 PANEL = "Ask about images"
 
@@ -34,5 +34,10 @@ def run_and_exit(
     """Answer the question about every image, then exit with the code of the run."""
     from pgcli.cli.job.run import run_command  # imports Pillow, which --help does not need
 
-    question = with_region(question, options.answering.region)
+    answering = options.answering
+    question = with_extras(
+        with_region(question, answering.region),
+        alternatives=answering.alternatives,
+        token_logprobs=answering.token_logprobs,
+    )
     raise typer.Exit(run_command(sources, question, options, mask_decoder=mask_decoder))

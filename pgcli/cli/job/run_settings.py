@@ -54,6 +54,8 @@ def run_settings(plan: Plan) -> dict[str, object]:
         "top_p": answering.top_p,
         "top_k": answering.top_k,
         "seed": answering.seed,
+        "alternatives": plan.question.alternatives,
+        "token_logprobs": plan.question.token_logprobs,
         "region": plan.question.region,
         "objects": plan.question.objects,
         "strict": plan.question.strict,

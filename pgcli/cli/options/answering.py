@@ -100,6 +100,22 @@ class AnsweringOptions:
         int,
         _number("--seed", least=0, help="Equal seeds sample equal answers at every batch size."),
     ] = 0
+    alternatives: Annotated[
+        int,
+        _number(
+            "--alternatives",
+            least=0,
+            most=1000,
+            help="Also sample N answers, at --temperature or else at 1; the answer itself stays "
+            "the most likely one.",
+        ),
+    ] = 0
+    token_logprobs: Annotated[
+        bool,
+        _answering(
+            "--token-logprobs", help="Add a column with each token and its log-probability."
+        ),
+    ] = False
     region: Annotated[
         values.Region | None,
         _answering(
