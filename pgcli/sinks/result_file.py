@@ -63,7 +63,7 @@ def write_lines(file: Path, rows: ReadRows, schema: RowSchema) -> int:
     names, count = (*schema.columns, *schema.keep), 0
     with file.open("w", encoding="utf-8") as opened:
         for row in rows():
-            opened.write(json_text({name: json_safe(row.get(name)) for name in names}) + "\n")
+            opened.write(json_text(json_safe({name: row.get(name) for name in names})) + "\n")
             count += 1
     return count
 

@@ -109,6 +109,12 @@ def test_files_of_other_inputs_or_orders_are_refused(capsys: Capture) -> None:
     assert sorted(path.name for path in Path().glob("x*")) == []
 
 
+def test_columns_with_half_a_character_in_their_names_are_merged(capsys: Capture) -> None:
+    one = file("a.jsonl", row(0) | {"\ud800": "\ud800"})
+    assert call(capsys, "merge", one, "-o", "b.jsonl")[0] == 0
+    assert read("b.jsonl")[0]["\ufffd"] == "\ufffd"
+
+
 def test_file_may_be_merged_into_itself(capsys: Capture) -> None:
     one, other = file("a.jsonl", row(0)), file("b.jsonl", row(1))
     assert call(capsys, "merge", one, other, "-o", one, "--overwrite")[0] == 0

@@ -519,6 +519,21 @@ def test_answers_and_labels_are_corrected(open_page: Any, page: Path) -> None:
     assert shown.all(".card").nth(2).locator(".tag").all_inner_texts() == ["cat", "dog"]
 
 
+def test_edits_of_hostile_rows_are_of_their_rows(open_page: Any, tmp_path: Path) -> None:
+    shown = open_page(gallery(tmp_path, hostile()))
+    shown.press("j", *["a"] * len(HOSTILE))
+    plain = [row(n, answer="x") for n in range(2)]
+    saved(tmp_path / "plain.jsonl", plain)
+    edits = [{"format": "pgcli edits", "version": 1, "edits": saved_edits(shown)}]
+    file, rows_file = saved(tmp_path / "edits.json", edits), tmp_path / "rows.jsonl"
+    made = tmp_path / "new.jsonl"
+    assert shown.page.evaluate("window.canary") is None
+    assert main(["apply", str(file), str(tmp_path / "plain.jsonl"), "-o", str(made)]) == 2
+    reviewable = shown.all("#status").inner_text().split(" of ")[-1]
+    assert main(["apply", str(file), str(rows_file), "-o", str(made), "--rows", "accepted"]) == 0
+    assert reviewable == f"{len(made.read_text().splitlines())} reviewed"
+
+
 def test_edits_of_changed_answers_are_not_restored(open_page: Any, page: Path) -> None:
     shown = open_page(page)
     shown.press("j", "a", "a")

@@ -144,8 +144,9 @@ class Cards:
             **self._boxes_and_masks(row, sizes),
             "c": [_choice(choice) for choice in as_list(row.get("choices"))] or None,
         }
-        if is_reviewable(row, short):
-            short |= {"x": row["index"], "g": answer_digest(row)}
+        if is_reviewable(row):
+            is_whole = len(short["b"] or ()) == len(as_list(row.get("boxes")))
+            short |= {"x": row["index"], "g": answer_digest(row), "u": None if is_whole else 1}
         if clean_line(row.get("image")) != short["id"]:
             short["im"] = clean_line(row.get("image"))
         return {key: value for key, value in short.items() if value is not None}
@@ -177,16 +178,11 @@ class Cards:
         return table.setdefault(value, len(table))
 
 
-def is_reviewable(row: Row, short: Mapping[str, Any]) -> bool:
-    """Whether an edit can name the row and its boxes: it has an answer, and no box was left out."""
+def is_reviewable(row: Row) -> bool:
+    """Whether an edit can name the row, and it has an answer."""
     index = row.get("index")
-    return (
-        isinstance(index, int)
-        and 0 <= index < 2**53
-        and row.get("answer") is not None
-        and row.get("error") is None
-        and len(short["b"] or ()) == len(as_list(row.get("boxes")))
-    )
+    is_number = isinstance(index, int) and 0 <= index < 2**53
+    return is_number and row.get("answer") is not None and row.get("error") is None
 
 
 def find_picture(row: Row, file: ResultFile, places: dict[str, dict[Any, int]]) -> Picture | None:

@@ -10,6 +10,8 @@ const labelNumbers = new Map(data.labels.map(([name], number) => [name, number])
 
 /** Whether a row has an answer to review. */
 const isReviewable = (row) => row.g !== undefined && row.e === undefined;
+/** Whether its answer or labels can be corrected; not where a box of the row is not valid. */
+const isCorrectable = (row) => isReviewable(row) && row.u === undefined;
 const reviewable = data.rows.filter(isReviewable).length;
 const isCorrected = (edit) => edit?.answer !== undefined || edit?.labels !== undefined;
 const isRemoved = (row, number) => edits.get(row)?.labels?.[number] === null;
@@ -189,7 +191,7 @@ function restoreEdits() {
     const row = edit && byKey.get(keyOf(edit, edit.file));
     if (row === undefined || !["accepted", "rejected"].includes(edit.state)) continue;
     const labels = Object.entries(edit.labels ?? {}).filter(
-      ([number, name]) => row.b?.[number] !== undefined && (name === null || typeof name === "string"));
+      ([number, name]) => isCorrectable(row) && row.b?.[number] !== undefined && (name === null || typeof name === "string"));
     setEdit(row, {
       state: edit.state, answer: typeof edit.answer === "string" ? edit.answer : undefined,
       labels: labels.length ? Object.fromEntries(labels) : undefined,

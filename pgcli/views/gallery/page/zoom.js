@@ -68,7 +68,7 @@ function details(row, column) {
 
 function answer(row) {
   if (row.b && /<loc\d{4}>/.test(row.a ?? "")) return null; // the boxes are listed, the text is under "raw answer"
-  if (!isReviewable(row) || row.b || isBoxTask(row)) return make("p", { class: "full-answer" }, row.a || shortAnswer(row).textContent);
+  if (!isCorrectable(row) || row.b || isBoxTask(row)) return make("p", { class: "full-answer" }, row.a || shortAnswer(row).textContent);
   return answerEditor(row);
 }
 
@@ -78,7 +78,7 @@ function boxes(row, column) {
     if (!isConfident(box)) return;
     const [label, left, top, right, bottom, score, confidence] = box;
     const corners = [left, top, right, bottom].map((value) => Math.round(value)).join(", ");
-    const name = isReviewable(row) ? boxEditor(row, number) : [dot(label), make("b", {}, labelName(label) || "(no label)")];
+    const name = isCorrectable(row) ? boxEditor(row, number) : [dot(label), make("b", {}, labelName(label) || "(no label)")];
     const item = make("li", { title: `left, top, right, bottom: ${corners}` }, ...name, make("span", {}, short(confidence ?? score, 2)));
     item.addEventListener("pointerenter", () => highlight(column, number));
     item.addEventListener("pointerleave", () => highlight(column, null));
