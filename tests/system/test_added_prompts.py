@@ -131,6 +131,7 @@ def test_run_killed_while_it_replaces_the_output_loses_nothing(
             is_killed = kill_at(number, state, patch)
             with suppress(Killed):
                 assert ask(output, "AB", "--quiet") == 0
+        assert main(["status", output]) == 0
         engine.asked.clear()
         assert ask(output, "AB", "--quiet") == 0
         assert engine.asked == []
