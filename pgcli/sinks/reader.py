@@ -37,6 +37,8 @@ def read_results(output: Path) -> Iterator[Row]:
     """
     if not output.exists() and not state_folder(output).exists():
         raise UsageError(f"{output} does not exist", hint=HINT)
+    if output.exists() and not output.is_file() and not output.is_dir():
+        raise UsageError(f"{output} is not a regular file", hint=HINT)
     if output.is_dir() and not state_folder(output).exists() and not any(output.glob("*.parquet")):
         raise UsageError(f"{output} is a folder without rows", hint=HINT)
     try:

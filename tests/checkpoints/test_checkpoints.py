@@ -9,7 +9,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +34,7 @@ from pgcli.images import ImageLimits, decode
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.records import Item
 from tests.support.awkward import drawing, encoded
-from tests.support.time_limits import scaled
+from tests.support.time_limits import processor_time_below
 
 NORM = "language_model.model.norm.weight"
 EMBEDDING = "language_model.model.embed_tokens.weight"
@@ -470,9 +469,8 @@ class TestTensors:
     def test_a_header_of_a_million_tensors_is_refused_unparsed(self, folder, refusal):
         entries = b",".join(b'"t%d":{}' % n for n in range(10**6))
         (folder / "model.safetensors").write_bytes(safetensors_file(b"{" + entries + b"}"))
-        began = time.monotonic()
-        assert "model.safetensors has a header of" in refusal()
-        assert time.monotonic() - began < scaled(2)
+        with processor_time_below(4):
+            assert "model.safetensors has a header of" in refusal()
 
     @pytest.mark.parametrize(
         ("name", "shape"), [("x" * 10**6, (1,)), (NORM, (1,) * 10**5)], ids=["name", "shape"]

@@ -164,7 +164,7 @@ def test_progress_bar_adds_little_time_to_a_row(tmp_path):
             began = process_time()
             for row in range(100_000):
                 bar.update(row, errors=0, seconds=1.0)
-            assert process_time() - began < 1.0
+            assert process_time() - began < 2.0
 
 
 def test_rows_buffered_for_the_bar_are_printed_in_order():

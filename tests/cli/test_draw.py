@@ -28,6 +28,7 @@ from pgcli.views import formats
 from pgcli.views.colours import LabelColours
 from pgcli.views.formats import SUFFIXES, writable_suffixes
 from pgcli.views.output_folder import write_below
+from tests.support.runs import wait_until
 
 STAR = Box("star", 10, 20, 50, 40, 0.9)
 
@@ -330,7 +331,7 @@ def test_pending_drawings_are_bounded(tmp_path, monkeypatch):
     go_on = threading.Event()
     started = []
     monkeypatch.setattr(
-        DrawHook, "_draw", lambda self, item, *_, **__: started.append(item) or go_on.wait(20)
+        DrawHook, "_draw", lambda self, item, *_, **__: started.append(item) or go_on.wait(100)
     )
     items = [item_of(n, str(n), b"-") for n in range(30)]
     drawing_ = DrawHook(str(tmp_path / "drawn"), say=print)
@@ -345,10 +346,11 @@ def test_pending_drawings_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(DrawHook, "_finish", lambda self, answer, future: future.result())
     run = threading.Thread(target=rows)
     run.start()
-    run.join(timeout=1)
+    wait_until(lambda: (len(drawn), len(started)) == (drawing.MAX_PENDING, drawing.THREADS))
+    run.join(timeout=0.3)  # nothing more is drawn
     waiting = len(drawn), len(started)
     go_on.set()
-    run.join(timeout=20)
+    run.join(timeout=60)
     assert waiting == (drawing.MAX_PENDING, drawing.THREADS)
     assert len(drawn) == len(started) == 30
 

@@ -201,7 +201,7 @@ class Bash:
     def type(self, keys, *, until):
         """Type keys, and wait for output that matches; return None if there is none."""
         os.write(self.terminal, keys.encode())
-        self.shown, end = "", time.monotonic() + 20
+        self.shown, end = "", time.monotonic() + 60
         while time.monotonic() < end:
             if select.select([self.terminal], [], [], 0.1)[0]:
                 self.shown += os.read(self.terminal, 65536).decode(errors="replace")

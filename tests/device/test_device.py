@@ -271,8 +271,8 @@ def test_the_stopwatch_tells_milliseconds(device):
     first = watch.mark()
     time.sleep(0.02)
     second, third = watch.mark(), watch.mark()
-    assert 15 < watch.between(first, second) < 5000
-    assert 0 <= watch.between(second, third) < 1000
+    assert 15 < watch.between(first, second) <= watch.between(first, third)
+    assert watch.between(second, third) >= 0
 
 
 class TestHolders:

@@ -36,7 +36,7 @@ from pgcli.records import DecodedImage, Fault, Item
 from pgcli.sources import open_sources
 from tests.support import awkward
 from tests.support.awkward import drawing, encoded, noisy, png
-from tests.support.time_limits import scaled
+from tests.support.time_limits import ends_soon, processor_time_below
 
 LIMITS = ImageLimits()
 EXACT = ImageSpec(28)
@@ -383,9 +383,9 @@ def test_more_frames_take_no_more_time(format_: str) -> None:
         assert opened.n_frames == 10_000
     seconds = []
     for _ in range(3):
-        started = time.perf_counter()
+        started = time.process_time()
         decoded = decode_source(film)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.process_time() - started)
         assert decoded.pixels is not None
         assert decoded.pixels[0, 0].tolist() == [255, 0, 0]
     assert min(seconds) < 0.1
@@ -435,9 +435,8 @@ def strange_tiffs() -> dict[str, tuple[bytes, str | None]]:
 @pytest.mark.parametrize("name", strange_tiffs())
 def test_malformed_tiff_fails_quickly(name: str) -> None:
     data, fate = strange_tiffs()[name]
-    started = time.perf_counter()
-    assert code(data) == fate
-    assert time.perf_counter() - started < scaled(2)
+    with processor_time_below(4):
+        assert code(data) == fate
 
 
 def test_malformed_tiff_prints_nothing(tmp_path: Path) -> None:
@@ -500,10 +499,10 @@ def test_pixel_limit_of_pillow_does_not_apply() -> None:
 )
 def test_bomb_is_refused_from_its_header(bomb: bytes) -> None:
     seconds = []
-    for _ in range(3):  # the fastest of three runs, as other processes may be running
-        started = time.perf_counter()
+    for _ in range(3):  # the fastest of three runs
+        started = time.process_time()
         assert code(bomb) == "too_many_pixels"
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.process_time() - started)
     assert min(seconds) < 0.05
 
 
@@ -524,12 +523,11 @@ def test_file_that_unpacks_to_gigabytes_is_not_unpacked(kind: str) -> None:
 def test_pipe_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.jpg")
     os.mknod(tmp_path / "socket.jpg", stat.S_IFSOCK | 0o600)
-    started = time.perf_counter()
-    assert code(tmp_path / "x.jpg") == "not_a_regular_file"
-    assert code(tmp_path / "socket.jpg") == "not_a_regular_file"
-    assert code("/dev/zero") == code("/dev/null") == "not_a_regular_file"
-    assert code(tmp_path) == "not_a_regular_file"
-    assert time.perf_counter() - started < scaled(1)
+    with ends_soon():
+        assert code(tmp_path / "x.jpg") == "not_a_regular_file"
+        assert code(tmp_path / "socket.jpg") == "not_a_regular_file"
+        assert code("/dev/zero") == code("/dev/null") == "not_a_regular_file"
+        assert code(tmp_path) == "not_a_regular_file"
 
 
 def test_file_replaced_by_a_pipe_does_not_block(

@@ -32,7 +32,7 @@ from pgcli.sources import ReadOptions, open_sources
 from pgcli.workers import prefetch
 from tests.support.awkward import drawing, encoded
 from tests.support.misbehaving import Server
-from tests.support.time_limits import scaled
+from tests.support.time_limits import ends_soon, scaled
 
 ROOT = Path(__file__).parents[2]
 PNG = encoded(drawing(), "PNG")
@@ -104,9 +104,8 @@ def test_each_answer_of_a_server_has_its_error(
 
 @pytest.mark.parametrize("path", ["loris.png", "drip.png", "silent.png", "more.png"])
 def test_slow_server_times_out(server: Server, short_timeouts: None, path: str) -> None:
-    began = time.monotonic()
-    assert outcome(f"{server.url}/{path}") == "timeout"
-    assert time.monotonic() - began < scaled(3)
+    with ends_soon():
+        assert outcome(f"{server.url}/{path}") == "timeout"
 
 
 @pytest.mark.parametrize("path", ["endless.png", "chunks.png"])
@@ -232,16 +231,17 @@ def test_new_address_of_a_host_needs_a_new_connection(
 
 
 @pytest.mark.parametrize("path", ["surplus.png", "hangup.png"])
-def test_unusable_kept_connection_is_replaced(server: Server, path: str) -> None:
+def test_unusable_kept_connection_is_replaced(
+    server: Server, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bytes beyond an answer, or a connection closed by the server, do not affect the next row."""
     server.keeps_alive = True
     reader = UrlReader(allow_private_hosts=True)
-    began = time.monotonic()
+    monkeypatch.setattr(web, "WAITS_SECONDS", ())  # nothing is tried again after a pause
     assert outcome(f"{server.url}/{path}", reader) == "good"
     for _ in range(3):
         assert outcome(f"{server.url}/good.png", reader) == "good"
     assert server.counts["/good.png"] <= 4
-    assert time.monotonic() - began < scaled(0.5)  # without the pauses of retries
 
 
 def test_slow_body_on_a_kept_connection_times_out(server: Server, short_timeouts: None) -> None:
@@ -258,25 +258,22 @@ def test_name_resolution_has_a_deadline(
 ) -> None:
     release = threading.Event()
     monkeypatch.setattr(hosts, "RESOLVE_SECONDS", 0.1)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(20) and [])
-    began = time.monotonic()
-    assert outcome("http://images.test/good.png") == "timeout"
-    assert time.monotonic() - began < scaled(3)
-    monkeypatch.setattr(hosts, "RESOLVE_SECONDS", 10.0)
-    monkeypatch.setattr(url_reader, "FETCH_SECONDS", 10.0)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(200) and [])
+    with ends_soon():
+        assert outcome("http://images.test/good.png") == "timeout"
+    monkeypatch.setattr(hosts, "RESOLVE_SECONDS", 100.0)
+    monkeypatch.setattr(url_reader, "FETCH_SECONDS", 100.0)
     reader = UrlReader()
     threading.Timer(0.2, reader.stop).start()
-    began = time.monotonic()
-    assert outcome("http://images.test/good.png", reader) == "io_error"
-    assert time.monotonic() - began < scaled(3)
+    with ends_soon():
+        assert outcome("http://images.test/good.png", reader) == "io_error"
     release.set()
 
 
 def test_all_tries_of_an_image_share_one_deadline(server: Server) -> None:
     reader = UrlReader(allow_private_hosts=True, fetch_seconds=1)
-    began = time.monotonic()
-    assert outcome(f"{server.url}/silent.png", reader) == "timeout"
-    assert time.monotonic() - began < scaled(5)
+    with ends_soon():
+        assert outcome(f"{server.url}/silent.png", reader) == "timeout"
 
 
 def test_waiting_for_the_slot_of_large_images_does_not_count(
@@ -500,7 +497,6 @@ def test_unusable_web_source_is_a_usage_error(server: Server, short_timeouts: No
 def test_images_are_fetched_concurrently_in_order(server: Server) -> None:
     server.pause_seconds = 0.2
     items = [Item(n, str(n), "x", f"{server.url}/good.png?{n}") for n in range(32)]
-    began = time.monotonic()
     found = list(
         prefetch(
             items,
@@ -513,7 +509,7 @@ def test_images_are_fetched_concurrently_in_order(server: Server) -> None:
     assert [image.item.index for image in found] == list(range(32))
     assert all(image.fault is None and image.item.data is None for image in found)
     assert all(image.load_ms > 200 for image in found)
-    assert time.monotonic() - began < scaled(3.2)  # half of the sequential time
+    assert server.most_at_once > 2
 
 
 def test_run_ends_without_waiting_for_servers(server: Server) -> None:
@@ -522,9 +518,8 @@ def test_run_ends_without_waiting_for_servers(server: Server) -> None:
     url_reader = UrlReader(allow_private_hosts=True)
     images = prefetch(items, ImageDecoder(ImageSpec(28)), workers=1, total=None, fetcher=url_reader)
     next(images)
-    began = time.monotonic()
-    images.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - began < scaled(2)
+    with ends_soon():
+        images.close()  # type: ignore[attr-defined]
 
 
 def test_command_line_reads_urls_only_if_allowed(server: Server, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import tarfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from pgcli.sources.readers.reader import Manifest
 from pgcli.sources.readers.tar import TAR
 from tests.support.awkward import drawing, encoded
 from tests.support.items import faults, ids, items
-from tests.support.time_limits import scaled
+from tests.support.time_limits import processor_time_below
 
 JPEG, PNG = encoded(drawing(), "JPEG"), encoded(drawing(), "PNG")
 
@@ -209,10 +208,8 @@ def test_compression_bomb_is_refused_before_unpacking() -> None:
         zeros = bytes(2**20)
         for _ in range(300):
             file.write(zeros)
-    began = time.perf_counter()
-    with pytest.raises(ManifestError, match="200 times its size"):
+    with processor_time_below(5), pytest.raises(ManifestError, match="200 times its size"):
         open_sources(["x.tar.gz"])
-    assert time.perf_counter() - began < scaled(5)
 
 
 def test_header_of_gigabytes_is_refused() -> None:

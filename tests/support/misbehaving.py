@@ -29,6 +29,7 @@ class Server:
         self.supports_ranges = True
         self.cut_at: list[int] = []
         self.pause_seconds = 0.0
+        self.at_once = self.most_at_once = 0  # requests in their pause
         self.keeps_alive = False
         self.closing = threading.Event()
         self._certificate = certificate
@@ -74,7 +75,10 @@ class Answering(BaseHTTPRequestHandler):
         owner.requests.append((self.path, {k.lower(): v for k, v in self.headers.items()}))
         owner.times.append(time.monotonic())
         owner.counts[self.path] += 1
+        owner.at_once += 1
+        owner.most_at_once = max(owner.most_at_once, owner.at_once)
         time.sleep(owner.pause_seconds)
+        owner.at_once -= 1
         with suppress(ConnectionError, ssl.SSLError):
             if self.path in owner.files:
                 self.file(owner.files[self.path])

@@ -1,6 +1,7 @@
 """The command line with a pretended model and no torch: `python tests/support/pretend.py ...`.
 
-It takes PRETEND_SECONDS for a row and answers `an image of W x H`. Where PRETEND_ANSWERS, a JSON
+It takes PRETEND_SECONDS for a row, makes the file PRETEND_BEGUN when it has the first one, and
+answers `an image of W x H`. Where PRETEND_ANSWERS, a JSON
 list, has a text for the image's index, it answers that, with a box of that label.
 """
 
@@ -12,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 from pgcli import images
@@ -46,6 +48,8 @@ class Engine:
             for number, prompt in enumerate(image.item.prompts, start=row_index):
                 if should_stop():
                     return
+                if begun := os.environ.get("PRETEND_BEGUN"):
+                    Path(begun).touch()
                 time.sleep(float(os.environ.get("PRETEND_SECONDS", "0")))
                 yield number, answer(image, prompt, question.task)
 

@@ -29,10 +29,13 @@ MANY = [str(EXAMPLES)] * 20
 ROWS = 20 * len(list(EXAMPLES.iterdir()))
 
 
-def started(*arguments: object, seconds: float = 0.02, **more: Any) -> Any:
-    """A run that takes `seconds` for a row: a `ForkedRun`, or else a `subprocess.Popen`."""
+def started(*arguments: object, seconds: float = 0.02, begun: object = "", **more: Any) -> Any:
+    """A run that takes `seconds` for a row: a `ForkedRun`, or else a `subprocess.Popen`.
+
+    It makes the file `begun` when the model has the first row.
+    """
     words = [*map(str, arguments), "--model", "demo"]
-    environment = os.environ | {"PRETEND_SECONDS": str(seconds)}
+    environment = os.environ | {"PRETEND_SECONDS": str(seconds), "PRETEND_BEGUN": str(begun)}
     more = {"stderr": subprocess.PIPE} | more
     if more.keys() <= {"cwd", "stdin", "stdout", "stderr"} and sys.platform == "linux":
         return ForkedRun(words, env=environment, **more)

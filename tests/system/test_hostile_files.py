@@ -79,6 +79,21 @@ def test_text_file_that_is_a_pipe_or_a_device_is_refused(
             assert "not a regular file" in message or "No such device" in message
 
 
+COMMANDS = ["view", "export --to csv -o x.csv", "merge -o m.jsonl", "diff"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("name", ["pipe.jsonl", "pipe.parquet"])
+def test_result_file_that_is_a_pipe_is_refused(
+    name: str, command: str, here: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(name)
+    Path("other.jsonl").touch()
+    others = [] if command == "view" else ["other.jsonl"]
+    assert main([*command.split(), name, *others]) == 2
+    assert "not a regular file" in capsys.readouterr().err
+
+
 def test_pipe_of_the_shell_is_read(image: Path) -> None:
     reader, writer = os.pipe()
     os.write(writer, b"what is there?\nand here?\n")

@@ -30,7 +30,6 @@ from tests.support.runs import (
     started,
     wait_until,
 )
-from tests.support.time_limits import scaled
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -53,16 +52,15 @@ def test_first_signal_saves_rows_and_is_raised_again(tmp_path: Path, signum: int
 
 def test_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
-    run = started("caption", *MANY, "-o", output, seconds=5)
-    wait_until(lambda: (tmp_path / "rows.jsonl.pgcli").exists())
-    time.sleep(1)
-    began = time.monotonic()
+    begun = tmp_path / "begun"
+    run = started("caption", *MANY, "-o", output, seconds=200, begun=begun)
+    wait_until(begun.exists)
     run.send_signal(signal.SIGINT)
     time.sleep(0.2)
     run.send_signal(signal.SIGINT)
-    run.communicate(timeout=60)
+    stderr = run.communicate(timeout=60)[1]
     assert run.returncode == -signal.SIGINT
-    assert time.monotonic() - began < scaled(4)
+    assert b"stopped" not in stderr  # as after the grace period
 
 
 def test_shell_loop_ends_with_the_run(tmp_path: Path) -> None:
@@ -118,15 +116,13 @@ def written(folder: Path) -> int:
 
 
 def test_closed_pipe_stops_the_model_soon(tmp_path: Path) -> None:
-    run = started("caption", *MANY, seconds=0.2, stdout=subprocess.PIPE)
+    run = started("caption", *MANY, seconds=1, stdout=subprocess.PIPE)
     assert run.stdout is not None
     assert json.loads(run.stdout.readline())["index"] == 0
     run.stdout.close()
-    began = time.monotonic()
     assert run.stderr is not None
     assert run.stderr.read() == b""
-    assert run.wait(timeout=10) == -signal.SIGPIPE
-    assert time.monotonic() - began < scaled(3)
+    assert run.wait(timeout=ROWS * 0.7) == -signal.SIGPIPE  # all rows take longer
 
 
 def test_usr1_prints_progress(tmp_path: Path) -> None:
@@ -148,10 +144,8 @@ def test_slow_pipe_does_not_delay_the_end_after_a_signal(tmp_path: Path) -> None
     run.stdin.write(f"{EXAMPLES / 'one.png'}\n".encode())
     run.stdin.flush()
     wait_until(lambda: saved(output))
-    began = time.monotonic()
     run.send_signal(signal.SIGTERM)
-    assert run.wait(timeout=30) == -signal.SIGTERM
-    assert time.monotonic() - began < scaled(5)
+    assert run.wait(timeout=60) == -signal.SIGTERM
     run.stdin.close()
     assert run.stderr is not None
     assert b"stopped after 1 row, saved" in run.stderr.read()
@@ -165,7 +159,7 @@ def test_no_worker_outlives_a_killed_run(tmp_path: Path) -> None:
     assert len(workers) == 2
     run.kill()
     run.communicate(timeout=100)
-    _, alive = psutil.wait_procs(workers, timeout=10)
+    _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
 
 
@@ -234,13 +228,12 @@ def test_read_only_disk_is_reported_before_loading(disk: Path) -> None:
 def test_removed_output_folder_is_noticed_in_seconds(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     folder.mkdir()
-    run = started("caption", *MANY, "-o", folder / "rows.jsonl", seconds=0.1)
+    run = started("caption", *MANY, "-o", folder / "rows.jsonl", seconds=0.5)
     wait_until(lambda: saved(folder / "rows.jsonl"))
     folder.rename(tmp_path / "elsewhere")
-    began = time.monotonic()
     stderr = run.communicate(timeout=60)[1].decode()
     assert run.returncode == 14, stderr
-    assert time.monotonic() - began < scaled(10)
+    assert len(saved(tmp_path / "elsewhere" / "rows.jsonl")) < ROWS // 2
     assert "Traceback" not in stderr
     (tmp_path / "elsewhere").rename(folder)
     assert finished("caption", *MANY, "-o", folder / "rows.jsonl").returncode == 0
