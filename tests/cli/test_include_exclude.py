@@ -114,8 +114,12 @@ def test_files_of_a_data_set_are_selected_as_a_whole(capsys: pytest.CaptureFixtu
 
 
 def test_patterns_are_settings_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """Another run is refused, this one resumes with new files, and its input is reopened."""
-    run(capsys, "photos", "-o", "rows.jsonl", "--include", "*.png", "--limit", "1")
+    """Another run is refused, this one resumes with new files, and its input is reopened.
+
+    The number of threads that fetch is no setting.
+    """
+    first = ["--include", "*.png", "--limit", "1", "--fetch-threads", "2"]
+    run(capsys, "photos", "-o", "rows.jsonl", *first)
     words = ["caption", "photos", "-o", "rows.jsonl", "--model", "demo"]
     assert main(words) == 13
     assert 'include: ["*.png"] -> []' in capsys.readouterr().err
