@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pgcli.cli.options.shared import number_option
 
-_number = partial(number_option, "Boxes", least=0.0, most=1.0, own=True)
+_number = partial(number_option, "Boxes", least=0.0, most=1.0)
 
 MinScore = Annotated[
     float | None, _number("--min-score", help="Leave out boxes with a score below this.")
