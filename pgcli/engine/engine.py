@@ -15,7 +15,7 @@ from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.oom import BatchLimits, OutOfMemory
 from pgcli.engine.output import OutputProcessor, Row
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
-from pgcli.engine.scheduler import RequestQueue, Scheduler
+from pgcli.engine.scheduler import FIRST_ROWS, RequestQueue, Scheduler
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.images import ImageSpec
@@ -42,8 +42,11 @@ class InferenceEngine:
 
     `batch_limits` are the batch sizes reduced after OOM errors, `image_stats` the hits and misses
     of the image-feature cache; both persist from one question to the next. `budget` is the memory
-    from which an automatic `batch_size` is computed; None keeps the given batch size.
+    from which an automatic `batch_size` is computed; None keeps the given batch size. Where
+    `starts_small` is set, the next question begins with a small batch, whose rows come at once.
     """
+
+    starts_small = False
 
     def __init__(
         self,
@@ -175,7 +178,13 @@ class InferenceEngine:
                 starts=dict(zip(question.objects_of_prompts, starts, strict=False)),
                 alternatives=question.alternatives,
             ),
-            Scheduler(queue, self.batch_limits, max_rows=rows, should_stop=should_stop),
+            Scheduler(
+                queue,
+                self.batch_limits,
+                max_rows=rows,
+                should_stop=should_stop,
+                first_rows=self._first_rows(rows, 1 + question.alternatives),
+            ),
             ModelRunner(
                 self.model,
                 vocabulary,
@@ -186,6 +195,12 @@ class InferenceEngine:
             ),
             OutputProcessor(self.tokenizer, self._mask_decoder, question, model=self.label),
         )
+
+    def _first_rows(self, rows: int, answers_per_row: int) -> int:
+        """The rows of a small first batch; 0 for none, as where all batches are small."""
+        first = FIRST_ROWS * answers_per_row
+        is_small, self.starts_small = self.starts_small and 2 * first <= rows, False
+        return first if is_small else 0
 
     def _window(self, rows: int) -> int:
         """How many sequences may wait: a few batches, limited by the bytes of their images."""

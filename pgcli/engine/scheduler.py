@@ -13,6 +13,8 @@ from pgcli.engine.sequence import Sequence
 
 #: Waiting sequences join once this fraction of the rows is free, or enough rows for all of them.
 MIN_REFILL_FRACTION = 0.25
+#: Rows of the first group of a run that starts small.
+FIRST_ROWS = 4
 
 
 class Batch(NamedTuple):
@@ -54,11 +56,11 @@ class RequestQueue:
         oldest = len(self._sequences[0].prompt_ids)
         return sum(len(one.prompt_ids) == oldest for one in self._sequences) >= self.size
 
-    def take(self) -> list[Sequence]:
+    def take(self, size: int | None = None) -> list[Sequence]:
         """Remove and return the oldest sequence and those nearest to it in prompt length."""
         oldest = len(self._sequences[0].prompt_ids)
         by_distance = sorted(self._sequences, key=lambda one: abs(len(one.prompt_ids) - oldest))
-        group = by_distance[: self.size]
+        group = by_distance[: size or self.size]
         taken = set(group)
         self._sequences = [one for one in self._sequences if one not in taken]
         return group
@@ -72,7 +74,8 @@ class Scheduler:
     ones, the number of running rows is reduced. On OOM during decode, all sequences are preempted
     and retried with half the batch. Per-sequence random streams make the retried tokens identical.
     A sequence that runs out of memory alone twice ends as `out_of_memory`. Once `should_stop()` is
-    true, only sequences that have run are finished.
+    true, only sequences that have run are finished. The first group has `first_rows` sequences, if
+    that is not 0, and runs to its end before others join: its rows do not wait for further images.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Scheduler:
         *,
         max_rows: int,
         should_stop: Callable[[], bool] = lambda: False,
+        first_rows: int = 0,
     ):
         self.running: list[Sequence] = []
         self._queue = queue
@@ -90,6 +94,8 @@ class Scheduler:
         self._max_rows = max_rows
         self._should_stop = should_stop
         self._is_open = True
+        self._first_rows = first_rows
+        self._runs_first_group = False
         self._limit_before_failures: Limit | None = None
 
     def add(self, sequence: Sequence) -> None:
@@ -109,9 +115,14 @@ class Scheduler:
             self._queue.clear()
             self._ready = deque(one for one in self._ready if one.has_run)
             self._is_open = False
-        elif not self._ready and self._queue and (self._queue.is_due() or not self._is_open):
+        self._runs_first_group &= bool(self.running or self._ready)
+        if self._first_rows and len(self._queue) >= self._first_rows:
+            self._ready.extend(self._queue.take(self._first_rows))
+            self._first_rows, self._runs_first_group = 0, True
+        elif self._is_due():
             self._ready.extend(self._queue.take())
-        if not self._ready and (self._is_open or not self.running):
+        waits_for_input = self._is_open and not self._runs_first_group
+        if not self._ready and (waits_for_input or not self.running):
             return None
         group = self._next_group()
         if not group:
@@ -120,6 +131,12 @@ class Scheduler:
             self._ready.popleft()
         self.running += group
         return Batch("score" if group[0].candidates else "prefill", group)
+
+    def _is_due(self) -> bool:
+        """Whether the next group is taken from the queue."""
+        if self._ready or not self._queue or self._runs_first_group:
+            return False
+        return self._queue.is_due() or not self._is_open
 
     def _next_group(self) -> list[Sequence]:
         """The sequences that join the batch next; empty until enough rows are free for them.

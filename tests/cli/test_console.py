@@ -344,3 +344,17 @@ def test_unsaved_rows_come_with_the_command_that_saves_them(images, tmp_path):
     assert "save them" in on_terminal("caption", images, "--model", "demo")
     with open(tmp_path / "rows.jsonl", "wb") as rows:
         assert "save them" not in on_terminal("caption", images, "--model", "demo", stdout=rows)
+
+
+def test_progress_says_what_it_waits_for_until_the_first_rows():
+    progress = Progress("caption", 9, initial=3)
+    progress.waits_for = "reading the first images"
+    assert progress.line() == "3 of 9 rows (33%), reading the first images"
+    progress.update(4, errors=0, seconds=1.0)
+    assert progress.line() == "4 of 9 rows (44%), 1.0/s, 5.00 s left"
+
+
+def test_bar_says_that_the_first_images_are_answered():
+    image = ROOT / "examples" / "images" / "one.png"
+    words = ("caption", image, image, "--model", "demo")
+    assert "answering the first images" in on_terminal(*words, columns=120, PRETEND_SECONDS="1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from signal import SIGPIPE
@@ -23,7 +23,7 @@ from pgcli.cli.signals import Interrupted
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.progress import Progress
 from pgcli.errors import NoInputError, OutputExists
-from pgcli.pipeline import Decode, Tally, run
+from pgcli.pipeline import Ask, Decode, Tally, run
 from pgcli.records import Answer, DecodedImage, Item, error_answer
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def run_pipeline(job: Job) -> Tally:
             tally = run(
                 job.hooks.wrap_items(job.items),
                 checked_decode(job, shutdown.should_stop),
-                answer_stage(plan, job.engine, shutdown.should_stop),
+                show_first_images(answer_stage(plan, job.engine, shutdown.should_stop), progress),
                 partial(save_row, job),
                 partial(refuse_row, job),
                 resume_log=resume_log,
@@ -107,6 +107,18 @@ def checked_decode(job: Job, should_stop: Callable[[], bool]) -> Decode:
     saved = cast("StampComparison", output.state.rules.images)
     name = job.input.options.output.output
     return lambda items: decode(check_missing(items, saved, name))
+
+
+def show_first_images(ask: Ask, progress: Progress) -> Ask:
+    """The same function; until the first row, the progress says whether images have arrived."""
+    progress.waits_for = "reading the first images"
+
+    def noted(stream: Iterable[tuple[int, DecodedImage]]) -> Iterator[tuple[int, DecodedImage]]:
+        for found in stream:
+            progress.waits_for = "answering the first images"
+            yield found
+
+    return lambda stream: ask(noted(stream))
 
 
 def save_row(job: Job, answer: Answer) -> None:

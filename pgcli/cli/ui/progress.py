@@ -51,7 +51,8 @@ class ProgressLog(ProgressDisplay):
 class Progress:
     """The progress of one task, shown from the beginning to the end of a `with` block.
 
-    `initial` of the `total` were done before the task began.
+    `initial` of the `total` were done before the task began. Until more are done, `waits_for` says
+    what the task is doing.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Progress:
         self.task, self.total, self.unit = task, total, unit
         self.initial = self.done = initial
         self.errors = 0
+        self.waits_for = ""
         self._display = display or ProgressDisplay()
         self._seconds: float | None = None
         self._began = perf_counter()
@@ -110,9 +112,9 @@ class Progress:
         return shown(self.done) + (f" of {shown(self.total)}" if self.total is not None else "")
 
     def speed(self) -> str:
-        """`8.3/s` or `1.2 MB/s`; empty where nothing is done yet."""
+        """`8.3/s` or `1.2 MB/s`; before anything is done, what the task waits for."""
         if self.rate is None:
-            return ""
+            return self.waits_for
         if self.unit == BYTES:
             return f"{decimal(int(self.rate))}/s"
         return f"{self.rate:,.{1 if self.rate < 100 else 0}f}/s"
