@@ -320,11 +320,15 @@ COCO_WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "no images": (lambda: coco(images=None), "images is not an array"),
     "a name": (lambda: coco(images=[{"id": 1}]), "file_name is not text"),
     "a size": (lambda: coco(images=[SIZELESS]), "image 1: width is not a whole number"),
-    "vast": (lambda: coco(images=[SIZELESS | {"width": 10**9, "height": 10**9}]), "not the size"),
+    "a field": (
+        lambda: coco(images=[SIZELESS | {"width": 10**9, "height": 10**9}]),
+        "not the size",
+    ),
     "three": (lambda: coco({"bbox": [1, 2, 3]}), "annotation 1: bbox does not have four"),
     "text": (lambda: coco({"bbox": [1, 2, 3, "4"]}), "bbox is not a number"),
     "true": (lambda: coco({"bbox": [1, 2, 3, True]}), "bbox is not a number"),
     "huge": (lambda: coco({"bbox": [1, 2, 3, 1e300]}), "bbox is not a number"),
+    "vast": (lambda: coco({"bbox": [1, 2, 3, 10**400]}), "bbox is not a number"),
     "no box": (lambda: coco({}), "neither bbox nor segmentation nor caption"),
     "category": (lambda: coco({"category_id": 9, "bbox": [1, 2, 3, 4]}), "no category has"),
     "image": (lambda: coco({"image_id": 9, "bbox": [1, 2, 3, 4]}), "image that is not there"),
@@ -405,12 +409,20 @@ def test_invalid_yolo_is_refused(capsys: Capture, lines: str, names: str, messag
 def test_paths_that_lead_out_are_left_out(capsys: Capture, tmp_path: Path) -> None:
     outside = tmp_path.parent / f"{tmp_path.name}-outside.png"
     Image.new("RGB", (64, 48)).save(outside)
-    names = [f"../{outside.name}", str(outside), "photos/a.png", "link.png", "x\0y", "gone.png"]
+    names = [
+        f"../{outside.name}",
+        str(outside),
+        "photos/a.png",
+        "link.png",
+        "x\0y",
+        "gone.png",
+        "x" * 999,
+    ]
     Path("link.png").symlink_to(outside)
     images = [IMAGE | {"id": n, "file_name": name} for n, name in enumerate(names)]
     write(coco(images=images))
     code, err = imported(capsys, "coco")
-    assert (code, [row["id"] for row in read()]) == (3, ["photos/a.png", "gone.png"])
+    assert (code, [row["id"] for row in read()]) == (3, ["photos/a.png", "gone.png", "x" * 999])
     assert "4 images left out" in err
     assert "hint: --root" in err
     write(coco(images=images[:1]))

@@ -6,7 +6,7 @@ import io
 import json
 import shutil
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +24,10 @@ from pgcli.views.exports import FORMATS
 from tests.support import pretend
 from tests.support.awkward import drawing, encoded
 from tests.support.exporting import detected, make_images, saved
+from tests.support.hostile_values import HOSTILE, paths, replace_at, to_text
 
 Capture = pytest.CaptureFixture[str]
 
-#: Written by `to_text` as nested lists, which json would not write.
-DEEP = {f"deep {levels}": "[" * levels + "]" * levels for levels in (100, 900, 5000)}
-HOSTILE: list[Any] = [None, True, 5, -1, 0, 10**400, -(10**400), 2**63, 1e308, -1e308]
-HOSTILE += [
-    float("nan"),
-    float("inf"),
-    "",
-    "x",
-    "-",
-    "\0",
-    "../x",
-    "/dev/null",
-    "\ud800",
-    "x" * 999,
-]
-HOSTILE += [[], {}, [5], ["x"], [None], {"a": 1}, {"a": {"b": [1]}}, [[]], [{}], *DEEP]
 COMMANDS = ["view", "draw", "status", "check", "read", "resume", *FORMATS]
 SEGMENT = [
     "segment",
@@ -57,13 +42,6 @@ SEGMENT = [
 ]
 #: Success, usage error, missing images, no input, a difference, an output of another run.
 DOCUMENTED = {0, 2, 3, 4, 5, 13}
-
-
-def to_text(value: Any) -> str:
-    text = json.dumps(value)
-    for name, deep in DEEP.items():
-        text = text.replace(f'"{name}"', deep)
-    return text
 
 
 @pytest.fixture
@@ -91,21 +69,6 @@ def archive(file: Path, members: Mapping[str, bytes]) -> None:
             header = tarfile.TarInfo(name)
             header.size = len(data)
             made.addfile(header, io.BytesIO(data))
-
-
-def paths(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths to all inner values."""
-    pairs = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, inner in pairs:
-        yield (*above, key)
-        if isinstance(inner, dict | list):
-            yield from paths(inner, (*above, key))
-
-
-def replace_at(value: Any, path: tuple[Any, ...], new: Any) -> None:
-    for key in path[:-1]:
-        value = value[key]
-    value[path[-1]] = new
 
 
 def run(command: str, number: int) -> int:

@@ -2,6 +2,7 @@
 const FORMAT = { format: "pgcli edits", version: 1 };
 const STORE = `pgcli edits ${document.URL.split(/[?#]/)[0]}`;
 const MAX_UNDO = 1000;
+const NEW_COLOURS = ["#cc79a7", "#56b4e9", "#f0e442", "#8fd16f", "#ff9e80", "#b39ddb"]; // of labels that nobody asked for
 const edits = new Map(); // by row: { state, answer, labels }; corrections are accepted
 const originals = new Map(); // answer and boxes of corrected rows, as the model gave them
 const history = []; // for undo: rows with the edits that they had
@@ -68,7 +69,7 @@ function labelNumber(name) {
   if (typeof name !== "string") return undefined;
   if (!labelNumbers.has(name)) {
     labelNumbers.set(name, data.labels.length);
-    data.labels.push([name, "#8a8d93", "#000000"]);
+    data.labels.push([name, NEW_COLOURS[data.labels.length % NEW_COLOURS.length], "#000000"]);
     at("label-names").append(make("option", { value: name }));
   }
   return labelNumbers.get(name);
