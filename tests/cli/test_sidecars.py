@@ -157,6 +157,7 @@ def test_images_with_a_text_are_not_asked(tmp_path: Path) -> None:
     run = finished("caption", folder, "--sidecar", ".txt", stdout=subprocess.PIPE)
     assert (run.returncode, run.stdout) == (0, b"")
     assert b"nothing to do: the texts ending in .txt of all 3 images are kept" in run.stderr
+    assert b"--overwrite-edited" in run.stderr
     names = "".join(f"{folder / name}\n" for name in ("a.png", "b.png")).encode()
     pipe = subprocess.PIPE
     with started("caption", "-", "--sidecar", ".txt", stdin=pipe, stdout=pipe) as piped:

@@ -101,7 +101,8 @@ def has_all_texts(input: RunInput, screen: Screen) -> bool:
     ending = input.options.output.sidecar
     screen.info(
         f"nothing to do: the texts ending in {ending} of all {input.kept_texts:,} images are kept",
-        hint="--existing says what to do with existing texts; with -o all images are asked",
+        hint="--overwrite replaces those that pgcli wrote, --overwrite-edited all; with -o all "
+        "images are asked",
     )
     return True
 
