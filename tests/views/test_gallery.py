@@ -366,6 +366,13 @@ def test_impossible_boxes_and_masks_are_not_drawn(results: Path) -> None:
     assert sorted(file.name for file in Path("drawn").iterdir()) == ["00000.png", "00001.png"]
 
 
+def test_rows_whose_boxes_are_null_are_drawn_without_boxes(results: Path) -> None:
+    saved(results, [row(0, boxes=None), row(1, boxes=None, masks=[]), row(2, boxes=[box("a")])])
+    for options in ((), ("--min-score", "0.1", "--nms", "0.5")):
+        assert viewed(results, "-o", "g.html", "--draw", "drawn", "--overwrite", *options) == 0
+        assert [file.name for file in Path("drawn").iterdir()] == ["00002.png"]
+
+
 def test_limit_takes_the_first_rows_of_each_file(results: Path) -> None:
     other = saved(results.with_name("other.jsonl"), [row(0, answer="b"), row(1), row(2)])
     assert viewed(results, other, "-o", "g.html", "--limit", 2, "--size", 16) == 0

@@ -54,7 +54,7 @@ def answer(output: Path, row: Row) -> Answer:
             f"{output}: row {row['id']!r} cannot be drawn: {problem}",
             hint="name a file or folder that detect or segment wrote",
         ) from problem
-    if made.masks is None or len(boxes) < len(row["boxes"]):
+    if made.masks is None or len(boxes) < len(row["boxes"] or ()):
         return replace(made, masks=None)
     return replace(made, masks=tuple(drawable(mask, made) for mask in made.masks))
 
