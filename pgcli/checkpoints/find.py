@@ -16,6 +16,7 @@ from pgcli.errors import ModelUnavailable
 
 DEMO = "demo"
 BUILTIN = Path(__file__).parent.parent / "builtin"
+DIGEST_LENGTH = 12
 #: Downloads the mask decoder that PaliGemma was trained with.
 FETCH_DECODER = "curl -O https://storage.googleapis.com/big_vision/paligemma/vae-oid.npz"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -106,8 +107,8 @@ def is_readable_folder(path: str) -> bool:
 
 
 def digest(file: Path) -> str:
-    """The first 12 digits of the file's SHA-256, enough to distinguish files."""
-    return sha256(file)[:12]
+    """The first digits of the file's SHA-256, enough to distinguish files."""
+    return sha256(file)[:DIGEST_LENGTH]
 
 
 def _no_name(name: str, kind: Kind) -> ModelUnavailable:

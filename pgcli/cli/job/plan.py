@@ -73,10 +73,10 @@ def make_plan(
     return Plan(question, tuple(sources), options, mask_decoder)
 
 
-def check_current_folder() -> None:
-    """Raise UsageError if the folder in which the program was started no longer exists."""
+def check_current_folder() -> str:
+    """The folder in which the program was started. Raises UsageError if it no longer exists."""
     try:
-        os.getcwd()  # noqa: PTH109 - Path.cwd makes the same call
+        return os.getcwd()  # noqa: PTH109 - Path.cwd makes the same call
     except OSError as problem:
         raise UsageError(
             f"the current folder cannot be read: {problem.strerror}", hint="cd into one that exists"

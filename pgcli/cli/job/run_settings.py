@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pgcli
 from pgcli import __version__
-from pgcli.checkpoints.find import BUILTIN, DEMO, digest, folder_of
-from pgcli.checkpoints.identity import folder_digest
-from pgcli.cli.job.plan import Plan
+from pgcli.checkpoints.find import BUILTIN, DEMO, DIGEST_LENGTH, folder_of
+from pgcli.checkpoints.identity import digests, folder_digest
+from pgcli.cli.job.plan import Plan, check_current_folder
 from pgcli.cli.options import (
     AnsweringOptions,
     InputOptions,
@@ -35,48 +34,77 @@ if TYPE_CHECKING:
 #: The libraries whose versions may change an answer, and the folders of pgcli whose code may.
 VERSIONED = ("torch", "pillow", "tokenizers", "numpy")
 MODEL_CODE = ("engine", "images", "model")
+#: The setting of an adapter's folder, which the records of older runs lack.
+ADAPTER_FILES = "adapter_files"
 
 
 def run_settings(plan: Plan) -> dict[str, object]:
     """The question and the settings that rows depend on, by name, except those of the model."""
-    options, answering = plan.options, plan.options.answering
-    given = {ROWS_PER_FILE: options.output.rows_per_file}
-    folder = current_folder()
+    question, folder = plan.question, check_current_folder()
     return {
         "sources": [encodable(absolute_source(name, folder)) for name in plan.sources],
-        "command": plan.question.task,
-        "prompts": plan.question.templates,
+        "command": question.task,
+        "prompts": question.templates,
+        "max_new_tokens": question.max_new_tokens,
+        **option_settings(plan.options, question, plan.mask_decoder),
+    }
+
+
+def option_settings(
+    options: Options, question: Question, mask_decoder: str | None = None
+) -> dict[str, object]:
+    """The settings that have a default."""
+    settings = {
         "adapter": file_settings(options.model.adapter, "adapter_model.safetensors"),
-        "mask_decoder": file_settings(plan.mask_decoder),
+        ADAPTER_FILES: adapter_digest(options.model.adapter),
+        "mask_decoder": file_settings(mask_decoder),
         "quantize": options.model.quantize,
-        "max_new_tokens": plan.question.max_new_tokens,
-        "temperature": answering.temperature,
-        "top_p": answering.top_p,
-        "top_k": answering.top_k,
-        "seed": answering.seed,
-        "alternatives": plan.question.alternatives,
-        "token_logprobs": plan.question.token_logprobs,
-        "region": plan.question.region,
-        "objects": plan.question.objects,
-        "strict": plan.question.strict,
-        "min_score": plan.question.box_filter.min_score,
-        "min_confidence": plan.question.box_filter.min_confidence,
-        "nms": plan.question.box_filter.nms,
-        "choices": plan.question.choices,
-        "choices_column": plan.question.choices_column,
-        "columns": [
-            options.input.image_column,
-            options.input.id_column,
-            options.input.prompt_column,
-        ],
-        "keep": options.input.keep,
-        "include": [encodable(pattern) for pattern in options.input.names.include],
-        "exclude": [encodable(pattern) for pattern in options.input.names.exclude],
+        **sampling_settings(options.answering),
+        **question_settings(question),
+        **input_settings(options.input),
         "no_timing": options.output.no_timing,
-        "sample": options.input.sample,
-        "max_pixels": options.input.max_pixels,
-        "fast_decode": options.input.fast_decode,
-        **{name: value for name, value in given.items() if value is not None},
+    }
+    if options.output.rows_per_file is not None:
+        settings[ROWS_PER_FILE] = options.output.rows_per_file
+    return settings
+
+
+def sampling_settings(options: AnsweringOptions) -> dict[str, object]:
+    """How tokens are sampled."""
+    return {
+        "temperature": options.temperature,
+        "top_p": options.top_p,
+        "top_k": options.top_k,
+        "seed": options.seed,
+    }
+
+
+def question_settings(question: Question) -> dict[str, object]:
+    """What is asked beside the prompts."""
+    return {
+        "alternatives": question.alternatives,
+        "token_logprobs": question.token_logprobs,
+        "region": question.region,
+        "objects": question.objects,
+        "strict": question.strict,
+        "min_score": question.box_filter.min_score,
+        "min_confidence": question.box_filter.min_confidence,
+        "nms": question.box_filter.nms,
+        "choices": question.choices,
+        "choices_column": question.choices_column,
+    }
+
+
+def input_settings(options: InputOptions) -> dict[str, object]:
+    """Which images are read from the sources, and how."""
+    return {
+        "columns": [options.image_column, options.id_column, options.prompt_column],
+        "keep": options.keep,
+        "include": [encodable(pattern) for pattern in options.names.include],
+        "exclude": [encodable(pattern) for pattern in options.names.exclude],
+        "sample": options.sample,
+        "max_pixels": options.max_pixels,
+        "fast_decode": options.fast_decode,
     }
 
 
@@ -120,7 +148,7 @@ def input_metadata(plan: Plan) -> dict[str, object]:
     options = plan.options.input
     return {
         "sources": [encodable(without_credentials(name)) for name in plan.sources],
-        "folder": encodable(current_folder()),
+        "folder": encodable(check_current_folder()),
         "limit": options.limit,
         "allow_outside_root": options.allow_outside_root,
         "allow_urls": options.allow_urls,
@@ -129,12 +157,20 @@ def input_metadata(plan: Plan) -> dict[str, object]:
 
 
 def resume_rules(plan: Plan) -> ResumeRules:
-    """How the run is compared with one that it resumes."""
+    """How the run is compared with one that it resumes.
+
+    An older run recorded only the weights of its adapter: the other files are taken to be the same.
+    """
     from pgcli.images import StampComparison
 
     running = plan.options.running
+    adapter_files = {ADAPTER_FILES: adapter_digest(plan.options.model.adapter)}
     images = StampComparison(plan.image_limits, reads_all=running.verify_input)
-    return ResumeRules(default_settings, is_moved=running.moved, images=images)
+    return ResumeRules(
+        lambda metadata: default_settings(metadata) | adapter_files,
+        is_moved=running.moved,
+        images=images,
+    )
 
 
 def default_settings(metadata: Mapping[str, Any]) -> dict[str, object]:
@@ -145,17 +181,11 @@ def default_settings(metadata: Mapping[str, Any]) -> dict[str, object]:
     options = Options(
         InputOptions(), OutputOptions(), ModelOptions(), AnsweringOptions(), RunningOptions()
     )
-    settings = plain(run_settings(Plan(Question("caption", None, 0), (), options)))
-    for name in ("command", "prompts", "max_new_tokens", "sources"):
-        del settings[name]
+    settings = plain(option_settings(options, Question("caption", None, 0)))
     sources, folder = metadata.get("sources"), metadata.get("folder")
     if isinstance(sources, list) and isinstance(folder, str):
         settings["sources"] = [absolute_source(str(source), folder) for source in sources]
     return settings
-
-
-def current_folder() -> str:
-    return os.getcwd()  # noqa: PTH109 - Path.cwd makes the same call
 
 
 def file_settings(name: str | None, within: str = "") -> dict[str, str | None] | None:
@@ -163,4 +193,11 @@ def file_settings(name: str | None, within: str = "") -> dict[str, str | None] |
     if name is None:
         return None
     file = Path(name).expanduser() / within
-    return {"name": encodable(name), "sha256": digest(file) if file.is_file() else None}
+    sha256 = digests([file])[0][:DIGEST_LENGTH] if file.is_file() else None
+    return {"name": encodable(name), "sha256": sha256}
+
+
+def adapter_digest(name: str | None) -> str | None:
+    """The digest of all files of an adapter's folder; None for one of the Hub."""
+    folder = None if name is None else folder_of(name, "adapter")
+    return None if folder is None else folder_digest(folder)

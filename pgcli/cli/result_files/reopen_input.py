@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pgcli.cli.job.plan import check_current_folder
 from pgcli.cli.job.run_settings import default_settings
 from pgcli.errors import UsageError
 from pgcli.pipeline import first_rows, sample_evenly
@@ -53,7 +54,7 @@ def reopen_items(
         url_reader=url_reader,
         names=NameFilter(tuple(settings["include"]), tuple(settings["exclude"])),
     )
-    if os.path.realpath(metadata["folder"]) != os.path.realpath("."):
+    if os.path.realpath(metadata["folder"]) != os.path.realpath(check_current_folder()):
         raise UsageError(
             f"the run was started in {metadata['folder']}, and its paths start there",
             hint=f"cd {shlex.quote(metadata['folder'])} first",

@@ -1,0 +1,75 @@
+"""What a run that resumes compares with the run before: files of models, and the folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pgcli.cli.job import loading
+from pgcli.cli.main import main
+from pgcli.sinks.reader import read_results
+from pgcli.state.state_folder import RUN, state_folder
+from tests.support import pretend
+from tests.support.runs import EXAMPLES
+
+OUTPUT = Path("rows.jsonl")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(loading, "load_model", pretend.load_model)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def caption(limit: int, *options: str) -> int:
+    return main(["caption", str(EXAMPLES), "-o", str(OUTPUT), "--limit", str(limit), *options])
+
+
+@pytest.fixture
+def adapter() -> Path:
+    """An adapter's folder; the pretended model does not read it."""
+    made = Path("adapter")
+    made.mkdir()
+    made.joinpath("adapter_model.safetensors").write_bytes(b"weights")
+    made.joinpath("adapter_config.json").write_text('{"lora_alpha": 1}')
+    return made
+
+
+def test_run_with_an_adapter_of_another_configuration_is_not_resumed(
+    adapter: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert caption(2, "--adapter", "adapter") == 0
+    adapter.joinpath("adapter_config.json").write_text('{"lora_alpha": 400}')
+    assert caption(4, "--adapter", "adapter") == 13
+    assert "adapter_files: " in capsys.readouterr().err
+    assert len(list(read_results(OUTPUT))) == 2
+
+
+def test_older_run_with_an_adapter_is_resumed_and_records_its_files(adapter: Path) -> None:
+    assert caption(2, "--adapter", "adapter") == 0
+    file = state_folder(OUTPUT) / RUN
+    record = json.loads(file.read_text())
+    del record["settings"]["adapter_files"]
+    file.write_text(json.dumps(record))
+    assert caption(4, "--adapter", "adapter") == 0
+    assert len(list(read_results(OUTPUT))) == 4
+    adapter.joinpath("adapter_config.json").write_text('{"lora_alpha": 400}')
+    assert caption(6, "--adapter", "adapter") == 13
+
+
+def test_output_is_checked_from_a_deleted_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert caption(2) == 0
+    deleted = folder / "deleted"
+    deleted.mkdir()
+    monkeypatch.chdir(deleted)
+    deleted.rmdir()
+    capsys.readouterr()
+    assert main(["check", str(folder / OUTPUT)]) == 2
+    out, err = capsys.readouterr()
+    assert "the current folder cannot be read" in err
+    assert "difference" not in out + err
