@@ -16,8 +16,9 @@ from pgcli.images import ImageError
 from pgcli.images.in_memory import ArrayLike, check_array, encode_image, image_of, is_array
 from pgcli.records import Item
 from pgcli.remote import UrlReader
-from pgcli.sources import ReadOptions, open_sources
 from pgcli.sources.image_location import ImageLocation, locate_anywhere
+from pgcli.sources.open_sources import open_sources
+from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.readers.reader import ManifestRow
 from pgcli.sources.row_item import check_row, row_to_item
 from pgcli.tasks import Question

@@ -17,7 +17,8 @@ from pgcli.annotations.shapes import fill
 from pgcli.cli.main import main
 from pgcli.records import Rle
 from pgcli.rle import decode
-from pgcli.sources import ReadOptions, open_sources
+from pgcli.sources.open_sources import open_sources
+from pgcli.sources.read_options import ReadOptions
 from tests.support.exporting import SIZES, captioned, make_images, plain, saved, segmented
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

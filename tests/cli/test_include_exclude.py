@@ -16,8 +16,9 @@ from PIL import Image
 
 from pgcli.cli.job import loading
 from pgcli.cli.main import main
-from pgcli.sources import ReadOptions, open_sources
 from pgcli.sources.name_filter import NameFilter
+from pgcli.sources.open_sources import open_sources
+from pgcli.sources.read_options import ReadOptions
 from tests.support import pretend
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

@@ -20,7 +20,8 @@ from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import ManifestError, UsageError
 from pgcli.records import DecodedImage, Item
 from pgcli.regions import location_values
-from pgcli.sources import ReadOptions, open_sources
+from pgcli.sources.open_sources import open_sources
+from pgcli.sources.read_options import ReadOptions
 
 IMAGE = Path(__file__).parents[2] / "examples" / "images" / "one.png"
 

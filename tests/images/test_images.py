@@ -33,7 +33,7 @@ from pgcli.images import (
     read_header,
 )
 from pgcli.records import DecodedImage, Fault, Item
-from pgcli.sources import open_sources
+from pgcli.sources.open_sources import open_sources
 from tests.support import awkward
 from tests.support.awkward import drawing, encoded, noisy, png
 from tests.support.time_limits import ends_soon, processor_time_below

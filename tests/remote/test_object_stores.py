@@ -27,9 +27,10 @@ from pgcli.errors import NoInputError, PgcliError, UsageError
 from pgcli.records import Item
 from pgcli.remote import RemoteError, UrlReader, object_stores
 from pgcli.remote.object_stores import profile_keys
-from pgcli.sources import ReadOptions, open_sources
 from pgcli.sources.name_filter import NameFilter
+from pgcli.sources.open_sources import open_sources
 from pgcli.sources.patterns import glob_files
+from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.remote_files import glob_matches
 from tests.support.awkward import drawing, encoded
 from tests.support.runs import heed_signals

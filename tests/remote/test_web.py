@@ -28,7 +28,8 @@ from pgcli.records import Item
 from pgcli.remote import RemoteError, UrlReader, hosts, transport, url_reader, web, web_file
 from pgcli.remote.hosts import is_public, vetted_addresses
 from pgcli.remote.urls import join_url, parent_url, url_path, without_credentials
-from pgcli.sources import ReadOptions, open_sources
+from pgcli.sources.open_sources import open_sources
+from pgcli.sources.read_options import ReadOptions
 from pgcli.workers import prefetch
 from tests.support.awkward import drawing, encoded
 from tests.support.misbehaving import Server

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from pgcli.cli.main import main
-from pgcli.sources import ReadOptions, open_sources, readers
+from pgcli.sources import readers
+from pgcli.sources.open_sources import open_sources
+from pgcli.sources.read_options import ReadOptions
 from pgcli.views import exports
 from tests.support.exporting import detected, make_images, saved
 

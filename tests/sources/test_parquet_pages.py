@@ -16,7 +16,8 @@ import pytest
 
 from pgcli.errors import ManifestError
 from pgcli.records import UNREAD, Item
-from pgcli.sources import ReadOptions, open_sources
+from pgcli.sources.open_sources import open_sources
+from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.readers import parquet_batches, parquet_cells
 from pgcli.sources.readers.parquet_cells import Cell, CellReader, can_read
 from pgcli.sources.readers.parquet_levels import runs
@@ -209,7 +210,8 @@ READ = """
 import sys
 from pathlib import Path
 from pgcli.errors import ManifestError
-from pgcli.sources import ReadOptions, open_sources
+from pgcli.sources.read_options import ReadOptions
+from pgcli.sources.open_sources import open_sources
 from pgcli.sources.readers import parquet_batches, parquet_cells
 for module in (parquet_batches, parquet_cells):
     module.MAX_PAGE_BYTES = module.MAX_BATCH_BYTES = 100 * 2**20

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgcli.records import UNREAD
-from pgcli.sources import ReadOptions, open_sources
 from pgcli.sources.name_filter import NameFilter
+from pgcli.sources.open_sources import open_sources
+from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.readers import bookmarks
 from tests.support.bytes_read import bytes_read
 

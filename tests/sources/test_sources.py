@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from pgcli.cli.main import main
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.rows import json_safe
-from pgcli.sources import ReadOptions, open_sources
+from pgcli.sources.open_sources import open_sources
+from pgcli.sources.read_options import ReadOptions
 from tests.support.awkward import unprivileged
 from tests.support.items import faults, ids, items
 from tests.support.time_limits import processor_time_below
@@ -468,7 +469,7 @@ class TestManifests:
         assert Path("m.parquet").stat().st_size < 10_000
         program = """
 from pathlib import Path
-from pgcli.sources import open_sources
+from pgcli.sources.open_sources import open_sources
 source = open_sources(["m.parquet"])
 for item in source:
     if item.index == 2:

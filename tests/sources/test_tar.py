@@ -18,7 +18,8 @@ import pytest
 from pgcli.cli.main import main
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.images import ImageLimits, ImageSpec, decode
-from pgcli.sources import ReadOptions, open_sources
+from pgcli.sources.open_sources import open_sources
+from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.readers.bookmarks import Bookmarks
 from pgcli.sources.readers.reader import Manifest
 from pgcli.sources.readers.tar import TAR

@@ -39,7 +39,8 @@ from pgcli.parsing import segments
 from pgcli.records import COLUMNS, Answer, Box, Item, Mask, Span
 from pgcli.rows import RowSchema
 from pgcli.sinks.reader import indexed_rows
-from pgcli.sources import ReadOptions, open_sources
+from pgcli.sources.open_sources import open_sources
+from pgcli.sources.read_options import ReadOptions
 from tests.support.awkward import broken_files, drawing, encoded, valid_files
 from tests.support.save_rows import saving
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pgcli.records import Item
-from pgcli.sources import ReadOptions, open_sources
+from pgcli.sources.open_sources import open_sources
+from pgcli.sources.read_options import ReadOptions
 
 
 def items(*sources: str, reading: ReadOptions | None = None) -> list[Item]:

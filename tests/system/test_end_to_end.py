@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from pgcli.records import COLUMNS, TIMING_COLUMNS
-from pgcli.sources import open_sources
+from pgcli.sources.open_sources import open_sources
 from tests.support import awkward
 from tests.support.awkward import noisy
 

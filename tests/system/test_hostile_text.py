@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pgcli.sources import open_sources
+from pgcli.sources.open_sources import open_sources
 from tests.support.awkward import AWKWARD_NAMES, drawing
 from tests.support.runs import PRETEND, ROOT
 from tests.support.terminal import on_terminal

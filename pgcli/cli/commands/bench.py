@@ -151,7 +151,8 @@ def bench(
     from pgcli.cli.find_model import find_model
     from pgcli.cli.job.answer_files import answer_files
     from pgcli.cli.ui.bench_report import show
-    from pgcli.sources import ReadOptions, open_sources
+    from pgcli.sources.open_sources import open_sources
+    from pgcli.sources.read_options import ReadOptions
     from pgcli.state.destination import check_destination
 
     for file in filter(None, (output, plot)):

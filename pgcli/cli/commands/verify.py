@@ -42,7 +42,8 @@ def verify(
 ) -> None:
     from pgcli.cli.find_model import find_model
     from pgcli.cli.ui import proof_report
-    from pgcli.sources import ReadOptions, open_sources
+    from pgcli.sources.open_sources import open_sources
+    from pgcli.sources.read_options import ReadOptions
 
     source = None if images is None else open_sources([images], ReadOptions())
     screen = Screen()

@@ -16,7 +16,7 @@ from pgcli.errors import OutputExists, UsageError
 from pgcli.records import Answer, Item
 from pgcli.rows import json_text
 from pgcli.sinks.reader import read_results
-from pgcli.sources import open_sources
+from pgcli.sources.open_sources import open_sources
 from pgcli.state.write_errors import wrap_write_errors
 from pgcli.tasks import columns
 

@@ -16,7 +16,9 @@ from pgcli.pipeline import EvenSample, Selection, first_rows, sample_evenly
 from pgcli.records import Item
 from pgcli.remote import UrlReader
 from pgcli.rows import RowSchema
-from pgcli.sources import ReadOptions, Source, open_sources
+from pgcli.sources.open_sources import open_sources
+from pgcli.sources.read_options import ReadOptions
+from pgcli.sources.source import Source
 from pgcli.tasks import columns, rows_per_image, with_prompts
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pgcli.checkpoints.find import DEMO
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.ui.console import Facts
-from pgcli.sources import ending_counts
+from pgcli.sources.input_hints import ending_counts
 from pgcli.tasks import Question
 
 

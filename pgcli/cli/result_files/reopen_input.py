@@ -16,8 +16,9 @@ from pgcli.pipeline import first_rows, sample_evenly
 from pgcli.records import Item
 from pgcli.regions import parse_region
 from pgcli.remote import UrlReader, make_url_reader
-from pgcli.sources import ReadOptions, open_sources
 from pgcli.sources.name_filter import NameFilter
+from pgcli.sources.open_sources import open_sources
+from pgcli.sources.read_options import ReadOptions
 from pgcli.state.progress import is_count
 from pgcli.state.run_record import RunRecord
 from pgcli.state.state_folder import RUN, file_list, state_folder
