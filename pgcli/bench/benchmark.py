@@ -142,7 +142,7 @@ class Bench:
             transformers=version("transformers"),
             attention=self.references[0].attention,
             sharing=self.sharing,
-            pictures=max(one.rows for one in results) // len(self.plan.prompts),
+            images=max(one.rows for one in results) // len(self.plan.prompts),
             prompts=self.plan.prompts,
             rounds=self.plan.rounds,
             machine=machine,

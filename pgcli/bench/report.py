@@ -75,7 +75,7 @@ class BenchReport:
     transformers: str
     attention: dict[str, str]
     sharing: bool
-    pictures: int
+    images: int
     prompts: tuple[str, ...]
     rounds: int
     machine: MachineRates

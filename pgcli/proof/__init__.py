@@ -71,7 +71,7 @@ def prove(
     return Proof(
         device=str(torch_device),
         transformers=version("transformers"),
-        pictures=len(images),
+        images=len(images),
         rows=len(inputs.ids),
         prompts=prompts,
         levels=pixels,

@@ -35,7 +35,7 @@ class Proof:
 
     device: str
     transformers: str
-    pictures: int
+    images: int
     rows: int
     prompts: PromptComparison
     levels: PixelComparison | None

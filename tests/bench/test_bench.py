@@ -498,7 +498,7 @@ class TestMemory:
 
 #: The keys of the JSON at each level; scripts depend on them.
 KEYS = {
-    "": "model path revision pgcli device dtype torch transformers attention sharing pictures "
+    "": "model path revision pgcli device dtype torch transformers attention sharing images "
     "prompts rounds machine results best left_out",
     "machine": "device threads products copied_bytes_per_second read_bytes_per_second",
     "results": "scope lengths batch_size rows speeds ratios agreements seen splits limit",

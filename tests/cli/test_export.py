@@ -412,7 +412,7 @@ def test_export_is_not_replaced_by_one_of_its_own_images(
     capsys: Capture, boxes: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "yolo"
-    exported(capsys, boxes, "yolo", output, "--pictures", "copy")
+    exported(capsys, boxes, "yolo", output, "--store-images", "copy")
     inner = output / "images"
     rows = saved(tmp_path / "again.jsonl", [of(0, inner, task="detect")])
     code, err = exported(capsys, rows, "yolo", output, "--overwrite")
@@ -442,7 +442,7 @@ def test_files_that_are_not_images_are_not_copied(
 ) -> None:
     (folder / "a.png").write_text("a secret")
     rows = saved(tmp_path / "r.jsonl", captioned(folder, "one"))
-    for to, options in (("webdataset", ()), ("imagefolder", ("--pictures", "copy"))):
+    for to, options in (("webdataset", ()), ("imagefolder", ("--store-images", "copy"))):
         output = tmp_path / to
         assert exported(capsys, rows, to, output, *options)[0] == 3
         made = [output] if output.is_file() else [f for f in output.rglob("*") if f.is_file()]
@@ -584,7 +584,7 @@ def test_images_of_each_file_are_found_where_its_run_was(capsys: Capture, tmp_pa
         assert found.returncode == 0, found.stderr
         outputs.append(tmp_path / name / "rows.jsonl")
     code, err = exported(
-        capsys, outputs[0], "imagefolder", tmp_path / "all", outputs[1], "--pictures", "copy"
+        capsys, outputs[0], "imagefolder", tmp_path / "all", outputs[1], "--store-images", "copy"
     )
     assert code == 0, err
     stored = sorted((tmp_path / "all").rglob("*.png"))

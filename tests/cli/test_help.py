@@ -149,7 +149,7 @@ def test_help_shows_the_actual_defaults():
         ("caption", "--device", "[auto|cpu|cuda|cuda:N|mps]"),
         ("caption", "--dtype", "[auto|bfloat16|float32]"),
         ("caption", "--quantize", "[none|int8]"),
-        ("export", "--pictures", "[link|copy|none]"),
+        ("export", "--store-images", "[link|copy|none]"),
         ("export", "--existing", "[keep|overwrite|prepend|append]"),
     ],
 )

@@ -174,7 +174,7 @@ def test_parquet_data_set_is_exported_as_folders_of_images(workdir: Path) -> Non
     assert [one["file_name"] for one in named] == ["0.png", "1.jpg", "2.webp"]
     assert [one["objects"]["labels"] for one in named] == [["cat"], ["dog"], ["cat"]]
     assert [files("folder")[one["file_name"]] for one in named] == list(IMAGES.values())
-    assert done("export", "rows.jsonl", "--to", "yolo", "-o", "yolo", "--pictures", "copy") == 0
+    assert done("export", "rows.jsonl", "--to", "yolo", "-o", "yolo", "--store-images", "copy") == 0
     assert files("yolo/images") == files("folder")
     assert yaml.safe_load(Path("yolo/data.yaml").read_text())["names"] == {0: "cat", 1: "dog"}
     assert {file.name for file in Path("yolo/labels").iterdir()} == {"0.txt", "1.txt", "2.txt"}
@@ -306,7 +306,7 @@ def test_every_answered_awkward_image_is_exported_unchanged(workdir: Path) -> No
     rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
     good = sum(row["error"] is None for row in rows)
     assert next(row["width"] for row in rows if row["id"] == "late.png") == 30
-    to = ("--to", "imagefolder", "--pictures", "copy", "-o", "folder")
+    to = ("--to", "imagefolder", "--store-images", "copy", "-o", "folder")
     assert done("export", "rows.jsonl", *to) == 0
     assert len(Path("folder/metadata.jsonl").read_text().splitlines()) == good > 20
 

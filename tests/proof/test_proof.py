@@ -73,7 +73,7 @@ class TestSame:
         assert proof.verdict.startswith("same: vision features, prefill logits and ")
         assert proof.prompts.same is True
         assert proof.levels.largest < 1
-        assert (proof.rows, proof.pictures) == (len(PROMPTS), len(SIZES))
+        assert (proof.rows, proof.images) == (len(PROMPTS), len(SIZES))
         exact, rounded = proof.comparisons
         assert (exact.dtype, rounded.dtype) == ("float32", "bfloat16")
         assert 0 < exact.vision.largest < exact.vision.largest_bound < 1e-3
@@ -100,7 +100,7 @@ class TestSame:
         items = [Item(n, f.name, f.name, path=str(f)) for n, f in enumerate(files * 5)]
         broken = Item(99, "broken", "broken", data=b"not an image")
         proof = proof_of(tiny, dtype="float32", items=[broken, *items])
-        assert (proof.pictures, proof.rows) == (7, 7)
+        assert (proof.images, proof.rows) == (7, 7)
         with pytest.raises(NoInputError, match="no image to compare with"):
             proof_of(tiny, items=[broken])
 

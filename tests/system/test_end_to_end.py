@@ -34,7 +34,7 @@ DEMO = ("--model", "demo", "--device", "cpu", "--dtype", "float32")
 QUESTIONS = (
     "what colour is the background?",
     "caption en",
-    "how many circles of any colour are there in this picture?",
+    "how many circles of any colour are there in this image?",
 )
 LIMIT_SECONDS = 600  # more than any of these runs takes on a busy machine: a timeout means a hang
 

@@ -96,7 +96,7 @@ def test_copies_are_upright_and_links_are_unchanged(
     changes = {"task": "detect", "boxes": (box("cat", 1.0, 2.0, 9.0, 9.0),)}
     rows = [of(0, folder, **changes), of(1, folder, width=32, height=48, **changes)]
     file = saved(tmp_path / "r.jsonl", rows)
-    err = exported(capsys, file, to, tmp_path / "copied", "--pictures", "copy")[1]
+    err = exported(capsys, file, to, tmp_path / "copied", "--store-images", "copy")[1]
     assert "; 1 images turned upright, as their EXIF says" in err
     assert "turned" not in exported(capsys, file, to, tmp_path / "linked")[1]
     for output, is_upright in (("copied", True), ("linked", False)):
@@ -128,6 +128,6 @@ def test_damaged_rotated_image_is_skipped_and_reported(capsys: Capture, tmp_path
     (tmp_path / "a.jpg").write_bytes(data[: len(data) - 100])
     known = {"id": "a.jpg", "image": str(tmp_path / "a.jpg"), "width": 32, "height": 48}
     file = saved(tmp_path / "r.jsonl", [row(0, task="detect", **known)])
-    code, err = exported(capsys, file, "yolo", tmp_path / "out", "--pictures", "copy")
+    code, err = exported(capsys, file, "yolo", tmp_path / "out", "--store-images", "copy")
     assert code == 3
     assert "1 images left out" in err

@@ -59,7 +59,7 @@ def test_datasets_loads_images_with_any_name_and_their_texts(
     datasets = pytest.importorskip("datasets", reason="a development dependency")
     rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "photos", ids))
     output = tmp_path / "test"
-    assert exported(capsys, rows, "imagefolder", output, "--pictures", how)[0] == 0
+    assert exported(capsys, rows, "imagefolder", output, "--store-images", how)[0] == 0
     wanted = {str(index): (index, 0, 0) for index in range(len(ids))}
     for number, name in enumerate([("imagefolder", str(output)), (str(output), None)]):
         known = datasets.load_dataset(*name[:1], data_dir=name[1], cache_dir=tmp_path / f"{number}")
@@ -131,7 +131,7 @@ def test_yolo_images_have_suffixes_that_ultralytics_reads(capsys: Capture, tmp_p
             image.save(one["image"], "JPEG" if one["id"] < "d" else None)
     for how in ("link", "copy"):
         file = saved(tmp_path / "r.jsonl", rows)
-        err = exported(capsys, file, "yolo", tmp_path / how, "--pictures", how)[1]
+        err = exported(capsys, file, "yolo", tmp_path / how, "--store-images", how)[1]
         assert made(tmp_path / how / "images") == ["a.jpg", "b.jpg", "c.JPEG", "d.gif", "e.ppm"]
         assert "a.jfif is a.jpg, b.JPE is b.jpg\n" in err
         assert "; 2 images that Ultralytics does not read: GIF and PPM" in err
@@ -142,7 +142,7 @@ def test_yolo_images_without_suffix_have_separate_labels(capsys: Capture, tmp_pa
     rows = detected(tmp_path / "photos", ids)
     rows = [one | {"image": one["id"]} for one in rows]
     file = saved(tmp_path / "r.jsonl", rows)
-    assert exported(capsys, file, "yolo", tmp_path / "out", "--pictures", "none")[0] == 0
+    assert exported(capsys, file, "yolo", tmp_path / "out", "--store-images", "none")[0] == 0
     assert made(tmp_path / "out" / "labels") == ["p/v1.2.txt", "p/v1.3.txt", "p/v1.txt"]
     texts = {(tmp_path / "out" / "labels" / f"{id_}.txt").read_text() for id_ in ids}
     assert len(texts) == 3

@@ -163,7 +163,7 @@ def test_yolo_labels_reproduce_the_boxes(
     capsys: Capture, folder: Path, tmp_path: Path, how: str
 ) -> None:
     output, boxes = tmp_path / "yolo", saved(tmp_path / "plain.jsonl", plain(folder))
-    assert exported(capsys, boxes, "yolo", output, "--pictures", how)[0] == 0
+    assert exported(capsys, boxes, "yolo", output, "--store-images", how)[0] == 0
     (dog, at), (cat, all_of_it) = yolo_boxes(output, "a.png")
     assert (dog, cat) == ("dog", "cat")
     assert at == pytest.approx([8, 4, 28, 14], abs=1e-3)
@@ -264,7 +264,7 @@ def test_datasets_reads_an_imagefolder_of_boxes(
     capsys: Capture, boxes: Path, tmp_path: Path, how: str
 ) -> None:
     output = tmp_path / "imagefolder"
-    assert exported(capsys, boxes, "imagefolder", output, "--pictures", how)[0] == 0
+    assert exported(capsys, boxes, "imagefolder", output, "--store-images", how)[0] == 0
     rows = {row["image"].size: row["objects"] for row in loaded(output, tmp_path / "cache")}
     assert rows.keys() == set(SIZES.values())
     assert rows[64, 48]["bbox"] == [[8, 4, 20, 10], [0, 0, 64, 48]]

@@ -281,7 +281,7 @@ def test_mask_of_a_huge_image_allocates_no_pixels(
 ) -> None:
     (row,) = segmented(folder)[:1]
     # the image has another size, so it is not exported
-    options = ("--pictures", "none") if to in ("yolo", "fiftyone") else ()
+    options = ("--store-images", "none") if to in ("yolo", "fiftyone") else ()
     side = 1 << 15
     far = Rle((side, side), encode(numpy.ones((1, 1), bool), size=(side, side)).counts)
     wide = Rle((1, side * side), "0" + coco_count(side * side))

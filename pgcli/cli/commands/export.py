@@ -82,11 +82,11 @@ def export(
     min_score: MinScore = None,
     min_confidence: MinConfidence = None,
     nms: Nms = None,
-    pictures: Annotated[
+    store_images: Annotated[
         Literal["link", "copy", "none"] | None,
         _option(
             "Images",
-            "--pictures",
+            "--store-images",
             default="link",
             help="yolo, imagefolder, fiftyone: link or copy the images into the folder, or none; "
             "an image that is not a file is copied.",
@@ -156,7 +156,7 @@ def export(
         min_score=min_score,
         min_confidence=min_confidence,
         nms=nms,
-        pictures=pictures,
+        store_images=store_images,
         root=root,
         image_prefix=image_prefix,
         prepend=prepend,

@@ -43,7 +43,7 @@ class ExportOptions:
     min_score: float | None = None
     min_confidence: float | None = None
     nms: float | None = None
-    pictures: StoreImages | None = None
+    store_images: StoreImages | None = None
     root: str | None = None
     image_prefix: str | None = None
     prepend: str | None = None
@@ -73,7 +73,7 @@ class ExportOptions:
             columns=tuple(stats.columns),
             has_boxes=stats.has_boxes,
             has_masks=stats.has_masks,
-            images=self.pictures or "link",
+            images=self.store_images or "link",
             image_prefix=self.image_prefix or "",
             texts=text_options(
                 self.prepend,

@@ -15,7 +15,7 @@ def facts(proof: Proof) -> Iterator[tuple[str, str]]:
     yield "device", proof.device
     yield (
         "rows",
-        f"{proof.rows} on {proof.pictures} images: one batch here, one by one in transformers",
+        f"{proof.rows} on {proof.images} images: one batch here, one by one in transformers",
     )
     yield (
         "prompts",

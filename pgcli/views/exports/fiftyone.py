@@ -33,5 +33,5 @@ FIFTYONE = ExportFormat(
     needs_boxes=True,
     reads_images=True,
     sanitize_name=without_leading_dot,
-    options=frozenset({"labels", "pictures"}),
+    options=frozenset({"labels", "store_images"}),
 )

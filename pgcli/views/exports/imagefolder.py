@@ -69,5 +69,5 @@ IMAGEFOLDER = ExportFormat(
     reads_images=True,
     suffixes=frozenset({".jsonl"}),
     sanitize_name=sanitize_name,
-    options=frozenset({"labels", "pictures"}),
+    options=frozenset({"labels", "store_images"}),
 )

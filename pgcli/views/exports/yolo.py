@@ -98,5 +98,5 @@ YOLO = ExportFormat(
     suffixes=frozenset({".txt"}),
     sanitize_name=sanitize_name,
     suffix_aliases=SUFFIX_ALIASES,
-    options=frozenset({"labels", "pictures"}),
+    options=frozenset({"labels", "store_images"}),
 )

@@ -54,7 +54,7 @@ class ImageRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ImageFile:
     """An image file by its absolute path, and which of the rows with that path it is."""
 
     path: str
@@ -68,7 +68,7 @@ class Cards:
         self.images: list[ImageRef] = []
         self.rows: list[dict[str, Any]] = []
         self._files: list[dict[str, Any]] = []
-        self._pictures: list[Picture | None] = []  # of each row
+        self._image_files: list[ImageFile | None] = []  # of each row
         self._distinct_labels: set[str] = set()
         self._image_numbers: dict[Hashable, int] = {}
         self._tables: dict[str, dict[Hashable, int]] = {"prompts": {}, "labels": {}, "models": {}}
@@ -80,9 +80,9 @@ class Cards:
         self._distinct_labels.update(file.labels)
         places: dict[str, dict[Any, int]] = {}  # of each path, by the indexes that have it
         for row in rows:
-            picture = find_picture(row, file, places)
-            self._pictures.append(picture)
-            self.rows.append(self._row(row, number, picture or file.source))
+            image_file = find_image_file(row, file, places)
+            self._image_files.append(image_file)
+            self.rows.append(self._row(row, number, image_file or file.source))
             for name in STAGES:
                 stages[name] += clean_number(row.get(name)) or 0.0
         own = self.rows[first:]
@@ -116,7 +116,7 @@ class Cards:
 
     def _cards(self) -> list[list[int]]:
         files = [row["f"] for row in self.rows]
-        return group_cards(self.rows, identities(self.rows, self._pictures, files))
+        return group_cards(self.rows, identities(self.rows, self._image_files, files))
 
     def _row(self, row: Row, file: int, source: Hashable) -> dict[str, Any]:
         """The row with short keys, without those that have no value."""
@@ -167,7 +167,7 @@ class Cards:
         index = row.get("index")
         index = index if isinstance(index, int) else -1
         image = str(row.get("image") or "")
-        key = source if isinstance(source, Picture) else (source, index, image)
+        key = source if isinstance(source, ImageFile) else (source, index, image)
         number = self._image_numbers.setdefault(key, len(self.images))
         if number == len(self.images):
             self.images.append(ImageRef(file, index, str(row.get("id")), image))
@@ -185,35 +185,37 @@ def is_reviewable(row: Row) -> bool:
     return is_number and row.get("answer") is not None and row.get("error") is None
 
 
-def find_picture(row: Row, file: ResultFile, places: dict[str, dict[Any, int]]) -> Picture | None:
-    """The picture of a row; None where its path is not known.
+def find_image_file(
+    row: Row, file: ResultFile, places: dict[str, dict[Any, int]]
+) -> ImageFile | None:
+    """The image file of a row; None where its path is not known.
 
-    `places` are those of the rows before it: a path that a manifest repeats is several pictures.
+    `places` are those of the rows before it: a path that a manifest repeats is several images.
     """
     path = file.absolute(str(row.get("image") or ""))
     if path is None:
         return None
     indexes = places.setdefault(path, {})
-    return Picture(path, indexes.setdefault(row.get("index"), len(indexes)))
+    return ImageFile(path, indexes.setdefault(row.get("index"), len(indexes)))
 
 
 def identities(
-    rows: Sequence[Mapping[str, Any]], pictures: Sequence[Picture | None], files: Sequence[int]
+    rows: Sequence[Mapping[str, Any]], image_files: Sequence[ImageFile | None], files: Sequence[int]
 ) -> list[Hashable]:
     """What the rows of an image have in common: its path where several files have it, else its id.
 
     A row whose path is not known has that of its id, if there is one.
     """
-    files_with = Counter(picture for picture, _ in {*zip(pictures, files, strict=True)})
-    shared = [picture if files_with[picture] > 1 else None for picture in pictures]
-    by_id: dict[str, set[Picture]] = {}
-    for row, picture in zip(rows, shared, strict=True):
-        if picture is not None:
-            by_id.setdefault(row["id"], set()).add(picture)
+    files_with = Counter(image_file for image_file, _ in {*zip(image_files, files, strict=True)})
+    shared = [image_file if files_with[image_file] > 1 else None for image_file in image_files]
+    by_id: dict[str, set[ImageFile]] = {}
+    for row, image_file in zip(rows, shared, strict=True):
+        if image_file is not None:
+            by_id.setdefault(row["id"], set()).add(image_file)
     found: list[Hashable] = []
-    for row, known, picture in zip(rows, pictures, shared, strict=True):
+    for row, known, image_file in zip(rows, image_files, shared, strict=True):
         alike = by_id.get(row["id"], set()) if known is None else set()
-        found.append(picture or (next(iter(alike)) if len(alike) == 1 else row["id"]))
+        found.append(image_file or (next(iter(alike)) if len(alike) == 1 else row["id"]))
     return found
 
 
