@@ -21,13 +21,15 @@ from tests.support.exporting import detected, make_images, saved
 PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
 
 
-def installed(heading: str, room: ModuleType, known: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Import the example as a module of the room and add its line to the table."""
+def installed(
+    heading: str, folder: ModuleType, known: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Import the example as a module of the folder and add its line to the table."""
     part = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
     code = re.findall(r"^```python\n(.*?)^```$", part, re.M | re.S)[0]
     line = re.findall(r"`__init__.py` `(.*?)`", part)[0]
     ((key, target),) = json.loads("{" + line + "}").items()
-    name = f"{room.__name__}.{target.partition('.')[0]}"
+    name = f"{folder.__name__}.{target.partition('.')[0]}"
     module = ModuleType(name)
     exec(compile(code, name, "exec"), module.__dict__)
     monkeypatch.setitem(sys.modules, name, module)

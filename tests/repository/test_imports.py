@@ -1,4 +1,4 @@
-"""Which room may import which (the table in CONTRIBUTING.md), and no cycles between files."""
+"""Which folder may import which (the table in CONTRIBUTING.md), and no cycles between files."""
 
 import ast
 import re
@@ -14,21 +14,21 @@ EVERYTHING = None
 TABLE = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def read_rooms():
-    """CONTRIBUTING's table: what each room may import from pgcli, apart from its own and FREE."""
-    rooms = {}
-    for line in TABLE.split("| room |")[1].split("\n\n")[0].splitlines()[2:]:
+def read_folders():
+    """CONTRIBUTING's table: what each folder may import from pgcli, apart from its own and FREE."""
+    folders = {}
+    for line in TABLE.split("| module or folder |")[1].split("\n\n")[0].splitlines()[2:]:
         names, allowed = (cell.strip() for cell in line.strip("|").split(" | "))
         found = re.findall(r"`([\w.]+)`", allowed)
         if allowed.startswith("what "):
-            found += rooms[found[0]]
+            found += folders[found[0]]
         for name in re.findall(r"`([\w.]+)`", names):
-            rooms[name] = EVERYTHING if allowed == "everything" else found
-    return rooms
+            folders[name] = EVERYTHING if allowed == "everything" else found
+    return folders
 
 
-ROOMS = read_rooms()
-#: Functions on text, which every room that shows or stores text needs, and on opening files.
+FOLDERS = read_folders()
+#: Functions on text, which every folder that shows or stores text needs, and on opening files.
 FREE = {"printable", "regular_file"}
 
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -40,8 +40,8 @@ def module_of(file):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def room_of(module):
-    if module in ROOMS:
+def folder_of(module):
+    if module in FOLDERS:
         return module
     return module.partition(".")[0] or "__init__"
 
@@ -119,20 +119,20 @@ def cycles(graph):
 
 
 def forbidden_imports(file):
-    """The imports of a file that its room is not allowed."""
+    """The imports of a file that its folder is not allowed."""
     module = module_of(file)
-    room = room_of(module)
-    if ROOMS[room] is EVERYTHING:
+    folder = folder_of(module)
+    if FOLDERS[folder] is EVERYTHING:
         return []
-    allowed = {room, *ROOMS[room], *FREE}
+    allowed = {folder, *FOLDERS[folder], *FREE}
     package = ("pgcli", *file.relative_to(PACKAGE).parent.parts)
     seen = set(imports(file.read_text(encoding="utf-8"), package=package))
-    return sorted(other for other in seen if room_of(other) not in allowed)
+    return sorted(other for other in seen if folder_of(other) not in allowed)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: module_of(file) or "pgcli")
-def test_files_import_only_what_their_room_allows(file):
-    assert room_of(module_of(file)) in ROOMS, "add the new room to the table first"
+def test_files_import_only_what_their_folder_allows(file):
+    assert folder_of(module_of(file)) in FOLDERS, "add the new folder to the table first"
     assert forbidden_imports(file) == []
 
 
@@ -177,7 +177,7 @@ def test_imports_are_found_in_every_form(source, found):
 
 
 def test_a_forbidden_import_is_found(tmp_path, monkeypatch):
-    monkeypatch.setitem(ROOMS, "sinks", ["records"])
+    monkeypatch.setitem(FOLDERS, "sinks", ["records"])
     assert forbidden_imports(PACKAGE / "sinks" / "text.py") == []
     assert "state.write_errors" in forbidden_imports(PACKAGE / "sinks" / "lines.py")
 
@@ -186,9 +186,9 @@ LIGHT = "pipeline state rows remote results sources images workers sinks tasks p
 LIGHT += ["evaluation.metrics", "printable"]
 
 
-@pytest.mark.parametrize("room", LIGHT)
-def test_decoding_and_writing_never_load_torch(room):
-    code = f"import sys, pgcli.{room}; print(*sys.modules)"
+@pytest.mark.parametrize("folder", LIGHT)
+def test_decoding_and_writing_never_load_torch(folder):
+    code = f"import sys, pgcli.{folder}; print(*sys.modules)"
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100
     )
@@ -196,10 +196,10 @@ def test_decoding_and_writing_never_load_torch(room):
 
 
 @pytest.mark.parametrize(
-    "room", ["pipeline", "remote", "sources", "sinks", "tasks", "parsing", "errors"]
+    "folder", ["pipeline", "remote", "sources", "sinks", "tasks", "parsing", "errors"]
 )
-def test_help_loads_no_pyarrow(room):
-    code = f"import sys, pgcli.{room}; print(*sys.modules)"
+def test_help_loads_no_pyarrow(folder):
+    code = f"import sys, pgcli.{folder}; print(*sys.modules)"
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100
     )
