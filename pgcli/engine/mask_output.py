@@ -19,21 +19,14 @@ TILE_SIDE = 4096  # pixels; a mask is computed in tiles of at most TILE_PIXELS
 TILE_PIXELS = 2**20
 
 
-def masks_of(
-    pieces: Sequence[Span], image_size: tuple[int, int], decoder: MaskDecoder | None
-) -> tuple[Mask | None, ...]:
-    """The mask of each box of an answer, in the order of `parsing.boxes`.
-
-    None if a box does not have exactly 16 codes; without a decoder masks have codes only.
-    `image_size` is width and height in pixels.
-    """
-    return masks_of_rows([(pieces, image_size)], decoder)[0]
-
-
 def masks_of_rows(
     rows: Iterable[tuple[Sequence[Span], tuple[int, int]]], decoder: MaskDecoder | None
 ) -> list[tuple[Mask | None, ...]]:
-    """The masks of several answers, each with its image's size, all decoded in one pass."""
+    """The masks of several answers, each with its image's size, all decoded in one pass.
+
+    An answer has a mask for each box, in the order of `parsing.boxes`; None if a box does not have
+    exactly 16 codes. Without a decoder masks have codes only. Sizes are width and height in pixels.
+    """
     found = [(size, parsing.segments(spans, width=size[0], height=size[1])) for spans, size in rows]
     whole = [segment.codes for _, segments in found for segment in segments if segment.codes]
     grids = decoded(whole, decoder) if decoder and whole else iter(())

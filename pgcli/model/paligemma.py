@@ -95,36 +95,9 @@ class PaliGemma(nn.Module):
     ) -> Tensor:
         """One pass without a cache, for training; hidden states (B, T, D) of the text slots.
 
-        With the masks of `make_masks` it computes the same as `prefill` and `decode_step`.
+        Where prefixes attend to themselves and answers to what is before them, it computes the same
+        as `prefill` and `decode_step`.
         """
         x_BSD = torch.cat([patch_BPD, self.decoder.embed(token_BT)], dim=1)
         hidden_BSD: Tensor = self.decoder(x_BSD, position_BS, masks)
         return hidden_BSD[:, patch_BPD.shape[1] :]
-
-
-def make_masks(
-    is_real_BS: Tensor, is_prefix_BS: Tensor, position_BS: Tensor, window: int | None
-) -> AttentionMasks:
-    """The masks of layers without and with a sliding window, which applies to answers only."""
-    full = prefix_lm_mask(is_real_BS, is_prefix_BS)
-    if window is None:
-        return AttentionMasks(full, full)
-    within_BSS = position_BS[:, None, :] > position_BS[:, :, None] - window
-    return AttentionMasks(full, full & (within_BSS | is_prefix_BS[:, :, None])[:, None])
-
-
-def prefix_lm_mask(is_real_BS: Tensor, is_prefix_BS: Tensor) -> Tensor:
-    """Which keys each query attends to, (B, 1, S, S): the prefix to itself, the answer to the past.
-
-    For a prefix of two slots, one of padding and an answer of two (query by row, key by column):
-
-        1 1 0 0 0
-        1 1 0 0 0
-        1 1 0 0 0
-        1 1 0 1 0
-        1 1 0 1 1
-    """
-    slots = is_real_BS.shape[1]
-    earlier_SS = torch.ones(slots, slots, dtype=torch.bool, device=is_real_BS.device).tril()
-    allowed_BSS = (is_prefix_BS[:, None, :] | earlier_SS) & is_real_BS[:, None, :]
-    return allowed_BSS[:, None]

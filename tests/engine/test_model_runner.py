@@ -24,8 +24,9 @@ from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import left_pad
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.kv_cache import KVCache
-from pgcli.model.paligemma import PaliGemma, make_masks
+from pgcli.model.paligemma import PaliGemma
 from tests.support.clock import Clock
+from tests.support.prefix_masks import make_masks
 from tests.support.random_weights import normal
 from tests.support.sequences import make_sequences, run_together, vocabulary_of
 from tests.support.tiny import PATCHES

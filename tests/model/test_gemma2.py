@@ -22,8 +22,8 @@ from pgcli.model.attention import (
     softcap,
 )
 from pgcli.model.gemma import Gemma
-from pgcli.model.paligemma import make_masks
 from tests.support.caches import unit_cache
+from tests.support.prefix_masks import make_masks
 from tests.support.random_weights import normal, randomised
 
 VISION = {

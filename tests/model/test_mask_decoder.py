@@ -20,7 +20,7 @@ from pgcli import parsing, rle
 from pgcli.checkpoints import mask_decoder
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loader, mask_output
-from pgcli.engine.mask_output import decoded, in_box, masks_of, masks_of_rows
+from pgcli.engine.mask_output import decoded, in_box, masks_of_rows
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.records import Box, Mask, Rle, Span
@@ -390,6 +390,11 @@ def test_a_mask_does_not_depend_on_the_chunk_size(monkeypatch):
         monkeypatch.setattr(mask_output, "TILE_SIDE", side)
         monkeypatch.setattr(mask_output, "TILE_PIXELS", pixels)
         assert in_box(smooth(), box, size) == whole
+
+
+def masks_of(pieces, size, decoder):
+    """The masks of one answer."""
+    return masks_of_rows([(pieces, size)], decoder)[0]
 
 
 def test_answer_has_one_mask_per_box_in_order(decoder):

@@ -16,10 +16,11 @@ from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import load
 from pgcli.engine.tokenizer import left_pad
 from pgcli.model.kv_cache import BUCKET, KVCache
-from pgcli.model.paligemma import PaliGemma, make_masks
+from pgcli.model.paligemma import PaliGemma
 from pgcli.records import DecodedImage, Item
 from pgcli.tasks import Question
 from tests.support.caches import unit_cache
+from tests.support.prefix_masks import make_masks
 from tests.support.random_weights import normal
 from tests.support.sequences import run_together, vocabulary_of
 from tests.support.tiny import PATCHES, RESOLUTION

@@ -11,7 +11,8 @@ from torch import Tensor
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.engine.tokenizer import left_pad
-from pgcli.model.paligemma import PaliGemma, make_masks
+from pgcli.model.paligemma import PaliGemma
+from tests.support.prefix_masks import make_masks
 from tests.support.sequences import run_together, vocabulary_of
 
 PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 304, 305, 108], [2, 108], [2, 420, 421, 108]]
