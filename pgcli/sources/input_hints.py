@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pgcli.sources.endings import IMAGE_ENDINGS
+from pgcli.sources.endings import IMAGE_ENDINGS, NO_ENDING, OTHER_ENDING
 from pgcli.sources.readers import READERS
 
-UNNAMED = {"(none)": "without an ending", "(other)": "with odd endings"}
+UNNAMED = {NO_ENDING: "without an ending", OTHER_ENDING: "with other endings"}
 MAX_LISTED_ENDINGS = 5
 HEIC = {".heic", ".heif"}
 
 
-def image_endings_hint() -> str:
+def supported_files_hint() -> str:
     """Which endings are read."""
-    return f"images end in {_listed(IMAGE_ENDINGS)}; manifests and archives in {_listed(READERS)}"
+    return f"{_image_endings()}; manifests and archives in {_listed(READERS)}"
 
 
 def no_input_hint(ignored: Mapping[str, int]) -> str:
     """What is searched for, and the files that were found instead, most frequent first."""
-    hint = f"images end in {_listed(IMAGE_ENDINGS)}; folders are searched recursively"
+    hint = f"{_image_endings()}; folders are searched recursively"
     if ignored:
         hint += f"; skipped: {', '.join(ending_counts(ignored))}"
     if HEIC & ignored.keys():
@@ -33,9 +33,14 @@ def ending_counts(counts: Mapping[str, int]) -> list[str]:
     """File counts by ending, largest first; past MAX_LISTED_ENDINGS the rest are one entry."""
     by_count = sorted(counts.items(), key=lambda kind: (-kind[1], kind[0]))
     texts = [f"{count:,} {UNNAMED.get(kind, kind)}" for kind, count in by_count]
-    if len(texts) > MAX_LISTED_ENDINGS:
-        texts[MAX_LISTED_ENDINGS:] = [f"{len(texts) - MAX_LISTED_ENDINGS} more endings"]
+    rest = len(texts) - MAX_LISTED_ENDINGS
+    if rest > 0:
+        texts[MAX_LISTED_ENDINGS:] = [f"{rest} more ending{'s' * (rest > 1)}"]
     return texts
+
+
+def _image_endings() -> str:
+    return f"images end in {_listed(IMAGE_ENDINGS)}"
 
 
 def _listed(endings: Iterable[str]) -> str:

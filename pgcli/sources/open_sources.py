@@ -20,7 +20,7 @@ from pgcli.sources.dataset_files import (
 from pgcli.sources.endings import IMAGE_ENDINGS, ending
 from pgcli.sources.folder import FolderSource
 from pgcli.sources.image_files import group_images, has_reader, one_image
-from pgcli.sources.input_hints import image_endings_hint, no_input_hint
+from pgcli.sources.input_hints import no_input_hint, supported_files_hint
 from pgcli.sources.manifest import ManifestSource
 from pgcli.sources.paths import display_name, display_path, parse_path, url_scheme
 from pgcli.sources.patterns import glob_files, is_output
@@ -119,7 +119,7 @@ def _file(name: str, path: str, options: ReadOptions) -> SourcePart:
             raise UsageError(f"{name} is not a regular file", hint=hint)
         return ManifestSource(name, path, options)
     message = f"{name} is neither an image nor a manifest by its ending"
-    raise UsageError(message, hint=image_endings_hint())
+    raise UsageError(message, hint=supported_files_hint())
 
 
 def _matches(pattern: str, options: ReadOptions) -> Iterator[SourcePart]:

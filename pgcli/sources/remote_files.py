@@ -15,7 +15,7 @@ from pgcli.records import Item
 from pgcli.remote import RemoteError, RemoteFile, UrlReader
 from pgcli.remote.urls import SCHEMES, has_credentials, is_web, scheme_of, url_path
 from pgcli.sources.dataset_files import dataset_files, dataset_parts, select_files
-from pgcli.sources.endings import IMAGE_ENDINGS, ending
+from pgcli.sources.endings import IMAGE_ENDINGS, NO_ENDING, ending
 from pgcli.sources.file_list import FileList
 from pgcli.sources.image_files import group_images, has_reader, one_image
 from pgcli.sources.manifest import ManifestSource
@@ -169,7 +169,7 @@ def open_file(url: str, options: ReadOptions, reader: UrlReader) -> SourcePart:
     """An image or a manifest, by its ending; a web URL without an ending is an image."""
     name, path = display_path(url), url_path(url)
     kind = ending(path)
-    if kind in IMAGE_ENDINGS or (is_web(url) and kind == "(none)"):
+    if kind in IMAGE_ENDINGS or (is_web(url) and kind == NO_ENDING):
         return one_image(name, url, options.names)
     with usage_errors(name):
         if manifest_ending(path) is not None:

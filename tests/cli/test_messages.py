@@ -257,6 +257,13 @@ SITUATIONS = [
         "to JPEG first: magick mogrify -format jpg *.heic",
     ),
     Situation(
+        "no image among files of six endings",
+        lambda stage: stage.no_image(*map("a.{}".format, "abcde"), "a.unusually-long"),
+        4,
+        "no image in photos",
+        f"{ENDINGS}; skipped: 1 with other endings, 1 .a, 1 .b, 1 .c, 1 .d, 1 more ending",
+    ),
+    Situation(
         "the output is of other settings",
         Stage.other_settings,
         13,
@@ -328,7 +335,7 @@ SITUATIONS = [
         lambda stage: stage.run("caption", "photos", "--prompt", "how many?"),
         2,
         "no such option: --prompt",
-        "ask and export have --prompt: pgcli ask photos --prompt 'how many?'",
+        "ask, export and import have --prompt: pgcli ask photos --prompt 'how many?'",
     ),
     Situation(
         "an option of commands of another kind",
