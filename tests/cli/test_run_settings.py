@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import pgcli
 from pgcli.cli.job import loading
+from pgcli.cli.job.run_settings import MODEL_CODE, code_digest
 from pgcli.cli.main import main
 from pgcli.sinks.reader import read_results
 from pgcli.state.state_folder import RUN, state_folder
@@ -73,3 +75,20 @@ def test_output_is_checked_from_a_deleted_folder(
     out, err = capsys.readouterr()
     assert "the current folder cannot be read" in err
     assert "difference" not in out + err
+
+
+def test_digest_of_the_code_depends_on_names_and_bytes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(pgcli.__file__).parent
+    assert all(root.joinpath(name).exists() for name in MODEL_CODE)
+    engine = folder / "engine"
+    engine.mkdir()
+    monkeypatch.setattr(pgcli, "__file__", str(folder / "__init__.py"))
+    digests = set()
+    for one, other in (("a = 1", "b = 2"), ("b = 2", "a = 1"), ("a = 1b = 2", "")):
+        (engine / "one.py").write_text(one)
+        (engine / "other.py").write_text(other)
+        digests.add(code_digest())
+    (folder / "parsing.py").write_text("")
+    assert len(digests | {code_digest()}) == 4

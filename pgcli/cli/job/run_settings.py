@@ -31,9 +31,12 @@ from pgcli.tasks import Question
 if TYPE_CHECKING:
     from pgcli.engine.engine import InferenceEngine
 
-#: The libraries whose versions may change an answer, and the folders of pgcli whose code may.
+#: The libraries whose versions may change an answer, and the parts of pgcli whose code may.
 VERSIONED = ("torch", "pillow", "tokenizers", "numpy")
-MODEL_CODE = ("engine", "images", "model")
+MODEL_CODE = (
+    *("checkpoints", "device", "engine", "images", "model", "tasks"),
+    *("box_filter.py", "parsing.py", "regions.py", "rle.py"),
+)
 #: The setting of an adapter's folder, which the records of older runs lack.
 ADAPTER_FILES = "adapter_files"
 
@@ -136,11 +139,14 @@ def versions() -> dict[str, str]:
 
 def code_digest() -> str:
     """A digest of the code that computes answers: a version under development changes it too."""
+    root = Path(pgcli.__file__).parent
+    parts = [root / name for name in MODEL_CODE]
     combined = hashlib.sha256()
-    for folder in MODEL_CODE:
-        for file in sorted((Path(pgcli.__file__).parent / folder).rglob("*.py")):
-            combined.update(file.read_bytes())
-    return combined.hexdigest()[:12]
+    for file in sorted(file for part in parts for file in (part, *part.rglob("*.py"))):
+        if file.is_file():
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            combined.update(f"{file.relative_to(root)} {digest}\n".encode())
+    return combined.hexdigest()[:DIGEST_LENGTH]
 
 
 def input_metadata(plan: Plan) -> dict[str, object]:
