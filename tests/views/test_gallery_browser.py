@@ -355,7 +355,7 @@ def by_prompt(folder: Path, rows: list[dict[str, Any]], prompts: Sequence[str] =
     """The page that a run of several prompts writes when it ends."""
     file, page = saved(folder / "rows.jsonl", rows), folder / "prompts.html"
     parts = [RowGroup(file, prompt, prompt) for prompt in prompts]
-    write_gallery(parts, GalleryOptions(str(page), images=str(folder)), Screen(quiet=True))
+    write_gallery(parts, GalleryOptions(output=str(page), images=str(folder)), Screen(quiet=True))
     return page
 
 

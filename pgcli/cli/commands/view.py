@@ -23,9 +23,10 @@ from pgcli.cli.options import (
 )
 from pgcli.cli.typer_app import PgcliCommand, app
 from pgcli.cli.ui.console import Screen
+from pgcli.errors import UsageError
 
 if TYPE_CHECKING:
-    from pgcli.cli.result_files.gallery_page import GalleryOptions
+    from pgcli.cli.result_files.gallery_page import Gallery, GalleryOptions
 
 _option = partial(option, own=True)
 _number = partial(number_option, own=True)
@@ -98,12 +99,11 @@ def view(
     from pgcli.cli.result_files.gallery_page import GalleryOptions, RowGroup, write_gallery
 
     options = GalleryOptions(
-        output,
-        assets,
-        images,
-        limit,
-        size,
-        draw,
+        output=output,
+        assets=assets,
+        images=images,
+        limit=limit,
+        size=size,
         overwrite=overwrite,
         allow_urls=allow_urls,
         allow_private_hosts=allow_private_hosts,
@@ -113,25 +113,34 @@ def view(
     outputs = [Path(name) for name in results]
     names = unique_names(outputs)
     groups = [RowGroup(path, name) for path, name in zip(outputs, names, strict=True)]
-    write_gallery(groups, options, screen)
     if draw is not None:
-        draw_boxes(outputs[0], draw, options, screen)
+        check_draw(draw, outputs, overwrite=overwrite)
+    gallery = write_gallery(groups, options, screen)
+    if draw is not None:
+        draw_boxes(outputs[0], draw, gallery, options, screen)
 
 
-def draw_boxes(output: Path, folder: str, options: GalleryOptions, screen: Screen) -> None:
-    """Draw the boxes and masks of the rows on copies of their images in full size."""
+def check_draw(folder: str, outputs: Sequence[Path], *, overwrite: bool) -> None:
+    """Raise UsageError or OutputExists for a folder that the rows cannot be drawn into."""
+    from pgcli.cli.result_files.check_target import check_folder
+
+    if len(outputs) > 1:
+        raise UsageError("--draw draws the rows of one result file", hint="name one of them")
+    check_folder(folder, "--draw", overwrite=overwrite)
+
+
+def draw_boxes(
+    output: Path, folder: str, gallery: Gallery, options: GalleryOptions, screen: Screen
+) -> None:
+    """Draw the boxes and masks of the gallery's rows on copies of their images in full size."""
     from pgcli.cli.job.draw.painter import DrawHook
     from pgcli.cli.job.draw.redraw import draw_rows
-    from pgcli.cli.result_files.run_info import read_run_info
     from pgcli.sinks.reader import read_results
 
-    labels, search = read_run_info(output, output.name).labels, options.search(screen.info)
-    rows = list(map(options.box_filter.row, islice(read_results(output), options.limit)))
-    progress = screen.progress("drawings", len(rows), unit="drawings")
-    with (
-        progress,
-        DrawHook(folder, labels=labels, url_reader=search.url_reader, say=screen.info) as drawing,
-    ):
+    search = options.search(screen.info)
+    rows = map(options.box_filter.row, islice(read_results(output), options.limit))
+    hook = DrawHook(folder, labels=gallery.labels, url_reader=search.url_reader, say=screen.info)
+    with screen.progress("drawings", gallery.rows, unit="drawings") as progress, hook as drawing:
         draw_rows(output, progress.track(rows), drawing, search)
     screen.info(f"drawn: {drawing.summary()}")
 

@@ -46,7 +46,7 @@ class HtmlReportHook(RowHook):
         options = self._plan.options
         rows = self._kept_rows if self._keeps_rows else Path(options.output.output)
         asked = GalleryOptions(
-            self._page,
+            output=self._page,
             overwrite=True,
             allow_urls=options.input.allow_urls,
             allow_private_hosts=options.input.allow_private_hosts,

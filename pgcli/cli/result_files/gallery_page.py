@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from rich.filesize import decimal
@@ -46,7 +46,7 @@ MAX_NAMES_IN_TITLE = 3
 PAGE_MARK, PAGE_HEAD = b'<meta name="generator" content="pgcli">', 2000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GalleryOptions:
     """The options of a page: where it and its images go, where images come from, its size.
 
@@ -54,12 +54,11 @@ class GalleryOptions:
     are shown.
     """
 
-    output: str | None
+    output: str | None = None
     assets: str | None = None
     images: str | None = None
     limit: int | None = None
-    side: int | None = None
-    draw: str | None = None
+    size: int | None = None
     overwrite: bool = False
     allow_urls: bool = False
     allow_private_hosts: bool = False
@@ -90,7 +89,14 @@ class RowGroup:
         return islice(rows, limit)
 
 
-def write_gallery(groups: Sequence[RowGroup], options: GalleryOptions, screen: Screen) -> None:
+class Gallery(NamedTuple):
+    """What a page shows: the number of its rows, and the labels of their prompts."""
+
+    rows: int
+    labels: tuple[str, ...]
+
+
+def write_gallery(groups: Sequence[RowGroup], options: GalleryOptions, screen: Screen) -> Gallery:
     """Write the page of the groups, side by side.
 
     Raises UsageError, NoInputError, OutputExists and OutputFailed.
@@ -98,11 +104,13 @@ def write_gallery(groups: Sequence[RowGroup], options: GalleryOptions, screen: S
     outputs = [group.output for group in groups]
     target = Path(options.output) if options.output is not None else default_page(outputs[0])
     check_page(target, outputs, options)
-    cards = Cards()
+    cards, labels = Cards(), dict[str, None]()
     with screen.status("reading rows"):
         for group in groups:
             rows = map(options.box_filter.row, group.rows(options.limit))
-            cards.add(read_run_info(group.output, group.name), rows)
+            info = read_run_info(group.output, group.name)
+            labels |= dict.fromkeys(info.labels)
+            cards.add(info, rows)
     if not cards.rows:
         raise NoInputError(f"no rows in {', '.join(map(str, outputs))} yet", hint="try again later")
     by = "file" if groups[0].prompt is None else "prompt"
@@ -110,7 +118,7 @@ def write_gallery(groups: Sequence[RowGroup], options: GalleryOptions, screen: S
     search, total = options.search(screen.info), len(cards.images)
     copied: Any = prefetch(
         locate_images(cards.images, outputs, search),
-        ThumbnailMaker(options.side or default_side(total), ImageLimits()),
+        ThumbnailMaker(options.size or default_side(total), ImageLimits()),
         workers=worker_count(total),
         # images at addresses may be anybody's and are always decoded in another process
         total=None if search.url_reader else total,
@@ -123,6 +131,7 @@ def write_gallery(groups: Sequence[RowGroup], options: GalleryOptions, screen: S
         names = [group.name for group in groups]
         file.writelines(render_page(cards.data() | about, entries, title=title(names)))
     report_page(target, cards, missing, search)
+    return Gallery(len(cards.rows), tuple(labels))
 
 
 def check_page(target: Path, outputs: Sequence[Path], options: GalleryOptions) -> None:
@@ -134,10 +143,6 @@ def check_page(target: Path, outputs: Sequence[Path], options: GalleryOptions) -
     check_target(target, is_folder=False, overwrite=options.overwrite or is_page(target))
     if options.images is not None and not Path(options.images).is_dir():
         raise UsageError(f"{options.images} is not a folder", hint="name the folder of the images")
-    if options.draw is not None:
-        if len(outputs) > 1:
-            raise UsageError("--draw draws the rows of one result file", hint="name one of them")
-        check_folder(options.draw, "--draw", overwrite=options.overwrite)
     if options.assets is not None:
         check_folder(options.assets, "--assets", overwrite=options.overwrite)
         with wrap_write_errors(options.assets):

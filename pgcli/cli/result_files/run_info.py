@@ -18,7 +18,7 @@ from pgcli.state.run_record import read_record
 from pgcli.views.gallery.cards import ResultFile
 
 #: Settings that a page does not show: private ones, and those that only the program reads.
-PRIVATE_SETTINGS = frozenset({"folder", "checkpoint", "columns"})
+PRIVATE_SETTINGS = frozenset({"folder", "checkpoint", "adapter_files", "columns"})
 
 
 def read_run_info(output: Path, name: str) -> ResultFile:
