@@ -27,7 +27,7 @@ from pgcli.bench.roofline import Stages, Workload, limit
 from pgcli.bench.runner import BenchInputs, BenchRun
 from pgcli.bench.settings import Lengths
 from pgcli.checkpoints.find import find
-from pgcli.cli.job.answer_files import answer_files
+from pgcli.cli.answer_files import answer_files
 from pgcli.engine.loader import load
 from pgcli.proof.generated_images import generate_images
 

@@ -15,7 +15,7 @@ from pgcli.api.sources import Source, make_items
 from pgcli.box_filter import BoxFilter
 from pgcli.images import ImageDecoder
 from pgcli.pipeline import answers
-from pgcli.records import Answer, DecodedImage, error_answer
+from pgcli.records import Answer, error_answer
 from pgcli.remote import make_url_reader
 from pgcli.tasks import Question
 from pgcli.workers import prefetch
@@ -207,9 +207,6 @@ class Engine:
         items, total = make_items(source, question, url_reader)
         sampling = SamplingParams(call.temperature, call.top_p, call.top_k, call.seed)
 
-        def refuse(image: DecodedImage, prompt: str) -> Answer:
-            return error_answer(image, prompt, task=question.task, model=engine.label)
-
         rows: Iterator[Answer] = answers(
             tasks.with_prompts(items, question),
             partial(
@@ -222,7 +219,7 @@ class Engine:
                 pauses=total is None,
             ),
             partial(engine.ask, question=question, sampling=sampling, batch_size=call.batch_size),
-            refuse,
+            partial(error_answer, task=question.task, model=engine.label),
         )
         return with_progress(rows, question, total) if call.progress else rows
 

@@ -31,7 +31,7 @@ from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import read_preprocessing
-from pgcli.cli.job.answer_files import answer_files
+from pgcli.cli.answer_files import answer_files
 from pgcli.cli.main import main
 from pgcli.engine import loader as engines
 from pgcli.engine.memory import cache_bytes

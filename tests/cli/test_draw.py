@@ -17,7 +17,7 @@ from PIL import Image, ImageCms
 
 from pgcli.cli.job.draw import painter as drawing
 from pgcli.cli.job.draw.file_names import FileNames
-from pgcli.cli.job.draw.option import check_draw, open_drawing
+from pgcli.cli.job.draw.option import check_draw, check_drawn_images, make_drawing
 from pgcli.cli.job.draw.painter import DrawHook
 from pgcli.cli.job.draw.pending_items import PendingItems
 from pgcli.errors import OutputExists, OutputFailed, UsageError
@@ -399,7 +399,8 @@ def input_for(folder, names, *, overwrite=False, task="detect", items=(), total=
 def opened(*arguments, **more):
     input = input_for(*arguments, **more)
     check_draw(input.plan)
-    return open_drawing(input, print)
+    check_drawn_images(input)
+    return make_drawing(input, print)
 
 
 def test_without_draw_nothing_is_drawn():

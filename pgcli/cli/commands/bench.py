@@ -148,8 +148,8 @@ def bench(
     quantize: Quantize = "none",
 ) -> None:
     from pgcli.bench.settings import BenchPlan
+    from pgcli.cli.answer_files import answer_files
     from pgcli.cli.find_model import find_model
-    from pgcli.cli.job.answer_files import answer_files
     from pgcli.cli.ui.bench_report import show
     from pgcli.sources.open_sources import open_sources
     from pgcli.sources.read_options import ReadOptions

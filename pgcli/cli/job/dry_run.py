@@ -15,10 +15,10 @@ from rich.filesize import decimal
 from pgcli.checkpoints.find import DEMO, find_local
 from pgcli.cli.job import loading
 from pgcli.cli.job.destination import Destination, DestinationFormat, check_output
+from pgcli.cli.job.draw.option import check_drawn_images
 from pgcli.cli.job.input import RunInput, open_input
 from pgcli.cli.job.plan import Plan
 from pgcli.cli.job.plan_table import plan_table
-from pgcli.cli.job.side_outputs import open_row_hooks
 from pgcli.cli.job.stages import answer_stage, decode_stage
 from pgcli.cli.ui.console import Facts, Screen
 from pgcli.cli.ui.duration import duration
@@ -39,7 +39,7 @@ def dry_run(plan: Plan, screen: Screen) -> int:
     """Check everything, print the plan and the estimate, and return exit code 0."""
     destination = check_output(plan)
     input = open_input(plan, screen)
-    open_row_hooks(input, screen)
+    check_drawn_images(input)
     screen.table(plan_table(input))
     screen.table(estimate(input, destination, screen))
     return 0

@@ -112,7 +112,7 @@ def check_report(plan: Plan, *, resumes: bool) -> None:
         ) from problem
 
 
-def open_report(input: RunInput) -> HtmlReportHook | None:
+def make_report(input: RunInput) -> HtmlReportHook | None:
     """The hook of `--view`, if it is given."""
     page = input.options.output.view
     return None if page is None else HtmlReportHook(input, page)

@@ -54,7 +54,7 @@ class InlineHook(RowHook):
         return encode_image(draw_overlay(image, answer.boxes, answer.masks), self._protocol)
 
 
-def open_inline(plan: Plan) -> InlineHook | None:
+def make_inline(plan: Plan) -> InlineHook | None:
     """The hook of `--inline`; None where no terminal would show the images."""
     options = plan.options.output
     is_text = options.output == "-" and options.format in ("auto", "text")

@@ -76,7 +76,7 @@ def run_pipeline(job: Job) -> Tally:
                 checked_decode(job, shutdown.should_stop),
                 show_first_images(answer_stage(plan, job.engine, shutdown.should_stop), progress),
                 partial(save_row, job),
-                partial(refuse_row, job),
+                partial(error_answer, task=plan.question.task, model=job.engine.label),
                 resume_log=resume_log,
                 callback=callbacks,
             )
@@ -125,12 +125,6 @@ def save_row(job: Job, answer: Answer) -> None:
     """Write a row's side outputs, then the row."""
     job.hooks.on_row(answer)
     job.output.sink.save(answer)
-
-
-def refuse_row(job: Job, image: DecodedImage, prompt: str) -> Answer:
-    """The error row of an image that cannot be decoded."""
-    task = job.input.plan.question.task
-    return error_answer(image, prompt, task=task, model=job.engine.label)
 
 
 def check_end_of_input(job: Job, tally: Tally, resume_log: HookedResumeLog | None) -> None:

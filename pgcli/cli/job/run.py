@@ -10,6 +10,7 @@ from pgcli.cli.job import loading, summary
 from pgcli.cli.job.completion import already_complete, is_complete
 from pgcli.cli.job.demo_limit import DEMO_IMAGES, DemoLimit, too_many_for_demo
 from pgcli.cli.job.destination import check_output
+from pgcli.cli.job.draw.option import check_drawn_images
 from pgcli.cli.job.dry_run import dry_run
 from pgcli.cli.job.input import RunInput, open_input
 from pgcli.cli.job.notices import print_notices
@@ -20,7 +21,7 @@ from pgcli.cli.job.plan_table import plan_table
 from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.run_settings import model_settings, run_metadata
 from pgcli.cli.job.run_summary import RunSummary, summarized
-from pgcli.cli.job.side_outputs import open_row_hooks
+from pgcli.cli.job.side_outputs import make_row_hooks
 from pgcli.cli.job.sidecars import count_kept_texts
 from pgcli.cli.options import Options
 from pgcli.cli.ui.console import Screen
@@ -57,7 +58,8 @@ def run_job(plan: Plan, screen: Screen, run_summary: RunSummary) -> int:
     destination = check_output(plan)
     input = open_input(plan, screen)
     show_plan(input, screen)
-    hooks = open_row_hooks(input, screen)
+    check_drawn_images(input)
+    hooks = make_row_hooks(input, screen)
     with open_output(input, destination, screen, header=hooks.header) as output:
         run_summary.on_output(input, output)
         if output.state is not None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pgcli.cli.job.draw.option import check_draw, open_drawing
-from pgcli.cli.job.html_report import check_report, open_report
-from pgcli.cli.job.inline import open_inline
+from pgcli.cli.job.draw.option import check_draw, make_drawing
+from pgcli.cli.job.html_report import check_report, make_report
+from pgcli.cli.job.inline import make_inline
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.other_labels import OtherLabels
 from pgcli.cli.job.plan import Plan
 from pgcli.cli.job.row_hooks import RowHooks
-from pgcli.cli.job.sidecars import check_sidecars, open_sidecars
+from pgcli.cli.job.sidecars import check_sidecars, make_sidecars
 from pgcli.cli.ui.console import Screen
 
 
@@ -23,15 +23,15 @@ def check_side_outputs(plan: Plan, *, resumes: bool = False) -> None:
     check_report(plan, resumes=resumes)
 
 
-def open_row_hooks(input: RunInput, screen: Screen) -> RowHooks:
-    """The hooks that write the side outputs. Raises UsageError for an image in the `--draw` folder.
+def make_row_hooks(input: RunInput, screen: Screen) -> RowHooks:
+    """The hooks that write the side outputs.
 
     Nothing is created before the `with` block of the hooks is entered.
     """
     return RowHooks(
-        sidecars=open_sidecars(input),
-        drawn=open_drawing(input, screen.info),
-        inline=open_inline(input.plan),
-        page=open_report(input),
+        sidecars=make_sidecars(input),
+        drawn=make_drawing(input, screen.info),
+        inline=make_inline(input.plan),
+        page=make_report(input),
         labels=OtherLabels(input.plan.question) if input.plan.question.objects else None,
     )

@@ -66,7 +66,7 @@ def sidecar_options(output: OutputOptions) -> TextOptions:
     )
 
 
-def open_sidecars(input: RunInput) -> SidecarHook | None:
+def make_sidecars(input: RunInput) -> SidecarHook | None:
     """The hook of `--sidecar`, if it is given."""
     output = input.options.output
     return None if output.sidecar is None else SidecarHook(output.sidecar, output)
@@ -81,7 +81,7 @@ def is_only_output(output: OutputOptions) -> bool:
 def count_kept_texts(input: RunInput, screen: Screen) -> int:
     """The number of images that need no answer, as their text is kept; 0 where that is unknown."""
     output = input.options.output
-    hook = open_sidecars(input)
+    hook = make_sidecars(input)
     if hook is None or input.images is None or not is_only_output(output):
         return 0
     with screen.progress("looking for texts", input.images, unit="images") as progress:

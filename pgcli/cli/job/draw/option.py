@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from pgcli.cli.job.draw.painter import DrawHook
+from pgcli.cli.job.draw.painter import DrawHook, check_not_inside
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.plan import Plan
 from pgcli.cli.result_files.check_target import check_folder
@@ -27,16 +27,25 @@ def check_draw(plan: Plan, *, resumes: bool = False) -> None:
     check_folder(folder, "--draw", overwrite=plan.options.output.overwrite or resumes)
 
 
-def open_drawing(input: RunInput, say: Callable[[str], None]) -> DrawHook | None:
-    """The hook of `--draw`, if it is given. The folder is created when its `with` block is entered.
+def check_drawn_images(input: RunInput) -> None:
+    """Raise UsageError if an image of the input is in the `--draw` folder."""
+    folder = input.plan.options.output.draw
+    # standard input can be read only once
+    if folder is None or input.source.total is None:
+        return
+    if Path(folder).is_dir() and any(Path(folder).iterdir()):
+        root = os.path.realpath(folder)
+        for item in input.source:
+            check_not_inside(item, folder, root)
 
-    Raises UsageError if an image of the input is in the folder.
-    """
+
+def make_drawing(input: RunInput, say: Callable[[str], None]) -> DrawHook | None:
+    """The hook of `--draw`, if given. Its folder is created when its `with` block is entered."""
     plan = input.plan
     folder = plan.options.output.draw
     if folder is None:
         return None
-    hook = DrawHook(
+    return DrawHook(
         folder,
         labels=plan.question.objects,
         limits=plan.image_limits,
@@ -44,11 +53,6 @@ def open_drawing(input: RunInput, say: Callable[[str], None]) -> DrawHook | None
         url_reader=plan.options.input.url_reader,
         say=say,
     )
-    is_filled = Path(folder).is_dir() and any(Path(folder).iterdir())
-    if is_filled and input.source.total is not None:  # standard input can be read only once
-        for item in input.source:
-            hook.check_not_inside(item)
-    return hook
 
 
 def check_not_read(folder: str, source: str) -> None:

@@ -66,21 +66,9 @@ class DrawHook(RowHook):
     def wrap_items(self, items: Iterable[Item]) -> Iterator[Item]:
         """The same items; each is kept until its rows are drawn."""
         for item in items:
-            self.check_not_inside(item)
+            check_not_inside(item, self._folder, self._root)
             self._items.put(item)
             yield item
-
-    def check_not_inside(self, item: Item) -> None:
-        """Raise UsageError for an image in the folder: a drawing might replace it."""
-        try:
-            is_inside = item.path is not None and resolves_inside(item.path, self._root)
-        except ValueError:  # a name with NUL, which no file has
-            return
-        if is_inside:
-            raise UsageError(
-                f"{item.id} is an input and is in {self._folder}, where a drawing might replace it",
-                hint="choose another folder with --draw",
-            )
 
     def on_row(self, answer: Answer) -> None:
         """Draw the row's image soon. To be called for every row in order."""
@@ -171,3 +159,19 @@ class DrawHook(RowHook):
             more = self._changed_count - len(self._changed)
             names = ", ".join(map(str, self._changed)) + (f" and {more} more" if more else "")
             self._say(f"not drawn, as they changed or vanished since they were answered: {names}")
+
+
+def check_not_inside(item: Item, folder: str, root: str) -> None:
+    """Raise UsageError for an image in the folder, whose real path is `root`.
+
+    A drawing might replace the image.
+    """
+    try:
+        is_inside = item.path is not None and resolves_inside(item.path, root)
+    except ValueError:  # a name with NUL, which no file has
+        return
+    if is_inside:
+        raise UsageError(
+            f"{item.id} is an input and is in {folder}, where a drawing might replace it",
+            hint="choose another folder with --draw",
+        )

@@ -1,4 +1,4 @@
-"""Answers image files through the whole pipeline, as a run does; `pgcli bench` measures it."""
+"""Decodes, answers and saves image files, without hooks and progress, for `pgcli bench`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ def answer_files(
     items = (Item(n, str(f), str(f), path=str(f), prompts=prompts) for n, f in enumerate(files))
     answers: list[Answer] = []
 
-    def refuse(image: DecodedImage, prompt: str) -> Answer:
-        return error_answer(image, prompt, task=question.task, model=engine.label)
+    refuse = partial(error_answer, task=question.task, model=engine.label)
 
     def ask(stream: Iterable[tuple[int, DecodedImage]]) -> Iterator[tuple[int, Answer]]:
         return recorder.ask(engine, stream, question)
