@@ -22,7 +22,7 @@ from pgcli import tasks
 from pgcli.bench import peak_rates
 from pgcli.bench.bench_images import BenchImages
 from pgcli.bench.engine_runner import EngineRunner
-from pgcli.bench.measure import in_turns, ratio, speed
+from pgcli.bench.measure import in_turns, speed, speedup
 from pgcli.bench.roofline import Stages, Workload, limit
 from pgcli.bench.runner import BenchInputs, BenchRun
 from pgcli.bench.settings import Lengths
@@ -72,7 +72,7 @@ def main() -> None:
         act()
     shared, single = in_turns(acts, options.rounds)
     seconds = [[run.seconds for run in runs] for runs in (shared, single)]
-    times = ratio("without reuse", *seconds)
+    times = speedup("without reuse", *seconds)
     print(
         json.dumps(
             {
@@ -103,7 +103,7 @@ def ceiling(engine, inputs: BenchInputs) -> float:
     )
     prompt = max(map(len, inputs.ids))
     rows = Workload(inputs.batch, prompt, inputs.lengths, weight.itemsize)
-    least = limit(config, rows, rates.roof)
+    least = limit(config, rows, rates.peak)
     return least.total / (least.total - least.vision * (1 - 1 / len(inputs.ids)))
 
 

@@ -47,13 +47,13 @@ class BoxFilter:
         return {**row, **changed}
 
     def _is_above(self, box: Box) -> bool:
-        return is_from(box.score, self.min_score) and is_from(box.confidence, self.min_confidence)
+        return reaches(box.score, self.min_score) and reaches(box.confidence, self.min_confidence)
 
 
 NO_FILTER = BoxFilter()
 
 
-def is_from(number: float | None, threshold: float | None) -> bool:
+def reaches(number: float | None, threshold: float | None) -> bool:
     """Whether a number reaches its threshold; where one of them is missing, it does."""
     shown = round6(number)
     return shown is None or threshold is None or shown >= threshold
@@ -65,7 +65,7 @@ def without_duplicates(
     """The indices without boxes that overlap a more confident one of their label by more."""
     kept_of_label: defaultdict[str, list[Box]] = defaultdict(list)
     found = []
-    for index in sorted(indices, key=lambda index: -certainty(boxes[index])):
+    for index in sorted(indices, key=lambda index: -sort_confidence(boxes[index])):
         box = boxes[index]
         if box is not None:
             others = kept_of_label[box.label]
@@ -76,7 +76,7 @@ def without_duplicates(
     return sorted(found)
 
 
-def certainty(box: Box | None) -> float:
+def sort_confidence(box: Box | None) -> float:
     """The confidence of a box, its score where it has none, infinity without both."""
     if box is None:
         return math.inf

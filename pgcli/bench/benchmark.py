@@ -21,7 +21,7 @@ from pgcli.bench.peak_rates import MachineRates
 from pgcli.bench.reference_model import load_or_share
 from pgcli.bench.reference_runner import ReferenceRunner
 from pgcli.bench.report import BenchReport, BenchResult, SpeedLimit, best, result, split
-from pgcli.bench.roofline import Roofline, Workload, limit
+from pgcli.bench.roofline import PeakRates, Workload, limit
 from pgcli.bench.runner import BenchInputs, BenchRun, Runner
 from pgcli.bench.settings import BenchPlan, Lengths
 from pgcli.checkpoints.find import Checkpoint
@@ -132,7 +132,7 @@ class Bench:
         if not self.results:
             raise NoUsableDevice(self.left_out[-1], hint="--batch-size with smaller numbers")
         results = tuple(
-            self._limited(one, runs, machine.roof) if one.scope == "device" else one
+            self._limited(one, runs, machine.peak) if one.scope == "device" else one
             for one, runs in self.results
         )
         return BenchReport(
@@ -186,12 +186,12 @@ class Bench:
         return BenchInputs(images, files, question, ids, row_lengths, batch)
 
     def _limited(
-        self, found: BenchResult, runs: Sequence[Sequence[BenchRun]], roof: Roofline
+        self, found: BenchResult, runs: Sequence[Sequence[BenchRun]], rates: PeakRates
     ) -> BenchResult:
         """The result with its stages and the machine's limit."""
         work, config = self._workload(found, runs[0][-1]), self.engine.model.config
-        least = limit(config, work, roof)
-        untrimmed = limit(config, replace(work, trimmed=False), roof)
+        least = limit(config, work, rates)
+        untrimmed = limit(config, replace(work, trimmed=False), rates)
         names = [one.name for one in self.runners]
         return replace(
             found,

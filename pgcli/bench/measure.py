@@ -60,7 +60,7 @@ def speed(name: str, rows: int, seconds: Sequence[float]) -> Speed:
     )
 
 
-def ratio(against: str, ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+def speedup(against: str, ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """The ratio from seconds of runs of the same rows, in the order of their rounds."""
     rounds = [other / mine for mine, other in zip(ours, theirs, strict=True)]
     return Ratio(against, median(theirs) / median(ours), min(rounds), max(rounds))

@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from pgcli.bench.roofline import Roofline
+from pgcli.bench.roofline import PeakRates
 from pgcli.device.select import free_bytes
 from pgcli.device.stopwatch import Stopwatch
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.model.cpu.packed_linear import PackedLinear, can_pack
+from pgcli.model.cpu.packed_linear import PackedLinearKernel, can_pack
 
 MAX_ROWS = 4096  # of a product; more rows are not faster
 LARGE = ("large", 2048, 2048, 16384)
@@ -48,9 +48,9 @@ class MachineRates:
     read_bytes_per_second: float
 
     @property
-    def roof(self) -> Roofline:
+    def peak(self) -> PeakRates:
         """The highest of the measured rates."""
-        return Roofline(
+        return PeakRates(
             max(product.flops_per_second for product in self.products),
             max(self.copied_bytes_per_second, self.read_bytes_per_second),
         )
@@ -101,7 +101,7 @@ def _product(rows: int, inner: int, outer: int, device: torch.device, dtype: tor
     weight = torch.randn(outer, inner, device=device).to(dtype)
     seconds = _min_seconds(lambda: F.linear(x, weight), device)
     if device.type == "cpu" and can_pack(dtype):
-        laid_out = PackedLinear(weight)
+        laid_out = PackedLinearKernel(weight)
         seconds = min(seconds, _min_seconds(lambda: laid_out(x), device))
     return 2 * rows * inner * outer / seconds
 

@@ -97,7 +97,7 @@ class ReferenceRunner:
             timer,
             memory_named(f"transformers' batch of {inputs.batch}", "a smaller --batch-size"),
         ):
-            for rows in inputs.batches:
+            for rows in batches(inputs):
                 tokens |= self._generate(inputs, rows, pixels(rows), timer)
         if output is not None:
             self._write(inputs, tokens, output)
@@ -159,3 +159,9 @@ class ReferenceRunner:
             for row, text in enumerate(texts):
                 name = str(inputs.files[inputs.image(row)])
                 lines.write(json.dumps({"image": name, "answer": text.strip()}) + "\n")
+
+
+def batches(inputs: BenchInputs) -> list[list[int]]:
+    """The rows of each batch, sorted by the lengths of their prompts."""
+    order = sorted(range(inputs.rows), key=lambda row: len(inputs.prompt(row)))
+    return [order[first : first + inputs.batch] for first in range(0, inputs.rows, inputs.batch)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from pgcli.bench.agreement import Agreement, agreement, histogram
-from pgcli.bench.measure import Ratio, Speed, ratio, speed
+from pgcli.bench.measure import Ratio, Speed, speed, speedup
 from pgcli.bench.peak_rates import MachineRates
 from pgcli.bench.roofline import Stages
 from pgcli.bench.runner import BenchRun
@@ -97,7 +97,7 @@ def result(
         batch_size=batch,
         rows=rows,
         speeds=tuple(speed(n, rows, taken) for n, taken in zip(names, seconds, strict=True)),
-        ratios=tuple(ratio(name, seconds[0], taken) for name, _, taken in others),
+        ratios=tuple(speedup(name, seconds[0], taken) for name, _, taken in others),
         agreements=tuple(
             agreement(name, mine[-1].tokens, of_one[-1].tokens) for name, of_one, _ in others
         ),

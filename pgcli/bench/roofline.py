@@ -15,7 +15,7 @@ from pgcli.model.config import DecoderConfig, PaliGemmaConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Roofline:
+class PeakRates:
     """The peak rates of a machine."""
 
     flops_per_second: float
@@ -29,9 +29,9 @@ class PassCost:
     flops: int
     bytes: int
 
-    def seconds(self, roof: Roofline) -> float:
+    def seconds(self, rates: PeakRates) -> float:
         """The least time: the larger of computing and reading, which overlap."""
-        return max(self.flops / roof.flops_per_second, self.bytes / roof.bytes_per_second)
+        return max(self.flops / rates.flops_per_second, self.bytes / rates.bytes_per_second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Workload:
     trimmed: bool = True
 
 
-def limit(config: PaliGemmaConfig, work: Workload, roof: Roofline) -> Stages:
+def limit(config: PaliGemmaConfig, work: Workload, rates: PeakRates) -> Stages:
     """The least seconds that the workload takes if every batch is full."""
     rows, itemsize = min(work.batch, len(work.lengths)), work.itemsize
     passes = len(work.lengths) / rows
@@ -71,9 +71,9 @@ def limit(config: PaliGemmaConfig, work: Workload, roof: Roofline) -> Stages:
     decode = 0.0
     for number in range(1, max(work.lengths)):
         alive = sum(length > number for length in work.lengths)
-        decode += alive / rows * step(config, rows, slots + number, itemsize).seconds(roof)
+        decode += alive / rows * step(config, rows, slots + number, itemsize).seconds(rates)
     return Stages(
-        passes * vision(config, rows, itemsize).seconds(roof), passes * read.seconds(roof), decode
+        passes * vision(config, rows, itemsize).seconds(rates), passes * read.seconds(rates), decode
     )
 
 
@@ -95,7 +95,9 @@ def prefill(
     full, last = (decoder.depth - 1, 1) if trimmed else (decoder.depth, 0)
     flops = 2 * slots * (decoder.depth * keys + full * others) + 2 * last * others
     flops += _attention(decoder, full * slots**2 + last * slots)
-    return PassCost(rows * (flops + 2 * _head(decoder)), _weights(decoder) * itemsize)
+    return PassCost(
+        rows * (flops + 2 * _lm_head_params(decoder)), _decoder_params(decoder) * itemsize
+    )
 
 
 def step(config: PaliGemmaConfig, rows: int, slots: int, itemsize: int) -> PassCost:
@@ -104,10 +106,10 @@ def step(config: PaliGemmaConfig, rows: int, slots: int, itemsize: int) -> PassC
     Sliding windows are ignored: at every resolution they exclude less than a hundredth of a row.
     """
     decoder = config.decoder
-    flops = 2 * _weights(decoder) + _attention(decoder, decoder.depth * slots)
+    flops = 2 * _decoder_params(decoder) + _attention(decoder, decoder.depth * slots)
     # the cache is read and the new slot written; the logits are written and read
     moved = rows * (cache_bytes(config, itemsize) * (slots + 1) + 2 * itemsize * decoder.vocab_size)
-    return PassCost(rows * flops, _weights(decoder) * itemsize + moved)
+    return PassCost(rows * flops, _decoder_params(decoder) * itemsize + moved)
 
 
 def _key_value_weights(decoder: DecoderConfig) -> int:
@@ -121,13 +123,13 @@ def _other_weights(decoder: DecoderConfig) -> int:
     return 2 * decoder.width * heads + 3 * decoder.width * decoder.mlp_dim
 
 
-def _head(decoder: DecoderConfig) -> int:
+def _lm_head_params(decoder: DecoderConfig) -> int:
     return decoder.width * decoder.vocab_size
 
 
-def _weights(decoder: DecoderConfig) -> int:
+def _decoder_params(decoder: DecoderConfig) -> int:
     layer = _key_value_weights(decoder) + _other_weights(decoder)
-    return decoder.depth * layer + _head(decoder)
+    return decoder.depth * layer + _lm_head_params(decoder)
 
 
 def _attention(decoder: DecoderConfig, pairs: int) -> int:

@@ -1,10 +1,9 @@
-"""The inputs that every program gets in a benchmark, and the outcome of a run."""
+"""The interface of a program under measurement: its inputs, and the outcome of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -31,12 +30,6 @@ class BenchInputs:
     @property
     def rows(self) -> int:
         return len(self.images) * len(self.ids)
-
-    @cached_property
-    def batches(self) -> list[list[int]]:
-        """transformers' batches of rows, sorted by the lengths of their prompts."""
-        order = sorted(range(self.rows), key=lambda row: len(self.prompt(row)))
-        return [order[first : first + self.batch] for first in range(0, self.rows, self.batch)]
 
     def prompt(self, row: int) -> Sequence[int]:
         return self.ids[row % len(self.ids)]

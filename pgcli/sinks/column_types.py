@@ -24,7 +24,7 @@ def make_column(values: Sequence[Any]) -> pyarrow.Array:
         array = pyarrow.array(values)
     except MISMATCHES:
         return as_text(values)
-    return as_text(values) if has_objects(array.type) else array
+    return as_text(values) if contains_struct(array.type) else array
 
 
 def as_text(values: Iterable[Any]) -> pyarrow.Array:
@@ -34,7 +34,7 @@ def as_text(values: Iterable[Any]) -> pyarrow.Array:
     )
 
 
-def has_objects(kind: pyarrow.DataType) -> bool:
+def contains_struct(kind: pyarrow.DataType) -> bool:
     """Whether the type is that of objects, or of lists of them, whose keys may differ."""
     while pyarrow.types.is_list(kind):
         kind = kind.value_type
@@ -59,7 +59,7 @@ def scan_types(
     }
 
 
-def text_types(names: Sequence[str]) -> dict[str, pyarrow.DataType]:
+def string_types(names: Sequence[str]) -> dict[str, pyarrow.DataType]:
     """Text for every column."""
     return dict.fromkeys(names, pyarrow.string())
 

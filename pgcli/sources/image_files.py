@@ -17,7 +17,7 @@ from pgcli.sources.source_part import RowSlice, SourcePart
 
 
 @dataclass
-class FileSource:
+class ImageFileSource:
     """Images at known paths, in any folders. A pattern may match more of them later."""
 
     name: str
@@ -65,15 +65,15 @@ class FileSource:
             yield Item(index, name, name, path)
 
 
-def has_reader(name: str) -> bool:
+def is_supported_file(name: str) -> bool:
     """Whether a file of this name is an image or a manifest."""
     return ending(name) in IMAGE_ENDINGS or manifest_ending(name) is not None
 
 
-def one_image(name: str, path: str, names: NameFilter) -> FileSource:
+def one_image(name: str, path: str, names: NameFilter) -> ImageFileSource:
     """The image that the user named, if its name is accepted."""
     is_accepted = names.accepts(display_name(name))
-    return FileSource(name, [path] if is_accepted else [], has_excluded=not is_accepted)
+    return ImageFileSource(name, [path] if is_accepted else [], has_excluded=not is_accepted)
 
 
 def group_images(
@@ -84,7 +84,7 @@ def group_images(
     other: Callable[[str], SourcePart],
 ) -> Iterator[SourcePart]:
     """The parts of a pattern's matches, in order: consecutive images as one part, else `other`."""
-    files = FileSource(pattern, [], ignored, is_pattern=True)
+    files = ImageFileSource(pattern, [], ignored, is_pattern=True)
     for path in found:
         if ending(path) in IMAGE_ENDINGS:
             if names.accepts(display_path(path)):
@@ -94,5 +94,5 @@ def group_images(
         else:
             yield files
             yield other(path)
-            files = FileSource(pattern, [], is_pattern=True)
+            files = ImageFileSource(pattern, [], is_pattern=True)
     yield files

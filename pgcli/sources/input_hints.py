@@ -21,7 +21,7 @@ def no_input_hint(ignored: Mapping[str, int]) -> str:
     """What is searched for, and the files that were found instead, most frequent first."""
     hint = f"{_image_endings()}; folders are searched recursively"
     if ignored:
-        hint += f"; skipped: {', '.join(ending_counts(ignored))}"
+        hint += f"; skipped: {', '.join(describe_endings(ignored))}"
     if HEIC & ignored.keys():
         hint += "; HEIC has to be converted to JPEG first: magick mogrify -format jpg *.heic"
     if READERS.keys() & ignored.keys():
@@ -29,7 +29,7 @@ def no_input_hint(ignored: Mapping[str, int]) -> str:
     return hint
 
 
-def ending_counts(counts: Mapping[str, int]) -> list[str]:
+def describe_endings(counts: Mapping[str, int]) -> list[str]:
     """File counts by ending, largest first; past MAX_LISTED_ENDINGS the rest are one entry."""
     by_count = sorted(counts.items(), key=lambda kind: (-kind[1], kind[0]))
     texts = [f"{count:,} {UNNAMED.get(kind, kind)}" for kind, count in by_count]

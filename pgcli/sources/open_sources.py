@@ -19,7 +19,7 @@ from pgcli.sources.dataset_files import (
 )
 from pgcli.sources.endings import IMAGE_ENDINGS, ending
 from pgcli.sources.folder import FolderSource
-from pgcli.sources.image_files import group_images, has_reader, one_image
+from pgcli.sources.image_files import group_images, is_supported_file, one_image
 from pgcli.sources.input_hints import no_input_hint, supported_files_hint
 from pgcli.sources.manifest import ManifestSource
 from pgcli.sources.paths import display_name, display_path, parse_path, url_scheme
@@ -125,7 +125,7 @@ def _file(name: str, path: str, options: ReadOptions) -> SourcePart:
 def _matches(pattern: str, options: ReadOptions) -> Iterator[SourcePart]:
     """What a glob pattern matches, in order; consecutive images as one part."""
     found = glob_files(parse_path(pattern))
-    known = [path for path in found if has_reader(path)]
+    known = [path for path in found if is_supported_file(path)]
     known = [path for path in known if not os.path.isdir(path)]  # noqa: PTH112
     known = [path for path in known if ending(path) in IMAGE_ENDINGS or not is_output(path)]
     ignored = Counter(ending(path) for path in set(found).difference(known))

@@ -17,7 +17,7 @@ from pgcli.remote.urls import SCHEMES, has_credentials, is_web, scheme_of, url_p
 from pgcli.sources.dataset_files import dataset_files, dataset_parts, select_files
 from pgcli.sources.endings import IMAGE_ENDINGS, NO_ENDING, ending
 from pgcli.sources.file_list import FileList
-from pgcli.sources.image_files import group_images, has_reader, one_image
+from pgcli.sources.image_files import group_images, is_supported_file, one_image
 from pgcli.sources.manifest import ManifestSource
 from pgcli.sources.name_filter import ALL_NAMES, NameFilter
 from pgcli.sources.paths import display_path
@@ -154,7 +154,7 @@ def open_glob(pattern: str, options: ReadOptions, reader: UrlReader) -> Iterator
     with usage_errors(display_path(pattern)):
         names = reader.list_files(folder)
     found = [f"{folder}/{name}" for name in names if glob_matches(name.split("/"), wanted)]
-    readable = [url for url in found if has_reader(url)]
+    readable = [url for url in found if is_supported_file(url)]
     ignored = Counter(map(ending, set(found).difference(readable)))
     if not readable:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))

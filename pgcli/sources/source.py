@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pgcli.records import Item
 from pgcli.sources.file_list import FileList
 from pgcli.sources.folder import FolderSource
-from pgcli.sources.image_files import FileSource
+from pgcli.sources.image_files import ImageFileSource
 from pgcli.sources.kept_columns import common_types
 from pgcli.sources.manifest import ManifestSource
 from pgcli.sources.remote_files import RemoteFolder
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 #: Parts that may have more files when a run resumes.
-GrowingPart = FolderSource | FileSource | RemoteFolder
+GrowingPart = FolderSource | ImageFileSource | RemoteFolder
 #: Parts that have columns.
 Table = ManifestSource | StdinSource
 

@@ -45,7 +45,7 @@ def prefetch(
     are_few = workers is None and total is not None and total < MIN_ITEMS_FOR_WORKERS
     if workers == 0 or are_few:
         arriving = arrivals(items, should_stop) if pauses else items
-        yield from decoded_here(arriving, decode, fetcher)
+        yield from decode_in_process(arriving, decode, fetcher)
         return
     count = workers or min(DEFAULT_WORKERS, os.cpu_count() or 1)
     count = count if total is None else max(1, min(count, total))
@@ -55,7 +55,7 @@ def prefetch(
         yield from (one for one in prefetcher.images(should_stop) if pauses or one is not PAUSE)
 
 
-def decoded_here(
+def decode_in_process(
     items: Iterable[Item | None], decode: Decoder, fetcher: Fetcher | None
 ) -> Iterator[DecodedImage]:
     """Items decoded in this process, one at a time; PAUSE for None."""

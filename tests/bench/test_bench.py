@@ -19,11 +19,11 @@ from pgcli.bench import benchmark, peak_rates, reference_model, roofline
 from pgcli.bench.agreement import agreement, histogram
 from pgcli.bench.bench_images import BenchImages
 from pgcli.bench.engine_runner import EngineRunner, TokenRecorder
-from pgcli.bench.measure import in_turns, ratio, speed
+from pgcli.bench.measure import in_turns, speed, speedup
 from pgcli.bench.peak_rates import MachineRates, MatmulRate
 from pgcli.bench.plot import plot_svg
 from pgcli.bench.reference_runner import ReferenceRunner
-from pgcli.bench.roofline import Roofline, Stages, Workload, limit
+from pgcli.bench.roofline import PeakRates, Stages, Workload, limit
 from pgcli.bench.runner import BenchInputs, BenchRun
 from pgcli.bench.settings import BenchPlan, Lengths
 from pgcli.bench.stage_timer import StageTimer
@@ -241,7 +241,7 @@ class TestSpeeds:
         assert [run.seconds for run in runs[1]] == [2, 3, 6]
 
     def test_ratio_is_of_medians_with_the_range_of_rounds(self):
-        reported = ratio("other", [1.0, 2.0, 4.0], [3.0, 3.0, 20.0])
+        reported = speedup("other", [1.0, 2.0, 4.0], [3.0, 3.0, 20.0])
         assert (reported.times, reported.lowest, reported.highest) == (1.5, 1.5, 5.0)
         pace = speed("this", 8, [1.0, 2.0, 4.0])
         assert (pace.rows_per_second, pace.slowest, pace.fastest) == (4.0, 2.0, 8.0)
@@ -355,11 +355,11 @@ class TestRoofline:
         kept = roofline.prefill(config, 1, 16, 2, trimmed=True).flops / read.flops
         assert kept == pytest.approx(1 - 0.055, abs=0.002)
         work = Workload(256, 16, [32] * 256, 2, trimmed=False)
-        seconds = limit(config, work, Roofline(790e12, 4.3e12)).total
+        seconds = limit(config, work, PeakRates(790e12, 4.3e12)).total
         assert 256 / seconds == pytest.approx(538, rel=0.01)
 
     def test_finished_row_costs_nothing(self, tiny):
-        config, roof = read_config(tiny), Roofline(1e9, 1e9)
+        config, roof = read_config(tiny), PeakRates(1e9, 1e9)
         equal = limit(config, Workload(4, 5, [8] * 4, 4), roof)
         uneven = limit(config, Workload(4, 5, [2, 2, 2, 8], 4), roof)
         assert uneven.vision == equal.vision
@@ -378,15 +378,15 @@ class TestRoofline:
         assert len(names) == 8
         assert {product.dtype for product in reported.products} == {"bfloat16"}
         assert reported.products[-1].inner == config.decoder.mlp_dim
-        assert reported.roof.flops_per_second == max(p.flops_per_second for p in reported.products)
-        assert reported.roof.bytes_per_second > 1e6
+        assert reported.peak.flops_per_second == max(p.flops_per_second for p in reported.products)
+        assert reported.peak.bytes_per_second > 1e6
         slow = replace(
             reported,
             products=tuple(replace(p, flops_per_second=1.0) for p in reported.products),
             read_bytes_per_second=1e18,
         )
         assert peak_rates.highest_rates(slow, reported).products == reported.products
-        assert peak_rates.highest_rates(reported, slow).roof.bytes_per_second == 1e18
+        assert peak_rates.highest_rates(reported, slow).peak.bytes_per_second == 1e18
 
 
 def counted(act):

@@ -17,7 +17,7 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loader
 from pgcli.errors import InvalidCheckpoint
-from pgcli.model.cpu.optimize import optimize_for_device
+from pgcli.model.cpu.optimize import optimize_for_cpu
 from tests.support.tiny import PATCHES, RESOLUTION
 
 WEIGHTS = "adapter_model.safetensors"
@@ -270,7 +270,7 @@ def test_an_engine_has_merged_weights_and_a_label_with_both(tiny, folder):
     assert engine.label == "m+org/a@12ab"
     merged, plain = merged_model(tiny, folder), merged_model(tiny, None)
     for model in (merged, plain):
-        optimize_for_device(model)
+        optimize_for_cpu(model)
     assert torch.equal(pgcli_logits(engine.model), pgcli_logits(merged))
     assert not torch.equal(pgcli_logits(engine.model), pgcli_logits(plain))
     assert loader.load(base, device="cpu", batch_size=1).label == "m"

@@ -17,13 +17,13 @@ from pgcli.engine.loader import check_quantization, load
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.model.cpu.int8_linear import (
     CHANNELS_AT_ONCE,
-    Int8DecodeLinear,
-    Int8Linear,
+    Int8DecodeLinearKernel,
+    Int8LinearKernel,
     can_quantize,
     quantize_per_token,
 )
 from pgcli.model.cpu.optimize import packed_bytes
-from pgcli.model.cpu.packed_linear import PackedLinear
+from pgcli.model.cpu.packed_linear import PackedLinearKernel
 
 pytestmark = pytest.mark.skipif(
     not can_quantize(torch.float32), reason="this build of PyTorch has no int8 kernels"
@@ -53,7 +53,7 @@ def whole_numbers(rows, width, *, seed=0):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_int8_output_is_within_rounding_of_float32(rows, dtype):
     weight, x = drawn(96, 192, dtype=dtype), drawn(rows, 192, dtype=dtype, seed=1)
-    made, wanted = Int8Linear(weight), F.linear(x.float(), weight.float())
+    made, wanted = Int8LinearKernel(weight), F.linear(x.float(), weight.float())
     found = made(x)
     assert found.dtype == dtype
     assert (found.float() - wanted).norm() < 0.015 * wanted.norm()
@@ -70,7 +70,7 @@ def test_sums_are_exact():
     """Sums of int8 values are exact, for any number of terms."""
     x, weight = whole_numbers(5, 20_000), whole_numbers(40, 20_000, seed=1)
     weight[:, 0] = 127
-    found = Int8Linear(weight)(x)
+    found = Int8LinearKernel(weight)(x)
     torch.testing.assert_close(
         found.double(), F.linear(x.double(), weight.double()), rtol=1e-6, atol=0
     )
@@ -81,28 +81,28 @@ def test_each_channel_has_its_own_scale():
     weight, x = drawn(64, 96), drawn(9, 96, seed=1)
     weight[7] *= 1e4
     x[3] *= 1e4
-    wanted, found = F.linear(x, weight), Int8Linear(weight)(x)
+    wanted, found = F.linear(x, weight), Int8LinearKernel(weight)(x)
     error = (found - wanted).abs() / (x.norm(dim=1)[:, None] * weight.norm(dim=1))
     assert error.max() < 0.01
 
 
 def test_a_token_does_not_depend_on_its_batch():
     weight, x = drawn(64, 96), drawn(40, 96, seed=1)
-    made = Int8Linear(weight)
+    made = Int8LinearKernel(weight)
     alone = torch.cat([made(row[None]) for row in x])
     torch.testing.assert_close(made(x), alone, rtol=0, atol=0)
 
 
 def test_quantizing_does_not_change_the_weights():
     weight = drawn(8, 16)
-    Int8Linear(weight)
+    Int8LinearKernel(weight)
     assert torch.equal(weight, drawn(8, 16))
 
 
 def test_zeros_are_zeros():
     weight, x = drawn(8, 16), drawn(3, 16)
     weight[2], x[1] = 0, 0
-    found = Int8Linear(weight)(x)
+    found = Int8LinearKernel(weight)(x)
     assert not found[1].any()
     assert not found[:, 2].any()
     assert found.isfinite().all()
@@ -110,14 +110,18 @@ def test_zeros_are_zeros():
 
 def test_a_bias_is_added():
     weight, x, bias = drawn(8, 16), drawn(3, 16), drawn(8, seed=4)
-    torch.testing.assert_close(Int8Linear(weight, bias)(x), Int8Linear(weight)(x) + bias)
+    torch.testing.assert_close(
+        Int8LinearKernel(weight, bias)(x), Int8LinearKernel(weight)(x) + bias
+    )
 
 
 def test_a_large_lm_head_is_quantized_in_chunks():
     weight, x = drawn(CHANNELS_AT_ONCE + 5, 16), drawn(3, 16)
-    whole = Int8Linear(weight)(x)
+    whole = Int8LinearKernel(weight)(x)
     for part in (slice(0, 9), slice(CHANNELS_AT_ONCE - 2, CHANNELS_AT_ONCE + 5)):
-        torch.testing.assert_close(whole[:, part], Int8Linear(weight[part])(x), rtol=0, atol=0)
+        torch.testing.assert_close(
+            whole[:, part], Int8LinearKernel(weight[part])(x), rtol=0, atol=0
+        )
 
 
 @given(
@@ -137,7 +141,11 @@ def test_levels_are_within_127_for_any_activations(numbers, dtype):
 
 def test_int8_decode_linear_quantizes_decode_only():
     weight, other = drawn(64, 96), drawn(5, 7, 64, seed=3)
-    both, rounded, wide = Int8DecodeLinear(weight), Int8Linear(weight), PackedLinear(weight)
+    both, rounded, wide = (
+        Int8DecodeLinearKernel(weight),
+        Int8LinearKernel(weight),
+        PackedLinearKernel(weight),
+    )
     x = drawn(5, 7, 96, seed=1)
     step = x[:, :1]
     for way in ("__call__", "gelu"):
@@ -215,14 +223,14 @@ def test_unsupported_quantization_is_refused(monkeypatch, clear_cache, tiny):
         raise AttributeError("no such operation")
 
     can_quantize.cache_clear()
-    monkeypatch.setattr(Int8Linear, "_channel_scaled", missing)
+    monkeypatch.setattr(Int8LinearKernel, "_channel_scaled", missing)
     with pytest.raises(NoUsableDevice, match="does not support int8"):
         load(Checkpoint("tiny", tiny), device="cpu", quantize="int8")
 
 
 def test_a_wrong_int8_kernel_is_not_used(monkeypatch, clear_cache):
-    right = Int8Linear._channel_scaled
-    monkeypatch.setattr(Int8Linear, "_channel_scaled", lambda *given: 2 * right(*given))
+    right = Int8LinearKernel._channel_scaled
+    monkeypatch.setattr(Int8LinearKernel, "_channel_scaled", lambda *given: 2 * right(*given))
     assert not can_quantize(torch.float32)
 
 

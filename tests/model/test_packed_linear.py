@@ -17,8 +17,8 @@ from pgcli.checkpoints.save import save
 from pgcli.device.select import cpu_has_bfloat16
 from pgcli.engine.loader import load
 from pgcli.model.cpu import packed_linear, packed_modules
-from pgcli.model.cpu.optimize import optimize_for_device
-from pgcli.model.cpu.packed_linear import PackedLinear, can_pack
+from pgcli.model.cpu.optimize import optimize_for_cpu
+from pgcli.model.cpu.packed_linear import PackedLinearKernel, can_pack
 from pgcli.model.cpu.packed_modules import (
     PackedGatedMLP,
     PackedMLP,
@@ -68,7 +68,7 @@ def drawn(*shape, dtype, seed=0):
 def test_packed_linear_and_fused_operations_equal_f_linear(rows, inner, outer, biased, dtype):
     weight, x = drawn(outer, inner, dtype=dtype), drawn(rows, inner, dtype=dtype, seed=1)
     bias = drawn(outer, dtype=dtype, seed=2) if biased else None
-    made = PackedLinear(weight, bias)
+    made = PackedLinearKernel(weight, bias)
     product = F.linear(x, weight, bias)
     assert_like(made(x), product)
     gelu = F.gelu(product, approximate="tanh")
@@ -80,7 +80,7 @@ def test_packed_linear_and_fused_operations_equal_f_linear(rows, inner, outer, b
 def test_a_slice_of_a_weight_can_be_packed(dtype):
     whole, x = drawn(48, 16, dtype=dtype), drawn(5, 16, dtype=dtype, seed=1)
     for part in (whole[10:30], whole.T[:, :16].T):
-        assert_like(PackedLinear(part)(x), F.linear(x, part))
+        assert_like(PackedLinearKernel(part)(x), F.linear(x, part))
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 100])
@@ -115,9 +115,9 @@ def test_a_packed_mlp_in_blocks_equals_the_original(monkeypatch, tiny, dtype, ki
         assert isinstance(mlp, GemmaMLP)
     x = drawn(3, 40, width, dtype=dtype)
     whole = mlp(x)
-    assert_like(make(mlp, PackedLinear)(x), whole)
+    assert_like(make(mlp, PackedLinearKernel)(x), whole)
     monkeypatch.setattr(packed_modules, "BLOCK_BYTES", 1024)
-    assert_like(make(mlp, PackedLinear)(x), whole)
+    assert_like(make(mlp, PackedLinearKernel)(x), whole)
 
 
 def test_packing_keeps_no_original_weights(tiny):
@@ -136,7 +136,7 @@ def test_original_weights_are_freed_one_by_one(tiny):
     def make(weight, bias):
         here = {id(p) for p in model.parameters()}
         freed.append(sum(key not in here for key in names))
-        return PackedLinear(weight, bias)
+        return PackedLinearKernel(weight, bias)
 
     pack_weights(model, make, make)
     assert freed == sorted(freed)
@@ -191,19 +191,19 @@ def test_saving_a_packed_model_is_refused(tiny, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-class Broken(PackedLinear):
+class Broken(PackedLinearKernel):
     def __init__(self, *weights):
         raise RuntimeError("no such operation")
 
 
-class Wrong(PackedLinear):
+class Wrong(PackedLinearKernel):
     def mul(self, x_MD, other_MN):
         return super().mul(x_MD, -other_MN)
 
 
 @pytest.mark.parametrize("made", [Broken, Wrong])
 def test_weights_are_not_packed_if_the_operators_fail(monkeypatch, tiny, clear_cache, made):
-    monkeypatch.setattr(packed_linear, "PackedLinear", made)
+    monkeypatch.setattr(packed_linear, "PackedLinearKernel", made)
     model = load(Checkpoint("tiny", tiny), device="cpu").model
     assert not any(isinstance(module, PackedProjection) for module in model.modules())
     pixels_BCRR = torch.zeros(1, 3, 56, 56)
@@ -212,7 +212,7 @@ def test_weights_are_not_packed_if_the_operators_fail(monkeypatch, tiny, clear_c
 
 
 def test_packing_is_not_tried_without_onednn(monkeypatch, clear_cache):
-    monkeypatch.setattr(packed_linear, "PackedLinear", Broken)
+    monkeypatch.setattr(packed_linear, "PackedLinearKernel", Broken)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert not can_pack(torch.float32)
 
@@ -221,7 +221,7 @@ def test_packing_is_not_tried_without_onednn(monkeypatch, clear_cache):
 def test_a_packed_model_equals_the_original(request, name, dtype):
     folder = request.getfixturevalue(name)
     stored, packed = (weights.load(folder, read_config(folder), dtype=dtype) for _ in range(2))
-    optimize_for_device(packed)
+    optimize_for_cpu(packed)
     generator = torch.Generator().manual_seed(5)
     pixels_BCRR = (torch.rand(3, 3, 56, 56, generator=generator) * 2 - 1).to(dtype)
     token_BT = torch.tensor([[2, 30, 40, 50], [2, 31, 41, 51], [2, 32, 42, 52]])
@@ -237,9 +237,9 @@ def test_a_packed_model_equals_the_original(request, name, dtype):
 
 PRODUCTS = """
 import sys, torch
-from pgcli.model.cpu.packed_linear import PackedLinear
-from pgcli.model.cpu.int8_linear import Int8Linear
-kinds = {"packed": PackedLinear, "int8": Int8Linear}
+from pgcli.model.cpu.packed_linear import PackedLinearKernel
+from pgcli.model.cpu.int8_linear import Int8LinearKernel
+kinds = {"packed": PackedLinearKernel, "int8": Int8LinearKernel}
 made = kinds[sys.argv[1]](torch.randn(128, 256).to(torch.bfloat16))
 print("now", flush=True)
 for _ in range(3):

@@ -28,7 +28,7 @@ from pgcli.engine.sampler import OutputVocabulary
 from pgcli.engine.tokenizer import left_pad
 from pgcli.images import ImageLimits, decode
 from pgcli.model.config import DecoderConfig
-from pgcli.model.cpu.optimize import optimize_for_device
+from pgcli.model.cpu.optimize import optimize_for_cpu
 from pgcli.model.gemma import Gemma, LMHead, RMSNorm, RotaryEmbedding
 from pgcli.model.siglip import normalize_pixels
 from pgcli.records import Item
@@ -74,7 +74,7 @@ def pair(folder, device="cpu", dtype=torch.float32, *, options=None, packed=True
     hf_model.save_pretrained(folder, **(options or {}))
     model = weights.load(folder, read_config(folder), dtype=dtype, device=device)
     if packed:
-        optimize_for_device(model)
+        optimize_for_cpu(model)
     return hf_model.to(device, dtype), model
 
 

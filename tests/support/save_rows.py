@@ -10,7 +10,7 @@ from typing import Any
 from pgcli.records import Answer, Item
 from pgcli.rows import RowSchema
 from pgcli.sinks import open_resumable, open_stream, output_format
-from pgcli.sinks.column_types import text_types
+from pgcli.sinks.column_types import string_types
 from pgcli.sinks.reader import indexed_rows
 from pgcli.state.destination import check_destination, check_resumable
 from pgcli.state.run_state import RunState
@@ -58,7 +58,7 @@ def saving(
     )
     with RunState(output, overwrite=overwrite, keep_old=output_kind == "parquet") as state:
         state.check_settings(settings or {})
-        kinds = {"types": lambda: text_types(columns.keep)} if output_kind == "folder" else {}
+        kinds = {"types": lambda: string_types(columns.keep)} if output_kind == "folder" else {}
         with open_resumable(state, columns, output_kind, settings=settings or {}, **kinds) as sink:
             for row_index, row in list(indexed_rows(output)) if sink.rows else ():
                 assert row is not None

@@ -29,7 +29,7 @@ class DemoLimit:
             yield item
 
 
-def too_many_for_demo(images: str) -> UsageError:
+def demo_limit_error(images: str) -> UsageError:
     """The error for more images than the built-in model answers without being named."""
     return UsageError(
         f"{images} for {DEMO}, the built-in model, which knows only drawings of shapes",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 
-from pgcli.cli.job.demo_limit import DEMO_IMAGES, too_many_for_demo
+from pgcli.cli.job.demo_limit import DEMO_IMAGES, demo_limit_error
 from pgcli.cli.job.plan import Plan, check_not_an_input
 from pgcli.cli.options import Options
 from pgcli.cli.ui.console import Screen
@@ -121,7 +121,7 @@ def open_input(plan: Plan, screen: Screen) -> RunInput:
     check_sample(plan, source)
     found = RunInput(plan, source, options.url_reader)
     if plan.uses_default_model and (found.images or 0) > DEMO_IMAGES:
-        raise too_many_for_demo(f"{found.images:,} images")
+        raise demo_limit_error(f"{found.images:,} images")
     return found
 
 

@@ -232,7 +232,7 @@ def kept_column_types(input: RunInput) -> ColumnTypes:
     from pgcli.sinks import column_types
 
     if input.source.total is None:
-        return known | column_types.text_types(unknown)
+        return known | column_types.string_types(unknown)
 
     def rows() -> Iterator[Mapping[str, Any]]:
         for item in input.source.rows(needs_image=lambda index: False):

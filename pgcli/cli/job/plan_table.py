@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pgcli.checkpoints.find import DEMO
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.ui.console import Facts
-from pgcli.sources.input_hints import ending_counts
+from pgcli.sources.input_hints import describe_endings
 from pgcli.tasks import Question
 
 
@@ -61,7 +61,7 @@ def question_facts(question: Question) -> Iterator[tuple[str, str]]:
 
 def ignored_facts(ignored: Mapping[str, int]) -> Facts:
     """The files that are skipped because of their endings, most frequent ending first."""
-    return [("skipped", ", ".join(ending_counts(ignored)))] if ignored else []
+    return [("skipped", ", ".join(describe_endings(ignored)))] if ignored else []
 
 
 def kind_facts(kinds: Mapping[str, int]) -> Facts:

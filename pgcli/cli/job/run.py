@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pgcli.cli.job import loading, summary
 from pgcli.cli.job.completion import already_complete, is_complete
-from pgcli.cli.job.demo_limit import DEMO_IMAGES, DemoLimit, too_many_for_demo
+from pgcli.cli.job.demo_limit import DEMO_IMAGES, DemoLimit, demo_limit_error
 from pgcli.cli.job.destination import check_output
 from pgcli.cli.job.draw.option import check_drawn_images
 from pgcli.cli.job.dry_run import dry_run
@@ -142,5 +142,5 @@ def report(job: Job, run_summary: RunSummary) -> int:
     summary.show(job.screen, job.input, job.engine, tally, times, job.hooks.facts())
     job.hooks.on_complete(quiet=job.screen.quiet)
     if isinstance(job.items, DemoLimit) and job.items.exceeded:
-        raise too_many_for_demo(f"more than {DEMO_IMAGES} images")
+        raise demo_limit_error(f"more than {DEMO_IMAGES} images")
     return 3 if tally.errors or job.output.errors else 0

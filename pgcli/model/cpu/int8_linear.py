@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pgcli.model.cpu.packed_linear import PACK_ROWS, PackedLinear, is_decode
+from pgcli.model.cpu.packed_linear import PACK_ROWS, PackedLinearKernel, is_decode
 
 MAX_LEVEL = 127
 #: A token's scale is rounded to the activations' dtype; one level less keeps values below 128.
@@ -21,7 +21,7 @@ MIN_SCALE = 1e-12  # of a token or a channel of zeros
 SIGN_BIT = 128
 
 
-class Int8Linear:
+class Int8LinearKernel:
     """A linear layer with int8 weights, int8 activations and int32 sums.
 
     Weights have one scale per output channel. Activations have one per token, computed at each
@@ -40,7 +40,7 @@ class Int8Linear:
         shape = [PACK_ROWS, weight_ND.shape[1]]
         self._weight = torch.ops.onednn.qlinear_prepack(level_ND, shape)
         self._zero_N = torch.zeros(len(weight_ND), dtype=torch.long)
-        self._is_unsigned = reads_unsigned()
+        self._is_unsigned = uses_uint8_activations()
         self._one, self._zero = torch.ones(1), torch.zeros(1, dtype=torch.long)
         if self._is_unsigned:
             self._zero.fill_(SIGN_BIT)
@@ -87,7 +87,7 @@ class Int8Linear:
         return out
 
 
-class Int8DecodeLinear(Int8Linear):
+class Int8DecodeLinearKernel(Int8LinearKernel):
     """Int8 weights for decode steps, packed weights for prefill. Takes 1.5 times the memory.
 
     A decode step is bound by reading the weights, and int8 halves them. A prefill is bound by
@@ -97,7 +97,7 @@ class Int8DecodeLinear(Int8Linear):
 
     def __init__(self, weight_ND: Tensor, bias_N: Tensor | None = None):
         super().__init__(weight_ND, bias_N)
-        self._prefill = PackedLinear(weight_ND, bias_N)
+        self._prefill = PackedLinearKernel(weight_ND, bias_N)
 
     def __call__(self, x_MD: Tensor) -> Tensor:
         return super().__call__(x_MD) if is_decode(x_MD) else self._prefill(x_MD)
@@ -119,7 +119,7 @@ def quantize_per_token(x_MD: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def reads_unsigned() -> bool:
+def uses_uint8_activations() -> bool:
     """Whether this CPU's kernels read activations as unsigned bytes, with 128 as zero.
 
     VNNI multiplies unsigned by signed bytes, and oneDNN's only kernel for two signed ones is then
@@ -135,7 +135,7 @@ def can_quantize(dtype: torch.dtype) -> bool:
     x, weight = (torch.randn(64, 64, generator=generator).to(dtype) for _ in range(2))
     x[0], weight[0] = 1, 1  # the largest levels, whose sums of two saturate without VNNI
     try:
-        output = Int8Linear(weight)(x).float()
+        output = Int8LinearKernel(weight)(x).float()
     except (RuntimeError, AttributeError, NotImplementedError):
         return False
     expected = F.linear(x.float(), weight.float())

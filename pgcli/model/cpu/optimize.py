@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from pgcli.model.cpu.int8_linear import Int8DecodeLinear, Int8Linear, can_quantize
+from pgcli.model.cpu.int8_linear import Int8DecodeLinearKernel, Int8LinearKernel, can_quantize
 from pgcli.model.cpu.malloc import keep_freed_memory
-from pgcli.model.cpu.packed_linear import KernelFactory, PackedLinear, can_pack
+from pgcli.model.cpu.packed_linear import KernelFactory, PackedLinearKernel, can_pack
 from pgcli.model.cpu.packed_modules import PackedLMHead, pack_weights
 from pgcli.model.paligemma import PaliGemma
 
 
-def optimize_for_device(model: PaliGemma, quantize: str = "none") -> None:
+def optimize_for_cpu(model: PaliGemma, quantize: str = "none") -> None:
     """Pack the model's weights for its CPU, in place. On a GPU nothing changes.
 
     With `quantize` "int8" the decoder's layers and the LM head are quantized, the layers for decode
@@ -24,27 +24,29 @@ def optimize_for_device(model: PaliGemma, quantize: str = "none") -> None:
     if not can_pack(weight.dtype):
         return
     if quantize != "int8":
-        pack_weights(model, PackedLinear, PackedLinear)
+        pack_weights(model, PackedLinearKernel, PackedLinearKernel)
         return
-    kernel: KernelFactory = Int8DecodeLinear if prefills_in_bf16(weight.dtype) else Int8Linear
-    pack_weights(model, PackedLinear, kernel)
+    kernel: KernelFactory = (
+        Int8DecodeLinearKernel if prefills_in_bf16(weight.dtype) else Int8LinearKernel
+    )
+    pack_weights(model, PackedLinearKernel, kernel)
     _quantize_lm_head(model)
 
 
 def _quantize_lm_head(model: PaliGemma) -> None:
     decoder = model.decoder
     weight_VD = decoder.lm_head.weight
-    kernel = Int8Linear(decoder.embed_tokens.weight if weight_VD is None else weight_VD)
+    kernel = Int8LinearKernel(decoder.embed_tokens.weight if weight_VD is None else weight_VD)
     decoder.add_module("lm_head", PackedLMHead(kernel.forward_fp32))
 
 
 def supports_int8(dtype: torch.dtype) -> bool:
-    """Whether `optimize_for_device` can quantize a model of this dtype on this CPU."""
+    """Whether `optimize_for_cpu` can quantize a model of this dtype on this CPU."""
     return can_pack(dtype) and can_quantize(dtype)
 
 
 def packed_bytes(weight_bytes: int, dtype: torch.dtype, quantize: str) -> int:
-    """The memory that weights of `weight_bytes` take after `optimize_for_device`."""
+    """The memory that weights of `weight_bytes` take after `optimize_for_cpu`."""
     keeps_both = quantize == "int8" and prefills_in_bf16(dtype)
     return weight_bytes * 3 // 2 if keeps_both else weight_bytes
 

@@ -35,7 +35,7 @@ class LinearKernel(Protocol):
 KernelFactory = Callable[[Tensor, Tensor | None], LinearKernel]
 
 
-class PackedLinear:
+class PackedLinearKernel:
     """A linear layer with its weights in oneDNN's layout.
 
     Fused operations read the sums before they are rounded to the weights' dtype.
@@ -76,7 +76,7 @@ def can_pack(dtype: torch.dtype) -> bool:
     x, weight = (torch.randn(32, 32, generator=generator).to(dtype) for _ in range(2))
     product = F.linear(x, weight)
     try:
-        kernel = PackedLinear(weight)
+        kernel = PackedLinearKernel(weight)
         outputs = [kernel(x), kernel.gelu(x), kernel.mul(x, product)]
     except (RuntimeError, AttributeError, NotImplementedError):
         return False
