@@ -45,7 +45,9 @@ def test_one_finished_shard_of_four_is_not_the_whole_run(
     assert (report["state"], report["rows"], report["total"]) == ("stopped", 3, 12)
     assert states(report) == dict.fromkeys(("0/4", "2/4", "3/4"), "waiting") | {"1/4": "complete"}
     main(["status", str(output)])
-    assert "1 complete: 1/4; 3 waiting: 0/4, 2/4, 3/4" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "1 complete: 1/4; 3 waiting: 0/4, 2/4, 3/4" in shown
+    assert "run the same command with --shard 0/4, 2/4, 3/4\n" in shown
     for shard in ("0/4", "3/4", "2/4"):
         run_shard(output, shard)
     report = status(capsys, output)

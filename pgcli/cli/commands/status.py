@@ -68,7 +68,7 @@ def facts(status: RunStatus) -> Facts:
     if status.exit_code is not None:
         rows.append(("exit code", exit_code_text(status.exit_code)))
     if status.state == "stopped":
-        rows.append(("to resume", "run the same command again"))
+        rows.append(("to resume", how_to_resume(status.shards)))
     return rows
 
 
@@ -82,6 +82,15 @@ def row_count(status: RunStatus) -> str:
 def process(run: dict[str, Any]) -> str:
     """The process and the host of a run."""
     return f"process {run.get('pid')} on {run.get('host')}"
+
+
+def how_to_resume(found: Sequence[ShardStatus]) -> str:
+    """What adds the rows that are missing."""
+    missing = [shard.shard for shard in found if shard.state in ("stopped", "waiting")]
+    if not missing:
+        return "run the same command again"
+    more = f" and {len(missing) - MAX_NAMES:,} more" if len(missing) > MAX_NAMES else ""
+    return f"run the same command with --shard {', '.join(missing[:MAX_NAMES])}{more}"
 
 
 def shards(found: Sequence[ShardStatus]) -> str:
