@@ -59,11 +59,8 @@ class FolderRecord:
         line = json.dumps({"text": name, "image": image, "sha256": digest(data)})
         self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(self.file, flags, 0o600)
-        try:
-            os.write(descriptor, f"\n{line}".encode())  # a line that was cut before stays apart
-        finally:
-            os.close(descriptor)
+        with os.fdopen(os.open(self.file, flags, 0o600), "ab", buffering=0) as file:
+            file.write(f"\n{line}".encode())  # a line that was cut before stays apart
 
     def _read(self) -> None:
         """Read the lines that are new."""
