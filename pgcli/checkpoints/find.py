@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from pgcli.checkpoints import conversion
-from pgcli.checkpoints.hub.progress import DownloadProgress, TqdmProgress
+from pgcli.checkpoints import conversion_hints
+from pgcli.checkpoints.file_digests import sha256
+from pgcli.checkpoints.hub.download_progress import DownloadProgress, TqdmProgress
 from pgcli.checkpoints.hub.required_files import Kind
-from pgcli.checkpoints.identity import sha256
 from pgcli.errors import ModelUnavailable
 
 DEMO = "demo"
@@ -115,7 +115,7 @@ def _no_name(name: str, kind: Kind) -> ModelUnavailable:
     if kind == "model" and os.path.isfile(name):  # noqa: PTH113 - Path raises for a NUL
         return ModelUnavailable(
             f"{name} is a file, and a model is a folder with config.json and safetensors files",
-            hint=conversion.file_hint(name),
+            hint=conversion_hints.file_hint(name),
         )
     if kind == "adapter":
         hint = "name a folder with adapter_config.json, or a Hub name such as you/your-adapter"

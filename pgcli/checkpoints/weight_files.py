@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pgcli.checkpoints.conversion import PICKLES, conversion_command
+from pgcli.checkpoints.conversion_hints import PICKLES, conversion_command
 from pgcli.checkpoints.json_file import read_json
 from pgcli.errors import InvalidCheckpoint
 

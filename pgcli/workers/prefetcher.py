@@ -14,7 +14,7 @@ from pgcli.records import PAUSE, DecodedImage, Item
 from pgcli.workers.decoder import Decoder
 from pgcli.workers.fetcher import Fetcher, fetched
 from pgcli.workers.start_errors import thread_errors
-from pgcli.workers.worker import Worker
+from pgcli.workers.worker_handle import Worker
 
 #: What decoded pixels are assumed to take until some have arrived: the largest model's 896 x 896.
 LARGEST_PIXEL_BYTES = 896 * 896 * 3

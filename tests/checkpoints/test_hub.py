@@ -27,7 +27,7 @@ from safetensors.numpy import save
 
 from pgcli.checkpoints.find import find
 from pgcli.checkpoints.hub import verify
-from pgcli.checkpoints.hub.progress import DownloadPlan, NoProgress, TqdmProgress
+from pgcli.checkpoints.hub.download_progress import DownloadPlan, NoProgress, TqdmProgress
 from pgcli.cli.ui import progress as progress_module
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads

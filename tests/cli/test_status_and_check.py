@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pgcli.checkpoints import identity as identities
-from pgcli.checkpoints.identity import folder_digest
+from pgcli.checkpoints import file_digests
+from pgcli.checkpoints.file_digests import folder_digest
 from pgcli.cli.main import main
 from pgcli.errors import UsageError
 from pgcli.state import run_log
@@ -356,12 +356,12 @@ def test_a_file_is_hashed_again_only_when_it_changed(
     folder, hashed = tmp_path / "model", []
     folder.mkdir()
     (folder / "model.safetensors").write_text("weights")
-    real = identities.sha256
-    monkeypatch.setattr(identities, "sha256", lambda file: hashed.append(file) or real(file))
+    real = file_digests.sha256
+    monkeypatch.setattr(file_digests, "sha256", lambda file: hashed.append(file) or real(file))
     first = folder_digest(folder)
     assert folder_digest(folder) == first
     assert len(hashed) == 1
-    identities.cache_file().write_text("{ not json")
+    file_digests.cache_file().write_text("{ not json")
     assert folder_digest(folder) == first
     assert len(hashed) == 2
     os.utime(folder / "model.safetensors", ns=(1, 1))

@@ -13,7 +13,7 @@ import pytest
 from filelock import FileLock
 from PIL import Image
 
-from pgcli.checkpoints.hub.progress import DownloadPlan, TqdmProgress
+from pgcli.checkpoints.hub.download_progress import DownloadPlan, TqdmProgress
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.sanitize_logs import sanitized_logs
 from pgcli.printable import CONTROL_CHARACTERS as STEERING
@@ -339,8 +339,8 @@ ALLOWED_CALLS = {
         "cli/ui/progress_bar.py",
     },
     "TextColumn": {"cli/ui/progress_bar.py"},
-    "tqdm": {"checkpoints/hub/progress.py", "api/engine.py"},
-    "tqdm.write": {"checkpoints/hub/progress.py"},
+    "tqdm": {"checkpoints/hub/download_progress.py", "api/engine.py"},
+    "tqdm.write": {"checkpoints/hub/download_progress.py"},
     "sys.stdout.write": set(),
     "sys.stderr.write": set(),
     "warnings.warn": {

@@ -14,7 +14,7 @@ import pytest
 import pgcli
 from pgcli.images import ImageDecoder, ImageLimits, ImageSpec
 from pgcli.records import DecodedImage, Fault, Item
-from pgcli.workers import prefetch, worker
+from pgcli.workers import prefetch, worker_handle
 from pgcli.workers.decoder import describe_decoder, load_decoder
 from pgcli.workers.message_pipe import MalformedMessage, Message, MessagePipe
 from pgcli.workers.messages import (
@@ -200,7 +200,7 @@ HOSTILE = {
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the test finds the pipe in /proc")
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_worker_costs_one_row(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "TIME_LIMIT_SECONDS", 3)
+    monkeypatch.setattr(worker_handle, "TIME_LIMIT_SECONDS", 3)
     raw, code = HOSTILE[kind]
     items = [Item(0, "a", "a"), Item(1, "b", "b", path=raw.hex()), Item(2, "c", "c")]
     images = list(prefetch(items, HostileDecoder(), workers=1, total=None))

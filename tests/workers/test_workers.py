@@ -26,7 +26,7 @@ from pgcli import workers
 from pgcli.errors import NoUsableDevice
 from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.records import PAUSE, DecodedImage, Item
-from pgcli.workers import prefetch, worker
+from pgcli.workers import prefetch, worker_handle
 from tests.support.awkward import drawing, encoded, png
 from tests.support.decoders import ScriptedDecoder
 from tests.support.time_limits import ends_soon
@@ -42,7 +42,7 @@ def items(count: int) -> list[Item]:
 def children() -> list[psutil.Process]:
     """The worker processes; other tests may have left a server running."""
     found = psutil.Process().children()
-    return [child for child in found if "pgcli.workers.process" in " ".join(child.cmdline())]
+    return [child for child in found if "pgcli.workers.worker_main" in " ".join(child.cmdline())]
 
 
 def scripted(*ids: str) -> list[DecodedImage]:
@@ -132,14 +132,14 @@ def test_process_that_dies_once_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_image_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "TIME_LIMIT_SECONDS", 3)
+    monkeypatch.setattr(worker_handle, "TIME_LIMIT_SECONDS", 3)
     assert codes(scripted("a", "hang", "b")) == [None, "timeout", None]
 
 
 def test_image_that_takes_too_much_processor_time_is_a_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker, "PROCESSOR_SECONDS", 0.5)
+    monkeypatch.setattr(worker_handle, "PROCESSOR_SECONDS", 0.5)
     images = scripted("a", "compute", "b")
     assert codes(images) == [None, "timeout", None]
     assert images[1].fault is not None
@@ -147,7 +147,7 @@ def test_image_that_takes_too_much_processor_time_is_a_timeout(
 
 
 def test_image_on_a_slow_machine_has_its_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "PROCESSOR_SECONDS", 0.1)
+    monkeypatch.setattr(worker_handle, "PROCESSOR_SECONDS", 0.1)
     assert codes(scripted("slow", "slow", "slow")) == [None] * 3  # each sleeps for longer
 
 
@@ -162,7 +162,7 @@ def test_image_on_a_slow_machine_has_its_processor_time(monkeypatch: pytest.Monk
 def test_process_that_cannot_start_is_explained(
     monkeypatch: pytest.MonkeyPatch, program: str, reason: str
 ) -> None:
-    monkeypatch.setattr(worker, "_PROGRAM", program)
+    monkeypatch.setattr(worker_handle, "_PROGRAM", program)
     with pytest.raises(NoUsableDevice) as refused:
         list(prefetch(items(3), DECODE, workers=2, total=None))
     assert reason in str(refused.value)
@@ -179,7 +179,7 @@ def test_process_that_the_system_refuses_is_explained(monkeypatch: pytest.Monkey
         started.append(start(*words, **more))
         return started[0]
 
-    monkeypatch.setattr(worker.subprocess, "Popen", refuse_second)
+    monkeypatch.setattr(worker_handle.subprocess, "Popen", refuse_second)
     with pytest.raises(NoUsableDevice, match="cannot start: Resource temporarily unavailable"):
         list(prefetch(items(3), DECODE, workers=2, total=None))
     assert not children()
@@ -209,7 +209,10 @@ def test_worker_sets_malloc_variables_that_the_user_has_not_set(
     next(images)
     (child,) = children()
     environment = child.environ()
-    assert environment["MALLOC_TRIM_THRESHOLD_"] == worker.MALLOC_SETTINGS["MALLOC_TRIM_THRESHOLD_"]
+    assert (
+        environment["MALLOC_TRIM_THRESHOLD_"]
+        == worker_handle.MALLOC_SETTINGS["MALLOC_TRIM_THRESHOLD_"]
+    )
     assert environment["MALLOC_MMAP_THRESHOLD_"] == "1000000"
     images.close()
 

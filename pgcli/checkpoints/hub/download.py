@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub import snapshot_download
 from tqdm import tqdm
 
-from pgcli.checkpoints.hub.progress import DownloadProgress
+from pgcli.checkpoints.hub.download_progress import DownloadProgress
 
 #: How long a cancelled download may take to remove its temporary files.
 CANCEL_SECONDS = 2.0

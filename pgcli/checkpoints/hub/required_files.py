@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Literal
 
-from pgcli.checkpoints import conversion
+from pgcli.checkpoints import conversion_hints
 from pgcli.checkpoints.generation_config import GENERATION
 from pgcli.checkpoints.weight_files import INDEX, SHARD_NAME, SINGLE, weight_map
 from pgcli.errors import InvalidCheckpoint
@@ -74,10 +74,10 @@ def _single(repository: str, kind: Kind, names: Collection[str]) -> list[str]:
     weights = [name for name in sorted(names) if SHARD_NAME.fullmatch(name)]
     if kind == "model" and weights:
         return weights
-    pickles = [name for name in sorted(names) if name.endswith(conversion.PICKLES)]
+    pickles = [name for name in sorted(names) if name.endswith(conversion_hints.PICKLES)]
     remedy = "save it again with PEFT: save_pretrained writes safetensors"
     if kind == "model":
-        remedy = f"convert it: {conversion.repository_hint(repository)}"
+        remedy = f"convert it: {conversion_hints.repository_hint(repository)}"
     raise InvalidCheckpoint(
         f"{repository} has no {ALONE[kind]}"
         + (f"; {pickles[0]} is a pickle, which can run code" if pickles else ""),

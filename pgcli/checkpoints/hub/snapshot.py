@@ -12,7 +12,7 @@ from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
 
 from pgcli.checkpoints.hub import errors, verify
 from pgcli.checkpoints.hub.download import DownloadCounter, download
-from pgcli.checkpoints.hub.progress import DownloadPlan, DownloadProgress, NoProgress
+from pgcli.checkpoints.hub.download_progress import DownloadPlan, DownloadProgress, NoProgress
 from pgcli.checkpoints.hub.repository import HubFile, Repository
 from pgcli.checkpoints.hub.required_files import Kind, complete_files, required_files
 from pgcli.checkpoints.weight_files import INDEX

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pgcli
 from pgcli import __version__
+from pgcli.checkpoints.file_digests import digests, folder_digest
 from pgcli.checkpoints.find import BUILTIN, DEMO, DIGEST_LENGTH, folder_of
-from pgcli.checkpoints.identity import digests, folder_digest
 from pgcli.cli.job.plan import Plan, check_current_folder
 from pgcli.cli.options import (
     AnsweringOptions,

@@ -7,7 +7,7 @@ from typing import Self
 
 from rich.filesize import decimal
 
-from pgcli.checkpoints.hub.progress import DownloadPlan
+from pgcli.checkpoints.hub.download_progress import DownloadPlan
 from pgcli.cli.signals import Interrupted
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.progress import BYTES, Progress

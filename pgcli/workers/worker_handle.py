@@ -18,8 +18,8 @@ from pgcli.records import DecodedImage, Fault, Item
 from pgcli.workers.decoder import Decoder, describe_decoder
 from pgcli.workers.message_pipe import MalformedMessage, Message, MessagePipe
 from pgcli.workers.messages import image_from_message, item_to_message
-from pgcli.workers.process import PROCESSOR_SECONDS, TIME_LIMIT_SECONDS
 from pgcli.workers.start_errors import cannot_start, why_it_ended
+from pgcli.workers.worker_main import PROCESSOR_SECONDS, TIME_LIMIT_SECONDS
 
 START_LIMIT_SECONDS = 120
 #: Of one decoded image; 896 x 896 RGB pixels are 2.4 MB.
@@ -28,7 +28,7 @@ MAX_PIXEL_BYTES = 64 * 2**20
 #: The parent's module path is passed on, so that a checkout works that is not installed. -P keeps
 #: the current folder, which may hold images, off the module path.
 _PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[1:]; from pgcli.workers.process import serve; serve()"
+    "import sys; sys.path[:] = sys.argv[1:]; from pgcli.workers.worker_main import serve; serve()"
 )
 
 #: Decoding large images allocates and frees tens of megabytes each. Returning them to the system
