@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pgcli.annotations.json_document import InvalidValue, whole_number
+from pgcli.annotations.value_checks import InvalidValue, whole_number
 from pgcli.records import Rle
 from pgcli.rle import encode
 

@@ -6,16 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pgcli.annotations.json_document import (
-    InvalidValue,
-    array,
-    label,
-    mapping,
-    number,
-    read_document,
-    text,
-    whole_number,
-)
+from pgcli.annotations.json_document import read_document
 from pgcli.annotations.locate import locate
 from pgcli.annotations.shapes import (
     Size,
@@ -33,6 +24,15 @@ from pgcli.annotations.truth import (
     ImportSettings,
     TrueBox,
     TrueText,
+)
+from pgcli.annotations.value_checks import (
+    InvalidValue,
+    array,
+    label,
+    mapping,
+    number,
+    text,
+    whole_number,
 )
 from pgcli.errors import UsageError
 

@@ -7,15 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pgcli.annotations.json_document import (
-    InvalidValue,
-    array,
-    label,
-    mapping,
-    read_document,
-    text,
-    whole_number,
-)
+from pgcli.annotations.json_document import read_document
+from pgcli.annotations.value_checks import InvalidValue, array, label, mapping, text, whole_number
 from pgcli.errors import UsageError
 from pgcli.parsing import detection_text
 from pgcli.records import BOX_TASKS

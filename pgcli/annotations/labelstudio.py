@@ -13,15 +13,7 @@ import numpy as np
 
 from pgcli.annotations.brush import decode_brush
 from pgcli.annotations.coco import share
-from pgcli.annotations.json_document import (
-    InvalidValue,
-    array,
-    label,
-    mapping,
-    number,
-    read_document,
-    text,
-)
+from pgcli.annotations.json_document import read_document
 from pgcli.annotations.locate import locate, upright_size
 from pgcli.annotations.shapes import Size, bounds, clipped, fill, image_size, mask_bounds
 from pgcli.annotations.truth import (
@@ -32,6 +24,7 @@ from pgcli.annotations.truth import (
     TrueBox,
     TrueText,
 )
+from pgcli.annotations.value_checks import InvalidValue, array, label, mapping, number, text
 from pgcli.errors import UsageError
 from pgcli.sources.endings import IMAGE_ENDINGS
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from pgcli.annotations.json_document import InvalidValue, array, mapping, number, whole_number
 from pgcli.annotations.truth import ImportCounts, TrueBox
+from pgcli.annotations.value_checks import InvalidValue, array, mapping, number, whole_number
 from pgcli.images import ImageLimits
 from pgcli.records import Rle
 from pgcli.rle import area, encode_counts, encode_runs, spans

@@ -8,7 +8,6 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from pgcli.annotations.json_document import InvalidValue, label
 from pgcli.annotations.locate import locate, upright_size
 from pgcli.annotations.shapes import Size, bounds, clipped, fill
 from pgcli.annotations.truth import (
@@ -18,6 +17,7 @@ from pgcli.annotations.truth import (
     ImportSettings,
     TrueBox,
 )
+from pgcli.annotations.value_checks import InvalidValue, label
 from pgcli.errors import UsageError
 from pgcli.records import Fault
 from pgcli.regular_file import open_regular

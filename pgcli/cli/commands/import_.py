@@ -143,7 +143,7 @@ def check_options(
 
 def read_labels(given: str | None) -> list[str]:
     """The labels of the option, or of the file that it names."""
-    from pgcli.annotations.json_document import InvalidValue, label
+    from pgcli.annotations.value_checks import InvalidValue, label
     from pgcli.regular_file import read_text
 
     if given is None:

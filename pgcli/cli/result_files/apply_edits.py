@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from pgcli.annotations.edits import Edit, corrected
-from pgcli.annotations.json_document import InvalidValue
+from pgcli.annotations.value_checks import InvalidValue
 from pgcli.errors import UsageError
 from pgcli.rows import answer_digest
 from pgcli.sinks.reader import Row, read_results

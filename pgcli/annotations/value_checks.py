@@ -1,0 +1,60 @@
+"""Checks the types of values of a JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pgcli.printable import encodable
+
+MAX_NUMBER = 1e15  # of pixels and ids; floats are exact below
+
+
+class InvalidValue(Exception):
+    """A value that is missing or of another type than the format says."""
+
+
+def mapping(value: object, what: str) -> Mapping[str, Any]:
+    """The value as an object. Raises InvalidValue."""
+    if not isinstance(value, dict):
+        raise InvalidValue(f"{what} is not an object")
+    return value
+
+
+def array(value: object, what: str) -> list[Any]:
+    """The value as an array. Raises InvalidValue."""
+    if not isinstance(value, list):
+        raise InvalidValue(f"{what} is not an array")
+    return value
+
+
+def text(value: object, what: str) -> str:
+    """The value as text that UTF-8 can hold. Raises InvalidValue."""
+    if not isinstance(value, str):
+        raise InvalidValue(f"{what} is not text")
+    return encodable(value)
+
+
+def whole_number(value: object, what: str) -> int:
+    """The value as a whole number of 0 or more. Raises InvalidValue."""
+    if isinstance(value, float) and value.is_integer() and 0 <= value < MAX_NUMBER:
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_NUMBER:
+        raise InvalidValue(f"{what} is not a whole number of 0 or more")
+    return value
+
+
+def number(value: object, what: str) -> float:
+    """The value as a finite number. Raises InvalidValue."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not -MAX_NUMBER <= value <= MAX_NUMBER:  # type: ignore[operator]
+        raise InvalidValue(f"{what} is not a number")
+    return float(value)  # type: ignore[arg-type]
+
+
+def label(value: object, what: str) -> str:
+    """The value as a label that the answer of a detection can hold. Raises InvalidValue."""
+    name = text(value, what).strip()
+    if not name or ";" in name or "<loc" in name or "<seg" in name or len(name.splitlines()) > 1:
+        raise InvalidValue(f"{what} is empty, or has a line break, a semicolon or a token of a box")
+    return name
