@@ -27,11 +27,11 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class SpeedLimit:
-    """The least seconds for the rows; `whole` is for a last layer that is not trimmed."""
+    """The least seconds for the rows; `untrimmed` is for a last layer that is not trimmed."""
 
     rows_per_second: float
     seconds: Stages
-    whole: Stages
+    untrimmed: Stages
 
 
 @dataclass(frozen=True, slots=True)
