@@ -32,6 +32,7 @@ from pgcli.cli.ui import progress as progress_module
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
+from tests.support import forkserver
 from tests.support.hub_server import Hub, digest
 
 NAME = "somebody/some-model"
@@ -684,6 +685,9 @@ def wait_for(claim):
 
 
 def pgcli(hub, tmp_path, *arguments, **more):
+    if sys.platform == "linux":
+        variables = environment(hub, tmp_path, **more)
+        return forkserver.run([*map(str, arguments)], env=variables, kind="real", text=True)
     return subprocess.run(
         [sys.executable, "-m", "pgcli", *map(str, arguments)],
         env=environment(hub, tmp_path, **more),

@@ -96,9 +96,9 @@ def call(capsys, *arguments):
 
 
 def spawn(*arguments, program=PRETEND, **more):
-    if program is PRETEND and more.keys() <= {"input", "env"} and sys.platform == "linux":
-        words = [str(argument) for argument in arguments]
-        return forkserver.run(words, cwd=ROOT, **{"env": os.environ} | more)
+    if more.keys() <= {"input", "env", "text"} and sys.platform == "linux":
+        words, kind = [*map(str, arguments)], "pretended" if program is PRETEND else "real"
+        return forkserver.run(words, cwd=ROOT, kind=kind, **{"env": os.environ} | more)
     return subprocess.run(
         [*program, *map(str, arguments)], capture_output=True, cwd=ROOT, check=False, **more
     )

@@ -1,7 +1,8 @@
-"""Runs of the pretended command line, forked from a process that has imported it already.
+"""Runs of the command line, forked from a process that has imported it already.
 
-A start by fork takes milliseconds, an import of the command line half a second. The server has one
-thread and never runs the command line itself, so that a fork copies nothing but modules.
+A start by fork takes milliseconds, an import of the command line half a second, of torch another.
+A server has one thread and never runs the command line itself, so that a fork copies nothing but
+modules. There is one for each kind of run: with the pretended model, and with a real one.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 ROOT = Path(__file__).parents[2]
 STATUS = struct.Struct("i")
+Kind = Literal["pretended", "real"]
 
 
 def run(
@@ -34,26 +36,32 @@ def run(
     *,
     env: Mapping[str, str],
     cwd: str | os.PathLike[str] | None = None,
-    input: bytes | None = None,
+    input: bytes | str | None = None,
     timeout: float = 120,
-) -> subprocess.CompletedProcess[bytes]:
-    """The outcome of the pretended command line, as from `subprocess.run(capture_output=True)`.
+    kind: Kind = "pretended",
+    text: bool = False,
+) -> subprocess.CompletedProcess[Any]:
+    """The outcome of the command line, as from `subprocess.run(capture_output=True)`.
 
     Without `input`, standard input is this process's own. Raises subprocess.TimeoutExpired.
     """
     stdin = None if input is None else subprocess.PIPE
     both = subprocess.PIPE
-    with ForkedRun(arguments, env=env, cwd=cwd, stdin=stdin, stdout=both, stderr=both) as started:
+    files = {"stdin": stdin, "stdout": both, "stderr": both}
+    with ForkedRun(arguments, env=env, cwd=cwd, kind=kind, **files) as started:
         try:
-            out, err = started.communicate(input, timeout=timeout)
-        except subprocess.TimeoutExpired:
+            data = input.encode() if isinstance(input, str) else input
+            out, err = started.communicate(data, timeout=timeout)
+        except BaseException:
             started.kill()
             raise
+    if text:
+        out, err = (out or b"").decode(), (err or b"").decode()
     return subprocess.CompletedProcess(list(arguments), started.returncode, out, err)
 
 
 class ForkedRun:
-    """A run of the pretended command line, with the interface of `subprocess.Popen`.
+    """A run of the command line, with the interface of `subprocess.Popen`.
 
     It leads a process group of its own.
     """
@@ -67,6 +75,7 @@ class ForkedRun:
         stdin: int | IO[Any] | None = None,
         stdout: int | IO[Any] | None = None,
         stderr: int | IO[Any] | None = None,
+        kind: Kind = "pretended",
     ):
         self.args = list(arguments)
         self.returncode: int | None = None
@@ -74,7 +83,7 @@ class ForkedRun:
         files[0], self.stdin = _ends(stdin, own=0)
         files[1], self.stdout = _ends(stdout, own=1)
         files[2], self.stderr = _ends(files[1] if stderr == subprocess.STDOUT else stderr, own=2)
-        self._connection = _connect()
+        self._connection = _connect(kind)
         request = {"arguments": self.args, "env": dict(env), "cwd": str(cwd or Path.cwd())}
         self._connection.sendmsg(
             [json.dumps(request).encode() + b"\n"],
@@ -167,26 +176,33 @@ class _Drained(threading.Thread):
         return self._data
 
 
-def _connect() -> socket.socket:
+def _connect(kind: Kind) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(_address())
+    connection.connect(_address(kind))
     return connection
 
 
 @cache
-def _address() -> str:
-    """The address of this process's server, which ends when this process does."""
+def _address(kind: Kind) -> str:
+    """The address of this process's server of a kind, which ends when this process does."""
     name = f"\0pgcli-tests-{os.getpid()}-{os.urandom(4).hex()}"  # abstract: no file to remove
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(name)
     listener.listen(64)
     alive, end = os.pipe()
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.forkserver", str(listener.fileno()), str(alive)],
+        [
+            sys.executable,
+            "-m",
+            "tests.support.forkserver",
+            kind,
+            str(listener.fileno()),
+            str(alive),
+        ],
         pass_fds=[listener.fileno(), alive],
         stdin=subprocess.DEVNULL,
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
     )
     listener.close()
     os.close(alive)
@@ -195,11 +211,11 @@ def _address() -> str:
     return name
 
 
-def serve(listener: socket.socket, alive: int) -> None:
+def serve(kind: Kind, listener: socket.socket, alive: int) -> None:
     """Fork a run for each connection, until the other end of `alive` is closed."""
     from select import POLLIN, poll
 
-    _import_program()
+    _import_program(kind)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped without waiting
     gc.freeze()
     readable = poll()  # select takes no descriptor above 1023, and tests may have opened as many
@@ -210,24 +226,30 @@ def serve(listener: socket.socket, alive: int) -> None:
         if os.fork() == 0:
             listener.close()
             os.close(alive)
-            _watch(connection)
+            _watch(kind, connection)
         connection.close()
 
 
-def _import_program() -> None:
-    """Import what runs import late: the rooms that import no torch, and pandas, for pyarrow."""
-    from tests.support import pretend  # noqa: F401
+def _import_program(kind: Kind) -> None:
+    """Import what runs import late: the rooms that import no torch, and pandas, for pyarrow.
 
+    For real runs torch and the engine too, but not what reads the environment when imported.
+    """
+    if kind == "pretended":
+        importlib.import_module("tests.support.pretend")
     for room in "cli pipeline sources remote images workers tasks sinks state views".split():
         package = importlib.import_module(f"pgcli.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
     for name in ("pandas", "pyarrow.parquet"):
         importlib.import_module(name)
-    assert "torch" not in sys.modules
+    if kind == "real":
+        importlib.import_module("pgcli.engine.loader")
+    assert ("torch" in sys.modules) == (kind == "real")
+    assert "huggingface_hub" not in sys.modules
 
 
-def _watch(connection: socket.socket) -> None:
+def _watch(kind: Kind, connection: socket.socket) -> None:
     """In a child: run the command line in a child of its own and send its pid and exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     data, ancillary, _, _ = connection.recvmsg(2**20, socket.CMSG_SPACE(3 * 4))
@@ -240,7 +262,7 @@ def _watch(connection: socket.socket) -> None:
         for target, descriptor in enumerate(descriptors):
             os.dup2(descriptor, target)
             os.close(descriptor)
-        _run(json.loads(data))
+        _run(kind, json.loads(data))
     for descriptor in descriptors:
         os.close(descriptor)
     connection.send(STATUS.pack(pid))
@@ -250,7 +272,7 @@ def _watch(connection: socket.socket) -> None:
     os._exit(0)
 
 
-def _run(request: dict[str, object]) -> None:
+def _run(kind: Kind, request: dict[str, object]) -> None:
     """The command line, with the request's folder, environment and arguments."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(
@@ -264,7 +286,8 @@ def _run(request: dict[str, object]) -> None:
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    from tests.support.pretend import main
+    program = "tests.support.pretend" if kind == "pretended" else "pgcli.cli.main"
+    main = importlib.import_module(program).main
 
     code: object = 1
     try:
@@ -282,4 +305,4 @@ def _run(request: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    serve(sys.argv[1], socket.socket(fileno=int(sys.argv[2])), int(sys.argv[3]))  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from PIL import Image
 
 from pgcli.records import COLUMNS, TIMING_COLUMNS
 from pgcli.sources.open_sources import open_sources
-from tests.support import awkward
+from tests.support import awkward, forkserver
 from tests.support.awkward import noisy
 
 ROOT = Path(__file__).parents[2]
@@ -62,9 +62,17 @@ def pgcli(clean_env: dict[str, str]) -> Any:
     """A function that runs the program in a new process."""
 
     def run(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> Done:
-        command = [*PROGRAM, *map(os.fspath, map(text_or_path, arguments))]
+        words = [*map(os.fspath, map(text_or_path, arguments))]
+        if sys.platform == "linux":
+            options: dict[str, Any] = {"env": clean_env, "cwd": cwd, "input": stdin}
+            return forkserver.run(words, timeout=LIMIT_SECONDS, kind="real", **options)
         return subprocess.run(
-            command, input=stdin, cwd=cwd, env=clean_env, capture_output=True, timeout=LIMIT_SECONDS
+            [*PROGRAM, *words],
+            input=stdin,
+            cwd=cwd,
+            env=clean_env,
+            capture_output=True,
+            timeout=LIMIT_SECONDS,
         )
 
     return run
