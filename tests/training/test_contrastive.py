@@ -1,0 +1,180 @@
+"""The contrastive losses: whole, in chunks, over processes, and those of transformers."""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+from torch.nn import functional as F
+
+from pgcli.training.contrastive import sigmoid_contrastive, softmax_contrastive
+
+ROWS, WIDTH = 12, 8
+LOSSES = ["softmax", "sigmoid"]
+
+
+def batch(rows: int = ROWS, *, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+    """Normalized images and texts, scale and bias, all with gradients."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(2, rows, WIDTH, generator=generator, dtype=dtype)
+    image_ND, text_ND = F.normalize(features, dim=-1)
+    tensors = image_ND, text_ND, torch.tensor(7.0, dtype=dtype), torch.tensor(-3.0, dtype=dtype)
+    return tuple(tensor.clone().requires_grad_() for tensor in tensors)
+
+
+def loss_of(kind: str, tensors: tuple[Tensor, ...], **options: Any) -> Tensor:
+    if kind == "softmax":
+        return softmax_contrastive(*tensors[:3], **options)
+    return sigmoid_contrastive(*tensors, **options)
+
+
+def with_gradients(kind: str, tensors: tuple[Tensor, ...], **options: Any) -> list[Tensor]:
+    """The loss and the gradients of the tensors that it depends on."""
+    loss = loss_of(kind, tensors, **options)
+    used = tensors[: 3 if kind == "softmax" else 4]
+    return [loss.detach(), *torch.autograd.grad(loss, used)]
+
+
+def plain_softmax(image_ND: Tensor, text_ND: Tensor, scale: Tensor) -> Tensor:
+    logits, pairs = scale * image_ND @ text_ND.T, torch.arange(len(image_ND))
+    return (F.cross_entropy(logits, pairs) + F.cross_entropy(logits.T, pairs)) / 2
+
+
+def plain_sigmoid(image_ND: Tensor, text_ND: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    logits = scale * image_ND @ text_ND.T + bias
+    labels = 2 * torch.eye(len(image_ND)) - 1
+    return -F.logsigmoid(labels * logits).sum() / len(image_ND)
+
+
+def test_losses_are_those_of_the_papers_with_all_logits_at_once() -> None:
+    tensors = batch(dtype=torch.float32)
+    assert torch.allclose(loss_of("softmax", tensors), plain_softmax(*tensors[:3]))
+    assert torch.allclose(loss_of("sigmoid", tensors), plain_sigmoid(*tensors))
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 5, 12, 100])
+@pytest.mark.parametrize("kind", LOSSES)
+def test_chunks_change_neither_loss_nor_gradients(kind: str, chunk_rows: int) -> None:
+    whole = with_gradients(kind, batch())
+    for expected, found in zip(
+        whole, with_gradients(kind, batch(), chunk_rows=chunk_rows), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_chunks_bound_the_memory_that_is_kept(kind: str) -> None:
+    """The tensors saved for the backward pass have at most as many values as a chunk's logits."""
+    sizes: list[int] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.numel())
+        return tensor
+
+    rows, chunk_rows = 200, 10
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss_of(kind, batch(rows), chunk_rows=chunk_rows)
+    assert max(sizes, default=0) <= rows * WIDTH
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss_of(kind, batch(rows))
+    assert max(sizes) == rows * rows
+
+
+def test_softmax_over_a_part_of_the_rows_is_another_loss() -> None:
+    image_ND, text_ND, scale, _ = batch()
+    whole = softmax_contrastive(image_ND, text_ND, scale)
+    halves = [softmax_contrastive(image_ND[k::2], text_ND[k::2], scale) for k in range(2)]
+    assert sum(halves) / 2 < whole - 0.1
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_large_logits_stay_finite(kind: str, sign: int) -> None:
+    image_ND, text_ND, _, bias = batch(dtype=torch.float32)
+    tensors = image_ND, text_ND, torch.tensor(sign * 1e4, requires_grad=True), bias
+    for value in with_gradients(kind, tensors):
+        assert value.isfinite().all()
+
+
+def test_no_chunk_is_refused() -> None:
+    with pytest.raises(ValueError, match="chunk_rows is 0"):
+        softmax_contrastive(*batch()[:3], chunk_rows=0)
+
+
+def test_losses_are_those_of_transformers_models() -> None:
+    from transformers import CLIPConfig, CLIPModel, SiglipConfig, SiglipModel
+
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2}
+    text = sizes | {"vocab_size": 50, "max_position_embeddings": 6}
+    vision = sizes | {"image_size": 8, "patch_size": 4}
+    inputs = {
+        "input_ids": torch.randint(3, 50, (5, 6)),
+        "pixel_values": torch.randn(5, 3, 8, 8),
+        "return_loss": True,
+    }
+    torch.manual_seed(0)
+    with torch.no_grad():
+        clip = CLIPModel(CLIPConfig(text_config=text, vision_config=vision)).eval()
+        out = clip(**inputs)
+        loss = softmax_contrastive(out.image_embeds, out.text_embeds, clip.logit_scale.exp())
+        torch.testing.assert_close(loss, out.loss)
+        siglip = SiglipModel(SiglipConfig(text_config=text, vision_config=vision)).eval()
+        out = siglip(**inputs)
+        scale, bias = siglip.logit_scale.exp(), siglip.logit_bias
+        loss = sigmoid_contrastive(out.image_embeds, out.text_embeds, scale, bias)
+        torch.testing.assert_close(loss, out.loss)
+
+
+# --- several processes
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def in_process(rank: int, count: int, port: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=count)
+    assert dist.group.WORLD is not None
+    found = {}
+    for kind in LOSSES:
+        for chunk_rows in (None, 2):
+            image_MD, text_MD, *rest = batch()
+            own = [
+                rows.detach().chunk(count)[rank].requires_grad_() for rows in (image_MD, text_MD)
+            ]
+            options = {"group": dist.group.WORLD, "chunk_rows": chunk_rows}
+            found[kind, chunk_rows] = with_gradients(kind, (*own, *rest), **options)
+    torch.save(found, folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_processes_have_the_loss_and_gradients_of_one(tmp_path: Path) -> None:
+    count = 3
+    mp.spawn(partial(in_process), args=(count, free_port(), tmp_path), nprocs=count)
+    parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(count)]
+    for kind in LOSSES:
+        loss, image_ND, text_ND, *scalars = with_gradients(kind, batch())
+        for chunk_rows in (None, 2):
+            losses, images, texts, *others = zip(
+                *(part[kind, chunk_rows] for part in parts), strict=True
+            )
+            torch.testing.assert_close(torch.stack(losses).mean(), loss, rtol=1e-6, atol=1e-7)
+            torch.testing.assert_close(torch.cat(images) / count, image_ND, rtol=1e-6, atol=1e-7)
+            torch.testing.assert_close(torch.cat(texts) / count, text_ND, rtol=1e-6, atol=1e-7)
+            for found, expected in zip(others, scalars, strict=True):
+                torch.testing.assert_close(
+                    torch.stack(found).mean(), expected, rtol=1e-6, atol=1e-7
+                )
