@@ -91,6 +91,18 @@ class ConfigReader:
                 )
         return tuple(ids)
 
+    def fraction(self, key: str, default: float) -> float:
+        """A number from 0 to below 1."""
+        value = self.pop(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+            raise ValueError(f"{self.name(key)} is {brief(value)}, not a number from 0 to below 1")
+        return float(value)
+
+    def discard(self, keys: Collection[str]) -> None:
+        """Remove keys that do not matter at this level."""
+        for key in keys:
+            self.values.pop(key, None)
+
     def expect(self, key: str, *allowed: Any) -> None:
         """Raise ValueError unless the key is absent, null or one of the allowed values."""
         value = self.pop(key)

@@ -1,38 +1,136 @@
-"""Translates tensor names between checkpoints and the model."""
+"""Translates tensor names between checkpoints and the models."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-# From the names of all checkpoint versions to the model's; each pattern is applied in order.
-RENAMES = (
-    (r"^model\.(?=vision_tower\.|multi_modal_projector\.|language_model\.)", ""),
-    (r"^vision_tower\.(vision_model\.)?", "vision."),
-    (r"^vision\.encoder\.", "vision."),
-    (r"^multi_modal_projector\.linear\.", "projector."),
-    (r"^(language_model\.)?lm_head\.", "decoder.lm_head."),
-    (r"^language_model\.(model\.)?", "decoder."),
+
+@dataclass(frozen=True, slots=True)
+class TensorNames:
+    """The names of a model's tensors in checkpoints of all versions.
+
+    `renames` are patterns, applied in order, from a checkpoint's name to the model's; `prefixes`
+    pairs from the model's names to the Hub's. Tensors of a name that matches `unused` are skipped.
+    """
+
+    renames: Sequence[tuple[str, str]]
+    prefixes: Sequence[tuple[str, str]] = ()
+    unused: str = r"(?!)"
+
+    def canonical(self, name: str) -> str:
+        """The model's name for a checkpoint's tensor."""
+        for pattern, replacement in self.renames:
+            name = re.sub(pattern, replacement, name, count=1)
+        return name
+
+    def hub_name(self, name: str) -> str:
+        """The Hub's name for a tensor of the model. Raises ValueError if there is none."""
+        for prefix, hub_prefix in self.prefixes:
+            if name.startswith(prefix):
+                return hub_prefix + name.removeprefix(prefix)
+        raise ValueError(f"{name} is not a tensor of the model")
+
+    def is_unused(self, name: str) -> bool:
+        """Whether the checkpoint's tensor is of a part that the model does not have."""
+        return re.search(self.unused, name) is not None
+
+
+PALIGEMMA = TensorNames(
+    renames=(
+        (r"^model\.(?=vision_tower\.|multi_modal_projector\.|language_model\.)", ""),
+        (r"^vision_tower\.(vision_model\.)?", "vision."),
+        (r"^vision\.encoder\.", "vision."),
+        (r"^multi_modal_projector\.linear\.", "projector."),
+        (r"^(language_model\.)?lm_head\.", "decoder.lm_head."),
+        (r"^language_model\.(model\.)?", "decoder."),
+    ),
+    prefixes=(
+        ("vision.layers.", "vision_tower.vision_model.encoder.layers."),
+        ("vision.", "vision_tower.vision_model."),
+        ("projector.", "multi_modal_projector.linear."),
+        ("decoder.lm_head.", "language_model.lm_head."),
+        ("decoder.", "language_model.model."),
+    ),
 )
-# from the model's names to the Hub's
-HUB_PREFIXES = (
-    ("vision.layers.", "vision_tower.vision_model.encoder.layers."),
-    ("vision.", "vision_tower.vision_model."),
-    ("projector.", "multi_modal_projector.linear."),
-    ("decoder.lm_head.", "language_model.lm_head."),
-    ("decoder.", "language_model.model."),
+# the vision tower of SigLIP and CLIP, also saved on its own
+_VISION = (
+    (r"^(?=embeddings\.|encoder\.|post_layernorm\.|head\.)", "vision_model."),
+    (r"^vision_model\.head\.", "image_pooling."),
+    (r"^vision_model\.pre_layrnorm\.", "vision.pre_layernorm."),
+    (r"^vision_model\.(encoder\.)?", "vision."),
+)
+_VISION_PREFIXES = (
+    ("image_pooling.", "vision_model.head."),
+    ("vision.pre_layernorm.", "vision_model.pre_layrnorm."),
+    ("vision.layers.", "vision_model.encoder.layers."),
+    ("vision.", "vision_model."),
+)
+TWO_TOWERS = TensorNames(
+    renames=(
+        *_VISION,
+        (r"^visual_projection\.", "image_projection."),
+        (r"^text_model\.head\.", "text_projection."),
+        (r"^text_model\.((embeddings|encoder)\.)?", "text."),
+    ),
+    prefixes=(
+        *_VISION_PREFIXES,
+        ("image_projection.", "visual_projection."),
+        ("text_projection.bias", "text_model.head.bias"),  # SigLIP only
+        ("text_projection.", "text_projection."),
+        ("text.layers.", "text_model.encoder.layers."),
+        ("text.final_layer_norm.", "text_model.final_layer_norm."),
+        ("text.", "text_model.embeddings."),
+        ("logit_", "logit_"),
+    ),
+    unused=r"\.position_ids$",
+)
+CLASSIFIER = TensorNames(
+    renames=_VISION,
+    prefixes=(*_VISION_PREFIXES, ("classifier.", "classifier.")),
+    unused=r"^(vision_model\.head|text_model|text_projection|visual_projection)\.|\.position_ids$",
+)
+# The parts of a ViT layer in the names of transformers 4, which transformers 5 writes too, and 5.
+_VIT_LAYER = (
+    (r"\.attention\.output\.dense\.|\.attention\.o_proj\.", ".self_attn.out_proj."),
+    (r"\.attention\.attention\.query\.|\.attention\.q_proj\.", ".self_attn.q_proj."),
+    (r"\.attention\.attention\.key\.|\.attention\.k_proj\.", ".self_attn.k_proj."),
+    (r"\.attention\.attention\.value\.|\.attention\.v_proj\.", ".self_attn.v_proj."),
+    (r"\.intermediate\.dense\.", ".mlp.fc1."),
+    (r"\.output\.dense\.", ".mlp.fc2."),
+    (r"\.layernorm_before\.", ".layer_norm1."),
+    (r"\.layernorm_after\.", ".layer_norm2."),
+)
+VIT = TensorNames(
+    renames=(
+        (r"^vit\.(?:encoder\.)?layers?\.", "vision.layers."),
+        (r"^vit\.layernorm\.", "vision.post_layernorm."),
+        (r"^vit\.embeddings\.cls_token$", "vision.embeddings.class_embedding"),
+        (
+            r"^vit\.embeddings\.position_embeddings$",
+            "vision.embeddings.position_embedding.weight",
+        ),
+        (r"^vit\.embeddings\.patch_embeddings\.projection\.", "vision.embeddings.patch_embedding."),
+        *_VIT_LAYER,
+    ),
+    prefixes=(
+        ("vision.layers.", "vit.encoder.layer."),
+        ("vision.post_layernorm.", "vit.layernorm."),
+        ("vision.embeddings.class_embedding", "vit.embeddings.cls_token"),
+        ("vision.embeddings.position_embedding.weight", "vit.embeddings.position_embeddings"),
+        ("vision.embeddings.", "vit.embeddings."),
+        ("classifier.", "classifier."),
+    ),
+    unused=r"^vit\.pooler\.|\.mask_token$",
 )
 
 
 def canonical(name: str) -> str:
-    """The model's name for a tensor of any checkpoint version."""
-    for pattern, replacement in RENAMES:
-        name = re.sub(pattern, replacement, name, count=1)
-    return name
+    """The model's name for a tensor of a PaliGemma checkpoint of any version."""
+    return PALIGEMMA.canonical(name)
 
 
 def hub_name(name: str) -> str:
-    """The Hub's name for a tensor of the model."""
-    for prefix, hub_prefix in HUB_PREFIXES:
-        if name.startswith(prefix):
-            return hub_prefix + name.removeprefix(prefix)
-    raise ValueError(f"{name} is not a tensor of the model")
+    """The Hub's name for a tensor of PaliGemma."""
+    return PALIGEMMA.hub_name(name)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from pgcli.checkpoints.names import canonical, hub_name
+from pgcli.checkpoints.names import CLASSIFIER, PALIGEMMA, TWO_TOWERS, VIT, TensorNames
 from pgcli.checkpoints.safetensors_files import (
     TensorInfo,
     check_dtype,
@@ -22,11 +22,15 @@ from pgcli.checkpoints.safetensors_files import (
 )
 from pgcli.checkpoints.weight_files import INDEX, weight_files, weight_map
 from pgcli.errors import InvalidCheckpoint
-from pgcli.model.config import PaliGemmaConfig
+from pgcli.model.classifier import ImageClassifier
+from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, TwoTowersConfig
 from pgcli.model.paligemma import PaliGemma
+from pgcli.model.two_towers import TwoTowers
 
 HEAD = "decoder.lm_head.weight"
 EMBEDDING = "decoder.embed_tokens.weight"
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +71,62 @@ def load(
     unknown tensor, another shape, an unsupported dtype, a broken file. A stored LM head that
     differs from the embedding is loaded even if the config says that they are tied.
     """
-    stored = _find_tensors(folder)
+    stored = _find_tensors(folder, PALIGEMMA)
     untied = replace(config, tied=config.tied and HEAD not in stored)
-    _check_tensors(stored, param_slices(meta_model(untied)))
+    _check_tensors(stored, param_slices(meta_model(untied)), PALIGEMMA)
     if config.tied and HEAD in stored and tensors_equal(stored[HEAD], stored[EMBEDDING]):
         del stored[HEAD]
     else:
         config = untied
-    model = meta_model(config).eval()
+    return _read_weights(meta_model(config), stored, dtype, device)
+
+
+def load_two_towers(
+    folder: Path, config: TwoTowersConfig, *, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> TwoTowers:
+    """SigLIP or CLIP with a checkpoint's weights. Raises as `load`."""
+    with skip_init():
+        model = TwoTowers(config)
+    return _load_checked(model, folder, TWO_TOWERS, dtype, device)
+
+
+def load_classifier(
+    folder: Path,
+    config: ClassifierConfig,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+) -> ImageClassifier:
+    """An image classifier with a checkpoint's weights. Raises as `load`."""
+    with skip_init():
+        model = ImageClassifier(config)
+    names = VIT if config.family == "vit" else CLASSIFIER
+    return _load_checked(model, folder, names, dtype, device)
+
+
+def _load_checked(
+    model: Model, folder: Path, names: TensorNames, dtype: torch.dtype, device: torch.device | str
+) -> Model:
+    stored = _find_tensors(folder, names)
+    _check_tensors(stored, param_slices(model), names)
+    return _read_weights(model, stored, dtype, device)
+
+
+def _read_weights(
+    model: Model,
+    stored: Mapping[str, TensorInfo],
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> Model:
+    """Allocate the parameters of a model on the meta device and fill them, in file order."""
+    model = model.eval()
     _allocate(model, dtype, device)
     slices = param_slices(model)
     parameters = dict(model.named_parameters())
     in_file_order = sorted(stored, key=lambda name: (stored[name].file, stored[name].offset))
     for name in in_file_order:
-        part = slices[name]
-        rows = parameters[part.parameter].narrow(0, part.start, part.shape[0])
+        part, parameter = slices[name], parameters[slices[name].parameter]
+        rows = parameter.narrow(0, part.start, part.shape[0]) if part.shape else parameter
         read_into(rows, stored[name])
     return model
 
@@ -92,7 +137,7 @@ def meta_model(config: PaliGemmaConfig) -> PaliGemma:
         return PaliGemma(config)
 
 
-def _allocate(model: PaliGemma, dtype: torch.dtype, device: torch.device | str) -> None:
+def _allocate(model: nn.Module, dtype: torch.dtype, device: torch.device | str) -> None:
     # as `to_empty`, which would import sympy first
     for module in model.modules():
         for name, parameter in [*module.named_parameters(recurse=False)]:
@@ -100,12 +145,14 @@ def _allocate(model: PaliGemma, dtype: torch.dtype, device: torch.device | str) 
             setattr(module, name, nn.Parameter(memory, requires_grad=False))
 
 
-def _find_tensors(folder: Path) -> dict[str, TensorInfo]:
+def _find_tensors(folder: Path, names: TensorNames) -> dict[str, TensorInfo]:
     """The stored tensors by the model's names for them."""
     tensors: dict[str, TensorInfo] = {}
     for file in weight_files(folder):
         for tensor in read_headers(file):
-            name = canonical(tensor.name)
+            if names.is_unused(tensor.name):
+                continue
+            name = names.canonical(tensor.name)
             if name in tensors:
                 raise InvalidCheckpoint(
                     f"{tensor.name} is stored twice, also as {tensors[name].name}"
@@ -114,50 +161,67 @@ def _find_tensors(folder: Path) -> dict[str, TensorInfo]:
     if (folder / INDEX).exists():
         by_name = {tensor.name: tensor for tensor in tensors.values()}
         for name, file_name in weight_map(folder / INDEX).items():
+            if names.is_unused(name):
+                continue
             if name not in by_name or by_name[name].file.name != file_name:
                 raise InvalidCheckpoint(f"{INDEX} says that {name} is in {file_name}; it is not")
     return tensors
 
 
-def param_slices(model: PaliGemma) -> dict[str, ParamSlice]:
+def param_slices(model: nn.Module) -> dict[str, ParamSlice]:
     """The parameter, or the part of a fused parameter, that each stored tensor fills."""
     slices = {}
     for parameter, tensor in model.named_parameters():
+        if tensor.ndim == 0:
+            slices[parameter] = ParamSlice(parameter, 0, ())
+            continue
         start = 0
-        for name, rows in _stored_parts(parameter, tensor.shape[0], model.config):
+        for name, rows in _stored_parts(parameter, tensor.shape[0], model):
             slices[name] = ParamSlice(parameter, start, (rows, *tensor.shape[1:]))
             start += rows
     return slices
 
 
-def _stored_parts(parameter: str, rows: int, config: PaliGemmaConfig) -> list[tuple[str, int]]:
+def _stored_parts(parameter: str, rows: int, model: nn.Module) -> list[tuple[str, int]]:
     """The names and row counts of the stored tensors that make up a parameter."""
     if ".gate_up_proj." in parameter:
         return [(parameter.replace("gate_up_proj", f"{x}_proj"), rows // 2) for x in ("gate", "up")]
     if ".qkv_proj." not in parameter:
         return [(parameter, rows)]
-    decoder = config.decoder
-    heads, size = (decoder.num_heads, decoder.num_kv_heads, decoder.num_kv_heads), decoder.head_dim
-    if parameter.startswith("vision."):
-        heads, size = (config.vision.num_heads,) * 3, config.vision.head_dim
+    counts = [rows // 3] * 3
+    if isinstance(model, PaliGemma) and parameter.startswith("decoder."):
+        config = model.config.decoder
+        heads = config.num_heads, config.num_kv_heads, config.num_kv_heads
+        counts = [number * config.head_dim for number in heads]
     return [
-        (parameter.replace("qkv_proj", f"{x}_proj"), n * size)
-        for x, n in zip("qkv", heads, strict=True)
+        (parameter.replace("qkv_proj", f"{x}_proj"), count)
+        for x, count in zip("qkv", counts, strict=True)
     ]
 
 
-def _check_tensors(stored: dict[str, TensorInfo], slices: dict[str, ParamSlice]) -> None:
+def _check_tensors(
+    stored: Mapping[str, TensorInfo], slices: Mapping[str, ParamSlice], names: TensorNames
+) -> None:
     for name, tensor in stored.items():
         if name not in slices:
             raise InvalidCheckpoint(
                 f"{tensor.name} in {tensor.file.name} is not a tensor of the model"
             )
         check_dtype(tensor)
-        if tensor.shape != slices[name].shape:
+        if _squeezed(tensor.shape) != _squeezed(slices[name].shape):
             raise InvalidCheckpoint(
                 f"{tensor.name} has the shape {tensor.shape}; config.json implies "
                 f"{slices[name].shape}"
             )
     for name in slices:
         if name not in stored:
-            raise InvalidCheckpoint(f"{hub_name(name)} is missing from the checkpoint's weights")
+            raise InvalidCheckpoint(
+                f"{names.hub_name(name)} is missing from the checkpoint's weights"
+            )
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without leading ones: ViT stores (1, P, D) for (P, D), SigLIP (1,) for scalars."""
+    while shape[:1] == (1,):
+        shape = shape[1:]
+    return shape

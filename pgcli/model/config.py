@@ -1,13 +1,20 @@
-"""The sizes of a PaliGemma model as frozen dataclasses."""
+"""The sizes of the models as frozen dataclasses."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Activation = Literal["gelu_tanh", "gelu", "quick_gelu"]
 
 
 @dataclass(frozen=True, slots=True)
 class VisionConfig:
-    """The vision tower's sizes."""
+    """The vision tower's sizes, and in what SigLIP, CLIP and ViT differ.
+
+    CLIP and ViT put a class token before the patches. CLIP's patch embedding has no bias, and it
+    normalizes the embeddings (`pre_norm`). The rates of dropout are those of training.
+    """
 
     width: int
     depth: int
@@ -16,6 +23,12 @@ class VisionConfig:
     patch_size: int
     resolution: int
     norm_eps: float = 1e-6
+    activation: Activation = "gelu_tanh"
+    class_token: bool = False
+    patch_bias: bool = True
+    pre_norm: bool = False
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
 
     @property
     def head_dim(self) -> int:
@@ -24,6 +37,60 @@ class VisionConfig:
     @property
     def num_patches(self) -> int:
         return (self.resolution // self.patch_size) ** 2
+
+    @property
+    def num_positions(self) -> int:
+        """The patches, and the class token where there is one."""
+        return self.num_patches + self.class_token
+
+
+@dataclass(frozen=True, slots=True)
+class TextConfig:
+    """The sizes of a text tower.
+
+    CLIP's is causal and pools the first `eos_token` of a text, or its highest token if that is None
+    (checkpoints whose `eos_token_id` is 2). SigLIP's is bidirectional and pools the last position.
+    """
+
+    width: int
+    depth: int
+    mlp_dim: int
+    num_heads: int
+    vocab_size: int
+    max_positions: int
+    norm_eps: float = 1e-6
+    activation: Activation = "gelu_tanh"
+    causal: bool = False
+    eos_token: int | None = None
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TwoTowersConfig:
+    """The sizes of a two-tower model; `text` is None for a vision tower on its own.
+
+    `family` says how features become embeddings of `embedding_dim` values: SigLIP pools patches by
+    attention from a learned probe, CLIP projects the class token.
+    """
+
+    family: Literal["siglip", "clip"]
+    vision: VisionConfig
+    text: TextConfig | None
+    embedding_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierConfig:
+    """A vision tower with a linear layer on its class token (ViT) or the mean of its patches.
+
+    The mean is of the last layer's outputs: normalized for SigLIP, as they are for CLIP. `labels`
+    are the names of the classes.
+    """
+
+    family: Literal["vit", "siglip", "clip"]
+    vision: VisionConfig
+    labels: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
-"""The SigLIP vision tower: pixels in, one vector per patch out.
+"""The vision tower of SigLIP, CLIP and ViT: pixels in, one vector per patch out.
 
-B images · C channels · R resolution · P patches · D width · N heads · H head size
+B images · C channels · R resolution · P patches (and the class token) · D width · N heads ·
+H head size
 """
 
 from __future__ import annotations
@@ -9,73 +10,95 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pgcli.model.config import VisionConfig
+from pgcli.model.config import Activation, TextConfig, VisionConfig
+
+
+def activate(x: Tensor, activation: Activation) -> Tensor:
+    """GELU: exact, in its tanh approximation, or in the sigmoid one of CLIP ("quick")."""
+    if activation == "quick_gelu":
+        return x * torch.sigmoid(1.702 * x)
+    return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
 class SiglipEmbeddings(nn.Module):
-    """Patch embeddings plus position embeddings."""
+    """Patch embeddings plus position embeddings, after the class token where there is one."""
 
     def __init__(self, config: VisionConfig):
         super().__init__()
         size = config.patch_size
         # stored as a convolution, computed as a matrix product, which cuDNN cannot run in tf32
-        self.patch_embedding = nn.Conv2d(3, config.width, kernel_size=size, stride=size)
-        self.position_embedding = nn.Embedding(config.num_patches, config.width)
+        self.patch_embedding = nn.Conv2d(
+            3, config.width, kernel_size=size, stride=size, bias=config.patch_bias
+        )
+        self.class_embedding = (
+            nn.Parameter(torch.zeros(config.width)) if config.class_token else None
+        )
+        self.position_embedding = nn.Embedding(config.num_positions, config.width)
+        self.dropout = config.dropout
 
     def forward(self, pixels_BCRR: Tensor) -> Tensor:
         size = self.patch_embedding.kernel_size[0]
         rows = torch.unflatten(torch.unflatten(pixels_BCRR, 3, (-1, size)), 2, (-1, size))
         patch_BPx = rows.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
         weight = self.patch_embedding.weight.flatten(1)
-        return (
-            F.linear(patch_BPx, weight, self.patch_embedding.bias) + self.position_embedding.weight
-        )
+        x_BPD = F.linear(patch_BPx, weight, self.patch_embedding.bias)
+        if self.class_embedding is not None:
+            x_BPD = torch.cat([self.class_embedding.expand(len(x_BPD), 1, -1), x_BPD], dim=1)
+        return F.dropout(x_BPD + self.position_embedding.weight, self.dropout, self.training)
 
 
 class SiglipAttention(nn.Module):
-    """Self-attention of all patches; queries, keys and values come from one matrix product."""
+    """Self-attention of all positions; queries, keys and values come from one matrix product."""
 
-    def __init__(self, config: VisionConfig):
+    def __init__(self, config: VisionConfig | TextConfig, *, causal: bool = False):
         super().__init__()
-        self.num_heads = config.num_heads
+        self.num_heads, self.causal = config.num_heads, causal
         self.qkv_proj = nn.Linear(config.width, 3 * config.width)
         self.out_proj = nn.Linear(config.width, config.width)
+        self.dropout = config.attention_dropout
 
     def forward(self, x_BPD: Tensor) -> Tensor:
         qkv = self.qkv_proj(x_BPD).unflatten(-1, (3, self.num_heads, -1))
         query_BNPH, key_BNPH, value_BNPH = qkv.permute(2, 0, 3, 1, 4)
-        out_BNPH = F.scaled_dot_product_attention(query_BNPH, key_BNPH, value_BNPH)
+        out_BNPH = F.scaled_dot_product_attention(
+            query_BNPH,
+            key_BNPH,
+            value_BNPH,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=self.causal,
+        )
         out_BPD: Tensor = self.out_proj(out_BNPH.transpose(1, 2).flatten(2))
         return out_BPD
 
 
 class SiglipMLP(nn.Module):
-    """Two linear layers around GELU in its tanh approximation."""
+    """Two linear layers around GELU."""
 
-    def __init__(self, config: VisionConfig):
+    def __init__(self, config: VisionConfig | TextConfig):
         super().__init__()
         self.fc1 = nn.Linear(config.width, config.mlp_dim)
         self.fc2 = nn.Linear(config.mlp_dim, config.width)
+        self.activation = config.activation
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+        out: Tensor = self.fc2(activate(self.fc1(x), self.activation))
         return out
 
 
 class SiglipEncoderLayer(nn.Module):
     """Attention and MLP with pre-norm, each with a residual connection."""
 
-    def __init__(self, config: VisionConfig):
+    def __init__(self, config: VisionConfig | TextConfig, *, causal: bool = False):
         super().__init__()
         self.layer_norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.self_attn = SiglipAttention(config)
+        self.self_attn = SiglipAttention(config, causal=causal)
         self.layer_norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.mlp = SiglipMLP(config)
+        self.dropout = config.dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.self_attn(self.layer_norm1(x))
-        out: Tensor = x + self.mlp(self.layer_norm2(x))
-        return out
+        x = x + F.dropout(self.self_attn(self.layer_norm1(x)), self.dropout, self.training)
+        return x + F.dropout(self.mlp(self.layer_norm2(x)), self.dropout, self.training)
 
 
 class SiglipVisionModel(nn.Module):
@@ -84,15 +107,24 @@ class SiglipVisionModel(nn.Module):
     def __init__(self, config: VisionConfig):
         super().__init__()
         self.embeddings = SiglipEmbeddings(config)
+        self.pre_layernorm = (
+            nn.LayerNorm(config.width, eps=config.norm_eps) if config.pre_norm else None
+        )
         self.layers = nn.ModuleList(SiglipEncoderLayer(config) for _ in range(config.depth))
         self.post_layernorm = nn.LayerNorm(config.width, eps=config.norm_eps)
 
-    def forward(self, pixels_BCRR: Tensor) -> Tensor:
-        """Patch features (B, P, D) of images normalized to -1 ... 1."""
+    def last_layer(self, pixels_BCRR: Tensor) -> Tensor:
+        """The last layer's outputs (B, P, D) before they are normalized."""
         x_BPD: Tensor = self.embeddings(pixels_BCRR)
+        if self.pre_layernorm is not None:
+            x_BPD = self.pre_layernorm(x_BPD)
         for layer in self.layers:
             x_BPD = layer(x_BPD)
-        out: Tensor = self.post_layernorm(x_BPD)
+        return x_BPD
+
+    def forward(self, pixels_BCRR: Tensor) -> Tensor:
+        """Patch features (B, P, D) of normalized images, -1 ... 1 for SigLIP."""
+        out: Tensor = self.post_layernorm(self.last_layer(pixels_BCRR))
         return out
 
 
