@@ -161,6 +161,7 @@ def in_process(rank: int, count: int, port: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_processes_have_the_loss_and_gradients_of_one(tmp_path: Path) -> None:
     count = 3
     mp.spawn(partial(in_process), args=(count, free_port(), tmp_path), nprocs=count)
