@@ -474,6 +474,7 @@ class TestManyImages:
         (tmp_path / "many" / "17.png").write_bytes(b"junk")
         return tmp_path / "many"
 
+    @pytest.mark.slow
     def test_a_script_needs_no_main_guard(self, tiny, forty, tmp_path):
         """Worker processes do not import the script, which would start it again."""
         script = tmp_path / "script.py"

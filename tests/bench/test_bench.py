@@ -199,6 +199,7 @@ class TestEqualInputs:
 
 
 class TestSpeeds:
+    @pytest.mark.slow
     def test_a_slowed_program_is_measured_slower(self, tiny, monkeypatch):
         encode = PaliGemma.encode
 

@@ -754,6 +754,7 @@ print((peak() - before) / sum(parameter.nbytes for parameter in model.parameters
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_loading_allocates_no_second_copy(folder, configure, stored):
     """The file is sparse: 200 MB, with a largest tensor of 4 MB."""

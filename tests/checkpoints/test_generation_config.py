@@ -125,6 +125,7 @@ class TestSettings:
 
 
 class TestVerify:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("settings", "code"),
         [

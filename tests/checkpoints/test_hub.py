@@ -469,7 +469,12 @@ class TestHubErrors:
         assert WEIGHTS not in hub.sent_bytes
 
     @pytest.mark.parametrize(  # the library repeats a request three times over twenty seconds
-        "status", [410, *(pytest.param(one, marks=pytest.mark.slow) for one in (429, 500, 503))]
+        "status",
+        [
+            410,
+            pytest.param(503, marks=pytest.mark.slow),
+            *(pytest.param(one, marks=pytest.mark.nightly) for one in (429, 500)),
+        ],
     )
     def test_other_status_is_named(self, hub, status):
         hub.add(NAME, MODEL)

@@ -984,6 +984,7 @@ def test_a_log_on_a_full_disk_costs_no_rows(unbuffered):
     assert len(rows(run.stdout)) == len(list(EXAMPLES.iterdir()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

@@ -37,12 +37,11 @@ def group():
     return typer.main.get_command(app)
 
 
-def flags():
-    """Every flag of every command, but for --help."""
-    for name, command in group().commands.items():
-        for param in command.params:
-            if getattr(param, "is_flag", False) and any(opt.startswith("--") for opt in param.opts):
-                yield pytest.param(name, param.name, id=f"{name}-{param.name}")
+def flags(command):
+    """Every flag of a command, but for --help."""
+    for param in command.params:
+        if getattr(param, "is_flag", False) and any(opt.startswith("--") for opt in param.opts):
+            yield param
 
 
 def off(param):
@@ -50,19 +49,19 @@ def off(param):
     return name.replace("--no-", "--") if name.startswith("--no-") else f"--no-{name[2:]}"
 
 
-@pytest.mark.parametrize(("command", "name"), [*flags()])
-def test_every_flag_can_be_turned_off(command, name, monkeypatch):
+@pytest.mark.parametrize("name", group().commands)
+def test_every_flag_can_be_turned_off(name, monkeypatch):
     parent = group().make_context("pgcli", [], resilient_parsing=True)
-    command = group().commands[command]
-    param = next(param for param in command.params if param.name == name)
-    if param.envvar:
-        monkeypatch.setenv(param.envvar, "1")
-    context = typer.Context(command, parent=parent, info_name=command.name)
-    parser = command.make_parser(context)
-    given, _, _ = parser.parse_args([max(param.opts, key=len), off(param)])
-    assert given[name] is False
-    value, _ = param.consume_value(context, given)
-    assert value is False
+    command = group().commands[name]
+    for param in flags(command):
+        if param.envvar:
+            monkeypatch.setenv(param.envvar, "1")
+        context = typer.Context(command, parent=parent, info_name=command.name)
+        parser = command.make_parser(context)
+        given, _, _ = parser.parse_args([max(param.opts, key=len), off(param)])
+        assert given[param.name] is False, param.name
+        value, _ = param.consume_value(context, given)
+        assert value is False, param.name
 
 
 def test_flag_of_the_environment_is_turned_off_by_the_command_line(capsys, monkeypatch):

@@ -119,6 +119,7 @@ def test_quiet_shows_rows_only(images):
     assert len(shown.splitlines()) == 13
 
 
+@pytest.mark.slow
 def test_a_log_has_no_bar_and_no_colours_unless_forced(images):
     command = [*PRETEND, "caption", str(images)]
     environment = {n: v for n, v in os.environ.items() if n not in ("NO_COLOR", "FORCE_COLOR")}
@@ -281,6 +282,7 @@ def test_suggested_commands_quote_the_name_of_the_output(tmp_path):
     assert query == f"select id, error_message from {literal} where error is not null"
 
 
+@pytest.mark.slow
 def test_suggested_jq_command_runs(images, tmp_path):
     import shutil
 

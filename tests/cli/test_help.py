@@ -210,6 +210,7 @@ class Bash:
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="drives bash")
 def test_tab_key_completes_commands_models_formats_and_files(folder):
     bash = Bash(folder)
@@ -249,6 +250,7 @@ def completions(folder, **variables):
     return run.returncode, run.stdout.strip()
 
 
+@pytest.mark.slow
 def test_zsh_and_fish_complete_options_and_files(folder):
     def zsh(line):
         return completions(folder, _PGCLI_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=line)[1]

@@ -271,6 +271,7 @@ def test_changed_image_is_left_out(capsys: Capture) -> None:
     assert "The image changed since it was answered." in err
 
 
+@pytest.mark.slow
 def test_only_images_are_exported_whatever_rows_name(capsys: Capture, workdir: Path) -> None:
     Path("odd").mkdir()
     make(workdir / "odd")
@@ -406,6 +407,7 @@ def test_images_at_urls_are_shown_and_drawn_with_allow_urls(
     assert len(files("drawn")) == 3
 
 
+@pytest.mark.slow
 def test_permissions_of_a_run_do_not_apply_to_view(capsys: Capture, server: Server) -> None:
     held = io.BytesIO()
     table(held, [{"bytes": data, "path": name} for name, data in IMAGES.items()])
@@ -425,6 +427,7 @@ def test_permissions_of_a_run_do_not_apply_to_view(capsys: Capture, server: Serv
         assert list(members("out.tar").values()) == list(IMAGES.values())
 
 
+@pytest.mark.slow
 def test_images_of_an_object_store_are_exported_like_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -505,6 +508,7 @@ def test_hint_about_moved_images_is_only_for_moved_images(
     assert "--images" not in err
 
 
+@pytest.mark.slow
 def test_export_of_a_killed_run_reports_where_it_ends(capsys: Capture, workdir: Path) -> None:
     output = workdir / "rows.jsonl"
     run = started("caption", *MANY, "-o", output, seconds=0.05)

@@ -55,6 +55,7 @@ def test_one_finished_shard_of_four_is_not_the_whole_run(
     assert set(states(report).values()) == {"complete"}
 
 
+@pytest.mark.slow
 def test_rows_count_once_after_another_number_of_shards(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -71,6 +72,7 @@ def test_rows_count_once_after_another_number_of_shards(
     assert (report["state"], report["rows"], report["total"]) == ("complete", 12, 12)
 
 
+@pytest.mark.slow
 def test_rows_of_a_killed_shard_count_once_under_another_number(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -198,6 +198,7 @@ def test_resuming_writes_texts_of_saved_rows(tmp_path: Path, output: str) -> Non
     assert b"nothing to do: all 5 rows are saved" in run.stderr
 
 
+@pytest.mark.slow
 def test_shards_write_texts_of_their_saved_rows(tmp_path: Path) -> None:
     folder = images(tmp_path / "photos", *(f"{name}.png" for name in "abcdef"))
     run = ("caption", folder, "-o", f"{tmp_path}/rows/", "--rows-per-file", 1)

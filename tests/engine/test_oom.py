@@ -741,6 +741,7 @@ def called(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, list
 PROMPT = ("--prompt", "caption en", "--prompt", "how many circles are there?")
 
 
+@pytest.mark.slow
 def test_a_run_reports_smaller_batches_once_and_at_its_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

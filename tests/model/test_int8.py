@@ -195,6 +195,7 @@ def test_int8_logits_are_softcapped(tiny2):
     assert logits.abs().max() <= cap
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_int8_changes_few_answers_of_the_built_in_model(tmp_path, dtype):
     for number, seed in enumerate(EVAL_SEEDS[:64]):
@@ -245,7 +246,7 @@ def test_plan_and_settings_name_the_quantization(tmp_path, capsys):
     assert settings["quantize"] == "int8"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_bench_compares_int8_with_the_original_dtype(tmp_path, capsys):
     output = tmp_path / "bench.json"
     arguments = ["bench", "demo", "--quantize", "int8", "--scope", "device", "--batch-size", "4"]

@@ -383,6 +383,7 @@ def test_a_mask_is_where_pillow_would_paste_it(width, height, xs, ys, seed):
     assert (rle.decode(found) == wanted).all()
 
 
+@pytest.mark.slow
 def test_a_mask_does_not_depend_on_the_chunk_size(monkeypatch):
     box, size = Box("", 3.9, 5.2, 260.7, 190.1, 1.0), (270, 200)
     whole = in_box(smooth(), box, size)

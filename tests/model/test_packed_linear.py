@@ -247,6 +247,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not cpu_has_bfloat16(), reason="this CPU has no bfloat16 kernels")
 @pytest.mark.parametrize(("kind", "number"), [("packed", "bf16"), ("int8", "s8")])
 def test_kernels_use_the_packed_dtype_without_reordering(kind, number):

@@ -83,6 +83,7 @@ class TestSame:
         assert rounded.tokens.floor_partings is not None
         assert json.loads(json.dumps(asdict(proof)))["comparisons"][0]["logits"]["same"] is True
 
+    @pytest.mark.slow
     def test_prompts_of_several_lengths_share_a_batch(self, tiny, monkeypatch):
         lengths = []
 
@@ -95,6 +96,7 @@ class TestSame:
         proof_of(tiny, dtype="float32")
         assert len(set(lengths)) == len(PROMPTS)
 
+    @pytest.mark.slow
     def test_up_to_eight_images_of_the_user_are_compared(self, tiny):
         files = sorted(EXAMPLES.glob("*.png"))
         items = [Item(n, f.name, f.name, path=str(f)) for n, f in enumerate(files * 5)]
@@ -140,6 +142,7 @@ class TestDifferent:
         assert proof.comparisons[0].first_difference == "prefill logits"
         assert proof.comparisons[0].vision.same
 
+    @pytest.mark.slow
     def test_wrong_decode_step_is_found_in_the_tokens(self, tiny, monkeypatch):
         step = PaliGemma.decode_step
         monkeypatch.setattr(PaliGemma, "decode_step", lambda *given: -step(*given))
@@ -147,6 +150,7 @@ class TestDifferent:
         assert proof.verdict == "different: generated tokens differ in float32"
         assert [p.step for p in proof.comparisons[0].tokens.partings] == [1] * len(PROMPTS)
 
+    @pytest.mark.slow
     def test_different_prompt_ids_are_reported_first(self, tiny, monkeypatch):
         other = reference.prompt_ids
         monkeypatch.setattr(
@@ -155,6 +159,7 @@ class TestDifferent:
         proof = proof_of(tiny, dtype="float32")
         assert "prompt 'caption en' has other tokens" in proof.verdict
 
+    @pytest.mark.slow
     def test_unreadable_tokenizer_leaves_prompts_uncompared(self, tiny, monkeypatch):
         def fail(*_):
             raise OSError("no tokenizer here\nand more")
@@ -228,6 +233,7 @@ class TestNumbers:
 
 
 class TestMemory:
+    @pytest.mark.slow
     def test_dtype_that_does_not_fit_is_skipped_and_reported(self, tiny, monkeypatch):
         monkeypatch.setattr(dtypes, "_needed", lambda config, itemsize, *_: itemsize)
         monkeypatch.setattr(dtypes, "free_bytes", lambda device: 2)

@@ -277,6 +277,7 @@ def test_all_tries_of_an_image_share_one_deadline(server: Server) -> None:
         assert outcome(f"{server.url}/silent.png", reader) == "timeout"
 
 
+@pytest.mark.slow
 def test_waiting_for_the_slot_of_large_images_does_not_count(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -523,6 +524,7 @@ def test_run_ends_without_waiting_for_servers(server: Server) -> None:
         images.close()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_command_line_reads_urls_only_if_allowed(server: Server, tmp_path: Path) -> None:
     with_password = f"http://me:secret@127.0.0.1:{server.port}/good.png"
     names = [f"{server.url}/good.png", f"{server.url}/gone.png", with_password]

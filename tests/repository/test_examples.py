@@ -25,6 +25,7 @@ def run(*command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_six_lines_of_python_caption_and_detect() -> None:
     lines = run(sys.executable, str(EXAMPLES / "six_lines.py")).splitlines()
     assert lines[0].startswith("examples/images/one.png ")
@@ -32,6 +33,7 @@ def test_the_six_lines_of_python_caption_and_detect() -> None:
     assert "Box(label='star'" in lines[2]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed on this machine")
 def test_shell_pipeline_asks_two_questions_of_every_png() -> None:
     lines = run("sh", str(EXAMPLES / "pipeline.sh")).splitlines()
@@ -40,12 +42,14 @@ def test_shell_pipeline_asks_two_questions_of_every_png() -> None:
     assert all(len(line.split("\t")) == 3 for line in lines)
 
 
+@pytest.mark.slow
 def test_parquet_round_trip_keeps_columns(tmp_path: Path) -> None:
     table = run(sys.executable, str(EXAMPLES / "parquet_roundtrip.py"), str(tmp_path))
     assert "split" in table
     assert "train" in table
 
 
+@pytest.mark.slow
 def test_boxes_are_drawn_at_the_positions_of_the_rows(tmp_path: Path) -> None:
     rows, drawn = tmp_path / "boxes.jsonl", tmp_path / "drawn"
     image = "examples/images/one.png"

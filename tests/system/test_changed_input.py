@@ -80,6 +80,7 @@ def test_moved_data_set_resumes_with_moved(tmp_path: Path, name: str, limit: int
     assert outcome(*command, cwd=new)[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_moved_images_have_other_names(tmp_path: Path, name: str) -> None:
     """The names of the images are others, but their ids, stamps and bytes are not."""
@@ -248,7 +249,10 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("state", ["synced", "unsynced", "complete"])
+@pytest.mark.parametrize(
+    "state",
+    ["unsynced", *(pytest.param(x, marks=pytest.mark.slow) for x in ("synced", "complete"))],
+)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows/"])
 def test_changed_manifest_is_refused(tmp_path: Path, name: str, change: str, state: str) -> None:

@@ -34,6 +34,7 @@ def test_damaged_seeds_have_documented_outcomes(target: str) -> None:
     run()
 
 
+@pytest.mark.slow
 @given(st.text())
 @settings(max_examples=100)
 def test_answer_of_any_text_is_read_back_equal(text: str) -> None:

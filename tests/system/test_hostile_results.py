@@ -92,7 +92,7 @@ def run(command: str, number: int) -> int:
     return main(["export", "rows.jsonl", "--to", command, "-o", f"export{number}"])
 
 
-@pytest.mark.parametrize("examples", [40, pytest.param(250, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [40, pytest.param(250, marks=pytest.mark.nightly)])
 def test_hostile_rows_and_records_have_documented_exit_codes(workdir: Path, examples: int) -> None:
     sound = workdir.parent / "sound"
     originals = {

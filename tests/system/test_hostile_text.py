@@ -121,6 +121,7 @@ def assert_answered(rows: list[dict[str, Any]], ids: list[str], captions: list[s
     assert [row["boxes"][0]["label"] for row in rows] == list(map(readable, captions))
 
 
+@pytest.mark.slow
 def test_a_pipe_has_a_line_of_utf8_for_every_name(
     folder: Path, ids: list[str], captions: list[str], environment: dict[str, str]
 ) -> None:
@@ -183,6 +184,7 @@ def test_a_parquet_file_has_every_name_and_caption(
     assert_answered(pq.read_table(tmp_path / "rows.parquet").to_pylist(), ids, captions)
 
 
+@pytest.mark.slow
 def test_every_row_names_its_image(
     folder: Path, ids: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from tests.support.runs import (
     EXAMPLES,
@@ -151,6 +152,7 @@ def test_worker_ignores_ctrl_c(tmp_path: Path) -> None:
     assert saved(output) == [0, 1]
 
 
+@pytest.mark.slow
 def test_ctrl_z_pauses_and_the_pause_is_not_counted(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     terminal = shell(PRETEND_SECONDS="0.03")
@@ -186,6 +188,7 @@ def test_closed_terminal_window_ends_the_run_cleanly(tmp_path: Path) -> None:
     assert 3 < len(rows) < ROWS
 
 
+@pytest.mark.slow
 def test_run_that_ignores_hangup_survives_its_window(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     command = typed("caption", *MANY[:5], "-o", output)
@@ -196,6 +199,7 @@ def test_run_that_ignores_hangup_survives_its_window(tmp_path: Path) -> None:
     assert saved(output) == list(range(ROWS // 4))
 
 
+@pytest.mark.slow
 def test_nohup_outlives_the_window(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     terminal = shell(PRETEND_SECONDS="0.05")
@@ -208,6 +212,7 @@ def test_nohup_outlives_the_window(tmp_path: Path) -> None:
     wait_until(lambda: len(saved(output)) == ROWS // 4)
 
 
+@pytest.mark.slow
 def test_rows_in_progress_get_only_the_grace_period(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     begun = tmp_path / "begun"
@@ -222,6 +227,7 @@ def test_rows_in_progress_get_only_the_grace_period(tmp_path: Path) -> None:
     assert b"Traceback" not in stderr
 
 
+@pytest.mark.slow
 def test_blocked_pipe_does_not_keep_a_run_from_ending() -> None:
     run = impatient("caption", *MANY * 5, seconds=0, stdout=subprocess.PIPE)
     assert run.stdout is not None
@@ -234,6 +240,7 @@ def test_blocked_pipe_does_not_keep_a_run_from_ending() -> None:
     assert b"Traceback" not in run.stderr.read()
 
 
+@pytest.mark.slow
 def test_a_slow_reader_gets_every_row() -> None:
     run = started("caption", *MANY * 5, seconds=0, stdout=subprocess.PIPE)
     assert run.stdout is not None

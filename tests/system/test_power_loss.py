@@ -59,6 +59,7 @@ def test_power_loss_at_any_call_keeps_synced_rows(
             return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_power_loss_during_retry_keeps_good_rows(
@@ -94,6 +95,7 @@ def cut_off(
     return counts[-1]
 
 
+@pytest.mark.slow
 def test_power_loss_while_a_journal_shrinks_keeps_its_synced_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ from pgcli.pipeline import answers
 from pgcli.records import Answer
 from pgcli.sinks import open_resumable, parquet_file, resumable
 from pgcli.sinks.resumable import ResumableSink
-from pgcli.state import early_answers, record_file
+from pgcli.state import atomic_file, early_answers, record_file
 from pgcli.state.input_check import RowComparer
 from pgcli.state.input_records import InputRecords
 from pgcli.state.progress import FileCheckpoint
@@ -259,6 +259,7 @@ def test_second_run_is_refused_and_names_the_first(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_one_of_several_simultaneous_runs_gets_the_lock(tmp_path: Path) -> None:
     code = f"""
 import sys, time
@@ -323,6 +324,7 @@ def test_retry_replaces_error_rows_in_their_old_order(tmp_path: Path) -> None:
     assert saved_keys(output) == keys_of(ITEMS)
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=30, deadline=None)
 def test_retry_keeps_old_output_until_complete(
@@ -411,6 +413,7 @@ def eight_images(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows/"])
 def test_limit_below_the_saved_rows_loses_no_row(
     tmp_path: Path, eight_images: Path, name: str
@@ -513,6 +516,7 @@ def test_any_failing_system_call_loses_no_saved_row(
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     for module in (record_file, parquet_file):  # reading does not fail
         monkeypatch.setattr(module, "open_regular", lambda path: path.open("rb"))
+    monkeypatch.setattr(atomic_file, "read_text", lambda path: path.read_text())
     set_chunk_rows(3, monkeypatch)
     few, broken = ITEMS[:4], {1, 3} if retry else set()
     run_to(tmp_path / "whole" / name, few)

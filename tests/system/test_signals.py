@@ -81,7 +81,9 @@ def test_shell_loop_ends_with_the_run(tmp_path: Path) -> None:
     assert out == "began 1\n"
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows/"])
+@pytest.mark.parametrize(
+    "name", ["rows.jsonl", "rows/", pytest.param("rows.parquet", marks=pytest.mark.slow)]
+)
 def test_killed_run_is_resumed_exactly(tmp_path: Path, name: str) -> None:
     """After repeated SIGKILLs no row is lost or written twice, and the answers are the same."""
     whole = tmp_path / "whole.jsonl"
@@ -225,6 +227,7 @@ def test_read_only_disk_is_reported_before_loading(disk: Path) -> None:
     assert b"Traceback" not in run.stderr
 
 
+@pytest.mark.slow
 def test_removed_output_folder_is_noticed_in_seconds(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     folder.mkdir()
@@ -333,6 +336,7 @@ def test_new_files_follow_old_ones_and_removed_ones_keep_rows(tmp_path: Path, fo
     assert ids(output)[-1] == "z.png"
 
 
+@pytest.mark.slow
 def test_new_files_of_several_sources_follow_all_old_ones(tmp_path: Path, folder: Path) -> None:
     output, other = tmp_path / "rows.jsonl", tmp_path / "other"
     manifest = tmp_path / "more.jsonl"
@@ -374,6 +378,7 @@ def test_new_files_of_several_sources_follow_all_old_ones(tmp_path: Path, folder
     assert run.stdout == b"row 14 is missing: 'other/zz.png'\n"
 
 
+@pytest.mark.slow
 def test_truncated_file_list_is_completed(tmp_path: Path, folder: Path) -> None:
     output = tmp_path / "rows.jsonl"
     assert finished("caption", folder, "-o", output, "--limit", 1).returncode == 0
@@ -391,6 +396,7 @@ def test_input_folder_with_other_files_is_refused(tmp_path: Path, folder: Path) 
     assert finished("caption", other, "-o", output).returncode == 13
 
 
+@pytest.mark.slow
 def test_drawings_keep_their_names_after_a_kill(tmp_path: Path) -> None:
     folder, once, twice = tmp_path / "images", tmp_path / "once", tmp_path / "twice"
     folder.mkdir()
@@ -407,6 +413,7 @@ def test_drawings_keep_their_names_after_a_kill(tmp_path: Path) -> None:
     assert {str(file.relative_to(twice)) for file in twice.rglob("*")} == names
 
 
+@pytest.mark.slow
 def test_failed_overwrite_leaves_the_old_run_unchanged(tmp_path: Path, folder: Path) -> None:
     output = tmp_path / "rows.jsonl"
     assert finished("caption", folder, "-o", output).returncode == 0
@@ -457,6 +464,7 @@ def test_usr1_before_the_first_row_does_not_end_the_run(tmp_path: Path) -> None:
     assert run.returncode == 0
 
 
+@pytest.mark.slow
 def test_complete_file_is_kept_after_a_kill(tmp_path: Path) -> None:
     manifest, output = tmp_path / "m.jsonl", tmp_path / "rows.parquet"
     lines = [
@@ -476,6 +484,7 @@ def test_complete_file_is_kept_after_a_kill(tmp_path: Path) -> None:
     assert pq.read_table(output).column("id").to_pylist() == [str(k) for k in range(90)]
 
 
+@pytest.mark.slow
 def test_image_that_kills_a_run_is_an_error_row_of_the_next(tmp_path: Path, folder: Path) -> None:
     output = tmp_path / "rows.jsonl"
     code = "import sys; from tests.support.pretend import main; sys.exit(main())"
@@ -501,6 +510,7 @@ def test_shard_without_rows_does_not_stop_the_others(tmp_path: Path) -> None:
     assert finished("caption", image, "-o", output, "--shard", "1/2").returncode == 0
 
 
+@pytest.mark.slow
 def test_repeated_standard_input_resumes_the_run(tmp_path: Path) -> None:
     output, files = tmp_path / "rows.jsonl", sorted(EXAMPLES.iterdir())
     lines = "".join(f"{file}\n" for file in files).encode()
@@ -557,6 +567,7 @@ def test_built_in_model_gives_the_same_rows_after_kills(tmp_path: Path) -> None:
             assert mine == theirs | near
 
 
+@pytest.mark.slow
 def test_refused_run_leaves_the_output_to_its_owner(tmp_path: Path) -> None:
     """Runs are refused before and after the first row is saved; then new files are added."""
     folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
@@ -596,6 +607,7 @@ def test_shorter_standard_input_is_refused(tmp_path: Path) -> None:
     assert output.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_existing_view_page_does_not_stop_a_resumed_run(tmp_path: Path) -> None:
     output, page = tmp_path / "rows.jsonl", tmp_path / "page.html"
     arguments = ("caption", *MANY[:3], "-o", output, "--view", page)

@@ -197,6 +197,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the test finds the pipe in /proc")
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_worker_costs_one_row(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,6 +131,7 @@ def test_process_that_dies_once_costs_nothing(tmp_path: Path) -> None:
     assert codes(list(prefetch([once], ScriptedDecoder(), workers=1, total=None))) == [None]
 
 
+@pytest.mark.slow
 def test_image_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_handle, "TIME_LIMIT_SECONDS", 3)
     assert codes(scripted("a", "hang", "b")) == [None, "timeout", None]
@@ -232,6 +233,7 @@ def test_worker_holds_one_image_at_a_time(tmp_path: Path) -> None:
     assert max(sizes[5:]) < max(sizes[:5]) + 20
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports the peak")
 def test_small_file_of_many_pixels_takes_the_memory_of_one_image() -> None:
     data = png(9400, 9400, idat=zlib.compress(bytes(9400 * 1176), 9))
@@ -350,6 +352,7 @@ def test_program_without_a_main_guard_works_and_imports_no_torch(tmp_path: Path)
     subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed() -> None:
     program = """
         import sys, time
