@@ -128,5 +128,6 @@ def read_box(
 
 def share(value: object) -> float:
     """The value if it is a number from 0 to 1, else 1."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value <= 1 else 1.0  # type: ignore[operator, arg-type]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        return 1.0
+    return float(value)

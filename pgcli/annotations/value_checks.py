@@ -46,10 +46,10 @@ def whole_number(value: object, what: str) -> int:
 
 def number(value: object, what: str) -> float:
     """The value as a finite number. Raises InvalidValue."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not -MAX_NUMBER <= value <= MAX_NUMBER:  # type: ignore[operator]
+    is_bool = isinstance(value, bool)
+    if is_bool or not isinstance(value, int | float) or not -MAX_NUMBER <= value <= MAX_NUMBER:
         raise InvalidValue(f"{what} is not a number")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 def label(value: object, what: str) -> str:

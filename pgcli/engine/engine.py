@@ -154,11 +154,7 @@ class InferenceEngine:
         if self._budget is not None and batch_size is None:
             self._batch_size = self._budget.batch_size(new_slots(question))
         rows = batch_size or self._batch_size
-        group = group_size(config, rows, self._device.type)
-        group = min(rows, group * (1 + question.alternatives))  # copies share a prefill
-        if question.has_choices:  # candidates take several times the memory of one answer
-            group = min(group, max(1, rows // 4))
-        queue = RequestQueue(size=group, window=self._window(rows))
+        queue = RequestQueue(size=self._group_rows(question, rows), window=self._window(rows))
         vocabulary = OutputVocabulary(
             self.tokenizer.size,
             config.image_token_id,
@@ -195,6 +191,14 @@ class InferenceEngine:
             ),
             OutputProcessor(self.tokenizer, self._mask_decoder, question, model=self.label),
         )
+
+    def _group_rows(self, question: Question, rows: int) -> int:
+        """The most rows that are prefilled together, of a batch of `rows`."""
+        group = group_size(self.model.config, rows, self._device.type)
+        group = min(rows, group * (1 + question.alternatives))  # copies share a prefill
+        if question.has_choices:  # candidates take several times the memory of one answer
+            group = min(group, max(1, rows // 4))
+        return group
 
     def _first_rows(self, rows: int, answers_per_row: int) -> int:
         """The rows of a small first batch; 0 for none, as where all batches are small."""

@@ -1,4 +1,4 @@
-"""Stamps of images: from them a later run tells whether an image is still the same."""
+"""Stamps of images, with which a later run detects that an image has changed."""
 
 from __future__ import annotations
 

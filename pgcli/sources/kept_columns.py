@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 #: Stands for every column but the image and those whose names the output has already.
 ALL = "*"
-#: The type of each kept column; None where only its values tell.
+#: The type of each kept column; None where it follows from the values.
 KeptTypes = Mapping[str, "pyarrow.DataType | None"]
 
 

@@ -73,7 +73,7 @@ def lock_names(part: str) -> Mapping[str, bool]:
 
 @contextmanager
 def refreshed(file: Path) -> Iterator[None]:
-    """A block in which the file's mtime tells other hosts that this process lives."""
+    """A block in which the file's mtime is renewed, so that other hosts see that this process lives."""
     ended = Event()
 
     def refresh() -> None:

@@ -56,7 +56,7 @@ def types(manifest: Manifest, wanted: Collection[str]) -> dict[str, pyarrow.Data
 
 
 class CsvTable:
-    """A table from an offset in its file on; `offset` and `line` tell how far it was read."""
+    """A table from an offset in its file on; `offset` and `line` are where reading stands."""
 
     def __init__(self, location: FileLocation, delimiter: str, line: int = 0, offset: int = 0):
         csv.field_size_limit(MAX_LINE_BYTES)  # the csv module has this setting per process only
