@@ -19,12 +19,12 @@ Region = tuple[float, float, float, float]
 MAX_IMAGE_BYTES = 256 * 2**20
 
 
-class Unread(bytes):
+class NotRead(bytes):
     """Stands for the bytes of an image that were not read."""
 
 
 #: Compare with `is`.
-UNREAD = Unread()
+NOT_READ = NotRead()
 
 #: The columns that `--no-timing` leaves null.
 TIMING_COLUMNS = ("load_ms", "vision_ms", "prefill_ms", "decode_ms", "batch")

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pgcli.images.errors import ImageError
 from pgcli.images.files import read_file
 from pgcli.images.image_spec import ImageLimits
-from pgcli.records import STAMP_BYTES, UNREAD, FileStamp, Item
+from pgcli.records import NOT_READ, STAMP_BYTES, FileStamp, Item
 from pgcli.regular_file import file_status
 
 
@@ -50,7 +50,7 @@ class StampComparison:
         return self._last_differs
 
     def _differs(self, item: Item, stamp: FileStamp) -> bool:
-        if item.data is UNREAD:
+        if item.data is NOT_READ:
             self.compared += 1
             return item.table_status != stamp.status
         if item.data is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
 
-from pgcli.records import PAUSE, UNREAD, Answer, DecodedImage, Item
+from pgcli.records import NOT_READ, PAUSE, Answer, DecodedImage, Item
 
 Decode = Callable[[Iterable[Item]], Iterable[DecodedImage]]
 Refuse = Callable[[DecodedImage, str], Answer]
@@ -196,7 +196,7 @@ class ReorderBuffer:
             for start, end, is_answered in self._missing_rows(first, item):
                 self._queue.append(start, end, is_answered=is_answered)
                 if not is_answered:
-                    assert item.data is not UNREAD, f"the image of row {start} was not read"
+                    assert item.data is not NOT_READ, f"the image of row {start} was not read"
                     self._first_rows.append(start)
                     prompts = item.prompts[start - first : end - first]
                     yield item if prompts == item.prompts else replace(item, prompts=prompts)

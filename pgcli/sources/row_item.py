@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pgcli.errors import ManifestError
-from pgcli.records import UNREAD, Item
+from pgcli.records import NOT_READ, Item
 from pgcli.remote.urls import without_credentials
 from pgcli.sources.image_location import MISSING, ImageLocation
 from pgcli.sources.json_values import to_json_value
@@ -97,6 +97,6 @@ def _image(row: ManifestRow, options: ReadOptions) -> tuple[str | None, bytes | 
     elif isinstance(value, bytes):
         path, data = None, value
     if isinstance(path, str | None) and isinstance(data, bytes | None):
-        return path or None, data if data or data is UNREAD else None
+        return path or None, data if data or data is NOT_READ else None
     message = f"the image in {options.image_column!r} is neither a path nor bytes"
     raise ManifestError(f"{row.position}: {message}")

@@ -93,7 +93,7 @@ class Source:
         """The items with indices from `start` to before `stop`, without reading the others.
 
         Image bytes in tables and archives are read of the items for which `needs_image` holds, by
-        their index; `UNREAD` stands for those of others. Standard input is read from its start.
+        their index; `NOT_READ` stands for those of others. Standard input is read from its start.
         """
         first = 0
         for generation in range(self._last_generation + 1):

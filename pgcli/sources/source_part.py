@@ -13,7 +13,7 @@ class RowSlice(NamedTuple):
     """The rows of a part from `start` to before `stop`.
 
     Of a row for which `needs_image` does not hold, the bytes of an image that is in a table or an
-    archive need not be read: `UNREAD` stands for them.
+    archive need not be read: `NOT_READ` stands for them.
     """
 
     start: int

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgcli.errors import ManifestError
-from pgcli.records import UNREAD, Item
+from pgcli.records import NOT_READ, Item
 from pgcli.sources.open_sources import open_sources
 from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.readers import parquet_batches, parquet_cells
@@ -144,7 +144,7 @@ def test_image_that_is_not_needed_is_unread() -> None:
     assert [item.id for item in found] == [item.id for item in whole[150:450]]
     assert [item.image for item in found] == [item.image for item in whole[150:450]]
     for item in found:
-        assert item.data == BIG[item.index] if item.index % 7 == 0 else item.data is UNREAD
+        assert item.data == BIG[item.index] if item.index % 7 == 0 else item.data is NOT_READ
 
 
 def test_image_column_with_nulls_is_read_to_know_them() -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgcli.records import UNREAD
+from pgcli.records import NOT_READ
 from pgcli.sources.name_filter import NameFilter
 from pgcli.sources.open_sources import open_sources
 from pgcli.sources.read_options import ReadOptions
@@ -153,5 +153,5 @@ def test_rows_before_the_range_are_not_read(size: int) -> None:
     found = list(source.rows(0, total, lambda index: False))
     assert len(found) == total
     if name == "m.tar":
-        assert all(item.data is UNREAD for item in found)
+        assert all(item.data is NOT_READ for item in found)
         assert bytes_read() - before < whole / 5

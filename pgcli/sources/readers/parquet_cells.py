@@ -9,7 +9,7 @@ from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 
-from pgcli.records import UNREAD, Fault
+from pgcli.records import NOT_READ, Fault
 from pgcli.sources.readers.parquet_levels import runs
 from pgcli.sources.readers.parquet_pages import (
     DICTIONARY_ENCODINGS,
@@ -68,7 +68,7 @@ class CellReader:
     def cells(
         self, start: int, stop: int, is_wanted: Callable[[int], bool] = lambda row: True
     ) -> Iterator[Cell]:
-        """The cells of the rows from `start` to before `stop`; UNREAD for one that is not wanted.
+        """The cells of the rows from `start` to before `stop`; NOT_READ for one that is not wanted.
 
         A page is read once, and not if none of its rows is wanted. Rows of a page that is too large
         or damaged are faults.
@@ -78,12 +78,12 @@ class CellReader:
             if not is_data(page) or first >= last:
                 continue
             if not any(map(is_wanted, range(first, last))):
-                yield from repeat(UNREAD, last - first)
+                yield from repeat(NOT_READ, last - first)
                 continue
             done = 0
             try:
                 for row, cell in enumerate(self._page_cells(page, first, last), first):
-                    yield copy(cell) if is_wanted(row) else UNREAD
+                    yield copy(cell) if is_wanted(row) else NOT_READ
                     done += 1
             except BROKEN:
                 yield from repeat(DAMAGED, last - first - done)

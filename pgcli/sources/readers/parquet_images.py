@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from pgcli.records import UNREAD
+from pgcli.records import NOT_READ
 from pgcli.sources.readers.parquet_batches import MAX_BATCH_BYTES, check_sizes
 from pgcli.sources.readers.parquet_cells import (
     LARGE_CELL,
@@ -56,7 +56,7 @@ class ImageColumn:
     def cells(self, group: int, start: int, part: RowSlice) -> Iterator[Cell]:
         """The images of a part of a row group; `start` is the row of the file that it begins with.
 
-        An image that is not needed is UNREAD. Whether it is null is known from the file's
+        An image that is not needed is NOT_READ. Whether it is null is known from the file's
         statistics: without them it is read all the same.
         """
         column = self._file.metadata.row_group(group).column(self._number)
@@ -67,7 +67,7 @@ class ImageColumn:
 
         rows = range(part.start - start, part.stop - start)
         if not any(map(is_wanted, rows)):
-            yield from repeat(UNREAD, len(rows))
+            yield from repeat(NOT_READ, len(rows))
             return
         pages = list(read_pages(self._pages_file, column))
         if can_read(pages, column.compression):

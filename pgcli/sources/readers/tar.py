@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from pgcli.records import MAX_IMAGE_BYTES, UNREAD, Fault
+from pgcli.records import MAX_IMAGE_BYTES, NOT_READ, Fault
 from pgcli.sources.endings import IMAGE_ENDINGS
 from pgcli.sources.readers.bookmarks import Bookmark
 from pgcli.sources.readers.lines import MAX_LINE_BYTES, TOO_LONG, parse_json
@@ -86,7 +86,7 @@ class TarSample:
             self._image = {"path": f"{self._archive}/{member.name}", "bytes": None}
             self._image_fault = member_fault(member)
             if self._image_column in wanted and self._image_fault is None:
-                data = read_member(archive, member, MAX_IMAGE_BYTES) if is_read else UNREAD
+                data = read_member(archive, member, MAX_IMAGE_BYTES) if is_read else NOT_READ
                 self._image["bytes"] = data
         elif ending in (".json", ".txt") and member.isreg():
             names = {"txt"} if ending == ".txt" else set(wanted) - {self._image_column, "txt"}
