@@ -73,7 +73,7 @@ def lock_names(part: str) -> Mapping[str, bool]:
 
 @contextmanager
 def refreshed(file: Path) -> Iterator[None]:
-    """A block that renews the mtime of the file, so that other hosts see that this process lives."""
+    """A block that renews the mtime of the file: other hosts see that this process lives."""
     ended = Event()
 
     def refresh() -> None:
