@@ -54,6 +54,12 @@ PALIGEMMA = TensorNames(
         ("decoder.", "language_model.model."),
     ),
 )
+#: Of a PaliGemma checkpoint the vision tower alone.
+PALIGEMMA_VISION = TensorNames(
+    renames=PALIGEMMA.renames,
+    prefixes=PALIGEMMA.prefixes,
+    unused=r"^(model\.)?(multi_modal_projector|language_model)\.|^lm_head\.",
+)
 # the vision tower of SigLIP and CLIP, also saved on its own
 _VISION = (
     (r"^(?=embeddings\.|encoder\.|post_layernorm\.|head\.)", "vision_model."),

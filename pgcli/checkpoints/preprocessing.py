@@ -2,39 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from reprlib import repr as brief
+from types import MappingProxyType
 from typing import Any
 
 from pgcli.checkpoints.json_file import read_json
 from pgcli.errors import InvalidCheckpoint
 
+Color = tuple[float, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
-    """How an image is resized and normalized: Pillow's resampling filter, mean and std."""
+    """How an image is resized and normalized: Pillow's resampling filter, mean and std.
+
+    Where `resize_to` is set, the centre of an image resized to it is cropped; with `keeps_aspect`
+    it is the length of the shorter side only. `rounds_margin` is torchvision's rule for margins of
+    half pixels.
+    """
 
     resample: int = 3
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    mean: Color = (0.5, 0.5, 0.5)
+    std: Color = (0.5, 0.5, 0.5)
+    resize_to: int | None = None
+    keeps_aspect: bool = False
+    rounds_margin: bool = False
 
 
-def read_preprocessing(folder: Path, resolution: int) -> Preprocessing:
-    """The checkpoint's preprocessing; PaliGemma's defaults for settings that it does not have.
+@dataclass(frozen=True, slots=True)
+class ImageProcessor:
+    """What one of transformers' image processors does where the file says nothing."""
+
+    preprocessing: Preprocessing
+    size: Mapping[str, int]
+    crop: int | None = None
+    int_is_square: bool = True
+
+
+_SQUARE = MappingProxyType({"height": 224, "width": 224})
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+PROCESSORS: Mapping[str, ImageProcessor] = MappingProxyType(
+    {
+        "Siglip": ImageProcessor(Preprocessing(), _SQUARE, int_is_square=False),
+        "CLIP": ImageProcessor(
+            Preprocessing(3, CLIP_MEAN, CLIP_STD),
+            MappingProxyType({"shortest_edge": 224}),
+            crop=224,
+            int_is_square=False,
+        ),
+        "ViT": ImageProcessor(Preprocessing(2), _SQUARE),
+        "DeiT": ImageProcessor(
+            Preprocessing(3), MappingProxyType({"height": 256, "width": 256}), crop=224
+        ),
+    }
+)
+#: The processor of a kind of checkpoint whose file names none.
+DEFAULT_PROCESSOR = MappingProxyType({"siglip": "Siglip", "clip": "CLIP", "vit": "ViT"})
+
+
+def read_preprocessing(folder: Path, resolution: int, family: str | None = None) -> Preprocessing:
+    """The checkpoint's preprocessing; the defaults of its image processor for missing settings.
 
     `processor_config.json`, which transformers 5 writes, takes precedence over
-    `preprocessor_config.json`.
+    `preprocessor_config.json`. The `family` is that of the vision tower; None for PaliGemma, whose
+    images are always resized to squares.
     """
     newer, older = folder / "processor_config.json", folder / "preprocessor_config.json"
     values = read_json(newer) if newer.is_file() else {}
     if "image_processor" in values:
-        return _parse(newer.name, values["image_processor"], resolution)
-    return _parse(older.name, read_json(older) if older.is_file() else {}, resolution)
+        return _parse(newer.name, values["image_processor"], resolution, family)
+    values = read_json(older) if older.is_file() else {}
+    return _parse(older.name, values, resolution, family)
 
 
-def _parse(name: str, values: Any, resolution: int) -> Preprocessing:
+def _parse(name: str, values: Any, resolution: int, family: str | None) -> Preprocessing:
     if not isinstance(values, dict):
         raise InvalidCheckpoint(f"{name} does not describe image preprocessing")
 
@@ -44,26 +90,73 @@ def _parse(name: str, values: Any, resolution: int) -> Preprocessing:
             raise InvalidCheckpoint(f"{name}: {key} = {brief(value)} is not supported")
         return value
 
-    square = {"height": resolution, "width": resolution}
-    for key in ("do_resize", "do_rescale", "do_normalize"):
+    processor = _processor(name, values, family)
+    for key in ("do_resize", "do_rescale"):
         check(key, lambda value: value is True)
-    for key in ("do_center_crop", "do_pad"):
-        check(key, lambda value: value is False)
-    check("size", lambda size: isinstance(size, dict) and _without_nulls(size) == square)
+    check("do_pad", lambda value: value is False)
     check("rescale_factor", lambda factor: _is_number(factor) and abs(factor - 1 / 255) < 1e-9)
+    normalizes = check("do_normalize", lambda value: value is True or family is not None)
     resample = check("resample", lambda number: type(number) is int and number in range(6))
     mean = check("image_mean", _is_color)
     std = check("image_std", lambda std: _is_color(std) and min(std) > 0)
-    default = Preprocessing()
-    return Preprocessing(
+    default = processor.preprocessing
+    preprocessing = Preprocessing(
         default.resample if resample is None else resample,
         tuple(mean or default.mean),
         tuple(std or default.std),
     )
+    if normalizes is False:
+        preprocessing = replace(preprocessing, mean=(0.0,) * 3, std=(1.0,) * 3)
+    crops = check("do_center_crop", lambda value: value is False or family is not None)
+    square = {"height": resolution, "width": resolution}
+    if not (processor.crop is not None if crops is None else crops):
+        size = check("size", lambda size: _sides(size, processor) == square)
+        if size is None and family is not None and processor.size != square:
+            raise InvalidCheckpoint(f"{name} has no size, and the model's is {resolution}")
+        return preprocessing
+    crop = check("crop_size", lambda size: _square_side(size) == resolution)
+    if crop is None and processor.crop != resolution:
+        raise InvalidCheckpoint(f"{name} has no crop_size, and the model's is {resolution}")
+    sides = _sides(values.get("size") or dict(processor.size), processor)
+    side = sides.get("shortest_edge", sides.get("height", 0))
+    if sides not in ({"shortest_edge": side}, {"height": side, "width": side}) or not (
+        type(side) is int and resolution <= side <= 8192
+    ):
+        raise InvalidCheckpoint(f"{name}: size = {brief(values.get('size'))} is not supported")
+    return replace(preprocessing, resize_to=side, keeps_aspect="shortest_edge" in sides)
 
 
-def _without_nulls(size: dict[str, Any]) -> dict[str, Any]:
+def _processor(name: str, values: dict[str, Any], family: str | None) -> ImageProcessor:
+    """transformers' image processor of a file; InvalidCheckpoint names one that is not known."""
+    if family is None:
+        return PROCESSORS["Siglip"]
+    given = values.get("image_processor_type") or values.get("feature_extractor_type")
+    stem = re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", str(given or ""))
+    processor = PROCESSORS.get(stem if given else DEFAULT_PROCESSOR[family])
+    if processor is None:
+        raise InvalidCheckpoint(
+            f"{name} names {brief(given)}, an image processor that is not supported",
+            hint=f"supported are those of {', '.join(PROCESSORS)}",
+        )
+    return processor
+
+
+def _sides(size: Any, processor: ImageProcessor) -> dict[str, Any]:
+    """A size as a mapping; one number was a square, or the shorter side, in earlier versions."""
+    if type(size) is int:
+        is_square = processor.int_is_square
+        return {"height": size, "width": size} if is_square else {"shortest_edge": size}
+    if not isinstance(size, dict):
+        return {}
     return {key: value for key, value in size.items() if value is not None}
+
+
+def _square_side(size: Any) -> Any:
+    """The side of a square given as one number or as height and width; None for others."""
+    if isinstance(size, dict):
+        height = size.get("height")
+        return height if size == {"height": height, "width": height} else None
+    return size if type(size) is int else None
 
 
 def _is_color(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from pgcli.errors import InvalidCheckpoint
 
 MAX_BYTES = 64 * 2**20  # Gemma's tokenizer.json has 17 MB, its SentencePiece model 4 MB
 MAX_GROWTH = 64
+_ATOM = r"(?:\\[\s\S](?:\{\w+\})?|\[(?:\\[\s\S]|[^\]\\\[])*\]|[^\\\[\](){}*+?|.^$])"
+_ALTERNATIVE = rf"{_ATOM}+(?:\+|\{{\d+,\}})?"
+#: Alternatives of characters and their classes, of which only the last may repeat: linear time.
+SIMPLE_REGEX = re.compile(rf"{_ALTERNATIVE}(?:\|{_ALTERNATIVE})*")
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
@@ -71,18 +76,26 @@ def _from_json(file: Path, data: bytes) -> Tokenizer:
 def _check_steps(file: Path, tokenizer: Tokenizer) -> None:
     """Raise InvalidCheckpoint for a step that could take hours or fill the memory.
 
-    Gemma's steps replace a space and split at spaces. Regular expressions can take any time.
+    Gemma's steps replace a space and split at spaces. Regular expressions can take any time,
+    unless they are as simple as CLIP's and SigLIP's.
     """
     if getattr(tokenizer.model, "dropout", None):
         raise InvalidCheckpoint(f"{file} uses dropout of merges, unlike Gemma's tokenizer")
     for step in (tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder):
         settings = json.loads(step.__getstate__()) if step is not None else {}
-        if '"Regex"' in json.dumps(settings):
+        if not all(map(SIMPLE_REGEX.fullmatch, _regexes(settings))):
             raise InvalidCheckpoint(f"{file} uses a regular expression, unlike Gemma's tokenizer")
         if _max_growth(settings) > MAX_GROWTH:
             raise InvalidCheckpoint(
                 f"{file} replaces text by much longer text, unlike Gemma's tokenizer"
             )
+
+
+def _regexes(step: Any) -> list[str]:
+    """The regular expressions of this step and its parts."""
+    parts = step.values() if isinstance(step, dict) else step if isinstance(step, list) else ()
+    own = [step["Regex"]] if isinstance(step, dict) and isinstance(step.get("Regex"), str) else []
+    return own + [regex for part in parts for regex in _regexes(part)]
 
 
 def _max_growth(step: Any) -> int:

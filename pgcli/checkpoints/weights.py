@@ -12,7 +12,14 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from pgcli.checkpoints.names import CLASSIFIER, PALIGEMMA, TWO_TOWERS, VIT, TensorNames
+from pgcli.checkpoints.names import (
+    CLASSIFIER,
+    PALIGEMMA,
+    PALIGEMMA_VISION,
+    TWO_TOWERS,
+    VIT,
+    TensorNames,
+)
 from pgcli.checkpoints.safetensors_files import (
     TensorInfo,
     check_dtype,
@@ -84,10 +91,14 @@ def load(
 def load_two_towers(
     folder: Path, config: TwoTowersConfig, *, dtype: torch.dtype, device: torch.device | str = "cpu"
 ) -> TwoTowers:
-    """SigLIP or CLIP with a checkpoint's weights. Raises as `load`."""
+    """SigLIP or CLIP with a checkpoint's weights; "mean" is PaliGemma's vision tower.
+
+    Raises as `load`.
+    """
     with skip_init():
         model = TwoTowers(config)
-    return _load_checked(model, folder, TWO_TOWERS, dtype, device)
+    names = PALIGEMMA_VISION if config.family == "mean" else TWO_TOWERS
+    return _load_checked(model, folder, names, dtype, device)
 
 
 def load_classifier(
@@ -102,6 +113,18 @@ def load_classifier(
         model = ImageClassifier(config)
     names = VIT if config.family == "vit" else CLASSIFIER
     return _load_checked(model, folder, names, dtype, device)
+
+
+def count_parameters(config: TwoTowersConfig | ClassifierConfig) -> int:
+    """The number of parameters of two towers or a classifier."""
+    return sum(parameter.numel() for parameter in _meta_encoder(config).parameters())
+
+
+def _meta_encoder(config: TwoTowersConfig | ClassifierConfig) -> TwoTowers | ImageClassifier:
+    with skip_init():
+        if isinstance(config, ClassifierConfig):
+            return ImageClassifier(config)
+        return TwoTowers(config)
 
 
 def _load_checked(

@@ -81,6 +81,6 @@ def _resize(opened: OpenedImage, spec: ImageSpec) -> tuple[Size, Image.Image]:
         image = upright_8bit(opened.image)
         size = Size(*image.size)
     with wrap_image_errors(size):
-        side = (spec.resolution, spec.resolution)
         # grey images are resized as one channel instead of three, to the same values
-        return size, to_rgb(image.resize(side, Image.Resampling(spec.resample)))
+        resized = image.resize(spec.resized(*size), Image.Resampling(spec.resample))
+        return size, to_rgb(spec.crop(resized))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pgcli.records import MAX_IMAGE_BYTES
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 class Size(NamedTuple):
@@ -19,12 +22,38 @@ class Size(NamedTuple):
 class ImageSpec:
     """The model's input: pixels per side, and Pillow's resampling filter (3: bicubic).
 
-    With `fast_decode`, JPEGs are decoded at a reduced size, which changes pixels.
+    With `fast_decode`, JPEGs are decoded at a reduced size, which changes pixels. Images are
+    resized to squares; or to `resize_to` pixels per side, of which the centre is cropped. With
+    `keeps_aspect` only the shorter side has `resize_to` pixels. Where the margins of the crop
+    differ by a pixel, transformers rounds the first one down; with `rounds_margin` it is rounded
+    to the nearest integer, as in torchvision.
     """
 
     resolution: int
     resample: int = 3
     fast_decode: bool = False
+    resize_to: int | None = None
+    keeps_aspect: bool = False
+    rounds_margin: bool = False
+
+    def resized(self, width: int, height: int) -> Size:
+        """The size to which an image of this size is resized, before it is cropped."""
+        side = self.resize_to or self.resolution
+        if not self.keeps_aspect:
+            return Size(side, side)
+        if width <= height:
+            return Size(side, int(side * height / width))
+        return Size(int(side * width / height), side)
+
+    def crop(self, image: Image.Image) -> Image.Image:
+        """The centre of a resized image, at the model's resolution."""
+        if image.size == (self.resolution, self.resolution):
+            return image
+        left, top = (self._margin(side - self.resolution) for side in image.size)
+        return image.crop((left, top, left + self.resolution, top + self.resolution))
+
+    def _margin(self, surplus: int) -> int:
+        return round(surplus / 2) if self.rounds_margin else surplus // 2
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ def resize_draft(image: JpegImageFile, spec: ImageSpec) -> Image.Image:
     every block, so sharp edges differ most. A JPEG below twice the model's resolution is decoded
     in full; it differs by rounding alone, and only if it is rotated: after resizing, not before.
     """
-    side = (spec.resolution, spec.resolution)
-    draft = image.draft(None, side)
+    size = spec.resized(*image.size)
+    draft = image.draft(None, size)
     image.load()
     # the last decoded pixels may lie half outside the image: the box says how much of them counts
     box = None if draft is None else draft[1]
-    resized = to_8bit(image).resize(side, Image.Resampling(spec.resample), box)
-    return to_rgb(apply_orientation(resized, image))
+    resized = to_8bit(image).resize(size, Image.Resampling(spec.resample), box)
+    return to_rgb(spec.crop(apply_orientation(resized, image)))

@@ -71,10 +71,11 @@ class TwoTowersConfig:
     """The sizes of a two-tower model; `text` is None for a vision tower on its own.
 
     `family` says how features become embeddings of `embedding_dim` values: SigLIP pools patches by
-    attention from a learned probe, CLIP projects the class token.
+    attention from a learned probe, CLIP projects the class token, and "mean" is the mean of the
+    patches, of a vision tower without a head such as PaliGemma's.
     """
 
-    family: Literal["siglip", "clip"]
+    family: Literal["siglip", "clip", "mean"]
     vision: VisionConfig
     text: TextConfig | None
     embedding_dim: int

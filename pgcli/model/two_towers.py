@@ -21,7 +21,7 @@ class TwoTowers(nn.Module):
         self.config = config
         is_clip = config.family == "clip"
         self.vision = SiglipVisionModel(config.vision)
-        self.image_pooling = None if is_clip else AttentionPooling(config.vision)
+        self.image_pooling = AttentionPooling(config.vision) if config.family == "siglip" else None
         self.image_projection = (
             nn.Linear(config.vision.width, config.embedding_dim, bias=False) if is_clip else None
         )
@@ -38,17 +38,16 @@ class TwoTowers(nn.Module):
         """Embeddings (B, E) of normalized images."""
         x_BPD: Tensor = self.vision(pixels_BCRR)
         if self.image_pooling is not None:
-            embedding_BE = self.image_pooling(x_BPD)
-        else:
-            assert self.image_projection is not None
-            embedding_BE = self.image_projection(x_BPD[:, 0])
-        return F.normalize(embedding_BE, dim=-1)
+            return _normalize(self.image_pooling(x_BPD))
+        if self.image_projection is not None:
+            return _normalize(self.image_projection(x_BPD[:, 0]))
+        return _normalize(x_BPD.mean(dim=1))
 
     def encode_texts(self, token_BT: Tensor) -> Tensor:
         """Embeddings (B, E) of texts, padded on the right as the checkpoint was trained."""
         if self.text is None or self.text_projection is None:
             raise ValueError("this model has no text tower")
-        return F.normalize(self.text_projection(self.text(token_BT)), dim=-1)
+        return _normalize(self.text_projection(self.text(token_BT)))
 
     def logits(self, cosine: Tensor) -> Tensor:
         """Scaled cosines, plus the bias where there is one: SigLIP's sigmoid of them is a score."""
@@ -56,6 +55,13 @@ class TwoTowers(nn.Module):
             raise ValueError("this model has no text tower")
         scaled = cosine * self.logit_scale.exp()
         return scaled if self.logit_bias is None else scaled + self.logit_bias
+
+
+def _normalize(embedding_BE: Tensor) -> Tensor:
+    """The embeddings with a length of 1, which bfloat16 would round to a percent."""
+    return F.normalize(
+        embedding_BE.to(torch.promote_types(embedding_BE.dtype, torch.float32)), dim=-1
+    )
 
 
 class TextTower(nn.Module):

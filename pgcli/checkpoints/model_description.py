@@ -1,0 +1,81 @@
+"""Reads which kind of model a folder has: PaliGemma, two towers, a vision tower or a classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from reprlib import repr as brief
+from typing import Any, Literal
+
+from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.json_file import read_json
+from pgcli.checkpoints.two_towers_config import FAMILIES, parse_classifier, parse_two_towers
+from pgcli.errors import InvalidCheckpoint
+from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, TwoTowersConfig, VisionConfig
+
+ModelKind = Literal["two_towers", "vision_tower", "classifier", "paligemma"]
+SUPPORTED = (
+    "supported are PaliGemma, SigLIP, SigLIP 2 of fixed resolution, CLIP, and ViT, SigLIP and CLIP "
+    "with a classification head"
+)
+NAFLEX = (
+    "it is SigLIP 2 of variable resolution (NaFlex), whose images keep their proportions in "
+    "sequences of patches of different lengths"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """The kind of a model, and its sizes."""
+
+    kind: ModelKind
+    config: PaliGemmaConfig | TwoTowersConfig | ClassifierConfig
+
+    @property
+    def vision(self) -> VisionConfig:
+        return self.config.vision
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classes of a classifier."""
+        return self.config.labels if isinstance(self.config, ClassifierConfig) else ()
+
+
+def read_description(folder: Path) -> ModelDescription:
+    """The kind and the sizes of a checkpoint. Raises InvalidCheckpoint for other models."""
+    values = read_json(folder / "config.json")
+    kind = values.get("model_type")
+    if kind == "paligemma":
+        return ModelDescription("paligemma", read_config(folder))
+    if kind == "siglip2":
+        raise InvalidCheckpoint(
+            f"{folder} is not supported: {NAFLEX}",
+            hint="name one of fixed resolution, for example google/siglip2-base-patch16-224",
+        )
+    if kind not in FAMILIES:
+        raise InvalidCheckpoint(
+            f"{folder / 'config.json'}: model_type is {brief(kind)}", hint=SUPPORTED
+        )
+    if _is_classifier(values):
+        return ModelDescription("classifier", _parsed(folder, values, parse_classifier))
+    config = _parsed(folder, values, parse_two_towers)
+    return ModelDescription("vision_tower" if config.text is None else "two_towers", config)
+
+
+def _is_classifier(values: Mapping[str, Any]) -> bool:
+    named = values.get("architectures")
+    names = named if isinstance(named, list) else []
+    is_classifier = any(str(name).endswith("ForImageClassification") for name in names)
+    return is_classifier or values["model_type"] == "vit"
+
+
+def _parsed(
+    folder: Path,
+    values: Mapping[str, Any],
+    parse: Callable[[Mapping[str, Any]], Any],
+) -> Any:
+    try:
+        return parse(values)
+    except ValueError as error:
+        raise InvalidCheckpoint(f"{folder / 'config.json'}: {error}", hint=SUPPORTED) from error

@@ -1,0 +1,87 @@
+"""Reads the tokenizer of a text tower, and the tokens that begin, end and pad its texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from pgcli.checkpoints.json_file import read_json
+from pgcli.checkpoints.tokenizer import open_tokenizer
+from pgcli.errors import InvalidCheckpoint
+from pgcli.model.config import TextConfig
+
+CLIP_BOS, CLIP_EOS = "<|startoftext|>", "<|endoftext|>"
+
+
+@dataclass(frozen=True, slots=True)
+class TextTokenizer:
+    """A text tower's tokenizer, and the ids of its control tokens; CLIP's texts have a `bos`."""
+
+    tokenizer: Tokenizer
+    bos: int | None
+    eos: int
+    pad: int
+
+
+def open_text_tokenizer(folder: Path, config: TextConfig) -> TextTokenizer:
+    """The tokenizer of a folder with a text tower.
+
+    SigLIP pads with its end token `</s>`, SigLIP 2 with Gemma's `<pad>`, and CLIP with its end
+    token, unless the checkpoint's files name another one. Raises InvalidCheckpoint for a tokenizer
+    that lacks these tokens or has more tokens than the model.
+    """
+    tokenizer = open_tokenizer(folder)
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+    if size > config.vocab_size:
+        raise InvalidCheckpoint(
+            f"{folder}: the tokenizer has {size} tokens, the model {config.vocab_size}"
+        )
+    if config.causal:
+        eos = _id(folder, tokenizer, [CLIP_EOS])
+        if config.eos_token not in (None, eos):
+            raise InvalidCheckpoint(
+                f"{folder}: the tokenizer ends texts with token {eos}, the model with "
+                f"{config.eos_token}"
+            )
+        pad = _named_token(folder, "pad_token")
+        return TextTokenizer(
+            tokenizer,
+            bos=_id(folder, tokenizer, [CLIP_BOS]),
+            eos=eos,
+            pad=eos if pad is None else _id(folder, tokenizer, [pad]),
+        )
+    pad = _named_token(folder, "pad_token")
+    eos = _id(folder, tokenizer, ["</s>", "<eos>"])
+    return TextTokenizer(
+        tokenizer,
+        bos=None,
+        eos=eos,
+        pad=_id(folder, tokenizer, ["<pad>", "</s>"] if pad is None else [pad]),
+    )
+
+
+def _named_token(folder: Path, name: str) -> str | None:
+    """A control token that the checkpoint's files name, or None."""
+    for file in ("tokenizer_config.json", "special_tokens_map.json"):
+        path = folder / file
+        value: Any = read_json(path).get(name) if path.is_file() else None
+        value = value.get("content") if isinstance(value, dict) else value
+        if isinstance(value, str):
+            return value
+    return None
+
+
+def _id(folder: Path, tokenizer: Tokenizer, names: Sequence[str]) -> int:
+    """The id of the first of these tokens that the tokenizer has."""
+    for name in names:
+        found = tokenizer.token_to_id(name)
+        if found is not None:
+            return int(found)
+    raise InvalidCheckpoint(
+        f"the tokenizer of {folder} has no token {' or '.join(map(repr, names))}; it is not that "
+        "of SigLIP or CLIP"
+    )

@@ -1,0 +1,1 @@
+"""Runs two towers and classifiers: images and texts become vectors."""

@@ -1,0 +1,241 @@
+"""The embedding engine: images and texts in, vectors out.
+
+B rows · C channels · R resolution · T tokens · E embedding, or classes of a classifier
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pgcli.checkpoints.model_description import ModelDescription
+from pgcli.checkpoints.preprocessing import Preprocessing
+from pgcli.device.stopwatch import Mark, Stopwatch
+from pgcli.embedding.texts import TextProcessor
+from pgcli.engine.oom import BatchLimits, OutOfMemory, run_in_chunks, run_or_free
+from pgcli.errors import NoUsableDevice, UsageError
+from pgcli.images import ImageSpec
+from pgcli.model.classifier import ImageClassifier
+from pgcli.model.siglip import normalize_pixels
+from pgcli.model.two_towers import TwoTowers
+from pgcli.records import DecodedImage
+
+Stream = Iterable[tuple[int, DecodedImage]]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedImage:
+    """An image's vector: its embedding of length 1, or a classifier's logits.
+
+    `vision_ms` is the image's share of the time of its `batch`. The vector is None where memory
+    does not suffice even for this image alone; then the `error` is "oom".
+    """
+
+    image: DecodedImage
+    vector: np.ndarray | None
+    vision_ms: float | None
+    batch: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightBatch:
+    """A batch whose vectors are computed, or being computed by a GPU."""
+
+    rows: Sequence[tuple[int, DecodedImage]]
+    vector_BE: Tensor
+    start: Mark
+    end: Mark
+
+
+class EmbeddingEngine:
+    """A loaded model with its image and text preprocessing.
+
+    `kind` is "two_towers", "vision_tower", "classifier" or "paligemma"; `labels` are the classes of
+    a classifier. `batch_limits` are the batch sizes reduced after OOM errors; they persist from one
+    call to the next.
+    """
+
+    image_stats = SimpleNamespace(is_shared=False)
+
+    def __init__(
+        self,
+        model: TwoTowers | ImageClassifier,
+        description: ModelDescription,
+        preprocessing: Preprocessing,
+        texts: TextProcessor | None,
+        *,
+        label: str,
+        batch_size: int,
+    ):
+        self.model = model
+        self.kind = description.kind
+        self.labels = description.labels
+        self.label = label
+        self.batch_size = batch_size
+        self.batch_limits = BatchLimits()
+        self.spec = image_spec(description.vision.resolution, preprocessing)
+        weight = model.vision.post_layernorm.weight
+        self._device, self._dtype = weight.device, weight.dtype
+        self._watch = Stopwatch(self._device)
+        self._mean = torch.tensor(preprocessing.mean, device=self._device)
+        self._std = torch.tensor(preprocessing.std, device=self._device)
+        self._texts = texts
+
+    @property
+    def device(self) -> str:
+        return str(self._device)
+
+    @property
+    def dtype(self) -> str:
+        return str(self._dtype).removeprefix("torch.")
+
+    @property
+    def has_sigmoid(self) -> bool:
+        """Whether the sigmoid of `scores` is a score, as for SigLIP."""
+        return isinstance(self.model, TwoTowers) and self.model.logit_bias is not None
+
+    def encode(
+        self, stream: Stream, *, should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[tuple[int, EncodedImage]]:
+        """Each image's vector with the row index that the stream gives it, in the same order.
+
+        On OOM the batches are halved and their images encoded again; an image that does not fit
+        even alone has the error "oom", and NoUsableDevice is raised if the first images all have.
+        Once `should_stop` returns True, no further batch is begun.
+        """
+        in_flight: deque[InFlightBatch] = deque()
+        ahead = 1 if self._device.type == "cuda" else 0  # a GPU computes while images are decoded
+        for rows in self._batches(stream):
+            if should_stop():
+                break
+            for batch in self._launch(rows):
+                if isinstance(batch, InFlightBatch):
+                    in_flight.append(batch)
+                    if len(in_flight) > ahead:
+                        yield from self._finish(in_flight.popleft())
+                else:
+                    while in_flight:
+                        yield from self._finish(in_flight.popleft())
+                    row_index, image = batch
+                    self.batch_limits.count_row(is_lost=True)
+                    yield row_index, EncodedImage(image, None, None, 1, "oom")
+        while in_flight:
+            yield from self._finish(in_flight.popleft())
+
+    def encode_texts(self, texts: Sequence[str], *, raw: bool = False) -> np.ndarray:
+        """The embeddings (B, E) of texts, in float32; each distinct text is encoded once.
+
+        With `raw`, texts are not lower-cased and keep their punctuation. Raises UsageError if the
+        model has no text tower, NoUsableDevice if memory does not suffice for one text.
+        """
+        if self._texts is None or not isinstance(self.model, TwoTowers):
+            raise UsageError(
+                f"{self.label} has no text tower",
+                hint="name SigLIP, SigLIP 2 or CLIP with both of its towers",
+            )
+        distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        token_BT = self._texts(distinct, raw=raw)
+        rows = [
+            vector
+            for start in range(0, len(token_BT), self.batch_size)
+            for vector in run_in_chunks(
+                self._encode_tokens, [*token_BT[start : start + self.batch_size]]
+            )
+        ]
+        encoded = [row for row in rows if row is not None]
+        if len(encoded) < len(rows):
+            raise NoUsableDevice(
+                "the device has no memory left for even one text",
+                hint="free some, take --dtype bfloat16, or name another --device",
+            )
+        if not encoded:
+            return np.zeros((0, self.model.config.embedding_dim), np.float32)
+        return torch.stack(encoded)[[distinct[text] for text in texts]].numpy()
+
+    @torch.inference_mode()
+    def scores(self, cosine: np.ndarray) -> np.ndarray:
+        """Cosines scaled, and biased where the model has a bias, for a sigmoid and a softmax."""
+        if not isinstance(self.model, TwoTowers) or self.model.logit_scale is None:
+            raise UsageError(f"{self.label} has no text tower")
+        values = torch.as_tensor(cosine, dtype=torch.float32, device=self._device)
+        scaled: np.ndarray = self.model.logits(values).float().cpu().numpy()
+        return scaled
+
+    def _batches(self, stream: Stream) -> Iterator[list[tuple[int, DecodedImage]]]:
+        rows: list[tuple[int, DecodedImage]] = []
+        for row in stream:
+            rows.append(row)
+            if len(rows) >= min(self.batch_size, self.batch_limits.running.value):
+                yield rows
+                rows = []
+        if rows:
+            yield rows
+
+    def _launch(
+        self, rows: Sequence[tuple[int, DecodedImage]]
+    ) -> Iterator[InFlightBatch | tuple[int, DecodedImage]]:
+        """The batch, or smaller batches where memory runs out; a row that does not fit alone."""
+        limit, left = self.batch_limits.running, list(rows)
+        while left:
+            batch = left[: limit.value]
+            try:
+                launched = run_or_free(partial(self._encode_rows, batch))
+            except OutOfMemory:
+                if len(batch) > 1:
+                    self.batch_limits.check_may_shrink(len(batch))
+                    limit.failed(len(batch))
+                    continue
+                yield batch[0]
+            else:
+                limit.succeeded(len(batch))
+                yield launched
+            del left[: len(batch)]
+
+    @torch.inference_mode()
+    def _encode_rows(self, rows: Sequence[tuple[int, DecodedImage]]) -> InFlightBatch:
+        start = self._watch.mark()
+        images = [torch.from_numpy(image.pixels) for _, image in rows if image.pixels is not None]
+        pixels_BRRC = torch.stack(images)
+        if self._device.type == "cuda":  # a copy from pinned memory is asynchronous
+            pixels_BRRC = pixels_BRRC.pin_memory()
+        pixels_BRRC = pixels_BRRC.to(self._device, non_blocking=True)
+        pixels_BCRR = normalize_pixels(pixels_BRRC, self._mean, self._std, self._dtype)
+        vector_BE = self._encode_pixels(pixels_BCRR).float()
+        return InFlightBatch(rows, vector_BE, start, self._watch.mark())
+
+    def _encode_pixels(self, pixels_BCRR: Tensor) -> Tensor:
+        if isinstance(self.model, TwoTowers):
+            return self.model.encode_images(pixels_BCRR)
+        logits_BE: Tensor = self.model(pixels_BCRR)
+        return logits_BE
+
+    def _finish(self, batch: InFlightBatch) -> Iterator[tuple[int, EncodedImage]]:
+        vectors = batch.vector_BE.cpu().numpy()
+        each_ms = self._watch.between(batch.start, batch.end) / len(batch.rows)
+        for (row_index, image), vector in zip(batch.rows, vectors, strict=True):
+            self.batch_limits.count_row(is_lost=False)
+            yield row_index, EncodedImage(image, vector, each_ms, len(batch.rows))
+
+    @torch.inference_mode()
+    def _encode_tokens(self, texts: Sequence[Tensor]) -> Sequence[Tensor]:
+        assert isinstance(self.model, TwoTowers)
+        return [*self.model.encode_texts(torch.stack([*texts]).to(self._device)).float().cpu()]
+
+
+def image_spec(resolution: int, preprocessing: Preprocessing) -> ImageSpec:
+    """How decoding workers prepare images for the model."""
+    return ImageSpec(
+        resolution,
+        preprocessing.resample,
+        resize_to=preprocessing.resize_to,
+        keeps_aspect=preprocessing.keeps_aspect,
+        rounds_margin=preprocessing.rounds_margin,
+    )

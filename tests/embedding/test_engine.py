@@ -1,0 +1,202 @@
+"""Images and texts become the vectors of transformers, whatever the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.embedding.engine import EmbeddingEngine
+from pgcli.embedding.loader import load
+from pgcli.errors import NoUsableDevice, UsageError
+from pgcli.images import ImageLimits, decode
+from pgcli.images.in_memory import encode_image
+from pgcli.records import DecodedImage, Item
+from tests.support import tiny, towers
+
+TEXTS = ["A small, red star!", "a blue circle", "a GREEN triangle"]
+CLASSES = {
+    "siglip": transformers.SiglipModel,
+    "siglip2": transformers.SiglipModel,
+    "clip": transformers.CLIPModel,
+    "siglip_vision_model": transformers.SiglipVisionModel,
+    "vit": transformers.ViTForImageClassification,
+    "siglip_classifier": transformers.SiglipForImageClassification,
+    "clip_classifier": transformers.CLIPForImageClassification,
+}
+
+
+@pytest.fixture(scope="module", params=towers.KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return towers.checkpoint_into(tmp_path_factory.mktemp(kind), kind)
+
+
+def engine_of(folder: Path, batch_size: int = 3) -> EmbeddingEngine:
+    return load(Checkpoint("tiny", folder), device="cpu", batch_size=batch_size)
+
+
+def photos(count: int = 7) -> list[Image.Image]:
+    """Images of noise, upright and wide."""
+    noise = np.random.default_rng(0)
+    sizes = [(30 + 9 * n, 90 - 11 * n, 3) for n in range(count)]
+    return [Image.fromarray(noise.integers(0, 256, size, np.uint8)) for size in sizes]
+
+
+def decoded(engine: EmbeddingEngine, images: list[Image.Image]) -> Iterator[tuple[int, Any]]:
+    """The stream that an engine takes; every second row index is left out."""
+    for number, image in enumerate(images):
+        item = Item(number, str(number), "", data=encode_image(image))
+        yield 2 * number, decode(item, engine.spec, ImageLimits())
+
+
+def vectors(engine: EmbeddingEngine, images: list[Image.Image]) -> torch.Tensor:
+    rows = list(engine.encode(decoded(engine, images)))
+    assert [row for row, _ in rows] == [2 * number for number in range(len(images))]
+    return torch.from_numpy(np.stack([one.vector for _, one in rows if one.vector is not None]))
+
+
+@torch.inference_mode()
+def expected_vectors(kind: str, folder: Path, images: list[Image.Image]) -> torch.Tensor:
+    """transformers' embeddings of length 1, or logits, by its own image processor."""
+    model = CLASSES[kind].from_pretrained(folder).eval()
+    processor = towers.image_processor(kind, towers.TINY_IMAGE["image_size"])
+    pixels = processor(images, return_tensors="pt")["pixel_values"]
+    if kind in ("siglip", "siglip2", "clip"):
+        out = model.get_image_features(pixel_values=pixels).pooler_output
+    elif kind == "siglip_vision_model":
+        out = model(pixels).pooler_output
+    else:
+        return model(pixels).logits
+    return torch.nn.functional.normalize(out, dim=-1)
+
+
+def test_vectors_are_those_of_transformers_whatever_the_batch(kind: str, folder: Path) -> None:
+    images = photos()
+    expected = expected_vectors(kind, folder, images)
+    assert expected.std(dim=0).mean() > 1e-3, "all vectors are alike"
+    for batch_size in (1, 7):
+        found = vectors(engine_of(folder, batch_size), images)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_classifiers_have_labels(kind: str, folder: Path) -> None:
+    engine = engine_of(folder)
+    is_classifier = kind == "vit" or kind.endswith("_classifier")
+    assert (engine.kind == "classifier") == is_classifier
+    assert engine.labels == (("circle", "square", "star") if is_classifier else ())
+
+
+@pytest.fixture(scope="module")
+def siglip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return towers.checkpoint_into(tmp_path_factory.mktemp("siglip"), "siglip")
+
+
+def test_paligemma_embeds_images_by_the_mean_of_their_patches(tmp_path: Path) -> None:
+    folder = tiny.checkpoint_into(tmp_path)
+    engine, images = engine_of(folder), photos()
+    assert engine.kind == "paligemma"
+    reference = transformers.PaliGemmaForConditionalGeneration.from_pretrained(folder).eval()
+    pixels = [one.pixels for _, one in decoded(engine, images)]
+    normalized = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 127.5 - 1
+    with torch.inference_mode():
+        patches = reference.model.vision_tower(normalized).last_hidden_state
+    expected = torch.nn.functional.normalize(patches.mean(dim=1), dim=-1)
+    torch.testing.assert_close(vectors(engine, images), expected, atol=1e-5, rtol=0)
+
+
+def test_images_only_models_refuse_texts(tmp_path: Path) -> None:
+    engine = engine_of(towers.checkpoint_into(tmp_path, "vit"))
+    with pytest.raises(UsageError, match="tiny has no text tower"):
+        engine.encode_texts(TEXTS)
+
+
+def test_each_distinct_text_is_encoded_once(siglip: Path, monkeypatch: Any) -> None:
+    engine = engine_of(siglip, batch_size=2)
+    encoded = []
+    encode_texts = engine.model.encode_texts
+    monkeypatch.setattr(
+        engine.model, "encode_texts", lambda t: (encoded.append(len(t)), encode_texts(t))[1]
+    )
+    found = engine.encode_texts([*TEXTS, *TEXTS, "a blue circle"])
+    assert encoded == [2, 1]
+    assert (found[:3] == found[3:6]).all()
+    assert (found[6] == found[1]).all()
+    assert engine.encode_texts([]).shape == (0, 48)
+
+
+def test_scores_are_logits_of_the_pairs(siglip: Path) -> None:
+    engine = engine_of(siglip)
+    cosine = vectors(engine, photos()).numpy() @ engine.encode_texts(TEXTS).T
+    np.testing.assert_allclose(engine.scores(cosine), np.exp(2) * cosine - 3, rtol=1e-5)
+    assert engine.has_sigmoid
+
+
+# --- memory
+
+
+def limited(engine: EmbeddingEngine, rows: int, monkeypatch: Any) -> list[int]:
+    """Let images run out of memory in batches of more than `rows`; the batches tried."""
+    tried: list[int] = []
+    encode = engine._encode_rows
+
+    def encode_rows(batch: list[tuple[int, DecodedImage]]) -> Any:
+        tried.append(len(batch))
+        if len(batch) > rows:
+            raise torch.OutOfMemoryError
+        return encode(batch)
+
+    monkeypatch.setattr(engine, "_encode_rows", encode_rows)
+    return tried
+
+
+def test_batches_are_halved_when_memory_runs_out(siglip: Path, monkeypatch: Any) -> None:
+    images, engine = photos(), engine_of(siglip, batch_size=7)
+    expected = vectors(engine, images)
+    tried = limited(engine, 2, monkeypatch)
+    torch.testing.assert_close(vectors(engine, images), expected, atol=1e-5, rtol=0)
+    assert tried == [7, 3, 1, 1, 1, 1, 1, 1, 1]
+
+
+def test_image_that_does_not_fit_alone_is_an_error(siglip: Path, monkeypatch: Any) -> None:
+    images, engine = photos(4), engine_of(siglip)
+    stream = list(decoded(engine, images))
+    encode = engine._encode_rows
+
+    def encode_rows(batch: list[tuple[int, DecodedImage]]) -> Any:
+        if any(row == 4 for row, _ in batch):
+            raise torch.OutOfMemoryError
+        return encode(batch)
+
+    monkeypatch.setattr(engine, "_encode_rows", encode_rows)
+    rows = list(engine.encode(stream))
+    assert [(row, one.error) for row, one in rows] == [(0, None), (2, None), (4, "oom"), (6, None)]
+    assert rows[2][1].vector is None
+
+
+def test_no_image_fits_into_memory(siglip: Path, monkeypatch: Any) -> None:
+    engine = engine_of(siglip)
+    stream = list(decoded(engine, photos()))
+    limited(engine, 0, monkeypatch)
+    with pytest.raises(NoUsableDevice, match="no memory left for even one row"):
+        list(engine.encode(stream))
+
+
+def test_no_batch_begins_after_a_stop(siglip: Path) -> None:
+    engine = engine_of(siglip, batch_size=2)
+    answered: list[int] = []
+    stream = list(decoded(engine, photos()))
+    for row, _ in engine.encode(stream, should_stop=lambda: len(answered) >= 2):
+        answered.append(row)
+    assert answered == [0, 2]

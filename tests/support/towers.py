@@ -1,0 +1,216 @@
+"""Small random two towers and classifiers that transformers writes, with tokenizers made here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+import transformers
+from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+from torch import nn
+
+TINY = {
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+}
+TINY_IMAGE = {"image_size": 32, "patch_size": 8}
+BASE = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+}
+BASE_IMAGE = {"image_size": 224, "patch_size": 16}
+LABELS = {"id2label": {0: "circle", 1: "square", 2: "star"}}
+TEXT_LENGTH = 16
+#: What the tokenizers are trained on.
+SENTENCES = [
+    f"a {size} {colour} {shape} {place} the image, isn't it?"
+    for size in ("small", "large")
+    for colour in ("red", "blue", "green", "yellow")
+    for shape in ("circle", "square", "star", "triangle")
+    for place in ("in", "left of", "above", "below")
+]
+#: The kinds of `checkpoint_into`.
+KINDS = (
+    "siglip",
+    "siglip2",
+    "clip",
+    "siglip_vision_model",
+    "vit",
+    "siglip_classifier",
+    "clip_classifier",
+)
+
+
+def spread(model: nn.Module) -> Any:
+    """Random weights large enough for the layers to matter; biases and norms vary too."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in ("logit_scale", "logit_bias"):
+                parameter.fill_(2.0 if name == "logit_scale" else -3.0)
+            elif parameter.ndim > 1 and "embed" not in name and "probe" not in name:
+                parameter.normal_(std=parameter[0].numel() ** -0.5)
+            else:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model.eval()
+
+
+def reference(
+    kind: str,
+    *,
+    sizes: dict[str, int] = TINY,
+    image: dict[str, int] = TINY_IMAGE,
+    seed: int = 0,
+    **text: Any,
+) -> Any:
+    """transformers' model of one of the KINDS with random weights; `text` is of its text tower."""
+    torch.manual_seed(seed)
+    family = kind.partition("_")[0].removesuffix("2")
+    if kind == "vit":
+        return spread(
+            transformers.ViTForImageClassification(
+                transformers.ViTConfig(**sizes, **image, **LABELS)
+            )
+        )
+    if kind == "siglip_vision_model":
+        config = transformers.SiglipVisionConfig(**sizes, **image)
+        return spread(transformers.SiglipVisionModel(config))
+    configs: dict[str, Any] = {
+        "vision_config": sizes | image,
+        "text_config": sizes | {"vocab_size": 60, "max_position_embeddings": TEXT_LENGTH} | text,
+    }
+    if kind.endswith("_classifier"):
+        configs |= LABELS
+    if family == "clip":
+        config = transformers.CLIPConfig(**configs, projection_dim=40)
+    else:
+        config = transformers.SiglipConfig(**configs)
+    models_of = {
+        ("siglip", False): transformers.SiglipModel,
+        ("siglip", True): transformers.SiglipForImageClassification,
+        ("clip", False): transformers.CLIPModel,
+        ("clip", True): transformers.CLIPForImageClassification,
+    }
+    return spread(models_of[family, kind.endswith("_classifier")](config))
+
+
+def checkpoint_into(
+    folder: Path,
+    kind: str = "siglip",
+    *,
+    sizes: dict[str, int] = TINY,
+    image: dict[str, int] = TINY_IMAGE,
+    seed: int = 0,
+) -> Path:
+    """Write a complete checkpoint: configuration, random weights, tokenizer and preprocessing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text: dict[str, Any] = {}
+    if kind in ("siglip", "siglip2", "clip"):
+        tokenizer = tokenizer_into(folder, kind)
+        text["vocab_size"] = tokenizer.get_vocab_size()
+        if kind == "clip":
+            text["eos_token_id"] = tokenizer.token_to_id("<|endoftext|>")
+    model = reference(kind, sizes=sizes, image=image, seed=seed, **text)
+    model.save_pretrained(folder)
+    image_processor(kind, image["image_size"]).save_pretrained(folder)
+    return folder
+
+
+def image_processor(kind: str, side: int) -> Any:
+    """transformers' image processor of a kind, which uses Pillow."""
+    square = {"height": side, "width": side}
+    if kind.startswith("clip"):
+        return transformers.CLIPImageProcessorPil(size={"shortest_edge": side}, crop_size=square)
+    if kind == "vit":
+        return transformers.ViTImageProcessorPil(size=square)
+    return transformers.SiglipImageProcessorPil(size=square)
+
+
+def tokenizer_into(folder: Path, kind: str) -> tokenizers.Tokenizer:
+    """Write `tokenizer.json` and its settings as SigLIP, SigLIP 2 or CLIP have them."""
+    makers = {"siglip": siglip_tokenizer, "siglip2": gemma_tokenizer, "clip": clip_tokenizer}
+    tokenizer, settings = makers[kind]()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings["model_max_length"] = TEXT_LENGTH
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return tokenizer
+
+
+def siglip_tokenizer() -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+    """A SentencePiece unigram model, which ends and pads texts with `</s>`."""
+    tokenizer = tokenizers.Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=120,
+        special_tokens=["<unk>", "</s>"],
+        unk_token="<unk>",
+        initial_alphabet=list("abcdefghijklmnopqrstuvwxyz0123456789"),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([text.replace(",", "") for text in SENTENCES], trainer)
+    eos = tokenizer.token_to_id("</s>")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", eos)]
+    )
+    return tokenizer, {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "</s>",
+        "pad_token": "</s>",
+        "unk_token": "<unk>",
+    }
+
+
+def gemma_tokenizer() -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+    """Gemma's kind, as in SigLIP 2: byte-pair encoding, no bos, `<eos>`, padding with `<pad>`."""
+    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
+    trainer = trainers.BpeTrainer(
+        vocab_size=500,
+        special_tokens=["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{n:02X}>" for n in range(256))],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([*SENTENCES, *map(str.upper, SENTENCES)], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <eos>", special_tokens=[("<eos>", 1)]
+    )
+    return tokenizer, {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<bos>",
+        "eos_token": "<eos>",
+        "pad_token": "<pad>",
+        "unk_token": "<unk>",
+        "padding_side": "left",  # the tokenizer's own default, which is not SigLIP 2's
+    }
+
+
+def clip_tokenizer() -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+    """CLIP's byte-pair encoding, in lower case, with its tokens of the begin and the end."""
+    tokenizer = transformers.CLIPTokenizer().backend_tokenizer
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=700,
+        initial_alphabet=alphabet,
+        end_of_word_suffix="</w>",
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    trained = json.loads(tokenizer.to_str())["model"]
+    begin, end = "<|startoftext|>", "<|endoftext|>"
+    pieces = [*trained["vocab"], *(f"{byte}</w>" for byte in alphabet), begin, end]
+    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    merges = [tuple(pair) for pair in trained["merges"]]
+    tokenizer = transformers.CLIPTokenizer(vocab=vocabulary, merges=merges).backend_tokenizer
+    return tokenizer, {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": begin,
+        "eos_token": end,
+        "pad_token": end,
+        "unk_token": end,
+    }
