@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from array import array
+
     import numpy
 
-Task = Literal["caption", "ask", "detect", "segment", "ocr"]
+Task = Literal["caption", "ask", "detect", "segment", "ocr", "embed", "score", "classify"]
 Finish = Literal["stop", "length"]
 #: The tasks whose answers are boxes.
 BOX_TASKS: tuple[Task, ...] = ("detect", "segment")
@@ -187,12 +189,35 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class TextScore:
+    """How well a text describes an image.
+
+    `score` is the sigmoid of the scaled and biased cosine, None for models that were not trained
+    with it; `probability` is the softmax over the texts of the row.
+    """
+
+    text: str
+    cosine: float
+    score: float | None
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class LabelProbability:
+    """A label of an image, and its probability among all labels."""
+
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """The output row of an image and a prompt; the fields are the output's columns.
+    """The output row of an image and a prompt; the fields are the columns of all commands.
 
     `masks` has an entry for each box of `segment`, None for a box without its 16 codes; `choices`
     has an entry for each candidate, `alternatives` for each sampled answer, and `token_logprobs`
-    for each token, the stop token included.
+    for each token, the stop token included. `embedding` holds float32 values, of the image or of
+    the `text`; `scores` has an entry for each text, `labels` for the most probable ones.
     """
 
     index: int
@@ -219,13 +244,28 @@ class Answer:
     choices: tuple[Choice, ...] | None = None
     alternatives: tuple[Alternative, ...] | None = None
     token_logprobs: tuple[TokenLogprob, ...] | None = None
+    text: str | None = None
+    embedding: array[float] | None = None
+    scores: tuple[TextScore, ...] | None = None
+    labels: tuple[LabelProbability, ...] | None = None
     kept: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: The columns that only some runs have: `segment`, and runs with the options of these names.
+#: The columns that only some answers have: `segment`, and runs with the options of these names.
 EXTRA_COLUMNS = ("masks", "choices", "alternatives", "token_logprobs")
-#: The columns of every run in order; the extra ones follow, then those of `--keep`.
-COLUMNS = tuple(f.name for f in fields(Answer) if f.name not in (*EXTRA_COLUMNS, "kept"))
+#: The columns that only rows of `embed`, `score` and `classify` have.
+EMBEDDING_COLUMNS = ("text", "embedding", "scores", "labels")
+#: The columns of every answer in order; the extra ones follow, then those of `--keep`.
+COLUMNS = tuple(
+    f.name for f in fields(Answer) if f.name not in (*EXTRA_COLUMNS, *EMBEDDING_COLUMNS, "kept")
+)
+_IMAGE = ("index", "id", "image", "width", "height")
+_RUN = ("load_ms", "vision_ms", "model", "error", "error_message")
+#: The columns of `embed`, of images and of texts, of `score` and of `classify`.
+EMBED_COLUMNS = (*_IMAGE, "embedding", *_RUN)
+TEXT_COLUMNS = ("index", "id", "text", "embedding", "model", "error", "error_message")
+SCORE_COLUMNS = (*_IMAGE, "scores", *_RUN)
+CLASSIFY_COLUMNS = (*_IMAGE, "answer", "labels", *_RUN)
 
 
 def error_answer(image: DecodedImage, prompt: str, *, task: Task, model: str) -> Answer:

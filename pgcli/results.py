@@ -8,8 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from pgcli.records import COLUMNS, EXTRA_COLUMNS, Answer
-from pgcli.rows import RowSchema, fill_columns
+from pgcli.records import Answer
+from pgcli.rows import RowSchema, fill_columns, schema_of_answers
 
 if TYPE_CHECKING:
     import pandas
@@ -36,14 +36,12 @@ def answer_of(row: Row) -> Answer:
     """
     from pgcli.errors import UsageError
 
-    extras = tuple(name for name in EXTRA_COLUMNS if name in row)
-    keep = tuple(name for name in row if name not in (*COLUMNS, *EXTRA_COLUMNS))
     try:
-        return RowSchema(extras=extras, keep=keep).answer(fill_columns(row))
+        return RowSchema.of(row).answer(fill_columns(row))
     except ValueError as problem:
         raise UsageError(
             f"the row of {row.get('id')!r} is not an answer: {problem}",
-            hint="name a file that caption, ask, detect, segment or ocr wrote",
+            hint="name a file that an answering command wrote",
         ) from problem
 
 
@@ -72,11 +70,11 @@ class Results(Sequence[Answer]):
         """
         from pgcli.sinks.result_file import write_result_file
 
-        write_result_file(Path(path), self.to_dicts, self._schema(), overwrite=overwrite)
+        write_result_file(Path(path), self.to_dicts, schema_of_answers(self), overwrite=overwrite)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The rows as in a result file: a dict of every column for each answer."""
-        schema = self._schema()
+        schema = schema_of_answers(self)
         return [schema.row(answer) for answer in self]
 
     def to_coco(self) -> dict[str, Any]:
@@ -89,7 +87,7 @@ class Results(Sequence[Answer]):
         """A pyarrow table with the types of Parquet files."""
         from pgcli.sinks.schema import make_table
 
-        return make_table(self.to_dicts(), self._schema())
+        return make_table(self.to_dicts(), schema_of_answers(self))
 
     def to_pandas(self) -> pandas.DataFrame:
         """A pandas DataFrame. Raises ImportError with the command that installs pandas."""
@@ -131,15 +129,6 @@ class Results(Sequence[Answer]):
         from pgcli.views.notebook import page
 
         return page(self, parse_path)
-
-    def _schema(self) -> RowSchema:
-        """The columns that at least one of the answers has; those of `segment` always masks."""
-        found = {name for name in EXTRA_COLUMNS if any(getattr(a, name) is not None for a in self)}
-        found |= {"masks"} if any(answer.task == "segment" for answer in self) else set()
-        return RowSchema(
-            extras=tuple(name for name in EXTRA_COLUMNS if name in found),
-            keep=tuple(dict.fromkeys(name for answer in self for name in answer.kept)),
-        )
 
 
 def library(name: str) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from hashlib import sha256
 from typing import Any
@@ -14,14 +16,22 @@ from pgcli.arrow_values import to_json
 from pgcli.errors import UsageError
 from pgcli.printable import encodable
 from pgcli.records import (
+    CLASSIFY_COLUMNS,
     COLUMNS,
+    EMBED_COLUMNS,
+    EXTRA_COLUMNS,
+    SCORE_COLUMNS,
+    TEXT_COLUMNS,
     TIMING_COLUMNS,
     Alternative,
     Answer,
     Box,
     Choice,
+    LabelProbability,
     Mask,
     Rle,
+    Task,
+    TextScore,
     TokenLogprob,
 )
 
@@ -33,19 +43,35 @@ LISTED: Mapping[str, type[Any]] = {
     "choices": Choice,
     "alternatives": Alternative,
     "token_logprobs": TokenLogprob,
+    "scores": TextScore,
+    "labels": LabelProbability,
 }
+#: The columns of rows that are not answers to prompts, and the one by which they are known.
+BASE_OF_TASK: Mapping[Any, tuple[str, ...]] = {
+    "embed": EMBED_COLUMNS,
+    "score": SCORE_COLUMNS,
+    "classify": CLASSIFY_COLUMNS,
+}
+COLUMN_OF_TASK: Mapping[Task, str] = {
+    "embed": "embedding",
+    "score": "scores",
+    "classify": "labels",
+}
+#: What an answer has in the columns that rows of its task do not have.
+NO_COLUMN: Mapping[str, Any] = {**dict.fromkeys(COLUMNS), "prompt": "", "boxes": ()}
 #: DEL, C1 and line separators, which JSON need not escape.
 _RAW_CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
 class RowSchema:
-    """The columns of a run's rows: those of every run, `extras`, and the columns to `keep`.
+    """The columns of a run's rows: those of its command, `extras`, and the columns to `keep`.
 
-    `extras` are columns that only some runs have, as masks and choices. Without `timing` the timing
-    columns are null; without `confidence` boxes have none, as in files of older versions. Kept
-    values that JSON does not have are text, or null; with `exact` they are text from which the
-    values of a Parquet column are made again.
+    `base` are the columns of the command, `extras` those that only some of its runs have, as masks
+    and choices. Without `timing` the timing columns are null; without `confidence` boxes have none,
+    as in files of older versions. Embeddings have the precision of float16 where `float16` says so.
+    Kept values that JSON does not have are text, or null; with `exact` they are text from which the
+    values of a Parquet column are made again, as are embeddings.
     """
 
     timing: bool = True
@@ -53,6 +79,8 @@ class RowSchema:
     keep: tuple[str, ...] = ()
     confidence: bool = True
     exact: bool = False
+    base: tuple[str, ...] = COLUMNS
+    float16: bool = False
 
     def __post_init__(self) -> None:
         for name in self.keep:
@@ -65,29 +93,50 @@ class RowSchema:
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns except the kept ones, in order."""
-        return (*COLUMNS, *self.extras)
+        return (*self.base, *self.extras)
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> RowSchema:
+        """The schema of rows with columns of these names; those it does not know are kept ones."""
+        found = dict.fromkeys(names)
+        base = base_of(found)
+        extras = tuple(name for name in EXTRA_COLUMNS if name in found) if base == COLUMNS else ()
+        return cls(
+            base=base, extras=extras, keep=tuple(n for n in found if n not in (*base, *extras))
+        )
 
     def row(self, answer: Answer) -> dict[str, Any]:
         """The row with every column in order.
 
-        Milliseconds have three decimals, other floats six significant digits, which suffice to
-        recover a corner's location token at any image size. Values that readers reject are
-        replaced: NaN and infinity by null, a lone surrogate by U+FFFD.
+        Milliseconds have three decimals, embeddings all digits of their type, other floats six
+        significant digits, which suffice to recover a corner's location token at any image size.
+        Values that readers reject are replaced: NaN and infinity by null, a lone surrogate by
+        U+FFFD.
         """
         row: dict[str, Any] = {name: getattr(answer, name) for name in self.columns}
-        row["boxes"] = [box_to_dict(box, confidence=self.confidence) for box in answer.boxes]
-        row["logprob"] = round6(answer.logprob)
+        if "boxes" in row:
+            row["boxes"] = [box_to_dict(box, confidence=self.confidence) for box in answer.boxes]
+            row["logprob"] = round6(answer.logprob)
+        if answer.embedding is not None and "embedding" in row:
+            row["embedding"] = self._embedding(answer.embedding)
         if row.get("masks") is not None:
             row["masks"] = [None if mask is None else mask_to_dict(mask) for mask in row["masks"]]
         for name, kind in LISTED.items():
             if row.get(name) is not None:
                 row[name] = [to_dict(kind, value) for value in row[name]]
-        for name in TIMING_COLUMNS:
+        for name in row.keys() & TIMING_COLUMNS:
             row[name] = round3(row[name]) if self.timing else None
         for name in self.keep:
             value = answer.kept.get(name)
             row[name] = to_json(value) if self.exact else value
         return {name: json_safe(value) for name, value in row.items()}
+
+    def _embedding(self, values: array[float]) -> str | list[float]:
+        """The values as decimals that restore them, or as text of their bytes."""
+        if self.exact:
+            return base64.b64encode(values).decode()
+        digits = "%.5g" if self.float16 else "%.9g"
+        return [float(digits % value) for value in values]
 
     def answer(self, row: Mapping[str, Any]) -> Answer:
         """The answer of a row, whose row is the same again.
@@ -95,8 +144,15 @@ class RowSchema:
         Raises ValueError if the row does not have these columns.
         """
         try:
-            known = {name: row[name] for name in self.columns}
-            known["boxes"] = tuple(Box(**box) for box in row["boxes"])
+            known = {
+                **NO_COLUMN,
+                "task": task_of(row),
+                **{name: row[name] for name in self.columns},
+            }
+            if "boxes" in self.columns:
+                known["boxes"] = tuple(Box(**box) for box in row["boxes"])
+            if known.get("embedding") is not None:
+                known["embedding"] = embedding_values(known["embedding"])
             if known.get("masks") is not None:
                 known["masks"] = tuple(map(mask_from_dict, row["masks"]))
             for name, kind in LISTED.items():
@@ -105,6 +161,65 @@ class RowSchema:
             return Answer(**known, kept={name: row[name] for name in self.keep})
         except (KeyError, TypeError) as problem:
             raise ValueError(f"not a row of this run: {problem}") from problem
+
+
+def task_of(row: Mapping[str, Any]) -> Any:
+    """The task of a row: the column `task` of answers, or else the task by its other columns."""
+    if "boxes" in row:
+        return row.get("task")
+    return next((task for task, column in COLUMN_OF_TASK.items() if column in row), None)
+
+
+def prompt_of(row: Mapping[str, Any]) -> Any:
+    """The prompt of a row, or the text that is embedded; empty where its task has none."""
+    return row.get("prompt") if "boxes" in row else row.get("text", "")
+
+
+def base_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns that the command of a row writes."""
+    base = BASE_OF_TASK.get(task_of(row), COLUMNS)
+    is_text = base == EMBED_COLUMNS and "text" in row and "image" not in row
+    return TEXT_COLUMNS if is_text else base
+
+
+def embedding_values(value: str | Iterable[float]) -> array[float]:
+    """An embedding of a row, which is a list of numbers or text of their bytes, as float32."""
+    if not isinstance(value, str):
+        return array("f", value)
+    values = array("f")
+    values.frombytes(base64.b64decode(value))
+    return values
+
+
+def with_embedding_list(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row with its embedding as a list, where it is text of bytes."""
+    value = row.get("embedding")
+    return {**row, "embedding": list(embedding_values(value))} if isinstance(value, str) else row
+
+
+def schema_of_answers(answers: Iterable[Answer]) -> RowSchema:
+    """The columns that at least one of the answers has; those of `segment` always masks.
+
+    Raises UsageError for answers of commands whose rows have other columns.
+    """
+    found, keep = dict[str, None](), dict[str, None]()
+    bases: dict[tuple[str, ...], Task] = {}
+    for answer in answers:
+        base = BASE_OF_TASK.get(answer.task, COLUMNS)
+        bases[TEXT_COLUMNS if answer.text is not None else base] = answer.task
+        found |= {name: None for name in EXTRA_COLUMNS if getattr(answer, name) is not None}
+        found |= {"masks": None} if answer.task == "segment" else {}
+        keep |= dict.fromkeys(answer.kept)
+    if len(bases) > 1:
+        raise UsageError(
+            f"rows of {' and '.join(sorted(set(bases.values())))} have other columns",
+            hint="make a file or a table of each",
+        )
+    return RowSchema(
+        base=next(iter(bases), COLUMNS),
+        extras=tuple(name for name in EXTRA_COLUMNS if name in found),
+        keep=tuple(keep),
+    )
 
 
 def answer_digest(row: Mapping[str, Any]) -> str:
@@ -127,7 +242,7 @@ def _number(value: Any) -> Any:
 
 def fill_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with null in the columns that another tool has left out."""
-    return {**dict.fromkeys(COLUMNS), **row}
+    return {**dict.fromkeys(base_of(row)), **row}
 
 
 def box_to_dict(box: Box, *, confidence: bool = True) -> dict[str, Any]:

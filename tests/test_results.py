@@ -21,7 +21,7 @@ from PIL import Image
 
 import pgcli
 from pgcli.errors import OutputExists, UsageError
-from pgcli.records import EXTRA_COLUMNS, Choice, Mask, Rle
+from pgcli.records import COLUMNS, Choice, Mask, Rle
 from pgcli.rle import encode
 from pgcli.rows import RowSchema
 from pgcli.sinks.schema import TYPES
@@ -83,7 +83,7 @@ def test_results_are_a_sequence() -> None:
 def test_tables_have_the_columns_types_and_values_of_files(file: Path) -> None:
     results = pgcli.read(file)
     table = results.to_arrow()
-    names = [name for name in TYPES if name not in EXTRA_COLUMNS]
+    names = [name for name in TYPES if name in COLUMNS]
     assert table.column_names == [*names, "sku"]
     assert all(table.schema.field(name).type == TYPES[name] for name in names)
     layout = RowSchema(keep=("sku",))

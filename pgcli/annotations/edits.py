@@ -116,9 +116,9 @@ def corrected(row: Mapping[str, Any], edit: Edit) -> dict[str, Any]:
     changed = dict(row)
     if not edit.is_correction:
         return changed
-    boxes, masks = list(row["boxes"] or ()), row.get("masks")
+    boxes, masks = list(row.get("boxes") or ()), row.get("masks")
     if edit.answer is not None:
-        if boxes or row["task"] in BOX_TASKS:
+        if boxes or row.get("task") in BOX_TASKS:
             raise InvalidValue(f"{edit} changes the answer of a row with boxes, and not the labels")
         changed["answer"] = edit.answer.strip()
     if edit.labels:
@@ -136,4 +136,4 @@ def corrected(row: Mapping[str, Any], edit: Edit) -> dict[str, Any]:
         changed["answer"] = detection_text(
             changed["boxes"], changed.get("masks") or (), width=row["width"], height=row["height"]
         )
-    return changed | {"tokens": None, "finish": None, "logprob": None}
+    return changed | {name: None for name in ("tokens", "finish", "logprob") if name in row}

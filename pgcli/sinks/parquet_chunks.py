@@ -8,7 +8,7 @@ from functools import partial
 from pgcli.arrow_values import to_json
 from pgcli.rows import RowSchema, json_text
 from pgcli.sinks.chunk_store import Chunk, ChunkStore, OpenChunk
-from pgcli.sinks.schema import Row
+from pgcli.sinks.schema import EMBEDDING_DIM, Row
 from pgcli.state.progress import FileCheckpoint
 from pgcli.state.row_file import read_saved
 from pgcli.state.run_state import RunState
@@ -36,6 +36,12 @@ class ParquetChunks(ChunkStore):
         self.chunk_rows = stored_chunk_rows(settings)
         self._schema, self._settings = schema, settings
         self._lines_folder = state.folder / UNFINISHED
+
+    @property
+    def embedding_dim(self) -> int | None:
+        """The number of values of each embedding; None where it is not known yet."""
+        dim = self._settings.get(EMBEDDING_DIM)
+        return dim if isinstance(dim, int) else None
 
     def write_chunk(self, chunk: Chunk, rows: list[Row]) -> None:
         """Store the rows of a chunk durably; one that another process has stored stays."""

@@ -14,7 +14,7 @@ from pgcli.arrow_values import to_values
 from pgcli.regular_file import open_regular
 from pgcli.rows import RowSchema, json_safe
 from pgcli.sinks.chunk_store import Chunk
-from pgcli.sinks.schema import TYPES, Row, make_table, size_in_memory
+from pgcli.sinks.schema import Row, make_table, size_in_memory
 from pgcli.state.write_errors import wrap_write_errors
 
 #: The most bytes, in memory, of a row group.
@@ -65,9 +65,10 @@ def read_parquet(file: Path) -> Iterator[Row]:
 
 def read_json_rows(file: Path) -> Iterator[Row]:
     """The rows of a Parquet file as JSON has them."""
+    kept: tuple[str, ...] | None = None
     for row in read_parquet(file):
-        kept = {name: json_safe(row[name]) for name in row if name not in TYPES}
-        yield {**row, **kept} if kept else row
+        kept = RowSchema.of(row).keep if kept is None else kept
+        yield {**row, **{name: json_safe(row[name]) for name in kept}} if kept else row
 
 
 def batch_rows(batch: pyarrow.RecordBatch) -> Iterator[Row]:

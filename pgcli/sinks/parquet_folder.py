@@ -59,7 +59,7 @@ class ParquetFolder(ParquetChunks):
         temporary = state.folder / f"{chunk.number:06}{state.part}.tmp"
         metadata = file_metadata(self._settings, state.run_id, [chunk])
         try:
-            table = make_table(rows, self._schema, self._types)
+            table = make_table(rows, self._schema, self._types, self.embedding_dim)
         except MISMATCHES as problem:
             raise OutputExists(
                 f"a kept column of {state.output} now has values of another type: {problem}",

@@ -8,7 +8,8 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.printable import is_deep
-from pgcli.records import COLUMNS
+from pgcli.records import EMBEDDING_COLUMNS
+from pgcli.rows import base_of, with_embedding_list
 from pgcli.state.atomic_file import read_json
 from pgcli.state.record_file import MAX_LEVELS, is_too_deep, parse_row, read_lines, read_rows
 from pgcli.state.shard import stored_chunk_rows
@@ -24,8 +25,9 @@ from pgcli.state.state_folder import (
 Row = Mapping[str, Any]
 #: A row and its index in the output; None for a line that is not a row.
 IndexedRow = tuple[int, Row | None]
-#: The columns that every result file of ours has.
+#: The columns that every result file of ours has, of those that its command writes.
 REQUIRED = {"index", "id", "image", "task", "prompt", "answer", "boxes", "error"}
+REQUIRED |= set(EMBEDDING_COLUMNS)
 DAMAGED, TOO_DEEP = ": it is cut or damaged", ": it is nested too deeply"
 HINT = "name an output as it was given to -o"
 
@@ -61,7 +63,7 @@ def valid_rows(output: Path) -> Iterator[Row]:
         if problem:
             raise UsageError(
                 f"{output}: row {row_index + 1:,} is not a result row{problem}",
-                hint="name a file or folder that caption, ask, detect, segment or ocr wrote",
+                hint="name a file or folder that an answering command wrote",
             )
         assert row is not None
         yield row
@@ -69,7 +71,8 @@ def valid_rows(output: Path) -> Iterator[Row]:
 
 def missing_columns(row: Row) -> str:
     """Why the row is not a result row, after a colon; empty for one that is."""
-    if missing := [repr(name) for name in COLUMNS if name in REQUIRED - row.keys()]:
+    columns = base_of(row)
+    if missing := [repr(name) for name in columns if name in REQUIRED - row.keys()]:
         return f": it has no {', '.join(missing)}"
     return TOO_DEEP if is_deep(row, MAX_LEVELS) else ""
 
@@ -122,7 +125,7 @@ def chunk_rows(output: Path, *, exact: bool) -> Iterator[tuple[Iterator[Row], in
     for number in sorted(complete.keys() | lines.keys()):
         is_complete = number in complete
         rows = read(complete[number]) if is_complete else read_rows(lines[number])
-        yield rows, number * rows_per_chunk
+        yield rows if exact else map(with_embedding_list, rows), number * rows_per_chunk
 
 
 def lines_of_chunks(folder: Path) -> dict[int, Path]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pgcli.errors import OutputExists, UsageError
-from pgcli.records import COLUMNS, EXTRA_COLUMNS
 from pgcli.rows import RowSchema, json_safe, json_text
 from pgcli.sinks import output_format
 from pgcli.sinks.reader import Row
@@ -17,13 +16,6 @@ from pgcli.state.write_errors import already_exists, wrap_write_errors
 
 #: Starts a pass through the rows.
 ReadRows = Callable[[], Iterable[Row]]
-
-
-def schema_of(names: Iterable[str]) -> RowSchema:
-    """The columns of rows with these names: those of every row, then the others in their order."""
-    found = dict.fromkeys(names)
-    extras = tuple(name for name in EXTRA_COLUMNS if name in found)
-    return RowSchema(extras=extras, keep=tuple(n for n in found if n not in (*COLUMNS, *extras)))
 
 
 def check_result_file(target: Path, *, overwrite: bool) -> None:
@@ -74,15 +66,16 @@ def write_table(file: Path, rows: ReadRows, schema: RowSchema) -> int:
 
     from pgcli.sinks.column_types import MISMATCHES, batches, scan_types
     from pgcli.sinks.parquet_file import rows_per_group
-    from pgcli.sinks.schema import make_table
+    from pgcli.sinks.schema import EMBEDDING, embedding_dim_of, make_table
 
     names, count = (*schema.columns, *schema.keep), 0
     types = scan_types(schema.keep, rows)
+    embedding_dim = embedding_dim_of(rows()) if EMBEDDING in schema.columns else None
     writer = None
     try:
         for batch in batches(rows()):
             full = [{name: row.get(name) for name in names} for row in batch]
-            table = make_table(full, schema, types)
+            table = make_table(full, schema, types, embedding_dim)
             writer = writer or parquet.ParquetWriter(file, table.schema, compression="zstd")
             writer.write_table(table, rows_per_group(full))
             count += len(full)

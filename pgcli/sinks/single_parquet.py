@@ -22,7 +22,7 @@ from pgcli.sinks.parquet_file import (
     read_row_groups,
     write_parquet,
 )
-from pgcli.sinks.schema import Row, make_table, schema_types
+from pgcli.sinks.schema import EMBEDDING, Row, make_table, schema_types
 from pgcli.state.atomic_file import publish_file
 from pgcli.state.run_state import RunState
 from pgcli.state.state_folder import COMPLETE
@@ -69,7 +69,8 @@ class SingleParquet(ParquetChunks):
         with wrap_write_errors(temporary):
             make_folder(self._folder)
             metadata = file_metadata({}, self._state.run_id, [chunk])
-            write_parquet(temporary, make_table(rows, self._schema, self._types), rows, metadata)
+            table = make_table(rows, self._schema, self._types, self.embedding_dim)
+            write_parquet(temporary, table, rows, metadata)
         publish_file(temporary, self._path(chunk.number), replace=True)
         self._add(chunk)
 
@@ -131,9 +132,16 @@ class SingleParquet(ParquetChunks):
                 writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
         fsync(file)
 
+    def _saved_embedding_dim(self) -> int | None:
+        """The number of values of each embedding in the chunks, of a run that loads no model."""
+        if EMBEDDING not in self._schema.columns:
+            return None
+        kinds = (table.schema.field(EMBEDDING).type for table in self._tables())
+        return next((kind.list_size for kind in kinds if hasattr(kind, "list_size")), None)
+
     def _file_schema(self) -> pyarrow.Schema:
         """The columns of the whole file, and its metadata."""
-        fields = schema_types(self._schema)
+        fields = schema_types(self._schema, self.embedding_dim or self._saved_embedding_dim())
         for column, name in enumerate(self._schema.keep, start=len(fields)):
             kind = self._types.get(name)
             if kind is None:

@@ -11,6 +11,7 @@ from pgcli.errors import OutputExists
 from pgcli.printable import encodable
 from pgcli.records import NO_STAMP, FileStamp, Item
 from pgcli.regions import location_values, with_locations
+from pgcli.rows import prompt_of, task_of
 from pgcli.state.input_records import InputRecords
 from pgcli.state.row_input import InputDigest, RowInput
 
@@ -74,13 +75,14 @@ class RowComparer:
 
     def differs_from_row(self, row: Row, item: Item, prompt: str) -> str:
         """How the input differs from what a row shows; empty if it does not."""
-        shown = {name: row.get(name) for name in ("index", "id", "image", "prompt")}
+        shown = {name: row.get(name) for name in ("index", "id", "image")}
+        has_image = "image" in row or "text" not in row
         if shown["index"] != item.index or shown["id"] != encodable(item.id):
             return f"is of {quoted(shown['id'])}, but the input has {quoted(item.id)}"
-        if not self.is_moved and shown["image"] != encodable(item.image):
+        if has_image and not self.is_moved and shown["image"] != encodable(item.image):
             return f"is of {quoted(shown['image'])}, but the input has {quoted(item.image)}"
         if not is_prompt(row, item, prompt):
-            return f"has the prompt {quoted(shown['prompt'])}, but the input has {quoted(prompt)}"
+            return f"has the prompt {quoted(prompt_of(row))}, but the input has {quoted(prompt)}"
         return ""
 
 
@@ -249,7 +251,9 @@ def skip_to(rows: Iterator[tuple[int, Row]], row_index: int) -> Row | None:
 
 def is_prompt(row: Row, item: Item, prompt: str) -> bool:
     """Whether a row's prompt is this one, followed by the item's region if it was located."""
-    shown, width, height = row.get("prompt"), row.get("width"), row.get("height")
+    shown, width, height = prompt_of(row), row.get("width"), row.get("height")
+    if task_of(row) in ("score", "classify"):
+        return True  # such rows do not show it
     if item.region is None or (row.get("error") is not None and shown == prompt):
         return bool(shown == prompt)
     if not (isinstance(width, int) and isinstance(height, int) and min(width, height) > 0):

@@ -1,5 +1,13 @@
-"""Tasks: caption, ask, detect, segment and ocr, and the prompts they make for each item."""
+"""Tasks: what is asked of each item, and the prompts that caption, ask and others make."""
 
+from pgcli.tasks.embedding import (
+    AnyQuestion,
+    EmbeddingQuestion,
+    classify,
+    embed,
+    embed_texts,
+    score,
+)
 from pgcli.tasks.question import (
     MAX_NEW_TOKENS,
     Question,
@@ -17,14 +25,20 @@ from pgcli.tasks.templates import columns, rows_per_image, with_prompts
 
 __all__ = [
     "MAX_NEW_TOKENS",
+    "AnyQuestion",
+    "EmbeddingQuestion",
     "Question",
     "ask",
     "caption",
     "check_max_new_tokens",
+    "classify",
     "columns",
     "detect",
+    "embed",
+    "embed_texts",
     "ocr",
     "rows_per_image",
+    "score",
     "segment",
     "validate_choices",
     "with_extras",

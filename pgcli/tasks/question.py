@@ -12,7 +12,7 @@ from pgcli import regions
 from pgcli.box_filter import NO_FILTER, BoxFilter
 from pgcli.errors import UsageError
 from pgcli.printable import encodable
-from pgcli.records import EXTRA_COLUMNS, Region, Task
+from pgcli.records import COLUMNS, EXTRA_COLUMNS, Region, Task
 
 #: The default limit on the tokens of an answer.
 MAX_NEW_TOKENS: Mapping[Task, int] = {
@@ -57,6 +57,16 @@ class Question:
         """The objects in each prompt, as the model gets it."""
         groups = [(name,) for name in self.objects] if self.each else [self.objects]
         return {normalize(box_prompt(self.task, names)): names for names in groups}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of every row."""
+        return COLUMNS
+
+    @property
+    def embeds_texts(self) -> bool:
+        """Whether items are texts, not images."""
+        return False
 
     @property
     def refuses_prompts(self) -> bool:

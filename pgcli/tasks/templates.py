@@ -11,12 +11,13 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.records import Item
-from pgcli.tasks.question import Question, normalize
+from pgcli.tasks.embedding import AnyQuestion
+from pgcli.tasks.question import normalize
 
 BRACES = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
 
 
-def columns(question: Question) -> tuple[str, ...]:
+def columns(question: AnyQuestion) -> tuple[str, ...]:
     """The manifest columns in the prompts, each once, in the order of their first use."""
     names = (
         match[1] for template in question.templates or () for match in BRACES.finditer(template)
@@ -24,7 +25,7 @@ def columns(question: Question) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
-def rows_per_image(question: Question) -> int | None:
+def rows_per_image(question: AnyQuestion) -> int | None:
     """The number of prompts of each item; None if prompts with columns may be equal."""
     if question.templates is None:
         return 1
@@ -32,7 +33,7 @@ def rows_per_image(question: Question) -> int | None:
     return count if count == 1 or not columns(question) else None
 
 
-def with_prompts(items: Iterable[Item], question: Question) -> Iterator[Item]:
+def with_prompts(items: Iterable[Item], question: AnyQuestion) -> Iterator[Item]:
     """The items with their prompts as the model gets them, their choices and regions.
 
     Equal prompts of one item are asked once. Raises UsageError for an item without a column that

@@ -60,8 +60,9 @@ def run_apply(
     """Write the corrected rows; return 3 if edits were not applied."""
     from pgcli.annotations.edits import read_edits
     from pgcli.cli.result_files.apply_edits import EditedRows, match_edits
+    from pgcli.rows import RowSchema
     from pgcli.sinks.reader import read_results
-    from pgcli.sinks.result_file import check_result_file, schema_of, write_result_file
+    from pgcli.sinks.result_file import check_result_file, write_result_file
 
     target = Path(output)
     check_result_file(target, overwrite=overwrite)
@@ -74,7 +75,7 @@ def run_apply(
             hint="name the result file that the page shows; pgcli view makes a page of this one",
         )
     reviewed = EditedRows(results, matched, wanted)
-    schema = schema_of(matched.columns)
+    schema = RowSchema.of(matched.columns)
     with screen.status("writing rows"):
         write_result_file(target, lambda: reviewed, schema, overwrite=overwrite)
     screen.info(f"{output}: {report(reviewed.stats, matched, wanted)}")

@@ -19,13 +19,16 @@ from pgcli.errors import Difference
 if TYPE_CHECKING:
     from pgcli.sinks.reader import Row
 
+COMPARED = ("answer", "boxes", "scores", "labels", "embedding", "error")
+
 
 @app.command(
     cls=PgcliCommand,
     rich_help_panel="Work with answers",
     help="Compare the answers of two result files, row by row.\n\n"
     "Rows are paired by id and prompt. Answers, errors, and the labels and corners of boxes are "
-    "compared, not scores and times. The exit code is 5 if anything differs.",
+    "compared, cosines and embeddings within 0.001, not scores and times. The exit code is 5 if "
+    "anything differs.",
     epilog="$ pgcli diff captions.jsonl captions.jsonl --format text",
 )
 def diff(
@@ -47,7 +50,7 @@ def diff(
 
 def run_diff(names: tuple[str, str], format: str, screen: Screen) -> None:
     """Print every pair of rows that differs. Raises Difference if there is one."""
-    from pgcli.cli.result_files.merge_rows import content
+    from pgcli.cli.result_files.merge_rows import is_same_answer
     from pgcli.cli.result_files.pair_rows import paired_rows
     from pgcli.sinks.reader import read_results
 
@@ -57,7 +60,7 @@ def run_diff(names: tuple[str, str], format: str, screen: Screen) -> None:
     with screen.progress("reading rows") as progress:
         first, second = (read_results(Path(name)) for name in names)
         for one, other in paired_rows(progress.track(first), second):
-            if one is not None and other is not None and content(one) == content(other):
+            if one is not None and other is not None and is_same_answer(one, other):
                 counts["equal"] += 1
                 continue
             side = names[one is None] if one is None or other is None else ""
@@ -71,26 +74,37 @@ def run_diff(names: tuple[str, str], format: str, screen: Screen) -> None:
 
 def print_as_json(one: Row | None, other: Row | None) -> None:
     """Print a line of JSON: the id, the prompt, and what each file says, null for no row."""
-    from pgcli.rows import json_safe, json_text
+    from pgcli.rows import json_safe, json_text, prompt_of
 
     row = one if one is not None else other
     assert row is not None
-    line = {"id": row["id"], "prompt": row["prompt"], "one": said(one), "other": said(other)}
+    line = {"id": row["id"], "prompt": prompt_of(row), "one": said(one), "other": said(other)}
     stdout.print_line(json_text(json_safe(line)))
 
 
 def said(row: Row | None) -> dict[str, Any] | None:
     """The columns that are compared."""
-    return None if row is None else {name: row[name] for name in ("answer", "boxes", "error")}
+    return None if row is None else {name: row[name] for name in COMPARED if name in row}
+
+
+def answer_text(row: Row) -> str:
+    """The answer of a row, or what it has in place of one."""
+    from pgcli.rows import json_text
+
+    answer = row.get("answer")
+    others = (row[name] for name in ("scores", "embedding") if name in row)
+    return json_text(next(others, None)) if answer is None else str(answer)
 
 
 def print_as_text(one: Row | None, other: Row | None) -> None:
     """Print the id and the prompt, and what each file says in a line of its own."""
+    from pgcli.rows import prompt_of
+
     row = one if one is not None else other
     assert row is not None
-    stdout.print_line(f"{row['id']}: {row['prompt']}")
+    stdout.print_line(f"{row['id']}: {prompt_of(row)}".rstrip(": "))
     for sign, side in (("-", one), ("+", other)):
         if side is not None:
             is_error = side["error"] is not None
-            text = f"error {side['error']}" if is_error else side["answer"]
+            text = f"error {side['error']}" if is_error else answer_text(side)
             stdout.print_line(f"{sign} {text}")

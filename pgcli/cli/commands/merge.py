@@ -41,14 +41,15 @@ def merge(
 def run_merge(outputs: list[Path], output: str, overwrite: bool, screen: Screen) -> int:
     """Write the merged file; return 3 if rows with errors remain."""
     from pgcli.cli.result_files.merge_rows import MergedRows
+    from pgcli.rows import RowSchema
     from pgcli.sinks.reader import read_results
-    from pgcli.sinks.result_file import check_result_file, schema_of, write_result_file
+    from pgcli.sinks.result_file import check_result_file, write_result_file
 
     target = Path(output)
     check_result_file(target, overwrite=overwrite)
     with screen.progress("reading rows") as progress:
         rows = (row for path in outputs for row in read_results(path))
-        schema = schema_of(name for row in progress.track(rows) for name in row)
+        schema = RowSchema.of(name for row in progress.track(rows) for name in row)
     merged = MergedRows(outputs)
     with screen.status("writing rows"):
         write_result_file(target, lambda: merged, schema, overwrite=overwrite)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pgcli.records import Item
+from pgcli.rows import prompt_of
 from pgcli.sinks.reader import IndexedRow
 from pgcli.state.input_check import RowComparer, quoted
 from pgcli.state.row_input import RowInput
@@ -131,7 +132,7 @@ class OrderComparison:
 
     def compare(self, position: int, row: Mapping[str, Any], comparison: RowComparison) -> None:
         """Compare a row with those before it."""
-        index, prompt = row.get("index"), str(row.get("prompt"))
+        index, prompt = row.get("index"), str(prompt_of(row))
         if index != self._index:
             self._end_image(comparison)
             if isinstance(index, int):

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
+from pgcli.rows import prompt_of
 from pgcli.sinks.reader import Row, read_results
 
+#: The largest difference of cosines and of values of embeddings that are taken for the same.
+TOLERANCE = 1e-3
 #: The index of an image, the number of a file, and a row of both.
 FileRow = tuple[int, int, Row]
 
@@ -58,15 +61,16 @@ class MergedRows:
 
 def add_row(kept: dict[str, Row], row: Row, stats: MergeStats) -> None:
     """Keep the row unless an earlier one of its prompt has an answer."""
-    before = kept.get(row["prompt"])
+    prompt = prompt_of(row)
+    before = kept.get(prompt)
     if before is None:
-        kept[row["prompt"]] = row
+        kept[prompt] = row
         return
     stats.repeated += 1
     if before["error"] is not None and row["error"] is None:
-        kept[row["prompt"]] = row
+        kept[prompt] = row
         stats.replaced += 1
-    elif row["error"] is None and content(before) != content(row):
+    elif row["error"] is None and not is_same_answer(before, row):
         stats.conflicts += 1
 
 
@@ -95,12 +99,25 @@ def check_same_image(one: FileRow, other: FileRow, outputs: Sequence[Path]) -> N
         )
 
 
+def is_same_answer(one: Row, other: Row) -> bool:
+    """Whether two rows say the same of their image, cosines and embeddings within TOLERANCE."""
+    return content(one) == content(other) and all(
+        abs(a - b) <= TOLERANCE for a, b in zip(numbers(one), numbers(other), strict=True)
+    )
+
+
+def numbers(row: Row) -> list[float]:
+    """The cosines of a row of `score`, or the values of an embedding."""
+    return [score["cosine"] for score in row.get("scores") or ()] + (row.get("embedding") or [])
+
+
 def content(row: Row) -> tuple[Any, ...]:
-    """What a row says of its image: two rows with equal contents are the same answer."""
+    """What a row says of its image, besides numbers that differ a little on another machine."""
     boxes = tuple(
         (box.get("label"), *(box.get(name) for name in ("xmin", "ymin", "xmax", "ymax")))
         if isinstance(box, dict)
         else box
-        for box in row["boxes"] or ()
+        for box in row.get("boxes") or ()
     )
-    return row["answer"], row["error"], boxes
+    texts = tuple(score["text"] for score in row.get("scores") or ())
+    return row.get("answer"), row["error"], boxes, texts, len(numbers(row))

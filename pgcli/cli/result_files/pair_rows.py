@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 
+from pgcli.rows import prompt_of
 from pgcli.sinks.reader import Row
 
 Pair = tuple[Row | None, Row | None]
@@ -22,7 +23,7 @@ def paired_rows(one: Iterable[Row], other: Iterable[Row]) -> Iterator[Pair]:
         for side, row in enumerate(pair):
             if row is None:
                 continue
-            key = (row["id"], row["prompt"])
+            key = (row["id"], prompt_of(row))
             matches = waiting[1 - side].get(key)
             if matches is None:
                 waiting[side].setdefault(key, []).append(row)

@@ -81,7 +81,7 @@ def valid_rows(rows: Iterable[FileRow], prompt: str | None, stats: RowStats) -> 
         if problem := find_row_error(row):
             raise UsageError(
                 f"row {stats.rows:,} is not a result row: {problem}",
-                hint="name a file that caption, ask, detect, segment or ocr wrote",
+                hint="name a file that an answering command wrote",
             )
         if len(stats.prompts) < MAX_PROMPTS_SHOWN:
             stats.prompts[row["prompt"]] = None

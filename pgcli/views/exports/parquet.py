@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pgcli.rows import json_text
-from pgcli.sinks.result_file import schema_of, write_table
+from pgcli.rows import RowSchema, json_text
+from pgcli.sinks.result_file import write_table
 from pgcli.views.exports.entry import ExportEntry, ExportFormat, ExportSettings, Row
 
 
@@ -27,7 +27,7 @@ def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings)
             pending.seek(0)
             return map(json.loads, pending)
 
-        write_table(target, rows, schema_of(options.columns))
+        write_table(target, rows, RowSchema.of(options.columns))
 
 
 PARQUET = ExportFormat(write)

@@ -12,7 +12,7 @@ from pgcli.cli.job.draw.painter import DrawHook
 from pgcli.cli.result_files.image_locator import ImageLocator, image_key, wanted_image
 from pgcli.cli.result_files.image_search import ImageSearch
 from pgcli.errors import UsageError
-from pgcli.records import EXTRA_COLUMNS, Answer, Item, Mask
+from pgcli.records import Answer, Item, Mask
 from pgcli.rle import spans
 from pgcli.rows import RowSchema, fill_columns
 from pgcli.views.gallery.sanitize import clean_box
@@ -42,19 +42,16 @@ def with_items(rows: Iterable[Row], locator: ImageLocator) -> Iterator[tuple[Row
 
 def answer(output: Path, row: Row) -> Answer:
     """The row's answer, with the boxes and masks that can be drawn."""
-    boxes = [
-        one for one in row["boxes"] or () if clean_box(one) and isinstance(one.get("label"), str)
-    ]
     try:
-        made = RowSchema(extras=tuple(name for name in EXTRA_COLUMNS if name in row)).answer(
-            fill_columns({**row, "boxes": boxes})
-        )
-    except (ValueError, TypeError) as problem:
+        given = row["boxes"] or ()
+        boxes = [one for one in given if clean_box(one) and isinstance(one.get("label"), str)]
+        made = RowSchema.of(row).answer(fill_columns({**row, "boxes": boxes}))
+    except (ValueError, TypeError, KeyError) as problem:
         raise UsageError(
             f"{output}: row {row['id']!r} cannot be drawn: {problem}",
             hint="name a file or folder that detect or segment wrote",
         ) from problem
-    if made.masks is None or len(boxes) < len(row["boxes"] or ()):
+    if made.masks is None or len(boxes) < len(given):
         return replace(made, masks=None)
     return replace(made, masks=tuple(drawable(mask, made) for mask in made.masks))
 

@@ -1,0 +1,145 @@
+"""What is asked of two towers and classifiers: embeddings, scores of texts, labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+from pgcli.errors import UsageError
+from pgcli.records import (
+    CLASSIFY_COLUMNS,
+    EMBED_COLUMNS,
+    SCORE_COLUMNS,
+    TEXT_COLUMNS,
+    Region,
+)
+from pgcli.tasks.question import Question, normalize
+
+EmbeddingTask = Literal["embed", "score", "classify"]
+LABEL = "{label}"
+TEMPLATES = ("a photo of a {label}",)
+TOP = 5  # labels of a row
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingQuestion:
+    """A task of images, or of texts, and no prompt.
+
+    `score` compares each image with the `texts`, or with the text that the manifest's row has in
+    `text_column`. `classify` finds the `top` most probable `labels`; each is put into the
+    `templates`. `embed` makes embeddings of images or, with `embeds_texts`, of items that are
+    texts; they have the precision of float16 where `float16` says so. `raw_text` leaves texts as
+    they are where the checkpoint was trained on lower case without punctuation.
+    """
+
+    #: What items do not have, as no prompt is asked.
+    choices: ClassVar[tuple[str, ...]] = ()
+    choices_column: ClassVar[str | None] = None
+    region: ClassVar[Region | None] = None
+    objects: ClassVar[tuple[str, ...]] = ()
+    extra_columns: ClassVar[tuple[str, ...]] = ()
+    refuses_prompts: ClassVar[bool] = False
+
+    task: EmbeddingTask
+    texts: tuple[str, ...] = ()
+    text_column: str | None = None
+    labels: tuple[str, ...] = ()
+    label_templates: tuple[str, ...] = TEMPLATES
+    top: int = TOP
+    embeds_texts: bool = False
+    float16: bool = False
+    raw_text: bool = False
+
+    @property
+    def templates(self) -> tuple[str, ...] | None:
+        """One empty prompt for each image; None where each item has a text of its own."""
+        return None if self.text_column is not None or self.embeds_texts else ("",)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the rows."""
+        if self.task == "embed":
+            return TEXT_COLUMNS if self.embeds_texts else EMBED_COLUMNS
+        return SCORE_COLUMNS if self.task == "score" else CLASSIFY_COLUMNS
+
+    @property
+    def needs_texts(self) -> bool:
+        """Whether texts are encoded, whatever the checkpoint."""
+        return self.embeds_texts or self.task == "score"
+
+
+AnyQuestion: TypeAlias = "Question | EmbeddingQuestion"
+
+
+def embed(*, float16: bool = False) -> EmbeddingQuestion:
+    """The embedding of each image."""
+    return EmbeddingQuestion("embed", float16=float16)
+
+
+def embed_texts(*, float16: bool = False, raw_text: bool = False) -> EmbeddingQuestion:
+    """The embedding of each text."""
+    return EmbeddingQuestion("embed", embeds_texts=True, float16=float16, raw_text=raw_text)
+
+
+def score(
+    texts: Sequence[str] = (), *, text_column: str | None = None, raw_text: bool = False
+) -> EmbeddingQuestion:
+    """How well each text describes each image; or the text in a manifest's column, its own image.
+
+    Raises UsageError unless there is one of both, and for a text that is given twice.
+    """
+    if texts and text_column is not None:
+        raise UsageError(
+            "texts are given, and a column of them is named", hint="leave out one of the two"
+        )
+    if not texts and text_column is None:
+        raise UsageError(
+            "no text to score",
+            hint='write --text "a red car"; or --text-column NAME, where a manifest has texts',
+        )
+    return EmbeddingQuestion(
+        "score", texts=_distinct("text", texts), text_column=text_column, raw_text=raw_text
+    )
+
+
+def classify(
+    labels: Sequence[str] = (),
+    *,
+    templates: Sequence[str] = (),
+    top: int = TOP,
+    raw_text: bool = False,
+) -> EmbeddingQuestion:
+    """The most probable of these labels for each image; without any, of the checkpoint's own.
+
+    Raises UsageError for a template without `{label}`, and for what is given twice.
+    """
+    chosen = _distinct("template", templates) or TEMPLATES
+    for template in chosen:
+        if LABEL not in template:
+            raise UsageError(
+                f"the template {template!r} has no {LABEL}",
+                hint='for example --template "a photo of a {label}"',
+            )
+    if top < 1:
+        raise UsageError(f"the {top} most probable labels", hint="--top takes 1 or more")
+    return EmbeddingQuestion(
+        "classify",
+        labels=_distinct("label", labels),
+        label_templates=chosen,
+        top=top,
+        raw_text=raw_text,
+    )
+
+
+def _distinct(noun: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """The texts without outer blanks. Raises UsageError for an empty or repeated one."""
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        raise UsageError(f"{texts!r} is not a list of texts", hint='["a cat", "a dog"]')
+    found = tuple(map(normalize, texts))
+    if "" in found:
+        raise UsageError(f"a {noun} is empty", hint=f"a {noun} is the text that is compared")
+    for text in found:
+        if found.count(text) > 1:
+            raise UsageError(f"the {noun} {text!r} is given twice", hint="give it once")
+    return found
