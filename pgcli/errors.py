@@ -10,6 +10,7 @@ PgcliError                 1   the base class, not raised itself
 ├── OutputExists          13   the output exists, or has other settings or another input
 ├── OutputFailed          14   the output could not be written
 ├── TooManyErrors         15   too many error rows
+├── TrainingDiverged      15   a loss or a gradient is not finite
 ├── InvalidCheckpoint     16   invalid, unsafe or unsupported model files
 └── NoUsableDevice        17   the device, its dtypes or its memory do not suffice
 
@@ -68,6 +69,10 @@ class OutputFailed(PgcliError):
 
 
 class TooManyErrors(PgcliError):
+    exit_code = 15
+
+
+class TrainingDiverged(PgcliError):
     exit_code = 15
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 
@@ -98,6 +98,13 @@ class Scene:
         light = BACKGROUNDS[background][0] + rng.randint(-JITTER, JITTER)
         objects = _place_objects(_random_kinds(rng), width, height, rng)
         return cls(seed, width, height, background, (light, light, light), objects)
+
+    def rearranged(self, rng: Random) -> Scene:
+        """The same kinds of objects on the same background, in other places and sizes."""
+        width, height = _random_size(rng)
+        kinds = [(drawn.shape, drawn.colour) for drawn in self.objects]
+        objects = _place_objects(kinds, width, height, rng)
+        return replace(self, width=width, height=height, objects=objects)
 
     @cached_property
     def boxes(self) -> tuple[RelativeBox, ...]:

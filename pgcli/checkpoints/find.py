@@ -1,4 +1,4 @@
-"""Finds a checkpoint's files on disk by folder, Hub name or `demo`."""
+"""Finds a checkpoint's files on disk by folder, Hub name, `demo` or `demo-towers`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pgcli.checkpoints.hub.download_progress import DownloadProgress, TqdmProgre
 from pgcli.checkpoints.hub.required_files import Kind
 from pgcli.errors import ModelUnavailable
 
-DEMO = "demo"
+DEMO, DEMO_TOWERS = "demo", "demo-towers"
 BUILTIN = Path(__file__).parent.parent / "builtin"
+BUILTIN_TOWERS = Path(__file__).parent.parent / "builtin_towers"
 DIGEST_LENGTH = 12
 #: Downloads the mask decoder that PaliGemma was trained with.
 FETCH_DECODER = "curl -O https://storage.googleapis.com/big_vision/paligemma/vae-oid.npz"
@@ -43,24 +44,30 @@ def find(
     kind: Kind = "model",
     progress: DownloadProgress | None = None,
 ) -> Checkpoint:
-    """The files of a model named by folder, by Hub name, or `demo`; downloads missing files.
+    """The files of a model: a folder, a Hub name or a built-in one; downloads missing files.
 
     An existing folder takes precedence over a Hub name. The kind `adapter` finds the two files of
-    an adapter, and gives `demo` no special meaning. A download reports to `progress`; the default
-    is a bar on a terminal.
+    an adapter, and gives `demo` and `demo-towers` no special meaning. A download reports to
+    `progress`; the default is a bar on a terminal.
 
     Raises ModelUnavailable with the remedy: licence not accepted, no token, offline and not cached,
     unknown name or revision; InvalidCheckpoint if the files on the Hub or in the cache are damaged.
     """
     folder = folder_of(name, kind)
-    if folder == BUILTIN:
-        return Checkpoint(DEMO, BUILTIN, digest(BUILTIN / "model.safetensors"))
+    for builtin, its_folder in builtin_models().items():
+        if folder == its_folder:
+            return Checkpoint(builtin, folder, digest(folder / "model.safetensors"))
     if folder is not None:
         return Checkpoint(name, folder)
     from pgcli.checkpoints.hub.snapshot import snapshot  # slow to import
 
     found = snapshot(name, revision, kind=kind, progress=progress or TqdmProgress())
     return Checkpoint(name, found, found.name)
+
+
+def builtin_models() -> dict[str, Path]:
+    """The folders of the built-in models by their names."""
+    return {DEMO: BUILTIN, DEMO_TOWERS: BUILTIN_TOWERS}
 
 
 def find_local(name: str, revision: str | None = None) -> Checkpoint | None:
@@ -81,8 +88,8 @@ def folder_of(name: str, kind: Kind = "model") -> Path | None:
 
     Raises ModelUnavailable for a name that is neither.
     """
-    if name == DEMO and kind == "model":
-        return BUILTIN
+    if kind == "model" and name in builtin_models():
+        return builtin_models()[name]
     folder = os.path.expanduser(name)  # noqa: PTH111 - Path raises for an unknown user,
     if is_readable_folder(folder):  # and for a name too long for the disk
         return Path(folder)
@@ -120,10 +127,10 @@ def _no_name(name: str, kind: Kind) -> ModelUnavailable:
     if kind == "adapter":
         hint = "name a folder with adapter_config.json, or a Hub name such as you/your-adapter"
     else:
-        meant = f"did you mean {DEMO}? " if get_close_matches(name.lower(), [DEMO]) else ""
+        close = get_close_matches(name.lower(), builtin_models(), n=1)
         hint = (
-            f"{meant}name a folder with config.json, a Hub name such as "
-            "google/paligemma-3b-mix-224, or demo"
+            f"{f'did you mean {close[0]}? ' if close else ''}name a folder with config.json, a Hub "
+            f"name such as google/paligemma-3b-mix-224, {DEMO} or {DEMO_TOWERS}"
         )
     return ModelUnavailable(
         f"there is no {kind} folder {name!r}, and it is not a Hub name either", hint=hint

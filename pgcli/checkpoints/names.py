@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,11 +12,13 @@ class TensorNames:
     """The names of a model's tensors in checkpoints of all versions.
 
     `renames` are patterns, applied in order, from a checkpoint's name to the model's; `prefixes`
-    pairs from the model's names to the Hub's. Tensors of a name that matches `unused` are skipped.
+    pairs from the model's names to the Hub's, and `parts` pairs of what is replaced after the
+    prefix. Tensors of a name that matches `unused` are skipped.
     """
 
     renames: Sequence[tuple[str, str]]
     prefixes: Sequence[tuple[str, str]] = ()
+    parts: Sequence[tuple[str, str]] = ()
     unused: str = r"(?!)"
 
     def canonical(self, name: str) -> str:
@@ -29,7 +31,10 @@ class TensorNames:
         """The Hub's name for a tensor of the model. Raises ValueError if there is none."""
         for prefix, hub_prefix in self.prefixes:
             if name.startswith(prefix):
-                return hub_prefix + name.removeprefix(prefix)
+                rest = name.removeprefix(prefix)
+                for part, hub_part in self.parts:
+                    rest = rest.replace(part, hub_part)
+                return hub_prefix + rest
         raise ValueError(f"{name} is not a tensor of the model")
 
     def is_unused(self, name: str) -> bool:
@@ -83,7 +88,6 @@ TWO_TOWERS = TensorNames(
     prefixes=(
         *_VISION_PREFIXES,
         ("image_projection.", "visual_projection."),
-        ("text_projection.bias", "text_model.head.bias"),  # SigLIP only
         ("text_projection.", "text_projection."),
         ("text.layers.", "text_model.encoder.layers."),
         ("text.final_layer_norm.", "text_model.final_layer_norm."),
@@ -91,6 +95,10 @@ TWO_TOWERS = TensorNames(
         ("logit_", "logit_"),
     ),
     unused=r"\.position_ids$",
+)
+# CLIP's text projection has the name that SigLIP gives to the head of its text tower
+SIGLIP = replace(
+    TWO_TOWERS, prefixes=(("text_projection.", "text_model.head."), *TWO_TOWERS.prefixes)
 )
 CLASSIFIER = TensorNames(
     renames=_VISION,
@@ -125,8 +133,18 @@ VIT = TensorNames(
         ("vision.post_layernorm.", "vit.layernorm."),
         ("vision.embeddings.class_embedding", "vit.embeddings.cls_token"),
         ("vision.embeddings.position_embedding.weight", "vit.embeddings.position_embeddings"),
-        ("vision.embeddings.", "vit.embeddings."),
+        ("vision.embeddings.patch_embedding.", "vit.embeddings.patch_embeddings.projection."),
         ("classifier.", "classifier."),
+    ),
+    parts=(
+        (".self_attn.out_proj.", ".attention.output.dense."),
+        (".self_attn.q_proj.", ".attention.attention.query."),
+        (".self_attn.k_proj.", ".attention.attention.key."),
+        (".self_attn.v_proj.", ".attention.attention.value."),
+        (".mlp.fc1.", ".intermediate.dense."),
+        (".mlp.fc2.", ".output.dense."),
+        (".layer_norm1.", ".layernorm_before."),
+        (".layer_norm2.", ".layernorm_after."),
     ),
     unused=r"^vit\.pooler\.|\.mask_token$",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,25 @@ def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
     missing = dict(meta_model(model.config).named_parameters()).keys() - parameters.keys()
     if missing:
         raise ValueError(f"{min(missing)} is packed or quantized, and cannot be saved")
-    folder.mkdir(parents=True, exist_ok=True)
 
     def stored_tensor(part: ParamSlice) -> torch.Tensor:
         rows = parameters[part.parameter].detach().narrow(0, part.start, part.shape[0])
         return rows.to("cpu", dtype).contiguous()
 
     tensors = {hub_name(name): stored_tensor(part) for name, part in param_slices(model).items()}
-    file = folder / "model.safetensors"
-    save_file(tensors, file, metadata={"format": "pt"})
-    file.chmod(0o644)  # safetensors makes it readable by the owner only
-    text = json.dumps(config_values(model.config, dtype), indent=2) + "\n"
-    (folder / "config.json").write_text(text, encoding="utf-8")
+    write_files(folder, config_values(model.config, dtype), tensors)
+
+
+def write_files(folder: Path, values: Mapping[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    """Write `config.json` and `model.safetensors`, each replaced as a whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / ".model.safetensors.part"
+    save_file(tensors, unfinished, metadata={"format": "pt"})
+    unfinished.chmod(0o644)  # safetensors makes it readable by the owner only
+    unfinished.replace(folder / "model.safetensors")
+    unfinished = folder / ".config.json.part"
+    unfinished.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    unfinished.replace(folder / "config.json")
 
 
 def config_values(config: PaliGemmaConfig, dtype: torch.dtype) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pgcli.checkpoints.names import (
     CLASSIFIER,
     PALIGEMMA,
     PALIGEMMA_VISION,
+    SIGLIP,
     TWO_TOWERS,
     VIT,
     TensorNames,
@@ -97,7 +98,8 @@ def load_two_towers(
     """
     with skip_init():
         model = TwoTowers(config)
-    names = PALIGEMMA_VISION if config.family == "mean" else TWO_TOWERS
+    by_family = {"siglip": SIGLIP, "clip": TWO_TOWERS, "mean": PALIGEMMA_VISION}
+    names = by_family[config.family]
     return _load_checked(model, folder, names, dtype, device)
 
 

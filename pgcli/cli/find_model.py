@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pgcli.checkpoints.find import DEMO, Checkpoint, find
+from pgcli.checkpoints.find import Checkpoint, builtin_models, find
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
 
@@ -22,7 +22,7 @@ def find_model(name: str, revision: str | None, screen: Screen) -> Checkpoint:
 
 def check_revision(name: str, revision: str | None) -> None:
     """Raise UsageError for a revision of a model on this machine, which has none."""
-    if revision and (name == DEMO or Path(name).expanduser().is_dir()):
+    if revision and (name in builtin_models() or Path(name).expanduser().is_dir()):
         raise UsageError(
             f"{name} has no revisions to choose from", hint="--revision goes with a name on the Hub"
         )

@@ -1,14 +1,15 @@
 """The contrastive losses of CLIP (softmax) and SigLIP (sigmoid): whole, in chunks, over processes.
 
-N rows of this process · M rows of all processes · D width
+N rows of this process · M rows of all processes · D width · S meanings of an image
 
-Row i of the images and row i of the texts are a pair; every other combination is a negative one.
+Row i of the images and row i of the texts are a pair. Every other combination is a negative one,
+unless the text is true of the image by its `Meanings`: then it is left out of the loss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,11 +21,27 @@ from torch.utils.checkpoint import checkpoint
 SIGLIP_SCALE, SIGLIP_BIAS = 10.0, -10.0
 
 
+class Meanings(NamedTuple):
+    """What texts say and what is true of images, as numbers that stand for meanings.
+
+    A text whose number is among those of an image is true of it. Captions of equal meaning share a
+    number; where nothing more is known, an image has the number of its own text alone.
+    """
+
+    text_N: Tensor
+    image_NS: Tensor
+
+    def gather(self, group: dist.ProcessGroup | None) -> Meanings:
+        """The meanings of all processes."""
+        return Meanings(gather(self.text_N, group), gather(self.image_NS, group))
+
+
 def softmax_contrastive(
     image_ND: Tensor,
     text_ND: Tensor,
     scale: Tensor,
     *,
+    meanings: Meanings | None = None,
     chunk_rows: int | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
@@ -39,6 +56,7 @@ def softmax_contrastive(
         image_ND: A vector for each image of this process, (N, D).
         text_ND: A vector for each text of this process, (N, D).
         scale: The learned temperature's inverse, a scalar.
+        meanings: Which texts are true of which images: those are no negatives.
         chunk_rows: Rows computed at a time. Memory is then in proportion to `chunk_rows` times M;
             the logits are computed again in the backward pass.
         group: Processes that hold a part of the batch each, of equal size. The result is the loss
@@ -48,8 +66,12 @@ def softmax_contrastive(
     Source: Radford et al. 2021 (arXiv 2103.00020), figure 3.
     """
     first = first_row(len(image_ND), group)
-    image_to_text = pair_cross_entropy(image_ND, gather(text_ND, group), scale, first, chunk_rows)
-    text_to_image = pair_cross_entropy(text_ND, gather(image_ND, group), scale, first, chunk_rows)
+    text_MD, image_MD = gather(text_ND, group), gather(image_ND, group)
+    texts_true_of = images_told_by = None
+    if meanings is not None:
+        texts_true_of, images_told_by = true_texts(meanings, group), true_images(meanings, group)
+    image_to_text = pair_cross_entropy(image_ND, text_MD, scale, first, chunk_rows, texts_true_of)
+    text_to_image = pair_cross_entropy(text_ND, image_MD, scale, first, chunk_rows, images_told_by)
     return (image_to_text + text_to_image) / 2
 
 
@@ -59,6 +81,7 @@ def sigmoid_contrastive(
     scale: Tensor,
     bias: Tensor,
     *,
+    meanings: Meanings | None = None,
     chunk_rows: int | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
@@ -71,28 +94,78 @@ def sigmoid_contrastive(
     Source: Zhai et al. 2023 (arXiv 2303.15343), algorithm 1.
     """
     first, text_MD = first_row(len(image_ND), group), gather(text_ND, group)
+    is_true = None if meanings is None else true_texts(meanings, group)
 
     def loss_of_rows(start: int, stop: int) -> Tensor:
         logit_nM = (scale * image_ND[start:stop] @ text_MD.T + bias).float()
         row_n = torch.arange(stop - start, device=logit_nM.device)
+        pair_n = first + start + row_n
         # -log sigmoid(x) of the pairs and -log sigmoid(-x) of the others, without a label matrix
-        logit_nM[row_n, first + start + row_n] *= -1
-        return F.softplus(logit_nM).sum()
+        logit_nM[row_n, pair_n] *= -1
+        loss_nM = F.softplus(logit_nM)
+        if is_true is not None:
+            loss_nM = loss_nM.masked_fill(others(is_true(start, stop), pair_n), 0)
+        return loss_nM.sum()
 
     return sum_over_chunks(loss_of_rows, len(image_ND), chunk_rows) / len(image_ND)
 
 
 def pair_cross_entropy(
-    query_ND: Tensor, key_MD: Tensor, scale: Tensor, first: int, chunk_rows: int | None = None
+    query_ND: Tensor,
+    key_MD: Tensor,
+    scale: Tensor,
+    first: int,
+    chunk_rows: int | None = None,
+    is_true: Callable[[int, int], Tensor] | None = None,
 ) -> Tensor:
-    """The mean cross-entropy of finding each query's key, which is `first` rows further down."""
+    """The mean cross-entropy of finding each query's key, which is `first` rows further down.
+
+    Keys for which `is_true` holds are no candidates, apart from the query's own.
+    """
 
     def loss_of_rows(start: int, stop: int) -> Tensor:
         logit_nM = (scale * query_ND[start:stop] @ key_MD.T).float()
         pair_n = torch.arange(first + start, first + stop, device=logit_nM.device)
+        if is_true is not None:
+            logit_nM = logit_nM.masked_fill(others(is_true(start, stop), pair_n), -torch.inf)
         return F.cross_entropy(logit_nM, pair_n, reduction="sum")
 
     return sum_over_chunks(loss_of_rows, len(query_ND), chunk_rows) / len(query_ND)
+
+
+def true_texts(meanings: Meanings, group: dist.ProcessGroup | None) -> Callable[[int, int], Tensor]:
+    """The function that says for a range of this process's images which texts are true (n, M)."""
+    text_M = meanings.gather(group).text_N
+
+    def is_true(start: int, stop: int) -> Tensor:
+        return has_meaning(meanings.image_NS[start:stop], text_M)
+
+    return is_true
+
+
+def true_images(
+    meanings: Meanings, group: dist.ProcessGroup | None
+) -> Callable[[int, int], Tensor]:
+    """The function that says for a range of this process's texts which images they fit (n, M)."""
+    image_MS = meanings.gather(group).image_NS
+
+    def is_true(start: int, stop: int) -> Tensor:
+        return has_meaning(image_MS, meanings.text_N[start:stop]).T
+
+    return is_true
+
+
+def has_meaning(image_NS: Tensor, text_M: Tensor) -> Tensor:
+    """Whether each text's meaning is among each image's (N, M)."""
+    is_true_NM = torch.zeros(len(image_NS), len(text_M), dtype=torch.bool, device=text_M.device)
+    for meaning_N in image_NS.T:  # one at a time: a tensor of all would be S times as large
+        is_true_NM |= meaning_N[:, None] == text_M
+    return is_true_NM
+
+
+def others(is_true_nM: Tensor, pair_n: Tensor) -> Tensor:
+    """The mask without each row's own pair."""
+    return is_true_nM.scatter(1, pair_n[:, None], False)
 
 
 def sum_over_chunks(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pgcli
 from pgcli import __version__
 from pgcli.checkpoints.file_digests import digests, folder_digest
-from pgcli.checkpoints.find import BUILTIN, DEMO, DIGEST_LENGTH, folder_of
+from pgcli.checkpoints.find import DEMO, DIGEST_LENGTH, builtin_models, folder_of
 from pgcli.cli.job.plan import Plan, check_current_folder
 from pgcli.cli.options import (
     AnsweringOptions,
@@ -117,7 +117,8 @@ def model_settings(plan: Plan, engine: InferenceEngine) -> dict[str, object]:
     A model folder has a digest of its files; other models have the revision in their label.
     """
     folder = folder_of(plan.options.model.model or DEMO)
-    checkpoint = None if folder is None or folder == BUILTIN else folder_digest(folder)
+    has_revision = folder is None or folder in builtin_models().values()
+    checkpoint = None if folder is None or has_revision else folder_digest(folder)
     return {"model": engine.label, "checkpoint": checkpoint, "dtype": engine.dtype}
 
 

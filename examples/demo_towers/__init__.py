@@ -1,0 +1,1 @@
+"""Trains the built-in two towers on drawings of coloured shapes and their captions."""

@@ -1,0 +1,106 @@
+"""The training task of the built-in two towers: drawings, their captions, a contrastive loss.
+
+B drawings · V drawings that are there twice · N texts · D width
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional as F
+
+from examples.demo_towers.dataset import CaptionedScenes, PairBatch, load_batches
+from pgcli.checkpoints.save_towers import save_two_towers
+from pgcli.model.siglip import normalize_pixels
+from pgcli.model.two_towers import TwoTowers
+from pgcli.training.contrastive import sigmoid_contrastive, softmax_contrastive
+from pgcli.training.learned_tokenizer import PAD, write_processor
+
+HALF = torch.tensor(0.5)  # SigLIP's mean and standard deviation of every channel
+EVAL_BATCHES = range(4)
+COPY_WEIGHT = 0.5  # of the loss of finding copies of drawings
+COPY_SCALE = 20.0  # of its cosines
+
+
+@dataclass
+class CaptionedScenesTask:
+    """Learns which caption belongs to which drawing."""
+
+    model: TwoTowers
+    tokenizer: Tokenizer
+    training: CaptionedScenes
+    validation: CaptionedScenes
+    loss: Literal["sigmoid", "softmax"]
+    workers: int = 0
+
+    def batches(self, first: int, stop: int) -> Iterator[PairBatch]:
+        return load_batches(self.training, range(first, stop), workers=self.workers)
+
+    def backward(self, batch: PairBatch) -> Mapping[str, float]:
+        image_BD, text_ND = self._encode(batch)
+        loss = self._loss(image_BD[batch.image_N], text_ND, batch)
+        copies = self._copy_loss(image_BD, batch) if len(batch.copy_VRRC) else torch.zeros(())
+        (loss + COPY_WEIGHT * copies).backward()  # type: ignore[no-untyped-call]
+        return {"loss": loss.item(), "copy_loss": copies.item(), "rows": len(image_BD)}
+
+    def evaluate(self) -> Mapping[str, float]:
+        """The loss, and how often the first caption of a drawing is found among the others."""
+        found = []
+        for index in EVAL_BATCHES:
+            batch = self.validation[index]
+            image_BD, text_ND = self._encode(batch)
+            loss = self._loss(image_BD[batch.image_N], text_ND, batch).item()
+            first = slice(None, None, self.validation.captions)
+            cosine = image_BD @ text_ND[first].T
+            truth = batch.meanings.text_N[first]
+            to_text = (truth[cosine.argmax(1)] == truth).float().mean().item()
+            to_image = (truth[cosine.argmax(0)] == truth).float().mean().item()
+            found.append((loss, to_text, to_image))
+        loss, to_text, to_image = torch.tensor(found).mean(0).tolist()
+        return {"loss": loss, "image_to_text": to_text, "text_to_image": to_image}
+
+    def save(self, folder: Path) -> None:
+        save_two_towers(self.model, folder, dtype=torch.bfloat16, pad_token=PAD)
+        write_processor(
+            folder,
+            self.tokenizer,
+            resolution=self.training.resolution,
+            max_positions=self.training.processor.format.length,
+        )
+
+    def _encode(self, batch: PairBatch) -> tuple[Tensor, Tensor]:
+        """Vectors of the drawings (B, D) and of the texts (N, D), by products in bfloat16."""
+        with torch.autocast("cpu", torch.bfloat16):
+            text_ND = self.model.encode_texts(batch.token_NT)
+        return self._encode_images(batch.pixels_BRRC), text_ND.float()
+
+    def _encode_images(self, pixels_BRRC: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            pixels = normalize_pixels(pixels_BRRC, HALF, HALF, torch.float32)
+            return self.model.encode_images(pixels).float()
+
+    def _copy_loss(self, image_BD: Tensor, batch: PairBatch) -> Tensor:
+        """The cross-entropy of finding a drawing's copy among all drawings.
+
+        Among them are the same objects in other places, which no caption tells apart.
+        """
+        again_D = self._encode_images(torch.cat([batch.copy_VRRC, batch.rearranged_VRRC]))
+        copy_VD, rearranged_VD = again_D.chunk(2)
+        candidates = torch.cat([image_BD, rearranged_VD])
+        return F.cross_entropy(COPY_SCALE * copy_VD @ candidates.T, torch.arange(len(copy_VD)))
+
+    def _loss(self, image_ND: Tensor, text_ND: Tensor, batch: PairBatch) -> Tensor:
+        assert self.model.logit_scale is not None
+        assert self.model.logit_bias is not None
+        scale = self.model.logit_scale.exp()
+        if self.loss == "softmax":
+            return softmax_contrastive(image_ND, text_ND, scale, meanings=batch.meanings)
+        return sigmoid_contrastive(
+            image_ND, text_ND, scale, self.model.logit_bias, meanings=batch.meanings
+        )

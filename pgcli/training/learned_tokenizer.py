@@ -1,0 +1,108 @@
+"""A small tokenizer learned from the texts of a run that begins without a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+CONTROL = ("<pad>", "<eos>", "<bos>", "<unk>")
+PAD, EOS = 0, 1
+BYTES = tuple(f"<0x{value:02X}>" for value in range(256))
+ALPHABET = 1_000  # characters that have a token of their own; the others are written as bytes
+
+
+def learn_tokenizer(texts: Iterable[str], *, max_tokens: int) -> Tokenizer:
+    """A byte-fallback BPE of lower-cased words, which ends each text with `<eos>`.
+
+    No token spans words or punctuation. Equal texts in any order give equal tokenizers.
+    """
+    learner = _untrained(models.BPE(unk_token="<unk>"))
+    trainer = trainers.BpeTrainer(
+        vocab_size=max(0, max_tokens - len(CONTROL) - len(BYTES)),
+        limit_alphabet=ALPHABET,
+        show_progress=False,
+    )
+    learner.train_from_iterator(sorted(texts), trainer)
+    learned = json.loads(learner.to_str())["model"]
+    pieces = sorted(learned["vocab"], key=learned["vocab"].__getitem__)
+    vocab = {piece: index for index, piece in enumerate((*CONTROL, *BYTES, *pieces))}
+    merges = [(first, second) for first, second in learned["merges"]]
+    tokenizer = _untrained(
+        models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", byte_fallback=True)
+    )
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in CONTROL])
+    return tokenizer
+
+
+def _untrained(model: models.BPE) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(prepend_scheme="always"),
+            pre_tokenizers.Punctuation("isolated"),
+            pre_tokenizers.Digits(individual_digits=True),
+        ]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <eos>", special_tokens=[("<eos>", EOS)]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return tokenizer
+
+
+def write_processor(
+    folder: Path, tokenizer: Tokenizer, *, resolution: int, max_positions: int
+) -> None:
+    """Write the tokenizer and SigLIP's preprocessing of images, as transformers reads them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    control = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
+    _write(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "processor_class": "SiglipProcessor",
+            **control,
+            "model_max_length": max_positions,
+            "padding_side": "right",
+            "do_lower_case": True,
+            "clean_up_tokenization_spaces": False,
+        },
+    )
+    _write(folder / "special_tokens_map.json", control)
+    _write(
+        folder / "preprocessor_config.json",
+        {
+            "image_processor_type": "SiglipImageProcessor",
+            "processor_class": "SiglipProcessor",
+            "do_convert_rgb": True,
+            "do_resize": True,
+            "do_rescale": True,
+            "do_normalize": True,
+            "size": {"height": resolution, "width": resolution},
+            "resample": 3,
+            "rescale_factor": 1 / 255,
+            "image_mean": [0.5, 0.5, 0.5],
+            "image_std": [0.5, 0.5, 0.5],
+        },
+    )
+
+
+def _write(file: Path, values: dict[str, Any]) -> None:
+    file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

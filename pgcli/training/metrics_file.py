@@ -1,0 +1,55 @@
+"""`metrics.jsonl`: a line for each update, of which a resumed run keeps those before its state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pgcli.regular_file import read_text
+from pgcli.rows import round6
+from pgcli.state.atomic_file import publish_file, temporary_path
+from pgcli.state.write_errors import wrap_write_errors
+
+
+def read_metrics(file: Path) -> list[dict[str, Any]]:
+    """The whole lines of the file; none if it does not exist."""
+    if not file.exists():
+        return []
+    lines = []
+    for line in read_text(file).splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:  # the process was killed while it wrote the last line
+            break
+    return lines
+
+
+class MetricsFile:
+    """Lines of metrics, appended and flushed one by one."""
+
+    def __init__(self, file: Path, step: int):
+        """Open the file for the updates after `step`; lines of later ones are removed."""
+        self.lines = [line for line in read_metrics(file) if line["step"] <= step]
+        temporary = temporary_path(file)
+        with wrap_write_errors(file):
+            temporary.write_text("".join(map(_text, self.lines)), encoding="utf-8")
+            publish_file(temporary, file, replace=True)
+            self._stream = file.open("a", encoding="utf-8")
+        self._file = file
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Write a line. Raises OutputFailed."""
+        values = {key: round6(x) if isinstance(x, float) else x for key, x in line.items()}
+        self.lines.append(values)
+        with wrap_write_errors(self._file):
+            self._stream.write(_text(values))
+            self._stream.flush()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _text(line: Mapping[str, Any]) -> str:
+    return json.dumps(line) + "\n"

@@ -1,0 +1,49 @@
+"""The optimizer, with weight decay on matrices only, and the learning rate's schedule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class CosineSchedule:
+    """A linear rise over the first `warmup` steps, then half a cosine down to zero."""
+
+    steps: int
+    warmup: int
+    learning_rate: float
+
+    def at(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        if step < self.warmup:
+            return self.learning_rate * (step + 1) / self.warmup
+        progress = (step - self.warmup) / max(1, self.steps - self.warmup)
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def is_decayed(name: str, parameter: nn.Parameter) -> bool:
+    """Whether weight decay applies: to the kernels of linear layers and convolutions.
+
+    Biases, norms, embeddings, the class token, the probe, and the scale and bias of logits are left
+    alone, as in big_vision and open_clip.
+    """
+    is_vector = sum(size > 1 for size in parameter.shape) < 2
+    return not is_vector and "embed" not in name.replace("patch_embedding", "")
+
+
+def make_optimizer(
+    model: nn.Module, *, weight_decay: float, betas: tuple[float, float]
+) -> torch.optim.AdamW:
+    """AdamW of the parameters that are trained, in two groups: `decayed` and `not decayed`."""
+    trained = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+    decayed = [one for name, one in trained if is_decayed(name, one)]
+    rest = [one for name, one in trained if not is_decayed(name, one)]
+    groups = [
+        {"name": "decayed", "params": decayed, "weight_decay": weight_decay},
+        {"name": "not decayed", "params": rest, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([one for one in groups if one["params"]], betas=betas)

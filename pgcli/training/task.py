@@ -1,0 +1,29 @@
+"""What the trainer asks of a task: a model, its batches, their loss and its evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import nn
+
+
+class TrainingTask(Protocol):
+    """What is learned from what. The trainer knows nothing else about the model or its data."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The model; parameters that require no gradient stay as they are and are not saved."""
+
+    def batches(self, first: int, stop: int) -> Iterator[Any]:
+        """The batches of the steps from `first` to before `stop`, each a function of its step."""
+
+    def backward(self, batch: Any) -> Mapping[str, float]:
+        """Add the gradients of the batch's loss; return `loss`, `rows` and other metrics."""
+
+    def evaluate(self) -> Mapping[str, float]:
+        """`loss` and the task's metrics on rows that are not trained on."""
+
+    def save(self, folder: Path) -> None:
+        """Write the model into the folder as the commands load it."""

@@ -1,0 +1,172 @@
+"""The training loop of every task: updates, evaluations, saved states and exact resume."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pgcli.errors import TrainingDiverged
+from pgcli.training.curves import write_curves
+from pgcli.training.metrics_file import MetricsFile
+from pgcli.training.optimizer import CosineSchedule, make_optimizer
+from pgcli.training.task import TrainingTask
+from pgcli.training.training_state import load_state, save_state
+
+STATE, METRICS, CURVES, LAST = "state.safetensors", "metrics.jsonl", "curves.png", "last"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerOptions:
+    """How the weights are updated. A run resumes exactly with equal options and equal batches.
+
+    `eval_every` and `patience` count updates and evaluations; 0 stands for none. The state is saved
+    every `save_seconds`, which does not change the weights.
+    """
+
+    steps: int
+    learning_rate: float
+    warmup: int = 0
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    max_grad_norm: float = 1.0
+    seed: int = 0
+    eval_every: int = 0
+    patience: int = 0
+    save_seconds: float = 60.0
+
+
+class Trainer:
+    """A training run: its results are in `folder`, its state in `state_folder`.
+
+    Equal steps of a run give equal weights, whether or not it was interrupted: batches follow from
+    the step, random numbers from the seed and the step, and the rest is in the state.
+    """
+
+    def __init__(
+        self, task: TrainingTask, options: TrainerOptions, folder: Path, state_folder: Path
+    ):
+        self.task, self.options, self.folder = task, options, folder
+        self._state_file = state_folder / STATE
+        self._optimizer = make_optimizer(
+            task.model, weight_decay=options.weight_decay, betas=options.betas
+        )
+        self._schedule = CosineSchedule(options.steps, options.warmup, options.learning_rate)
+        self._trained = [one for one in task.model.parameters() if one.requires_grad]
+        self.progress = load_state(self._state_file, task.model, self._optimizer)
+
+    def run(
+        self,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        on_update: Callable[[Mapping[str, Any]], None] = lambda line: None,
+    ) -> bool:
+        """Train to the end, or until `should_stop()`; return whether the run is complete.
+
+        `on_update` is called with each line of the metrics. Raises TrainingDiverged.
+        """
+        if self.progress.is_complete:
+            return True
+        metrics = MetricsFile(self.folder / METRICS, self.progress.step)
+        saved_at = monotonic()
+        try:
+            for batch in self.task.batches(self.progress.step, self.options.steps):
+                line = self._update(batch)
+                if self._is_evaluated(self.progress.step):
+                    line |= self._evaluate()
+                metrics.append(line)
+                on_update(line)
+                if "eval_loss" in line:
+                    write_curves(self.folder / CURVES, metrics.lines)
+                if should_stop() or self._has_converged():
+                    break
+                if monotonic() - saved_at >= self.options.save_seconds:
+                    self._save_state()
+                    saved_at = monotonic()
+            self._finish()
+            write_curves(self.folder / CURVES, metrics.lines)
+        finally:
+            metrics.close()
+        return self.progress.is_complete
+
+    def _update(self, batch: Any) -> dict[str, Any]:
+        """One update of the weights; its line of the metrics."""
+        started, step = perf_counter(), self.progress.step
+        learning_rate = self._schedule.at(step)
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        torch.manual_seed(seed_of(self.options.seed, step))
+        self.task.model.train()
+        found = self.task.backward(batch)
+        norm = self._clip_gradients()
+        self._check_finite(found["loss"], norm)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self.progress.step += 1
+        seconds = perf_counter() - started
+        return {
+            "step": self.progress.step,
+            **found,
+            "learning_rate": learning_rate,
+            "gradient_norm": norm,
+            "rows_per_second": found["rows"] / seconds,
+        }
+
+    def _clip_gradients(self) -> float:
+        """Scale the gradients down to the largest norm that is allowed; return their norm."""
+        limit = self.options.max_grad_norm or math.inf
+        norm: Tensor = nn.utils.clip_grad_norm_(self._trained, limit)
+        return norm.item()
+
+    def _check_finite(self, loss: float, norm: float) -> None:
+        for name, value in (("loss", loss), ("gradient norm", norm)):
+            if not math.isfinite(value):
+                raise TrainingDiverged(
+                    f"the {name} of step {self.progress.step + 1} is {value}",
+                    hint="begin again with --overwrite and a smaller --learning-rate, a longer "
+                    "--warmup or a smaller --max-grad-norm",
+                )
+
+    def _is_evaluated(self, step: int) -> bool:
+        every = self.options.eval_every
+        return bool(every) and (step % every == 0 or step == self.options.steps)
+
+    def _evaluate(self) -> dict[str, float]:
+        """The metrics of an evaluation; the best weights so far are written to the folder."""
+        self.task.model.eval()
+        with torch.no_grad():
+            found = self.task.evaluate()
+        if found["loss"] < self.progress.best.get("loss", math.inf):
+            self.progress.best = {"step": self.progress.step, **found}
+            self.progress.waiting = 0
+            self.task.save(self.folder)
+        else:
+            self.progress.waiting += 1
+        return {f"eval_{name}": value for name, value in found.items()}
+
+    def _has_converged(self) -> bool:
+        return 0 < self.options.patience <= self.progress.waiting
+
+    def _finish(self) -> None:
+        """Save the state, and the last weights if nothing is left to do."""
+        is_complete = self.progress.step >= self.options.steps or self._has_converged()
+        if is_complete:
+            self.task.save(self.folder / LAST if self.options.eval_every else self.folder)
+        self.progress.is_complete = is_complete
+        self._save_state()
+
+    def _save_state(self) -> None:
+        save_state(self._state_file, self.progress, self.task.model, self._optimizer)
+
+
+def seed_of(*numbers: int) -> int:
+    """A seed that follows from the numbers, for a generator of its own."""
+    digest = hashlib.sha256(repr(numbers).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
