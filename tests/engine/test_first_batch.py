@@ -75,3 +75,7 @@ def test_oom_in_the_first_batch_loses_no_row(
     assert {row: one.answer for row, one in found.items()} == {
         row: one.answer for row, one in expected.items()
     }
+
+
+def test_a_batch_of_a_small_model_is_not_waited_for(loaded: InferenceEngine) -> None:
+    assert not loaded.is_large

@@ -32,6 +32,7 @@ class Engine:
     device = "cpu"
     dtype = "float32"
     batch_size = 1
+    is_large = False
     image_stats = SimpleNamespace(is_shared=False)
     batch_limits = SimpleNamespace(
         summary=str, state_dict=dict, load_state_dict=lambda learnt: None

@@ -51,6 +51,23 @@ def test_help_loads_nothing_heavy(arguments):
     assert not HEAVY & modules
 
 
+@pytest.mark.parametrize(
+    ("given", "rounds"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    ids=["default", "rounds", "policy"],
+)
+def test_waiting_threads_sleep_soon_unless_the_user_decides(monkeypatch, given, rounds):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    code = (
+        "import os, sys; sys.argv = ['pgcli', '--version']; from pgcli.__main__ import main; "
+        "main(); print(os.environ.get('GOMP_SPINCOUNT'))"
+    )
+    assert python(code).stdout.split()[-1] == str(rounds)
+
+
 @pytest.mark.nightly
 def test_help_takes_under_0_3_seconds():
     """The processor time, best of five. It doubles where another process shares the core."""

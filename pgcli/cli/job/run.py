@@ -113,7 +113,7 @@ def load_engine(plan: Plan, output: RunOutput, screen: Screen) -> InferenceEngin
     """The loaded model. Raises OutputExists if another model made the saved rows."""
     print_notices(plan, screen)
     engine = loading.load_model(plan, screen)
-    engine.starts_small = True
+    engine.starts_small = engine.is_large
     with screen.status("comparing the model's files"):
         output.add_model(model_settings(plan, engine), run_metadata(plan, engine))
     print_versions(output, screen)
