@@ -2,46 +2,48 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "attention_from_scratch.py"
+from tests.support.examples import load_example
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(SCRIPT.stem, SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_example("attention_from_scratch")
 
 
+@pytest.mark.parametrize("with_diffusers", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_all_implementations_agree_and_the_mistakes_differ(
-    script: ModuleType, capsys: pytest.CaptureFixture[str]
+    script: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    with_diffusers: bool,
 ) -> None:
+    if not with_diffusers:  # importing it takes seconds
+        monkeypatch.setattr(script, "find_spec", lambda name: None)
     script.main()
-    printed = capsys.readouterr().out
-    titles = re.findall(r"^(\S.*):$", printed, re.MULTILINE)
-    assert [title.split()[0] for title in titles] == ["On", "On", "Mistakes"]
-    patches, on_map, mistakes = re.split(r"^\S.*:\n", printed, flags=re.MULTILINE)[1:]
-    assert len(differences(patches, "(2, 16, 96)")) == 4
-    assert len(differences(on_map, "(2, 96, 6, 5)")) == 3
-    assert max(differences(patches, "(2, 16, 96)") + differences(on_map, "(2, 96, 6, 5)")) < 1e-5
-    assert min(differences(mistakes, "(2, 16, 96)")[1:]) > 0.05
-    assert "All ways agree" in mistakes
+    parts = re.split(r"^(\S.*):\n", capsys.readouterr().out, flags=re.MULTILINE)[1:]
+    printed = {
+        title: differences(lines) for title, lines in zip(parts[::2], parts[1::2], strict=True)
+    }
+    patches, maps, mistakes, group, batch = printed.values()
+    assert list(patches) == ["one head at a time", "all heads at once", "fused, in pgcli"]
+    assert list(maps) == [*patches, *["diffusers"] * with_diffusers]
+    assert max(*patches.values(), *maps.values(), group["alone"]) < 1e-6
+    assert mistakes["root of the width"] > 0.05
+    assert mistakes["no transpose"] > 0.05
+    assert batch["alone"] > 0.05
 
 
-def differences(lines: str, shape: str) -> list[float]:
-    """The printed differences of outputs that have the shape."""
-    return [float(x) for x in re.findall(re.escape(shape) + r" +difference (\S+)", lines)]
+def differences(lines: str) -> dict[str, float]:
+    """The printed difference of each output."""
+    found = re.findall(r"^  (\S.*?)  +\(.*\) +difference (\S+)$", lines, re.MULTILINE)
+    return {name: float(difference) for name, difference in found}
 
 
 def test_an_implementation_that_differs_exits_with_an_error(
@@ -51,8 +53,23 @@ def test_an_implementation_that_differs_exits_with_an_error(
         return (query @ key.transpose(-2, -1)).softmax(dim=-1) @ value
 
     monkeypatch.setattr(script, "attend", unscaled)
-    with pytest.raises(SystemExit, match="differ by up to"):
+    with pytest.raises(SystemExit, match="differ by"):
         script.main()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", ["norm", "residual"])
+def test_the_spatial_block_is_that_of_diffusers_only_with_norm_and_residual(
+    script: ModuleType, mistake: str
+) -> None:
+    attention = script.three_ways()["all heads at once"]
+    norm = nn.Identity() if mistake == "norm" else nn.GroupNorm(script.GROUPS, script.WIDTH)
+    map_BDYX = torch.randn(2, script.WIDTH, 3, 4)
+    with torch.no_grad():
+        expected = script.of_diffusers(attention)(map_BDYX)
+        output = script.SpatialAttention(attention, norm)(map_BDYX)
+    output = output - map_BDYX if mistake == "residual" else output
+    assert (output - expected).abs().max() > 0.05
 
 
 def test_every_implementation_has_the_same_number_of_weights(script: ModuleType) -> None:
@@ -63,8 +80,9 @@ def test_every_implementation_has_the_same_number_of_weights(script: ModuleType)
 
 def test_a_rotated_feature_map_has_the_rotated_output(script: ModuleType) -> None:
     """Without position encodings, rotating the input rotates the output."""
-    attention = script.three_ways()["fused"]
+    attention = script.three_ways()["fused, in pgcli"]
+    block = script.SpatialAttention(attention, nn.GroupNorm(script.GROUPS, script.WIDTH))
     map_BDYX = torch.randn(2, script.WIDTH, 6, 5)
     with torch.no_grad():
-        turned = script.on_a_map(attention, map_BDYX.rot90(dims=(2, 3)))
-        torch.testing.assert_close(turned, script.on_a_map(attention, map_BDYX).rot90(dims=(2, 3)))
+        turned = block(map_BDYX.rot90(dims=(2, 3)))
+        torch.testing.assert_close(turned, block(map_BDYX).rot90(dims=(2, 3)))
