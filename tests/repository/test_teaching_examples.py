@@ -1,0 +1,77 @@
+"""The examples that teach: each runs, prints what it claims, and has fewer than 150 lines."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.support.examples import EXAMPLES, load_example
+
+TEACHING = (
+    "attention_from_scratch",
+    "contrastive_from_scratch",
+    "normalisation",
+    "vit_from_scratch",
+)
+
+
+@pytest.mark.parametrize("name", TEACHING)
+def test_an_example_that_teaches_has_fewer_than_150_lines(name: str) -> None:
+    assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 150
+
+
+def test_softmax_of_the_known_logits(capsys: pytest.CaptureFixture[str]) -> None:
+    script = load_example("contrastive_from_scratch")
+    expected = [0.60273194, 0.22173269, 0.13448767, 0.03000826, 0.01103942]
+    assert script.softmax(script.LOGITS).tolist() == pytest.approx(expected, abs=1e-7)
+    script.show_softmax()
+    printed = capsys.readouterr().out
+    assert "12.2593" in printed
+    assert "exp is inf, the first probability 0.6027" in printed
+
+
+def test_contrastive_example_agrees_with_the_library(capsys: pytest.CaptureFixture[str]) -> None:
+    load_example("contrastive_from_scratch").main()
+    lines = capsys.readouterr().out.splitlines()
+    good, bad, equal = (
+        line.split()
+        for line in lines
+        if line.startswith(("  good", "  bad", "  eq"))
+        if len(line.split()) == 3
+    )
+    assert float(good[1]) < float(equal[1]) == 1.6094 < float(bad[1])
+    assert float(good[2]) < float(equal[2]) < float(bad[2])
+    assert len([line for line in lines if "formula and other way differ" in line]) == 3
+    assert "  one new value changes 8 probabilities of the softmax, 1 of the sigmoid" in lines
+
+
+def test_contrastive_example_exits_where_a_formula_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = load_example("contrastive_from_scratch")
+    # the mean over pairs, which is a wide-spread convention and not the paper's
+    monkeypatch.setattr(script, "siglip_loss", lambda logit_NN: F.softplus(logit_NN).mean())
+    with pytest.raises(SystemExit, match="sigmoid"):
+        script.main()
+
+
+def test_only_batch_norm_lets_neighbours_show_through(capsys: pytest.CaptureFixture[str]) -> None:
+    script = load_example("normalisation")
+    torch.manual_seed(0)
+    changes = script.neighbours()
+    assert changes["LayerNorm"] == changes["RMSNorm"] == 0
+    assert changes["BatchNorm"] > 1
+    script.main()
+    printed = capsys.readouterr().out
+    assert "of each vector [2.0, 3.0, 4.0] [2.0, 4.0, 1.0]" in printed
+    assert "RMSNorm    mean  1.000" in printed
+    assert "the others 2.0000, the mean 1.0" in printed
+    assert "in evaluation it is the identity: True" in printed
+
+
+def test_relu_has_dead_neurons_and_gelu_has_none() -> None:
+    script = load_example("normalisation")
+    torch.manual_seed(0)
+    assert 0.5 < script.dead_neurons("relu") < 0.9
+    assert script.dead_neurons("gelu") == 0
