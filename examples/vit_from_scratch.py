@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from examples.demo_model.render import render
 from examples.demo_model.scenes import COLOURS, EVAL_SEEDS, TRAINING_SEEDS, Scene
 
-RESOLUTION, PATCH, WIDTH, DEPTH, HEADS = 48, 8, 64, 3, 4
-STEPS, BATCH, LEARNING_RATE = 600, 64, 2e-3
+RESOLUTION, PATCH, WIDTH, DEPTH, HEADS = 48, 8, 64, 2, 4
+STEPS, BATCH, LEARNING_RATE = 400, 64, 2e-3
 #: Name of a variant: whether it has a class token, and whether it has position embeddings.
 VARIANTS = {
     "class token, positions": (True, True),

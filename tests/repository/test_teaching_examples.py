@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from pgcli.model.classifier import ImageClassifier
+from pgcli.model.config import ClassifierConfig, VisionConfig
 from tests.support.examples import EXAMPLES, load_example
 
 TEACHING = (
@@ -75,3 +77,66 @@ def test_relu_has_dead_neurons_and_gelu_has_none() -> None:
     torch.manual_seed(0)
     assert 0.5 < script.dead_neurons("relu") < 0.9
     assert script.dead_neurons("gelu") == 0
+
+
+def test_vit_example_trains_every_variant(capsys: pytest.CaptureFixture[str]) -> None:
+    script = load_example("vit_from_scratch")
+    accuracies = script.main(steps=2)
+    assert list(accuracies) == list(script.VARIANTS)
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+@pytest.mark.nightly
+def test_vit_example_needs_positions_to_know_what_is_leftmost() -> None:
+    accuracies = load_example("vit_from_scratch").main()
+    assert accuracies["class token, positions"] > 0.85
+    assert accuracies["mean, positions"] > 0.85
+    assert accuracies["class token, no positions"] < 0.75
+    assert accuracies["mean, no positions"] < 0.75
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+def test_vit_of_the_example_is_pgclis_classifier(class_token: bool) -> None:
+    """With the same weights, the logits are equal."""
+    script = load_example("vit_from_scratch")
+    torch.manual_seed(0)
+    model = script.VisionTransformer(7, class_token=class_token).eval()
+    sizes = (script.WIDTH, script.DEPTH, 4 * script.WIDTH, script.HEADS)
+    vision = VisionConfig(
+        *sizes, script.PATCH, script.RESOLUTION, activation="gelu", class_token=class_token
+    )
+    family = "vit" if class_token else "siglip"
+    classifier = ImageClassifier(ClassifierConfig(family, vision, tuple("abcdefg"))).eval()
+    if class_token:
+        torch.nn.init.normal_(model.class_token)
+    classifier.load_state_dict(
+        {library_name(name): weight for name, weight in model.state_dict().items()}
+    )
+    pixels_BCRR = torch.randn(2, 3, script.RESOLUTION, script.RESOLUTION)
+    with torch.no_grad():
+        torch.testing.assert_close(model(pixels_BCRR), classifier(pixels_BCRR))
+
+
+#: Parts of the example's parameter names, and of those in pgcli/model.
+LIBRARY_NAMES = {
+    "head.": "classifier.",
+    "patches.": "vision.embeddings.patch_embedding.",
+    "class_token": "vision.embeddings.class_embedding",
+    "positions": "vision.embeddings.position_embedding.weight",
+    "blocks.": "vision.layers.",
+    "qkv.": "self_attn.qkv_proj.",
+    "out.": "self_attn.out_proj.",
+    "up.": "mlp.fc1.",
+    "down.": "mlp.fc2.",
+    ".norm1": ".layer_norm1",
+    ".norm2": ".layer_norm2",
+}
+
+
+def library_name(name: str) -> str:
+    """The name in pgcli/model of a parameter of the example."""
+    if name.startswith("norm."):
+        return "vision.post_layernorm." + name.removeprefix("norm.")
+    for own, others in LIBRARY_NAMES.items():
+        name = name.replace(own, others)
+    return name
