@@ -1,0 +1,161 @@
+"""The exact search and the groups of near-duplicates, against plain numpy."""
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pgcli.errors import UsageError
+from pgcli.search import duplicates, nearest
+from pgcli.search.components import Components
+from pgcli.search.duplicates import duplicate_groups
+from pgcli.search.nearest import TopK, normalised
+
+duplicates_module = sys.modules[duplicates.__module__]
+
+
+def random_vectors(rows, width, seed=0):
+    return normalised(np.random.default_rng(seed).standard_normal((rows, width)), "vector")
+
+
+def reference(queries, vectors, k):
+    """The best rows by all similarities in float64, ties in the order of rows."""
+    scores = queries.astype(np.float64) @ vectors.astype(np.float64).T
+    rows = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return rows, np.take_along_axis(scores, rows, axis=1)
+
+
+def test_hits_are_those_of_a_full_comparison():
+    queries, vectors = random_vectors(7, 32, 1), random_vectors(3000, 32)
+    hits = nearest(queries, vectors, 5)
+    rows, scores = reference(queries, vectors, 5)
+    assert np.array_equal(hits.rows, rows)
+    assert np.allclose(hits.similarities, scores, atol=1e-7)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 30),
+    st.integers(1, 8),
+    st.lists(st.integers(1, 40), max_size=6),
+)
+def test_hits_do_not_depend_on_the_blocks(seed, distinct, k, cuts):
+    # few distinct vectors, so that most similarities are tied
+    random = np.random.default_rng(seed)
+    vectors = random.standard_normal((distinct, 5))[random.integers(0, distinct, 60)]
+    queries = random.standard_normal((3, 5))
+    whole = nearest(queries, vectors, k)
+    top, first = TopK(normalised(queries, "query"), k), 0
+    for cut in (*cuts, len(vectors)):
+        if len(block := vectors[first : first + cut]):
+            top.add(normalised(block, "v"), np.arange(first, first + len(block)))
+        first += cut
+    assert np.array_equal(top.hits().rows, whole.rows)
+    assert np.array_equal(top.hits().similarities, whole.similarities, equal_nan=True)
+
+
+def test_equal_vectors_are_hits_in_the_order_of_rows():
+    vectors = np.repeat(random_vectors(1, 700), 20_000, axis=0)
+    assert nearest(vectors[:1], vectors, 4).rows.tolist() == [[0, 1, 2, 3]]
+
+
+def test_fewer_hits_than_asked_for_end_in_no_row():
+    hits = nearest([[1.0, 0]], [[0, 1.0], [2.0, 0]], 4, min_similarity=0.5)
+    assert hits.rows.tolist() == [[1, -1, -1, -1]]
+    assert hits.similarities[0, 0] == 1
+    assert np.isnan(hits.similarities[0, 1:]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int64"])
+def test_vectors_of_other_types_and_lengths_are_normalised(dtype):
+    vectors = (random_vectors(50, 8) * 40).astype(dtype)
+    rows, scores = reference(*(normalised(v, "v") for v in (vectors[:2], vectors)), 3)
+    hits = nearest(vectors[:2], vectors, 3)
+    assert np.array_equal(hits.rows, rows)
+    assert np.allclose(hits.similarities, scores, atol=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 0, 1e300, 1e-300])
+def test_a_vector_without_a_direction_is_refused(wrong):
+    vectors = np.ones((5, 3))
+    vectors[3] = wrong
+    with pytest.raises(UsageError, match="vector 3 "):
+        nearest([[1, 0, 0]], vectors)
+
+
+@pytest.mark.parametrize(
+    "vectors", [np.ones(3), np.ones((2, 2, 2)), np.ones((2, 0)), np.ones((2, 4)), [["a", "b"]]]
+)
+def test_arrays_that_are_not_vectors_are_refused(vectors):
+    with pytest.raises(UsageError):
+        nearest([[1.0, 0, 0]], vectors)
+
+
+def test_no_hits_are_found_among_no_vectors():
+    assert nearest([[1.0, 0, 0]], np.zeros((0, 3)), 2).rows.tolist() == [[-1, -1]]
+
+
+def connected_by_hand(similar):
+    """Groups of a matrix of booleans, by a walk from each row."""
+    left, groups = set(range(len(similar))), []
+    while left:
+        group, waiting = set(), [min(left)]
+        while waiting:
+            row = waiting.pop()
+            if row in left:
+                left.remove(row)
+                group.add(row)
+                waiting += np.flatnonzero(similar[row]).tolist()
+        groups.append(sorted(group))
+    return [group for group in groups if len(group) > 1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 30), st.data())
+def test_components_are_those_of_a_walk(count, data):
+    row = st.integers(0, count - 1)
+    batches = data.draw(st.lists(st.lists(st.tuples(row, row), max_size=12), max_size=5))
+    components, similar = Components(count), np.zeros((count, count), bool)
+    for batch in batches:
+        pairs = np.array(batch, np.int64).reshape(-1, 2)
+        components.join(pairs[:, 0], pairs[:, 1])
+        similar[pairs[:, 0], pairs[:, 1]] = similar[pairs[:, 1], pairs[:, 0]] = True
+    assert [group.tolist() for group in components.groups()] == connected_by_hand(similar)
+
+
+def test_a_long_chain_is_one_component():
+    count = 100_000
+    components, rows = Components(count), np.arange(count)
+    components.join(rows[1:], rows[:-1])
+    assert [len(group) for group in components.groups()] == [count]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(3, 48), st.sampled_from([0.5, 0.8, 0.94, 1.0]))
+def test_groups_do_not_depend_on_blocks_and_bounds(seed, width, least):
+    random = np.random.default_rng(seed)
+    centres = random_vectors(20, width, seed)[random.integers(0, 20, 90)]
+    noise = random.choice([0, 0.1, 0.4], (90, 1)) / np.sqrt(width)
+    vectors = normalised(centres + noise * random.standard_normal((90, width)), "vector")
+    scores = vectors.astype(np.float64) @ vectors.astype(np.float64).T
+    similar = scores >= least
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(duplicates_module, "BLOCK_ROWS", 16)
+        patch.setattr(duplicates_module, "SAMPLE_ROWS", 32)
+        groups = duplicate_groups(vectors, least)
+    if least < 1:  # of equal vectors the product may be 1 or just below
+        assert [group.tolist() for group in groups] == connected_by_hand(similar)
+    whole = duplicate_groups(vectors, least)
+    assert [group.tolist() for group in groups] == [group.tolist() for group in whole]
+
+
+def test_bounds_of_few_dimensions_find_every_pair():
+    vectors = random_vectors(5000, 96)
+    copies = vectors[:300] + 0.02 * np.random.default_rng(1).standard_normal((300, 96))
+    bounds = duplicates_module.bounding_vectors(normalised(vectors, "v"), 0.94)
+    assert bounds.shape[1] < 96 / 2
+    groups = duplicates(np.concatenate([vectors, copies]))
+    assert [group.tolist() for group in groups] == [[row, 5000 + row] for row in range(300)]

@@ -1,0 +1,232 @@
+"""Files of vectors: Parquet, folders of it and JSON lines, and what is refused."""
+
+import json
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from pgcli.errors import NoInputError, UsageError
+from pgcli.search.search_files import find_duplicates, read_all, search_files
+from pgcli.search.vector_files import VectorFiles
+
+
+def unit(rows, width=6, seed=0):
+    vectors = np.random.default_rng(seed).standard_normal((rows, width)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def rows_of(vectors, first=0, model="towers@1"):
+    return [
+        {
+            "id": f"{number}.jpg",
+            "image": f"photos/{number}.jpg",
+            "model": model,
+            "error": None if vector is not None else "missing",
+            "embedding": None if vector is None else [float(value) for value in vector],
+        }
+        for number, vector in enumerate(vectors, start=first)
+    ]
+
+
+def write_jsonl(file, rows):
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def write_parquet(file, rows, kind=None, width=6, **options):
+    kind = kind or pyarrow.list_(pyarrow.float32(), width)
+    rows = [dict(row) for row in rows]
+    if kind.value_type == pyarrow.float16():
+        for row in rows:
+            vector = row["embedding"]
+            row["embedding"] = None if vector is None else np.array(vector, np.float16)
+    columns = {name: [row[name] for row in rows] for name in rows[0] if name != "embedding"}
+    table = pyarrow.table(columns)
+    vectors = pyarrow.array([row["embedding"] for row in rows], kind)
+    parquet.write_table(table.append_column("embedding", vectors), file, **options)
+    return file
+
+
+def hits(paths, queries, k=3, **options):
+    found = search_files(queries, VectorFiles(paths), k, **options)
+    return [[hit.name.id for hit in one] for one in found]
+
+
+def expected(queries, vectors, k=3):
+    order = np.argsort(-(queries.astype(float) @ vectors.astype(float).T), axis=1, kind="stable")
+    return [[f"{row}.jpg" for row in one[:k]] for one in order]
+
+
+FLOAT32 = pyarrow.float32()
+KINDS = {
+    "fixed": pyarrow.list_(FLOAT32, 6),
+    "float16": pyarrow.list_(pyarrow.float16(), 6),
+    "list": pyarrow.list_(FLOAT32),
+    "large": pyarrow.large_list(pyarrow.float64()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectors_are_read_from_every_list_type(tmp_path, kind):
+    vectors = unit(40)
+    file = write_parquet(tmp_path / "v.parquet", rows_of(vectors), KINDS[kind], row_group_size=7)
+    assert hits([file], vectors[:3]) == expected(vectors[:3], vectors)
+
+
+def test_files_and_folders_are_searched_in_their_order(tmp_path):
+    vectors = unit(30)
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    write_parquet(folder / "part-1.parquet", rows_of(vectors[20:], 20))
+    write_parquet(folder / "part-0.parquet", rows_of(vectors[10:20], 10))
+    lines = write_jsonl(tmp_path / "v.jsonl", rows_of(vectors[:10]))
+    files = VectorFiles([lines, folder])
+    found = search_files(vectors[:4], files, 5)
+    assert [[hit.name.id for hit in one] for one in found] == expected(vectors[:4], vectors, 5)
+    assert {hit.name.file for one in found for hit in one} == {0, 1}
+    assert files.model == "towers@1"
+    assert read_all(files).rows.tolist() == list(range(30))
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+def test_rows_with_errors_are_skipped_and_counted(tmp_path, write):
+    vectors = unit(10)
+    some = [None if number in (0, 4) else vector for number, vector in enumerate(vectors)]
+    file = write(tmp_path / ("v.jsonl" if write is write_jsonl else "v.parquet"), rows_of(some))
+    files = VectorFiles([file])
+    assert search_files(vectors[4:5], files, 9)[0][-1].name.id not in ("0.jpg", "4.jpg")
+    assert (files.stats.rows, files.stats.errors) == (10, 2)
+
+
+def test_a_file_without_any_vector_is_no_input(tmp_path):
+    file = write_jsonl(tmp_path / "v.jsonl", rows_of([None, None]))
+    with pytest.raises(NoInputError, match="of 2 rows"):
+        VectorFiles([file]).head()
+    file.write_text("")
+    with pytest.raises(NoInputError, match="no vectors"):
+        VectorFiles([file]).head()
+
+
+def test_vectors_that_are_not_normalised_are_counted(tmp_path):
+    vectors = unit(10)
+    file = write_parquet(tmp_path / "v.parquet", rows_of(vectors * 3))
+    files = VectorFiles([file])
+    assert search_files(vectors[:1], files, 1)[0][0].similarity == pytest.approx(1, abs=1e-6)
+    assert files.stats.scaled == 10
+
+
+def test_a_line_that_is_still_written_is_left_out(tmp_path):
+    file = write_jsonl(tmp_path / "v.jsonl", rows_of(unit(3)))
+    file.write_bytes(file.read_bytes()[:-20])
+    assert len(read_all(VectorFiles([file])).rows) == 2
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:2]).rstrip(b"\n"))
+    assert len(read_all(VectorFiles([file])).rows) == 2
+
+
+def test_rows_of_texts_and_rows_without_names_are_found(tmp_path):
+    vectors = unit(2)
+    rows = [{"text": f"text {n}", "embedding": v.tolist()} for n, v in enumerate(vectors)]
+    file = write_jsonl(tmp_path / "v.jsonl", rows)
+    (hit,) = search_files(vectors[1:], VectorFiles([file]), 1)[0]
+    assert hit.name[:3] == ("1", None, "text 1")
+
+
+def broken(vectors, place, value):
+    rows = rows_of(vectors)
+    rows[place]["embedding"] = value
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([0.0] * 6, "row 3 is zero"),
+        ([1.0, float("nan"), 0, 0, 0, 0], "row 3 has numbers that are not finite"),
+        ([1.0, 1e200, 0, 0, 0, 0], "row 3 has numbers that are not finite"),
+        ([1.0, 0.0], "row 3 has 2 numbers, those before have 6"),
+        ([], "line 3: its embedding is not a list of numbers"),
+        (["a"] * 6, "line 3: its embedding is not a list of numbers"),
+        ([True] * 6, "line 3: its embedding is not a list of numbers"),
+        ([10**400] * 6, "line 3: its embedding is not a list of numbers"),
+        ("text", "line 3: its embedding is not a list of numbers"),
+        ({"a": 1}, "line 3: its embedding is not a list of numbers"),
+    ],
+)
+def test_a_wrong_vector_is_named(tmp_path, value, message):
+    file = write_jsonl(tmp_path / "v.jsonl", broken(unit(5), 2, value))
+    with pytest.raises(UsageError, match=message):
+        read_all(VectorFiles([file]))
+
+
+def test_files_of_two_sizes_or_models_are_refused(tmp_path):
+    one = write_jsonl(tmp_path / "one.jsonl", rows_of(unit(3)))
+    small = write_jsonl(tmp_path / "small.jsonl", rows_of(unit(3, 4)))
+    other = write_jsonl(tmp_path / "other.jsonl", rows_of(unit(3), model="towers@2"))
+    with pytest.raises(UsageError, match="vectors of 4 numbers, those before have 6"):
+        read_all(VectorFiles([one, small]))
+    with pytest.raises(UsageError, match="of the model towers@2, and others are of towers@1"):
+        read_all(VectorFiles([one, other]))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"{}\n", b"[1]\n", b"\xff\n", b"{\n{}\n", b'{"embedding":' + b"[" * 9000 + b"\n", b"\n"],
+)
+def test_lines_that_are_not_vectors_are_refused(tmp_path, content):
+    (tmp_path / "v.jsonl").write_bytes(content)
+    with pytest.raises(UsageError):
+        read_all(VectorFiles([tmp_path / "v.jsonl"]))
+
+
+@pytest.mark.parametrize("kept", [0, 3, 100, -1])
+def test_a_truncated_parquet_file_is_refused(tmp_path, kept):
+    file = write_parquet(tmp_path / "v.parquet", rows_of(unit(20)))
+    file.write_bytes(file.read_bytes()[:kept])
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_all(VectorFiles([file]))
+
+
+def test_parquet_of_other_columns_and_types_is_refused(tmp_path):
+    file = tmp_path / "v.parquet"
+    parquet.write_table(pyarrow.table({"id": ["a"]}), file)
+    with pytest.raises(UsageError, match="has no column embedding, only id"):
+        read_all(VectorFiles([file]))
+    parquet.write_table(pyarrow.table({"embedding": ["a"]}), file)
+    with pytest.raises(UsageError, match="has the type string, not lists of floats"):
+        read_all(VectorFiles([file]))
+    table = pyarrow.table({"embedding": [[1.0]], "id": [{"a": 1}]})
+    parquet.write_table(table, file)
+    with pytest.raises(UsageError, match="the column id has the type struct"):
+        read_all(VectorFiles([file]))
+
+
+def test_paths_that_are_no_vectors_are_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "v.csv").write_text("")
+    (tmp_path / "begun.parquet.pgcli").mkdir()
+    for name, message in (
+        ("empty", "without Parquet files"),
+        ("v.csv", "neither .parquet nor .jsonl"),
+        ("none.parquet", "does not exist"),
+        ("begun.parquet", "its run is not finished"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            VectorFiles([tmp_path / name])
+
+
+def test_duplicates_of_several_files_are_grouped(tmp_path):
+    vectors = unit(12, 16)
+    one = write_parquet(tmp_path / "one.parquet", rows_of(vectors), width=16)
+    copies = [vectors[3] + 0.01, None, vectors[8]]
+    copies = [None if copy is None else copy / np.linalg.norm(copy) for copy in copies]
+    other = write_parquet(tmp_path / "other.parquet", rows_of(copies, 100), width=16)
+    groups = find_duplicates(read_all(VectorFiles([one, other])))
+    assert [[hit.name.id for hit in group] for group in groups] == [
+        ["3.jpg", "100.jpg"],
+        ["8.jpg", "102.jpg"],
+    ]
+    assert groups[0][0].similarity == 1
+    assert 0.94 < groups[0][1].similarity < 1
+    assert groups[1][1].similarity == pytest.approx(1, abs=1e-6)
