@@ -120,4 +120,4 @@ def test_program_starts_and_ends_without_garbage_collection():
         "sys.argv[1:] = ['--version']\n"
         "print('code', main(), gc.get_threshold()[0], gc.get_freeze_count() > 1000)"
     )
-    assert run.stdout.split()[-4:] == ["code", "0", "200000", "True"]
+    assert run.stdout.split()[-4:] == ["code", "0", "400000", "True"]
