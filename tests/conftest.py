@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +17,10 @@ import hypothesis
 import pytest
 
 from tests.support.skips import unexpected
+
+# without bytecode, each process of a test would compile pgcli again, and each pytest the tests
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 hypothesis.settings.register_profile("unhurried", deadline=None)  # tests run on busy machines
 hypothesis.settings.load_profile("unhurried")

@@ -7,7 +7,8 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 
@@ -174,10 +175,17 @@ def exit_code(args: Sequence[str] | None) -> int:
 def call(args: Sequence[str] | None, state: ProgramState) -> int:
     """Run a command line and return its exit code. Raises the errors of `pgcli.errors`."""
     try:
-        return int(app(args, prog_name=program_name(), standalone_mode=False, obj=state) or 0)
+        group = command_group()
+        return int(group(args, prog_name=program_name(), standalone_mode=False, obj=state) or 0)
     except typer.TyperException as problem:
         error = to_usage_error(problem, state.arguments)
         raise error.with_traceback(problem.__traceback__) from None
+
+
+@cache
+def command_group() -> Any:
+    """All commands, as Typer makes them of their declarations: once, as that takes a while."""
+    return typer.main.get_command(app)
 
 
 def report_bug(bug: Exception, state: ProgramState) -> int:

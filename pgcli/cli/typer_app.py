@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from typing import Any, get_type_hints
 
@@ -105,8 +105,8 @@ class PgcliCommand(ValueHelp, TyperCommand):
             name: printable(value) if isinstance(value, str) else value
             for name, value in defaults.items()
         }
-        self.help = with_program_name(self.help or "")
-        super().format_help(context, formatter)
+        with named_by_program(self):
+            super().format_help(context, formatter)
 
 
 def negate(flag: str) -> str:
@@ -124,8 +124,19 @@ class PgcliGroup(ValueHelp, TyperGroup):
 
     def format_help(self, context: Any, formatter: Any) -> None:
         """Print the help, with the name of the program in its examples."""
-        self.help = with_program_name(self.help or "")
-        super().format_help(context, formatter)
+        with named_by_program(self):
+            super().format_help(context, formatter)
+
+
+@contextmanager
+def named_by_program(command: Any) -> Iterator[None]:
+    """The name of the program in the examples of a command's help."""
+    help = command.help
+    command.help = with_program_name(help or "")
+    try:
+        yield
+    finally:
+        command.help = help
 
 
 app = typer.Typer(

@@ -4,12 +4,10 @@ import json
 import shutil
 import warnings
 
-import peft
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import PaliGemmaForConditionalGeneration
 
 from pgcli.checkpoints import adapters, weights
 from pgcli.checkpoints.adapter_config import read_adapter_config
@@ -40,15 +38,17 @@ def base(request, tiny, tiny2):
 
 
 def reference(base, dtype=torch.float32):
-    model = PaliGemmaForConditionalGeneration.from_pretrained(base, dtype=dtype)
+    model = transformers.PaliGemmaForConditionalGeneration.from_pretrained(base, dtype=dtype)
     return model.eval().requires_grad_(False)
 
 
 def trained(base, folder, *, dtype=torch.float32, settings=None, **config):
     """PEFT's model with random matrices and modules, saved into the folder."""
+    import peft  # with all the models of transformers that it adapts: four seconds
+
     torch.manual_seed(5)
-    lora = LoraConfig(init_lora_weights=False, **({"r": 4, "lora_alpha": 6} | config))
-    model = get_peft_model(reference(base, dtype), lora)
+    lora = peft.LoraConfig(init_lora_weights=False, **({"r": 4, "lora_alpha": 6} | config))
+    model = peft.get_peft_model(reference(base, dtype), lora)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.requires_grad and ".lora_" not in name:
@@ -217,7 +217,9 @@ def test_every_naming_scheme_is_read_the_same(base, tmp_path, rename):
 
 def test_bfloat16_weights_equal_those_of_peft(base, tmp_path):
     trained(base, tmp_path, target_modules=DECODER).half().save_pretrained(tmp_path)
-    peft_model = PeftModel.from_pretrained(reference(base, torch.bfloat16), tmp_path)
+    import peft
+
+    peft_model = peft.PeftModel.from_pretrained(reference(base, torch.bfloat16), tmp_path)
     peft_model.merge_and_unload().save_pretrained(tmp_path / "merged")
     merged = weights.load(
         tmp_path / "merged", read_config(tmp_path / "merged"), dtype=torch.bfloat16
@@ -469,6 +471,8 @@ def test_an_empty_adapter_is_refused(tiny, folder):
 
 def test_scales_are_those_that_peft_computes(base, tmp_path):
     """For each module, also where the logits do not depend on it."""
+    import peft
+
     patterns = {"rank_pattern": {"q_proj": 8}, "alpha_pattern": {r"layers\.1\..*": 5}}
     peft_model = trained(base, tmp_path, target_modules=DECODER, use_rslora=True, **patterns)
     config = read_adapter_config(tmp_path)

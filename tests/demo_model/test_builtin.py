@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+import transformers
 from PIL import Image
 from safetensors import safe_open
-from transformers import AutoProcessor, PaliGemmaForConditionalGeneration
 
 import pgcli
 from examples.demo_model.examples import eval_examples
@@ -76,8 +76,10 @@ def test_the_batch_size_changes_no_answer(
 
 @torch.inference_mode()
 def test_transformers_gives_the_same_answers(drawn: list[Drawn], ours: list[Answer]) -> None:
-    processor = AutoProcessor.from_pretrained(BUILTIN, backend="pil")
-    model = PaliGemmaForConditionalGeneration.from_pretrained(BUILTIN, dtype=torch.float32).eval()
+    processor = transformers.AutoProcessor.from_pretrained(BUILTIN, backend="pil")
+    model = transformers.PaliGemmaForConditionalGeneration.from_pretrained(
+        BUILTIN, dtype=torch.float32
+    ).eval()
     for start in range(0, len(drawn), 50):
         some = drawn[start : start + 50]
         inputs = processor(

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
-from transformers import PaliGemmaForConditionalGeneration
 
 import pgcli
 from examples.demo_model.examples import eval_examples
@@ -118,7 +118,7 @@ def patch_BPD(model: PaliGemma) -> Tensor:
 
 
 def their_sum(
-    theirs: PaliGemmaForConditionalGeneration,
+    theirs: transformers.PaliGemmaForConditionalGeneration,
     pixels_CRR: Tensor,
     prompt: abc.Sequence[int],
     answer: abc.Sequence[int],
@@ -142,7 +142,9 @@ def their_sum(
 @torch.inference_mode()
 def test_each_candidate_scores_as_transformers_scores_it_alone(folder: Path) -> None:
     ours = weights.load(folder, read_config(folder), dtype=torch.float32)
-    theirs = PaliGemmaForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    theirs = transformers.PaliGemmaForConditionalGeneration.from_pretrained(
+        folder, dtype=torch.float32
+    ).eval()
     pixels_BCRR = normal(4, 3, RESOLUTION, RESOLUTION, dtype=torch.float32).clamp(-1, 1)
     vocabulary = output_of(ours)
     rows = score(ours, ours.encode(pixels_BCRR), PROMPTS, CHOICES, vocabulary)

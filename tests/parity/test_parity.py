@@ -13,8 +13,6 @@ import pytest
 import torch
 import transformers
 from PIL import Image
-from transformers import PaliGemmaForConditionalGeneration, PaliGemmaProcessor
-from transformers.models.gemma import modeling_gemma as gemma
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
@@ -248,7 +246,9 @@ def test_saved_model_answers_the_same_in_transformers(tmp_path, head, generation
         model.decoder.lm_head = LMHead(model.config.decoder, tied=False).requires_grad_(False)
         model.config = replace(model.config, tied=False)
     save(model, tmp_path / "saved", dtype=torch.float32)
-    hf_model = PaliGemmaForConditionalGeneration.from_pretrained(tmp_path / "saved").eval()
+    hf_model = transformers.PaliGemmaForConditionalGeneration.from_pretrained(
+        tmp_path / "saved"
+    ).eval()
     inputs = hf_inputs(PROMPTS, pixels(len(PROMPTS)), "cpu")
     hf_tokens, hf_logits = hf_answers(hf_model, inputs, steps=4)
     tokens = pgcli_answers(model, pixels(len(PROMPTS)), PROMPTS, steps=4)
@@ -274,7 +274,7 @@ def test_any_resolution_equals_transformers(tmp_path, generation, resolution):
 @pytest.mark.parametrize("generation", [1, 2])
 def test_any_stored_dtype_equals_transformers(tmp_path, generation, stored):
     reference(VOCABULARY, generation=generation).to(stored).save_pretrained(tmp_path)
-    hf_model = PaliGemmaForConditionalGeneration.from_pretrained(
+    hf_model = transformers.PaliGemmaForConditionalGeneration.from_pretrained(
         tmp_path, dtype=torch.float32
     ).eval()
     model = weights.load(tmp_path, read_config(tmp_path), dtype=torch.float32)
@@ -313,6 +313,8 @@ def test_bfloat16_rounding_matches_transformers(tmp_path, device, seed):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_norms_angles_and_embeddings_equal_bitwise(dtype):
     """Norms and angles are float32 in every dtype; the embedding's factor is rounded first."""
+    from transformers.models.gemma import modeling_gemma as gemma
+
     torch.manual_seed(0)
     sizes = {"head_dim": 64, "hidden_size": 48, "num_attention_heads": 2, "vocab_size": 20}
     hf_config = transformers.GemmaConfig(**sizes, num_key_value_heads=1)
@@ -366,8 +368,10 @@ def image_files(tmp_path_factory):
 @pytest.fixture(scope="module")
 def in_transformers(tiny, image_files):
     """What PaliGemmaProcessor and generate make of every image and question, in one batch."""
-    processor = PaliGemmaProcessor.from_pretrained(tiny)
-    model = PaliGemmaForConditionalGeneration.from_pretrained(tiny, dtype=torch.float32).eval()
+    processor = transformers.PaliGemmaProcessor.from_pretrained(tiny)
+    model = transformers.PaliGemmaForConditionalGeneration.from_pretrained(
+        tiny, dtype=torch.float32
+    ).eval()
     images = [Image.open(file).convert("RGB") for file in image_files for _ in QUESTIONS]
     texts = ["<image>" + question for _ in image_files for question in QUESTIONS]
     inputs = processor(images=images, text=texts, padding=True, return_tensors="pt")

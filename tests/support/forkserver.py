@@ -243,6 +243,11 @@ def _import_program(kind: Kind) -> None:
             importlib.import_module(module.name)
     for name in ("pandas", "pyarrow.parquet"):
         importlib.import_module(name)
+    group = importlib.import_module("pgcli.cli.main").command_group()
+    for command in group.commands.values():
+        for param in command.params:
+            if get_type := getattr(param, "get_runtime_param", None):  # as Typer does at first use
+                get_type()
     if kind == "real":
         importlib.import_module("pgcli.engine.loader")
     assert ("torch" in sys.modules) == (kind == "real")

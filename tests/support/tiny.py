@@ -6,13 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    Gemma2Config,
-    GemmaConfig,
-    PaliGemmaConfig,
-    PaliGemmaForConditionalGeneration,
-    SiglipVisionConfig,
-)
+import transformers
 
 from examples.demo_model.build_tokenizer import build_tokenizer
 from examples.demo_model.examples import tokenizer_corpus
@@ -39,7 +33,7 @@ def reference(
     generation: int = 1,
     resolution: int = RESOLUTION,
     **decoder: Any,
-) -> PaliGemmaForConditionalGeneration:
+) -> transformers.PaliGemmaForConditionalGeneration:
     """transformers' model with random weights, large enough for answers to vary."""
     torch.manual_seed(seed)
     sizes = {
@@ -50,11 +44,11 @@ def reference(
         "num_key_value_heads": 1,
         "head_dim": 16,
     }
-    kind = GemmaConfig
+    kind = transformers.GemmaConfig
     if generation == 2:
-        kind, sizes = Gemma2Config, sizes | SECOND_GENERATION
-    config = PaliGemmaConfig(
-        vision_config=SiglipVisionConfig(
+        kind, sizes = transformers.Gemma2Config, sizes | SECOND_GENERATION
+    config = transformers.PaliGemmaConfig(
+        vision_config=transformers.SiglipVisionConfig(
             hidden_size=32,
             intermediate_size=64,
             num_hidden_layers=2,
@@ -69,7 +63,7 @@ def reference(
         projection_dim=(sizes | decoder)["hidden_size"],
         hidden_size=(sizes | decoder)["hidden_size"],
     )
-    model = PaliGemmaForConditionalGeneration(config).eval().requires_grad_(False)
+    model = transformers.PaliGemmaForConditionalGeneration(config).eval().requires_grad_(False)
     for name, parameter in model.named_parameters():
         if "norm" in name:
             parameter.add_(torch.randn_like(parameter) * 0.1)
