@@ -8,9 +8,12 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any, Literal
 
+from pgcli.checkpoints import open_clip_config
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.json_file import read_json
+from pgcli.checkpoints.open_clip_config import OpenClipConfig
 from pgcli.checkpoints.two_towers_config import FAMILIES, parse_classifier, parse_two_towers
+from pgcli.checkpoints.weight_files import INDEX, SINGLE
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, TwoTowersConfig, VisionConfig
 
@@ -27,10 +30,11 @@ NAFLEX = (
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """The kind of a model, and its sizes."""
+    """The kind of a model, its sizes, and what else its folder says in open_clip's layout."""
 
     kind: ModelKind
     config: PaliGemmaConfig | TwoTowersConfig | ClassifierConfig
+    open_clip: OpenClipConfig | None = None
 
     @property
     def vision(self) -> VisionConfig:
@@ -44,6 +48,9 @@ class ModelDescription:
 
 def read_description(folder: Path) -> ModelDescription:
     """The kind and the sizes of a checkpoint. Raises InvalidCheckpoint for other models."""
+    if _is_open_clip(folder):
+        found = open_clip_config.read_open_clip(folder)
+        return ModelDescription("two_towers", found.towers, found)
     values = read_json(folder / "config.json")
     kind = values.get("model_type")
     if kind == "paligemma":
@@ -61,6 +68,14 @@ def read_description(folder: Path) -> ModelDescription:
         return ModelDescription("classifier", _parsed(folder, values, parse_classifier))
     config = _parsed(folder, values, parse_two_towers)
     return ModelDescription("vision_tower" if config.text is None else "two_towers", config)
+
+
+def _is_open_clip(folder: Path) -> bool:
+    """Whether a folder has open_clip's files, and not those of transformers too."""
+    if not (folder / open_clip_config.FILE).is_file():
+        return False
+    weights = any((folder / name).is_file() for name in (SINGLE, INDEX))
+    return not (weights and (folder / "config.json").is_file())
 
 
 def _is_classifier(values: Mapping[str, Any]) -> bool:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+
+#: A fused parameter, and the stored tensors that fill its rows, each with its share of them.
+Fused = tuple[str, tuple[tuple[str, int], ...]]
+QKV: Fused = (".qkv_proj.", ((".q_proj.", 1), (".k_proj.", 1), (".v_proj.", 1)))
+GATE_UP: Fused = (".gate_up_proj.", ((".gate_proj.", 1), (".up_proj.", 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,13 +18,16 @@ class TensorNames:
 
     `renames` are patterns, applied in order, from a checkpoint's name to the model's; `prefixes`
     pairs from the model's names to the Hub's, and `parts` pairs of what is replaced after the
-    prefix. Tensors of a name that matches `unused` are skipped.
+    prefix. Tensors of a name that matches `unused` are skipped. `fused` are the parameters that
+    are stored in several tensors. Matrices of the model in `transposed` are stored transposed.
     """
 
     renames: Sequence[tuple[str, str]]
     prefixes: Sequence[tuple[str, str]] = ()
     parts: Sequence[tuple[str, str]] = ()
     unused: str = r"(?!)"
+    fused: Sequence[Fused] = (QKV, GATE_UP)
+    transposed: Collection[str] = ()
 
     def canonical(self, name: str) -> str:
         """The model's name for a checkpoint's tensor."""
@@ -147,6 +155,110 @@ VIT = TensorNames(
         (".layer_norm2.", ".layernorm_after."),
     ),
     unused=r"^vit\.pooler\.|\.mask_token$",
+)
+# the layers of both towers of CLIP in open_clip, and of its text towers
+_OPEN_CLIP_LAYER = (
+    (r"\.attn\.in_proj_", ".self_attn.qkv_proj."),
+    (r"\.attn\.out_proj\.", ".self_attn.out_proj."),
+    (r"\.ln_1\.", ".layer_norm1."),
+    (r"\.ln_2\.", ".layer_norm2."),
+    (r"\.mlp\.c_fc\.", ".mlp.fc1."),
+    (r"\.mlp\.c_proj\.", ".mlp.fc2."),
+)
+_OPEN_CLIP_TEXT = (
+    (r"^(text\.)?transformer\.resblocks\.", "text.layers."),
+    (r"^(text\.)?token_embedding\.", "text.token_embedding."),
+    (r"^(text\.)?positional_embedding$", "text.position_embedding.weight"),
+    (r"^(text\.)?ln_final\.", "text.final_layer_norm."),
+)
+_OPEN_CLIP_TEXT_PREFIXES = (
+    ("text.layers.", "text.transformer.resblocks."),
+    ("text.position_embedding.weight", "text.positional_embedding"),
+    ("text.final_layer_norm.", "text.ln_final."),
+    ("text.", "text."),
+    ("logit_", "logit_"),
+)
+OPEN_CLIP = TensorNames(
+    renames=(
+        *_OPEN_CLIP_TEXT,
+        *_OPEN_CLIP_LAYER,
+        (r"^(text\.)?text_projection$", "text_projection.weight"),
+        (r"^visual\.proj$", "image_projection.weight"),
+        (r"^visual\.class_embedding$", "vision.embeddings.class_embedding"),
+        (r"^visual\.positional_embedding$", "vision.embeddings.position_embedding.weight"),
+        (r"^visual\.conv1\.", "vision.embeddings.patch_embedding."),
+        (r"^visual\.ln_pre\.", "vision.pre_layernorm."),
+        (r"^visual\.ln_post\.", "vision.post_layernorm."),
+        (r"^visual\.transformer\.resblocks\.", "vision.layers."),
+    ),
+    prefixes=(
+        ("text_projection.weight", "text_projection"),
+        ("image_projection.weight", "visual.proj"),
+        ("vision.embeddings.class_embedding", "visual.class_embedding"),
+        ("vision.embeddings.position_embedding.weight", "visual.positional_embedding"),
+        ("vision.embeddings.patch_embedding.", "visual.conv1."),
+        ("vision.pre_layernorm.", "visual.ln_pre."),
+        ("vision.post_layernorm.", "visual.ln_post."),
+        ("vision.layers.", "visual.transformer.resblocks."),
+        *_OPEN_CLIP_TEXT_PREFIXES,
+    ),
+    parts=(
+        (".self_attn.qkv_proj.", ".attn.in_proj_"),
+        (".self_attn.out_proj.", ".attn.out_proj."),
+        (".layer_norm1.", ".ln_1."),
+        (".layer_norm2.", ".ln_2."),
+        (".mlp.fc1.", ".mlp.c_fc."),
+        (".mlp.fc2.", ".mlp.c_proj."),
+    ),
+    unused=r"^(text\.)?attn_mask$",
+    fused=(),
+    transposed=("text_projection.weight", "image_projection.weight"),
+)
+OPEN_CLIP_SIGLIP = TensorNames(
+    renames=(
+        *_OPEN_CLIP_TEXT,
+        *_OPEN_CLIP_LAYER,
+        (r"^text\.text_projection\.", "text_projection."),
+        (r"^visual\.trunk\.pos_embed$", "vision.embeddings.position_embedding.weight"),
+        (r"^visual\.trunk\.patch_embed\.proj\.", "vision.embeddings.patch_embedding."),
+        (r"^visual\.trunk\.norm\.", "vision.post_layernorm."),
+        (r"^visual\.trunk\.attn_pool\.latent$", "image_pooling.probe"),
+        (r"^visual\.trunk\.attn_pool\.(q|kv)\.", r"image_pooling.attention.\1_"),
+        (r"^visual\.trunk\.attn_pool\.proj\.", "image_pooling.attention.out_proj."),
+        (r"^visual\.trunk\.attn_pool\.norm\.", "image_pooling.layernorm."),
+        (r"^visual\.trunk\.attn_pool\.mlp\.", "image_pooling.mlp."),
+        (r"^visual\.trunk\.blocks\.", "vision.layers."),
+        (r"\.norm1\.", ".layer_norm1."),
+        (r"\.norm2\.", ".layer_norm2."),
+        (r"\.attn\.qkv\.", ".self_attn.qkv_proj."),
+        (r"\.attn\.proj\.", ".self_attn.out_proj."),
+    ),
+    prefixes=(
+        ("text_projection.", "text.text_projection."),
+        ("image_pooling.probe", "visual.trunk.attn_pool.latent"),
+        ("image_pooling.attention.q_", "visual.trunk.attn_pool.q."),
+        ("image_pooling.attention.kv_", "visual.trunk.attn_pool.kv."),
+        ("image_pooling.attention.out_proj.", "visual.trunk.attn_pool.proj."),
+        ("image_pooling.layernorm.", "visual.trunk.attn_pool.norm."),
+        ("image_pooling.", "visual.trunk.attn_pool."),
+        ("vision.embeddings.position_embedding.weight", "visual.trunk.pos_embed"),
+        ("vision.embeddings.patch_embedding.", "visual.trunk.patch_embed.proj."),
+        ("vision.post_layernorm.", "visual.trunk.norm."),
+        ("vision.layers.", "visual.trunk.blocks."),
+        *_OPEN_CLIP_TEXT_PREFIXES,
+    ),
+    parts=(
+        (".self_attn.qkv_proj.", ".attn.qkv."),
+        (".self_attn.out_proj.", ".attn.proj."),
+        (".layer_norm1.", ".norm1."),
+        (".layer_norm2.", ".norm2."),
+    ),
+    fused=(
+        (
+            "image_pooling.attention.in_proj_",
+            (("image_pooling.attention.q_", 1), ("image_pooling.attention.kv_", 2)),
+        ),
+    ),
 )
 
 

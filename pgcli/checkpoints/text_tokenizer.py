@@ -19,12 +19,16 @@ CLIP_BOS, CLIP_EOS = "<|startoftext|>", "<|endoftext|>"
 
 @dataclass(frozen=True, slots=True)
 class TextTokenizer:
-    """A text tower's tokenizer, and the ids of its control tokens; CLIP's texts have a `bos`."""
+    """A text tower's tokenizer, and the ids of its control tokens; CLIP's texts have a `bos`.
+
+    `is_gemma` tells SigLIP 2's tokenizer, which is Gemma's, from that of SigLIP 1.
+    """
 
     tokenizer: Tokenizer
     bos: int | None
     eos: int
     pad: int
+    is_gemma: bool
 
 
 def open_text_tokenizer(folder: Path, config: TextConfig) -> TextTokenizer:
@@ -53,6 +57,7 @@ def open_text_tokenizer(folder: Path, config: TextConfig) -> TextTokenizer:
             bos=_id(folder, tokenizer, [CLIP_BOS]),
             eos=eos,
             pad=eos if pad is None else _id(folder, tokenizer, [pad]),
+            is_gemma=False,
         )
     pad = _named_token(folder, "pad_token")
     eos = _id(folder, tokenizer, ["</s>", "<eos>"])
@@ -61,6 +66,7 @@ def open_text_tokenizer(folder: Path, config: TextConfig) -> TextTokenizer:
         bos=None,
         eos=eos,
         pad=_id(folder, tokenizer, ["<pad>", "</s>"] if pad is None else [pad]),
+        is_gemma=tokenizer.token_to_id("<eos>") == eos,
     )
 
 

@@ -55,10 +55,10 @@ def read_vision(keys: ConfigReader, family: Family) -> VisionConfig:
         pre_norm=family == "clip",
     )
     keys.finish()
-    if config.resolution % config.patch_size:
+    if config.patch_size > config.resolution:
         raise ValueError(
-            f"{keys.name('patch_size')} is {config.patch_size}, which does not divide the image "
-            f"size {config.resolution}"
+            f"{keys.name('patch_size')} is {config.patch_size}, and the image size is "
+            f"{config.resolution}"
         )
     return config
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -14,8 +15,11 @@ from torch.overrides import TorchFunctionMode
 
 from pgcli.checkpoints.names import (
     CLASSIFIER,
+    OPEN_CLIP,
+    OPEN_CLIP_SIGLIP,
     PALIGEMMA,
     PALIGEMMA_VISION,
+    QKV,
     SIGLIP,
     TWO_TOWERS,
     VIT,
@@ -26,6 +30,7 @@ from pgcli.checkpoints.safetensors_files import (
     check_dtype,
     read_headers,
     read_into,
+    read_tensor,
     tensors_equal,
 )
 from pgcli.checkpoints.weight_files import INDEX, weight_files, weight_map
@@ -35,6 +40,17 @@ from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, TwoTowersConfi
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.two_towers import TwoTowers
 
+#: How a checkpoint's files are named and arranged.
+Layout = Literal["transformers", "open_clip"]
+NAMES: Mapping[tuple[Layout, str], TensorNames] = MappingProxyType(
+    {
+        ("transformers", "siglip"): SIGLIP,
+        ("transformers", "clip"): TWO_TOWERS,
+        ("transformers", "mean"): PALIGEMMA_VISION,
+        ("open_clip", "siglip"): OPEN_CLIP_SIGLIP,
+        ("open_clip", "clip"): OPEN_CLIP,
+    }
+)
 HEAD = "decoder.lm_head.weight"
 EMBEDDING = "decoder.embed_tokens.weight"
 
@@ -43,11 +59,19 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @dataclass(frozen=True, slots=True)
 class ParamSlice:
-    """Rows `start` to `start + shape[0]` of a parameter, which one stored tensor fills."""
+    """Rows `start` to `start + shape[0]` of a parameter, which one stored tensor fills.
+
+    Of a whole parameter the stored tensor may be `transposed`.
+    """
 
     parameter: str
     start: int
     shape: tuple[int, ...]
+    transposed: bool = False
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        return self.shape[::-1] if self.transposed else self.shape
 
 
 class _NoInit(TorchFunctionMode):
@@ -86,11 +110,16 @@ def load(
         del stored[HEAD]
     else:
         config = untied
-    return _read_weights(meta_model(config), stored, dtype, device)
+    return _read_weights(meta_model(config), stored, PALIGEMMA, dtype, device)
 
 
 def load_two_towers(
-    folder: Path, config: TwoTowersConfig, *, dtype: torch.dtype, device: torch.device | str = "cpu"
+    folder: Path,
+    config: TwoTowersConfig,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    layout: Layout = "transformers",
 ) -> TwoTowers:
     """SigLIP or CLIP with a checkpoint's weights; "mean" is PaliGemma's vision tower.
 
@@ -98,9 +127,7 @@ def load_two_towers(
     """
     with skip_init():
         model = TwoTowers(config)
-    by_family = {"siglip": SIGLIP, "clip": TWO_TOWERS, "mean": PALIGEMMA_VISION}
-    names = by_family[config.family]
-    return _load_checked(model, folder, names, dtype, device)
+    return _load_checked(model, folder, NAMES[layout, config.family], dtype, device)
 
 
 def load_classifier(
@@ -133,24 +160,28 @@ def _load_checked(
     model: Model, folder: Path, names: TensorNames, dtype: torch.dtype, device: torch.device | str
 ) -> Model:
     stored = _find_tensors(folder, names)
-    _check_tensors(stored, param_slices(model), names)
-    return _read_weights(model, stored, dtype, device)
+    _check_tensors(stored, param_slices(model, names), names)
+    return _read_weights(model, stored, names, dtype, device)
 
 
 def _read_weights(
     model: Model,
     stored: Mapping[str, TensorInfo],
+    names: TensorNames,
     dtype: torch.dtype,
     device: torch.device | str,
 ) -> Model:
     """Allocate the parameters of a model on the meta device and fill them, in file order."""
     model = model.eval()
     _allocate(model, dtype, device)
-    slices = param_slices(model)
+    slices = param_slices(model, names)
     parameters = dict(model.named_parameters())
     in_file_order = sorted(stored, key=lambda name: (stored[name].file, stored[name].offset))
     for name in in_file_order:
         part, parameter = slices[name], parameters[slices[name].parameter]
+        if part.transposed:
+            parameter.copy_(read_tensor(stored[name]).T)
+            continue
         rows = parameter.narrow(0, part.start, part.shape[0]) if part.shape else parameter
         read_into(rows, stored[name])
     return model
@@ -193,7 +224,7 @@ def _find_tensors(folder: Path, names: TensorNames) -> dict[str, TensorInfo]:
     return tensors
 
 
-def param_slices(model: nn.Module) -> dict[str, ParamSlice]:
+def param_slices(model: nn.Module, names: TensorNames = PALIGEMMA) -> dict[str, ParamSlice]:
     """The parameter, or the part of a fused parameter, that each stored tensor fills."""
     slices = {}
     for parameter, tensor in model.named_parameters():
@@ -201,26 +232,26 @@ def param_slices(model: nn.Module) -> dict[str, ParamSlice]:
             slices[parameter] = ParamSlice(parameter, 0, ())
             continue
         start = 0
-        for name, rows in _stored_parts(parameter, tensor.shape[0], model):
-            slices[name] = ParamSlice(parameter, start, (rows, *tensor.shape[1:]))
+        is_transposed = parameter in names.transposed
+        for name, rows in _stored_parts(parameter, tensor.shape[0], model, names):
+            shape = (rows, *tensor.shape[1:])
+            slices[name] = ParamSlice(parameter, start, shape, is_transposed)
             start += rows
     return slices
 
 
-def _stored_parts(parameter: str, rows: int, model: nn.Module) -> list[tuple[str, int]]:
+def _stored_parts(
+    parameter: str, rows: int, model: nn.Module, names: TensorNames
+) -> list[tuple[str, int]]:
     """The names and row counts of the stored tensors that make up a parameter."""
-    if ".gate_up_proj." in parameter:
-        return [(parameter.replace("gate_up_proj", f"{x}_proj"), rows // 2) for x in ("gate", "up")]
-    if ".qkv_proj." not in parameter:
-        return [(parameter, rows)]
-    counts = [rows // 3] * 3
-    if isinstance(model, PaliGemma) and parameter.startswith("decoder."):
-        config = model.config.decoder
-        heads = config.num_heads, config.num_kv_heads, config.num_kv_heads
-        counts = [number * config.head_dim for number in heads]
+    fused, parts = next((one for one in names.fused if one[0] in parameter), ("", (("", 1),)))
+    shares = [share for _, share in parts]
+    if fused == QKV[0] and isinstance(model, PaliGemma) and parameter.startswith("decoder."):
+        decoder = model.config.decoder
+        shares = [decoder.num_heads, decoder.num_kv_heads, decoder.num_kv_heads]
     return [
-        (parameter.replace("qkv_proj", f"{x}_proj"), count)
-        for x, count in zip("qkv", counts, strict=True)
+        (parameter.replace(fused, name), rows * share // sum(shares))
+        for (name, _), share in zip(parts, shares, strict=True)
     ]
 
 
@@ -233,10 +264,10 @@ def _check_tensors(
                 f"{tensor.name} in {tensor.file.name} is not a tensor of the model"
             )
         check_dtype(tensor)
-        if _squeezed(tensor.shape) != _squeezed(slices[name].shape):
+        expected = slices[name].stored_shape
+        if _squeezed(tensor.shape) != _squeezed(expected):
             raise InvalidCheckpoint(
-                f"{tensor.name} has the shape {tensor.shape}; config.json implies "
-                f"{slices[name].shape}"
+                f"{tensor.name} has the shape {tensor.shape}; config.json implies {expected}"
             )
     for name in slices:
         if name not in stored:

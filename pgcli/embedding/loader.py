@@ -9,12 +9,20 @@ import torch
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import ModelDescription, read_description
-from pgcli.checkpoints.preprocessing import read_preprocessing
+from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
 from pgcli.checkpoints.text_tokenizer import open_text_tokenizer
 from pgcli.checkpoints.weight_files import total_bytes
+from pgcli.checkpoints.weights import Layout
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.embedding.engine import EmbeddingEngine
-from pgcli.embedding.texts import TextFormat, TextProcessor
+from pgcli.embedding.texts import (
+    TextFormat,
+    TextProcessor,
+    as_typed,
+    canonical_text,
+    open_clip_text,
+    siglip_text,
+)
 from pgcli.engine.memory import MOST_ROWS, SHARE_OF_FREE, SMALLER_MODEL, check_fits
 from pgcli.engine.oom import memory_named
 from pgcli.model.classifier import ImageClassifier
@@ -45,15 +53,13 @@ def load(
     chosen_device = choose_device(device)
     chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder))
     config = encoder_config(description)
-    preprocessing = read_preprocessing(folder, config.vision.resolution, family(description))
-    texts = None
-    if isinstance(config, TwoTowersConfig) and config.text is not None:
-        texts = text_processor(folder, config)
+    preprocessing = image_preprocessing(folder, description)
+    texts = text_processor(folder, description)
     parameters = weights.count_parameters(config)
     check_fits(parameters, chosen_dtype, chosen_device, "none")
     name = str(chosen_dtype).removeprefix("torch.")
     with memory_named(f"the weights in {name}", SMALLER_MODEL):
-        model = read_model(folder, config, dtype=chosen_dtype, device=chosen_device)
+        model = read_model(folder, description, dtype=chosen_dtype, device=chosen_device)
     if batch_size is None:
         batch_size = automatic_batch_size(config.vision, chosen_dtype, chosen_device)
     return EmbeddingEngine(
@@ -69,36 +75,39 @@ def encoder_config(description: ModelDescription) -> TwoTowersConfig | Classifie
     return config
 
 
-def family(description: ModelDescription) -> str | None:
-    """The family of the vision tower, by which images are prepared; None for PaliGemma."""
+def image_preprocessing(folder: Path, description: ModelDescription) -> Preprocessing:
+    """How images are resized and normalized."""
+    if description.open_clip is not None:
+        return description.open_clip.preprocessing
     config = description.config
-    return None if isinstance(config, PaliGemmaConfig) else config.family
+    family = None if isinstance(config, PaliGemmaConfig) else config.family
+    return read_preprocessing(folder, config.vision.resolution, family)
 
 
 def read_model(
-    folder: Path,
-    config: TwoTowersConfig | ClassifierConfig,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
+    folder: Path, description: ModelDescription, *, dtype: torch.dtype, device: torch.device
 ) -> TwoTowers | ImageClassifier:
     """The model with the checkpoint's weights."""
+    config = encoder_config(description)
     if isinstance(config, ClassifierConfig):
         return weights.load_classifier(folder, config, dtype=dtype, device=device)
-    return weights.load_two_towers(folder, config, dtype=dtype, device=device)
+    layout: Layout = "transformers" if description.open_clip is None else "open_clip"
+    return weights.load_two_towers(folder, config, dtype=dtype, device=device, layout=layout)
 
 
-def text_processor(folder: Path, config: TwoTowersConfig) -> TextProcessor:
-    """How texts become tokens: SigLIP's in lower case and without punctuation."""
-    assert config.text is not None
+def text_processor(folder: Path, description: ModelDescription) -> TextProcessor | None:
+    """How texts become tokens; None for a model without a text tower."""
+    config = description.config
+    if not isinstance(config, TwoTowersConfig) or config.text is None:
+        return None
     found = open_text_tokenizer(folder, config.text)
-    format = TextFormat(
-        config.text.max_positions,
-        found.bos,
-        found.eos,
-        found.pad,
-        canonical=config.family == "siglip",
-    )
+    if description.open_clip is not None:
+        clean = open_clip_text(description.open_clip.clean)
+    elif config.family == "clip":
+        clean = as_typed
+    else:  # transformers' tokenizer of SigLIP 1 removes underscores, that of SigLIP 2 nothing
+        clean = canonical_text if found.is_gemma else siglip_text
+    format = TextFormat(config.text.max_positions, found.bos, found.eos, found.pad, clean)
     return TextProcessor(found.tokenizer, format)
 
 

@@ -5,14 +5,16 @@ B texts · T tokens
 
 from __future__ import annotations
 
-import re
+import html
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import tokenizers
 import torch
 from torch import Tensor
+
+from pgcli.checkpoints.open_clip_config import CleanName
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -21,14 +23,14 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 class TextFormat:
     """The length of a text tower's inputs, and the tokens around a text.
 
-    With `canonical`, texts are lower-cased and stripped of punctuation, as SigLIP was trained.
+    `clean` is applied to texts first.
     """
 
     length: int
     bos: int | None
     eos: int
     pad: int
-    canonical: bool
+    clean: Callable[[str], str]
 
 
 class TextProcessor:
@@ -48,7 +50,7 @@ class TextProcessor:
 
         With `raw`, the tokenizer gets texts as they are.
         """
-        wanted = texts if raw or not self.format.canonical else map(canonical_text, texts)
+        wanted = texts if raw else map(self.format.clean, texts)
         encoded = self._tokenizer.encode_batch([*wanted], add_special_tokens=False)
         return torch.tensor([self._padded(one.ids) for one in encoded]).view(-1, self.format.length)
 
@@ -59,6 +61,32 @@ class TextProcessor:
         return kept + [format.pad] * (format.length - len(kept))
 
 
+def as_typed(text: str) -> str:
+    """The text itself: CLIP's tokenizer makes it lower case."""
+    return text
+
+
+def siglip_text(text: str) -> str:
+    """The text in lower case, without punctuation and repeated blanks: transformers' SigLIP."""
+    return one_line(text.lower().translate(_NO_PUNCTUATION))
+
+
 def canonical_text(text: str) -> str:
-    """The text in lower case, without punctuation and repeated blanks, as big_vision has it."""
-    return re.sub(r"\s+", " ", text.lower().translate(_NO_PUNCTUATION)).strip()
+    """As `siglip_text`, with blanks for underscores: SigLIP in big_vision and in open_clip."""
+    return siglip_text(text.replace("_", " "))
+
+
+def one_line(text: str) -> str:
+    """The text without repeated blanks and line breaks."""
+    return " ".join(text.split())
+
+
+def open_clip_text(name: CleanName) -> Callable[[str], str]:
+    """The function that open_clip calls by this name; without ftfy's repair of broken encodings."""
+    functions: dict[CleanName, Callable[[str], str]] = {
+        "canonicalize": canonical_text,
+        "lower": lambda text: one_line(text).lower(),
+        "whitespace": one_line,
+    }
+    # open_clip resolves entities twice, for captions from web pages
+    return lambda text: functions[name](html.unescape(html.unescape(text)))

@@ -1,0 +1,246 @@
+"""Reads `open_clip_config.json`: the sizes of CLIP and SigLIP in open_clip's layout."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from reprlib import repr as brief
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pgcli.checkpoints.config_reader import ConfigReader
+from pgcli.checkpoints.json_file import read_json
+from pgcli.checkpoints.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
+from pgcli.errors import InvalidCheckpoint
+from pgcli.model.config import Activation, TextConfig, TwoTowersConfig, VisionConfig
+
+FILE = "open_clip_config.json"
+SUPPORTED = (
+    "supported of open_clip are CLIP with a vision transformer, and SigLIP and SigLIP 2 with a "
+    "vision tower of timm"
+)
+TIMM_NAME = re.compile(r"vit_([a-z0-9]+)_patch(\d{1,3})_siglip_(\d{1,4})")
+INTERPOLATIONS = MappingProxyType({"bicubic": 3, "bilinear": 2, "random": 3})
+#: Settings of training, and the names of what the checkpoint itself has.
+TRAINING_KEYS = frozenset(
+    """
+    hf_tokenizer_name patch_dropout timm_drop timm_drop_path timm_model_pretrained timm_proj_bias
+    """.split()
+)
+CleanName = Literal["canonicalize", "lower", "whitespace"]
+
+
+@dataclass(frozen=True, slots=True)
+class TimmSizes:
+    """The sizes of a vision tower that open_clip names only."""
+
+    width: int
+    depth: int
+    num_heads: int
+    mlp_ratio: float = 4.0
+    activation: Activation = "gelu"
+
+
+TIMM: Mapping[str, TimmSizes] = MappingProxyType(
+    {
+        "base": TimmSizes(768, 12, 12),
+        "large": TimmSizes(1024, 24, 16),
+        "so400m": TimmSizes(1152, 27, 16, 3.7362),
+        "giantopt": TimmSizes(1536, 40, 16, activation="gelu_tanh"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenClipConfig:
+    """The sizes of both towers, how images are prepared, and how texts are cleaned."""
+
+    towers: TwoTowersConfig
+    preprocessing: Preprocessing
+    clean: CleanName
+
+
+def read_open_clip(folder: Path) -> OpenClipConfig:
+    """The configuration of a folder in open_clip's layout.
+
+    Raises InvalidCheckpoint with the key's name for a setting that is not supported.
+    """
+    values = read_json(folder / FILE)
+    try:
+        return parse_open_clip(values)
+    except ValueError as error:
+        raise InvalidCheckpoint(f"{folder / FILE}: {error}", hint=SUPPORTED) from error
+
+
+def parse_open_clip(values: Mapping[str, Any]) -> OpenClipConfig:
+    """The configuration from the values of the file; open_clip's defaults if absent."""
+    keys = ConfigReader("model_cfg", values.get("model_cfg"))
+    vision_keys = ConfigReader("vision_cfg", keys.pop("vision_cfg"))
+    text_keys = ConfigReader("text_cfg", keys.pop("text_cfg"))
+    is_quick = keys.boolean("quick_gelu", False)
+    embedding_dim = keys.integer("embed_dim")
+    keys.discard({"custom_text", "init_logit_scale", "nonscalar_logit_scale"})
+    is_siglip = "timm_model_name" in vision_keys.given
+    if is_siglip:
+        keys.pop("init_logit_bias")
+    keys.finish()
+    vision = _timm(vision_keys) if is_siglip else _vision(vision_keys, is_quick)
+    clean = _clean(text_keys)
+    text = _text(text_keys, is_siglip=is_siglip, is_quick=is_quick)
+    if is_siglip and embedding_dim != vision.width:
+        raise ValueError(
+            f"texts have embeddings of {embedding_dim} values, images of {vision.width}"
+        )
+    return OpenClipConfig(
+        TwoTowersConfig("siglip" if is_siglip else "clip", vision, text, embedding_dim),
+        _preprocessing(ConfigReader("preprocess_cfg", values.get("preprocess_cfg", {})), vision),
+        clean,
+    )
+
+
+def _vision(keys: ConfigReader, is_quick: bool) -> VisionConfig:
+    """CLIP's vision transformer; a list of `layers` is a ResNet."""
+    width = keys.integer("width", 768)
+    head_width = keys.integer("head_width", 64)
+    keys.expect("pool_type", "tok")
+    config = VisionConfig(
+        **_sizes(keys, width, max(1, width // head_width), is_quick),
+        patch_size=keys.integer("patch_size", 16, high=1024),
+        resolution=_resolution(keys),
+        class_token=True,
+        patch_bias=False,
+        pre_norm=True,
+    )
+    _finish(keys)
+    if config.patch_size > config.resolution:
+        raise ValueError(
+            f"vision_cfg.patch_size is {config.patch_size}, the image size {config.resolution}"
+        )
+    return config
+
+
+def _timm(keys: ConfigReader) -> VisionConfig:
+    """SigLIP's vision tower, whose sizes are those of its name in timm."""
+    name = keys.pop("timm_model_name")
+    match = TIMM_NAME.fullmatch(name) if isinstance(name, str) else None
+    sizes = TIMM.get(match[1]) if match else None
+    if match is None or sizes is None:
+        raise ValueError(f"vision_cfg.timm_model_name is {brief(name)}")
+    keys.expect("timm_pool", "map")
+    keys.expect("timm_proj", "none", "")
+    config = VisionConfig(
+        width=sizes.width,
+        depth=sizes.depth,
+        mlp_dim=int(sizes.width * sizes.mlp_ratio),
+        num_heads=sizes.num_heads,
+        patch_size=int(match[2]),
+        # open_clip leaves timm's size as it is, whatever `image_size` is
+        resolution=int(match[3]),
+        activation=sizes.activation,
+    )
+    if _resolution(keys) != config.resolution:
+        raise ValueError(f"vision_cfg.image_size is not that of {name}")
+    _finish(keys)
+    return config
+
+
+def _text(keys: ConfigReader, *, is_siglip: bool, is_quick: bool) -> TextConfig:
+    keys.expect("no_causal_mask", is_siglip)
+    keys.expect("proj_bias", is_siglip)
+    keys.expect("pool_type", "last" if is_siglip else "argmax")
+    keys.discard({"pad_id", "eos_id"})  # of pooling at the first end token
+    width = keys.integer("width", 512)
+    config = TextConfig(
+        **_sizes(keys, width, keys.integer("heads", 8, high=4096), is_quick),
+        vocab_size=keys.integer("vocab_size", 49_408, high=1 << 24),
+        max_positions=keys.integer("context_length", 77, high=1 << 16),
+        causal=not is_siglip,
+    )
+    _finish(keys)
+    return config
+
+
+def _sizes(keys: ConfigReader, width: int, heads: int, is_quick: bool) -> dict[str, Any]:
+    """The fields that both towers have."""
+    norm = ConfigReader(f"{keys.level}.norm_kwargs", keys.pop("norm_kwargs", {}))
+    eps = norm.positive("eps", 1e-5)
+    norm.finish()
+    gelu = ConfigReader(f"{keys.level}.act_kwargs", keys.pop("act_kwargs", {}))
+    is_tanh = gelu.values.get("approximate") == "tanh"
+    gelu.expect("approximate", "tanh", "none")
+    gelu.finish()
+    if width % heads:
+        raise ValueError(f"{keys.level}: {heads} heads do not divide the width {width}")
+    return {
+        "width": width,
+        "depth": keys.integer("layers", 12, high=1000),
+        "mlp_dim": int(width * keys.positive("mlp_ratio", 4.0)),
+        "num_heads": heads,
+        "norm_eps": eps,
+        "activation": "quick_gelu" if is_quick else "gelu_tanh" if is_tanh else "gelu",
+    }
+
+
+def _resolution(keys: ConfigReader) -> int:
+    size = keys.values.get("image_size")
+    if isinstance(size, list) and len(size) == 2 and size[0] == size[1]:
+        keys.values["image_size"] = size[0]
+    return keys.integer("image_size", 224, high=8192)
+
+
+def _finish(keys: ConfigReader) -> None:
+    """Raise ValueError for a setting that is on and not supported; off is open_clip's default."""
+    keys.discard(TRAINING_KEYS)
+    keys.discard([key for key, value in keys.values.items() if value is False])
+    keys.finish()
+
+
+def _clean(keys: ConfigReader) -> CleanName:
+    """How texts are cleaned; only tokenizers of SigLIP are named by the file."""
+    is_named = keys.pop("hf_tokenizer_name") is not None
+    settings = ConfigReader("text_cfg.tokenizer_kwargs", keys.pop("tokenizer_kwargs", {}))
+    clean = settings.pop("clean", "whitespace" if is_named else "lower")
+    settings.finish()
+    names: dict[str, CleanName] = {
+        "canonicalize": "canonicalize",
+        "lower": "lower",
+        "whitespace": "whitespace",
+    }
+    if clean not in names:
+        raise ValueError(f"text_cfg.tokenizer_kwargs.clean is {brief(clean)}")
+    return names[clean]
+
+
+def _preprocessing(keys: ConfigReader, vision: VisionConfig) -> Preprocessing:
+    keys.expect("mode", "RGB")
+    keys.expect("size", vision.resolution, [vision.resolution] * 2)
+    keys.discard({"fill_color"})
+    interpolation = keys.pop("interpolation", "bicubic")
+    if interpolation not in INTERPOLATIONS:
+        raise ValueError(f"preprocess_cfg.interpolation is {brief(interpolation)}")
+    mode = keys.pop("resize_mode", "shortest")
+    if mode not in ("shortest", "squash"):
+        raise ValueError(f"preprocess_cfg.resize_mode is {brief(mode)}")
+    is_cropped = mode == "shortest"
+    preprocessing = Preprocessing(
+        INTERPOLATIONS[interpolation],
+        _color(keys, "mean", CLIP_MEAN),
+        _color(keys, "std", CLIP_STD),
+        resize_to=vision.resolution if is_cropped else None,
+        keeps_aspect=is_cropped,
+        rounds_margin=is_cropped,
+    )
+    keys.finish()
+    return preprocessing
+
+
+def _color(keys: ConfigReader, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
+    """Three numbers, red, green and blue, or one for all of them."""
+    value = keys.pop(key, [*default])
+    values = value if isinstance(value, list) else [value] * 3
+    is_number = all(type(one) in (int, float) and abs(one) < 1e9 for one in values)
+    if len(values) != 3 or not is_number or (key == "std" and min(values) <= 0):
+        raise ValueError(f"preprocess_cfg.{key} is {brief(value)}")
+    return tuple(map(float, values))
