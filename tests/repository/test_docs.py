@@ -16,6 +16,7 @@ from pgcli.printable import printable
 from pgcli.records import COLUMNS, EXTRA_COLUMNS, Alternative, Choice, Mask, Rle, TokenLogprob
 from pgcli.rows import RowSchema
 from pgcli.views.exports import FORMATS
+from tests.support import forkserver
 from tests.support.answers import BOX, answer, refused
 
 ROOT = Path(__file__).parents[2]
@@ -123,7 +124,7 @@ def run(folder: Path, *command: str) -> str:
     environment = os.environ | {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     }
-    environment |= {"HF_HOME": str(folder / "cache")}
+    environment |= {"HF_HOME": str(folder / "cache")} | forkserver.install(folder / "bin")
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100
     )
@@ -155,8 +156,7 @@ def workspace(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_commands_and_scripts_of_a_page_run(page: str, made: list[str], workspace: Path) -> None:
     commands = "".join(blocks(page, "sh"))
-    shell = f'set -e; pgcli() {{ "{sys.executable}" -m pgcli "$@"; }}\n{commands}'
-    run(workspace, "sh", "-c", shell)
+    run(workspace, "sh", "-c", f"set -e\n{commands}")
     assert [name for name in made if not (workspace / "runs" / name).exists()] == []
     rows = (workspace / "runs" / "boxes.jsonl").read_text(encoding="utf-8").splitlines()
     assert [problem for line in rows for problem in wrong(json.loads(line))] == []

@@ -6,18 +6,20 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from tests.support import forkserver
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 
-def run(*command: str) -> str:
-    scripts = str(Path(sys.executable).parent)
-    environment = os.environ | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+def run(*command: str, variables: Mapping[str, str] | None = None) -> str:
+    environment = os.environ | (variables or {})
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100
     )
@@ -35,8 +37,9 @@ def test_the_six_lines_of_python_caption_and_detect() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed on this machine")
-def test_shell_pipeline_asks_two_questions_of_every_png() -> None:
-    lines = run("sh", str(EXAMPLES / "pipeline.sh")).splitlines()
+def test_shell_pipeline_asks_two_questions_of_every_png(tmp_path: Path) -> None:
+    variables = forkserver.install(tmp_path / "bin")
+    lines = run("sh", str(EXAMPLES / "pipeline.sh"), variables=variables).splitlines()
     images = sorted(f"examples/images/{file.name}" for file in EXAMPLES.glob("images/*.png"))
     assert [line.split("\t")[0] for line in lines] == [p for p in images for _ in range(2)]
     assert all(len(line.split("\t")) == 3 for line in lines)

@@ -8,13 +8,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from pgcli.rows import answer_digest
+from tests.support import forkserver
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -97,12 +97,8 @@ def test_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for name in ("one.png", "few.jpg", "blue.png"):
         shutil.copy(ROOT / "examples" / "images" / name, tmp_path / "photos")
-    scripts = str(Path(sys.executable).parent)
-    environment = os.environ | {
-        "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
-        "PGCLI_MODEL": "demo",
-        "PYTHONPATH": str(ROOT),
-    }
+    environment = os.environ | {"PGCLI_MODEL": "demo", "PYTHONPATH": str(ROOT)}
+    environment |= forkserver.install(tmp_path / "bin")
     found = blocks(page)
     assert len(found) >= 4
     for block in found:

@@ -60,6 +60,21 @@ def run(
     return subprocess.CompletedProcess(list(arguments), started.returncode, out, err)
 
 
+def install(folder: Path, kind: Kind = "real") -> dict[str, str]:
+    """The variables with which a shell finds a forked `pgcli`, written into the folder."""
+    folder.mkdir(exist_ok=True)
+    path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+    command = folder / "pgcli"
+    if sys.platform != "linux":
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pgcli "$@"\n')
+    else:
+        client = Path(__file__).with_name("forked_command.py").read_text()
+        command.write_text(f"#!{sys.executable} -IS\n{client}")
+    command.chmod(0o755)
+    server = _address(kind).removeprefix("\0") if sys.platform == "linux" else ""
+    return {"PATH": path, "FORKSERVER": server}
+
+
 class ForkedRun:
     """A run of the command line, with the interface of `subprocess.Popen`.
 

@@ -79,15 +79,15 @@ def pgcli(clean_env: dict[str, str]) -> Any:
 
 
 @pytest.fixture(scope="module")
-def shell(clean_env: dict[str, str]) -> Any:
+def shell(clean_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A function that runs a shell line in which `pgcli` is the program."""
+    environment = clean_env | forkserver.install(tmp_path_factory.mktemp("bin"))
 
     def run(line: str, cwd: Path = ROOT) -> Done:
-        script = f'pgcli() {{ "$PYTHON" -m pgcli "$@"; }}; {line}'
         return subprocess.run(
-            ["bash", "-o", "pipefail", "-c", script],
+            ["bash", "-o", "pipefail", "-c", line],
             cwd=cwd,
-            env=clean_env,
+            env=environment,
             capture_output=True,
             timeout=LIMIT_SECONDS,
         )
