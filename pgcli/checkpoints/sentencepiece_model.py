@@ -26,13 +26,6 @@ def from_sentencepiece(file: Path, data: bytes) -> Tokenizer:
 
     transformers gets a copy in an empty folder, so that it reads none of the checkpoint's settings.
     """
-    missing = [name for name in ("sentencepiece", "google.protobuf") if not _is_installed(name)]
-    if missing:
-        raise InvalidCheckpoint(
-            f"{file.parent} has no tokenizer.json, and converting its tokenizer.model needs "
-            + " and ".join(missing),
-            hint="pip install sentencepiece protobuf",
-        )
     _check_model(file, data)
     from transformers import GemmaTokenizer
 
@@ -53,11 +46,18 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _check_model(file: Path, data: bytes) -> None:
-    """Raise InvalidCheckpoint unless the file is a SentencePiece model that GemmaTokenizer can use.
+def parse_sentencepiece(file: Path, data: bytes) -> Any:
+    """The SentencePiece model of a file, as a message of its protocol.
 
-    transformers takes a file that it cannot parse for a tiktoken file.
+    Raises InvalidCheckpoint if it is none, or if the packages that read it are not installed.
     """
+    missing = [name for name in ("sentencepiece", "google.protobuf") if not _is_installed(name)]
+    if missing:
+        raise InvalidCheckpoint(
+            f"{file.parent} has no tokenizer.json, and converting its {file.name} needs "
+            + " and ".join(missing),
+            hint="pip install sentencepiece protobuf",
+        )
     model: Any = import_module("sentencepiece.sentencepiece_model_pb2").ModelProto()
     try:
         model.ParseFromString(data)
@@ -65,6 +65,15 @@ def _check_model(file: Path, data: bytes) -> None:
         raise InvalidCheckpoint(
             f"{file} is not a SentencePiece model: {error}", hint="download the model again"
         ) from error
+    return model
+
+
+def _check_model(file: Path, data: bytes) -> None:
+    """Raise InvalidCheckpoint unless the file is a SentencePiece model that GemmaTokenizer can use.
+
+    transformers takes a file that it cannot parse for a tiktoken file.
+    """
+    model = parse_sentencepiece(file, data)
     pieces, kind = [piece.piece for piece in model.pieces], model.trainer_spec.model_type
     problems = {
         "it has no pieces": not pieces,

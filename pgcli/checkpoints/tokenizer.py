@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from pgcli.checkpoints.model_file import open_model_file
 from pgcli.checkpoints.sentencepiece_model import add_tokens, from_sentencepiece
+from pgcli.checkpoints.unigram_model import from_unigram
 from pgcli.errors import InvalidCheckpoint
 
 MAX_BYTES = 64 * 2**20  # Gemma's tokenizer.json has 17 MB, its SentencePiece model 4 MB
@@ -30,11 +31,14 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     model and the packages that convert it are not installed.
     """
     json_file, model_file = folder / "tokenizer.json", folder / "tokenizer.model"
+    siglip_file = folder / "spiece.model"
     if os.path.lexists(json_file):
         tokenizer = _from_json(json_file, _read(json_file))
     elif os.path.lexists(model_file):
         tokenizer = from_sentencepiece(model_file, _read(model_file))
         add_tokens(tokenizer, folder)
+    elif os.path.lexists(siglip_file):
+        tokenizer = from_unigram(siglip_file, _read(siglip_file))
     else:
         raise InvalidCheckpoint(
             f"{folder} has no tokenizer.json, and no tokenizer.model either",

@@ -13,7 +13,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from pgcli.images.errors import ImageError, wrap_image_errors
 from pgcli.images.file_stamp import content_digest
-from pgcli.images.image_spec import ImageLimits, ImageSpec, Size
+from pgcli.images.image_spec import MAX_RESIZED, ImageLimits, ImageSpec, Size
 from pgcli.images.jpeg_draft import resize_draft
 from pgcli.images.open_image import OpenedImage, open_image
 from pgcli.images.pixels import to_rgb, upright_8bit
@@ -72,15 +72,20 @@ def decode(
     return DecodedImage(item, width, height, pixels, load_ms, fault, stamp)
 
 
+def _is_small(opened: OpenedImage, spec: ImageSpec) -> bool:
+    """Whether the image may be resized as a whole before it is cropped."""
+    size = spec.resized(*opened.image.size)
+    return size.width * size.height <= MAX_RESIZED
+
+
 def _resize(opened: OpenedImage, spec: ImageSpec) -> tuple[Size, Image.Image]:
     """The upright size, and the image at the model's resolution."""
     with wrap_image_errors(opened.size, opened.data):
-        if spec.fast_decode and isinstance(opened.image, JpegImageFile):
+        if spec.fast_decode and isinstance(opened.image, JpegImageFile) and _is_small(opened, spec):
             return opened.size, resize_draft(opened.image, spec)
         opened.image.load()
         image = upright_8bit(opened.image)
         size = Size(*image.size)
     with wrap_image_errors(size):
         # grey images are resized as one channel instead of three, to the same values
-        resized = image.resize(spec.resized(*size), Image.Resampling(spec.resample))
-        return size, to_rgb(spec.crop(resized))
+        return size, to_rgb(spec.resize(image))

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
+#: Pixels of an image before its crop.
+MAX_RESIZED = 2**25
+
+
 class Size(NamedTuple):
     """Pixels of the upright image."""
 
@@ -45,15 +49,30 @@ class ImageSpec:
             return Size(side, int(side * height / width))
         return Size(int(side * width / height), side)
 
+    def resize(self, image: Image.Image) -> Image.Image:
+        """The image at the model's resolution."""
+        size = self.resized(*image.size)
+        if size.width * size.height <= MAX_RESIZED:
+            return self.crop(image.resize(size, self.resample))
+        # a line of pixels would become gigabytes of which the centre is used
+        scale_x, scale_y = image.width / size.width, image.height / size.height
+        left, top, right, bottom = self._centre(size)
+        box = (left * scale_x, top * scale_y, right * scale_x, bottom * scale_y)
+        return image.resize((self.resolution, self.resolution), self.resample, box)
+
     def crop(self, image: Image.Image) -> Image.Image:
         """The centre of a resized image, at the model's resolution."""
         if image.size == (self.resolution, self.resolution):
             return image
-        left, top = (self._margin(side - self.resolution) for side in image.size)
-        return image.crop((left, top, left + self.resolution, top + self.resolution))
+        return image.crop(self._centre(Size(*image.size)))
 
-    def _margin(self, surplus: int) -> int:
-        return round(surplus / 2) if self.rounds_margin else surplus // 2
+    def _centre(self, size: Size) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom of what is cropped of an image of this size."""
+        left, top = (
+            round(surplus / 2) if self.rounds_margin else surplus // 2
+            for surplus in (side - self.resolution for side in size)
+        )
+        return left, top, left + self.resolution, top + self.resolution
 
 
 @dataclass(frozen=True)

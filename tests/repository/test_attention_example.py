@@ -59,9 +59,7 @@ def test_an_implementation_that_differs_exits_with_an_error(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", ["norm", "residual"])
-def test_the_spatial_block_needs_norm_and_residual_sum(
-    script: ModuleType, mistake: str
-) -> None:
+def test_the_spatial_block_needs_norm_and_residual_sum(script: ModuleType, mistake: str) -> None:
     attention = script.three_ways()["all heads at once"]
     norm = nn.Identity() if mistake == "norm" else nn.GroupNorm(script.GROUPS, script.WIDTH)
     map_BDYX = torch.randn(2, script.WIDTH, 3, 4)

@@ -1,0 +1,173 @@
+"""Texts have the tokens that transformers' tokenizers give them, padded on the right."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+import torch
+import transformers
+
+from pgcli.checkpoints.model_description import read_description
+from pgcli.checkpoints.text_tokenizer import open_text_tokenizer
+from pgcli.embedding.loader import text_processor
+from pgcli.embedding.texts import TextProcessor, canonical_text
+from pgcli.errors import InvalidCheckpoint
+from pgcli.model.config import TextConfig
+from tests.support import towers
+
+TEXTS = [
+    "a red star",
+    "A Small, RED star! (isn't it?)",
+    "  two  blanks\tand\nlines  ",
+    "a polar_bear, 3 x 27 é ﬁ ½ 日本語 🟥",
+    "one text that is much longer than what the text tower has positions for " * 3,
+    "",
+    "...",
+]
+LENGTH = towers.TEXT_LENGTH
+
+
+def processor_of(folder: Path) -> TextProcessor:
+    processor = text_processor(folder, read_description(folder))
+    assert processor is not None
+    return processor
+
+
+def expected_tokens(tokenizer: Any, texts: list[str]) -> torch.Tensor:
+    """transformers' tokens, padded as SigLIP's and CLIP's documentation says."""
+    tokens: torch.Tensor = tokenizer(
+        texts,
+        padding="max_length",
+        padding_side="right",
+        max_length=LENGTH,
+        truncation=True,
+        return_tensors="pt",
+    ).input_ids
+    return tokens
+
+
+@pytest.fixture(scope="module", params=["siglip", "siglip2", "clip"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return towers.checkpoint_into(tmp_path_factory.mktemp(kind), kind)
+
+
+def test_tokens_are_those_of_transformers(kind: str, folder: Path) -> None:
+    processor = processor_of(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    found = processor(TEXTS, raw=True)
+    assert torch.equal(found, expected_tokens(tokenizer, TEXTS))
+    cleaned = [processor.format.clean(text) for text in TEXTS]
+    assert torch.equal(processor(TEXTS), expected_tokens(tokenizer, cleaned))
+    assert (cleaned == TEXTS) == (kind == "clip")
+
+
+def test_texts_are_padded_on_the_right_to_the_full_length(kind: str, folder: Path) -> None:
+    processor = processor_of(folder)
+    tokens = processor(["a star", "a red star above the image"])
+    pad, eos = processor.format.pad, processor.format.eos
+    assert tokens.shape == (2, LENGTH)
+    for row in tokens.tolist():
+        assert row[row.index(eos) :] == [eos] + [pad] * (LENGTH - row.index(eos) - 1)
+    names = {"siglip": ("</s>", "</s>"), "siglip2": ("<eos>", "<pad>")}
+    if kind in names:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        assert (eos, pad) == tuple(map(tokenizer.convert_tokens_to_ids, names[kind]))
+
+
+def test_long_texts_keep_their_end_token(folder: Path) -> None:
+    processor = processor_of(folder)
+    (row,) = processor(["a large red triangle left of the image " * 9]).tolist()
+    assert row[-1] == processor.format.eos
+    assert row.index(processor.format.eos) == LENGTH - 1
+
+
+def test_typed_control_tokens_are_text(kind: str, folder: Path) -> None:
+    if kind == "siglip":
+        return  # a piece of its vocabulary, of which cleaning leaves an s
+    processor = processor_of(folder)
+    typed = processor([f"a {name} star" for name in ("<eos>", "</s>", "<|endoftext|>")], raw=True)
+    control = torch.tensor([processor.format.eos, processor.format.pad])
+    for row in typed:
+        kept = row[: int((row != processor.format.pad).sum()) - 1]
+        assert not torch.isin(kept[:-1], control).any()
+
+
+def test_siglip_texts_are_lower_case_without_punctuation(kind: str, folder: Path) -> None:
+    processor = processor_of(folder)
+    one, other = processor(["A red, STAR!", "a red star"])
+    assert torch.equal(one, other) == (kind != "clip")
+    raw, _ = processor(["A red, STAR!", "a red star"], raw=True)
+    assert not torch.equal(raw, other)
+
+
+def test_underscores_are_blanks_for_siglip_2(kind: str, folder: Path) -> None:
+    """transformers' tokenizer of SigLIP 1 removes them, big_vision makes blanks of them."""
+    clean = processor_of(folder).format.clean("polar_bear")
+    assert clean == {"siglip": "polarbear", "siglip2": "polar bear", "clip": "polar_bear"}[kind]
+    assert canonical_text(" A  polar_bear! ") == "a polar bear"
+
+
+def test_sentencepiece_model_of_siglip_gives_the_same_tokens(tmp_path: Path) -> None:
+    """Compared with transformers' own tokenizer, which runs the model file."""
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(map(canonical_text, towers.SENTENCES * 3)))
+    sentencepiece.SentencePieceTrainer.Train(
+        input=str(corpus),
+        model_prefix=str(tmp_path / "spiece"),
+        vocab_size=100,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
+        hard_vocab_limit=False,
+    )
+    (tmp_path / "spiece.vocab").unlink()
+    own = transformers.SiglipTokenizer(str(tmp_path / "spiece.model"))
+    config = TextConfig(
+        width=8, depth=1, mlp_dim=8, num_heads=1, vocab_size=100, max_positions=LENGTH
+    )
+    found = open_text_tokenizer(tmp_path, config)
+    settings = {"pad_token": "</s>"}
+    assert (found.eos, found.pad) == (1, 0)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert open_text_tokenizer(tmp_path, config).pad == 1
+    texts = [text for text in TEXTS if text.strip(". ")]
+    for text in texts:
+        cleaned = own.canonicalize_text(text)
+        ids = found.tokenizer.encode(cleaned, add_special_tokens=False).ids
+        assert ids == own(text, add_special_tokens=False).input_ids, text
+
+
+def tokenizer_of(folder: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text())
+    return values
+
+
+def test_slow_regular_expression_is_refused(tmp_path: Path) -> None:
+    folder = towers.checkpoint_into(tmp_path, "clip")
+    values = tokenizer_of(folder)
+    values["normalizer"] = {"type": "Replace", "pattern": {"Regex": "(a+)+b"}, "content": ""}
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(InvalidCheckpoint, match="uses a regular expression"):
+        processor_of(folder)
+
+
+def test_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    folder = towers.checkpoint_into(tmp_path, "clip")
+    towers.tokenizer_into(folder, "siglip")
+    with pytest.raises(InvalidCheckpoint, match=r"has no token '<\|endoftext\|>'"):
+        processor_of(folder)
+    folder = towers.checkpoint_into(tmp_path / "2", "siglip")
+    towers.tokenizer_into(folder, "siglip2")
+    with pytest.raises(InvalidCheckpoint, match=r"the tokenizer has \d+ tokens, the model "):
+        processor_of(folder)
