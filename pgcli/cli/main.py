@@ -27,6 +27,7 @@ from pgcli.cli.commands import (
     info,
     merge,
     ocr,
+    search,
     segment,
     status,
     verify,
@@ -53,6 +54,7 @@ from pgcli.printable import printable
 # importing a command adds it to the app; --help lists them in this order
 COMMANDS = (
     *(caption, ask, detect, segment, ocr),
+    *(search,),
     *(view, export, status, check),
     *(apply, import_, merge, diff),
     *(info, verify, bench, doctor),

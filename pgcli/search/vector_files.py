@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from pgcli.state.state_folder import state_folder
 EMBEDDING = "embedding"
 #: The columns that are read beside the vectors, where a file has them.
 NAMES = ("id", "image", "text", "model")
+INDEX = "index"
 HINT = "name what pgcli embed wrote: a .parquet or .jsonl file, or a folder of Parquet files"
 #: Lengths further than this from 1 are not those of normalised vectors in float16.
 LENGTH_ERROR = 0.01
@@ -34,7 +35,7 @@ class VectorBlock(NamedTuple):
     """Consecutive rows that have a vector.
 
     `rows` are their numbers among all rows of all files, `file` is the number of their file,
-    `names` has their columns NAMES as lists of text or null.
+    `names` has their columns NAMES as text or null, and INDEX as numbers or null.
     """
 
     rows: Rows
@@ -47,27 +48,34 @@ class VectorBlock(NamedTuple):
         return name_at(self.names, place, int(self.rows[place]), self.file)
 
 
-class VectorName(NamedTuple):
-    """The columns of a row that name it, and the number of its file."""
+@dataclass(frozen=True, slots=True)
+class VectorName:
+    """The columns of a row that name it, and the number of its file; `index` is -1 if unknown."""
 
     id: str
     image: str | None
     text: str | None
+    index: int
     file: int
 
 
 def name_at(names: pyarrow.Table, place: int, row: int, file: int) -> VectorName:
     """What names the row at a place of the columns NAMES; without an id it is the row's number."""
-    id, image, text, _ = (names.column(name)[place].as_py() for name in NAMES)
-    return VectorName(str(row) if id is None else id, image, text, file)
+    id, image, text, index = (
+        names.column(name)[place].as_py() for name in ("id", "image", "text", INDEX)
+    )
+    return VectorName(
+        str(row) if id is None else id, image, text, -1 if index is None else index, file
+    )
 
 
 @dataclass
 class VectorStats:
-    """What was read: all rows, those without a vector, and those that were not normalised."""
+    """What was read: all rows, those without a vector, of texts, and not normalised."""
 
     rows: int = 0
     errors: int = 0
+    texts: int = 0
     scaled: int = 0
 
 
@@ -124,11 +132,12 @@ class VectorFiles:
         self.stats.errors += len(table) - len(places)
         if not len(places):
             return None
-        names = table.select(NAMES).filter(column.is_valid())
+        names = table.select([*NAMES, INDEX]).filter(column.is_valid())
         place = PlaceInFile(part, first, places)
         vectors = matrix(column.drop_null(), place)
         self._check_size(vectors, part)
         self._check_model(names.column("model"), place)
+        self.stats.texts += len(names) - names.column("text").null_count
         sizes = lengths(vectors, place.name)
         self.stats.scaled += int(np.count_nonzero(np.abs(sizes - 1) > LENGTH_ERROR))
         vectors = np.divide(vectors, sizes[:, None])
@@ -195,7 +204,7 @@ def read_parquet(file: Path) -> Iterator[pyarrow.Table]:
         names = opened.schema_arrow.names
         if EMBEDDING not in names:
             raise no_embedding(file, names)
-        columns = [name for name in (EMBEDDING, *NAMES) if name in names]
+        columns = [name for name in (EMBEDDING, INDEX, *NAMES) if name in names]
         for batch in opened.iter_batches(BLOCK_ROWS, columns=columns):
             yield with_names(pyarrow.Table.from_batches([batch]), file)
 
@@ -213,7 +222,8 @@ def read_jsonl(file: Path) -> Iterator[pyarrow.Table]:
         number += len(block)
         vectors = [row.pop(EMBEDDING) for row in rows]
         arrays = {name: text_array([row[name] for row in rows]) for name in NAMES}
-        yield pyarrow.table({EMBEDDING: list_array(vectors)} | arrays)
+        indexes = pyarrow.array([row[INDEX] for row in rows], pyarrow.int64())
+        yield pyarrow.table({EMBEDDING: list_array(vectors), INDEX: indexes} | arrays)
 
 
 def json_row(line: bytes, file: Path, number: int) -> dict[str, Any]:
@@ -224,9 +234,11 @@ def json_row(line: bytes, file: Path, number: int) -> dict[str, Any]:
         raise UsageError(f"{where} is not a JSON object", hint=HINT)
     if EMBEDDING not in row:
         raise no_embedding(f"{where}", list(row))
-    values = row[EMBEDDING]
-    return {EMBEDDING: None if values is None else json_vector(values, where)} | {
-        name: row.get(name) for name in NAMES
+    values, index = row[EMBEDDING], row.get(INDEX)
+    is_index = type(index) is int and abs(index) < 2**63
+    return {name: row.get(name) for name in NAMES} | {
+        EMBEDDING: None if values is None else json_vector(values, where),
+        INDEX: index if is_index else None,
     }
 
 
@@ -260,20 +272,21 @@ def text_array(values: Sequence[Any]) -> pyarrow.Array:
 
 
 def with_names(table: pyarrow.Table, file: Path) -> pyarrow.Table:
-    """The table with all of NAMES as text, null where the file has no such column."""
-    columns: Mapping[str, Any] = {name: table.column(name) for name in table.column_names}
+    """The table with all of NAMES as text and INDEX, null where the file has no such column."""
+    columns = {name: table.column(name) for name in table.column_names}
     found = {EMBEDDING: columns[EMBEDDING]}
-    for name in NAMES:
-        if name in columns:
-            try:
-                found[name] = columns[name].cast(pyarrow.string())
-            except pyarrow.ArrowException as problem:
-                kind = columns[name].type
-                raise UsageError(
-                    f"{file}: the column {name} has the type {kind}, which is not text", hint=HINT
-                ) from problem
-        else:
-            found[name] = pyarrow.nulls(len(table), pyarrow.string())
+    for name in (*NAMES, INDEX):
+        kind = pyarrow.int64() if name == INDEX else pyarrow.string()
+        if name not in columns:
+            found[name] = pyarrow.nulls(len(table), kind)
+            continue
+        try:
+            found[name] = columns[name].cast(kind)
+        except pyarrow.ArrowException as problem:
+            raise UsageError(
+                f"{file}: the column {name} has the type {columns[name].type}, not {kind}",
+                hint=HINT,
+            ) from problem
     return pyarrow.table(found)
 
 

@@ -21,6 +21,7 @@ from pgcli import __version__
 from pgcli.cli.main import app, main
 from pgcli.errors import PgcliError
 from tests.support.runs import finished
+from tests.support.vectors import rows_of, unit, write_parquet
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "images"
@@ -70,6 +71,7 @@ def test_help_texts_end_in_examples_that_run(command, tmp_path, monkeypatch, cap
     (tmp_path / "tasks.json").write_text(json.dumps([task]))
     for name, task in (("captions.jsonl", ["caption"]), ("boxes.jsonl", ["detect", "--object=a"])):
         assert finished(*task, "photos", "-o", name, cwd=tmp_path).returncode == 0
+    write_parquet(tmp_path / "photos.parquet", rows_of(unit(9, 192), model=None))
     monkeypatch.chdir(tmp_path)
     for name, text in callable_in(tmp_path).items():
         monkeypatch.setenv(name, text)

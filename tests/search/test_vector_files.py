@@ -1,7 +1,5 @@
 """Files of vectors: Parquet, folders of it and JSON lines, and what is refused."""
 
-import json
-
 import numpy as np
 import pyarrow
 import pytest
@@ -9,44 +7,8 @@ from pyarrow import parquet
 
 from pgcli.errors import NoInputError, UsageError
 from pgcli.search.search_files import find_duplicates, read_all, search_files
-from pgcli.search.vector_files import VectorFiles
-
-
-def unit(rows, width=6, seed=0):
-    vectors = np.random.default_rng(seed).standard_normal((rows, width)).astype(np.float32)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-def rows_of(vectors, first=0, model="towers@1"):
-    return [
-        {
-            "id": f"{number}.jpg",
-            "image": f"photos/{number}.jpg",
-            "model": model,
-            "error": None if vector is not None else "missing",
-            "embedding": None if vector is None else [float(value) for value in vector],
-        }
-        for number, vector in enumerate(vectors, start=first)
-    ]
-
-
-def write_jsonl(file, rows):
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
-
-
-def write_parquet(file, rows, kind=None, width=6, **options):
-    kind = kind or pyarrow.list_(pyarrow.float32(), width)
-    rows = [dict(row) for row in rows]
-    if kind.value_type == pyarrow.float16():
-        for row in rows:
-            vector = row["embedding"]
-            row["embedding"] = None if vector is None else np.array(vector, np.float16)
-    columns = {name: [row[name] for row in rows] for name in rows[0] if name != "embedding"}
-    table = pyarrow.table(columns)
-    vectors = pyarrow.array([row["embedding"] for row in rows], kind)
-    parquet.write_table(table.append_column("embedding", vectors), file, **options)
-    return file
+from pgcli.search.vector_files import VectorFiles, VectorName
+from tests.support.vectors import rows_of, unit, write_jsonl, write_parquet
 
 
 def hits(paths, queries, k=3, **options):
@@ -130,7 +92,7 @@ def test_rows_of_texts_and_rows_without_names_are_found(tmp_path):
     rows = [{"text": f"text {n}", "embedding": v.tolist()} for n, v in enumerate(vectors)]
     file = write_jsonl(tmp_path / "v.jsonl", rows)
     (hit,) = search_files(vectors[1:], VectorFiles([file]), 1)[0]
-    assert hit.name[:3] == ("1", None, "text 1")
+    assert hit.name == VectorName("1", None, "text 1", -1, 0)
 
 
 def broken(vectors, place, value):
@@ -218,10 +180,10 @@ def test_paths_that_are_no_vectors_are_refused(tmp_path):
 
 def test_duplicates_of_several_files_are_grouped(tmp_path):
     vectors = unit(12, 16)
-    one = write_parquet(tmp_path / "one.parquet", rows_of(vectors), width=16)
+    one = write_parquet(tmp_path / "one.parquet", rows_of(vectors))
     copies = [vectors[3] + 0.01, None, vectors[8]]
     copies = [None if copy is None else copy / np.linalg.norm(copy) for copy in copies]
-    other = write_parquet(tmp_path / "other.parquet", rows_of(copies, 100), width=16)
+    other = write_parquet(tmp_path / "other.parquet", rows_of(copies, 100))
     groups = find_duplicates(read_all(VectorFiles([one, other])))
     assert [[hit.name.id for hit in group] for group in groups] == [
         ["3.jpg", "100.jpg"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -22,7 +22,7 @@ from pgcli.cli.result_files.run_info import read_run_info
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import NoInputError, OutputFailed, UsageError
 from pgcli.images import ImageLimits
-from pgcli.records import DecodedImage
+from pgcli.records import DecodedImage, Item
 from pgcli.regular_file import open_regular
 from pgcli.remote import make_url_reader
 from pgcli.sinks.reader import Row, read_results
@@ -116,14 +116,8 @@ def write_gallery(groups: Sequence[RowGroup], options: GalleryOptions, screen: S
     by = "file" if groups[0].prompt is None else "prompt"
     about = {"assets": relative_address(target, options.assets), "by": by}
     search, total = options.search(screen.info), len(cards.images)
-    copied: Any = prefetch(
-        locate_images(cards.images, outputs, search),
-        ThumbnailMaker(options.size or default_side(total), ImageLimits()),
-        workers=worker_count(total),
-        # images at addresses may be anybody's and are always decoded in another process
-        total=None if search.url_reader else total,
-        fetcher=search.url_reader,
-    )
+    items = locate_images(cards.images, outputs, search)
+    copied = small_copies(items, total, search, size=options.size)
     missing, progress = MissingImages(), screen.progress("images", total, unit="images")
     publishing = publish(target, is_folder=False, overwrite=options.overwrite or is_page(target))
     with closing(copied), progress, publishing as part, part.open("w", encoding="utf-8") as file:
@@ -132,6 +126,22 @@ def write_gallery(groups: Sequence[RowGroup], options: GalleryOptions, screen: S
         file.writelines(render_page(cards.data() | about, entries, title=title(names)))
     report_page(target, cards, missing, search)
     return Gallery(len(cards.rows), tuple(labels))
+
+
+def small_copies(
+    items: Iterable[Item], total: int, search: ImageSearch, *, size: int | None = None
+) -> Generator[DecodedImage]:
+    """A small copy of each image, by default in a size that follows from their number."""
+    copied: Any = prefetch(
+        items,
+        ThumbnailMaker(size or default_side(total), ImageLimits()),
+        workers=worker_count(total),
+        # images at addresses may be anybody's and are always decoded in another process
+        total=None if search.url_reader else total,
+        fetcher=search.url_reader,
+    )
+    with closing(copied):
+        yield from copied
 
 
 def check_page(target: Path, outputs: Sequence[Path], options: GalleryOptions) -> None:
@@ -180,17 +190,22 @@ def report_page(target: Path, cards: Cards, missing: MissingImages, search: Imag
     search.report(
         f"{target}: {len(cards.rows):,} rows, {len(cards.images):,} images, {decimal(size)}"
     )
-    if missing.count:
-        search.report(
-            f"{missing.count:,} image{'s are' if missing.count > 1 else ' is'} not shown"
-            f"{', the first is' if missing.count > 1 else ':'} {missing.first}",
-            hint=search.hint(missing, "--images DIR finds those that were moved"),
-        )
+    report_missing(missing, search)
     if size > LARGE_PAGE:
         search.report(
             "browsers open such a large page slowly",
             hint="--assets DIR puts the images in a folder, --size PX and --limit N make it "
             "smaller",
+        )
+
+
+def report_missing(missing: MissingImages, search: ImageSearch) -> None:
+    """Report the images that a page lacks, and the options that would find them."""
+    if missing.count:
+        search.report(
+            f"{missing.count:,} image{'s are' if missing.count > 1 else ' is'} not shown"
+            f"{', the first is' if missing.count > 1 else ':'} {missing.first}",
+            hint=search.hint(missing, "--images DIR finds those that were moved"),
         )
 
 

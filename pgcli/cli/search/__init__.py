@@ -1,0 +1,1 @@
+"""The command search: its queries, the rows of its hits, and their page."""

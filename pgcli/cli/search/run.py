@@ -1,0 +1,160 @@
+"""Runs a search: reads vectors, embeds queries, and writes hits or groups and their page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgcli.cli.result_files.check_target import check_target
+from pgcli.cli.result_files.gallery_page import is_page
+from pgcli.cli.result_files.run_info import incomplete_note
+from pgcli.cli.search.output import Rows, check_output, write_rows
+from pgcli.cli.ui.console import Screen
+from pgcli.errors import UsageError
+from pgcli.search.duplicates import THRESHOLD
+from pgcli.search.search_files import find_duplicates, read_all, search_files
+from pgcli.search.vector_files import VectorFiles
+from pgcli.sinks import FormatOption
+from pgcli.tasks.question import normalize
+
+DEFAULT_K = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """The options of the command line."""
+
+    vectors: Sequence[str]
+    texts: Sequence[str] = ()
+    images: Sequence[str] = ()
+    duplicates: bool = False
+    k: int | None = None
+    min_similarity: float | None = None
+    raw_text: bool = False
+    model: str | None = None
+    revision: str | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    output: str = "-"
+    format: FormatOption = "auto"
+    view: str | None = None
+    images_folder: str | None = None
+    overwrite: bool = False
+    allow_urls: bool = False
+    allow_private_hosts: bool = False
+
+
+def run_search(options: SearchOptions, screen: Screen) -> None:
+    """Write the hits of each query, or the groups of near-duplicates, and their page.
+
+    Raises UsageError, NoInputError, OutputExists, OutputFailed and what loading a model raises.
+    """
+    check_options(options)
+    check_output(options.output, options.format, overwrite=options.overwrite)
+    if options.view is not None:
+        check_view(options.view, options)
+    paths = [Path(name) for name in options.vectors]
+    files = VectorFiles(paths)
+    for note in filter(None, map(incomplete_note, paths)):
+        screen.info(note)
+    files.head()
+    found = (group_duplicates if options.duplicates else hits_of)(files, options, screen)
+    report_files(files, screen)
+    summary = found.summary(files.stats.rows - files.stats.errors)
+    screen.info(summary)
+    write_rows(options.output, options.format, found, overwrite=options.overwrite, screen=screen)
+    if options.view is not None:
+        from pgcli.cli.search.page import write_page
+
+        write_page(options, found, summary, screen)
+
+
+def check_options(options: SearchOptions) -> None:
+    """Raise UsageError for options that exclude each other, and for queries that are empty."""
+    has_queries = bool(options.texts or options.images)
+    if options.duplicates == has_queries:
+        raise UsageError(
+            "--duplicates compares the vectors with each other, not with a query"
+            if has_queries
+            else "nothing to search",
+            hint='write --text "a red car", --image photo.jpg or --duplicates',
+        )
+    if options.duplicates and options.k is not None:
+        raise UsageError("-k has no effect on --duplicates", hint="leave it out")
+    for option, given, needed in (
+        ("--raw-text", options.raw_text, bool(options.texts)),
+        ("--images", options.images_folder is not None, options.view is not None),
+        ("--revision", options.revision is not None, options.model is not None),
+    ):
+        other = {"--raw-text": "--text", "--images": "--view", "--revision": "--model"}[option]
+        if given and not needed:
+            raise UsageError(f"{option} has no effect without {other}", hint=f"add {other}")
+    if "" in map(normalize, options.texts):
+        raise UsageError("a text is empty", hint='write --text "a red car"')
+    if options.images_folder is not None and not Path(options.images_folder).is_dir():
+        raise UsageError(
+            f"{options.images_folder} is not a folder", hint="name the folder of the images"
+        )
+
+
+def check_view(view: str, options: SearchOptions) -> None:
+    """Raise if the page cannot be written."""
+    if view == "-":
+        raise UsageError(
+            "a page is not written to standard output", hint="name a file: --view page.html"
+        )
+    target = Path(view)
+    if view == options.output or any(target == Path(name) for name in options.vectors):
+        raise UsageError(f"{view} is not free for a page", hint="name another file with --view")
+    check_target(target, is_folder=False, overwrite=options.overwrite or is_page(target))
+
+
+def hits_of(files: VectorFiles, options: SearchOptions, screen: Screen) -> Rows:
+    """The hits of each query."""
+    from pgcli.cli.search.queries import embed_queries
+
+    queries = embed_queries(files, options, screen)
+    k = DEFAULT_K if options.k is None else options.k
+    with screen.progress("searching", unit="vectors") as progress:
+        hits = search_files(
+            queries.vectors,
+            files,
+            k,
+            min_similarity=options.min_similarity,
+            on_rows=progress.advance,
+        )
+    found = settings(options) | {"queries": queries.names, "k": k, "model": queries.model}
+    return Rows("query", queries.names, hits, found, has_texts=files.stats.texts > 0)
+
+
+def group_duplicates(files: VectorFiles, options: SearchOptions, screen: Screen) -> Rows:
+    """The groups of near-duplicates."""
+    least = THRESHOLD if options.min_similarity is None else options.min_similarity
+    with screen.progress("reading", unit="vectors") as progress:
+        table = read_all(files, progress.advance)
+    with screen.progress("comparing", len(table.rows), unit="vectors") as progress:
+        groups = find_duplicates(table, least, on_rows=progress.advance)
+    names = [str(number) for number in range(1, len(groups) + 1)]
+    found = settings(options) | {"duplicates": True, "min_similarity": least, "model": files.model}
+    return Rows("group", names, groups, found, has_texts=files.stats.texts > 0)
+
+
+def settings(options: SearchOptions) -> dict[str, object]:
+    """The settings of the search, which a Parquet file has in its metadata."""
+    return {
+        "command": "search",
+        "vectors": list(options.vectors),
+        "min_similarity": options.min_similarity,
+    }
+
+
+def report_files(files: VectorFiles, screen: Screen) -> None:
+    """Report the rows that were left out or changed."""
+    stats = files.stats
+    if stats.errors:
+        were = "rows have" if stats.errors > 1 else "row has"
+        screen.info(f"{stats.errors:,} {were} an error in place of a vector, and are left out")
+    if stats.scaled:
+        vectors = "vectors were" if stats.scaled > 1 else "vector was"
+        screen.info(f"{stats.scaled:,} {vectors} not normalised, and are searched as normalised")

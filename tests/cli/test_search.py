@@ -1,0 +1,370 @@
+"""pgcli search: hits of texts and images, near-duplicates, and their page."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from pgcli.cli.main import main
+from pgcli.embedding import loader
+from pgcli.images import ImageSpec
+from tests.support.galleries import CANARY, HOSTILE
+from tests.support.vectors import rows_of, unit, write_jsonl, write_parquet
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+Capture = pytest.CaptureFixture[str]
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
+VECTORS = unit(20)
+
+
+class PretendEngine:
+    """Embeds `row N` and images of grey N as the vector of row N."""
+
+    device, kind = "cpu", "two_towers"
+    spec = ImageSpec(8, Image.Resampling.BILINEAR)
+
+    def __init__(self, label: str):
+        self.label = label
+
+    def encode_texts(self, texts: list[str], *, raw: bool = False) -> Any:
+        return np.stack([VECTORS[int(text.lower().split()[1])] for text in texts])
+
+    def encode(self, stream: Any) -> Any:
+        for number, image in stream:
+            yield number, SimpleNamespace(vector=VECTORS[int(image.pixels[0, 0, 0])])
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("towers", "others"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(
+        loader, "load", lambda checkpoint, **options: PretendEngine(checkpoint.label)
+    )
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> str:
+    write_parquet(tmp_path / "v.parquet", rows_of(VECTORS, model="towers"), row_group_size=6)
+    return "v.parquet"
+
+
+def call(capsys: Capture, *words: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main(["search", *words])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def best(row: int, count: int) -> list[str]:
+    """The ids of the rows most similar to a row."""
+    order = np.argsort(-(VECTORS.astype(float) @ VECTORS[row].astype(float)), kind="stable")
+    return [f"{number}.jpg" for number in order[:count]]
+
+
+def grey(name: str, level: int) -> str:
+    Image.new("RGB", (9, 9), (level,) * 3).save(name)
+    return name
+
+
+# --- hits
+
+
+def test_hits_of_texts_and_images_are_rows(vectors: str, capsys: Capture) -> None:
+    image = grey("query.png", 7)
+    code, out, err = call(capsys, vectors, "--text", "row 3", "--image", image, "-k", "4")
+    found = rows(out)
+    assert code == 0
+    assert list(found[0]) == ["query", "rank", "id", "image", "similarity"]
+    assert [row["id"] for row in found] == best(3, 4) + best(7, 4)
+    assert [row["query"] for row in found] == ["row 3"] * 4 + ["query.png"] * 4
+    assert [row["rank"] for row in found] == [1, 2, 3, 4] * 2
+    assert found[0] == {
+        **{"query": "row 3", "rank": 1, "id": "3.jpg"},
+        **{"image": "photos/3.jpg", "similarity": 1.0},
+    }
+    assert "8 hits of 2 queries among 20 vectors" in err
+
+
+def test_ten_hits_are_found_by_default(vectors: str, capsys: Capture) -> None:
+    assert len(rows(call(capsys, vectors, "--text", "row 1")[1])) == 10
+
+
+def test_hits_below_the_least_similarity_are_left_out(vectors: str, capsys: Capture) -> None:
+    out = call(capsys, vectors, "--text", "row 1", "--min-similarity", "0.3", "-k", "99")[1]
+    scores = VECTORS.astype(float) @ VECTORS[1].astype(float)
+    assert len(rows(out)) == np.count_nonzero(scores >= 0.3)
+
+
+def test_rows_go_to_json_lines_parquet_or_text(vectors: str, capsys: Capture) -> None:
+    words = (vectors, "--text", "row 3", "-k", "2")
+    piped = rows(call(capsys, *words)[1])
+    assert call(capsys, *words, "-o", "hits.jsonl")[:2] == (0, "")
+    assert rows(Path("hits.jsonl").read_text()) == piped
+    assert call(capsys, *words, "-o", "hits.parquet")[0] == 0
+    table = parquet.read_table("hits.parquet")
+    assert table.to_pylist() == piped
+    settings = json.loads(table.schema.metadata[b"pgcli"])
+    assert (settings["command"], settings["model"], settings["k"]) == ("search", "towers", 2)
+    lines = call(capsys, *words, "--format", "text")[1].splitlines()
+    assert lines[:2] == ["row 3:", "   1.000 3.jpg"]
+
+
+def test_texts_that_were_embedded_are_found(capsys: Capture) -> None:
+    texts = [
+        {"index": n, "id": str(n), "text": f"text {n}", "model": "towers", "embedding": v.tolist()}
+        for n, v in enumerate(VECTORS)
+    ]
+    write_jsonl(Path("t.jsonl"), texts)
+    code, out, _ = call(capsys, "t.jsonl", "--text", "row 5", "-k", "1", "--view", "p.html")
+    assert code == 0
+    assert rows(out) == [
+        {
+            **{"query": "row 5", "rank": 1, "id": "5", "image": None},
+            **{"text": "text 5", "similarity": 1.0},
+        }
+    ]
+    assert "text 5" in Path("p.html").read_text()
+
+
+def test_rows_with_errors_are_reported_and_left_out(capsys: Capture) -> None:
+    some = [None, *VECTORS[1:]]
+    write_jsonl(Path("v.jsonl"), rows_of(some, model="towers"))
+    code, out, err = call(capsys, "v.jsonl", "--text", "row 0", "-k", "20")
+    assert (code, len(rows(out))) == (0, 19)
+    assert "1 row has an error in place of a vector" in err
+
+
+def test_vectors_of_any_length_are_searched_as_normalised(capsys: Capture) -> None:
+    write_parquet(Path("v.parquet"), rows_of(VECTORS * 2, model="towers"))
+    _, out, err = call(capsys, "v.parquet", "--text", "row 3", "-k", "3")
+    assert [row["id"] for row in rows(out)] == best(3, 3)
+    assert "20 vectors were not normalised" in err
+
+
+# --- the model
+
+
+def test_another_model_than_that_of_the_vectors_is_refused(capsys: Capture) -> None:
+    write_jsonl(Path("v.jsonl"), rows_of(VECTORS, model="google/siglip@123"))
+    code, _, err = call(capsys, "v.jsonl", "--text", "row 1", "--model", "demo-towers")
+    assert code == 2
+    assert "the vectors are of google/siglip@123, and demo-towers@" in err
+
+
+def test_another_folder_is_used_with_a_remark(vectors: str, capsys: Capture) -> None:
+    code, _, err = call(capsys, vectors, "--text", "row 1", "--model", "./others")
+    assert code == 0
+    assert "the vectors are of towers; ./others has to be the same model" in err
+
+
+def test_vectors_of_another_version_of_demo_towers_are_refused(capsys: Capture) -> None:
+    write_jsonl(Path("v.jsonl"), rows_of(VECTORS, model="demo-towers@0123"))
+    code, _, err = call(capsys, "v.jsonl", "--text", "row 1")
+    assert code == 2
+    assert "they cannot be compared" in err
+
+
+def test_vectors_of_another_size_than_the_queries_are_refused(capsys: Capture) -> None:
+    write_jsonl(Path("v.jsonl"), rows_of(unit(4, 5), model=None))
+    code, _, err = call(capsys, "v.jsonl", "--text", "row 1")
+    assert code == 2
+    assert "makes vectors of 6 numbers, and those to search have 5" in err
+    assert "demo-towers, the built-in model, embeds the queries" in err
+
+
+def test_classifiers_embed_no_queries(
+    vectors: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PretendEngine, "kind", "classifier")
+    code, _, err = call(capsys, vectors, "--text", "row 1")
+    assert code == 2
+    assert "towers is an image classifier, which has no embeddings" in err
+
+
+def test_a_blue_square_is_found_among_the_examples(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    from pgcli.checkpoints.find import find
+    from pgcli.images import ImageDecoder
+    from pgcli.records import Item
+
+    engine = loader.load(find("demo-towers"), device="cpu")
+    names = [str(EXAMPLES / name) for name in ("stars.jpg", "blue.png", "crosses.png")]
+    decode = ImageDecoder(engine.spec)
+    decoded = [(n, decode(Item(n, name, name, name))) for n, name in enumerate(names)]
+    encoded = [one.vector for _, one in engine.encode(decoded)]
+    made = rows_of(encoded, model=engine.label)
+    target = Path(os.environ["HOME"]) / "v.jsonl"
+    write_jsonl(target, made)
+    code, out, _ = call(capsys, str(target), "--text", "a blue square", "--image", names[0])
+    assert code == 0
+    firsts = [row["id"] for row in rows(out) if row["rank"] == 1]
+    assert firsts == ["1.jpg", "0.jpg"]
+
+
+# --- near-duplicates
+
+
+def test_duplicates_are_groups_of_rows(capsys: Capture) -> None:
+    copies = VECTORS[[4, 9, 4]] + 0.01
+    write_parquet(Path("v.parquet"), rows_of(np.concatenate([VECTORS, copies])))
+    code, out, err = call(capsys, "v.parquet", "--duplicates", "--min-similarity", "0.995")
+    found = rows(out)
+    assert code == 0
+    assert list(found[0]) == ["group", "id", "image", "similarity"]
+    assert [(row["group"], row["id"]) for row in found] == [
+        *((1, "4.jpg"), (1, "20.jpg"), (1, "22.jpg")),
+        *((2, "9.jpg"), (2, "21.jpg")),
+    ]
+    assert [row["similarity"] for row in found if row["id"] in ("4.jpg", "9.jpg")] == [1, 1]
+    assert "2 groups of near-duplicates with 5 of 23 vectors" in err
+
+
+def test_duplicates_begin_at_0_94(capsys: Capture) -> None:
+    angles = np.arccos([1, 0.945, 1, 0.935]) + np.array([0, 0, 2, 2])
+    pairs = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    write_jsonl(Path("v.jsonl"), rows_of(pairs))
+    out = call(capsys, "v.jsonl", "--duplicates")[1]
+    assert [(row["id"], row["similarity"]) for row in rows(out)] == [
+        ("0.jpg", 1.0),
+        ("1.jpg", 0.945),
+    ]
+
+
+def test_no_duplicates_are_no_rows(vectors: str, capsys: Capture) -> None:
+    assert call(capsys, vectors, "--duplicates", "--min-similarity", "1")[:2] == (0, "")
+    out = call(capsys, vectors, "--duplicates", "--min-similarity", "1", "--format", "text")[1]
+    assert out == "(nothing found)\n"
+
+
+# --- the page
+
+
+def photos(count: int) -> None:
+    Path("photos").mkdir()
+    for number in range(count):
+        Image.new("RGB", (12, 9), (number, 0, 99)).save(f"photos/{number}.jpg")
+
+
+def test_page_shows_the_images_that_were_found(vectors: str, capsys: Capture) -> None:
+    photos(20)
+    words = (vectors, "--text", "row 3", "--image", grey("query.png", 7), "-k", "4")
+    code, _, err = call(capsys, *words, "--view", "page.html")
+    page = Path("page.html").read_text()
+    assert code == 0
+    assert page.count('<section class="result">') == 2
+    assert page.count('src="data:image/webp;base64,') == 9
+    assert page.index("row 3") < page.index("3.jpg") < page.index("7.jpg")
+    assert "page.html: " in err
+    assert "not shown" not in err
+    assert call(capsys, *words, "--view", "page.html")[0] == 0  # a page is replaced
+
+
+def test_page_names_images_that_are_missing(vectors: str, capsys: Capture) -> None:
+    code, _, err = call(capsys, vectors, "--text", "row 3", "-k", "2", "--view", "page.html")
+    assert code == 0
+    assert "2 images are not shown" in err
+    assert "missing" in Path("page.html").read_text()
+    Path("moved/photos").mkdir(parents=True)
+    shutil.copy(grey("3.png", 3), "moved/photos/3.jpg")
+    words = ("--text", "row 3", "-k", "1", "--view", "page.html", "--images", "moved")
+    assert "not shown" not in call(capsys, vectors, *words)[2]
+
+
+def test_page_of_duplicates_has_a_section_for_each_group(capsys: Capture) -> None:
+    photos(4)
+    write_parquet(Path("v.parquet"), rows_of(VECTORS[[0, 1, 0, 1]]))
+    assert call(capsys, "v.parquet", "--duplicates", "--view", "page.html")[0] == 0
+    page = Path("page.html").read_text()
+    assert page.count('<section class="result">') == 2
+    assert "Group 2" in page
+    assert "Near-duplicates in v.parquet" in page
+
+
+def test_foreign_text_is_text_on_the_page_and_terminal(capsys: Capture) -> None:
+    made = rows_of(VECTORS[: len(HOSTILE)], model="towers")
+    for row, text in zip(made, HOSTILE, strict=True):
+        row |= {"id": text, "image": text, "text": text}
+    write_jsonl(Path("v.jsonl"), made)
+    words = ("v.jsonl", "--text", "row 1", "-k", "99", "--view", "page.html")
+    code, out, err = call(capsys, *words, "--format", "text")
+    page = Path("page.html").read_text()
+    assert code == 0
+    assert CANARY in page
+    assert "<script" not in page
+    assert "<img src=x" not in page
+    assert not [text for text in (out, err, page) if set(text) & set("\x1b\r\u202e")]
+    assert len(rows(call(capsys, *words)[1])) == len(HOSTILE)
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "nothing to search"),
+        ("--text a --duplicates", "--duplicates compares the vectors with each other"),
+        ("--duplicates -k 3", "-k has no effect on --duplicates"),
+        ("--duplicates --raw-text", "--raw-text has no effect without --text"),
+        ("--text a --images photos", "--images has no effect without --view"),
+        ("--text a --revision main", "--revision has no effect without --model"),
+        ("--text=", "a text is empty"),
+        ("--image none.png", "none.png is not an image file"),
+        ("--image v.parquet", "v.parquet: "),
+        ("--text a -k 0", "'0' is not a whole number of 1 or more"),
+        ("--text a --min-similarity 1.5", "'1.5' is not a number of -1 to 1"),
+        ("--text a -o hits.txt", "does not choose a format"),
+        ("--text a -o hits/", "is the name of a folder"),
+        ("--text a --view -", "not written to standard output"),
+        ("--text a --view v.parquet", "is not free for a page"),
+        ("--text a --view p.html --images none", "none is not a folder"),
+    ],
+)
+def test_wrong_options_exit_with_2(vectors: str, capsys: Capture, words: str, message: str) -> None:
+    code, out, err = call(capsys, vectors, *words.split())
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_exit_codes_of_files(vectors: str, capsys: Capture) -> None:
+    write_jsonl(Path("none.jsonl"), rows_of([None, None]))
+    assert call(capsys, "none.jsonl", "--text", "row 1")[0] == 4
+    Path("cut.parquet").write_bytes(Path(vectors).read_bytes()[:500])
+    assert call(capsys, "cut.parquet", "--duplicates")[0] == 2
+    Path("hits.jsonl").write_text("mine")
+    assert call(capsys, vectors, "--text", "row 1", "-o", "hits.jsonl")[0] == 13
+    assert call(capsys, vectors, "--text", "row 1", "--view", "hits.jsonl")[0] == 13
+    assert Path("hits.jsonl").read_text() == "mine"
+    assert call(capsys, vectors, "--text", "row 1", "-o", "hits.jsonl", "--overwrite")[0] == 0
+    assert len(rows(Path("hits.jsonl").read_text())) == 10
+
+
+def test_output_that_cannot_be_written_exits_with_14(
+    vectors: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(parquet, "write_table", full)
+    code, _, err = call(capsys, vectors, "--text", "row 1", "-o", "hits.parquet")
+    assert code == 14
+    assert "cannot write hits.parquet: No space left on device" in err
+    assert sorted(path.name for path in Path().iterdir()) == ["others", "towers", "v.parquet"]
