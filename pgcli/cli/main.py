@@ -22,6 +22,7 @@ from pgcli.cli.commands import (
     detect,
     diff,
     doctor,
+    explain,
     export,
     import_,
     info,
@@ -55,7 +56,7 @@ from pgcli.printable import printable
 COMMANDS = (
     *(caption, ask, detect, segment, ocr),
     *(search,),
-    *(view, export, status, check),
+    *(view, explain, export, status, check),
     *(apply, import_, merge, diff),
     *(info, verify, bench, doctor),
 )

@@ -96,7 +96,7 @@ class GemmaAttention(nn.Module):
         last_only: bool = False,
     ) -> Tensor:
         """The output of every slot (B, L, D), or of the last slot only (B, 1, D)."""
-        query_BLNH, key_BLKH, value_BLKH = self._project(x_BLD, rotary, last_only)
+        query_BLNH, key_BLKH, value_BLKH = self.project(x_BLD, rotary, last_only)
         key_BKSH, value_BKSH = key_BLKH.transpose(1, 2), value_BLKH.transpose(1, 2)
         if update_cache is not None:
             key_BKSH, value_BKSH = update_cache(key_BKSH, value_BKSH)
@@ -108,7 +108,7 @@ class GemmaAttention(nn.Module):
         out_BLD: Tensor = self.o_proj(attention)
         return out_BLD
 
-    def _project(
+    def project(
         self, x_BLD: Tensor, rotary: RotaryEmbedding, last_only: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries, rotated keys, and values; queries of the last slot if `last_only`."""

@@ -1,0 +1,91 @@
+"""Assembles the page of an explanation: markup, style, script, and the values as inert JSON."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from torch import Tensor
+
+from pgcli.explain.explain import Explanation, TokenExplanation
+from pgcli.explain.recorder import TensorShape
+from pgcli.printable import encodable, printable
+from pgcli.records import DecodedImage
+from pgcli.views.gallery.page import inert, policy
+
+MILLION = 1_000_000  # the script reads weights as whole millionths, which are short
+
+
+def render_page(explanation: Explanation, image: DecodedImage, thumbnail: bytes) -> str:
+    """The page, with a small copy of the image as a WebP file.
+
+    No foreign value is markup: all are JSON in which no tag can begin. The content security policy
+    allows this script alone, by its digest, and no requests.
+    """
+    style, script = asset("page.css"), asset("page.js")
+    script = f'"use strict";\n(() => {{\n{script}\n}})();\n'
+    data = page_data(explanation, image) | {
+        "image": f"data:image/webp;base64,{b64encode(thumbnail).decode('ascii')}"
+    }
+    return Template(asset("page.html")).substitute(
+        policy=escape(policy(style, script, has_assets=False)),
+        title=escape(text(f"{explanation.answer.id}: {explanation.answer.answer}")),
+        style=style,
+        data=inert(data),
+        script=script,
+    )
+
+
+def page_data(explanation: Explanation, image: DecodedImage) -> dict[str, Any]:
+    """The values of the page's script."""
+    answer = explanation.answer
+    return {
+        "id": text(answer.id),
+        "model": text(answer.model),
+        "width": image.width,
+        "height": image.height,
+        "grid": explanation.grid,
+        "prompt": text(answer.prompt),
+        "answer": text(answer.answer or ""),
+        "promptTokens": [*map(text, explanation.prompt_tokens)],
+        "tokens": [*map(token_data, explanation.tokens)],
+        "layers": [layer + 1 for layer in explanation.layers],
+        "depth": explanation.depth,
+        "stages": [
+            {"name": name, "tensors": [*map(tensor_data, found.items())]}
+            for name, found in explanation.shapes.items()
+        ],
+        "difference": explanation.difference,
+    }
+
+
+def token_data(token: TokenExplanation) -> dict[str, Any]:
+    """A token's values; its attention in millionths, for each layer."""
+    return {
+        "text": text(token.text),
+        "probability": round(token.probability, 6),
+        "candidates": [(text(other), round(p, 6)) for other, p in token.candidates],
+        "attention": [*map(millionths, token.attention)],
+    }
+
+
+def millionths(weights_S: Tensor) -> list[int]:
+    return [int(weight) for weight in (weights_S * MILLION).round().tolist()]
+
+
+def tensor_data(entry: tuple[TensorShape, int]) -> list[Any]:
+    (name, axes, shape, dtype), count = entry
+    return [name, axes, list(shape), dtype, count]
+
+
+def text(value: str) -> str:
+    """A foreign text, without control characters, that can be written as UTF-8."""
+    return printable(encodable(value))
+
+
+def asset(name: str) -> str:
+    """A file of the page's folder in the package."""
+    return files("pgcli.explain").joinpath("page", name).read_text(encoding="utf-8")

@@ -1,0 +1,228 @@
+const data = JSON.parse(document.getElementById("data").textContent);
+const byId = (id) => document.getElementById(id);
+const make = (tag, text = "", name = "") => {
+  const element = document.createElement(tag);
+  element.textContent = text;
+  if (name) element.className = name;
+  return element;
+};
+const percent = (share) => {
+  if (share < 0.0005) return "< 0.1 %";
+  return share < 0.0995 || (share > 0.99 && share < 0.9995) ? `${(share * 100).toFixed(1)} %` : `${Math.round(share * 100)} %`;
+};
+const patches = data.grid * data.grid;
+const state = { token: 0, layer: -1, patch: null, timer: null };
+
+// attention of a token over image, prompt and earlier tokens, as shares that sum to 1
+function attention(token, layer) {
+  const rows = data.tokens[token].attention;
+  if (layer >= 0) return rows[layer].map((share) => share / 1e6);
+  return rows[0].map((_, slot) => rows.reduce((sum, row) => sum + row[slot], 0) / rows.length / 1e6);
+}
+
+// a dark veil where little attention is, a warm glow where much is; between them the image is as it is
+const STOPS = [[10, 10, 22, 168], [16, 12, 30, 140], [60, 24, 40, 84], [200, 70, 30, 70], [255, 128, 24, 104], [255, 196, 66, 140], [255, 240, 150, 166]];
+function colour(value) {
+  const place = Math.min(0.9999, Math.max(0, value)) * (STOPS.length - 1);
+  const low = Math.floor(place), part = place - low;
+  return STOPS[low].map((start, channel) => Math.round(start + (STOPS[low + 1][channel] - start) * part));
+}
+byId("ramp").style.background = `linear-gradient(90deg, ${STOPS.map(([red, green, blue]) => `rgb(${red} ${green} ${blue})`)})`;
+
+const heat = byId("heat"), frame = byId("frame");
+const small = document.createElement("canvas");
+small.width = small.height = data.grid;
+
+function drawHeat(weights) {
+  const image = weights.slice(0, patches), most = Math.max(...image, 1e-9);
+  const context = small.getContext("2d"), pixels = context.createImageData(data.grid, data.grid);
+  image.forEach((weight, patch) => {
+    const value = Math.sqrt(weight / most); // the square root shows small weights too
+    pixels.data.set(colour(value), 4 * patch);
+  });
+  context.putImageData(pixels, 0, 0);
+  const scale = window.devicePixelRatio || 1;
+  heat.width = Math.round(frame.clientWidth * scale);
+  heat.height = Math.round(frame.clientHeight * scale);
+  const target = heat.getContext("2d");
+  target.imageSmoothingEnabled = byId("smooth").ariaPressed === "true";
+  target.imageSmoothingQuality = "high";
+  target.drawImage(small, 0, 0, heat.width, heat.height);
+  heat.style.opacity = byId("opacity").value;
+}
+
+function drawShares(weights) {
+  const sum = (from, to) => weights.slice(from, to).reduce((all, one) => all + one, 0);
+  const end = patches + data.promptTokens.length;
+  const parts = [["image", sum(0, patches), "the image"], ["prompt", sum(patches, end), "the prompt"], ["generated", sum(end), "earlier tokens"]];
+  const stack = make("div", "", "stack"), keys = make("div", "", "keys");
+  for (const [name, share, label] of parts) {
+    const part = make("i", "", `is-${name}`);
+    part.style.width = `${share * 100}%`;
+    stack.append(part);
+    keys.append(make("span", `${label} ${percent(share)}`, `is-${name}`));
+  }
+  byId("shares").replaceChildren(stack, keys);
+  const most = Math.max(...weights.slice(patches, end), 1e-9);
+  [...byId("prompt-tokens").children].forEach((chip, index) => {
+    const share = weights[patches + index];
+    chip.style.setProperty("--share", (0.75 * share) / most);
+    chip.title = percent(share);
+  });
+}
+
+// what lies under each token: how much it looked at the patch under the pointer, else at the image
+function drawUnderlines() {
+  const shares = data.tokens.map((_, token) => {
+    const weights = attention(token, state.layer);
+    return state.patch === null ? weights.slice(0, patches).reduce((all, one) => all + one, 0) : weights[state.patch];
+  });
+  const most = state.patch === null ? 1 : Math.max(...shares, 1e-9);
+  [...byId("answer").children].forEach((chip, token) => chip.style.setProperty("--share", 0.06 + 0.94 * (shares[token] / most)));
+}
+
+function drawCandidates(token) {
+  const rows = token.candidates.map(([text, probability]) => {
+    const row = make("tr", "", text === token.text ? "taken" : ""), bar = make("td"), fill = make("div", "", "fill"), part = make("i");
+    part.style.width = `${probability * 100}%`;
+    fill.append(part);
+    bar.append(fill);
+    row.append(make("td", shown(text)), bar, make("td", percent(probability)));
+    return row;
+  });
+  byId("candidates").tBodies[0].replaceChildren(...rows);
+}
+
+const shown = (text) => (text === "\n" || text === "\\n" ? "⏎" : text.replace(/^ /, "") || "␣");
+
+function drawPatch() {
+  const mark = byId("patch");
+  mark.style.display = state.patch === null ? "none" : "block";
+  if (state.patch === null) return;
+  const row = Math.floor(state.patch / data.grid), column = state.patch % data.grid, side = 100 / data.grid;
+  Object.assign(mark.style, { left: `${column * side}%`, top: `${row * side}%`, width: `${side}%`, height: `${side}%` });
+  mark.classList.toggle("low", row < 1);
+  mark.replaceChildren(make("span", percent(attention(state.token, state.layer)[state.patch])));
+}
+
+function draw() {
+  const token = data.tokens[state.token], weights = attention(state.token, state.layer);
+  [...byId("answer").children].forEach((chip, index) => { chip.ariaPressed = String(index === state.token); });
+  [...byId("layers").children].forEach((button, index) => { button.ariaPressed = String(index - 1 === state.layer); });
+  byId("number").textContent = `${state.token + 1} of ${data.tokens.length}`;
+  byId("chosen").textContent = shown(token.text);
+  drawHeat(weights);
+  drawShares(weights);
+  drawCandidates(token);
+  drawUnderlines();
+  drawPatch();
+}
+
+function select(token) {
+  state.token = (token + data.tokens.length) % data.tokens.length;
+  draw();
+}
+
+function play(on) {
+  clearInterval(state.timer);
+  state.timer = on ? setInterval(() => select(state.token + 1), 900) : null;
+  byId("play").ariaPressed = String(on);
+  byId("play").textContent = on ? "Pause" : "Play";
+}
+
+// the shape of the first tensor of a stage with this name
+function shape(stage, name) {
+  const found = data.stages.find((one) => one.name === stage)?.tensors.find((tensor) => tensor[0] === name);
+  return found[2];
+}
+function buildFlow() {
+  const step = (text, label) => {
+    const card = make("div", "", "step");
+    card.append(make("b", text), make("span", label));
+    return card;
+  };
+  const vision = data.stages[0].name;
+  const pixels = shape(vision, "normalized pixels"), patch = shape(vision, "image features");
+  const joined = shape("prefill", "both, concatenated"), keys = shape("prefill", "keys in the cache"), logits = shape("prefill", "logits of the next token");
+  byId("flow").append(
+    step(`${data.width} × ${data.height}`, "image"),
+    step(`${pixels[1]} × ${pixels[2]} × ${pixels[3]}`, "normalized pixels"),
+    step(`${patch[1]} × ${patch[2]}`, "features of patches, from the vision tower"),
+    step(`${patch[1]} × ${joined[2]}`, "the same, from the projector"),
+    step(`${patch[1]} + ${joined[1] - patch[1]} = ${joined[1]}`, "image and prompt in one prefill"),
+    step(`${joined[1]} × ${2 * data.depth * keys[1] * keys[3]}`, "slots in the cache and their values"),
+    step(String(logits[logits.length - 1]), "logits of the next token"),
+    step(String(data.tokens.length), "tokens, one pass each"),
+  );
+}
+
+function buildStages() {
+  for (const stage of data.stages) {
+    const card = make("div", "", "card stage"), table = make("table"), body = make("tbody");
+    table.append(make("caption", stage.name[0].toUpperCase() + stage.name.slice(1)), body);
+    for (const [name, axes, size, dtype, count] of stage.tensors) {
+      const row = make("tr"), head = make("th", name);
+      head.scope = "row";
+      head.append(make("small", axes));
+      row.append(head, make("td", size.join(" × ")), make("td", count > 1 ? `× ${count}` : "", "count"));
+      row.title = dtype;
+      body.append(row);
+    }
+    card.append(table);
+    byId("stages").append(card);
+  }
+}
+
+function build() {
+  byId("prompt").textContent = data.prompt;
+  byId("image").src = data.image;
+  byId("image").alt = data.id;
+  byId("image").width = data.width;
+  byId("image").height = data.height;
+  frame.style.setProperty("--aspect", data.width / data.height);
+  data.tokens.forEach((token, index) => {
+    const isStop = index === data.tokens.length - 1 && /^<eos>$/.test(token.text);
+    const chip = make("button", isStop ? "stop" : shown(token.text), isStop ? "stop" : "");
+    chip.type = "button";
+    chip.addEventListener("mouseenter", () => state.timer || select(index));
+    chip.addEventListener("focus", () => select(index));
+    chip.addEventListener("click", () => { play(false); select(index); });
+    byId("answer").append(chip);
+  });
+  byId("prompt-tokens").append(...data.promptTokens.map((text) => make("span", shown(text))));
+  const names = data.layers.length > 1 ? ["mean", ...data.layers] : ["mean"];
+  names.forEach((name, index) => {
+    const button = make("button", index ? String(name) : data.layers.length > 1 ? "mean of these" : `${data.layers[0]}`);
+    button.type = "button";
+    button.addEventListener("click", () => { state.layer = index - 1; draw(); });
+    byId("layers").append(button);
+  });
+  byId("hint").textContent = `Weights are averaged over heads and sum to 1. The decoder has ${data.depth} layers. Point at a token to see where it looked, at a patch to see which tokens looked there.`;
+  byId("footer").textContent = `${data.id} · ${data.model} · The attention was computed again in float32; the outputs that follow from it are those of the model within ${data.difference.toExponential(0)} of the largest.`;
+  buildFlow();
+  buildStages();
+}
+
+frame.addEventListener("mousemove", (event) => {
+  const box = frame.getBoundingClientRect();
+  const column = Math.floor(((event.clientX - box.left) / box.width) * data.grid);
+  const row = Math.floor(((event.clientY - box.top) / box.height) * data.grid);
+  const inside = column >= 0 && row >= 0 && column < data.grid && row < data.grid;
+  state.patch = inside ? row * data.grid + column : null;
+  drawPatch();
+  drawUnderlines();
+});
+frame.addEventListener("mouseleave", () => { state.patch = null; drawPatch(); drawUnderlines(); });
+byId("before").addEventListener("click", () => { play(false); select(state.token - 1); });
+byId("after").addEventListener("click", () => { play(false); select(state.token + 1); });
+byId("play").addEventListener("click", () => play(!state.timer));
+byId("opacity").addEventListener("input", draw);
+byId("smooth").addEventListener("click", () => { byId("smooth").ariaPressed = String(byId("smooth").ariaPressed !== "true"); draw(); });
+document.addEventListener("keydown", (event) => {
+  if (event.target instanceof HTMLInputElement || event.altKey || event.ctrlKey || event.metaKey) return;
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (step) { event.preventDefault(); play(false); select(state.token + step); }
+});
+window.addEventListener("resize", draw);
+build();
+byId("image").decode().then(draw, draw);
