@@ -68,22 +68,39 @@ def terminal(file: Path, *commands: str) -> None:
 
 def gallery(file: Path) -> None:
     """Save a screenshot of a page of boxes that the built-in model detects."""
-    browser_path = next(path for name in BROWSERS if (path := shutil.which(name)))
+    arguments = ["detect", "examples/images", "--object", "star", "--model", "demo"]
     with tempfile.TemporaryDirectory() as folder:
         rows, page = Path(folder) / "boxes.jsonl", Path(folder) / "boxes.html"
-        arguments = ["detect", "examples/images", "--object", "star", "--model", "demo", "-q"]
-        command = [sys.executable, "-m", "pgcli", *arguments, "-o", str(rows), "--view", str(page)]
-        subprocess.run(command, cwd=ROOT, check=True)
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=browser_path, args=["--no-sandbox"]
-            )
-            tab = browser.new_page(viewport={"width": 1200, "height": 760})
-            tab.goto(page.as_uri())
-            tab.wait_for_selector("img")
-            tab.wait_for_timeout(500)
-            tab.screenshot(path=str(file))
-            browser.close()
+        pgcli(*arguments, "-o", str(rows), "--view", str(page))
+        screenshot(page, file, width=1200, height=760)
+
+
+def explanation(file: Path) -> None:
+    """Save a screenshot of the page that explains a caption, with its second token selected."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "dusk.html"
+        pgcli("explain", "demo", "examples/images/dusk.jpg", "-o", str(page))
+        screenshot(page, file, width=1280, height=960, click="#answer button:nth-child(2)")
+
+
+def pgcli(*arguments: str) -> None:
+    """Run a command without messages."""
+    subprocess.run([sys.executable, "-m", "pgcli", *arguments, "-q"], cwd=ROOT, check=True)
+
+
+def screenshot(page: Path, file: Path, *, width: int, height: int, click: str = "") -> None:
+    """Save what a browser of this size shows of a page, after a click on an element."""
+    browser_path = next(path for name in BROWSERS if (path := shutil.which(name)))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": width, "height": height})
+        tab.goto(page.as_uri())
+        tab.wait_for_selector("img")
+        if click:
+            tab.click(click)
+        tab.wait_for_timeout(500)
+        tab.screenshot(path=str(file))
+        browser.close()
 
 
 if __name__ == "__main__":
@@ -93,3 +110,4 @@ if __name__ == "__main__":
         "pgcli detect examples/images/stars.jpg --object star --model demo",
     )
     gallery(DOCS / "gallery.png")
+    explanation(DOCS / "explanation.png")

@@ -1,6 +1,6 @@
 """Trains a Vision Transformer from scratch, with and without positions and class token.
 
-    python examples/vit_from_scratch.py
+    python -m examples.vit_from_scratch
 
 It answers one question about drawings: what colour has the leftmost shape? A patch has the colour
 but not the place, so a model without position embeddings sees a bag of patches and can only guess

@@ -1,1 +1,1 @@
-"""Explains one answer: where its tokens looked, and the shape of every tensor on the way."""
+"""Explains one answer: what its tokens attended to, and the shape of every tensor on the way."""

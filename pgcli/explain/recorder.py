@@ -7,14 +7,16 @@ G query heads per key/value head · H head size · V vocabulary
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from pgcli.model.attention import softcap
-from pgcli.model.gemma import GemmaAttention
+from pgcli.model.gemma import GemmaAttention, GemmaDecoderLayer
 from pgcli.model.paligemma import PaliGemma
+from pgcli.model.siglip import SiglipEncoderLayer
 
 CANDIDATES = 5
 VISION = "vision tower and projector"
@@ -58,17 +60,17 @@ class PassRecorder:
         vision, decoder = self._model.vision, self._model.decoder
         see = self._observe
         see(vision.embeddings, VISION, "patches with positions", PATCH)
-        for layer in vision.layers:
+        for layer in cast(Iterable[SiglipEncoderLayer], vision.layers):
             see(layer.self_attn.qkv_proj, VISION, "queries, keys and values", PATCH)
             see(layer, VISION, "output of a layer", PATCH)
         see(vision.post_layernorm, VISION, "image features", PATCH)
         see(self._model.projector, VISION, "image features as wide as the decoder", PATCH)
         self._handles.append(decoder.register_forward_pre_hook(self._before_pass))
-        for layer in decoder.layers:
-            attention = layer.self_attn
+        for block in cast(Iterable[GemmaDecoderLayer], decoder.layers):
+            attention = block.self_attn
             self._handles.append(attention.register_forward_pre_hook(self._before_attention))
             self._handles.append(attention.register_forward_hook(self._after_attention))
-            see(layer, None, "output of a layer", SLOT)
+            see(block, None, "output of a layer", SLOT)
         see(decoder.norm, None, "newest slot after the last norm", SLOT)
         self._handles.append(decoder.lm_head.register_forward_hook(self._after_head))
         return self
@@ -97,7 +99,7 @@ class PassRecorder:
         self._handles.append(module.register_forward_hook(hook))
 
     def _before_pass(self, _: nn.Module, args: tuple[Any, ...]) -> None:
-        x_BLD, position_BL, *_ = args
+        x_BLD, position_BL = args[:2]
         if x_BLD.shape[1] > 1:
             self._start_prefill()
         self.weights.append([])
@@ -115,8 +117,9 @@ class PassRecorder:
         x_BLD, rotary, mask, update_cache, last_only = args
 
         def update(key_BKLH: Tensor, value_BKLH: Tensor) -> tuple[Tensor, Tensor]:
-            self._stored: tuple[Tensor, Tensor] = update_cache(key_BKLH, value_BKLH)
-            return self._stored
+            stored: tuple[Tensor, Tensor] = update_cache(key_BKLH, value_BKLH)
+            self._stored = stored
+            return stored
 
         return x_BLD, rotary, mask, update, last_only
 
@@ -158,20 +161,21 @@ def attention_weights(
     cap: float | None,
 ) -> Tensor:
     """The weights (B, N, S) of one query's softmax over all slots, in float32; rows sum to 1."""
-    query_BKGH = query_BNH.unflatten(1, (key_BKSH.shape[1], -1)).float()
+    query_BKGH = torch.unflatten(query_BNH, 1, (key_BKSH.shape[1], -1)).float()
     score_BKGS = query_BKGH @ key_BKSH.float().transpose(2, 3) * scale
     if cap is not None:
         score_BKGS = softcap(score_BKGS, cap)
     if mask_B1S is not None:
         score_BKGS = score_BKGS.masked_fill(~mask_B1S[:, :, None], -torch.inf)
-    return score_BKGS.softmax(dim=-1).flatten(1, 2)
+    weight_BKGS: Tensor = score_BKGS.softmax(dim=-1)
+    return weight_BKGS.flatten(1, 2)
 
 
 def output_of(
     attention: GemmaAttention, weight_BNS: Tensor, value_BKSH: Tensor, dtype: torch.dtype
 ) -> Tensor:
     """The output (B, D) of an attention module with these weights."""
-    weight_BKGS = weight_BNS.unflatten(1, (value_BKSH.shape[1], -1))
+    weight_BKGS = torch.unflatten(weight_BNS, 1, (value_BKSH.shape[1], -1))
     head_BNH = (weight_BKGS @ value_BKSH.float()).flatten(1, 2)
     out_B1D: Tensor = attention.o_proj(head_BNH.flatten(1)[:, None].to(dtype))
     return out_B1D[:, 0]

@@ -1,4 +1,4 @@
-"""explain: a page that shows where the tokens of one answer looked, and the shapes on the way."""
+"""explain: a page of what the tokens of one answer attended to, and of the shapes on the way."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def parse_layers(text: str | Layers) -> Layers:
 @app.command(
     cls=PgcliCommand,
     rich_help_panel="Look at answers",
-    help="Make a page that explains one answer: where each of its tokens looked, what else the "
+    help="Make a page that explains one answer: what each of its tokens attended to, what else the "
     "model considered, and the shape of every tensor from the pixels to the tokens.\n\n"
     "MODEL is a PaliGemma checkpoint: a folder, a name on the Hub, or demo, the built-in model. "
     "The page contains everything and needs no network and no server.",
-    epilog='$ pgcli explain demo examples/images/one.png --prompt "what is there?"\n'
-    "$ pgcli explain google/paligemma-3b-mix-224 photo.jpg --layers 6,12,18 -o photo.html",
+    epilog='$ pgcli explain demo photo.jpg --prompt "what is there?"\n'
+    "$ pgcli explain google/paligemma-3b-mix-224 photo.jpg --layers 6,12,18",
 )
 def explain(
     model: Annotated[str, typer.Argument(metavar="MODEL", hidden=True, autocompletion=models)],
@@ -77,7 +77,8 @@ def explain(
             "--max-new-tokens",
             least=1,
             default="64",
-            help="The longest answer, in tokens.",
+            own=True,
+            help="Longest answer, in tokens.",
         ),
     ] = None,
     output: Annotated[str, _output("--output", "-o", metavar="FILE", help="The page.")] = PAGE,

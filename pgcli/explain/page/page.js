@@ -71,7 +71,7 @@ function drawShares(weights) {
   });
 }
 
-// what lies under each token: how much it looked at the patch under the pointer, else at the image
+// what lies under each token: its attention to the patch under the pointer, else to the image
 function drawUnderlines() {
   const shares = data.tokens.map((_, token) => {
     const weights = attention(token, state.layer);
@@ -197,7 +197,7 @@ function build() {
     button.addEventListener("click", () => { state.layer = index - 1; draw(); });
     byId("layers").append(button);
   });
-  byId("hint").textContent = `Weights are averaged over heads and sum to 1. The decoder has ${data.depth} layers. Point at a token to see where it looked, at a patch to see which tokens looked there.`;
+  byId("hint").textContent = `Weights are averaged over heads and sum to 1. The decoder has ${data.depth} layers. Point at a token to see what it attended to, at a patch to see which tokens attended to it.`;
   byId("footer").textContent = `${data.id} · ${data.model} · The attention was computed again in float32; the outputs that follow from it are those of the model within ${data.difference.toExponential(0)} of the largest.`;
   buildFlow();
   buildStages();

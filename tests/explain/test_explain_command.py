@@ -1,0 +1,180 @@
+"""`pgcli explain` on the command line: its page, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from pgcli.cli.main import main
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+IMAGE = Path(__file__).parents[2] / "examples" / "images" / "dusk.jpg"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def page_values(page: Path) -> dict[str, Any]:
+    """The JSON that the page's script reads."""
+    found = re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.S)
+    assert found is not None
+    return dict(json.loads(found[1]))
+
+
+def test_the_page_has_the_answer_of_ask(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompt = ["--prompt", "what colour is the triangle?"]
+    assert main(["explain", "demo", str(IMAGE), *prompt, "-o", "page.html", "-q"]) == 0
+    assert main(["ask", str(IMAGE), *prompt, "--model", "demo", "-q"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    values = page_values(folder / "page.html")
+    assert values["answer"] == row["answer"] == "purple"
+    assert values["prompt"] == row["prompt"]
+    assert (values["width"], values["height"]) == (row["width"], row["height"])
+    assert len(values["tokens"]) == row["tokens"]
+    assert values["layers"] == [1, 2, 3, 4]
+    for token in values["tokens"]:
+        for weights in token["attention"]:
+            assert sum(weights) == pytest.approx(1e6, abs=len(weights))
+
+
+def test_the_page_makes_no_requests_and_has_no_foreign_markup(folder: Path) -> None:
+    hostile = folder / "<img src=x onerror=alert(1)>.png"
+    Image.open(IMAGE).save(hostile)
+    prompt = "</script><script>alert(1)</script> https://example.com"
+    assert main(["explain", "demo", hostile.name, "--prompt", prompt, "-q"]) == 0
+    text = (folder / "explanation.html").read_text(encoding="utf-8")
+    assert "default-src 'none'" in text.replace("&#x27;", "'")
+    assert text.count("<script") == 2
+    assert "<img src=x" not in text
+    assert not re.findall(r"(?:src|href)=.https?:", text)
+
+
+def test_layers_are_those_that_are_named(folder: Path) -> None:
+    assert main(["explain", "demo", str(IMAGE), "--layers", "4,2", "-q"]) == 0
+    values = page_values(folder / "explanation.html")
+    assert (values["layers"], values["depth"]) == ([2, 4], 4)
+    assert {len(token["attention"]) for token in values["tokens"]} == {2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--layers", "5"], "there is no layer 5: the decoder has 4"),
+        (["--layers", "0"], "neither all nor layers from 1"),
+        (["--layers", "last"], "neither all nor layers from 1"),
+        (["--prompt", " "], "the prompt is empty"),
+        (["--prompt", "why? " * 2000], "The prompt has"),
+        (["--prompt", "a {colour} star"], "names a column 'colour'"),
+        (["-o", "-"], "a page is not written to standard output"),
+    ],
+)
+def test_wrong_usage_is_refused_by_name(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["explain", "demo", str(IMAGE), *arguments]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not [*folder.iterdir()]
+
+
+def test_an_image_that_cannot_be_read_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "cut.jpg").write_bytes(IMAGE.read_bytes()[:2000])
+    assert main(["explain", "demo", "cut.jpg"]) == 2
+    assert "The file ends before the image does" in capsys.readouterr().err
+    assert main(["explain", "demo", "missing.jpg"]) == 2
+    assert main(["explain", "demo", str(IMAGE.parent)]) == 2
+    assert "has several images" in capsys.readouterr().err
+    assert [*folder.iterdir()] == [folder / "cut.jpg"]
+
+
+def test_other_files_are_not_replaced_and_pages_are(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "notes.html").write_text("mine")
+    command = ["explain", "demo", str(IMAGE), "-q", "-o"]
+    assert main([*command, "notes.html"]) == 13
+    assert (folder / "notes.html").read_text() == "mine"
+    assert main([*command, "notes.html", "--overwrite"]) == 0
+    assert main([*command, "notes.html", "--prompt", "what is there?"]) == 0  # a page of pgcli
+    assert page_values(folder / "notes.html")["prompt"] == "what is there?"
+    (folder / "one.jpg").write_bytes(IMAGE.read_bytes())
+    assert main(["explain", "demo", "one.jpg", "-o", "one.jpg", "--overwrite"]) == 2
+    assert "is the image itself" in capsys.readouterr().err
+    assert (folder / "one.jpg").read_bytes() == IMAGE.read_bytes()
+
+
+def test_names_of_models_are_shown_without_control_characters(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "a\x1b[31m\x07model", str(IMAGE)]) == 10
+    error = capsys.readouterr().err
+    assert "model" in error
+    assert not set(error) & {"\x1b", "\x07"}
+
+
+def test_models_that_generate_no_answers_are_refused_by_name(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "towers").mkdir()
+    config = {"model_type": "siglip", "text_config": {}, "vision_config": {}}
+    (folder / "towers" / "config.json").write_text(json.dumps(config))
+    assert main(["explain", "towers", str(IMAGE)]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "towers is a two-tower model, and explain is for models that generate answers" in error
+
+
+@pytest.fixture
+def tab() -> Iterator[Any]:
+
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip("Chromium is not installed: apt-get install chromium-headless-shell")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser.new_page(viewport={"width": 1280, "height": 900})
+        browser.close()
+
+
+@pytest.mark.slow
+def test_pointing_at_a_token_shows_where_it_looked(folder: Path, tab: Any) -> None:
+    assert main(["explain", "demo", str(IMAGE), "-q"]) == 0
+    problems: list[str] = []
+    requests: list[str] = []
+    tab.on("pageerror", lambda problem: problems.append(str(problem)))
+    tab.on("console", lambda message: problems.append(message.text))
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.goto((folder / "explanation.html").as_uri())
+    tokens = tab.locator("#answer button")
+    values = page_values(folder / "explanation.html")
+    assert tokens.count() == len(values["tokens"])
+
+    def heat() -> str:
+        return str(tab.evaluate("document.getElementById('heat').toDataURL()"))
+
+    tokens.nth(1).hover()
+    assert tab.locator("#chosen").text_content() == "green"
+    first = heat()
+    tokens.nth(5).hover()
+    assert tab.locator("#chosen").text_content() == "blue"
+    assert heat() != first
+    tab.keyboard.press("ArrowLeft")
+    assert tab.locator("#number").text_content() == f"5 of {len(values['tokens'])}"
+    before = heat()
+    tab.get_by_role("button", name="4", exact=True).click()
+    assert heat() != before
+    tab.locator("#frame").hover(position={"x": 40, "y": 40})
+    assert tab.locator("#patch").is_visible()
+    assert problems == []
+    assert requests == [(folder / "explanation.html").as_uri()]
