@@ -61,7 +61,8 @@ def load(
     with memory_named(f"the weights in {name}", SMALLER_MODEL):
         model = read_model(folder, description, dtype=chosen_dtype, device=chosen_device)
     if batch_size is None:
-        batch_size = automatic_batch_size(config.vision, chosen_dtype, chosen_device)
+        free = free_bytes(chosen_device)
+        batch_size = automatic_batch_size(config.vision, chosen_dtype, chosen_device, free)
     return EmbeddingEngine(
         model, description, preprocessing, texts, label=checkpoint.label, batch_size=batch_size
     )
@@ -111,10 +112,15 @@ def text_processor(folder: Path, description: ModelDescription) -> TextProcessor
     return TextProcessor(found.tokenizer, format)
 
 
-def automatic_batch_size(vision: VisionConfig, dtype: torch.dtype, device: torch.device) -> int:
-    """How many images fit into `SHARE_OF_FREE` of the free memory, at most `MOST_ROWS`."""
+def image_bytes(vision: VisionConfig, dtype: torch.dtype, device: torch.device) -> int:
+    """The activations of an image in the vision tower."""
     image = vision.num_positions * (8 * vision.width + 2 * vision.mlp_dim) * dtype.itemsize
-    if device.type == "cpu":  # kernels allocate half as much again
-        image = image * 3 // 2
-    fitting = int(SHARE_OF_FREE * free_bytes(device)) // image
+    return image * 3 // 2 if device.type == "cpu" else image  # kernels allocate half as much again
+
+
+def automatic_batch_size(
+    vision: VisionConfig, dtype: torch.dtype, device: torch.device, free: int
+) -> int:
+    """How many images fit into `SHARE_OF_FREE` of the `free` memory, at most `MOST_ROWS`."""
+    fitting = int(SHARE_OF_FREE * free) // image_bytes(vision, dtype, device)
     return max(1, min(MOST_ROWS[device.type], fitting))

@@ -43,6 +43,7 @@ def model_info(
         "name": checkpoint.name,
         "path": str(folder),
         "revision": checkpoint.revision,
+        "kind": "paligemma",
         "parameters": parameters(config),
         "resolution": config.vision.resolution,
         "patch_size": config.vision.patch_size,

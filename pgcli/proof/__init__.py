@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -13,6 +14,7 @@ import torch
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.generation_config import settings_not_followed
+from pgcli.checkpoints.model_description import read_description
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device
@@ -32,6 +34,8 @@ from pgcli.proof.inputs import PROMPTS, Inputs, StageOutputs, make_inputs
 from pgcli.proof.preprocessing import compare_pixels, compare_prompts
 from pgcli.proof.reference_outputs import eager_outputs, reference_outputs
 from pgcli.proof.report import Comparison, Proof
+from pgcli.proof.tower_report import TowerProof
+from pgcli.proof.towers import prove_towers
 from pgcli.records import DecodedImage, Item
 
 MAX_IMAGES = 8  # that are compared, of all given
@@ -46,7 +50,7 @@ def prove(
     device: str,
     dtype: str,
     waiting: Waiting,
-) -> Proof:
+) -> Proof | TowerProof:
     """Run both programs on the checkpoint, one after the other, in each requested dtype.
 
     `auto` is float32 and bfloat16, each if it fits into memory. Raises NoInputError if no image can
@@ -54,6 +58,16 @@ def prove(
     InvalidCheckpoint for a broken checkpoint.
     """
     folder = checkpoint.folder
+    description = read_description(folder)
+    if description.kind != "paligemma":
+        return prove_towers(
+            checkpoint,
+            description,
+            partial(_readable, items),
+            device=device,
+            dtype=dtype,
+            waiting=waiting,
+        )
     reference.import_transformers()
     torch_device, config = choose_device(device), read_config(folder)
     tokenizer = Tokenizer.from_folder(folder)

@@ -86,18 +86,25 @@ class TokenComparison:
 
 
 def compare_tensors(
-    stage: str, ours: Tensor, reference: Tensor, eager: Tensor | None, *, exact: bool
+    stage: str,
+    ours: Tensor,
+    reference: Tensor,
+    eager: Tensor | None,
+    *,
+    exact: bool,
+    exact_bound: float = EXACT,
 ) -> TensorComparison:
     """Compare a stage; `eager` is transformers' with eager attention, for the noise floor.
 
-    With `exact`, for float32, the fixed bound applies without `eager`. A model that amplifies
-    rounding errors beyond it is compared with the noise floor, as every model is in bfloat16.
+    With `exact`, for float32, the fixed `exact_bound` applies without `eager`. A model that
+    amplifies rounding errors beyond it is compared with the noise floor, as every model is in
+    bfloat16.
     """
     difference = (ours - reference).abs()
     largest, mean = difference.max().item(), difference.mean().item()
     scale = reference.abs().max().item()
     # two stored values may differ by one rounding step even if the noise is zero
-    largest_bound = EXACT * max(1.0, scale) if exact else ROUNDING * scale
+    largest_bound = exact_bound * max(1.0, scale) if exact else ROUNDING * scale
     floor, mean_bound = None, None
     if eager is not None:
         noise = (eager - reference).abs()

@@ -60,13 +60,18 @@ def quiet_transformers() -> Iterator[None]:
             settings.enable_progress_bar()
 
 
-def load_reference(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
+def load_reference(
+    folder: Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    class_name: str = "PaliGemmaForConditionalGeneration",
+) -> Any:
     """transformers' model with its default attention, sdpa where it is supported.
 
     Raises Difference if transformers cannot load a checkpoint that this code loads.
     """
     try:
-        model, info = import_transformers().PaliGemmaForConditionalGeneration.from_pretrained(
+        model, info = getattr(import_transformers(), class_name).from_pretrained(
             folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **SAFE_OPTIONS
         )
     except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError) as error:
@@ -133,6 +138,15 @@ def prompt_ids(folder: Path, prompts: tuple[str, ...]) -> list[list[int]]:
     """Each prompt's ids, from the first token to the newline, by transformers' tokenizer."""
     tokenizer = import_transformers().AutoTokenizer.from_pretrained(folder, **SAFE_OPTIONS)
     return [tokenizer(f"<bos>{prompt}\n", add_special_tokens=False).input_ids for prompt in prompts]
+
+
+def text_ids(folder: Path, texts: Sequence[str], length: int) -> list[list[int]]:
+    """Each text's ids by transformers' tokenizer, padded on the right to the full length."""
+    tokenizer = import_transformers().AutoTokenizer.from_pretrained(folder, **SAFE_OPTIONS)
+    ids: list[list[int]] = tokenizer(
+        [*texts], padding="max_length", padding_side="right", max_length=length, truncation=True
+    ).input_ids
+    return ids
 
 
 def processed_pixels(folder: Path, image: Image.Image) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +12,8 @@ from pgcli.cli.options import MODELS, Device, Dtype, Json, Revision, models
 from pgcli.cli.typer_app import PgcliCommand, app
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts, Screen
+
+FAMILIES = {"siglip": "SigLIP", "clip": "CLIP", "vit": "ViT", "mean": "vision tower alone"}
 
 ModelArgument = Annotated[
     str,
@@ -23,7 +25,8 @@ ModelArgument = Annotated[
     cls=PgcliCommand,
     rich_help_panel="Models and this machine",
     help="Show a model's sizes, the memory it needs and its files, without loading it.\n\n"
-    "MODEL is a folder, a name on the Hub, or demo, the built-in model, which is the default.",
+    "MODEL is a folder, a name on the Hub, or demo, the built-in model, which is the default; "
+    "PaliGemma, SigLIP, CLIP, or an image classifier.",
     epilog="$ pgcli info demo\n$ pgcli info google/paligemma-3b-mix-224 --device cuda",
 )
 def info(
@@ -36,9 +39,15 @@ def info(
     from pgcli.cli.find_model import find_model
 
     checkpoint = find_model(model, revision, Screen())
-    from pgcli.engine.model_info import model_info  # torch, which takes a second
+    from pgcli.checkpoints.model_description import read_description
+    from pgcli.embedding.tower_info import tower_info  # torch, which takes a second
+    from pgcli.engine.model_info import model_info
 
-    values = model_info(checkpoint, device=device, dtype=dtype)
+    description = read_description(checkpoint.folder)
+    if description.kind == "paligemma":
+        values = model_info(checkpoint, device=device, dtype=dtype)
+    else:
+        values = tower_info(checkpoint, description, device=device, dtype=dtype)
     if json:
         stdout.print_json(values)
     else:
@@ -57,14 +66,29 @@ def facts(values: Mapping[str, Any]) -> Facts:
             rows.append((name.replace("_bytes", "").replace("_", " "), decimal(value)))
         elif name == "files":
             rows += [(file, decimal(length)) for file, length in value.items()]
+        elif name == "labels":
+            rows += [("labels", labels(value))] if value else []
         elif value is not None:
             shown = f"{value:,}" if isinstance(value, int) else str(value)
             rows.append((name.replace("_", " "), shown))
     return rows
 
 
+def labels(names: Sequence[str]) -> str:
+    """The number of a classifier's labels, and the first of them."""
+    shown = ", ".join(names[:5])
+    return f"{len(names):,}: {shown}" + (", ..." if len(names) > 5 else "")
+
+
 def architecture(values: Mapping[str, Any]) -> Facts:
     """One row for each tower, with the sizes that distinguish checkpoints."""
+    if "decoder" not in values:
+        sizes = "width {width}, {depth} layers, mlp {mlp_dim}, {num_heads} heads, {activation}"
+        towers = [(name, values[name]) for name in ("vision", "text")]
+        return [
+            ("family", FAMILIES[values["family"]]),
+            *((name, sizes.format_map(tower)) for name, tower in towers if tower is not None),
+        ]
     generation = {1: "PaliGemma (Gemma)", 2: "PaliGemma 2 (Gemma 2)"}[values["generation"]]
     vision, decoder = values["vision"], values["decoder"]
     sizes = "width {width}, {depth} layers, mlp {mlp_dim}, {num_heads} heads"

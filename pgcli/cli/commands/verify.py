@@ -21,7 +21,7 @@ from pgcli.errors import Difference
     rich_help_panel="Models and this machine",
     help="Prove on a checkpoint that the answers are those of transformers.\n\n"
     "Runs both on the same inputs and reports the differences of vision features, prefill logits "
-    "and generated tokens.\n\n"
+    "and generated tokens; of embeddings and logits for SigLIP, CLIP and image classifiers.\n\n"
     "MODEL is a folder, a name on the Hub, or demo, the built-in model. --dtype auto compares in "
     "float32 and also in bfloat16. Exits with 5 if they differ by more than rounding.",
     epilog="$ pgcli verify demo\n$ pgcli verify google/paligemma-3b-mix-224 --images photos",
@@ -51,14 +51,19 @@ def verify(
     with screen.status("loading PyTorch and transformers"):
         from pgcli.proof import MAX_IMAGES, prove
         from pgcli.proof.generated_images import default_images
+        from pgcli.proof.tower_report import TowerProof
 
         items = default_images() if source is None else [*islice(source, MAX_IMAGES)]
     proof = prove(checkpoint, items, device=device, dtype=dtype, waiting=screen.status)
+    if isinstance(proof, TowerProof):
+        facts, hint = proof_report.tower_facts(proof), proof_report.tower_hint(proof)
+    else:
+        facts, hint = proof_report.facts(proof), proof_report.hint(proof)
     if json:
         named = {"name": model, "path": str(checkpoint.folder), "revision": checkpoint.revision}
         verdict = {"pgcli": __version__, "same": proof.same, "verdict": proof.verdict}
         stdout.print_json(named | verdict | asdict(proof))
     else:
-        stdout.print_facts([*proof_report.facts(proof)])
+        stdout.print_facts([*facts])
     if not proof.same:
-        raise Difference(proof.verdict, hint=proof_report.hint(proof))
+        raise Difference(proof.verdict, hint=hint)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pgcli.proof.compare import TensorComparison, TokenComparison
+    from pgcli.proof.preprocessing import PixelComparison, PromptComparison
     from pgcli.proof.report import Proof
+    from pgcli.proof.tower_report import TowerProof
 
 
 def facts(proof: Proof) -> Iterator[tuple[str, str]]:
@@ -17,20 +19,9 @@ def facts(proof: Proof) -> Iterator[tuple[str, str]]:
         "rows",
         f"{proof.rows} on {proof.images} images: one batch here, one by one in transformers",
     )
-    yield (
-        "prompts",
-        {
-            True: "same tokens",
-            False: f"different tokens in transformers: {proof.prompts.first!r}",
-            None: f"not compared: {proof.prompts.reason}",
-        }[proof.prompts.same],
-    )
+    yield "prompts", same_tokens(proof.prompts)
     if proof.levels is not None:
-        largest, mean = proof.levels.largest, proof.levels.mean
-        yield (
-            "preparation",
-            f"{largest:.2g} of 255 levels of difference at most, {mean:.2g} on average",
-        )
+        yield "preparation", pixels(proof.levels)
     for run in proof.comparisons:
         yield f"{run.dtype}: vision features", numbers(run.vision)
         yield f"{run.dtype}: prefill logits", numbers(run.logits)
@@ -44,6 +35,47 @@ def facts(proof: Proof) -> Iterator[tuple[str, str]]:
     if proof.not_followed:
         yield "not followed", ", ".join(proof.not_followed)
     yield "verdict", proof.verdict
+
+
+def tower_facts(proof: TowerProof) -> Iterator[tuple[str, str]]:
+    """The proof of two towers or a classifier as names and values, the verdict last."""
+    yield "device", proof.device
+    yield "images", f"{proof.images}: one batch here, one by one in {proof.program}"
+    if proof.texts is not None:
+        yield "texts", same_tokens(proof.texts)
+    if proof.levels is not None:
+        yield "preparation", pixels(proof.levels)
+    for run in proof.comparisons:
+        for stage in run.stages:
+            yield f"{run.dtype}: {stage.stage}", numbers(stage)
+        yield (
+            f"{run.dtype}: time",
+            f"{run.our_seconds:.1f} s here, {run.their_seconds:.1f} s in {proof.program}",
+        )
+    for reason in proof.left_out:
+        yield "not compared", reason
+    yield "verdict", proof.verdict
+
+
+def tower_hint(proof: TowerProof) -> str:
+    """What to do about a difference."""
+    if any(run.first_difference for run in proof.comparisons):
+        return "please report it, with the output of --json and the name of the model"
+    return f"texts have other tokens than in {proof.program}: please report it"
+
+
+def same_tokens(prompts: PromptComparison) -> str:
+    """Whether texts have the same tokens, or why they were not compared."""
+    return {
+        True: "same tokens",
+        False: f"different tokens in transformers: {prompts.first!r}",
+        None: f"not compared: {prompts.reason}",
+    }[prompts.same]
+
+
+def pixels(levels: PixelComparison) -> str:
+    """The difference of the pixels that both programs prepare."""
+    return f"{levels.largest:.2g} of 255 levels of difference at most, {levels.mean:.2g} on average"
 
 
 def numbers(stage: TensorComparison) -> str:
