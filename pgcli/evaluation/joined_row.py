@@ -1,0 +1,46 @@
+"""A row of results beside the truth about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pgcli.records import Box, Rle
+
+
+@dataclass(frozen=True, slots=True)
+class RowTruth:
+    """What is true of an image and a prompt.
+
+    `boxes` and `masks` are None where the truth does not say anything about boxes or masks; a mask
+    may be None as well. `crowds` are regions in which boxes are not counted. `vectors` are the
+    embeddings of the image's texts. `columns` are the values of the truth's other columns.
+    """
+
+    answers: tuple[str, ...] = ()
+    boxes: tuple[Box, ...] | None = None
+    masks: tuple[Rle | None, ...] | None = None
+    crowds: tuple[Box, ...] = ()
+    vectors: tuple[Any, ...] = ()
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedRow:
+    """A row of results and its truth, of which one may be None: a missing or a surplus row.
+
+    `boxes` and `masks` are those of the row; empty if it has none, or is missing.
+    """
+
+    id: str
+    row: Mapping[str, Any] | None
+    truth: RowTruth | None
+    boxes: tuple[Box, ...] = ()
+    masks: tuple[Rle | None, ...] = ()
+
+    @property
+    def answer(self) -> str | None:
+        """The answer; None for a missing row and for one with an error."""
+        answer = None if self.row is None else self.row.get("answer")
+        return answer if isinstance(answer, str) else None

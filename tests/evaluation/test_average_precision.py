@@ -1,0 +1,118 @@
+"""Average precision equals that of pycocotools."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from pgcli.evaluation.average_precision import average_precisions
+from pgcli.evaluation.joined_row import JoinedRow, RowTruth
+from pgcli.evaluation.measures import estimates
+from pgcli.records import Box
+
+
+def official(rows: list[JoinedRow]) -> list[float]:
+    """AP, AP50 and AP75 of pycocotools."""
+    labels = sorted({box.label for row in rows for box in [*truth_of(row).boxes, *row.boxes]})
+    true: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
+    for number, row in enumerate(rows):
+        for kind, boxes in enumerate((truth_of(row).boxes, truth_of(row).crowds, row.boxes)):
+            for box in boxes:
+                sides = [box.xmin, box.ymin, box.xmax - box.xmin, box.ymax - box.ymin]
+                known = {"image_id": number, "category_id": labels.index(box.label), "bbox": sides}
+                known |= {"area": sides[2] * sides[3], "iscrowd": int(kind == 1)}
+                into = found if kind == 2 else true
+                score = {"score": box.confidence} if kind == 2 else {}
+                into.append(known | score | {"id": len(into) + 1})
+    with contextlib.redirect_stdout(io.StringIO()):
+        coco = COCO()
+        coco.dataset = {
+            "images": [{"id": number} for number in range(len(rows))],
+            "categories": [{"id": n, "name": label} for n, label in enumerate(labels)],
+            "annotations": true,
+        }
+        coco.createIndex()
+        evaluation = COCOeval(coco, coco.loadRes(found), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return [float(one) for one in evaluation.stats[:3]]
+
+
+def truth_of(row: JoinedRow) -> Any:
+    assert row.truth is not None
+    return row.truth
+
+
+def boxes(random: np.random.Generator, count: int) -> tuple[Box, ...]:
+    """Boxes on a coarse grid, so that many overlap and many are equally confident."""
+    left, top = random.integers(0, 6, (2, count)) * 5.0
+    width, height = random.integers(2, 8, (2, count)) * 5.0
+    labels = random.choice(["cat", "dog", "red car"], count)
+    confidence = random.integers(0, 8, count) / 8
+    return tuple(
+        Box(str(labels[n]), left[n], top[n], left[n] + width[n], top[n] + height[n], 0.5, c)
+        for n, c in enumerate(confidence.tolist())
+    )
+
+
+def sample(seed: int, images: int, *, crowds: bool) -> list[JoinedRow]:
+    random = np.random.default_rng(seed)
+    rows = []
+    for number in range(images):
+        true, found = boxes(random, random.integers(0, 6)), boxes(random, random.integers(0, 9))
+        apart = boxes(random, random.integers(0, 2)) if crowds else ()
+        truth = RowTruth(boxes=true, crowds=apart)
+        rows.append(JoinedRow(str(number), {}, truth, (*found, *true[:2])))
+    return rows
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 2**31), st.booleans())
+def test_ap_equals_pycocotools(seed: int, crowds: bool) -> None:
+    rows = sample(seed, 12, crowds=crowds)
+    if not any(truth_of(row).boxes for row in rows):
+        return
+    measures = average_precisions(rows, np.zeros(len(rows)))
+    ours = [one.values(np.ones((1, 12)), np.arange(12))[0] for one in measures]
+    assert ours == pytest.approx(official(rows), abs=1e-9)
+
+
+def test_weights_count_images_as_often_as_they_are_there() -> None:
+    rows = sample(3, 8, crowds=True)
+    weights = np.array([[2, 0, 1, 1, 3, 0, 1, 0]])
+    repeated = [row for row, times in zip(rows, weights[0], strict=True) for _ in range(times)]
+    weighted = average_precisions(rows, np.zeros(8))
+    assert [one.values(weights, np.arange(8))[0] for one in weighted] == pytest.approx(
+        official(repeated), abs=1e-9
+    )
+
+
+def test_interval_of_ap_contains_it() -> None:
+    rows = sample(5, 60, crowds=False)
+    for one in estimates(average_precisions(rows, np.zeros(60)), np.arange(60), 60):
+        assert one.low < one.value < one.high
+        assert one.rows == 60
+
+
+def test_selected_rows_have_their_own_ap() -> None:
+    rows = sample(9, 20, crowds=False)
+    is_chosen = np.arange(20) % 3 > 0
+    chosen = [row for row, is_kept in zip(rows, is_chosen, strict=True) if is_kept]
+    for one in average_precisions(rows, np.zeros(20)):
+        part = one.select(is_chosen)
+        assert part.rows == len(chosen)
+        whole = {measure.name: measure for measure in average_precisions(chosen, np.zeros(13))}
+        places = np.arange(len(chosen))
+        assert part.values(np.ones((1, len(chosen))), places) == pytest.approx(
+            whole[one.name].values(np.ones((1, len(chosen))), places), nan_ok=True
+        )
