@@ -46,10 +46,11 @@ class PassRecorder:
         self._model, self._vocab_size = model, vocab_size
         self._handles: list[Any] = []
         #: The tensors of each stage, with how often they occur.
-        self.shapes: dict[str, Counter[TensorShape]] = {}
+        self.shapes: dict[str, Counter[TensorShape]] = {VISION: Counter()}
         self._start_prefill()
 
     def _start_prefill(self) -> None:
+        self.shapes = {VISION: self.shapes[VISION]}
         #: Of each pass, the attention of the newest slot in each layer (S,), averaged over heads.
         self.weights: list[list[Tensor]] = []
         #: Of each pass, the most probable next tokens and their probabilities.

@@ -178,3 +178,19 @@ def test_pointing_at_a_token_shows_where_it_looked(folder: Path, tab: Any) -> No
     assert tab.locator("#patch").is_visible()
     assert problems == []
     assert requests == [(folder / "explanation.html").as_uri()]
+
+
+@pytest.mark.slow
+def test_the_coordinate_of_a_location_token_is_drawn(folder: Path, tab: Any) -> None:
+    assert main(["explain", "demo", str(IMAGE), "--prompt", "detect star", "-q"]) == 0
+    tab.goto((folder / "explanation.html").as_uri())
+    values = page_values(folder / "explanation.html")
+    texts = [token["text"] for token in values["tokens"][:5]]
+    frame, line = tab.locator("#frame").bounding_box(), tab.locator("#line")
+    for number, side in enumerate(("y", "x", "y", "x")):  # ymin, xmin, ymax, xmax
+        tab.locator("#answer button").nth(number).hover()
+        box, share = line.bounding_box(), int(texts[number][4:8]) / 1023
+        length = frame["height" if side == "y" else "width"]
+        assert box[side] - frame[side] == pytest.approx(share * length, abs=2)
+    tab.locator("#answer button").nth(4).hover()
+    assert not line.is_visible()

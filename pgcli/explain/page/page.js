@@ -105,6 +105,16 @@ function drawPatch() {
   mark.replaceChildren(make("span", percent(attention(state.token, state.layer)[state.patch])));
 }
 
+// a location token is a side's fraction in 1023rds; of four, the first and third are of the height
+const locationOf = (token) => /^<loc(\d{4})>$/.exec(data.tokens[token].text);
+function drawLine() {
+  const line = byId("line"), found = locationOf(state.token);
+  let before = 0;
+  while (state.token - before > 0 && locationOf(state.token - before - 1)) before += 1;
+  line.className = found ? (before % 2 ? "x" : "y") : "";
+  if (found) line.style.setProperty("--place", `${(100 * found[1]) / 1023}%`);
+}
+
 function draw() {
   const token = data.tokens[state.token], weights = attention(state.token, state.layer);
   [...byId("answer").children].forEach((chip, index) => { chip.ariaPressed = String(index === state.token); });
@@ -116,6 +126,7 @@ function draw() {
   drawCandidates(token);
   drawUnderlines();
   drawPatch();
+  drawLine();
 }
 
 function select(token) {
@@ -174,6 +185,7 @@ function buildStages() {
 }
 
 function build() {
+  byId("answer").classList.toggle("long", data.tokens.length > 24);
   byId("prompt").textContent = data.prompt;
   byId("image").src = data.image;
   byId("image").alt = data.id;
@@ -182,7 +194,7 @@ function build() {
   frame.style.setProperty("--aspect", data.width / data.height);
   data.tokens.forEach((token, index) => {
     const isStop = index === data.tokens.length - 1 && /^<eos>$/.test(token.text);
-    const chip = make("button", isStop ? "stop" : shown(token.text), isStop ? "stop" : "");
+    const chip = make("button", isStop ? "stop" : shown(token.text), isStop ? "stop" : locationOf(index) ? "location" : "");
     chip.type = "button";
     chip.addEventListener("mouseenter", () => state.timer || select(index));
     chip.addEventListener("focus", () => select(index));
