@@ -109,10 +109,10 @@ def _options() -> argparse.Namespace:
     add = parser.add_argument
     add("--out", type=Path, default=Path("runs/towers"), help="folder of the run")
     add("--loss", choices=("sigmoid", "softmax"), default="sigmoid")
-    add("--steps", type=int, default=1400)
+    add("--steps", type=int, default=1000)
     add("--batch-size", type=int, default=48, help="drawings per step, with three texts each")
     add("--copies", type=int, default=12, help="drawings of a step that are there twice")
-    add("--warmup", type=int, default=100, help="first steps, in which the learning rate rises")
+    add("--warmup", type=int, default=50, help="first steps, in which the learning rate rises")
     add("--rate", type=float, default=1e-3, help="the learning rate")
     add("--eval-every", type=int, default=100, help="steps between two evaluations")
     add("--minutes", type=float, default=float("inf"), help="time limit")

@@ -31,8 +31,10 @@ def is_decayed(name: str, parameter: nn.Parameter) -> bool:
     Biases, norms, embeddings, the class token, the probe, and the scale and bias of logits are left
     alone, as in big_vision and open_clip.
     """
-    is_vector = sum(size > 1 for size in parameter.shape) < 2
-    return not is_vector and "embed" not in name.replace("patch_embedding", "")
+    if sum(size > 1 for size in parameter.shape) < 2:
+        return False
+    module = name.split(".")[-2] if "." in name else ""
+    return "embed" not in module or module == "patch_embedding"
 
 
 def make_optimizer(

@@ -14,7 +14,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 from torch.nn import functional as F
 
-from pgcli.training.contrastive import sigmoid_contrastive, softmax_contrastive
+from pgcli.training.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
 
 ROWS, WIDTH = 12, 8
 LOSSES = ["softmax", "sigmoid"]
@@ -143,6 +143,15 @@ def free_port() -> int:
         return port
 
 
+def meanings() -> Meanings:
+    """Rows 1 and 4 have equal texts; text 2 is true of image 7 as well."""
+    text_N = torch.arange(ROWS)
+    text_N[4] = 1
+    image_NS = torch.stack([text_N, torch.full((ROWS,), -1)], dim=1)
+    image_NS[7, 1] = 2
+    return Meanings(text_N, image_NS)
+
+
 def in_process(rank: int, count: int, port: int, folder: Path) -> None:
     torch.set_num_threads(1)
     address = f"tcp://127.0.0.1:{port}"
@@ -155,7 +164,9 @@ def in_process(rank: int, count: int, port: int, folder: Path) -> None:
             own = [
                 rows.detach().chunk(count)[rank].requires_grad_() for rows in (image_MD, text_MD)
             ]
-            options = {"group": dist.group.WORLD, "chunk_rows": chunk_rows}
+            options: dict[str, Any] = {"group": dist.group.WORLD, "chunk_rows": chunk_rows}
+            if chunk_rows:
+                options["meanings"] = Meanings(*(one.chunk(count)[rank] for one in meanings()))
             found[kind, chunk_rows] = with_gradients(kind, (*own, *rest), **options)
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
@@ -167,8 +178,8 @@ def test_processes_have_the_loss_and_gradients_of_one(tmp_path: Path) -> None:
     mp.spawn(partial(in_process), args=(count, free_port(), tmp_path), nprocs=count)
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(count)]
     for kind in LOSSES:
-        loss, image_ND, text_ND, *scalars = with_gradients(kind, batch())
-        for chunk_rows in (None, 2):
+        for chunk_rows, said in ((None, None), (2, meanings())):
+            loss, image_ND, text_ND, *scalars = with_gradients(kind, batch(), meanings=said)
             losses, images, texts, *others = zip(
                 *(part[kind, chunk_rows] for part in parts), strict=True
             )
@@ -179,3 +190,44 @@ def test_processes_have_the_loss_and_gradients_of_one(tmp_path: Path) -> None:
                 torch.testing.assert_close(
                     torch.stack(found).mean(), expected, rtol=1e-6, atol=1e-7
                 )
+
+
+# --- texts that are true of other images of the batch
+
+
+LEFT_OUT = ((1, 4), (4, 1), (7, 2))  # images and texts that are no negatives
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_captions_of_equal_meaning_are_no_negatives(kind: str) -> None:
+    """The loss is that of the other logits alone."""
+    image_ND, text_ND, scale, bias = batch(dtype=torch.float32)
+    logits = scale * image_ND @ text_ND.T
+    is_left_out = torch.zeros(ROWS, ROWS, dtype=torch.bool)
+    for image, text in LEFT_OUT:
+        is_left_out[image, text] = True
+    if kind == "softmax":
+        logits, pairs = logits.masked_fill(is_left_out, -torch.inf), torch.arange(ROWS)
+        expected = (F.cross_entropy(logits, pairs) + F.cross_entropy(logits.T, pairs)) / 2
+    else:
+        signs = 2 * torch.eye(ROWS) - 1
+        losses = -F.logsigmoid(signs * (logits + bias))
+        expected = losses[~is_left_out].sum() / ROWS
+    tensors = image_ND, text_ND, scale, bias
+    for chunk_rows in (None, 5):
+        found = loss_of(kind, tensors, meanings=meanings(), chunk_rows=chunk_rows)
+        torch.testing.assert_close(found, expected)
+    without = loss_of(kind, tensors)
+    assert abs(without.item() - expected.item()) > 1e-3
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_batch_of_one_meaning_has_no_gradient_of_negatives(kind: str) -> None:
+    same = torch.zeros(ROWS, dtype=torch.long)
+    found = loss_of(kind, batch(dtype=torch.float32), meanings=Meanings(same, same[:, None]))
+    if kind == "softmax":
+        assert found.item() == 0
+    else:
+        image_ND, text_ND, scale, bias = batch(dtype=torch.float32)
+        pairs = scale * (image_ND * text_ND).sum(1) + bias
+        torch.testing.assert_close(found, -F.logsigmoid(pairs).mean())

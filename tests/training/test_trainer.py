@@ -1,0 +1,218 @@
+"""The training loop: resume, evaluations, the best weights, and what stops it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pgcli.errors import OutputFailed, TrainingDiverged
+from pgcli.training.optimizer import CosineSchedule, make_optimizer
+from pgcli.training.trainer import Trainer, TrainerOptions
+
+OPTIONS = TrainerOptions(
+    steps=12, learning_rate=0.05, warmup=2, weight_decay=0.1, eval_every=4, save_seconds=0.0
+)
+
+
+class LineFit:
+    """Fits a line with dropout, so that random numbers matter; batches follow from the step."""
+
+    def __init__(self, *, evaluations: list[float] | None = None, broken_step: int | None = None):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.3), nn.Linear(8, 1))
+        self.evaluations, self.broken_step = evaluations, broken_step
+        self.seen: list[int] = []
+
+    def batches(self, first: int, stop: int) -> Iterator[int]:
+        yield from range(first, stop)
+
+    def backward(self, batch: int) -> Mapping[str, float]:
+        self.seen.append(batch)
+        loss = self._loss(batch)
+        if batch == self.broken_step:
+            loss = loss * math.inf
+        loss.backward()  # type: ignore[no-untyped-call]
+        return {"loss": loss.item(), "rows": 16}
+
+    def evaluate(self) -> Mapping[str, float]:
+        if self.evaluations:
+            return {"loss": self.evaluations.pop(0)}
+        return {"loss": self._loss(10**6).item()}
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        torch.save(self.model.state_dict(), folder / "weights.pt")
+
+    def _loss(self, batch: int) -> Tensor:
+        x = torch.randn(16, 3, generator=torch.Generator().manual_seed(batch))
+        return F.mse_loss(self.model(x), x.sum(1, keepdim=True))
+
+
+def trainer(
+    folder: Path, task: LineFit | None = None, options: TrainerOptions = OPTIONS
+) -> Trainer:
+    state = folder / "run.pgcli"
+    state.mkdir(parents=True, exist_ok=True)
+    return Trainer(task or LineFit(), options, folder, state)
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = torch.load(folder / "weights.pt", weights_only=True)
+    return found
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def stop_after(updates: int) -> Callable[[], bool]:
+    left = iter(range(updates - 1))
+    return lambda: next(left, None) is None
+
+
+@pytest.mark.parametrize("interrupted_at", [1, 4, 11])
+def test_resumed_run_ends_with_the_same_weights_bit_for_bit(
+    tmp_path: Path, interrupted_at: int
+) -> None:
+    assert trainer(tmp_path / "whole").run()
+    assert not trainer(tmp_path / "parts").run(should_stop=stop_after(interrupted_at))
+    task = LineFit()
+    assert trainer(tmp_path / "parts", task).run()
+    assert task.seen == list(range(interrupted_at, 12))
+    for name in (".", "last"):
+        whole, parts = weights(tmp_path / "whole" / name), weights(tmp_path / "parts" / name)
+        assert all(torch.equal(whole[key], parts[key]) for key in whole)
+    for one, other in zip(lines(tmp_path / "whole"), lines(tmp_path / "parts"), strict=True):
+        assert one | {"rows_per_second": 0} == other | {"rows_per_second": 0}
+
+
+def test_updates_after_the_last_saved_state_are_made_again(tmp_path: Path) -> None:
+    """As after a kill: the state is older than the metrics, whose last line is incomplete."""
+    assert trainer(tmp_path / "whole").run()
+    rare = replace(OPTIONS, save_seconds=1e9)
+    killed = trainer(tmp_path / "killed", options=rare)
+    killed.run(should_stop=stop_after(5))
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path / "killed", options=rare).run(on_update=interrupt_at(9))
+    with (tmp_path / "killed" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 10, "los')
+    task = LineFit()
+    assert trainer(tmp_path / "killed", task).run()
+    assert task.seen == list(range(5, 12))
+    assert [line["step"] for line in lines(tmp_path / "killed")] == list(range(1, 13))
+    whole, killed_weights = weights(tmp_path / "whole"), weights(tmp_path / "killed")
+    assert all(torch.equal(whole[key], killed_weights[key]) for key in whole)
+
+
+def interrupt_at(step: int) -> Callable[[Mapping[str, Any]], None]:
+    def check(line: Mapping[str, Any]) -> None:
+        if line["step"] == step:
+            raise KeyboardInterrupt
+
+    return check
+
+
+def test_best_and_last_weights_are_kept(tmp_path: Path) -> None:
+    task = LineFit(evaluations=[3.0, 1.0, 2.0])
+    found = trainer(tmp_path, task)
+    assert found.run()
+    assert found.progress.best == {"step": 8, "loss": 1.0}
+    assert [line["eval_loss"] for line in lines(tmp_path) if "eval_loss" in line] == [3, 1, 2]
+    best, last = weights(tmp_path), weights(tmp_path / "last")
+    assert any(not torch.equal(best[key], last[key]) for key in best)
+    model = task.model.state_dict()
+    assert all(torch.equal(last[key], model[key]) for key in last)
+
+
+def test_patience_ends_a_run_that_no_longer_improves(tmp_path: Path) -> None:
+    options = replace(OPTIONS, steps=40, patience=2)
+    found = trainer(tmp_path, LineFit(evaluations=[3.0, 1.0, 2.0, 1.5, 0.1]), options)
+    assert found.run()
+    assert found.progress.step == 16
+    assert trainer(tmp_path, LineFit(), options).progress.is_complete
+
+
+def test_complete_run_has_nothing_left_to_do(tmp_path: Path) -> None:
+    assert trainer(tmp_path).run()
+    task = LineFit()
+    assert trainer(tmp_path, task).run()
+    assert task.seen == []
+
+
+@pytest.mark.parametrize("broken_step", [0, 6])
+def test_loss_that_is_not_finite_stops_and_names_the_step(tmp_path: Path, broken_step: int) -> None:
+    task = LineFit(broken_step=broken_step)
+    with pytest.raises(TrainingDiverged, match=f"the loss of step {broken_step + 1} is inf"):
+        trainer(tmp_path, task).run()
+    for parameter in task.model.parameters():
+        assert parameter.isfinite().all()
+
+
+def test_damaged_state_is_named(tmp_path: Path) -> None:
+    trainer(tmp_path).run(should_stop=stop_after(3))
+    state = tmp_path / "run.pgcli" / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:200])
+    with pytest.raises(OutputFailed, match=r"state\.safetensors cannot be resumed from"):
+        trainer(tmp_path)
+
+
+def test_gradients_are_scaled_down_to_the_largest_norm(tmp_path: Path) -> None:
+    """AdamW hardly depends on the gradients' scale, so the norms that it sees are compared."""
+    found = trainer(tmp_path, options=replace(OPTIONS, max_grad_norm=1e-3))
+    norms = []
+    step = found._optimizer.step
+
+    def measured(*args: Any) -> Any:
+        gradients = [one.grad for one in found.task.model.parameters() if one.grad is not None]
+        norms.append(nn.utils.get_total_norm(gradients).item())
+        return step(*args)
+
+    found._optimizer.step = measured  # type: ignore[method-assign]
+    found.run()
+    assert max(norms) < 1.01e-3
+    assert lines(tmp_path)[0]["gradient_norm"] > 1e-2
+
+
+def test_learning_rate_rises_and_falls_as_a_cosine(tmp_path: Path) -> None:
+    schedule = CosineSchedule(steps=110, warmup=10, learning_rate=2.0)
+    assert [schedule.at(step) for step in (0, 4, 9, 10)] == [0.2, 1.0, 2.0, 2.0]
+    assert schedule.at(60) == pytest.approx(1.0)
+    assert schedule.at(109) == pytest.approx(2.0 * 0.5 * (1 + math.cos(math.pi * 0.99)))
+
+
+def test_weight_decay_leaves_biases_norms_and_embeddings_alone() -> None:
+    from pgcli.model.config import TextConfig, TwoTowersConfig, VisionConfig
+    from pgcli.model.two_towers import TwoTowers
+
+    sizes: Any = {"width": 16, "depth": 1, "mlp_dim": 16, "num_heads": 2}
+    vision = VisionConfig(**sizes, patch_size=8, resolution=16)
+    text = TextConfig(**sizes, vocab_size=20, max_positions=4)
+    model = TwoTowers(TwoTowersConfig("siglip", vision, text, embedding_dim=16))
+    model.text_projection.requires_grad_(requires_grad=False)  # type: ignore[union-attr]
+    groups = make_optimizer(model, weight_decay=0.1, betas=(0.9, 0.999)).param_groups
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    decayed, rest = ([names[id(one)] for one in group["params"]] for group in groups)
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+    assert {name.split(".")[-1] for name in decayed} == {"weight", "in_proj_weight"}
+    assert "vision.embeddings.patch_embedding.weight" in decayed
+    left_alone = {"logit_scale", "logit_bias", "image_pooling.probe", "text.token_embedding.weight"}
+    assert left_alone <= set(rest)
+    assert not any(name.startswith("text_projection") for name in (*decayed, *rest))
+
+
+def test_curves_are_a_picture(tmp_path: Path) -> None:
+    from PIL import Image
+
+    assert trainer(tmp_path).run()
+    with Image.open(tmp_path / "curves.png") as image:
+        assert image.size == (2 * 420, 300)  # the loss and the learning rate
+        assert len(image.convert("RGB").getcolors(2**20) or ()) > 3
