@@ -5,7 +5,7 @@ B drawings · V drawings that are there twice · N texts · D width
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,11 +16,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from examples.demo_towers.dataset import CaptionedScenes, PairBatch, load_batches
+from pgcli.checkpoints.preprocessing import Preprocessing
+from pgcli.checkpoints.processor_files import write_image_processor
 from pgcli.checkpoints.save_towers import save_two_towers
 from pgcli.model.siglip import normalize_pixels
 from pgcli.model.two_towers import TwoTowers
 from pgcli.training.contrastive import sigmoid_contrastive, softmax_contrastive
-from pgcli.training.learned_tokenizer import PAD, write_processor
+from pgcli.training.learned_tokenizer import PAD, write_tokenizer
 
 HALF = torch.tensor(0.5)  # SigLIP's mean and standard deviation of every channel
 EVAL_BATCHES = range(4)
@@ -39,8 +41,8 @@ class CaptionedScenesTask:
     loss: Literal["sigmoid", "softmax"]
     workers: int = 0
 
-    def batches(self, first: int, stop: int) -> Iterator[PairBatch]:
-        return load_batches(self.training, range(first, stop), workers=self.workers)
+    def batches(self, first: int, stop: int) -> Generator[PairBatch]:
+        yield from load_batches(self.training, range(first, stop), workers=self.workers)
 
     def backward(self, batch: PairBatch) -> Mapping[str, float]:
         image_BD, text_ND = self._encode(batch)
@@ -67,12 +69,9 @@ class CaptionedScenesTask:
 
     def save(self, folder: Path) -> None:
         save_two_towers(self.model, folder, dtype=torch.bfloat16, pad_token=PAD)
-        write_processor(
-            folder,
-            self.tokenizer,
-            resolution=self.training.resolution,
-            max_positions=self.training.processor.format.length,
-        )
+        length = self.training.processor.format.length
+        write_tokenizer(folder, self.tokenizer, max_positions=length)
+        write_image_processor(folder, "siglip", self.training.resolution, Preprocessing())
 
     def _encode(self, batch: PairBatch) -> tuple[Tensor, Tensor]:
         """Vectors of the drawings (B, D) and of the texts (N, D), by products in bfloat16."""

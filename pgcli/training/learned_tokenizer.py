@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from tokenizers import (
     AddedToken,
@@ -66,43 +65,19 @@ def _untrained(model: models.BPE) -> Tokenizer:
     return tokenizer
 
 
-def write_processor(
-    folder: Path, tokenizer: Tokenizer, *, resolution: int, max_positions: int
-) -> None:
-    """Write the tokenizer and SigLIP's preprocessing of images, as transformers reads them."""
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, *, max_positions: int) -> None:
+    """Write the tokenizer as transformers reads it, for SigLIP."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     control = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
-    _write(
-        folder / "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "processor_class": "SiglipProcessor",
-            **control,
-            "model_max_length": max_positions,
-            "padding_side": "right",
-            "do_lower_case": True,
-            "clean_up_tokenization_spaces": False,
-        },
-    )
-    _write(folder / "special_tokens_map.json", control)
-    _write(
-        folder / "preprocessor_config.json",
-        {
-            "image_processor_type": "SiglipImageProcessor",
-            "processor_class": "SiglipProcessor",
-            "do_convert_rgb": True,
-            "do_resize": True,
-            "do_rescale": True,
-            "do_normalize": True,
-            "size": {"height": resolution, "width": resolution},
-            "resample": 3,
-            "rescale_factor": 1 / 255,
-            "image_mean": [0.5, 0.5, 0.5],
-            "image_std": [0.5, 0.5, 0.5],
-        },
-    )
-
-
-def _write(file: Path, values: dict[str, Any]) -> None:
-    file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    values = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "processor_class": "SiglipProcessor",
+        **control,
+        "model_max_length": max_positions,
+        "padding_side": "right",
+        "do_lower_case": True,
+        "clean_up_tokenization_spaces": False,
+    }
+    text = json.dumps(values, indent=2) + "\n"
+    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ class TrainingTask(Protocol):
     def model(self) -> nn.Module:
         """The model; parameters that require no gradient stay as they are and are not saved."""
 
-    def batches(self, first: int, stop: int) -> Iterator[Any]:
+    def batches(self, first: int, stop: int) -> Generator[Any]:
         """The batches of the steps from `first` to before `stop`, each a function of its step."""
 
     def backward(self, batch: Any) -> Mapping[str, float]:

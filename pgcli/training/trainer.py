@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pgcli.errors import TrainingDiverged
 from pgcli.training.curves import write_curves
 from pgcli.training.metrics_file import MetricsFile
 from pgcli.training.optimizer import CosineSchedule, make_optimizer
+from pgcli.training.seeds import seed_of
 from pgcli.training.task import TrainingTask
 from pgcli.training.training_state import load_state, save_state
 
@@ -77,7 +77,8 @@ class Trainer:
         metrics = MetricsFile(self.folder / METRICS, self.progress.step)
         saved_at = monotonic()
         try:
-            for batch in self.task.batches(self.progress.step, self.options.steps):
+            batches = self.task.batches(self.progress.step, self.options.steps)
+            for batch in batches:
                 line = self._update(batch)
                 if self._is_evaluated(self.progress.step):
                     line |= self._evaluate()
@@ -90,6 +91,7 @@ class Trainer:
                 if monotonic() - saved_at >= self.options.save_seconds:
                     self._save_state()
                     saved_at = monotonic()
+            batches.close()  # ends the processes that decode ahead
             self._finish()
             write_curves(self.folder / CURVES, metrics.lines)
         finally:
@@ -164,9 +166,3 @@ class Trainer:
 
     def _save_state(self) -> None:
         save_state(self._state_file, self.progress, self.task.model, self._optimizer)
-
-
-def seed_of(*numbers: int) -> int:
-    """A seed that follows from the numbers, for a generator of its own."""
-    digest = hashlib.sha256(repr(numbers).encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1

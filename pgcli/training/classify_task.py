@@ -1,0 +1,156 @@
+"""The tasks of a classifier: all of it, or its linear layer alone on features computed once.
+
+B rows · D width · K classes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pgcli.model.classifier import ImageClassifier
+from pgcli.training.image_batches import ImageBatch, RowOrder
+from pgcli.training.micro_batches import MicroBatches
+from pgcli.training.rows import TrainingRow
+from pgcli.training.task_data import ImageInput, TaskData
+
+
+@dataclass
+class ClassifyTask:
+    """Trains a classifier: the mean cross-entropy of the labels, over the rows of a batch."""
+
+    model: ImageClassifier
+    data: TaskData
+    input: ImageInput
+    label_smoothing: float
+    micro_batches: MicroBatches
+    save_to: Callable[[Path], None]
+
+    def batches(self, first: int, stop: int) -> Generator[ImageBatch]:
+        yield from self.data.batches(first, stop)
+
+    def backward(self, batch: ImageBatch) -> Mapping[str, float]:
+        total = len(batch.rows)
+
+        def accumulate() -> tuple[float, float]:
+            loss, right = 0.0, 0.0
+            for start, stop in self.micro_batches.ranges(total):
+                part = batch.part(start, stop)
+                label_B, logit_BK = self._labels(part.rows), self._logits(part)
+                part_loss = self._loss_sum(logit_BK, label_B) / total
+                part_loss.backward()  # type: ignore[no-untyped-call]
+                loss += part_loss.item()
+                right += _count_right(logit_BK, label_B)
+            return loss, right / total
+
+        loss, accuracy = self.micro_batches.run(self.model, total, accumulate)
+        return {"loss": loss, "accuracy": accuracy, "rows": total, "lost": batch.lost}
+
+    def evaluate(self) -> Mapping[str, float]:
+        """The loss, and the share of rows with the right label."""
+        loss = right = total = 0.0
+        for batch in self.data.in_order(self.data.evaluation):
+            label_B, logit_BK = self._labels(batch.rows), self._logits(batch)
+            loss += self._loss_sum(logit_BK, label_B).item()
+            right += _count_right(logit_BK, label_B)
+            total += len(batch.rows)
+        return {"loss": loss / total, "accuracy": right / total}
+
+    def save(self, folder: Path) -> None:
+        self.save_to(folder)
+
+    def features(self, batch: ImageBatch) -> Tensor:
+        """What the linear layer classifies (B, D)."""
+        with self.input.autocast():
+            return self.model.features(self.input.pixels(batch)).float()
+
+    def _logits(self, batch: ImageBatch) -> Tensor:
+        with self.input.autocast():
+            logit_BK: Tensor = self.model(self.input.pixels(batch))
+        return logit_BK.float()
+
+    def _labels(self, rows: Sequence[TrainingRow]) -> Tensor:
+        """The class numbers (B,)."""
+        number = {label: index for index, label in enumerate(self.model.config.labels)}
+        return torch.tensor([number[row.target] for row in rows], device=self.input.device)
+
+    def _loss_sum(self, logit_BK: Tensor, label_B: Tensor) -> Tensor:
+        return F.cross_entropy(
+            logit_BK, label_B, reduction="sum", label_smoothing=self.label_smoothing
+        )
+
+
+class FeatureBatch(NamedTuple):
+    """The features of images (B, D), and their rows."""
+
+    feature_BD: Tensor
+    rows: Sequence[TrainingRow]
+
+
+@dataclass
+class ProbeTask:
+    """Trains the linear layer of a classifier, whose vision tower stays as it is.
+
+    The features of all images are computed once, always in the same batches, so that a resumed run
+    has the same ones, and are held in memory: D float32 values for an image.
+    """
+
+    whole: ClassifyTask
+    track: Callable[[Iterable[ImageBatch]], Iterable[ImageBatch]] = iter
+    train: FeatureBatch = field(init=False)
+    evaluation: FeatureBatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.model = self.whole.model
+        self.model.vision.requires_grad_(requires_grad=False)
+        self.train = self._encode(self.whole.data.train)
+        self.evaluation = self._encode(self.whole.data.evaluation)
+        given = self.whole.data.order
+        self.order = RowOrder(len(self.train.rows), given.batch_size, given.seed)
+
+    def batches(self, first: int, stop: int) -> Generator[FeatureBatch]:
+        for numbers in self.order.batches(first, stop):
+            rows = [self.train.rows[number] for number in numbers]
+            yield FeatureBatch(self.train.feature_BD[numbers], rows)
+
+    def backward(self, batch: FeatureBatch) -> Mapping[str, float]:
+        loss, accuracy = self._measure(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return {"loss": loss.item(), "accuracy": accuracy, "rows": len(batch.rows)}
+
+    def evaluate(self) -> Mapping[str, float]:
+        loss, accuracy = self._measure(self.evaluation)
+        return {"loss": loss.item(), "accuracy": accuracy}
+
+    def save(self, folder: Path) -> None:
+        self.whole.save(folder)
+
+    def _measure(self, batch: FeatureBatch) -> tuple[Tensor, float]:
+        """The mean loss, and the share of rows with the right label."""
+        label_B = self.whole._labels(batch.rows)
+        logit_BK = self.model.classifier(batch.feature_BD)
+        loss = self.whole._loss_sum(logit_BK, label_B) / len(label_B)
+        return loss, _count_right(logit_BK, label_B) / len(label_B)
+
+    def _encode(self, rows: Sequence[TrainingRow]) -> FeatureBatch:
+        """The features of the rows whose images can be read."""
+        self.model.eval()
+        found: list[Tensor] = []
+        read: list[TrainingRow] = []
+        with torch.no_grad():
+            for batch in self.track(self.whole.data.in_order(rows)):
+                found.append(self.whole.features(batch))
+                read += batch.rows
+        width = self.model.config.vision.width
+        empty = torch.empty(0, width, device=self.whole.input.device)
+        return FeatureBatch(torch.cat([empty, *found]), read)
+
+
+def _count_right(logit_BK: Tensor, label_B: Tensor) -> float:
+    return (logit_BK.argmax(1) == label_B).sum().item()

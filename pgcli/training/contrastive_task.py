@@ -1,0 +1,155 @@
+"""The task of two towers: which text belongs to which image.
+
+N rows · D width · T tokens · S meanings of an image
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pgcli.embedding.texts import TextProcessor, canonical_text
+from pgcli.model.two_towers import TwoTowers
+from pgcli.training.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
+from pgcli.training.image_batches import ImageBatch
+from pgcli.training.micro_batches import MicroBatches
+from pgcli.training.rows import TrainingRow
+from pgcli.training.seeds import seed_of
+from pgcli.training.task_data import ImageInput, TaskData
+
+ContrastiveLoss = Literal["sigmoid", "softmax"]
+CHUNK_ROWS = 1024  # of the loss: more rows at once would need a matrix of all pairs
+MAX_LOG_SCALE = math.log(100)  # CLIP's bound of the learned scale
+NO_MEANING = -1
+
+
+@dataclass
+class ContrastiveTask:
+    """Trains two towers on pairs of image and text.
+
+    The loss needs the vectors of the whole batch. In micro-batches, they are computed without
+    gradients first, and again, part by part, with the gradients that the loss has of them: the
+    result is that of the whole batch (Gao et al. 2021, arXiv 2101.06983).
+    """
+
+    model: TwoTowers
+    texts: TextProcessor
+    data: TaskData
+    input: ImageInput
+    loss: ContrastiveLoss
+    micro_batches: MicroBatches
+    save_to: Callable[[Path], None]
+
+    def batches(self, first: int, stop: int) -> Generator[ImageBatch]:
+        yield from self.data.batches(first, stop)
+
+    def backward(self, batch: ImageBatch) -> Mapping[str, float]:
+        if self.loss == "softmax" and self.model.logit_scale is not None:
+            self.model.logit_scale.data.clamp_(max=MAX_LOG_SCALE)
+        total = len(batch.rows)
+        loss = self.micro_batches.run(self.model, total, lambda: self._backward(batch))
+        return {"loss": loss, "rows": total, "lost": batch.lost}
+
+    def evaluate(self) -> Mapping[str, float]:
+        """The loss, and how often the first hit is right among all rows, in both directions."""
+        vectors: list[tuple[Tensor, Tensor]] = []
+        rows: list[TrainingRow] = []
+        losses: list[float] = []
+        for batch in self.data.in_order(self.data.evaluation):
+            vectors.append(self._encode(batch))
+            rows += batch.rows
+            losses.append(self._loss(*vectors[-1], batch.rows).item() * len(batch.rows))
+        image_ND, text_ND = (torch.cat(parts) for parts in zip(*vectors, strict=True))
+        said = self._meanings(rows)
+        text_found_N, image_found_N = nearest(image_ND, text_ND), nearest(text_ND, image_ND)
+        return {
+            "loss": sum(losses) / len(rows),
+            "image_to_text": share_of(said.image_NS == said.text_N[text_found_N][:, None]),
+            "text_to_image": share_of(said.image_NS[image_found_N] == said.text_N[:, None]),
+        }
+
+    def save(self, folder: Path) -> None:
+        self.save_to(folder)
+
+    def _backward(self, batch: ImageBatch) -> float:
+        parts = [*self.micro_batches.ranges(len(batch.rows))]
+        if len(parts) == 1:
+            loss = self._loss(*self._encode(batch), batch.rows)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.item()
+        seed = torch.initial_seed()
+        with torch.no_grad():
+            vectors = [self._encode_part(batch, seed, *part) for part in parts]
+        image_ND, text_ND = (
+            torch.cat(tensors).requires_grad_() for tensors in zip(*vectors, strict=True)
+        )
+        loss = self._loss(image_ND, text_ND, batch.rows)
+        loss.backward()  # type: ignore[no-untyped-call]
+        for start, stop in parts:
+            again = self._encode_part(batch, seed, start, stop)
+            gradients = [vector.grad[start:stop] for vector in (image_ND, text_ND)]  # type: ignore[index]
+            torch.autograd.backward(again, gradients)
+        return loss.item()
+
+    def _encode_part(
+        self, batch: ImageBatch, seed: int, start: int, stop: int
+    ) -> tuple[Tensor, Tensor]:
+        """The vectors of some rows, with the same dropout each time."""
+        torch.manual_seed(seed_of(seed, start))
+        return self._encode(batch.part(start, stop))
+
+    def _encode(self, batch: ImageBatch) -> tuple[Tensor, Tensor]:
+        """The vectors of the images and of the texts (N, D)."""
+        token_NT = self.texts([row.target for row in batch.rows]).to(self.input.device)
+        with self.input.autocast():
+            image_ND = self.model.encode_images(self.input.pixels(batch))
+            text_ND = self.model.encode_texts(token_NT)
+        return image_ND, text_ND
+
+    def _loss(self, image_ND: Tensor, text_ND: Tensor, rows: Sequence[TrainingRow]) -> Tensor:
+        assert self.model.logit_scale is not None
+        scale, bias = self.model.logit_scale.exp(), self.model.logit_bias
+        said = self._meanings(rows)
+        if self.loss == "softmax":
+            return softmax_contrastive(
+                image_ND, text_ND, scale, meanings=said, chunk_rows=CHUNK_ROWS
+            )
+        assert bias is not None
+        return sigmoid_contrastive(
+            image_ND, text_ND, scale, bias, meanings=said, chunk_rows=CHUNK_ROWS
+        )
+
+    def _meanings(self, rows: Sequence[TrainingRow]) -> Meanings:
+        """Equal texts have one meaning, and all texts of an image are true of it."""
+        is_canonical = self.texts.format.canonical
+        texts = [canonical_text(row.target) if is_canonical else row.target for row in rows]
+        number = {text: index for index, text in enumerate(dict.fromkeys(texts))}
+        of_image: dict[str, dict[int, None]] = {}
+        for row, text in zip(rows, texts, strict=True):
+            of_image.setdefault(row.image_key, {})[number[text]] = None
+        longest = max(map(len, of_image.values()))
+        padded = [
+            [*of_image[row.image_key], *[NO_MEANING] * (longest - len(of_image[row.image_key]))]
+            for row in rows
+        ]
+        device = self.input.device
+        numbers = torch.tensor([number[text] for text in texts], device=device)
+        return Meanings(numbers, torch.tensor(padded, device=device))
+
+
+def nearest(query_ND: Tensor, key_MD: Tensor) -> Tensor:
+    """The row of the key that is nearest to each query (N,)."""
+    starts = range(0, len(query_ND), CHUNK_ROWS)
+    parts = (query_ND[start : start + CHUNK_ROWS] for start in starts)
+    return torch.cat([(part @ key_MD.T).argmax(1) for part in parts])
+
+
+def share_of(is_true_NS: Tensor) -> float:
+    """The share of rows in which any value is true."""
+    return is_true_NS.any(dim=1).float().mean().item()

@@ -1,0 +1,132 @@
+"""Models to train: of a checkpoint's weights, or new ones of three sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import nn
+
+from pgcli.checkpoints.model_description import ModelDescription
+from pgcli.embedding.loader import encoder_config, read_model
+from pgcli.errors import UsageError
+from pgcli.model.classifier import ImageClassifier
+from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
+from pgcli.model.two_towers import TwoTowers
+from pgcli.training.contrastive import SIGLIP_BIAS, SIGLIP_SCALE
+from pgcli.training.init_towers import init_towers
+
+Model = TypeVar("Model", bound=nn.Module)
+ModelSize = Literal["tiny", "small", "base"]
+
+#: Of the vision tower; small and base are ViT-S/16 and ViT-B/16, tiny is for a first try on a CPU.
+VISION: Mapping[ModelSize, VisionConfig] = MappingProxyType(
+    {
+        "tiny": VisionConfig(
+            width=128, depth=4, mlp_dim=512, num_heads=4, patch_size=8, resolution=64
+        ),
+        "small": VisionConfig(
+            width=384, depth=12, mlp_dim=1536, num_heads=6, patch_size=16, resolution=224
+        ),
+        "base": VisionConfig(
+            width=768, depth=12, mlp_dim=3072, num_heads=12, patch_size=16, resolution=224
+        ),
+    }
+)
+#: Of the text tower: its depth, the length of texts, and the most tokens of its tokenizer.
+TEXT_SIZES: Mapping[ModelSize, tuple[int, int, int]] = MappingProxyType(
+    {"tiny": (2, 32, 4_000), "small": (12, 64, 16_000), "base": (12, 64, 32_000)}
+)
+CLIP_SCALE = 1 / 0.07  # at which CLIP's training starts
+
+
+def max_tokens(size: ModelSize) -> int:
+    """The most tokens of the tokenizer of a new model."""
+    return TEXT_SIZES[size][2]
+
+
+def new_two_towers(size: ModelSize, *, tokens: int, loss: str, seed: int) -> TwoTowers:
+    """SigLIP's architecture with random weights, and the scale and bias at which a loss starts."""
+    vision = VISION[size]
+    depth, length, _ = TEXT_SIZES[size]
+    text = TextConfig(
+        width=vision.width,
+        depth=depth,
+        mlp_dim=vision.mlp_dim,
+        num_heads=vision.num_heads,
+        vocab_size=tokens,
+        max_positions=length,
+    )
+    model = TwoTowers(TwoTowersConfig("siglip", vision, text, embedding_dim=vision.width))
+    is_sigmoid = loss == "sigmoid"
+    scale, bias = (SIGLIP_SCALE, SIGLIP_BIAS) if is_sigmoid else (CLIP_SCALE, 0.0)
+    init_towers(model, seed=seed, scale=math.log(scale), bias=bias)
+    return model
+
+
+def new_classifier(size: ModelSize, labels: Sequence[str], *, seed: int) -> ImageClassifier:
+    """ViT with random weights; the linear layer begins at zero."""
+    values: dict[str, Any] = {
+        "class_token": True,
+        "activation": "gelu",
+        "norm_eps": 1e-12,
+    }
+    sizes = {name: getattr(VISION[size], name) for name in SIZES}
+    model = ImageClassifier(
+        ClassifierConfig("vit", VisionConfig(**sizes, **values), labels=tuple(labels))
+    )
+    init_towers(model, seed=seed)
+    return _with_zero_head(model)
+
+
+SIZES = ("width", "depth", "mlp_dim", "num_heads", "patch_size", "resolution")
+
+
+def two_towers_of(folder: Path, description: ModelDescription, device: torch.device) -> TwoTowers:
+    """The two towers of a checkpoint in float32. Raises UsageError for another kind of model."""
+    if description.kind != "two_towers":
+        raise UsageError(
+            f"{folder} has no text tower, which --task contrastive trains",
+            hint="name SigLIP or CLIP, or begin with --init small",
+        )
+    model = read_model(folder, encoder_config(description), dtype=torch.float32, device=device)
+    assert isinstance(model, TwoTowers)
+    return _trainable(model)
+
+
+def classifier_of(
+    folder: Path, description: ModelDescription, labels: Sequence[str], device: torch.device
+) -> ImageClassifier:
+    """A classifier with the vision tower of a checkpoint, in float32.
+
+    The linear layer of a classifier with the same labels is kept, in its order; else it is new and
+    begins at zero.
+    """
+    config = encoder_config(description)
+    loaded = read_model(folder, config, dtype=torch.float32, device=device)
+    if isinstance(loaded, ImageClassifier) and set(loaded.config.labels) == set(labels):
+        return _trainable(loaded)
+    if isinstance(config, ClassifierConfig):
+        family = config.family
+    else:
+        family = "clip" if config.family == "clip" else "siglip"
+    model = ImageClassifier(ClassifierConfig(family, config.vision, tuple(labels)))
+    model.vision = loaded.vision
+    return _trainable(_with_zero_head(model.to(device)))
+
+
+def _with_zero_head(model: ImageClassifier) -> ImageClassifier:
+    """The model with a linear layer of zeros, as big_vision begins fine-tuning."""
+    nn.init.zeros_(model.classifier.weight)
+    nn.init.zeros_(model.classifier.bias)
+    return model
+
+
+def _trainable(model: Model) -> Model:
+    """The model with gradients, which a loaded one does not have."""
+    model.requires_grad_(requires_grad=True)
+    return model

@@ -1,0 +1,62 @@
+"""What the tasks on images share: rows in order, decoded images, and the model's input.
+
+B rows · R resolution · C channels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pgcli.model.siglip import normalize_pixels
+from pgcli.training.image_batches import ImageBatch, ImageLoader, RowOrder
+from pgcli.training.rows import TrainingRow
+
+
+@dataclass(frozen=True)
+class ImageInput:
+    """Normalizes pixels on the device. Weights stay in float32, products are of the `dtype`."""
+
+    device: torch.device
+    dtype: torch.dtype
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def pixels(self, batch: ImageBatch) -> Tensor:
+        """The images (B, C, R, R) as the vision tower takes them."""
+        mean = torch.tensor(self.mean, device=self.device)
+        std = torch.tensor(self.std, device=self.device)
+        return normalize_pixels(batch.pixels_BRRC.to(self.device), mean, std, torch.float32)
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """A block whose products are computed in the dtype."""
+        if self.dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.dtype)
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """The rows to train and to evaluate on, and how their images are read."""
+
+    train: Sequence[TrainingRow]
+    evaluation: Sequence[TrainingRow]
+    order: RowOrder
+    loader: ImageLoader
+
+    def batches(self, first: int, stop: int) -> Generator[ImageBatch]:
+        """The batches of the steps."""
+        numbers = self.order.batches(first, stop)
+        batches = ([self.train[number] for number in batch] for batch in numbers)
+        size = min(self.order.batch_size, len(self.train))
+        yield from self.loader.load(batches, total=(stop - first) * size)
+
+    def in_order(self, rows: Sequence[TrainingRow]) -> Generator[ImageBatch]:
+        """All of the rows, in their order."""
+        size = self.order.batch_size
+        batches = (rows[start : start + size] for start in range(0, len(rows), size))
+        yield from self.loader.load(batches, total=len(rows))
