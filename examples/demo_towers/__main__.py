@@ -17,7 +17,7 @@ from examples.demo_towers.task import CaptionedScenesTask
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.embedding.texts import TextFormat, TextProcessor
+from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.model.config import TextConfig, TwoTowersConfig
 from pgcli.model.two_towers import TwoTowers
 from pgcli.printable import printable
@@ -35,7 +35,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     tokenizer = learn_tokenizer(tokenizer_corpus(TOKENIZER_SEEDS[:2000]), max_tokens=TOKENS)
     texts = TextProcessor(
-        tokenizer, TextFormat(MAX_POSITIONS, bos=None, eos=EOS, pad=PAD, canonical=True)
+        tokenizer, TextFormat(MAX_POSITIONS, bos=None, eos=EOS, pad=PAD, clean=canonical_text)
     )
     model = _model(tokenizer.get_vocab_size())
 

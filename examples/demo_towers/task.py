@@ -67,6 +67,9 @@ class CaptionedScenesTask:
         loss, to_text, to_image = torch.tensor(found).mean(0).tolist()
         return {"loss": loss, "image_to_text": to_text, "text_to_image": to_image}
 
+    def rank(self, found: Mapping[str, float]) -> tuple[float, ...]:
+        return (-found["loss"],)
+
     def save(self, folder: Path) -> None:
         save_two_towers(self.model, folder, dtype=torch.bfloat16, pad_token=PAD)
         length = self.training.processor.format.length

@@ -31,6 +31,7 @@ from pgcli.cli.commands import (
     search,
     segment,
     status,
+    train,
     verify,
     view,
 )
@@ -58,6 +59,7 @@ COMMANDS = (
     *(search,),
     *(view, explain, export, status, check),
     *(apply, import_, merge, diff),
+    train,
     *(info, verify, bench, doctor),
 )
 

@@ -169,6 +169,24 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return spread
 
 
+def with_records(command: Callable[..., None], records: dict[str, Any]) -> Callable[..., None]:
+    """The command with each field of the records, its parameters by name, as an option."""
+
+    def spread(**given: Any) -> None:
+        built = {
+            name: record(**{field.name: given.pop(field.name) for field in fields(record)})
+            for name, record in records.items()
+        }
+        command(**given, **built)
+
+    parameters = [p for p in _parameters(command) if p.name not in records]
+    parameters += [p for record in records.values() for p in _parameters(record)]
+    spread.__name__, spread.__doc__ = command.__name__, command.__doc__
+    spread.__annotations__ = {p.name: p.annotation for p in parameters}
+    spread.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return spread
+
+
 def _parameters(function: Callable[..., object]) -> Iterator[inspect.Parameter]:
     """The parameters of a function, or of the constructor of a record."""
     hints = get_type_hints(function, include_extras=True)

@@ -62,8 +62,21 @@ class ClassifyTask:
             total += len(batch.rows)
         return {"loss": loss / total, "accuracy": right / total}
 
+    def rank(self, found: Mapping[str, float]) -> tuple[float, ...]:
+        """The accuracy, and of equal ones the loss."""
+        return found["accuracy"], -found["loss"]
+
     def save(self, folder: Path) -> None:
         self.save_to(folder)
+
+    @property
+    def order(self) -> RowOrder:
+        return self.data.order
+
+    @property
+    def faults(self) -> Mapping[str, str]:
+        """Why images could not be read, by their ids."""
+        return self.data.loader.faults
 
     def features(self, batch: ImageBatch) -> Tensor:
         """What the linear layer classifies (B, D)."""
@@ -128,8 +141,15 @@ class ProbeTask:
         loss, accuracy = self._measure(self.evaluation)
         return {"loss": loss.item(), "accuracy": accuracy}
 
+    def rank(self, found: Mapping[str, float]) -> tuple[float, ...]:
+        return self.whole.rank(found)
+
     def save(self, folder: Path) -> None:
         self.whole.save(folder)
+
+    @property
+    def faults(self) -> Mapping[str, str]:
+        return self.whole.faults
 
     def _measure(self, batch: FeatureBatch) -> tuple[Tensor, float]:
         """The mean loss, and the share of rows with the right label."""

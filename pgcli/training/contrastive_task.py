@@ -14,10 +14,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pgcli.embedding.texts import TextProcessor, canonical_text
+from pgcli.embedding.texts import TextProcessor
 from pgcli.model.two_towers import TwoTowers
 from pgcli.training.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
-from pgcli.training.image_batches import ImageBatch
+from pgcli.training.image_batches import ImageBatch, RowOrder
 from pgcli.training.micro_batches import MicroBatches
 from pgcli.training.rows import TrainingRow
 from pgcli.training.seeds import seed_of
@@ -74,8 +74,20 @@ class ContrastiveTask:
             "text_to_image": share_of(said.image_NS[image_found_N] == said.text_N[:, None]),
         }
 
+    def rank(self, found: Mapping[str, float]) -> tuple[float, ...]:
+        return (-found["loss"],)
+
     def save(self, folder: Path) -> None:
         self.save_to(folder)
+
+    @property
+    def order(self) -> RowOrder:
+        return self.data.order
+
+    @property
+    def faults(self) -> Mapping[str, str]:
+        """Why images could not be read, by their ids."""
+        return self.data.loader.faults
 
     def _backward(self, batch: ImageBatch) -> float:
         parts = [*self.micro_batches.ranges(len(batch.rows))]
@@ -127,8 +139,7 @@ class ContrastiveTask:
 
     def _meanings(self, rows: Sequence[TrainingRow]) -> Meanings:
         """Equal texts have one meaning, and all texts of an image are true of it."""
-        is_canonical = self.texts.format.canonical
-        texts = [canonical_text(row.target) if is_canonical else row.target for row in rows]
+        texts = [self.texts.format.clean(row.target) for row in rows]
         number = {text: index for index, text in enumerate(dict.fromkeys(texts))}
         of_image: dict[str, dict[int, None]] = {}
         for row, text in zip(rows, texts, strict=True):

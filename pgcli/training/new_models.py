@@ -93,7 +93,7 @@ def two_towers_of(folder: Path, description: ModelDescription, device: torch.dev
             f"{folder} has no text tower, which --task contrastive trains",
             hint="name SigLIP or CLIP, or begin with --init small",
         )
-    model = read_model(folder, encoder_config(description), dtype=torch.float32, device=device)
+    model = read_model(folder, description, dtype=torch.float32, device=device)
     assert isinstance(model, TwoTowers)
     return _trainable(model)
 
@@ -107,7 +107,7 @@ def classifier_of(
     begins at zero.
     """
     config = encoder_config(description)
-    loaded = read_model(folder, config, dtype=torch.float32, device=device)
+    loaded = read_model(folder, description, dtype=torch.float32, device=device)
     if isinstance(loaded, ImageClassifier) and set(loaded.config.labels) == set(labels):
         return _trainable(loaded)
     if isinstance(config, ClassifierConfig):

@@ -12,7 +12,7 @@ import torch
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
-from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
+from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.processor_files import (
     IMAGE_PROCESSOR_FILES,
     TOKENIZER_FILES,
@@ -21,9 +21,9 @@ from pgcli.checkpoints.processor_files import (
 )
 from pgcli.checkpoints.save_towers import save_classifier, save_two_towers
 from pgcli.checkpoints.tower_config import Family
-from pgcli.device.select import choose_device
+from pgcli.device.select import choose_device, choose_dtype
 from pgcli.embedding.engine import image_spec
-from pgcli.embedding.loader import family, text_processor
+from pgcli.embedding.loader import image_preprocessing, text_processor
 from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder, ImageLimits
@@ -42,7 +42,7 @@ from pgcli.training.new_models import (
     new_two_towers,
     two_towers_of,
 )
-from pgcli.training.rows import ImageStore, TrainingRow, check_apart, split_by_image
+from pgcli.training.rows import ImageStore, TrainingRow, TrainingRows, check_apart, split_by_image
 from pgcli.training.settings import TrainingSettings
 from pgcli.training.task_data import ImageInput, TaskData
 from pgcli.workers.fetcher import Fetcher
@@ -71,16 +71,16 @@ class Start:
 
 def split_rows(
     settings: TrainingSettings,
-    rows: Sequence[TrainingRow],
-    evaluation: Sequence[TrainingRow] | None,
+    given: TrainingRows,
+    held_out: TrainingRows | None,
 ) -> tuple[Sequence[TrainingRow], Sequence[TrainingRow]]:
     """The rows to train on, and those to evaluate on, which may be none. Raises UsageError."""
-    if evaluation is not None:
-        check_apart(rows, evaluation)
-        return rows, evaluation
+    if held_out is not None:
+        check_apart(given.rows, held_out.rows)
+        return given.rows, held_out.rows
     if settings.eval_fraction:
-        return split_by_image(rows, settings.eval_fraction, settings.seed)
-    return rows, []
+        return split_by_image(given.rows, settings.eval_fraction, settings.seed)
+    return given.rows, []
 
 
 def make_task(
@@ -91,7 +91,7 @@ def make_task(
     *,
     checkpoint: Checkpoint | None,
     device: str = "auto",
-    dtype: torch.dtype | None = None,
+    dtype: str = "auto",
     track: Callable[[Iterable[Any]], Iterable[Any]] = iter,
 ) -> ContrastiveTask | ClassifyTask | ProbeTask:
     """The task of the settings, with its model on the device.
@@ -111,7 +111,7 @@ def make_task(
     size = min(settings.recipe.batch_size, len(train))
     data = TaskData(train, evaluation, RowOrder(len(train), size, settings.seed), loader)
     input = ImageInput(
-        chosen, dtype or torch.float32, start.preprocessing.mean, start.preprocessing.std
+        chosen, compute_dtype(dtype, chosen), start.preprocessing.mean, start.preprocessing.std
     )
     micro = MicroBatches(settings.micro_batch, is_fixed=settings.micro_batch is not None)
     if settings.task == "contrastive":
@@ -134,10 +134,9 @@ def start_towers(
     if checkpoint is not None:
         folder, description = checkpoint.folder, read_description(checkpoint.folder)
         model = two_towers_of(folder, description, device)
-        texts = text_processor(folder, model.config)
-        preprocessing = read_preprocessing(
-            folder, model.config.vision.resolution, family(description)
-        )
+        texts = text_processor(folder, description)
+        assert texts is not None
+        preprocessing = image_preprocessing(folder, description)
         save = partial(_save_towers, model, texts.format.pad, folder, preprocessing)
         return Start(model, preprocessing, save, texts)
     assert settings.init is not None
@@ -145,7 +144,7 @@ def start_towers(
         (canonical_text(row.target) for row in rows), max_tokens=max_tokens(settings.init)
     )
     length = TEXT_SIZES[settings.init][1]
-    format = TextFormat(length, bos=None, eos=EOS, pad=PAD, canonical=True)
+    format = TextFormat(length, bos=None, eos=EOS, pad=PAD, clean=canonical_text)
     model = new_two_towers(
         settings.init,
         tokens=tokenizer.get_vocab_size(),
@@ -189,7 +188,7 @@ def start_classifier(
         source, description = checkpoint.folder, read_description(checkpoint.folder)
         model = classifier_of(source, description, labels, device)
         resolution = model.config.vision.resolution
-        preprocessing = read_preprocessing(source, resolution, family(description))
+        preprocessing = image_preprocessing(source, description)
         if description.kind == "paligemma":
             source = None  # its files are those of PaliGemma's processor
 
@@ -198,6 +197,14 @@ def start_classifier(
         _write_image_files(source, folder, model.config.family, resolution, preprocessing)
 
     return Start(model, preprocessing, save)
+
+
+def compute_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The dtype of products: on GPUs that have it bfloat16, on CPUs float32 unless asked for.
+
+    Weights, their gradients and the optimizer's moments are always in float32.
+    """
+    return choose_dtype(name, device, checkpoint_bytes=0)
 
 
 def chosen_loss(settings: TrainingSettings, model: TwoTowers) -> Any:

@@ -25,5 +25,8 @@ class TrainingTask(Protocol):
     def evaluate(self) -> Mapping[str, float]:
         """`loss` and the task's metrics on rows that are not trained on."""
 
+    def rank(self, found: Mapping[str, float]) -> tuple[float, ...]:
+        """What evaluations are compared by: the best one has the largest."""
+
     def save(self, folder: Path) -> None:
         """Write the model into the folder as the commands load it."""

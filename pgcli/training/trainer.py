@@ -145,7 +145,8 @@ class Trainer:
         self.task.model.eval()
         with torch.no_grad():
             found = self.task.evaluate()
-        if found["loss"] < self.progress.best.get("loss", math.inf):
+        best = self.progress.best
+        if not best or self.task.rank(found) > self.task.rank(best):
             self.progress.best = {"step": self.progress.step, **found}
             self.progress.waiting = 0
             self.task.save(self.folder)

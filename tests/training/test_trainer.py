@@ -48,6 +48,9 @@ class LineFit:
             return {"loss": self.evaluations.pop(0)}
         return {"loss": self._loss(10**6).item()}
 
+    def rank(self, found: Mapping[str, float]) -> tuple[float, ...]:
+        return (-found["loss"],)
+
     def save(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         torch.save(self.model.state_dict(), folder / "weights.pt")

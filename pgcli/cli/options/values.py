@@ -55,6 +55,16 @@ def batch_size(text: str) -> int | None:
     return int(text)
 
 
+def count_or_share(text: str | float) -> float:
+    """A number of steps, `N`, or a share of all of them, `P%`, as a value below 1."""
+    if isinstance(text, float):
+        return text  # the default
+    if text.endswith("%"):
+        share: float = number(0.0, 100.0)(text[:-1]) / 100
+        return min(share, 0.999_999)
+    return float(number(0)(text))
+
+
 def max_errors(text: str | MaxErrors) -> MaxErrors:
     """The number of error rows that a run allows, `N`, or their share of all rows, `P%`."""
     if isinstance(text, tuple):

@@ -1,0 +1,48 @@
+"""train: learning from images and their texts or labels."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import typer
+
+from pgcli.cli.options import Sources
+from pgcli.cli.options.training import (
+    TRAINING_RECORDS,
+    EvaluationOptions,
+    LearningOptions,
+    TrainingInputOptions,
+    TrainingModelOptions,
+    TrainingOutputOptions,
+)
+from pgcli.cli.typer_app import PgcliCommand, app, with_records
+
+
+def train(
+    *,
+    sources: Sources,
+    learning: LearningOptions,
+    evaluation: EvaluationOptions,
+    model: TrainingModelOptions,
+    input: TrainingInputOptions,
+    output: TrainingOutputOptions,
+) -> None:
+    from pgcli.cli.train_run import TrainCommand, run_training
+
+    command = TrainCommand(sources, learning, evaluation, model, input, output)
+    raise typer.Exit(run_training(command))
+
+
+app.command(
+    name="train",
+    cls=PgcliCommand,
+    rich_help_panel="Learning",
+    help="Train two towers on images and texts, or a classifier on labels.\n\n"
+    "SOURCE is any source of the answering commands. --task contrastive needs a column text of a "
+    "manifest, --task classify a column label, or a folder with a folder for each label.\n\n"
+    "-o DIR is then a model: DIR has the best weights by the evaluations, DIR/last the last ones; "
+    "without evaluations, DIR has the last ones. The same command again resumes an "
+    "interrupted run, and on one CPU the weights are the same bit for bit.",
+    epilog="$ pgcli train flowers --task classify --init tiny --eval-fraction 0.1 -o runs/flowers\n"
+    "$ pgcli train pairs.jsonl --task contrastive --model demo-towers -o runs/towers",
+)(partial(with_records, records=TRAINING_RECORDS)(train))

@@ -1,0 +1,307 @@
+"""The options of `train`: what is learned, how, and on which rows it is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pgcli.cli.options import values
+from pgcli.cli.options.shared import (
+    AllowPrivateHosts,
+    AllowUrls,
+    Device,
+    Dtype,
+    Quiet,
+    Revision,
+    models,
+    number_option,
+    option,
+)
+from pgcli.sources.name_filter import NameFilter
+from pgcli.sources.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    from pgcli.remote import UrlReader
+
+_learning = partial(option, "Learning", own=True)
+_number = partial(number_option, "Learning", own=True)
+_evaluation = partial(option, "Evaluation", own=True)
+_evaluation_number = partial(number_option, "Evaluation", own=True)
+_input = partial(option, "Input")
+_input_number = partial(number_option, "Input")
+_running = partial(option, "Running")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingModelOptions:
+    """The model that a run begins with."""
+
+    model: Annotated[
+        str | None,
+        option(
+            "Model",
+            "--model",
+            metavar="NAME",
+            choices=models,
+            own=True,
+            help="Begin with these weights: a folder, a name on the Hub, or demo-towers.",
+        ),
+    ] = None
+    init: Annotated[
+        Literal["tiny", "small", "base"] | None,
+        option(
+            "Model",
+            "--init",
+            own=True,
+            help="Begin with random weights of this size; small and base are ViT-S/16 and "
+            "ViT-B/16, tiny learns on a CPU.",
+        ),
+    ] = None
+    revision: Revision = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class LearningOptions:
+    """What is learned and how."""
+
+    task: Annotated[
+        Literal["contrastive", "classify"] | None,
+        _learning(
+            "--task",
+            help="contrastive: two towers, from images and their texts; classify: labels, from "
+            "folders of images or a column.",
+        ),
+    ] = None
+    loss: Annotated[
+        Literal["sigmoid", "softmax"] | None,
+        _learning(
+            "--loss",
+            default="that of the model: sigmoid for SigLIP, softmax for CLIP",
+            help="Of --task contrastive.",
+        ),
+    ] = None
+    probe: Annotated[
+        bool,
+        _learning("--probe", help="Train the head alone; the towers stay as they are."),
+    ] = False
+    epochs: Annotated[
+        int | None,
+        _number("--epochs", least=1, default="10", help="How often each row is seen."),
+    ] = None
+    steps: Annotated[
+        int | None, _number("--steps", least=1, help="Updates of the weights, in place of epochs.")
+    ] = None
+    batch_size: Annotated[
+        int | None,
+        _number(
+            "--batch-size",
+            least=1,
+            default="contrastive 256, classify 64",
+            help="Rows of an update.",
+        ),
+    ] = None
+    micro_batch: Annotated[
+        int | None,
+        _learning(
+            "--micro-batch",
+            metavar="N",
+            parser=values.batch_size,
+            default="auto",
+            help="Rows computed at once; auto: the batch, halved when memory runs out. The update "
+            "is the same.",
+        ),
+    ] = None
+    learning_rate: Annotated[
+        float | None,
+        _number(
+            "--learning-rate",
+            least=0.0,
+            above=True,
+            default="1e-3 with --init and --probe; else contrastive 1e-5, classify 3e-5",
+            help="The highest; it rises first, then falls to 0 as a cosine.",
+        ),
+    ] = None
+    warmup: Annotated[
+        float,
+        _learning(
+            "--warmup",
+            metavar="N|P%",
+            parser=values.count_or_share,
+            default="5%",
+            help="Steps in which the learning rate rises.",
+        ),
+    ] = 0.05
+    weight_decay: Annotated[
+        float | None,
+        _number(
+            "--weight-decay",
+            least=0.0,
+            default="contrastive 1e-4, classify 0.05, of a classifier's --probe 0",
+            help="Of the kernels of linear layers and convolutions.",
+        ),
+    ] = None
+    label_smoothing: Annotated[
+        float,
+        _number("--label-smoothing", least=0.0, most=0.9, help="Of --task classify."),
+    ] = 0.0
+    max_grad_norm: Annotated[
+        float, _number("--max-grad-norm", least=0.0, help="Larger gradients are scaled; 0: none.")
+    ] = 1.0
+    seed: Annotated[
+        int, _number("--seed", least=0, help="Equal seeds give equal weights on one CPU.")
+    ] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationOptions:
+    """The rows that the model is measured on while it learns."""
+
+    eval: Annotated[
+        str | None,
+        _evaluation("--eval", metavar="SOURCE", help="Measure on these rows."),
+    ] = None
+    eval_fraction: Annotated[
+        float,
+        _evaluation_number(
+            "--eval-fraction",
+            least=0.0,
+            most=0.9,
+            help="Measure on this share of the images, which are not trained on.",
+        ),
+    ] = 0.0
+    eval_every: Annotated[
+        int | None,
+        _evaluation_number(
+            "--eval-every", least=1, default="20 times in a run", help="Steps between two of them."
+        ),
+    ] = None
+    patience: Annotated[
+        int,
+        _evaluation_number(
+            "--patience", least=0, help="Stop after N evaluations without a better one; 0: never."
+        ),
+    ] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingInputOptions:
+    """The images to read, and the columns of a manifest."""
+
+    image_column: Annotated[
+        str, _input("--image-column", metavar="NAME", help="Column of a manifest with the images.")
+    ] = ReadOptions.image_column
+    id_column: Annotated[
+        str, _input("--id-column", metavar="NAME", help="Column of a manifest with their ids.")
+    ] = ReadOptions.id_column
+    text_column: Annotated[
+        str,
+        _input("--text-column", metavar="NAME", help="Column of a manifest with the texts."),
+    ] = "text"
+    label_column: Annotated[
+        str,
+        _input("--label-column", metavar="NAME", help="Column of a manifest with the labels."),
+    ] = "label"
+    include: Annotated[
+        list[str] | None,
+        _input(
+            "--include",
+            metavar="GLOB",
+            once=False,
+            help="Only images whose relative path or id matches; repeatable.",
+        ),
+    ] = None
+    exclude: Annotated[
+        list[str] | None,
+        _input(
+            "--exclude",
+            metavar="GLOB",
+            once=False,
+            help="Leave out images whose relative path or id matches; repeatable.",
+        ),
+    ] = None
+    workers: Annotated[
+        int | None,
+        _input_number(
+            "--workers",
+            least=0,
+            most=256,
+            default="up to 4",
+            help="Processes that decode images; 0: decode in this process.",
+        ),
+    ] = None
+    max_pixels: Annotated[
+        int | None,
+        _input_number(
+            "--max-pixels", least=1, default="89,478,485", help="Larger images are left out."
+        ),
+    ] = None
+    fast_decode: Annotated[
+        bool,
+        _input("--fast-decode", help="Decode large JPEGs at reduced size, which is faster."),
+    ] = False
+    allow_outside_root: Annotated[
+        bool,
+        _input(
+            "--allow-outside-root",
+            help="Follow links and paths that lead out of the folder of the images or manifest.",
+        ),
+    ] = False
+    allow_urls: AllowUrls = False
+    allow_private_hosts: AllowPrivateHosts = False
+
+    @property
+    def url_reader(self) -> UrlReader | None:
+        """The reader of URLs, if these are allowed."""
+        from pgcli.remote import make_url_reader
+
+        return make_url_reader(
+            allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts
+        )
+
+    @property
+    def read_options(self) -> ReadOptions:
+        """How the sources are read."""
+        return ReadOptions(
+            image_column=self.image_column,
+            id_column=self.id_column,
+            names=NameFilter(tuple(self.include or ()), tuple(self.exclude or ())),
+            allow_outside_root=self.allow_outside_root,
+            url_reader=self.url_reader,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOutputOptions:
+    """Where the model is written, and how much is printed."""
+
+    output: Annotated[
+        str | None,
+        option(
+            "Output",
+            "--output",
+            "-o",
+            metavar="DIR",
+            own=True,
+            help="The folder of the trained model, its metrics and curves.",
+        ),
+    ] = None
+    overwrite: Annotated[
+        bool, _running("--overwrite", help="Begin again, in place of the run that is there.")
+    ] = False
+    dry_run: Annotated[
+        bool, _running("--dry-run", help="Check everything, print the plan, and exit.")
+    ] = False
+    quiet: Quiet = False
+
+
+#: The records of options by the names of the parameters of the command.
+TRAINING_RECORDS: dict[str, Any] = {
+    "learning": LearningOptions,
+    "evaluation": EvaluationOptions,
+    "model": TrainingModelOptions,
+    "input": TrainingInputOptions,
+    "output": TrainingOutputOptions,
+}
