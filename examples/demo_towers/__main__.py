@@ -1,4 +1,11 @@
-"""Trains the built-in towers: `python -m examples.demo_towers --out runs/towers`; reruns resume."""
+"""Trains the built-in towers, in two runs; a command that was interrupted resumes.
+
+    python -m examples.demo_towers --out runs/first
+    python -m examples.demo_towers --out runs/towers --start runs/first --steps 500 --rate 5e-4 \\
+        --copies 24 --copy-weight 2
+
+The first learns what captions say, the second also where objects are.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +24,7 @@ from examples.demo_towers.task import CaptionedScenesTask
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import BUILTIN
+from pgcli.checkpoints.model_description import read_description
 from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.model.config import TextConfig, TwoTowersConfig
 from pgcli.model.two_towers import TwoTowers
@@ -24,6 +32,7 @@ from pgcli.printable import printable
 from pgcli.training.contrastive import SIGLIP_BIAS, SIGLIP_SCALE
 from pgcli.training.init_towers import init_towers
 from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer
+from pgcli.training.new_models import two_towers_of
 from pgcli.training.trainer import Trainer, TrainerOptions
 
 MAX_POSITIONS = 32
@@ -37,7 +46,7 @@ def main() -> None:
     texts = TextProcessor(
         tokenizer, TextFormat(MAX_POSITIONS, bos=None, eos=EOS, pad=PAD, clean=canonical_text)
     )
-    model = _model(tokenizer.get_vocab_size())
+    model = _model(tokenizer.get_vocab_size(), options.start)
 
     def dataset(seeds: range, *, copies: int, is_augmented: bool) -> CaptionedScenes:
         return CaptionedScenes(
@@ -55,6 +64,7 @@ def main() -> None:
         dataset(TRAINING_SEEDS, copies=options.copies, is_augmented=True),
         dataset(VALIDATION_SEEDS, copies=0, is_augmented=False),
         options.loss,
+        options.copy_weight,
         options.workers,
     )
     state = options.out.with_name(f"{options.out.name}.pgcli")
@@ -86,8 +96,11 @@ def main() -> None:
             raise SystemExit(printable(message))
 
 
-def _model(tokens: int) -> TwoTowers:
-    """New towers; the vision tower begins as that of the built-in PaliGemma."""
+def _model(tokens: int, start: Path | None) -> TwoTowers:
+    """The towers of an earlier run, or new ones with the built-in PaliGemma's vision tower."""
+    if start is not None:
+        description = read_description(start)
+        return two_towers_of(start, description, torch.device("cpu"))
     demo = weights.load(BUILTIN, read_config(BUILTIN), dtype=torch.float32)
     vision = demo.config.vision
     text = TextConfig(
@@ -112,6 +125,8 @@ def _options() -> argparse.Namespace:
     add("--steps", type=int, default=1000)
     add("--batch-size", type=int, default=48, help="drawings per step, with three texts each")
     add("--copies", type=int, default=12, help="drawings of a step that are there twice")
+    add("--copy-weight", type=float, default=0.5, help="of the loss of finding these")
+    add("--start", type=Path, help="folder of an earlier run, whose towers are trained further")
     add("--warmup", type=int, default=50, help="first steps, in which the learning rate rises")
     add("--rate", type=float, default=1e-3, help="the learning rate")
     add("--eval-every", type=int, default=100, help="steps between two evaluations")

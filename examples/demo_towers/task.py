@@ -26,19 +26,22 @@ from pgcli.training.learned_tokenizer import PAD, write_tokenizer
 
 HALF = torch.tensor(0.5)  # SigLIP's mean and standard deviation of every channel
 EVAL_BATCHES = range(4)
-COPY_WEIGHT = 0.5  # of the loss of finding copies of drawings
 COPY_SCALE = 20.0  # of its cosines
 
 
 @dataclass
 class CaptionedScenesTask:
-    """Learns which caption belongs to which drawing."""
+    """Learns which caption belongs to which drawing, and which drawing is a copy of which.
+
+    `copy_weight` is the weight of the loss of finding copies.
+    """
 
     model: TwoTowers
     tokenizer: Tokenizer
     training: CaptionedScenes
     validation: CaptionedScenes
     loss: Literal["sigmoid", "softmax"]
+    copy_weight: float = 0.5
     workers: int = 0
 
     def batches(self, first: int, stop: int) -> Generator[PairBatch]:
@@ -48,7 +51,7 @@ class CaptionedScenesTask:
         image_BD, text_ND = self._encode(batch)
         loss = self._loss(image_BD[batch.image_N], text_ND, batch)
         copies = self._copy_loss(image_BD, batch) if len(batch.copy_VRRC) else torch.zeros(())
-        (loss + COPY_WEIGHT * copies).backward()  # type: ignore[no-untyped-call]
+        (loss + self.copy_weight * copies).backward()  # type: ignore[no-untyped-call]
         return {"loss": loss.item(), "copy_loss": copies.item(), "rows": len(image_BD)}
 
     def evaluate(self) -> Mapping[str, float]:
