@@ -78,6 +78,24 @@ def _is_open_clip(folder: Path) -> bool:
     return not (weights and (folder / "config.json").is_file())
 
 
+def read_kind(folder: Path) -> ModelKind | None:
+    """The kind of a checkpoint by its type alone; None for other models.
+
+    Raises InvalidCheckpoint if there is no configuration.
+    """
+    if _is_open_clip(folder):
+        return "two_towers"
+    values = read_json(folder / "config.json")
+    kind = values.get("model_type")
+    if kind == "paligemma":
+        return "paligemma"
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        return None
+    if _is_classifier(values):
+        return "classifier"
+    return "vision_tower" if kind == "siglip_vision_model" else "two_towers"
+
+
 def _is_classifier(values: Mapping[str, Any]) -> bool:
     named = values.get("architectures")
     names = named if isinstance(named, list) else []

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from pgcli.cli import config
-from pgcli.cli.options import Options
+from pgcli.cli.options import PANELS
 from pgcli.cli.options.program import ProgramState, program_options
 from pgcli.cli.program_name import with_program_name
 from pgcli.cli.streams import raise_on_closed_pipe
@@ -148,15 +148,16 @@ app = typer.Typer(
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with each field of its parameter `options` as an option of the command line."""
-    records: dict[str, Any] = get_type_hints(Options)
-    del records["arguments"]
+    kind: Any = get_type_hints(command)["options"]
+    fields_of_kind = get_type_hints(kind)
+    records = {name: fields_of_kind[name] for name in PANELS if name in fields_of_kind}
 
     def spread(*, context: typer.Context, **given: Any) -> None:
         built = {
             name: record(**{field.name: given.pop(field.name) for field in fields(record)})
             for name, record in records.items()
         }
-        command(**given, options=Options(**built, arguments=context.obj.arguments))
+        command(**given, options=kind(**built, arguments=context.obj.arguments))
 
     parameters = [
         inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)

@@ -98,6 +98,13 @@ class EmbeddingEngine:
         return str(self._dtype).removeprefix("torch.")
 
     @property
+    def embedding_dim(self) -> int:
+        """The number of values of a vector."""
+        if isinstance(self.model, TwoTowers):
+            return self.model.config.embedding_dim
+        return len(self.labels)
+
+    @property
     def has_sigmoid(self) -> bool:
         """Whether the sigmoid of `scores` is a score, as for SigLIP."""
         return isinstance(self.model, TwoTowers) and self.model.logit_bias is not None

@@ -46,7 +46,7 @@ def open_sources(sources: Sequence[str], options: ReadOptions | None = None) -> 
         raise UsageError("standard input (`-`) is named twice", hint="name it once")
     parts = [part for name in sources for part in _parts(name, options, alone=len(sources) == 1)]
     for part in parts:
-        _check_columns(part, options)
+        check_columns(part, options)
     source = Source(parts)
     if source.total == 0:
         names = ", ".join(map(display_name, sources))
@@ -138,7 +138,7 @@ def _matches(pattern: str, options: ReadOptions) -> Iterator[SourcePart]:
     yield from group_images(pattern, known, ignored, options.names, open_file)
 
 
-def _check_columns(part: SourcePart, options: ReadOptions) -> None:
+def check_columns(part: SourcePart, options: ReadOptions) -> None:
     """Raise UsageError if images without a manifest are to have columns."""
     if isinstance(part, ManifestSource | StdinSource) or not part.total:
         return

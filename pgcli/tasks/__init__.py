@@ -5,7 +5,6 @@ from pgcli.tasks.embedding import (
     EmbeddingQuestion,
     classify,
     embed,
-    embed_texts,
     score,
 )
 from pgcli.tasks.question import (
@@ -35,7 +34,6 @@ __all__ = [
     "columns",
     "detect",
     "embed",
-    "embed_texts",
     "ocr",
     "rows_per_image",
     "score",

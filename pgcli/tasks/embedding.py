@@ -18,7 +18,7 @@ from pgcli.tasks.question import Question, normalize
 
 EmbeddingTask = Literal["embed", "score", "classify"]
 LABEL = "{label}"
-TEMPLATES = ("a photo of a {label}",)
+TEMPLATES = ("a photo of a {label}",)  # unless others are given
 TOP = 5  # labels of a row
 
 
@@ -28,9 +28,10 @@ class EmbeddingQuestion:
 
     `score` compares each image with the `texts`, or with the text that the manifest's row has in
     `text_column`. `classify` finds the `top` most probable `labels`; each is put into the
-    `templates`. `embed` makes embeddings of images or, with `embeds_texts`, of items that are
-    texts; they have the precision of float16 where `float16` says so. `raw_text` leaves texts as
-    they are where the checkpoint was trained on lower case without punctuation.
+    `label_templates`. `embed` makes embeddings of images or, where there are any, of the `texts`
+    and of those in `texts_file`; they have the precision of float16 where `float16` says so.
+    `raw_text` leaves texts as they are where the checkpoint was trained on lower case without
+    punctuation.
     """
 
     #: What items do not have, as no prompt is asked.
@@ -43,13 +44,18 @@ class EmbeddingQuestion:
 
     task: EmbeddingTask
     texts: tuple[str, ...] = ()
+    texts_file: str | None = None
     text_column: str | None = None
     labels: tuple[str, ...] = ()
-    label_templates: tuple[str, ...] = TEMPLATES
+    label_templates: tuple[str, ...] = ()
     top: int = TOP
-    embeds_texts: bool = False
     float16: bool = False
     raw_text: bool = False
+
+    @property
+    def embeds_texts(self) -> bool:
+        """Whether items are texts, not images."""
+        return self.task == "embed" and bool(self.texts or self.texts_file)
 
     @property
     def templates(self) -> tuple[str, ...] | None:
@@ -64,6 +70,12 @@ class EmbeddingQuestion:
         return SCORE_COLUMNS if self.task == "score" else CLASSIFY_COLUMNS
 
     @property
+    def label_texts(self) -> list[list[str]]:
+        """For each label the templates with the label in them."""
+        templates = self.label_templates or TEMPLATES
+        return [[one.replace(LABEL, label) for one in templates] for label in self.labels]
+
+    @property
     def needs_texts(self) -> bool:
         """Whether texts are encoded, whatever the checkpoint."""
         return self.embeds_texts or self.task == "score"
@@ -72,14 +84,19 @@ class EmbeddingQuestion:
 AnyQuestion: TypeAlias = "Question | EmbeddingQuestion"
 
 
-def embed(*, float16: bool = False) -> EmbeddingQuestion:
-    """The embedding of each image."""
-    return EmbeddingQuestion("embed", float16=float16)
-
-
-def embed_texts(*, float16: bool = False, raw_text: bool = False) -> EmbeddingQuestion:
-    """The embedding of each text."""
-    return EmbeddingQuestion("embed", embeds_texts=True, float16=float16, raw_text=raw_text)
+def embed(
+    texts: Sequence[str] = (),
+    *,
+    texts_file: str | None = None,
+    float16: bool = False,
+    raw_text: bool = False,
+) -> EmbeddingQuestion:
+    """The embedding of each image, or of each of these texts and of the lines of a file."""
+    if raw_text and not (texts or texts_file):
+        raise UsageError("--raw-text is for texts", hint="leave it out")
+    return EmbeddingQuestion(
+        "embed", texts=tuple(texts), texts_file=texts_file, float16=float16, raw_text=raw_text
+    )
 
 
 def score(
@@ -114,7 +131,7 @@ def classify(
 
     Raises UsageError for a template without `{label}`, and for what is given twice.
     """
-    chosen = _distinct("template", templates) or TEMPLATES
+    chosen = _distinct("template", templates)
     for template in chosen:
         if LABEL not in template:
             raise UsageError(

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pgcli import regions
 from pgcli.box_filter import NO_FILTER, BoxFilter
@@ -39,6 +39,11 @@ class Question:
     log-probability of each token.
     """
 
+    #: What only questions of embeddings have.
+    embeds_texts: ClassVar[bool] = False
+    float16: ClassVar[bool] = False
+    text_column: ClassVar[str | None] = None
+
     task: Task
     templates: tuple[str, ...] | None
     max_new_tokens: int
@@ -62,11 +67,6 @@ class Question:
     def columns(self) -> tuple[str, ...]:
         """The columns of every row."""
         return COLUMNS
-
-    @property
-    def embeds_texts(self) -> bool:
-        """Whether items are texts, not images."""
-        return False
 
     @property
     def refuses_prompts(self) -> bool:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from pgcli.cli.options import Options, option
-from pgcli.tasks import Question, with_extras, with_region
+from pgcli.cli.options import Options, TowerOptions, option
+from pgcli.tasks import EmbeddingQuestion, Question, with_extras, with_region
 
-PANEL = "Ask about images"
+PANEL, TOWER_PANEL = "Ask about images", "Compare images and texts"
 
 SOURCES = """
 
@@ -32,6 +32,7 @@ def run_and_exit(
     mask_decoder: str | None = None,
 ) -> None:
     """Answer the question about every image, then exit with the code of the run."""
+    from pgcli.cli.job.answering_task import AnsweringTask
     from pgcli.cli.job.run import run_command  # imports Pillow, which --help does not need
 
     answering = options.answering
@@ -40,4 +41,17 @@ def run_and_exit(
         alternatives=answering.alternatives,
         token_logprobs=answering.token_logprobs,
     )
-    raise typer.Exit(run_command(sources, question, options, mask_decoder=mask_decoder))
+    task = AnsweringTask(question, answering, mask_decoder)
+    raise typer.Exit(run_command(sources, task, options))
+
+
+def embed_and_exit(
+    sources: Sequence[str],
+    question: EmbeddingQuestion,
+    options: TowerOptions,
+) -> None:
+    """Answer the question about every image or text, then exit with the code of the run."""
+    from pgcli.cli.job.embedding_task import EmbeddingTask
+    from pgcli.cli.job.run import run_command
+
+    raise typer.Exit(run_command(sources, EmbeddingTask(question), options))

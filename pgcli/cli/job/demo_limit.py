@@ -1,17 +1,16 @@
-"""The built-in model answers at most 100 images unless it is named."""
+"""The built-in models answer at most 100 images unless they are named."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pgcli.checkpoints.find import DEMO
+from pgcli.cli.job.run_task import RunTask
 from pgcli.errors import UsageError
 from pgcli.records import Item
 
 #: The most images that `demo` answers without `--model demo`: it exists to be tried out.
 DEMO_IMAGES = 100
-REAL_MODEL = "a real one: --model google/paligemma-3b-mix-224"
 
 
 @dataclass
@@ -29,9 +28,10 @@ class DemoLimit:
             yield item
 
 
-def demo_limit_error(images: str) -> UsageError:
+def demo_limit_error(images: str, task: RunTask) -> UsageError:
     """The error for more images than the built-in model answers without being named."""
+    name = task.default_model
     return UsageError(
-        f"{images} for {DEMO}, the built-in model, which knows only drawings of shapes",
-        hint=f"name {REAL_MODEL}; or write --model {DEMO} if you mean it",
+        f"{images} for {name}, the built-in model, which knows only {task.knows}",
+        hint=f"name a real one: {task.real_model}; or write --model {name} if you mean it",
     )

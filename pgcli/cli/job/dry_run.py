@@ -8,18 +8,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from rich.filesize import decimal
 
-from pgcli.checkpoints.find import DEMO, find_local
+from pgcli.checkpoints.find import find_local
 from pgcli.cli.job import loading
 from pgcli.cli.job.destination import Destination, DestinationFormat, check_output
 from pgcli.cli.job.draw.option import check_drawn_images
 from pgcli.cli.job.input import RunInput, open_input
 from pgcli.cli.job.plan import Plan
 from pgcli.cli.job.plan_table import plan_table
-from pgcli.cli.job.stages import answer_stage, decode_stage
+from pgcli.cli.job.run_task import RunEngine
+from pgcli.cli.job.stages import decode_stage
 from pgcli.cli.ui.console import Facts, Screen
 from pgcli.cli.ui.duration import duration
 from pgcli.pipeline import answers
@@ -27,9 +27,6 @@ from pgcli.records import Answer, error_answer
 from pgcli.rows import RowSchema
 from pgcli.sinks.lines import json_line
 from pgcli.sinks.text import text_lines
-
-if TYPE_CHECKING:
-    from pgcli.engine.engine import InferenceEngine
 
 LARGE_MODEL = 10**9  # bytes of weights; a larger model is loaded only with --probe
 SAMPLE_IMAGES = 16  # an input of no more images gets no estimate
@@ -54,7 +51,7 @@ def estimate(input: RunInput, destination: Destination, screen: Screen) -> Facts
     plan, rows = input.plan, input.rows
     if screen.quiet or rows is None or (input.images or 0) <= SAMPLE_IMAGES:
         return []
-    checkpoint = find_local(plan.options.model.model or DEMO, plan.options.model.revision)
+    checkpoint = find_local(plan.model, plan.options.model.revision)
     if checkpoint is None:
         return [("time", "unknown before the model is on this machine")]
     size = weight_bytes(checkpoint.folder)
@@ -80,14 +77,14 @@ def weight_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
-def answer_sample(input: RunInput, engine: InferenceEngine) -> list[Answer]:
+def answer_sample(input: RunInput, engine: RunEngine) -> list[Answer]:
     """The rows of a few images at equal distances in the input."""
     options = replace(input.options.input, sample=SAMPLE_IMAGES, limit=None, shard=None)
     plan = replace(input.plan, options=replace(input.options, input=options))
     sample = replace(input, plan=plan)
     refuse = partial(error_answer, task=plan.question.task, model=engine.label)
     decode = decode_stage(sample, engine.spec, lambda: False, resumes=False, stamps=False)
-    ask = answer_stage(plan, engine, lambda: False)
+    ask = plan.task.stage(engine, lambda: False)
     return list(answers(sample.items(), decode, ask, refuse))
 
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 
 from pgcli.cli.job.demo_limit import DEMO_IMAGES, demo_limit_error
 from pgcli.cli.job.plan import Plan, check_not_an_input
-from pgcli.cli.options import Options
+from pgcli.cli.options import JobOptions, values
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
 from pgcli.pipeline import EvenSample, Selection, first_rows, sample_evenly
 from pgcli.records import Item
 from pgcli.remote import UrlReader
 from pgcli.rows import RowSchema
-from pgcli.sources.open_sources import open_sources
+from pgcli.sources.open_sources import check_columns, open_sources
 from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.source import Source
-from pgcli.tasks import columns, rows_per_image, with_prompts
+from pgcli.sources.texts import TextPart
+from pgcli.tasks import AnyQuestion, EmbeddingQuestion, columns, rows_per_image, with_prompts
 
 
 @dataclass
@@ -37,7 +38,7 @@ class RunInput:
     kept_texts: int = 0
 
     @property
-    def options(self) -> Options:
+    def options(self) -> JobOptions:
         """The options of the command line."""
         return self.plan.options
 
@@ -47,6 +48,8 @@ class RunInput:
         return RowSchema(
             timing=not self.options.output.no_timing,
             extras=self.plan.question.extra_columns,
+            base=self.plan.question.columns,
+            float16=self.plan.question.float16,
             keep=self.source.kept,
         )
 
@@ -115,14 +118,34 @@ def open_input(plan: Plan, screen: Screen) -> RunInput:
     not fit each other or there are too many images for the built-in model.
     """
     options = source_options(plan)
-    with screen.progress("counting", unit="images") as progress:
-        source = open_sources(plan.sources, replace(options, track=progress.track))
+    with screen.progress("counting", unit=unit_of(plan)) as progress:
+        source = open_items(plan.sources, plan.question, replace(options, track=progress.track))
     check_not_an_input(plan.options.output.output, plan.sources, globs=True)
     check_sample(plan, source)
     found = RunInput(plan, source, options.url_reader)
     if plan.uses_default_model and (found.images or 0) > DEMO_IMAGES:
-        raise demo_limit_error(f"{found.images:,} images")
+        raise demo_limit_error(f"{found.images:,} {unit_of(plan)}", plan.task)
     return found
+
+
+def open_items(sources: Sequence[str], question: AnyQuestion, options: ReadOptions) -> Source:
+    """The items that the question is about: the images of the sources, or texts.
+
+    Raises what `open_sources` raises, and UsageError for a file of texts that cannot be read.
+    """
+    if not isinstance(question, EmbeddingQuestion) or not question.embeds_texts:
+        return open_sources(sources, options)
+    texts = list(question.texts)
+    if question.texts_file is not None:
+        texts += values.lines(question.texts_file, noun="text")
+    part = TextPart(texts)
+    check_columns(part, options)
+    return Source([part])
+
+
+def unit_of(plan: Plan) -> str:
+    """What the items are."""
+    return "texts" if plan.question.embeds_texts else "images"
 
 
 def check_sample(plan: Plan, source: Source) -> None:
@@ -142,7 +165,7 @@ def source_options(plan: Plan) -> ReadOptions:
     return ReadOptions(
         image_column=options.image_column,
         id_column=options.id_column,
-        prompt_column=options.prompt_column,
+        prompt_column=question.text_column or options.prompt_column,
         keep=options.keep,
         fields=columns(question),
         requires_prompts=question.templates is None,

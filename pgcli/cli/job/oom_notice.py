@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from pgcli.cli.job.run_task import RunEngine
 from pgcli.pipeline import NullCallback, Tally
 from pgcli.records import Answer
 from pgcli.state.run_state import RunState
-
-if TYPE_CHECKING:
-    from pgcli.engine.engine import InferenceEngine
 
 
 class OomNotice(NullCallback):
@@ -20,7 +17,7 @@ class OomNotice(NullCallback):
     """
 
     def __init__(
-        self, engine: InferenceEngine, say: Callable[[str], None], state: RunState | None = None
+        self, engine: RunEngine, say: Callable[[str], None], state: RunState | None = None
     ):
         self._engine = engine
         self._say = say

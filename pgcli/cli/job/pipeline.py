@@ -16,8 +16,9 @@ from pgcli.cli.job.oom_notice import OomNotice
 from pgcli.cli.job.output import RunOutput
 from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.run_summary import RunSummary
+from pgcli.cli.job.run_task import RunEngine
 from pgcli.cli.job.shutdown import GracefulShutdown
-from pgcli.cli.job.stages import answer_stage, decode_stage
+from pgcli.cli.job.stages import decode_stage
 from pgcli.cli.job.summary import interrupted_notice
 from pgcli.cli.signals import Interrupted
 from pgcli.cli.ui.console import Screen
@@ -27,7 +28,6 @@ from pgcli.pipeline import Ask, Decode, Tally, run
 from pgcli.records import Answer, DecodedImage, Item, error_answer
 
 if TYPE_CHECKING:
-    from pgcli.engine.engine import InferenceEngine
     from pgcli.images import StampComparison
 
 
@@ -38,7 +38,7 @@ class Job:
     input: RunInput
     items: Iterable[Item]
     output: RunOutput
-    engine: InferenceEngine
+    engine: RunEngine
     hooks: RowHooks
     screen: Screen
     summary: RunSummary
@@ -74,7 +74,7 @@ def run_pipeline(job: Job) -> Tally:
             tally = run(
                 job.hooks.wrap_items(job.items),
                 checked_decode(job, shutdown.should_stop),
-                show_first_images(answer_stage(plan, job.engine, shutdown.should_stop), progress),
+                show_first_images(plan.task.stage(job.engine, shutdown.should_stop), progress),
                 partial(save_row, job),
                 partial(error_answer, task=plan.question.task, model=job.engine.label),
                 resume_log=resume_log,

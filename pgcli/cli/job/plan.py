@@ -7,27 +7,36 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.find import DEMO, FETCH_DECODER, folder_of
+from pgcli.checkpoints.find import folder_of
 from pgcli.cli.find_model import check_revision
-from pgcli.cli.options import ModelOptions, Options
-from pgcli.errors import ModelUnavailable, UsageError
+from pgcli.cli.job.run_task import RunTask
+from pgcli.cli.options import JobOptions
+from pgcli.errors import UsageError
 from pgcli.images import ImageLimits
 from pgcli.sources.paths import parse_path, url_scheme
 from pgcli.sources.patterns import expand_source
 from pgcli.state.shard import Shard, fair_chunk_rows, parse_shard
 from pgcli.state.state_folder import state_folder
-from pgcli.tasks import Question, check_max_new_tokens
+from pgcli.tasks import AnyQuestion
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A question, the sources it is asked about, and the options of the command line."""
+    """A task, the sources of its items, and the options of the command line."""
 
-    question: Question
+    task: RunTask
     sources: tuple[str, ...]
-    options: Options
-    mask_decoder: str | None = None
+    options: JobOptions
+
+    @property
+    def question(self) -> AnyQuestion:
+        """What is asked about each item."""
+        return self.task.question
+
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        return self.options.model.model or self.task.default_model
 
     @property
     def prompts_per_image(self) -> int:
@@ -57,20 +66,18 @@ class Plan:
         return ImageLimits() if max_pixels is None else ImageLimits(max_pixels=max_pixels)
 
 
-def make_plan(
-    sources: Sequence[str], question: Question, options: Options, *, mask_decoder: str | None = None
-) -> Plan:
+def make_plan(sources: Sequence[str], task: RunTask, options: JobOptions) -> Plan:
     """The plan for these sources. Nothing is read but the model's configuration.
 
     Raises UsageError, ModelUnavailable and InvalidCheckpoint for what is wrong with the current
     folder, or with model files that are on this machine.
     """
-    check_revision(options.model.model or DEMO, options.model.revision)
+    plan = Plan(task, tuple(sources), options)
+    check_revision(plan.model, options.model.revision)
     check_current_folder()
-    check_model(question, options.model)
-    check_mask_decoder(mask_decoder)
+    task.check(options.model, folder_of(plan.model))
     check_not_an_input(options.output.output, sources)
-    return Plan(question, tuple(sources), options, mask_decoder)
+    return plan
 
 
 def check_current_folder() -> str:
@@ -81,25 +88,6 @@ def check_current_folder() -> str:
         raise UsageError(
             f"the current folder cannot be read: {problem.strerror}", hint="cd into one that exists"
         ) from problem
-
-
-def check_model(question: Question, options: ModelOptions) -> None:
-    """Raise for a model or an adapter folder that cannot be used; the Hub is not asked."""
-    folder = folder_of(options.model or DEMO)
-    if folder is not None:
-        check_max_new_tokens(question, read_config(folder).max_answer_tokens)
-    if options.adapter is not None:
-        folder_of(options.adapter, "adapter")
-
-
-def check_mask_decoder(file: str | None) -> None:
-    """Raise UsageError or ModelUnavailable if the mask decoder is not a file on this machine."""
-    if file is None:
-        return
-    if "://" in file:
-        raise UsageError(f"{file} is an address", hint=f"download it first: {FETCH_DECODER}")
-    if not Path(file).is_file():
-        raise ModelUnavailable(f"there is no file {file}", hint=f"fetch it: {FETCH_DECODER}")
 
 
 def check_not_an_input(output: str, sources: Iterable[str], *, globs: bool | None = None) -> None:

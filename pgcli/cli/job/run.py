@@ -1,10 +1,9 @@
-"""caption, ask, detect, segment and ocr: from sources on the command line to saved rows."""
+"""The commands that make rows: from sources on the command line to saved rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from pgcli.cli.job import loading, summary
 from pgcli.cli.job.completion import already_complete, is_complete
@@ -21,27 +20,18 @@ from pgcli.cli.job.plan_table import plan_table
 from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.run_settings import model_settings, run_metadata
 from pgcli.cli.job.run_summary import RunSummary, summarized
+from pgcli.cli.job.run_task import RunEngine, RunTask
 from pgcli.cli.job.side_outputs import make_row_hooks
 from pgcli.cli.job.sidecars import count_kept_texts
-from pgcli.cli.options import Options
+from pgcli.cli.options import JobOptions
 from pgcli.cli.ui.console import Screen
 from pgcli.records import Item
-from pgcli.tasks import Question
-
-if TYPE_CHECKING:
-    from pgcli.engine.engine import InferenceEngine
 
 
-def run_command(
-    sources: Sequence[str],
-    question: Question,
-    options: Options,
-    *,
-    mask_decoder: str | None = None,
-) -> int:
-    """Answer the question about every image; return 3 if a row has an error, else 0."""
+def run_command(sources: Sequence[str], task: RunTask, options: JobOptions) -> int:
+    """Make the rows of every item; return 3 if a row has an error, else 0."""
     screen = Screen(quiet=options.running.quiet)
-    plan = make_plan(sources, question, options, mask_decoder=mask_decoder)
+    plan = make_plan(sources, task, options)
     if options.running.dry_run:
         return dry_run(plan, screen)
     with summarized(plan, screen) as run_summary:
@@ -109,11 +99,10 @@ def has_all_texts(input: RunInput, screen: Screen) -> bool:
     return True
 
 
-def load_engine(plan: Plan, output: RunOutput, screen: Screen) -> InferenceEngine:
+def load_engine(plan: Plan, output: RunOutput, screen: Screen) -> RunEngine:
     """The loaded model. Raises OutputExists if another model made the saved rows."""
     print_notices(plan, screen)
     engine = loading.load_model(plan, screen)
-    engine.starts_small = engine.is_large
     with screen.status("comparing the model's files"):
         output.add_model(model_settings(plan, engine), run_metadata(plan, engine))
     print_versions(output, screen)
@@ -142,5 +131,5 @@ def report(job: Job, run_summary: RunSummary) -> int:
     summary.show(job.screen, job.input, job.engine, tally, times, job.hooks.facts())
     job.hooks.on_complete(quiet=job.screen.quiet)
     if isinstance(job.items, DemoLimit) and job.items.exceeded:
-        raise demo_limit_error(f"more than {DEMO_IMAGES} images")
+        raise demo_limit_error(f"more than {DEMO_IMAGES} images", job.input.plan.task)
     return 3 if tally.errors or job.output.errors else 0

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from pgcli import __version__
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.output import RunOutput
 from pgcli.cli.job.plan import Plan, check_not_an_input
+from pgcli.cli.job.run_task import RunEngine
 from pgcli.cli.signals import Interrupted
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import OutputExists, OutputFailed, PgcliError
@@ -26,9 +26,6 @@ from pgcli.records import Answer
 from pgcli.remote.urls import without_credentials
 from pgcli.state.atomic_file import read_json, write_json
 from pgcli.state.destination import check_destination
-
-if TYPE_CHECKING:
-    from pgcli.engine.engine import InferenceEngine
 
 
 @dataclass
@@ -41,7 +38,7 @@ class RunSummary(NullCallback):
     input_rows: int | None = None
     rows_before: int = 0
     errors_before: Counter[str] = field(default_factory=Counter)
-    engine: InferenceEngine | None = None
+    engine: RunEngine | None = None
     tally: Tally = field(default_factory=Tally)
     exit_code: int = 0
     error: str | None = None
@@ -52,7 +49,7 @@ class RunSummary(NullCallback):
         self.input_rows, self.rows_before = input.rows, output.rows
         self.errors_before = output.errors
 
-    def on_model(self, engine: InferenceEngine) -> None:
+    def on_model(self, engine: RunEngine) -> None:
         """Called when the model is loaded."""
         self.engine, self.loading_seconds = engine, perf_counter() - self.began
 

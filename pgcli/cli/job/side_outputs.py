@@ -11,6 +11,7 @@ from pgcli.cli.job.plan import Plan
 from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.sidecars import check_sidecars, make_sidecars
 from pgcli.cli.ui.console import Screen
+from pgcli.tasks import Question
 
 
 def check_side_outputs(plan: Plan, *, resumes: bool = False) -> None:
@@ -28,10 +29,13 @@ def make_row_hooks(input: RunInput, screen: Screen) -> RowHooks:
 
     Nothing is created before the `with` block of the hooks is entered.
     """
+    question = input.plan.question
     return RowHooks(
         sidecars=make_sidecars(input),
         drawn=make_drawing(input, screen.info),
         inline=make_inline(input.plan),
         page=make_report(input),
-        labels=OtherLabels(input.plan.question) if input.plan.question.objects else None,
+        labels=OtherLabels(question)
+        if isinstance(question, Question) and question.objects
+        else None,
     )

@@ -1,18 +1,17 @@
-"""The two stages that the pipeline is given: decode images, answer prompts."""
+"""The stage of the pipeline before the model: decoding of images."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pgcli.cli.job.input import RunInput
-from pgcli.cli.job.plan import Plan
-from pgcli.pipeline import Ask, Decode
+from pgcli.pipeline import Decode
+from pgcli.records import DecodedImage, Item
 
 if TYPE_CHECKING:
-    from pgcli.engine.engine import InferenceEngine
     from pgcli.images import ImageSpec
 
 
@@ -30,6 +29,9 @@ def decode_stage(
     then becomes an error row. So does a run that reads URLs, whose images are not trusted. With
     `stamps`, images are stamped, so that a later run can compare them.
     """
+    if input.plan.question.embeds_texts:
+        return undecoded
+
     from PIL import Image
 
     from pgcli import images, workers
@@ -49,15 +51,6 @@ def decode_stage(
     )
 
 
-def answer_stage(plan: Plan, engine: InferenceEngine, should_stop: Callable[[], bool]) -> Ask:
-    """The function that answers decoded images with the plan's question and sampling options."""
-    from pgcli.engine.sampler import SamplingParams
-
-    options = plan.options.answering
-    sampling = SamplingParams(
-        temperature=options.temperature,
-        top_p=options.top_p,
-        top_k=options.top_k,
-        seed=options.seed,
-    )
-    return partial(engine.ask, question=plan.question, sampling=sampling, should_stop=should_stop)
+def undecoded(items: Iterable[Item]) -> Iterator[DecodedImage]:
+    """Items that are texts, as images without pixels."""
+    return (DecodedImage(item, None, None, None, 0.0) for item in items)

@@ -6,19 +6,16 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.plan_table import ignored_facts
+from pgcli.cli.job.run_task import RunEngine
 from pgcli.cli.options import OutputOptions
 from pgcli.cli.ui.console import Facts, Screen
 from pgcli.cli.ui.duration import duration
 from pgcli.pipeline import Tally
 from pgcli.remote.urls import without_credentials
 from pgcli.state.run_state import RunState
-
-if TYPE_CHECKING:
-    from pgcli.engine.engine import InferenceEngine
 
 MAX_COMMAND_LENGTH = 300  # characters of a command that is shown to be copied
 
@@ -34,7 +31,7 @@ class RunTimes:
 def show(
     screen: Screen,
     plan: RunInput,
-    engine: InferenceEngine,
+    engine: RunEngine,
     tally: Tally,
     times: RunTimes,
     hook_facts: Facts,
@@ -52,7 +49,7 @@ def show(
 
 
 def facts(
-    plan: RunInput, engine: InferenceEngine, tally: Tally, times: RunTimes, hook_facts: Facts = ()
+    plan: RunInput, engine: RunEngine, tally: Tally, times: RunTimes, hook_facts: Facts = ()
 ) -> list[tuple[str, str]]:
     """Rows, speed, times, model and output of a run, and what its row hooks report."""
     output = plan.options.output.output
@@ -64,13 +61,14 @@ def facts(
         ("model busy", busy_times(tally)),
         ("model waited", f"{duration(tally.waited_seconds)} for images"),
         ("model", f"{engine.label} on {engine.device} in {engine.dtype}, {batch_limit(engine)}"),
+        *plan.plan.task.model_facts(engine),
         *engine_facts(engine),
         *hook_facts,
         *([("output", output)] if output != "-" else []),
     ]
 
 
-def sentence(engine: InferenceEngine, tally: Tally, times: RunTimes) -> str:
+def sentence(engine: RunEngine, tally: Tally, times: RunTimes) -> str:
     """The summary of one image."""
     return (
         f"{duration(times.total)}, of which {duration(times.loading)} to load the model; busy "
@@ -95,12 +93,12 @@ def speed(tally: Tally) -> str:
     return f"{images}, {tally.tokens / seconds:.0f} tokens/s" if tally.tokens else images
 
 
-def batch_limit(engine: InferenceEngine) -> str:
+def batch_limit(engine: RunEngine) -> str:
     """The largest batch of a run."""
     return "row by row" if engine.batch_size == 1 else f"up to {engine.batch_size} rows at once"
 
 
-def engine_facts(engine: InferenceEngine) -> Iterator[tuple[str, str]]:
+def engine_facts(engine: RunEngine) -> Iterator[tuple[str, str]]:
     """Image-feature cache hits, and how far batches shrank because memory ran out."""
     images = engine.image_stats
     if images.is_shared:

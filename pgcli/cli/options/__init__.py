@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgcli.cli.options.answering import AnsweringOptions, ModelOptions
+from pgcli.cli.options.answering import AnsweringOptions
 from pgcli.cli.options.boxes import MinConfidence, MinScore, Nms
 from pgcli.cli.options.input import InputOptions
+from pgcli.cli.options.model import ModelOptions, TowerModelOptions
 from pgcli.cli.options.output import OutputOptions
 from pgcli.cli.options.running import RunningOptions
 from pgcli.cli.options.shared import (
@@ -34,6 +35,7 @@ __all__ = [
     "Device",
     "Dtype",
     "InputOptions",
+    "JobOptions",
     "Json",
     "MinConfidence",
     "MinScore",
@@ -46,6 +48,8 @@ __all__ = [
     "Revision",
     "RunningOptions",
     "Sources",
+    "TowerModelOptions",
+    "TowerOptions",
     "images_option",
     "models",
     "number_option",
@@ -53,13 +57,30 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options that all answering commands share, and the words of the command line."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """The options of every command that makes rows, and the words of the command line."""
 
     input: InputOptions
     output: OutputOptions
     model: ModelOptions
-    answering: AnsweringOptions
     running: RunningOptions
     arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(JobOptions):
+    """The options of the commands that answer prompts."""
+
+    answering: AnsweringOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TowerOptions(JobOptions):
+    """The options of the commands that need two towers or a classifier."""
+
+    model: TowerModelOptions
+
+
+#: The records of options by the names of their fields, in the order of the help's panels.
+PANELS = ("input", "output", "model", "answering", "running")

@@ -1,4 +1,4 @@
-"""The options of the panels Model and Answering."""
+"""The options of the panel Answering."""
 
 from __future__ import annotations
 
@@ -6,59 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from pgcli.checkpoints.find import DEMO
 from pgcli.cli.options import values
-from pgcli.cli.options.shared import (
-    Device,
-    Dtype,
-    Quantize,
-    Revision,
-    models,
-    number_option,
-    option,
-)
+from pgcli.cli.options.shared import number_option, option
 
-_model = partial(option, "Model")
 _answering = partial(option, "Answering")
 _number = partial(number_option, "Answering")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelOptions:
-    """The model, and the device and dtype that it runs with."""
-
-    model: Annotated[
-        str | None,
-        _model(
-            "--model",
-            metavar="NAME",
-            choices=models,
-            default=DEMO,
-            help="A folder, a name on the Hub, or demo, the built-in model.",
-        ),
-    ] = None
-    revision: Revision = None
-    adapter: Annotated[
-        str | None,
-        _model(
-            "--adapter",
-            metavar="NAME",
-            help="A LoRA adapter to merge into the model: a folder or a name on the Hub.",
-        ),
-    ] = None
-    device: Device = "auto"
-    dtype: Dtype = "auto"
-    quantize: Quantize = "none"
-    batch_size: Annotated[
-        int | None,
-        _model(
-            "--batch-size",
-            metavar="N",
-            parser=values.batch_size,
-            default="auto",
-            help="Rows in one batch, or auto: as many as fit into memory.",
-        ),
-    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,16 +138,16 @@ def columns(text: str | Columns) -> Columns:
     return Columns(names)
 
 
-def lines(file: str) -> list[str]:
+def lines(file: str, *, noun: str = "prompt") -> list[str]:
     """The lines of a text file that are not blank. Raises UsageError."""
     try:
         text = read_text(file, "utf-8-sig")
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or "it is not UTF-8"
         raise UsageError(
-            f"{file} cannot be read: {reason}", hint="name a text file with a prompt on each line"
+            f"{file} cannot be read: {reason}", hint=f"name a text file with a {noun} on each line"
         ) from problem
     found = [line.strip() for line in text.split("\n") if line.strip()]
     if not found:
-        raise UsageError(f"{file} has no prompts", hint="write one on each line")
+        raise UsageError(f"{file} has no {noun}s", hint="write one on each line")
     return found

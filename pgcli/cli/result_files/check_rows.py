@@ -21,7 +21,7 @@ from pgcli.state.progress import all_progress
 from pgcli.state.run_record import RunRecord
 from pgcli.state.saved_inputs import SavedInputs
 from pgcli.state.state_folder import state_folder
-from pgcli.tasks import columns, with_prompts
+from pgcli.tasks import Question, columns, with_prompts
 
 
 def check_rows(
@@ -47,7 +47,9 @@ def known_prompts(record: RunRecord) -> Sequence[str]:
     question = question_of(record)
     if question.templates is None or columns(question):
         return ()
-    item = next(with_prompts([Item(0, "", "")], replace(question, region=None)))
+    if isinstance(question, Question):
+        question = replace(question, region=None)
+    item = next(with_prompts([Item(0, "", "")], question))
     return item.prompts
 
 

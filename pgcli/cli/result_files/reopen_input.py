@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pgcli.cli.job.answering_task import DEFAULT
+from pgcli.cli.job.input import open_items
 from pgcli.cli.job.plan import check_current_folder
 from pgcli.cli.job.run_settings import default_settings
 from pgcli.errors import UsageError
@@ -16,13 +18,13 @@ from pgcli.pipeline import first_rows, sample_evenly
 from pgcli.records import Item
 from pgcli.regions import parse_region
 from pgcli.remote import UrlReader, make_url_reader
+from pgcli.rows import COLUMN_OF_TASK
 from pgcli.sources.name_filter import NameFilter
-from pgcli.sources.open_sources import open_sources
 from pgcli.sources.read_options import ReadOptions
 from pgcli.state.progress import is_count
 from pgcli.state.run_record import RunRecord
 from pgcli.state.state_folder import RUN, file_list, state_folder
-from pgcli.tasks import Question, columns, with_prompts
+from pgcli.tasks import AnyQuestion, EmbeddingQuestion, Question, columns, with_prompts
 
 Check = Callable[[Any], bool]
 
@@ -35,7 +37,7 @@ def reopen_items(
     Addresses are read by `url_reader`. Raises UsageError if the run was started in another folder
     or its record is damaged, and what opening sources raises.
     """
-    settings = {**default_settings(record.metadata), **record.settings}
+    settings = {**default_settings(record.metadata, DEFAULT.settings()), **record.settings}
     metadata = {**DEFAULT_METADATA, **record.metadata}
     check_record(output, {"settings": settings, "told": metadata})
     if "-" in metadata["sources"]:
@@ -45,7 +47,7 @@ def reopen_items(
     read_options = ReadOptions(
         image_column=image,
         id_column=id_,
-        prompt_column=prompt,
+        prompt_column=question.text_column or prompt,
         keep=tuple(settings["keep"]),
         fields=columns(question),
         requires_prompts=question.templates is None,
@@ -60,7 +62,7 @@ def reopen_items(
             f"the run was started in {metadata['folder']}, and its paths start there",
             hint=f"cd {shlex.quote(metadata['folder'])} first",
         )
-    source = open_sources(metadata["sources"], read_options)
+    source = open_items(metadata["sources"], question, read_options)
     source.pin_files(partial(file_list, state_folder(output), record.files), is_written=False)
     chosen: Iterable[Item] = source
     if (sample := settings.get("sample")) is not None and source.total is not None:
@@ -72,13 +74,21 @@ def reopen_items(
     return reopened
 
 
-def question_of(record: RunRecord) -> Question:
+def question_of(record: RunRecord) -> AnyQuestion:
     """The question of a run. Raises KeyError and TypeError for a damaged record."""
-    return make_question({**default_settings(record.metadata), **record.settings})
+    defaults = default_settings(record.metadata, DEFAULT.settings())
+    return make_question({**defaults, **record.settings})
 
 
-def make_question(settings: Mapping[str, Any]) -> Question:
-    """The question that these settings are of."""
+def make_question(settings: Mapping[str, Any]) -> AnyQuestion:
+    """The question that these settings are of, as far as the input depends on it."""
+    if settings["command"] in COLUMN_OF_TASK:
+        return EmbeddingQuestion(
+            task=settings["command"],
+            texts=tuple(settings.get("texts") or ()),
+            texts_file=(settings.get("texts_file") or {}).get("name"),
+            text_column=settings.get("text_column"),
+        )
     return Question(
         task=settings["command"],
         templates=None if settings["prompts"] is None else tuple(settings["prompts"]),
@@ -133,6 +143,9 @@ RECORD_CHECKS: Mapping[str, Mapping[str, Check]] = {
         "max_new_tokens": is_count,
         "choices": are_texts,
         "choices_column": or_none(is_text),
+        "texts": or_none(are_texts),
+        "text_column": or_none(is_text),
+        "texts_file": or_none(lambda value: isinstance(value, dict) and is_text(value.get("name"))),
         "columns": lambda value: are_texts(value) and len(value) == 3,
         "keep": are_texts,
         "include": are_texts,

@@ -1,0 +1,42 @@
+"""pgcli score: how well texts describe each image."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pgcli import tasks
+from pgcli.cli.job.command import SOURCES, TOWER_PANEL, embed_and_exit
+from pgcli.cli.options import Sources, TowerOptions, option
+from pgcli.cli.options.towers import RawText
+from pgcli.cli.typer_app import PgcliCommand, app, with_options
+
+
+@app.command(
+    cls=PgcliCommand,
+    rich_help_panel=TOWER_PANEL,
+    help="Score how well each text describes each image; with --text-column, how well the text in "
+    f"each row of a manifest describes its image.{SOURCES}",
+    epilog='$ pgcli score photos --text "a red star" --text "a blue square"\n'
+    "$ pgcli score captions.jsonl --text-column answer --keep answer -o scores.parquet",
+)
+@with_options
+def score(
+    sources: Sources,
+    options: TowerOptions,
+    text: Annotated[
+        list[str] | None,
+        option("Texts", "--text", metavar="TEXT", once=False, help="A text; repeatable."),
+    ] = None,
+    text_column: Annotated[
+        str | None,
+        option(
+            "Texts",
+            "--text-column",
+            metavar="NAME",
+            help="Column of a manifest: the text of each row is scored with its image.",
+        ),
+    ] = None,
+    raw_text: RawText = False,
+) -> None:
+    question = tasks.score(text or (), text_column=text_column, raw_text=raw_text)
+    embed_and_exit(sources, question, options)

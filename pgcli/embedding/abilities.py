@@ -1,0 +1,79 @@
+"""Which kinds of models can do which tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from pgcli.checkpoints.model_description import ModelDescription, ModelKind
+from pgcli.errors import UsageError
+from pgcli.tasks import AnyQuestion, EmbeddingQuestion
+
+MAX_NEAR = 5  # labels that a message suggests
+#: The commands that take each kind of model.
+COMMANDS: Mapping[ModelKind, tuple[str, ...]] = {
+    "paligemma": ("caption", "ask", "detect", "segment", "ocr", "embed"),
+    "two_towers": ("embed", "score", "classify", "search"),
+    "vision_tower": ("embed", "search"),
+    "classifier": ("classify",),
+}
+NAMES: Mapping[ModelKind, str] = {
+    "paligemma": "PaliGemma",
+    "two_towers": "two towers, as SigLIP and CLIP",
+    "vision_tower": "a vision tower without a text tower",
+    "classifier": "an image classifier",
+}
+
+
+def check_kind(task: str, model: str, kind: ModelKind, *, texts: bool = False) -> None:
+    """Raise UsageError for a task that models of this kind cannot do.
+
+    With `texts` the task includes encoding texts.
+    """
+    if task in COMMANDS[kind] and (kind == "two_towers" or not texts):
+        return
+    kinds = [
+        NAMES[other]
+        for other, commands in COMMANDS.items()
+        if task in commands and (other == "two_towers" or not texts)
+    ]
+    what = f"{task} texts" if texts and task == "embed" else task
+    raise UsageError(
+        f"{model} is {NAMES[kind]}, which cannot {what}",
+        hint=f"{task} takes {'; or '.join(kinds)}; this model is for "
+        + ", ".join(f"pgcli {command}" for command in COMMANDS[kind]),
+    )
+
+
+def check_question(question: AnyQuestion, model: str, description: ModelDescription) -> None:
+    """Raise UsageError for what this model cannot be asked."""
+    if not isinstance(question, EmbeddingQuestion):
+        check_kind(question.task, model, description.kind)
+        return
+    check_kind(question.task, model, description.kind, texts=question.needs_texts)
+    if question.task == "classify":
+        check_labels(question, model, description.labels)
+
+
+def check_labels(question: EmbeddingQuestion, model: str, labels: tuple[str, ...]) -> None:
+    """Raise UsageError for labels that are missing, or that a classifier does not have."""
+    if not labels:
+        if not question.labels:
+            raise UsageError(
+                f"{model} has no labels of its own", hint="name them: --label cat --label dog"
+            )
+        return
+    if question.label_templates or question.raw_text:
+        option = "--template" if question.label_templates else "--raw-text"
+        raise UsageError(
+            f"{option} is for two towers, and {model} is {NAMES['classifier']}",
+            hint=f"leave {option} out",
+        )
+    for label in question.labels:
+        if label not in labels:
+            near = get_close_matches(label, labels, MAX_NEAR, cutoff=0.5) or labels[:MAX_NEAR]
+            more = ", ..." if len(labels) > len(near) else ""
+            raise UsageError(
+                f"{model} has no label {label!r}",
+                hint=f"it has {len(labels):,}: {', '.join(map(repr, near))}{more}",
+            )

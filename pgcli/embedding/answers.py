@@ -1,0 +1,175 @@
+"""Makes the rows of embed, score and classify from the vectors of images and texts."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from pgcli.embedding.engine import EmbeddingEngine, EncodedImage, Stream
+from pgcli.engine.output import Row, oom_answer
+from pgcli.records import Answer, DecodedImage, LabelProbability, TextScore, unanswered
+from pgcli.tasks import EmbeddingQuestion
+
+#: The most bytes of vectors of texts that are kept for rows with the same text.
+MAX_TEXT_BYTES = 64 * 2**20
+
+
+class EmbeddingAnswers:
+    """Answers a question about a stream of images, or of texts, with an embedding engine.
+
+    Texts and labels that all rows share are encoded once, texts of rows once for each distinct one.
+    """
+
+    def __init__(self, engine: EmbeddingEngine, question: EmbeddingQuestion):
+        self._engine, self._question = engine, question
+        self._row_texts = TextVectors(engine, raw=question.raw_text)
+        self._labels = engine.labels or question.labels
+        self._wanted = frozenset(question.labels or engine.labels)
+        self._vectors: np.ndarray | None = None  # of the texts or the labels
+        if question.task == "score" and question.texts:
+            self._vectors = engine.encode_texts(question.texts, raw=question.raw_text)
+        elif question.labels and not engine.labels:
+            self._vectors = label_vectors(engine, question)
+
+    def ask(
+        self, stream: Stream, *, should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[Row]:
+        """The answers with their row indices, in the order of the stream.
+
+        Once `should_stop` returns True, no further batch is begun.
+        """
+        if self._question.embeds_texts:
+            yield from self._embed_texts(stream, should_stop)
+            return
+        batch: list[tuple[int, EncodedImage]] = []
+        for row_index, encoded in self._engine.encode(stream, should_stop=should_stop):
+            batch.append((row_index, encoded))
+            if len(batch) >= encoded.batch:
+                yield from self._answers(batch)
+                batch = []
+        yield from self._answers(batch)
+
+    def _embed_texts(self, stream: Stream, should_stop: Callable[[], bool]) -> Iterator[Row]:
+        for batch in batches(stream, self._engine.batch_size):
+            if should_stop():
+                return
+            texts = [image.item.prompts[0] for _, image in batch]
+            vectors = self._engine.encode_texts(texts, raw=self._question.raw_text)
+            for (row_index, image), text, vector in zip(batch, texts, vectors, strict=True):
+                row = replace(self._row(image), text=text, embedding=self._embedding(vector))
+                yield row_index, row
+
+    def _answers(self, batch: Sequence[tuple[int, EncodedImage]]) -> Iterator[Row]:
+        """The answers of encoded images, of which all own texts are encoded together."""
+        if self._question.text_column is not None:
+            self._row_texts.encode(encoded.image.item.prompts[0] for _, encoded in batch)
+        for row_index, encoded in batch:
+            row = self._row(encoded.image)
+            if encoded.vector is None:
+                yield row_index, oom_answer(row)
+                continue
+            found = self._columns(encoded.image, encoded.vector)
+            yield row_index, replace(row, vision_ms=encoded.vision_ms, **found)
+
+    def _columns(self, image: DecodedImage, vector: np.ndarray) -> dict[str, Any]:
+        """What the task finds in an image's vector."""
+        if self._question.task == "embed":
+            return {"embedding": self._embedding(vector)}
+        if self._question.task == "classify":
+            labels = self._label_probabilities(vector)
+            return {"labels": labels, "answer": labels[0].label if labels else None}
+        if self._vectors is not None:
+            return {"scores": self._scores(self._question.texts, self._vectors, vector)}
+        text = image.item.prompts[0]
+        return {"scores": self._scores([text], self._row_texts[text][None], vector)}
+
+    def _embedding(self, vector: np.ndarray) -> array[float]:
+        if self._question.float16:
+            vector = vector.astype(np.float16).astype(np.float32)
+        values = array("f")
+        values.frombytes(vector.tobytes())
+        return values
+
+    def _scores(
+        self, texts: Sequence[str], vectors: np.ndarray, vector: np.ndarray
+    ) -> tuple[TextScore, ...]:
+        cosines = vectors @ vector
+        logits = self._engine.scores(cosines)
+        scores = sigmoid(logits) if self._engine.has_sigmoid else [None] * len(texts)
+        found = zip(texts, cosines.tolist(), scores, softmax(logits), strict=True)
+        return tuple(TextScore(*values) for values in found)
+
+    def _label_probabilities(self, vector: np.ndarray) -> tuple[LabelProbability, ...]:
+        """The most probable labels; of a classifier's labels those that were asked for."""
+        logits = vector if self._vectors is None else self._engine.scores(self._vectors @ vector)
+        pairs = zip(self._labels, softmax(logits), strict=True)
+        found = [LabelProbability(*pair) for pair in pairs if pair[0] in self._wanted]
+        found.sort(key=lambda one: -one.probability)  # stable: ties in the order given
+        return tuple(found[: self._question.top])
+
+    def _row(self, image: DecodedImage) -> Answer:
+        """The row of an image or a text before it is answered."""
+        prompt = image.item.prompts[0]
+        return unanswered(image, prompt, task=self._question.task, model=self._engine.label)
+
+
+class TextVectors:
+    """The embeddings of texts, each encoded once as long as it is kept: MAX_TEXT_BYTES of them."""
+
+    def __init__(self, engine: EmbeddingEngine, *, raw: bool):
+        self._engine, self._raw = engine, raw
+        self._vectors: OrderedDict[str, np.ndarray] = OrderedDict()
+
+    def encode(self, texts: Iterable[str]) -> None:
+        """Encode those of the texts that are not kept, and keep all of them."""
+        wanted = list(dict.fromkeys(texts))
+        for text in wanted:
+            if text in self._vectors:
+                self._vectors.move_to_end(text)
+        new = [text for text in wanted if text not in self._vectors]
+        if new:
+            vectors = self._engine.encode_texts(new, raw=self._raw)
+            # copies: a view would keep the vectors of its whole batch
+            self._vectors.update((text, v.copy()) for text, v in zip(new, vectors, strict=True))
+            most = max(len(wanted), MAX_TEXT_BYTES // vectors[0].nbytes)
+            while len(self._vectors) > most:
+                self._vectors.popitem(last=False)
+
+    def __getitem__(self, text: str) -> np.ndarray:
+        return self._vectors[text]
+
+
+def label_vectors(engine: EmbeddingEngine, question: EmbeddingQuestion) -> np.ndarray:
+    """The vector of each label: the mean of its templates' embeddings, with a length of 1."""
+    texts = question.label_texts
+    flat = [text for of_label in texts for text in of_label]
+    vectors = engine.encode_texts(flat, raw=question.raw_text)
+    means = vectors.reshape(len(texts), -1, vectors.shape[-1]).mean(axis=1)
+    normalized: np.ndarray = means / np.linalg.norm(means, axis=1, keepdims=True)
+    return normalized
+
+
+def softmax(logits: np.ndarray) -> list[float]:
+    """The softmax of the values."""
+    exponents = np.exp(logits.astype(np.float64) - logits.max())
+    values: list[float] = (exponents / exponents.sum()).tolist()
+    return values
+
+
+def sigmoid(logits: np.ndarray) -> list[float]:
+    """The sigmoid of each value, without overflow."""
+    values: list[float] = (0.5 * (1 + np.tanh(logits.astype(np.float64) / 2))).tolist()
+    return values
+
+
+def batches(stream: Stream, size: int) -> Iterator[list[tuple[int, DecodedImage]]]:
+    """The stream in lists of at most `size`."""
+    images = iter(stream)
+    while batch := list(islice(images, size)):
+        yield batch
