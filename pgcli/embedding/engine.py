@@ -171,7 +171,10 @@ class EmbeddingEngine:
     def scores(self, cosine: np.ndarray) -> np.ndarray:
         """Cosines scaled, and biased where the model has a bias, for a sigmoid and a softmax."""
         if not isinstance(self.model, TwoTowers) or self.model.logit_scale is None:
-            raise UsageError(f"{self.label} has no text tower")
+            raise UsageError(
+                f"{self.label} has no text tower",
+                hint="name SigLIP, SigLIP 2 or CLIP with both of its towers",
+            )
         values = torch.as_tensor(cosine, dtype=torch.float32, device=self._device)
         scaled: np.ndarray = self.model.logits(values).float().cpu().numpy()
         return scaled

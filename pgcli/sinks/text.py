@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from array import array
+
 from pgcli.printable import printable
-from pgcli.records import BOX_TASKS, Answer, Box, Choice
+from pgcli.records import BOX_TASKS, Answer, Box, Choice, LabelProbability, TextScore
 
 NOTHING = "(nothing found)"
+SHOWN_VALUES = 4  # of an embedding
 
 
 def text_lines(answer: Answer) -> str:
-    """`id: answer` and a line for each box or choice, or `id: error code: message`.
+    """`id: answer` and a line for each box, choice, score or label, or `id: error code: message`.
 
-    In place of the location tokens of an answer without a whole box, it says that.
+    In place of the location tokens of an answer without a whole box, it says that; in place of an
+    embedding, its first values.
     """
     name = printable(answer.id)
     if answer.error is not None:
         return f"{name}: error {answer.error}: {printable(answer.error_message or '')}\n"
     is_empty = answer.task in BOX_TASKS and not answer.boxes
-    first = f"{name}: {NOTHING if is_empty else printable(answer.answer or '')}".rstrip()
-    details = (*map(box_line, answer.boxes), *map(choice_line, answer.choices or ()))
+    said = NOTHING if is_empty else printable(answer.answer or "")
+    if answer.embedding is not None:
+        said = embedding_text(answer.text, answer.embedding)
+    first = f"{name}: {said}".rstrip()
+    details = (
+        *map(box_line, answer.boxes),
+        *map(choice_line, answer.choices or ()),
+        *map(score_line, answer.scores or ()),
+        *map(label_line, answer.labels or ()),
+    )
     return "".join(f"{line}\n" for line in (first, *details))
 
 
@@ -32,3 +44,22 @@ def box_line(box: Box) -> str:
 def choice_line(choice: Choice) -> str:
     """A choice and its probability in percent."""
     return f"  {choice.probability:6.1%} {printable(choice.text)}"
+
+
+def score_line(score: TextScore) -> str:
+    """A text with its probability in percent, and the cosine and the score in brackets."""
+    own = "" if score.score is None else f", score {score.score:.3g}"
+    text = printable(score.text)
+    return f"  {score.probability:6.1%} {text} (cosine {score.cosine:.3f}{own})"
+
+
+def label_line(label: LabelProbability) -> str:
+    """A label and its probability in percent."""
+    return f"  {label.probability:6.1%} {printable(label.label)}"
+
+
+def embedding_text(text: str | None, values: array[float]) -> str:
+    """The text that is embedded, if it is one, and the first values."""
+    shown = ", ".join(f"{value:.3f}" for value in values[:SHOWN_VALUES])
+    more = f", ... ({len(values):,} values)" if len(values) > SHOWN_VALUES else ""
+    return f"{'' if text is None else f'{printable(text)}: '}{shown}{more}"

@@ -145,7 +145,7 @@ def check_columns(part: SourcePart, options: ReadOptions) -> None:
     if columns := (*options.keep, *options.fields):
         message = f"{part.name} has no columns, so there is no {columns[0]!r}"
         raise UsageError(message, hint="only manifests have columns")
-    if options.requires_prompts:
+    if options.requires_prompts and not part.has_prompts:
         raise UsageError(
             f"{part.name} has no prompts",
             hint='give one: --prompt "what is in the image?"; a manifest may have them',

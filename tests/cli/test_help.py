@@ -26,6 +26,7 @@ from tests.support.vectors import rows_of, unit, write_parquet
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "images"
 ANSWERING = ["caption", "ask", "detect", "segment", "ocr"]
+MAKING_ROWS = [*ANSWERING, "embed", "score", "classify"]
 
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -78,7 +79,7 @@ def test_help_texts_end_in_examples_that_run(command, tmp_path, monkeypatch, cap
     found = examples(command)
     assert found
     for example in found:
-        if any(name in command for name in ANSWERING) or "caption" in example.split()[1:2]:
+        if any(name in command for name in MAKING_ROWS) or "caption" in example.split()[1:2]:
             example += " --dry-run --overwrite"
         elif "google/" in example or command in (["bench"], ["verify"]):  # slow commands
             example += " --help"

@@ -444,7 +444,7 @@ SITUATIONS = [
         10,
         "there is no model folder 'demoo', and it is not a Hub name either",
         "did you mean demo? name a folder with config.json, a Hub name such as "
-        "google/paligemma-3b-mix-224, or demo",
+        "google/paligemma-3b-mix-224, demo or demo-towers",
     ),
     Situation(
         "a page that pgcli did not make",

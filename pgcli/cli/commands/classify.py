@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pgcli import tasks
 from pgcli.cli.job.command import SOURCES, TOWER_PANEL, embed_and_exit
-from pgcli.cli.options import Sources, TowerOptions, number_option, option
+from pgcli.cli.options import JobOptions, Sources, number_option, option
 from pgcli.cli.options.towers import RawText
 from pgcli.cli.typer_app import PgcliCommand, app, with_options
 
@@ -17,13 +17,13 @@ from pgcli.cli.typer_app import PgcliCommand, app, with_options
     help="Find the most probable labels of each image: those of --label by two towers, which need "
     f"no training, or those of a classifier.{SOURCES}",
     epilog="$ pgcli classify photos --label cat --label dog -o labels.jsonl\n"
-    '$ pgcli classify photos --label cat --label dog --template "a drawing of a {label}"\n'
+    '$ pgcli classify photos --label cat --label dog --template "my {label}"\n'
     "$ pgcli classify photos --model google/vit-base-patch16-224 --top 3",
 )
 @with_options
 def classify(
     sources: Sources,
-    options: TowerOptions,
+    options: JobOptions,
     label: Annotated[
         list[str] | None,
         option(

@@ -8,7 +8,7 @@ import typer
 
 from pgcli import tasks
 from pgcli.cli.job.command import SOURCES, TOWER_PANEL, embed_and_exit
-from pgcli.cli.options import TowerOptions, option
+from pgcli.cli.options import JobOptions, option
 from pgcli.cli.options.towers import RawText
 from pgcli.cli.typer_app import PgcliCommand, app, with_options
 from pgcli.errors import UsageError
@@ -25,8 +25,8 @@ from pgcli.errors import UsageError
 )
 @with_options
 def embed(
-    options: TowerOptions,
-    sources: Annotated[list[str] | None, typer.Argument(metavar="[SOURCE]...", hidden=True)] = None,
+    options: JobOptions,
+    sources: Annotated[list[str] | None, typer.Argument(metavar="SOURCE", hidden=True)] = None,
     text: Annotated[
         list[str] | None,
         option(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pgcli import tasks
 from pgcli.cli.job.command import SOURCES, TOWER_PANEL, embed_and_exit
-from pgcli.cli.options import Sources, TowerOptions, option
+from pgcli.cli.options import JobOptions, Sources, option
 from pgcli.cli.options.towers import RawText
 from pgcli.cli.typer_app import PgcliCommand, app, with_options
 
@@ -17,12 +17,12 @@ from pgcli.cli.typer_app import PgcliCommand, app, with_options
     help="Score how well each text describes each image; with --text-column, how well the text in "
     f"each row of a manifest describes its image.{SOURCES}",
     epilog='$ pgcli score photos --text "a red star" --text "a blue square"\n'
-    "$ pgcli score captions.jsonl --text-column answer --keep answer -o scores.parquet",
+    "$ pgcli score captions.jsonl --text-column answer -o scores.jsonl",
 )
 @with_options
 def score(
     sources: Sources,
-    options: TowerOptions,
+    options: JobOptions,
     text: Annotated[
         list[str] | None,
         option("Texts", "--text", metavar="TEXT", once=False, help="A text; repeatable."),

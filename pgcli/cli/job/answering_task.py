@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.find import DEMO, FETCH_DECODER, Checkpoint, find, folder_of
+from pgcli.checkpoints.find import DEMO, FETCH_DECODER, Checkpoint, folder_of
 from pgcli.checkpoints.model_description import read_kind
 from pgcli.cli.job.file_settings import file_settings
 from pgcli.cli.options import AnsweringOptions, ModelOptions
-from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.downloads import Downloads
 from pgcli.embedding.abilities import check_kind
 from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.pipeline import Ask
@@ -106,27 +104,23 @@ class AnsweringTask:
             )
 
     def load(
-        self, checkpoint: Checkpoint, options: ModelOptions, screen: Screen
+        self, checkpoint: Checkpoint, adapter: Checkpoint | None, options: ModelOptions
     ) -> InferenceEngine:
-        adapter = None
-        if options.adapter is not None:
-            adapter = find(options.adapter, kind="adapter", progress=Downloads(screen))
         self._check_model(checkpoint.name, checkpoint.folder)
-        with screen.status(f"loading {checkpoint.name}"):
-            # these import torch, which takes a second
-            from pgcli.engine.loader import load
-            from pgcli.engine.memory import new_slots
+        # these import torch, which takes a second
+        from pgcli.engine.loader import load
+        from pgcli.engine.memory import new_slots
 
-            engine = load(
-                checkpoint,
-                adapter=adapter,
-                masks=None if self.mask_decoder is None else Path(self.mask_decoder),
-                device=options.device,
-                dtype=options.dtype,
-                batch_size=options.batch_size,
-                quantize=options.quantize,
-                max_new_tokens=new_slots(self.question),
-            )
+        engine = load(
+            checkpoint,
+            adapter=adapter,
+            masks=None if self.mask_decoder is None else Path(self.mask_decoder),
+            device=options.device,
+            dtype=options.dtype,
+            batch_size=options.batch_size,
+            quantize=options.quantize,
+            max_new_tokens=new_slots(self.question),
+        )
         engine.starts_small = engine.is_large
         return engine
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pgcli.cli.options import Options, TowerOptions, option
+from pgcli.cli.options import JobOptions, Options, option
 from pgcli.tasks import EmbeddingQuestion, Question, with_extras, with_region
 
 PANEL, TOWER_PANEL = "Ask about images", "Compare images and texts"
@@ -48,7 +48,7 @@ def run_and_exit(
 def embed_and_exit(
     sources: Sequence[str],
     question: EmbeddingQuestion,
-    options: TowerOptions,
+    options: JobOptions,
 ) -> None:
     """Answer the question about every image or text, then exit with the code of the run."""
     from pgcli.cli.job.embedding_task import EmbeddingTask

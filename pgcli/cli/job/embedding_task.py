@@ -12,7 +12,6 @@ from pgcli.checkpoints.find import DEMO_TOWERS, Checkpoint
 from pgcli.checkpoints.model_description import read_description
 from pgcli.cli.job.file_settings import file_settings
 from pgcli.cli.options import ModelOptions
-from pgcli.cli.ui.console import Screen
 from pgcli.embedding.abilities import check_question
 from pgcli.errors import UsageError
 from pgcli.pipeline import Ask
@@ -75,18 +74,17 @@ class EmbeddingTask:
         return iter(())
 
     def load(
-        self, checkpoint: Checkpoint, options: ModelOptions, screen: Screen
+        self, checkpoint: Checkpoint, adapter: Checkpoint | None, options: ModelOptions
     ) -> EmbeddingEngine:
         check_question(self.question, checkpoint.name, read_description(checkpoint.folder))
-        with screen.status(f"loading {checkpoint.name}"):
-            from pgcli.embedding.loader import load  # imports torch, which takes a second
+        from pgcli.embedding.loader import load  # imports torch, which takes a second
 
-            return load(
-                checkpoint,
-                device=options.device,
-                dtype=options.dtype,
-                batch_size=options.batch_size,
-            )
+        return load(
+            checkpoint,
+            device=options.device,
+            dtype=options.dtype,
+            batch_size=options.batch_size,
+        )
 
     def model_settings(self, engine: EmbeddingEngine) -> dict[str, object]:
         return {"embedding_dim": engine.embedding_dim} if self.question.task == "embed" else {}

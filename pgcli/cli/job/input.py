@@ -140,6 +140,11 @@ def open_items(sources: Sequence[str], question: AnyQuestion, options: ReadOptio
         texts += values.lines(question.texts_file, noun="text")
     part = TextPart(texts)
     check_columns(part, options)
+    if options.names.include or options.names.exclude:
+        raise UsageError(
+            "--include and --exclude choose images by their names, and these are texts",
+            hint="leave them out",
+        )
     return Source([part])
 
 

@@ -15,7 +15,11 @@ def load_model(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None)
     options = plan.options.model
     if checkpoint is None:
         checkpoint = find(plan.model, options.revision, progress=Downloads(screen))
-    engine = plan.task.load(checkpoint, options, screen)
+    adapter = None
+    if options.adapter is not None:
+        adapter = find(options.adapter, kind="adapter", progress=Downloads(screen))
+    with screen.status(f"loading {checkpoint.name}"):
+        engine = plan.task.load(checkpoint, adapter, options)
     if options.device == "auto" and str(engine.device) == "cpu":
         warn_unused_gpu(screen)
     return engine

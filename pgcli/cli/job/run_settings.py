@@ -11,7 +11,7 @@ from typing import Any
 import pgcli
 from pgcli import __version__
 from pgcli.checkpoints.file_digests import folder_digest
-from pgcli.checkpoints.find import builtin_models, folder_of
+from pgcli.checkpoints.find import DIGEST_LENGTH, builtin_models, folder_of
 from pgcli.cli.job.file_settings import file_settings
 from pgcli.cli.job.plan import Plan, check_current_folder
 from pgcli.cli.job.run_task import RunEngine

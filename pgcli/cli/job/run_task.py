@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.options import ModelOptions
-from pgcli.cli.ui.console import Screen
 from pgcli.pipeline import Ask
 from pgcli.tasks import AnyQuestion
 
@@ -69,8 +68,10 @@ class RunTask(Protocol):
     def notices(self, options: ModelOptions) -> Iterator[tuple[str, str]]:
         """Messages before the run about options that may surprise, each with a hint."""
 
-    def load(self, checkpoint: Checkpoint, options: ModelOptions, screen: Screen) -> RunEngine:
-        """Load the model."""
+    def load(
+        self, checkpoint: Checkpoint, adapter: Checkpoint | None, options: ModelOptions
+    ) -> RunEngine:
+        """Load the model. Raises UsageError for one that cannot do the task."""
 
     def model_settings(self, engine: Any) -> dict[str, object]:
         """What rows depend on and is known once the model is loaded."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgcli.cli.job.input import RunInput
+from pgcli.cli.job.input import RunInput, unit_of
 from pgcli.cli.job.plan_table import ignored_facts
 from pgcli.cli.job.run_task import RunEngine
 from pgcli.cli.options import OutputOptions
@@ -41,7 +41,7 @@ def show(
     One image whose answer is on the same terminal gets one sentence.
     """
     if plan.rows == 1 and screen.shows_rows and not plan.options.running.verbose:
-        screen.info(sentence(engine, tally, times))
+        screen.info(sentence(plan, engine, tally, times))
         return
     screen.table(facts(plan, engine, tally, times, hook_facts))
     if plan.options.output.output != "-" or screen.shows_rows:
@@ -56,10 +56,9 @@ def facts(
     return [
         ("rows", rows(tally)),
         *ignored_facts(plan.source.ignored),
-        ("speed", speed(tally)),
+        ("speed", speed(plan, tally)),
         ("time", f"{duration(times.total)}, of which {duration(times.loading)} to load the model"),
-        ("model busy", busy_times(tally)),
-        ("model waited", f"{duration(tally.waited_seconds)} for images"),
+        *image_times(plan, tally),
         ("model", f"{engine.label} on {engine.device} in {engine.dtype}, {batch_limit(engine)}"),
         *plan.plan.task.model_facts(engine),
         *engine_facts(engine),
@@ -68,13 +67,26 @@ def facts(
     ]
 
 
-def sentence(engine: RunEngine, tally: Tally, times: RunTimes) -> str:
-    """The summary of one image."""
+def sentence(plan: RunInput, engine: RunEngine, tally: Tally, times: RunTimes) -> str:
+    """The summary of one image or text."""
+    busy = ""
+    if not plan.plan.question.embeds_texts:
+        waited = duration(tally.waited_seconds)
+        busy = f"; busy {busy_times(plan, tally)}; waited {waited} for the image"
     return (
-        f"{duration(times.total)}, of which {duration(times.loading)} to load the model; busy "
-        f"{busy_times(tally)}; waited {duration(tally.waited_seconds)} for the image; "
+        f"{duration(times.total)}, of which {duration(times.loading)} to load the model{busy}; "
         f"{engine.label} on {engine.device} in {engine.dtype}"
     )
+
+
+def image_times(plan: RunInput, tally: Tally) -> Facts:
+    """The time of the model, and for how long it waited for images; nothing for texts."""
+    if plan.plan.question.embeds_texts:
+        return []
+    return [
+        ("model busy", busy_times(plan, tally)),
+        ("model waited", f"{duration(tally.waited_seconds)} for images"),
+    ]
 
 
 def rows(tally: Tally) -> str:
@@ -86,10 +98,10 @@ def rows(tally: Tally) -> str:
     return f"{tally.rows:,}{before}, of which {tally.errors.total():,} with errors: {codes}"
 
 
-def speed(tally: Tally) -> str:
-    """Images and tokens per second."""
+def speed(plan: RunInput, tally: Tally) -> str:
+    """Images or texts, and tokens per second."""
     seconds = tally.seconds or 1e-9
-    images = f"{tally.images / seconds:.1f} images/s"
+    images = f"{tally.images / seconds:.1f} {unit_of(plan.plan)}/s"
     return f"{images}, {tally.tokens / seconds:.0f} tokens/s" if tally.tokens else images
 
 
@@ -107,9 +119,11 @@ def engine_facts(engine: RunEngine) -> Iterator[tuple[str, str]]:
         yield "memory ran out", shrunk
 
 
-def busy_times(tally: Tally) -> str:
-    """The time of the model, in all and by stage."""
+def busy_times(plan: RunInput, tally: Tally) -> str:
+    """The time of the model, in all and by the stages that rows have times of."""
     stages = {"vision": tally.vision_ms, "prefill": tally.prefill_ms, "decode": tally.decode_ms}
+    columns = plan.plan.question.columns
+    stages = {name: ms for name, ms in stages.items() if f"{name}_ms" in columns}
     parts = ", ".join(f"{stage} {duration(ms / 1000)}" for stage, ms in stages.items())
     return f"{duration(sum(stages.values()) / 1000)}: {parts}"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pgcli.cli.options.answering import AnsweringOptions
 from pgcli.cli.options.boxes import MinConfidence, MinScore, Nms
 from pgcli.cli.options.input import InputOptions
-from pgcli.cli.options.model import ModelOptions, TowerModelOptions
+from pgcli.cli.options.model import ModelOptions
 from pgcli.cli.options.output import OutputOptions
 from pgcli.cli.options.running import RunningOptions
 from pgcli.cli.options.shared import (
@@ -48,8 +48,6 @@ __all__ = [
     "Revision",
     "RunningOptions",
     "Sources",
-    "TowerModelOptions",
-    "TowerOptions",
     "images_option",
     "models",
     "number_option",
@@ -73,13 +71,6 @@ class Options(JobOptions):
     """The options of the commands that answer prompts."""
 
     answering: AnsweringOptions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TowerOptions(JobOptions):
-    """The options of the commands that need two towers or a classifier."""
-
-    model: TowerModelOptions
 
 
 #: The records of options by the names of their fields, in the order of the help's panels.

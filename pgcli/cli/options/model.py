@@ -23,8 +23,8 @@ class ModelOptions:
             "--model",
             metavar="NAME",
             choices=models,
-            default=DEMO,
-            help="A folder, a name on the Hub, or demo, the built-in model.",
+            default=f"{DEMO}, or {DEMO_TOWERS} for embed, score and classify",
+            help="A folder, a name on the Hub, or a built-in model.",
         ),
     ] = None
     revision: Revision = None
@@ -47,21 +47,5 @@ class ModelOptions:
             parser=values.batch_size,
             default="auto",
             help="Rows in one batch, or auto: as many as fit into memory.",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, slots=True)
-class TowerModelOptions(ModelOptions):
-    """The same options, with another built-in model."""
-
-    model: Annotated[
-        str | None,
-        _model(
-            "--model",
-            metavar="NAME",
-            choices=models,
-            default=DEMO_TOWERS,
-            help="A folder, a name on the Hub, or demo-towers, the built-in model.",
         ),
     ] = None
