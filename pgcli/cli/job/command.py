@@ -10,7 +10,7 @@ import typer
 from pgcli.cli.options import JobOptions, Options, option
 from pgcli.tasks import EmbeddingQuestion, Question, with_extras, with_region
 
-PANEL, TOWER_PANEL = "Ask about images", "Compare images and texts"
+PANEL, TOWER_PANEL = "Ask about images", "Embed, label and search"
 
 SOURCES = """
 
