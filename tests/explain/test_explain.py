@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 
 from pgcli import tasks
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine import model_runner
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import load
 from pgcli.errors import UsageError
@@ -162,3 +164,20 @@ def test_layers_are_spread_evenly_unless_they_are_named() -> None:
     assert choose_layers((4, 1, 4), 18) == (1, 4)
     with pytest.raises(UsageError, match="no layer 19: the decoder has 18"):
         choose_layers((18,), 18)
+
+
+def test_attention_is_the_same_with_the_steps_of_a_gpu(
+    made: tuple[Path, InferenceEngine, DecodedImage, Explanation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's steps read all allocated slots, under a mask, and one more runs than is needed."""
+    _, engine, image, expected = made
+    monkeypatch.setitem(model_runner.ASYNC_DEPTH, "cpu", 1)
+    monkeypatch.setattr(
+        engine.model, "kv_cache", partial(engine.model.kv_cache, fixed_shape=True), raising=True
+    )
+    found = explain(engine, image, tasks.ask([PROMPT], max_new_tokens=TOKENS))
+    assert [token.text for token in found.tokens] == [token.text for token in expected.tokens]
+    for token, other in zip(found.tokens, expected.tokens, strict=True):
+        torch.testing.assert_close(token.attention, other.attention)
+    slots = {shape.shape[2] for shape in found.shapes["decode step 1"] if "keys" in shape.name}
+    assert slots == {128}
