@@ -6,6 +6,7 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
@@ -70,6 +71,17 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 pytest_plugins = ["pytester"]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Workers begin with consecutive tests, which share fixtures and imports, and even out at the
+    end.
+    """
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
+
 
 SLOW_TIMEOUT_SECONDS = 900  # hangs end here, also on a busy machine; pyproject.toml has the others
 

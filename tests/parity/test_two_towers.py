@@ -112,7 +112,7 @@ def test_embeddings_are_those_of_transformers(tmp_path: Path, kind: str) -> None
     compare(reference, loaded(reference, tmp_path), TINY_IMAGE, eos)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["siglip", "clip"])
 def test_embeddings_of_base_size_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     reference = two_towers(kind, BASE, BASE_IMAGE)

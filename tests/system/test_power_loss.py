@@ -27,7 +27,12 @@ from tests.support.power_loss import Disk
 
 ITEMS = many(6)
 OUTPUTS = ["rows.jsonl", "rows.parquet", "rows"]
-STEPS = [17, pytest.param(1, marks=pytest.mark.slow)]  # every call before which power is lost
+# every 17th call before which power is lost, every fourth, or every one
+STEPS = [
+    17,
+    pytest.param(4, marks=pytest.mark.slow),
+    pytest.param(1, marks=pytest.mark.nightly),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -59,8 +64,7 @@ def test_power_loss_at_any_call_keeps_synced_rows(
             return
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", STEPS[1:])
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_power_loss_during_retry_keeps_good_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, step: int
