@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -75,20 +75,28 @@ class VectorTable(NamedTuple):
         return name_at(self.names, place, int(self.rows[place]), int(self.files[place]))
 
 
-def read_all(files: VectorFiles, on_rows: OnRows = ignore) -> VectorTable:
-    """All vectors of the files. Raises NoInputError if there are none."""
-    width = files.head().vectors.shape[1]
+def read_all(
+    files: VectorFiles, on_rows: OnRows = ignore, *, wanted: np.ndarray | None = None
+) -> VectorTable:
+    """All vectors of the files, or those of the `wanted` rows, which ascend.
+
+    Raises NoInputError if there are none.
+    """
+    head = files.head()
+    width = head.vectors.shape[1]
     vectors, count = np.empty((0, width), np.float32), 0
-    names, rows, numbers = [], [], []
+    names, rows, numbers = [head.names.slice(0, 0)], [head.rows[:0]], [np.zeros(0, np.int32)]
     for block in files:
-        end = count + len(block.rows)
+        on_rows(len(block.rows))
+        places = slice(None) if wanted is None else np.isin(block.rows, wanted)
+        found = block.rows[places]
+        end = count + len(found)
         if end > len(vectors):
             vectors.resize((end + GROWTH, width), refcheck=False)
-        vectors[count:end], count = block.vectors, end
-        names.append(block.names)
-        rows.append(block.rows)
-        numbers.append(np.full(len(block.rows), block.file, np.int32))
-        on_rows(len(block.rows))
+        vectors[count:end], count = block.vectors[places], end
+        names.append(block.names if wanted is None else block.names.filter(places))
+        rows.append(found)
+        numbers.append(np.full(len(found), block.file, np.int32))
     table = pyarrow.concat_tables(names)
     return VectorTable(vectors[:count], table, np.concatenate(rows), np.concatenate(numbers))
 
@@ -101,11 +109,24 @@ def find_duplicates(
     The members of a group are in the order of their rows, with their similarity to the first.
     `on_rows` is told how many rows were compared since it was last called.
     """
-    groups = duplicate_groups(table.vectors, min_similarity, on_rows)
+    return members(table, duplicate_groups(table.vectors, min_similarity, on_rows))
+
+
+def find_members(files: VectorFiles, groups: Sequence[np.ndarray]) -> list[list[Hit]]:
+    """The members of groups of row numbers, which are read from the files."""
+    if not groups:
+        return []
+    wanted = np.sort(np.concatenate(groups))
+    table = read_all(files, wanted=wanted)
+    return members(table, [np.searchsorted(table.rows, group) for group in groups])
+
+
+def members(table: VectorTable, groups: Sequence[np.ndarray]) -> list[list[Hit]]:
+    """The members of groups of places in the table."""
     return [
         [
-            Hit(table.name(int(row)), float(similarity))
-            for row, similarity in zip(
+            Hit(table.name(int(place)), float(similarity))
+            for place, similarity in zip(
                 group, similarities_to_first(table.vectors, group), strict=True
             )
         ]

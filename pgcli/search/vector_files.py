@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -111,18 +112,28 @@ class VectorFiles:
         for number, parts in enumerate(self._parts):
             for part in parts:
                 read = read_parquet if is_parquet(part) else read_jsonl
-                try:
+                with reading(part):
                     for table in read(part):
                         found = self._block(table, part, number)
                         stats.rows += len(table)
                         if found is not None:
                             yield found
-                except UsageError:
-                    raise
-                except UNREADABLE as problem:
-                    reason = getattr(problem, "strerror", None) or str(problem)
-                    message = f"{part} cannot be read: {reason.splitlines()[0]}"
-                    raise UsageError(message, hint=HINT) from problem
+
+    def names(self, rows: Collection[int]) -> dict[int, VectorName]:
+        """What names the rows of these numbers, without reading vectors.
+
+        Raises UsageError for files that cannot be read any more.
+        """
+        wanted, first, found = np.sort(np.array([*rows], np.int64)), 0, dict[int, VectorName]()
+        for number, parts in enumerate(self._parts):
+            for part in parts:
+                read = parquet_names if is_parquet(part) else jsonl_names
+                with reading(part):
+                    names, places, count = read(part, wanted - first)
+                for place, row in enumerate(places.tolist()):
+                    found[row + first] = name_at(names, place, row + first, number)
+                first += count
+        return found
 
     def _block(self, table: pyarrow.Table, part: Path, number: int) -> VectorBlock | None:
         """The rows that have a vector, after checks; None if no row has one."""
@@ -176,6 +187,17 @@ class PlaceInFile(NamedTuple):
         return f"{self.file}: the vector of row {self.first + int(self.places[number]) + 1:,}"
 
 
+@contextmanager
+def reading(part: Path) -> Iterator[None]:
+    """A block that reads a file; raises UsageError for what cannot be read."""
+    try:
+        yield
+    except UNREADABLE as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
+        message = f"{part} cannot be read: {reason.splitlines()[0]}"
+        raise UsageError(message, hint=HINT) from problem
+
+
 def find_parts(path: Path) -> list[Path]:
     """The files of a path: itself, or the Parquet files of a folder. Raises UsageError."""
     if path.is_dir():
@@ -209,6 +231,36 @@ def read_parquet(file: Path) -> Iterator[pyarrow.Table]:
             yield with_names(pyarrow.Table.from_batches([batch]), file)
 
 
+def parquet_names(file: Path, wanted: Rows) -> tuple[pyarrow.Table, Rows, int]:
+    """The columns that name these rows of a file, the rows that it has, and the number of all."""
+    first, tables, places = 0, [], [wanted[:0]]
+    with open_regular(file) as stream, parquet.ParquetFile(stream) as opened:
+        columns = [name for name in (*NAMES, INDEX) if name in opened.schema_arrow.names]
+        for number in range(opened.num_row_groups):
+            count = opened.metadata.row_group(number).num_rows
+            inside = wanted[(wanted >= first) & (wanted < first + count)]
+            if len(inside):
+                group = opened.read_row_group(number, columns=columns)
+                found = {name: group.column(name) for name in group.column_names}
+                rows = pyarrow.table({EMBEDDING: pyarrow.nulls(count)} | found)
+                tables.append(with_names(rows, file).take(inside - first))
+                places.append(inside)
+            first += count
+    empty = with_names(pyarrow.table({EMBEDDING: pyarrow.nulls(0)}), file)
+    return pyarrow.concat_tables([empty, *tables]), np.concatenate(places), first
+
+
+def jsonl_names(file: Path, wanted: Rows) -> tuple[pyarrow.Table, Rows, int]:
+    """The columns that name these rows of a file, the rows that it has, and the number of all."""
+    rows, places, count, left = [], [], 0, {*wanted.tolist()}
+    for number, line in enumerate(read_lines(file)):
+        if number in left and (row := parse_row(line.rstrip(b"\n") + b"\n")) is not None:
+            rows.append({name: row.get(name) for name in (*NAMES, INDEX)})
+            places.append(number)
+        count += 1
+    return names_table(rows), np.array(places, np.int64), count
+
+
 def read_jsonl(file: Path) -> Iterator[pyarrow.Table]:
     """Blocks of a file of JSON lines with the columns EMBEDDING and NAMES.
 
@@ -220,10 +272,8 @@ def read_jsonl(file: Path) -> Iterator[pyarrow.Table]:
             block.pop()
         rows = [json_row(line, file, number + place) for place, line in enumerate(block)]
         number += len(block)
-        vectors = [row.pop(EMBEDDING) for row in rows]
-        arrays = {name: text_array([row[name] for row in rows]) for name in NAMES}
-        indexes = pyarrow.array([row[INDEX] for row in rows], pyarrow.int64())
-        yield pyarrow.table({EMBEDDING: list_array(vectors), INDEX: indexes} | arrays)
+        vectors = list_array([row[EMBEDDING] for row in rows])
+        yield names_table(rows).append_column(EMBEDDING, vectors)
 
 
 def json_row(line: bytes, file: Path, number: int) -> dict[str, Any]:
@@ -234,12 +284,17 @@ def json_row(line: bytes, file: Path, number: int) -> dict[str, Any]:
         raise UsageError(f"{where} is not a JSON object", hint=HINT)
     if EMBEDDING not in row:
         raise no_embedding(f"{where}", list(row))
-    values, index = row[EMBEDDING], row.get(INDEX)
-    is_index = type(index) is int and abs(index) < 2**63
-    return {name: row.get(name) for name in NAMES} | {
-        EMBEDDING: None if values is None else json_vector(values, where),
-        INDEX: index if is_index else None,
-    }
+    values = row[EMBEDDING]
+    row[EMBEDDING] = None if values is None else json_vector(values, where)
+    return row
+
+
+def names_table(rows: Sequence[Mapping[str, Any]]) -> pyarrow.Table:
+    """The columns NAMES and INDEX of rows of JSON."""
+    indexes = [row.get(INDEX) for row in rows]
+    whole = [one if type(one) is int and abs(one) < 2**63 else None for one in indexes]
+    names = {name: text_array([row.get(name) for row in rows]) for name in NAMES}
+    return pyarrow.table(names | {INDEX: pyarrow.array(whole, pyarrow.int64())})
 
 
 def json_vector(values: Any, where: str) -> Vectors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -368,3 +369,31 @@ def test_output_that_cannot_be_written_exits_with_14(
     assert code == 14
     assert "cannot write hits.parquet: No space left on device" in err
     assert sorted(path.name for path in Path().iterdir()) == ["others", "towers", "v.parquet"]
+
+
+# --- the index
+
+
+def test_index_gives_the_same_rows(vectors: str, capsys: Capture) -> None:
+    pytest.importorskip("faiss", reason="a development dependency")
+    words = (vectors, "--text", "row 3", "--text", "row 8", "-k", "4")
+    exact = rows(call(capsys, *words)[1])
+    code, out, err = call(capsys, *words, "--index")
+    assert (code, [row["id"] for row in rows(out)]) == (0, [row["id"] for row in exact])
+    assert np.allclose(*([one["similarity"] for one in found] for found in (rows(out), exact)))
+    assert "v.parquet.faiss is not there: building it" in err
+    assert "8 hits of 2 queries among 20 vectors" in err
+    again, err = call(capsys, *words, "--index")[1:]
+    assert again == out
+    assert "building" not in err
+    groups = (vectors, "--duplicates", "--min-similarity", "0.8")
+    assert call(capsys, *groups, "--index")[1] == call(capsys, *groups)[1]
+
+
+def test_index_without_faiss_names_the_extra(
+    vectors: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    code, _, err = call(capsys, vectors, "--text", "row 3", "--index")
+    assert code == 2
+    assert "pip install 'paligemma-cli[index]'" in err

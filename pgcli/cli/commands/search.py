@@ -31,7 +31,7 @@ _number = partial(number_option, own=True)
     rich_help_panel="Embed, label and search",
     help="Find the images most similar to a text or an image, or near-duplicates.\n\n"
     "VECTORS are files and folders of embeddings that `pgcli embed` wrote. The similarity is the "
-    "cosine, and all vectors are compared.",
+    "cosine; all vectors are compared unless there is an --index.",
     epilog='$ pgcli search photos.parquet --text "a red star"\n'
     "$ pgcli search photos.parquet --image photo.jpg --view page.html\n"
     "$ pgcli search photos.parquet --duplicates -o groups.jsonl",
@@ -63,6 +63,15 @@ def search(
             help="Leave out what is less similar.",
         ),
     ] = None,
+    index: Annotated[
+        bool,
+        _option(
+            "Search",
+            "--index",
+            help="Search in a faiss index next to the vectors, built where it is missing or old: "
+            "fast, and nearly exact.",
+        ),
+    ] = False,
     raw_text: Annotated[
         bool,
         _option("Search", "--raw-text", help="Leave upper case and punctuation as they are."),
@@ -120,6 +129,7 @@ def search(
         duplicates=duplicates,
         k=k,
         min_similarity=min_similarity,
+        index=index,
         raw_text=raw_text,
         model=model,
         revision=revision,

@@ -12,8 +12,10 @@ from pgcli.cli.result_files.run_info import incomplete_note
 from pgcli.cli.search.output import Rows, check_output, write_rows
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
+from pgcli.search import faiss_index
 from pgcli.search.duplicates import THRESHOLD
-from pgcli.search.search_files import find_duplicates, read_all, search_files
+from pgcli.search.faiss_index import VectorIndex, indexed_duplicates, search_indexes
+from pgcli.search.search_files import Hit, find_duplicates, read_all, search_files
 from pgcli.search.vector_files import VectorFiles
 from pgcli.sinks import FormatOption
 from pgcli.tasks.question import normalize
@@ -31,6 +33,7 @@ class SearchOptions:
     duplicates: bool = False
     k: int | None = None
     min_similarity: float | None = None
+    index: bool = False
     raw_text: bool = False
     model: str | None = None
     revision: str | None = None
@@ -59,6 +62,8 @@ def run_search(options: SearchOptions, screen: Screen) -> None:
     for note in filter(None, map(incomplete_note, paths)):
         screen.info(note)
     files.head()
+    if options.index:
+        faiss_index.import_faiss()
     found = (group_duplicates if options.duplicates else hits_of)(files, options, screen)
     report_files(files, screen)
     summary = found.summary(files.stats.rows - files.stats.errors)
@@ -116,14 +121,15 @@ def hits_of(files: VectorFiles, options: SearchOptions, screen: Screen) -> Rows:
 
     queries = embed_queries(files, options, screen)
     k = DEFAULT_K if options.k is None else options.k
-    with screen.progress("searching", unit="vectors") as progress:
-        hits = search_files(
-            queries.vectors,
-            files,
-            k,
-            min_similarity=options.min_similarity,
-            on_rows=progress.advance,
-        )
+    least = options.min_similarity
+    if options.index:
+        indexes = open_indexes(files, screen)
+        hits = search_indexes(queries.vectors, files, indexes, k, min_similarity=least)
+    else:
+        with screen.progress("searching", unit="vectors") as progress:
+            hits = search_files(
+                queries.vectors, files, k, min_similarity=least, on_rows=progress.advance
+            )
     found = settings(options) | {"queries": queries.names, "k": k, "model": queries.model}
     return Rows("query", queries.names, hits, found, has_texts=files.stats.texts > 0)
 
@@ -131,13 +137,33 @@ def hits_of(files: VectorFiles, options: SearchOptions, screen: Screen) -> Rows:
 def group_duplicates(files: VectorFiles, options: SearchOptions, screen: Screen) -> Rows:
     """The groups of near-duplicates."""
     least = THRESHOLD if options.min_similarity is None else options.min_similarity
-    with screen.progress("reading", unit="vectors") as progress:
-        table = read_all(files, progress.advance)
-    with screen.progress("comparing", len(table.rows), unit="vectors") as progress:
-        groups = find_duplicates(table, least, on_rows=progress.advance)
+    groups = (indexed_groups if options.index else exact_groups)(files, least, screen)
     names = [str(number) for number in range(1, len(groups) + 1)]
     found = settings(options) | {"duplicates": True, "min_similarity": least, "model": files.model}
     return Rows("group", names, groups, found, has_texts=files.stats.texts > 0)
+
+
+def exact_groups(files: VectorFiles, least: float, screen: Screen) -> list[list[Hit]]:
+    """The groups of near-duplicates, of all pairs."""
+    with screen.progress("reading", unit="vectors") as progress:
+        table = read_all(files, progress.advance)
+    with screen.progress("comparing", len(table.rows), unit="vectors") as progress:
+        return find_duplicates(table, least, on_rows=progress.advance)
+
+
+def indexed_groups(files: VectorFiles, least: float, screen: Screen) -> list[list[Hit]]:
+    """The groups of near-duplicates, of the pairs that the indexes find."""
+    indexes = open_indexes(files, screen)
+    with screen.progress("comparing", unit="vectors") as progress:
+        return indexed_duplicates(files, indexes, least, progress.advance)
+
+
+def open_indexes(files: VectorFiles, screen: Screen) -> list[VectorIndex]:
+    """The index of each of the files; what they have read becomes the files' statistics."""
+    with screen.progress("building the index", unit="vectors") as progress:
+        indexes = faiss_index.open_indexes(files, screen.info, progress.advance)
+    files.stats = faiss_index.total_stats(indexes)
+    return indexes
 
 
 def settings(options: SearchOptions) -> dict[str, object]:
