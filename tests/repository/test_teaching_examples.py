@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import process_time
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -88,7 +90,9 @@ def test_vit_example_trains_every_variant(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.nightly
 def test_vit_example_needs_positions_to_know_what_is_leftmost() -> None:
+    started = process_time()
     accuracies = load_example("vit_from_scratch").main()
+    assert process_time() - started < 2 * 120  # two minutes of two cores
     assert accuracies["class token, positions"] > 0.85
     assert accuracies["mean, positions"] > 0.85
     assert accuracies["class token, no positions"] < 0.75
