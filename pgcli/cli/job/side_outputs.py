@@ -11,6 +11,7 @@ from pgcli.cli.job.plan import Plan
 from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.sidecars import check_sidecars, make_sidecars
 from pgcli.cli.ui.console import Screen
+from pgcli.errors import UsageError
 from pgcli.tasks import Question
 
 
@@ -19,9 +20,26 @@ def check_side_outputs(plan: Plan, *, resumes: bool = False) -> None:
 
     A resumed run may replace its own side outputs. Raises UsageError, OutputExists, OutputFailed.
     """
+    check_columns(plan)
     check_sidecars(plan)
     check_draw(plan, resumes=resumes)
     check_report(plan, resumes=resumes)
+
+
+def check_columns(plan: Plan) -> None:
+    """Raise UsageError for a side output of what the rows do not have."""
+    output, question = plan.options.output, plan.question
+    for option, is_given, column, need in (
+        ("--draw", output.draw, "boxes", "draws boxes"),
+        ("--sidecar", output.sidecar, "answer", "writes answers"),
+        ("--view", output.view, "image", "shows images"),
+        ("--inline", output.inline, "image", "shows images"),
+    ):
+        if is_given and column not in question.columns:
+            raise UsageError(
+                f"{option} {need}, and the rows of {question.task} have none",
+                hint=f"leave {option} out",
+            )
 
 
 def make_row_hooks(input: RunInput, screen: Screen) -> RowHooks:

@@ -1,0 +1,333 @@
+"""embed, score and classify, on the command line: rows, files, resuming, refusals."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.cli.main import main
+from pgcli.embedding.answers import TextVectors
+from pgcli.embedding.loader import load
+from pgcli.records import CLASSIFY_COLUMNS, EMBED_COLUMNS, SCORE_COLUMNS, TEXT_COLUMNS
+from tests.support import tiny, towers
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+COUNT = 6
+CAPTIONS = ["a small red star", "a blue circle", "a small red star", "a large square"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    kinds = ("siglip", "clip", "siglip_vision_model", "vit")
+    return {kind: towers.checkpoint_into(folder / kind, kind) for kind in kinds}
+
+
+@pytest.fixture(autouse=True)
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of images of noise, one of them broken, and a manifest of some."""
+    noise = np.random.default_rng(0)
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(COUNT):
+        pixels = noise.integers(0, 256, (30 + 5 * number, 40, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    (folder / "3.png").write_bytes(b"no image")
+    with (tmp_path / "captions.csv").open("w", newline="") as file:
+        rows = [["image", "caption"], *([f"photos/{n}.png", CAPTIONS[n]] for n in (0, 1, 2))]
+        csv.writer(file).writerows([*rows, ["photos/3.png", CAPTIONS[3]]])
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def run(command: str, model: Path, *words: str, code: int = 3) -> None:
+    options = ("--model", str(model), "--device", "cpu", "--workers", "0", "--quiet")
+    assert main([command, *words, *options]) == code
+
+
+def lines(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(name).read_text().splitlines()]
+
+
+def test_embedding_rows_have_the_columns_of_the_contract(models: dict[str, Path]) -> None:
+    run("embed", models["siglip"], "photos", "-o", "rows.jsonl")
+    rows = lines("rows.jsonl")
+    assert [tuple(row) for row in rows] == [EMBED_COLUMNS] * COUNT
+    broken = rows.pop(3)
+    assert (broken["embedding"], broken["error"]) == (None, "not_an_image")
+    vectors = np.array([row["embedding"] for row in rows], np.float32)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    engine = load(Checkpoint("m", models["siglip"]), device="cpu")
+    assert vectors.shape[1] == engine.embedding_dim
+
+
+def test_embeddings_in_every_format_are_equal_to_the_last_bit(models: dict[str, Path]) -> None:
+    for output in ("rows.jsonl", "rows.parquet", "rows/"):
+        run("embed", models["clip"], "photos", "-o", output, "--batch-size", "2")
+    expected = [row["embedding"] for row in lines("rows.jsonl")]
+    for output in ("rows.parquet", "rows"):
+        table = pq.read_table(output)
+        kind = table.schema.field("embedding").type
+        assert (str(kind.value_type), kind.list_size) == ("float", 40)
+        for found, value in zip(table["embedding"].to_pylist(), expected, strict=True):
+            if value is None:
+                assert found is None
+            else:
+                assert np.array_equal(np.array(value, np.float32), np.array(found, np.float32))
+
+
+def test_float16_embeddings_are_rounded(models: dict[str, Path]) -> None:
+    for output, options in (("a.parquet", []), ("b.parquet", ["--dtype-out", "float16"])):
+        run("embed", models["siglip"], "photos", "-o", output, *options)
+    run("embed", models["siglip"], "photos", "-o", "b.jsonl", "--dtype-out", "float16")
+    exact, half = (pq.read_table(name)["embedding"] for name in ("a.parquet", "b.parquet"))
+    assert str(half.type.value_type) == "halffloat"
+    for one, other, line in zip(exact, half, lines("b.jsonl"), strict=True):
+        if one.is_valid:
+            assert np.array_equal(np.array(one.as_py(), np.float16), np.array(other.as_py()))
+            assert np.array_equal(np.array(line["embedding"], np.float16), np.array(other.as_py()))
+
+
+def test_embedded_texts_are_rows_without_image_columns(models: dict[str, Path]) -> None:
+    Path("texts.txt").write_text("a blue circle\n\na star\n")
+    words = ("--text", "a red star", "--text", "a red star", "--texts-file", "texts.txt")
+    run("embed", models["siglip"], *words, "-o", "rows.jsonl", "--limit", "3", code=0)
+    run("embed", models["siglip"], *words, "-o", "rows.jsonl", code=0)
+    rows = lines("rows.jsonl")
+    assert [tuple(row) for row in rows] == [TEXT_COLUMNS] * 4
+    texts = [row["text"] for row in rows]
+    assert texts == ["a red star", "a red star", "a blue circle", "a star"]
+    engine = load(Checkpoint("m", models["siglip"]), device="cpu")
+    vectors = np.array([row["embedding"] for row in rows])
+    assert np.allclose(vectors, engine.encode_texts(texts), atol=1e-6)
+    assert main(["check", "rows.jsonl"]) == 0
+    Path("texts.txt").write_text("another\n")
+    run("embed", models["siglip"], *words, "-o", "rows.jsonl", code=13)
+
+
+def test_scores_are_the_cosines_sigmoids_and_softmax(models: dict[str, Path]) -> None:
+    for kind in ("siglip", "clip"):
+        words = ("--text", "a red star", "--text", "a blue circle")
+        run("score", models[kind], "photos", *words, "-o", f"{kind}.jsonl")
+        run("embed", models[kind], "photos", "-o", f"{kind}-embed.jsonl")
+        run("embed", models[kind], *words, "-o", f"{kind}-texts.jsonl", code=0)
+        texts = np.array([row["embedding"] for row in lines(f"{kind}-texts.jsonl")])
+        engine = load(Checkpoint("m", models[kind]), device="cpu")
+        for row, image in zip(lines(f"{kind}.jsonl"), lines(f"{kind}-embed.jsonl"), strict=True):
+            assert tuple(row) == SCORE_COLUMNS
+            if row["error"] is not None:
+                assert row["scores"] is None
+                continue
+            cosines = texts @ np.array(image["embedding"])
+            logits = engine.scores(cosines)
+            found = row["scores"]
+            assert [one["text"] for one in found] == ["a red star", "a blue circle"]
+            assert np.allclose([one["cosine"] for one in found], cosines, atol=1e-5)
+            softmax = np.exp(logits) / np.exp(logits).sum()
+            assert np.allclose([one["probability"] for one in found], softmax, atol=1e-5)
+            sigmoid = [None, None] if kind == "clip" else 1 / (1 + np.exp(-logits))
+            scores = [one["score"] for one in found]
+            assert scores == [None] * 2 if kind == "clip" else np.allclose(scores, sigmoid)
+
+
+def test_each_row_is_scored_with_its_own_text(models: dict[str, Path]) -> None:
+    words = ("captions.csv", "--text-column", "caption", "--keep", "caption")
+    run("score", models["siglip"], *words, "-o", "own.jsonl", "--limit", "2", code=0)
+    run("score", models["siglip"], *words, "-o", "own.jsonl")
+    rows = lines("own.jsonl")
+    texts = [word for caption in sorted(set(CAPTIONS)) for word in ("--text", caption)]
+    run("score", models["siglip"], "photos", *texts, "-o", "all.jsonl", "--limit", "3", code=0)
+    for row, every in zip(rows[:3], lines("all.jsonl"), strict=True):
+        (own,) = row["scores"]
+        assert own["text"] == row["caption"]
+        same = next(one for one in every["scores"] if one["text"] == own["text"])
+        assert own["cosine"] == pytest.approx(same["cosine"], abs=1e-5)
+        assert own["probability"] == 1
+    assert (rows[3]["scores"], rows[3]["error"]) == (None, "not_an_image")
+    assert main(["check", "own.jsonl"]) == 0
+
+
+def test_equal_texts_of_rows_are_encoded_once(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[str] = []
+    engine = load(Checkpoint("m", models["siglip"]), device="cpu", batch_size=2)
+    encode_texts = engine.encode_texts
+
+    def note(texts: Any, **options: Any) -> Any:
+        encoded.extend(texts)
+        return encode_texts(texts, **options)
+
+    monkeypatch.setattr(engine, "encode_texts", note)
+    vectors = TextVectors(engine, raw=False)
+    for batch in (CAPTIONS[:2], CAPTIONS[2:], CAPTIONS):
+        vectors.encode(batch)
+    assert sorted(encoded) == sorted(set(CAPTIONS))
+    monkeypatch.setattr(
+        "pgcli.embedding.answers.MAX_TEXT_BYTES", 2 * vectors["a blue circle"].nbytes
+    )
+    for number in range(10):
+        vectors.encode([f"text {number}"])
+    assert len(vectors._vectors) == 2
+
+
+def test_labels_of_two_towers_are_means_of_their_templates(models: dict[str, Path]) -> None:
+    labels = [word for label in ("star", "circle", "square") for word in ("--label", label)]
+    templates = ("--template", "a {label}", "--template", "{label}, a small {label}")
+    run("classify", models["siglip"], "photos", *labels, *templates, "-o", "rows.jsonl")
+    engine = load(Checkpoint("m", models["siglip"]), device="cpu")
+    vectors = []
+    for label in ("star", "circle", "square"):
+        mean = engine.encode_texts([f"a {label}", f"{label}, a small {label}"]).mean(axis=0)
+        vectors.append(mean / np.linalg.norm(mean))
+    run("embed", models["siglip"], "photos", "-o", "images.jsonl")
+    for row, image in zip(lines("rows.jsonl"), lines("images.jsonl"), strict=True):
+        assert tuple(row) == CLASSIFY_COLUMNS
+        if row["error"] is None:
+            logits = engine.scores(np.array(vectors) @ np.array(image["embedding"]))
+            softmax = np.exp(logits) / np.exp(logits).sum()
+            expected = dict(zip(("star", "circle", "square"), softmax, strict=True))
+            found = {one["label"]: one["probability"] for one in row["labels"]}
+            assert found == pytest.approx(expected, abs=1e-5)
+            assert row["answer"] == row["labels"][0]["label"] == max(expected, key=expected.get)
+            assert list(found.values()) == sorted(found.values(), reverse=True)
+
+
+def test_classifiers_have_their_own_labels(
+    models: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("classify", models["vit"], "photos", "-o", "rows.jsonl", "--top", "2")
+    run("classify", models["vit"], "photos", "-o", "some.parquet", "--label", "star")
+    for row, some in zip(
+        lines("rows.jsonl"), pq.read_table("some.parquet").to_pylist(), strict=True
+    ):
+        if row["error"] is None:
+            assert len(row["labels"]) == 2
+            assert [one["label"] for one in some["labels"]] == [some["answer"]] == ["star"]
+            assert some["labels"][0]["probability"] < 1
+    run("classify", models["vit"], "photos", "--label", "cirle", code=2)
+    message = capsys.readouterr().err
+    assert "has no label 'cirle'" in message
+    assert "'circle'" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "message"),
+    [
+        ("caption photos", "siglip", "cannot caption"),
+        ("caption photos", "vit", "cannot caption"),
+        ("score photos --text a", "vit", "cannot score"),
+        ("score photos --text a", "siglip_vision_model", "cannot score"),
+        ("embed photos", "vit", "cannot embed"),
+        ("embed --text a", "siglip_vision_model", "cannot embed texts"),
+        ("classify photos", "siglip", "has no labels of its own"),
+        ("classify photos --label a --template b", "siglip", "has no {label}"),
+        ("classify photos --template {label}", "vit", "--template is for two towers"),
+        ("score photos", "siglip", "no text to score"),
+        ("score photos --text a --text a", "siglip", "given twice"),
+        ("score photos --text a --text-column b", "siglip", "leave out one of the two"),
+        ("embed photos --text a", "siglip", "both given"),
+        ("embed photos --adapter m/m", "siglip", "--adapter is for models that answer"),
+        ("embed photos --quantize int8", "siglip", "--quantize is for models that answer"),
+        ("score photos --text a --draw d", "siglip", "--draw draws boxes"),
+        ("embed photos --sidecar .txt", "siglip", "--sidecar writes answers"),
+        ("embed --text a --view page.html", "siglip", "--view shows images"),
+    ],
+)
+def test_what_a_checkpoint_cannot_do_is_refused_by_name(
+    words: str, kind: str, message: str, models: dict[str, Path], capsys: Any
+) -> None:
+    assert main([*words.split(), "--model", str(models[kind]), "--device", "cpu"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_paligemma_embeds_images_and_scores_no_texts(tmp_path: Path, capsys: Any) -> None:
+    model = tiny.checkpoint_into(tmp_path / "paligemma")
+    options = ["--model", str(model), "--device", "cpu", "--workers", "0"]
+    assert main(["embed", "photos", "-o", "rows.jsonl", *options]) == 3
+    assert "the mean of the patches' features" in capsys.readouterr().err
+    assert lines("rows.jsonl")[0]["embedding"]
+    assert main(["score", "photos", "--text", "a", *options]) == 2
+    message = capsys.readouterr().err
+    assert "is PaliGemma, which cannot score" in message
+    assert "two towers" in message
+
+
+@pytest.mark.parametrize("output", ["rows.jsonl", "rows.parquet", "rows/"])
+def test_runs_in_parts_have_the_rows_of_a_run_at_once(output: str, models: dict[str, Path]) -> None:
+    from pgcli.sinks.reader import read_results
+
+    options = ("--no-timing", "--batch-size", "1")
+    for limit in ("2", "5"):
+        run(
+            "embed",
+            models["siglip"],
+            "photos",
+            "-o",
+            output,
+            "--limit",
+            limit,
+            *options,
+            code=0 if limit == "2" else 3,
+        )
+    run("embed", models["siglip"], "photos", "-o", output, *options)
+    run("embed", models["siglip"], "photos", "-o", "once.jsonl", *options)
+    found, once = list(read_results(Path(output))), lines("once.jsonl")
+    for row, expected in zip(found, once, strict=True):
+        vectors = [row.pop("embedding"), expected.pop("embedding")]
+        assert row == expected
+        assert (vectors[0] is None) == (vectors[1] is None)
+        if vectors[0] is not None:
+            assert np.array_equal(*(np.array(one, np.float32) for one in vectors))
+    Image.new("RGB", (9, 9)).save("photos/3.png")
+    run("embed", models["siglip"], "photos", "-o", output, "--retry-errors", *options, code=0)
+    assert [row["error"] for row in read_results(Path(output))] == [None] * COUNT
+    assert main(["check", output]) == 0
+
+
+def test_other_texts_and_options_are_another_run(models: dict[str, Path], capsys: Any) -> None:
+    same = ("photos", "--text", "a", "-o", "rows.jsonl")
+    run("score", models["siglip"], *same, "--limit", "2", code=0)
+    for words in (["--text", "b"], ["--text", "a", "--raw-text"]):
+        run("score", models["siglip"], "photos", *words, "-o", "rows.jsonl", code=13)
+    run("embed", models["siglip"], "photos", "-o", "rows.jsonl", code=13)
+    run("score", models["clip"], *same, code=13)
+    assert "command: score -> embed" in capsys.readouterr().err
+    run("score", models["siglip"], *same)
+
+
+def test_rows_do_not_depend_on_the_batch(models: dict[str, Path]) -> None:
+    for size in ("1", "4"):
+        run("embed", models["siglip"], "photos", "-o", f"{size}.jsonl", "--batch-size", size)
+    one, four = (
+        np.array([row["embedding"] for row in lines(f"{size}.jsonl") if row["embedding"]])
+        for size in (1, 4)
+    )
+    assert np.allclose(one, four, atol=1e-6)
+
+
+def test_text_on_a_terminal_shows_scores_and_labels(
+    models: dict[str, Path], capsysbinary: Any
+) -> None:
+    run("score", models["siglip"], "photos/0.png", "--text", "a", "--format", "text", code=0)
+    run("classify", models["vit"], "photos/0.png", "--format", "text", code=0)
+    run("embed", models["clip"], "photos/0.png", "--format", "text", code=0)
+    shown = capsysbinary.readouterr().out.decode()
+    assert "100.0% a (cosine " in shown
+    assert "% star" in shown
+    assert "... (40 values)" in shown
+
+
+def test_probabilities_of_extreme_logits_are_finite(models: dict[str, Path]) -> None:
+    from pgcli.embedding.answers import sigmoid, softmax
+
+    assert softmax(np.array([1e4, -1e4])) == [1, 0]
+    assert sigmoid(np.array([1e4, -1e4, 0])) == [1, 0, 0.5]
