@@ -84,7 +84,7 @@ class InvalidCheckpoint(PgcliError):
         message: str,
         *,
         hint: str = "download it again if it is damaged, or name another: PaliGemma, PaliGemma 2 "
-        "and LoRA adapters of them are supported",
+        "and LoRA adapters of them are supported, and SigLIP, CLIP and ViT for embeddings",
     ):
         super().__init__(message, hint=hint)
 

@@ -13,7 +13,7 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.json_file import read_json
 from pgcli.checkpoints.open_clip_config import OpenClipConfig
 from pgcli.checkpoints.two_towers_config import FAMILIES, parse_classifier, parse_two_towers
-from pgcli.checkpoints.weight_files import INDEX, SINGLE
+from pgcli.checkpoints.weight_files import file_names, is_open_clip
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, TwoTowersConfig, VisionConfig
 
@@ -48,7 +48,7 @@ class ModelDescription:
 
 def read_description(folder: Path) -> ModelDescription:
     """The kind and the sizes of a checkpoint. Raises InvalidCheckpoint for other models."""
-    if _is_open_clip(folder):
+    if is_open_clip(file_names(folder)):
         found = open_clip_config.read_open_clip(folder)
         return ModelDescription("two_towers", found.towers, found)
     values = read_json(folder / "config.json")
@@ -70,12 +70,10 @@ def read_description(folder: Path) -> ModelDescription:
     return ModelDescription("vision_tower" if config.text is None else "two_towers", config)
 
 
-def _is_open_clip(folder: Path) -> bool:
-    """Whether a folder has open_clip's files, and not those of transformers too."""
-    if not (folder / open_clip_config.FILE).is_file():
-        return False
-    weights = any((folder / name).is_file() for name in (SINGLE, INDEX))
-    return not (weights and (folder / "config.json").is_file())
+def has_text_tower(values: Mapping[str, Any]) -> bool:
+    """Whether the model of a `config.json` reads texts, for which it has a tokenizer."""
+    is_image_only = values.get("model_type") in ("vit", "siglip_vision_model")
+    return not is_image_only and not _is_classifier(values)
 
 
 def read_kind(folder: Path) -> ModelKind | None:
@@ -100,7 +98,7 @@ def _is_classifier(values: Mapping[str, Any]) -> bool:
     named = values.get("architectures")
     names = named if isinstance(named, list) else []
     is_classifier = any(str(name).endswith("ForImageClassification") for name in names)
-    return is_classifier or values["model_type"] == "vit"
+    return is_classifier or values.get("model_type") == "vit"
 
 
 def _parsed(

@@ -13,10 +13,10 @@ from typing import Any, Literal
 from pgcli.checkpoints.config_reader import ConfigReader
 from pgcli.checkpoints.json_file import read_json
 from pgcli.checkpoints.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
+from pgcli.checkpoints.weight_files import OPEN_CLIP_CONFIG
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import Activation, TextConfig, TwoTowersConfig, VisionConfig
 
-FILE = "open_clip_config.json"
 SUPPORTED = (
     "supported of open_clip are CLIP with a vision transformer, and SigLIP and SigLIP 2 with a "
     "vision tower of timm"
@@ -67,11 +67,11 @@ def read_open_clip(folder: Path) -> OpenClipConfig:
 
     Raises InvalidCheckpoint with the key's name for a setting that is not supported.
     """
-    values = read_json(folder / FILE)
+    values = read_json(folder / OPEN_CLIP_CONFIG)
     try:
         return parse_open_clip(values)
     except ValueError as error:
-        raise InvalidCheckpoint(f"{folder / FILE}: {error}", hint=SUPPORTED) from error
+        raise InvalidCheckpoint(f"{folder / OPEN_CLIP_CONFIG}: {error}", hint=SUPPORTED) from error
 
 
 def parse_open_clip(values: Mapping[str, Any]) -> OpenClipConfig:

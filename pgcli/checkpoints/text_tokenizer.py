@@ -61,12 +61,14 @@ def open_text_tokenizer(folder: Path, config: TextConfig) -> TextTokenizer:
         )
     pad = _named_token(folder, "pad_token")
     eos = _id(folder, tokenizer, ["</s>", "<eos>"])
+    is_gemma = tokenizer.token_to_id("<eos>") == eos
+    default_pad = "<pad>" if is_gemma else "</s>"
     return TextTokenizer(
         tokenizer,
         bos=None,
         eos=eos,
-        pad=_id(folder, tokenizer, ["<pad>", "</s>"] if pad is None else [pad]),
-        is_gemma=tokenizer.token_to_id("<eos>") == eos,
+        pad=_id(folder, tokenizer, [default_pad if pad is None else pad]),
+        is_gemma=is_gemma,
     )
 
 

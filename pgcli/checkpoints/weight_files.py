@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from pgcli.checkpoints.conversion_hints import PICKLES, conversion_command
@@ -11,7 +12,15 @@ from pgcli.errors import InvalidCheckpoint
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+OPEN_CLIP_CONFIG = "open_clip_config.json"
+OPEN_CLIP_SINGLE = "open_clip_model.safetensors"
 SHARD_NAME = re.compile(r"[A-Za-z0-9._-]+\.safetensors")
+
+
+def is_open_clip(names: Collection[str]) -> bool:
+    """Whether these are the files of open_clip's layout, and not those of transformers too."""
+    has_weights = SINGLE in names or INDEX in names
+    return OPEN_CLIP_CONFIG in names and not (has_weights and "config.json" in names)
 
 
 def total_bytes(folder: Path) -> int:
@@ -20,8 +29,13 @@ def total_bytes(folder: Path) -> int:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The shards of the index; without an index, `model.safetensors`, or else every safetensors."""
-    if (folder / INDEX).exists():
+    """The shards of the index; without an index, `model.safetensors`, or else every safetensors.
+
+    In open_clip's layout it is `open_clip_model.safetensors`, if there is one.
+    """
+    if (folder / OPEN_CLIP_SINGLE).exists() and is_open_clip(file_names(folder)):
+        files = [folder / OPEN_CLIP_SINGLE]
+    elif (folder / INDEX).exists():
         files = [folder / name for name in sorted(set(weight_map(folder / INDEX).values()))]
     elif (folder / SINGLE).exists():  # other files may be an adapter or another model's weights
         files = [folder / SINGLE]
@@ -33,6 +47,11 @@ def weight_files(folder: Path) -> list[Path]:
         if not file.exists():
             raise InvalidCheckpoint(f"{file} is missing", hint="download the model again")
     return files
+
+
+def file_names(folder: Path) -> set[str]:
+    """The names of the files in a folder."""
+    return {file.name for file in folder.glob("*") if file.is_file()}
 
 
 def weight_map(index: Path) -> dict[str, str]:

@@ -297,7 +297,8 @@ class TestRequiredFiles:
         words = "tokenizer.model added_tokens.json tokenizer_config.json special_tokens_map.json"
         pieces = dict.fromkeys(words.split(), b"{}")
         hub.add(NAME, MODEL | pieces)
-        assert contents(find(NAME).folder) == MODEL
+        settings = dict.fromkeys(words.split()[2:], b"{}")  # they name the token of padding
+        assert contents(find(NAME).folder) == MODEL | settings
         without = {name: data for name, data in MODEL.items() if name != "tokenizer.json"}
         hub.add(NAME, without | pieces)
         assert contents(find(NAME).folder) == without | pieces
@@ -710,7 +711,12 @@ class TestCommandLine:
         assert json.loads(run.stdout)["model"] == f"{NAME}@{commit}"
         assert TOKEN not in run.stderr
         assert list((tmp_path / "hub").rglob(WEIGHTS))  # where HF_HOME says
-        assert set(hub.sent_bytes) <= {*SMALL, "processor_config.json", WEIGHTS}
+        assert set(hub.sent_bytes) <= {
+            *SMALL,
+            "processor_config.json",
+            "tokenizer_config.json",
+            WEIGHTS,
+        }
 
     @pytest.mark.parametrize(
         ("gated", "flipped", "offline", "code", "message"),
@@ -817,3 +823,48 @@ class TestProgressDisplay:
             progress.message("look")
         assert "6.00G/6.00G" in shown.getvalue()
         assert "look\n" in shown.getvalue()
+
+
+OPEN_CLIP = {
+    "open_clip_config.json": b"{}",
+    "tokenizer.json": b"{}",
+    "tokenizer_config.json": b"{}",
+    "open_clip_model.safetensors": tensors(300),
+}
+CLASSIFIER = {
+    "config.json": b'{"model_type": "vit"}',
+    "preprocessor_config.json": b"{}",
+    WEIGHTS: tensors(300),
+}
+SIGLIP = {
+    "config.json": b'{"model_type": "siglip"}',
+    "preprocessor_config.json": b"{}",
+    "spiece.model": b"pieces",
+    "special_tokens_map.json": b"{}",
+    WEIGHTS: tensors(300),
+}
+
+
+class TestTowers:
+    """Repositories of two towers and classifiers have other files."""
+
+    @pytest.mark.parametrize("files", [OPEN_CLIP, CLASSIFIER, SIGLIP])
+    def test_required_files_are_fetched_and_found_again(self, hub, files, monkeypatch):
+        hub.add(NAME, files | NEVER_READ | {"open_clip_pytorch_model.bin": b"a pickle"})
+        found = find(NAME)
+        assert contents(found.folder) == files
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        assert find(NAME) == found
+
+    def test_transformers_layout_is_fetched_where_both_are_there(self, hub):
+        hub.add(NAME, SIGLIP | OPEN_CLIP)
+        fetched = set(contents(find(NAME).folder))
+        assert WEIGHTS in fetched
+        assert "open_clip_model.safetensors" not in fetched
+
+    def test_two_towers_without_tokenizer_are_incomplete(self, hub, monkeypatch):
+        without = {name: data for name, data in SIGLIP.items() if name != "spiece.model"}
+        hub.add(NAME, without)
+        find(NAME)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        refusal()

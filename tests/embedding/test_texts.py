@@ -137,10 +137,9 @@ def test_sentencepiece_model_of_siglip_gives_the_same_tokens(tmp_path: Path) -> 
         width=8, depth=1, mlp_dim=8, num_heads=1, vocab_size=100, max_positions=LENGTH
     )
     found = open_text_tokenizer(tmp_path, config)
-    settings = {"pad_token": "</s>"}
-    assert (found.eos, found.pad) == (1, 0)
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert open_text_tokenizer(tmp_path, config).pad == 1
+    assert (found.eos, found.pad) == (own.eos_token_id, own.pad_token_id) == (1, 1)
+    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": {"content": "<pad>"}}')
+    assert open_text_tokenizer(tmp_path, config).pad == 0
     texts = [text for text in TEXTS if text.strip(". ")]
     for text in texts:
         cleaned = own.canonicalize_text(text)

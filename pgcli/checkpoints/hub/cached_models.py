@@ -9,6 +9,8 @@ from pathlib import Path
 
 from pgcli.regular_file import read_text
 
+MODEL_TYPES = ("paligemma", "siglip", "siglip_vision_model", "clip", "vit")
+
 
 def cache_folder() -> Path:
     """The folder of the Hub's cache, from the same variables as in `huggingface_hub.constants`."""
@@ -42,19 +44,19 @@ def expand(path: str) -> str:
 
 
 def cached_models() -> list[str]:
-    """The sorted names of cached models whose `model_type` is `paligemma`."""
+    """The sorted names of cached models of a `model_type` that is supported."""
     found = set()
     with suppress(OSError):  # shell completion cannot report errors
         for config in cache_folder().glob("models--*--*/snapshots/*/config.json"):
-            if is_paligemma(config):
+            if is_supported(config):
                 found.add("/".join(config.parts[-4].split("--")[1:3]))
     return sorted(found)
 
 
-def is_paligemma(config: Path) -> bool:
-    """Whether the file is the configuration of a PaliGemma model; a damaged file is not."""
+def is_supported(config: Path) -> bool:
+    """Whether the file is the configuration of a model of `MODEL_TYPES`; a damaged file is not."""
     try:
         value = json.loads(read_text(config))
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(value, dict) and value.get("model_type") == "paligemma"
+    return isinstance(value, dict) and value.get("model_type") in MODEL_TYPES

@@ -14,6 +14,7 @@ from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.hf_api import RepoSibling
 
 from pgcli.checkpoints.hub.required_files import CONFIG, Kind, complete_files
+from pgcli.checkpoints.weight_files import OPEN_CLIP_CONFIG
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -43,11 +44,12 @@ class Repository:
 
     def cached(self) -> Path | None:
         """The snapshot that the cache has for the revision, if it has all required files."""
-        config = try_to_load_from_cache(self.name, CONFIG[self.kind], revision=self.revision)
-        if not isinstance(config, str):
-            return None
-        snapshot = Path(config).parent
-        return snapshot if complete_files(self.kind, snapshot) else None
+        configs = [CONFIG[self.kind], *([OPEN_CLIP_CONFIG] if self.kind == "model" else [])]
+        for name in configs:
+            config = try_to_load_from_cache(self.name, name, revision=self.revision)
+            if isinstance(config, str) and complete_files(self.kind, Path(config).parent):
+                return Path(config).parent
+        return None
 
     def list_files(self) -> tuple[str, dict[str, HubFile]]:
         """The commit of the revision, and its files by name."""

@@ -8,7 +8,17 @@ from typing import Literal
 
 from pgcli.checkpoints import conversion_hints
 from pgcli.checkpoints.generation_config import GENERATION
-from pgcli.checkpoints.weight_files import INDEX, SHARD_NAME, SINGLE, weight_map
+from pgcli.checkpoints.json_file import read_json
+from pgcli.checkpoints.model_description import has_text_tower
+from pgcli.checkpoints.weight_files import (
+    INDEX,
+    OPEN_CLIP_CONFIG,
+    OPEN_CLIP_SINGLE,
+    SHARD_NAME,
+    SINGLE,
+    is_open_clip,
+    weight_map,
+)
 from pgcli.errors import InvalidCheckpoint
 
 Kind = Literal["model", "adapter"]
@@ -18,8 +28,11 @@ ALONE: dict[Kind, str] = {"model": SINGLE, "adapter": "adapter_model.safetensors
 PREPROCESSING = ("preprocessor_config.json", "processor_config.json")
 TOKENIZER = "tokenizer.json"
 # the files of a tokenizer without a tokenizer.json
+# the names of the tokens that end and pad texts
+TOKEN_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
 SENTENCEPIECE = (
     "tokenizer.model",
+    "spiece.model",
     "added_tokens.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -34,12 +47,18 @@ def required_files(
     `index` returns the path of the index of the weights; it is called only if `names` has one.
     Raises InvalidCheckpoint if the configuration or the weights are missing.
     """
+    if kind == "model" and is_open_clip(names):
+        weights = [name for name in (OPEN_CLIP_SINGLE, SINGLE) if name in names][:1]
+        return [
+            OPEN_CLIP_CONFIG,
+            *_tokenizer(names),
+            *(weights or _single(repository, kind, names)),
+        ]
     if CONFIG[kind] not in names:
         raise _no_configuration(repository, kind, names)
     if kind == "adapter":
         return [CONFIG[kind], *_single(repository, kind, names)]
-    tokenizer = [TOKENIZER] if TOKENIZER in names else _among(SENTENCEPIECE, names)
-    described = [CONFIG[kind], *tokenizer, *_among((GENERATION, *PREPROCESSING), names)]
+    described = [CONFIG[kind], *_tokenizer(names), *_among((GENERATION, *PREPROCESSING), names)]
     if INDEX not in names:
         return [*described, *_single(repository, kind, names)]
     shards = sorted(set(weight_map(index()).values()))
@@ -59,8 +78,23 @@ def complete_files(kind: Kind, folder: Path) -> list[str]:
         files = required_files(folder.name, kind, names, lambda: folder / INDEX)
     except InvalidCheckpoint:
         return []
-    has_tokenizer = TOKENIZER in files or SENTENCEPIECE[0] in files
-    return files if has_tokenizer or kind == "adapter" else []
+    if kind == "adapter" or any(file in files for file in (TOKENIZER, *SENTENCEPIECE[:2])):
+        return files
+    if CONFIG[kind] not in files:  # open_clip's layout
+        return []
+    try:
+        return [] if has_text_tower(read_json(folder / CONFIG[kind])) else files
+    except InvalidCheckpoint:
+        return []
+
+
+def _tokenizer(names: Collection[str]) -> list[str]:
+    """The tokenizer's files: one that has it all and the names of its tokens, or the others."""
+    return (
+        [TOKENIZER, *_among(TOKEN_NAMES, names)]
+        if TOKENIZER in names
+        else _among(SENTENCEPIECE, names)
+    )
 
 
 def _among(files: Iterable[str], names: Collection[str]) -> list[str]:
