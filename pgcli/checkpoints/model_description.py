@@ -81,7 +81,7 @@ def read_kind(folder: Path) -> ModelKind | None:
 
     Raises InvalidCheckpoint if there is no configuration.
     """
-    if _is_open_clip(folder):
+    if is_open_clip(file_names(folder)):
         return "two_towers"
     values = read_json(folder / "config.json")
     kind = values.get("model_type")
