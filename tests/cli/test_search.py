@@ -179,6 +179,7 @@ def test_vectors_of_another_version_of_demo_towers_are_refused(capsys: Capture) 
     code, _, err = call(capsys, "v.jsonl", "--text", "row 1")
     assert code == 2
     assert "they cannot be compared" in err
+    assert "hint: embed the images again" in err
 
 
 def test_vectors_of_another_size_than_the_queries_are_refused(capsys: Capture) -> None:

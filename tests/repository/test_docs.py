@@ -170,6 +170,17 @@ def test_commands_and_scripts_of_a_page_run(page: str, made: list[str], workspac
 
 
 @pytest.mark.slow
+def test_commands_and_script_of_the_search_page_run(workspace: Path) -> None:
+    (workspace / "photos").symlink_to(ROOT / "examples" / "images")
+    run(workspace, "sh", "-c", "set -e\n" + "".join(blocks("search.md", "sh")))
+    assert {"photos.parquet", "page.html", "groups.jsonl"} <= {
+        file.name for file in workspace.iterdir()
+    }
+    (script,) = blocks("search.md", "python")
+    assert run(workspace, sys.executable, "-c", script).startswith("[[0, ")
+
+
+@pytest.mark.slow
 def test_lines_of_the_python_page_run(workspace: Path) -> None:
     scripts = blocks("python.md", "python")
     printed = run(workspace, sys.executable, "-c", "\n".join(scripts))

@@ -73,7 +73,7 @@ class Rows:
         count = sum(map(len, self.hits))
         if self.by == "query":
             queries = f"{len(self.hits):,} quer{'ies' if len(self.hits) != 1 else 'y'}"
-            return f"{count:,} hits of {queries} among {vectors:,} vectors"
+            return f"{count:,} hit{'s' * (count != 1)} of {queries} among {vectors:,} vectors"
         groups = f"{len(self.hits):,} group{'s' * (len(self.hits) != 1)} of near-duplicates"
         return f"{groups} with {count:,} of {vectors:,} vectors"
 

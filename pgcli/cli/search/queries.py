@@ -39,7 +39,7 @@ def embed_queries(files: VectorFiles, options: SearchOptions, screen: Screen) ->
     """
     check_images(options.images)
     checkpoint = find_checkpoint(files.model, options, screen)
-    check_model(checkpoint.label, files.model, screen)
+    check_model(checkpoint.label, files.model, screen, is_named=options.model is not None)
     with screen.status(f"loading {checkpoint.name}"):
         from pgcli.embedding.loader import load  # imports torch, which takes a second
 
@@ -91,7 +91,7 @@ def split_label(label: str) -> tuple[str, str | None]:
     return name, None if name in builtin_models() else revision
 
 
-def check_model(label: str, rows_model: str | None, screen: Screen) -> None:
+def check_model(label: str, rows_model: str | None, screen: Screen, *, is_named: bool) -> None:
     """Raise UsageError where the vectors are certainly of another model than the queries.
 
     The name of a folder does not say what is in it: another one is only reported.
@@ -103,7 +103,7 @@ def check_model(label: str, rows_model: str | None, screen: Screen) -> None:
         raise UsageError(
             f"the vectors are of {rows_model}, and {label} would embed the queries: they cannot "
             "be compared",
-            hint="leave out --model, or embed the images again",
+            hint=f"{'leave out --model, or ' if is_named else ''}embed the images again",
         )
     screen.info(f"the vectors are of {rows_model}; {label} has to be the same model")
 
