@@ -52,6 +52,15 @@ def nvidia_smi(query: str) -> list[str]:
     return [line.strip() for line in output.stdout.splitlines() if line.strip()]
 
 
+def visible_gpus() -> int:
+    """The number of GPUs that PyTorch can use; torch is imported only where there is a driver."""
+    if nvidia_driver() is None:
+        return 0
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
 def find_gpu_problem() -> GpuProblem | None:
     """Why PyTorch does not find the GPU; None if it does, or without an NVIDIA driver."""
     import torch  # the rest of this file works without torch

@@ -49,3 +49,13 @@ class ModelOptions:
             help="Rows in one batch, or auto: as many as fit into memory.",
         ),
     ] = None
+    engines: Annotated[
+        int | None,
+        _model(
+            "--engines",
+            metavar="N",
+            parser=values.engines,
+            default="auto",
+            help="Processes that each run the model, or auto: one for each GPU, or one in all.",
+        ),
+    ] = None

@@ -65,6 +65,15 @@ def count_or_share(text: str | float) -> float:
     return float(number(0)(text))
 
 
+def engines(text: str) -> int | None:
+    """The number of engine processes; None for `auto`."""
+    if text == "auto":
+        return None
+    if not re.fullmatch(r"[0-9]{1,3}", text) or int(text) < 1:
+        raise typer.BadParameter(f"{text!r} is neither auto nor a whole number from 1 to 999")
+    return int(text)
+
+
 def max_errors(text: str | MaxErrors) -> MaxErrors:
     """The number of error rows that a run allows, `N`, or their share of all rows, `P%`."""
     if isinstance(text, tuple):

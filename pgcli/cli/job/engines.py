@@ -1,0 +1,132 @@
+"""`--engines`: how many engine processes a run has, and a task that runs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+from pgcli.checkpoints.find import Checkpoint, find
+from pgcli.checkpoints.weight_files import total_bytes
+from pgcli.cli.job.input import RunInput
+from pgcli.cli.job.run_task import RunEngine, RunTask
+from pgcli.cli.options import ModelOptions
+from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.downloads import Downloads
+from pgcli.cluster.engine_pool import EnginePool
+from pgcli.cluster.engine_process import EngineSlot
+from pgcli.cluster.messages import EngineCounts, EngineInfo, LoadedEngine
+from pgcli.device.cgroup import processors
+from pgcli.device.nvidia_driver import visible_gpus
+from pgcli.errors import NoUsableDevice, UsageError
+from pgcli.pipeline import Ask
+from pgcli.records import error_answer
+
+#: On a CPU, models with smaller files are fastest with one thread for each engine.
+SMALL_CHECKPOINT_BYTES = 100 * 2**20
+#: For fewer rows, engines take longer to start than they save.
+MIN_ROWS_FOR_ENGINES = 500
+
+
+def with_engines(input: RunInput) -> RunTask:
+    """The task of the plan, on engine processes if they are asked for or save time."""
+    task, engines = input.plan.task, input.options.model.engines
+    if engines is None and (input.rows or 0) < MIN_ROWS_FOR_ENGINES:
+        return task
+    return cast("RunTask", EnginesTask(task, engines))
+
+
+@dataclass(frozen=True)
+class EnginesTask:
+    """A task on `engines` processes; None chooses their number, and for one takes none.
+
+    What does not depend on the engines is asked of the `task`.
+    """
+
+    task: RunTask
+    engines: int | None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.task, name)
+
+    def load(self, checkpoint: Checkpoint, options: ModelOptions, screen: Screen) -> RunEngine:
+        slots = engine_slots(self.engines, options.device, total_bytes(checkpoint.folder))
+        if self.engines is None and len(slots) == 1:
+            return self.task.load(checkpoint, options, screen)
+        if options.adapter is not None:  # downloaded before several processes need it
+            find(options.adapter, kind="adapter", progress=Downloads(screen))
+        with screen.status(f"loading {checkpoint.name} into {len(slots)} engines"):
+            return EnginePool(partial(load_engine, self.task, checkpoint, options), slots)
+
+    def stage(self, engine: RunEngine, should_stop: Callable[[], bool]) -> Ask:
+        """The function that answers decoded images, by the engines."""
+        if not isinstance(engine, EnginePool):
+            return self.task.stage(engine, should_stop)
+        refuse = partial(error_answer, task=self.task.question.task, model=engine.label)
+        return partial(engine.ask, refuse=refuse, should_stop=should_stop)
+
+    def model_settings(self, engine: RunEngine) -> dict[str, object]:
+        if not isinstance(engine, EnginePool):
+            return self.task.model_settings(engine)
+        return dict(engine.info.settings)
+
+    def model_facts(self, engine: RunEngine) -> Iterator[tuple[str, str]]:
+        if not isinstance(engine, EnginePool):
+            yield from self.task.model_facts(engine)
+            return
+        yield "engines", f"{engine.count} processes"
+        yield from engine.info.facts
+
+
+def engine_slots(engines: int | None, device: str, checkpoint_bytes: int) -> list[EngineSlot]:
+    """Where engines run: one on each GPU, or on a CPU each with its share of the cores.
+
+    A model with small files runs on one thread for each engine, whatever their number, so that
+    its rows do not depend on it. Without a number of engines, a CPU gets one for each core, or one
+    in all for larger models. Raises NoUsableDevice for more engines than GPUs.
+    """
+    is_small = checkpoint_bytes < SMALL_CHECKPOINT_BYTES
+    cores = max(1, int(processors()))
+    gpus = visible_gpus() if device in ("auto", "cuda") else 0
+    if gpus:
+        if (engines or 0) > gpus:
+            raise NoUsableDevice(
+                f"--engines {engines} needs as many GPUs, and this machine has {gpus}",
+                hint=f"--engines {gpus}, or auto",
+            )
+        return [EngineSlot(1, f"cuda:{index}") for index in range(engines or gpus)]
+    if device not in ("auto", "cpu"):
+        if (engines or 1) > 1:
+            raise UsageError(
+                f"--engines {engines} needs a device for each, and --device {device} is one",
+                hint="leave out --device",
+            )
+        return [EngineSlot(cores, device)]
+    count = engines or (cores if is_small else 1)
+    return [EngineSlot(1 if is_small else max(1, cores // count), "cpu")] * count
+
+
+def load_engine(
+    task: RunTask, checkpoint: Checkpoint, options: ModelOptions, slot: EngineSlot
+) -> LoadedEngine:
+    """The task's model, loaded in an engine process."""
+    engine: Any = task.load(checkpoint, replace(options, device=slot.device), Screen(quiet=True))
+    engine.starts_small = False  # batches do not depend on which chunk is an engine's first
+    info = EngineInfo(
+        engine.label,
+        engine.device,
+        engine.dtype,
+        engine.batch_size,
+        engine.spec,
+        task.model_settings(engine),
+        tuple(task.model_facts(engine)),
+    )
+
+    def counts() -> EngineCounts:
+        images, limits = engine.image_stats, engine.batch_limits
+        hits = images.hits if images.is_shared else 0
+        return EngineCounts(hits, images.prompts, limits.summary(), limits.state_dict())
+
+    make_ask = partial(task.stage, engine)
+    return LoadedEngine(info, make_ask, counts, engine.batch_limits.load_state_dict)

@@ -1,0 +1,78 @@
+"""The program's side of an engine process."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from pgcli.cluster.engine_process import EngineSlot, Load, serve
+from pgcli.cluster.messages import Chunk, EngineFailed, EngineInfo, StopRequest
+
+#: The chunk that is answered, and the next one, so that the engine does not wait for it.
+CHUNKS_PER_ENGINE = 2
+
+
+class EngineDied(Exception):
+    """The process has ended; the argument says how."""
+
+
+class EngineHandle:
+    """An engine process. `chunks` are those that it was given and has not completed.
+
+    `is_loaded` is set by its first message.
+    """
+
+    def __init__(self, load: Load, slot: EngineSlot, limits: Mapping[str, Any]):
+        self.slot = slot
+        self.chunks: deque[Chunk] = deque()
+        self.is_loaded = False
+        context = multiprocessing.get_context("spawn")  # torch may not be forked
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(
+            target=serve, args=(theirs, load, slot, dict(limits)), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it can be given another chunk; until it is loaded, it would not read it."""
+        return self.is_loaded and len(self.chunks) < CHUNKS_PER_ENGINE
+
+    def send(self, chunk: Chunk) -> None:
+        """Give the engine a chunk. That a process has ended is noticed when it is received from."""
+        self.chunks.append(chunk)
+        with suppress(OSError):
+            self.connection.send(chunk)
+
+    def stop(self) -> None:
+        """Have the engine finish the rows in progress only."""
+        with suppress(OSError):
+            self.connection.send(StopRequest())
+
+    def receive(self) -> Any:
+        """The next message. Raises EngineDied, and what the engine raised."""
+        try:
+            message = self.connection.recv()
+        except (EOFError, OSError) as problem:
+            self._process.join(timeout=5)
+            code = self._process.exitcode
+            raise EngineDied("it ended" if code is None else _how(code)) from problem
+        if isinstance(message, EngineFailed):
+            message.error.add_note(message.traceback)
+            raise message.error
+        self.is_loaded |= isinstance(message, EngineInfo)
+        return message
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.join(timeout=5)
+        self.connection.close()
+
+
+def _how(code: int) -> str:
+    return f"signal {-code} ended it" if code < 0 else f"it ended with exit code {code}"

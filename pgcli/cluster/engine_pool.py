@@ -1,0 +1,301 @@
+"""Answers a stream of images on several engine processes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from typing import Any
+
+from pgcli.cluster.engine_handle import EngineDied, EngineHandle
+from pgcli.cluster.engine_process import EngineSlot, Load
+from pgcli.cluster.messages import AnsweredRow, Chunk, ChunkDone, EngineCounts, EngineInfo
+from pgcli.errors import NoUsableDevice
+from pgcli.images import ImageSpec
+from pgcli.records import Answer, DecodedImage, Fault
+
+CHUNK_BATCHES = 4
+CHUNK_BYTES = 64 * 2**20
+#: A chunk whose engine died so often is answered image by image, to find the one that kills.
+MAX_DEATHS = 2
+#: Images that killed their engine, before any row was answered.
+MAX_KILLERS_AT_START = 3
+
+Refuse = Callable[[DecodedImage, str], Answer]
+
+
+@dataclass(slots=True)
+class PoolImageStats:
+    """Image-feature cache hits of all engines."""
+
+    hits: int = 0
+    prompts: int = 0
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether an image was used again."""
+        return self.hits > 0
+
+
+class PoolBatchLimits:
+    """The batch sizes of the engines, which they reduce on OOM."""
+
+    def __init__(self) -> None:
+        self._counts = EngineCounts()
+        self._state: Mapping[str, Any] = {}
+
+    def update(self, counts: EngineCounts) -> None:
+        """Note the limits of an engine that had to reduce them."""
+        if counts.limits:
+            self._counts = counts
+
+    def summary(self) -> str:
+        return self._counts.limits
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self._counts.limits_state or self._state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._state = state
+
+
+class EnginePool:
+    """Engine processes, one in each slot, which answer chunks of rows.
+
+    A chunk's rows follow from the input and the settings alone, and an engine answers one chunk at
+    a time: in float32 rows do not depend on the number of engines. An engine that dies is started
+    again, and its chunks are answered again. A chunk whose engine died twice is answered image by
+    image; the rows of an image whose engine dies again have the error `worker_crashed`.
+    """
+
+    def __init__(self, load: Load, slots: Sequence[EngineSlot]):
+        self.image_stats = PoolImageStats()
+        self.batch_limits = PoolBatchLimits()
+        self._load = load
+        self._counts: dict[EngineSlot, EngineCounts] = {}
+        self._engines = [EngineHandle(load, slot, {}) for slot in slots]
+        self.info = self._first_info()
+
+    @property
+    def label(self) -> str:
+        return self.info.label
+
+    @property
+    def device(self) -> str:
+        return self.info.device
+
+    @property
+    def dtype(self) -> str:
+        return self.info.dtype
+
+    @property
+    def batch_size(self) -> int:
+        return self.info.batch_size
+
+    @property
+    def spec(self) -> ImageSpec:
+        return self.info.spec
+
+    @property
+    def count(self) -> int:
+        """The number of engines."""
+        return len(self._engines)
+
+    @property
+    def chunk_images(self) -> int:
+        """The number of images in a chunk: a few batches, limited by their bytes."""
+        fitting = CHUNK_BYTES // (3 * self.spec.resolution**2)
+        return max(self.batch_size, min(CHUNK_BATCHES * self.batch_size, fitting))
+
+    def ask(
+        self,
+        stream: Iterable[tuple[int, DecodedImage]],
+        refuse: Refuse,
+        should_stop: Callable[[], bool],
+    ) -> Iterator[tuple[int, Answer]]:
+        """The answers to each image's prompts, with their row indices, in the order they end.
+
+        `refuse` makes the row of a prompt whose image killed its engine.
+        """
+        run = _PoolRun(self, stream, refuse, should_stop)
+        yield from run.answers()
+
+    def close(self) -> None:
+        """End the processes."""
+        for engine in self._engines:
+            engine.close()
+
+    def restart(self, engine: EngineHandle) -> None:
+        """Start a process in place of one that has died."""
+        engine.close()
+        limits = self.batch_limits.state_dict()
+        self._engines[self._engines.index(engine)] = EngineHandle(self._load, engine.slot, limits)
+
+    def engines(self) -> list[EngineHandle]:
+        """The engines, in the order of their slots."""
+        return list(self._engines)
+
+    def count_chunk(self, engine: EngineHandle, counts: EngineCounts) -> None:
+        """Note what an engine has counted so far."""
+        self._counts[engine.slot] = counts
+        self.batch_limits.update(counts)
+        self.image_stats.hits = sum(one.hits for one in self._counts.values())
+        self.image_stats.prompts = sum(one.prompts for one in self._counts.values())
+
+    def _first_info(self) -> EngineInfo:
+        """What the engine says that is loaded first. Raises what loading raised."""
+        ready = wait([engine.connection for engine in self._engines])[0]
+        engine = next(one for one in self._engines if one.connection is ready)
+        try:
+            info: EngineInfo = engine.receive()
+        except EngineDied as problem:
+            raise _cannot_load(problem) from problem
+        return info
+
+
+class _PoolRun:
+    """One call of `EnginePool.ask`."""
+
+    def __init__(
+        self,
+        pool: EnginePool,
+        stream: Iterable[tuple[int, DecodedImage]],
+        refuse: Refuse,
+        should_stop: Callable[[], bool],
+    ):
+        self._pool, self._refuse, self._should_stop = pool, refuse, should_stop
+        self._stream: Iterator[tuple[int, DecodedImage]] | None = iter(stream)
+        self._collected: list[tuple[int, DecodedImage]] = []
+        self._ready: deque[Chunk] = deque()  # chunks that no engine has
+        self._missing: dict[int, set[int]] = {}  # unanswered rows by chunk
+        self._deaths: dict[int, int] = {}
+        self._killers, self._next_number, self._is_stopping = 0, 0, False
+
+    def answers(self) -> Iterator[tuple[int, Answer]]:
+        """Give chunks to engines and receive rows, until all rows are answered."""
+        while self._take_images() or self._missing:
+            self._request_stop()
+            self._assign()
+            yield from self._receive(0 if self._wants_images() else None)
+
+    def _wants_images(self) -> bool:
+        has_room = any(engine.has_room for engine in self._pool.engines())
+        return self._stream is not None and not self._ready and has_room
+
+    def _take_images(self) -> bool:
+        """Take one image from the stream if an engine has room. False once the stream has ended."""
+        if self._wants_images():
+            assert self._stream is not None
+            found = next(self._stream, None)
+            if found is not None:
+                self._collected.append(found)
+            else:
+                self._stream = None
+            if self._collected and (
+                found is None or len(self._collected) == self._pool.chunk_images
+            ):
+                self._add_chunk(self._collected)
+                self._collected = []
+        return self._stream is not None
+
+    def _add_chunk(self, images: Sequence[tuple[int, DecodedImage]], deaths: int = 0) -> None:
+        chunk = Chunk(self._next_number, tuple(images))
+        self._next_number += 1
+        self._ready.append(chunk)
+        self._missing[chunk.number] = set(chunk.rows)
+        self._deaths[chunk.number] = deaths
+
+    def _request_stop(self) -> None:
+        """Once, have the engines finish the rows in progress, and give out no more chunks."""
+        if self._is_stopping or not self._should_stop():
+            return
+        self._is_stopping, self._stream = True, None
+        for chunk in self._ready:
+            del self._missing[chunk.number]
+        self._ready.clear()
+        for engine in self._pool.engines():
+            engine.stop()
+
+    def _assign(self) -> None:
+        """Give chunks to the engines that have the fewest."""
+        while self._ready:
+            free = [engine for engine in self._pool.engines() if engine.has_room]
+            if not free:
+                return
+            min(free, key=lambda one: len(one.chunks)).send(self._ready.popleft())
+
+    def _receive(self, timeout: float | None) -> Iterator[tuple[int, Answer]]:
+        """The rows that have arrived; with no `timeout`, wait for a message."""
+        engines = {engine.connection: engine for engine in self._pool.engines()}
+        for connection in wait(list(engines), timeout):
+            engine = engines[connection]  # type: ignore[index]
+            try:
+                message = engine.receive()
+            except EngineDied as problem:
+                yield from self._on_death(engine, problem)
+                continue
+            if isinstance(message, AnsweredRow):
+                missing = self._missing[engine.chunks[0].number]
+                if message.row_index in missing:  # else another engine answered it and died
+                    missing.remove(message.row_index)
+                    self._killers = 0
+                    yield message.row_index, message.answer
+            elif isinstance(message, ChunkDone):
+                chunk = engine.chunks.popleft()
+                assert self._is_stopping or not self._missing[chunk.number]
+                del self._missing[chunk.number], self._deaths[chunk.number]
+                self._pool.count_chunk(engine, message.counts)
+
+    def _on_death(
+        self, engine: EngineHandle, problem: EngineDied
+    ) -> Iterator[tuple[int, Answer]]:
+        """Start the engine again. Its chunks are answered again; rows of killers are errors."""
+        if not engine.is_loaded:
+            raise _cannot_load(problem) from problem
+        chunks = list(engine.chunks)
+        self._pool.restart(engine)
+        if not chunks or self._is_stopping:
+            for chunk in chunks:
+                del self._missing[chunk.number]
+            return
+        first = chunks[0]
+        self._deaths[first.number] += 1
+        if self._deaths[first.number] < MAX_DEATHS:
+            self._ready.extendleft(reversed(chunks))
+            return
+        self._ready.extendleft(reversed(chunks[1:]))
+        missing = self._missing.pop(first.number)
+        if len(first.images) > 1:
+            for number, image in first.images:
+                left = set(range(number, number + len(image.item.prompts))) & missing
+                if left:
+                    self._add_chunk([(number, image)], deaths=MAX_DEATHS - 1)
+                    self._missing[self._next_number - 1] = left
+            return
+        yield from self._refuse_rows(*first.images[0], missing)
+
+    def _refuse_rows(
+        self, first: int, image: DecodedImage, missing: set[int]
+    ) -> Iterator[tuple[int, Answer]]:
+        """Error rows of an image that killed its engine."""
+        self._killers += 1
+        if self._killers >= MAX_KILLERS_AT_START:
+            raise NoUsableDevice(
+                f"engines died at {self._killers} images in a row",
+                hint="run it with --engines 1 --debug; the device may be lost or out of memory",
+            )
+        fault = Fault("worker_crashed", "The process of the model died of the image, twice.")
+        killer = DecodedImage(
+            image.item, image.width, image.height, None, image.load_ms, fault, image.stamp
+        )
+        for row_index, prompt in enumerate(image.item.prompts, start=first):
+            if row_index in missing:
+                yield row_index, self._refuse(killer, prompt)
+
+
+def _cannot_load(problem: EngineDied) -> NoUsableDevice:
+    return NoUsableDevice(
+        f"an engine process ended before its model was loaded: {problem}",
+        hint="fewer --engines need less memory",
+    )
