@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from pgcli.cluster.engine_process import EngineSlot, Load, serve
-from pgcli.cluster.messages import Chunk, EngineFailed, EngineInfo, StopRequest
+from pgcli.cluster.messages import EngineFailed, EngineInfo, ImageChunk, StopRequest
 
 #: The chunk that is answered, and the next one, so that the engine does not wait for it.
 CHUNKS_PER_ENGINE = 2
@@ -27,7 +27,7 @@ class EngineHandle:
 
     def __init__(self, load: Load, slot: EngineSlot, limits: Mapping[str, Any]):
         self.slot = slot
-        self.chunks: deque[Chunk] = deque()
+        self.chunks: deque[ImageChunk] = deque()
         self.is_loaded = False
         context = multiprocessing.get_context("spawn")  # torch may not be forked
         self.connection, theirs = context.Pipe()
@@ -42,7 +42,7 @@ class EngineHandle:
         """Whether it can be given another chunk; until it is loaded, it would not read it."""
         return self.is_loaded and len(self.chunks) < CHUNKS_PER_ENGINE
 
-    def send(self, chunk: Chunk) -> None:
+    def send(self, chunk: ImageChunk) -> None:
         """Give the engine a chunk. That a process has ended is noticed when it is received from."""
         self.chunks.append(chunk)
         with suppress(OSError):

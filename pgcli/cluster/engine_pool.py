@@ -10,7 +10,7 @@ from typing import Any
 
 from pgcli.cluster.engine_handle import EngineDied, EngineHandle
 from pgcli.cluster.engine_process import EngineSlot, Load
-from pgcli.cluster.messages import AnsweredRow, Chunk, ChunkDone, EngineCounts, EngineInfo
+from pgcli.cluster.messages import AnsweredRow, ChunkDone, EngineCounts, EngineInfo, ImageChunk
 from pgcli.errors import NoUsableDevice
 from pgcli.images import ImageSpec
 from pgcli.records import Answer, DecodedImage, Fault
@@ -167,7 +167,7 @@ class _PoolRun:
         self._pool, self._refuse, self._should_stop = pool, refuse, should_stop
         self._stream: Iterator[tuple[int, DecodedImage]] | None = iter(stream)
         self._collected: list[tuple[int, DecodedImage]] = []
-        self._ready: deque[Chunk] = deque()  # chunks that no engine has
+        self._ready: deque[ImageChunk] = deque()  # chunks that no engine has
         self._missing: dict[int, set[int]] = {}  # unanswered rows by chunk
         self._deaths: dict[int, int] = {}
         self._killers, self._next_number, self._is_stopping = 0, 0, False
@@ -200,7 +200,7 @@ class _PoolRun:
         return self._stream is not None
 
     def _add_chunk(self, images: Sequence[tuple[int, DecodedImage]], deaths: int = 0) -> None:
-        chunk = Chunk(self._next_number, tuple(images))
+        chunk = ImageChunk(self._next_number, tuple(images))
         self._next_number += 1
         self._ready.append(chunk)
         self._missing[chunk.number] = set(chunk.rows)
@@ -247,9 +247,7 @@ class _PoolRun:
                 del self._missing[chunk.number], self._deaths[chunk.number]
                 self._pool.count_chunk(engine, message.counts)
 
-    def _on_death(
-        self, engine: EngineHandle, problem: EngineDied
-    ) -> Iterator[tuple[int, Answer]]:
+    def _on_death(self, engine: EngineHandle, problem: EngineDied) -> Iterator[tuple[int, Answer]]:
         """Start the engine again. Its chunks are answered again; rows of killers are errors."""
         if not engine.is_loaded:
             raise _cannot_load(problem) from problem

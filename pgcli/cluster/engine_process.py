@@ -14,9 +14,9 @@ from typing import Any
 
 from pgcli.cluster.messages import (
     AnsweredRow,
-    Chunk,
     ChunkDone,
     EngineFailed,
+    ImageChunk,
     LoadedEngine,
     StopRequest,
 )
@@ -51,14 +51,11 @@ def serve(connection: Connection, load: Load, slot: EngineSlot, limits: Mapping[
 def _answer_chunks(
     connection: Connection, load: Load, slot: EngineSlot, limits: Mapping[str, Any]
 ) -> None:
-    import torch
-
-    torch.set_num_threads(slot.threads)
     engine = load(slot)
     engine.load_limits(limits)
     connection.send(engine.info)
     stop = threading.Event()
-    chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
+    chunks: queue.SimpleQueue[ImageChunk | None] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, chunks, stop), daemon=True).start()
     ask = engine.make_ask(stop.is_set)
     while (chunk := chunks.get()) is not None:
@@ -68,7 +65,7 @@ def _answer_chunks(
 
 
 def _receive(
-    connection: Connection, chunks: queue.SimpleQueue[Chunk | None], stop: threading.Event
+    connection: Connection, chunks: queue.SimpleQueue[ImageChunk | None], stop: threading.Event
 ) -> None:
     """Put chunks into the queue as they arrive, and None at the end of the connection."""
     with suppress(EOFError, OSError):

@@ -49,7 +49,7 @@ class LoadedEngine:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ImageChunk:
     """Images that are answered together, each with the index of its first row."""
 
     number: int

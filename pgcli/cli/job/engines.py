@@ -56,7 +56,7 @@ class EnginesTask:
             return self.task.load(checkpoint, options, screen)
         if options.adapter is not None:  # downloaded before several processes need it
             find(options.adapter, kind="adapter", progress=Downloads(screen))
-        with screen.status(f"loading {checkpoint.name} into {len(slots)} engines"):
+        with screen.status(f"loading {checkpoint.name}"):
             return EnginePool(partial(load_engine, self.task, checkpoint, options), slots)
 
     def stage(self, engine: RunEngine, should_stop: Callable[[], bool]) -> Ask:
@@ -75,7 +75,7 @@ class EnginesTask:
         if not isinstance(engine, EnginePool):
             yield from self.task.model_facts(engine)
             return
-        yield "engines", f"{engine.count} processes"
+        yield "engines", f"{engine.count} process{'es' * (engine.count != 1)}"
         yield from engine.info.facts
 
 
@@ -83,8 +83,8 @@ def engine_slots(engines: int | None, device: str, checkpoint_bytes: int) -> lis
     """Where engines run: one on each GPU, or on a CPU each with its share of the cores.
 
     A model with small files runs on one thread for each engine, whatever their number, so that
-    its rows do not depend on it. Without a number of engines, a CPU gets one for each core, or one
-    in all for larger models. Raises NoUsableDevice for more engines than GPUs.
+    its rows do not depend on it. Without a number of engines, a CPU has one. Raises NoUsableDevice
+    for more engines than GPUs.
     """
     is_small = checkpoint_bytes < SMALL_CHECKPOINT_BYTES
     cores = max(1, int(processors()))
@@ -103,7 +103,7 @@ def engine_slots(engines: int | None, device: str, checkpoint_bytes: int) -> lis
                 hint="leave out --device",
             )
         return [EngineSlot(cores, device)]
-    count = engines or (cores if is_small else 1)
+    count = engines or 1
     return [EngineSlot(1 if is_small else max(1, cores // count), "cpu")] * count
 
 
@@ -111,6 +111,9 @@ def load_engine(
     task: RunTask, checkpoint: Checkpoint, options: ModelOptions, slot: EngineSlot
 ) -> LoadedEngine:
     """The task's model, loaded in an engine process."""
+    import torch
+
+    torch.set_num_threads(slot.threads)
     engine: Any = task.load(checkpoint, replace(options, device=slot.device), Screen(quiet=True))
     engine.starts_small = False  # batches do not depend on which chunk is an engine's first
     info = EngineInfo(

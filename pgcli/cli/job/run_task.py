@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,17 +12,32 @@ from pgcli.pipeline import Ask
 from pgcli.tasks import AnyQuestion
 
 if TYPE_CHECKING:
-    from pgcli.engine.oom import BatchLimits
     from pgcli.images import ImageSpec
 
 
-class RunEngine(Protocol):
-    """A loaded model, as far as every run needs it."""
+class RunBatchLimits(Protocol):
+    """The batch sizes of a run's engine, reduced after OOM errors."""
 
-    label: str
-    batch_limits: BatchLimits
+    def summary(self) -> str: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class RunEngine(Protocol):
+    """A loaded model, or several, as far as every run needs it."""
+
     image_stats: Any
-    spec: ImageSpec
+
+    @property
+    def batch_limits(self) -> RunBatchLimits: ...
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def spec(self) -> ImageSpec: ...
 
     @property
     def batch_size(self) -> int: ...

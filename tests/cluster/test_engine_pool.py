@@ -1,0 +1,135 @@
+"""Several engine processes answer one stream: every row once, also when engines die."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgcli.cluster.engine_pool import EnginePool
+from pgcli.cluster.engine_process import EngineSlot
+from pgcli.errors import InvalidCheckpoint, NoUsableDevice
+from pgcli.records import Answer, error_answer
+from tests.support import light_engines
+
+refuse = partial(error_answer, task="ask", model="light@1")
+
+
+@contextmanager
+def pool(folder: Path, engines: int = 2) -> Iterator[EnginePool]:
+    found = EnginePool(partial(light_engines.load, folder), [EngineSlot(1)] * engines)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def rows(found: EnginePool, names: list[str], prompts: int = 1, **more: Any) -> dict[int, Answer]:
+    answers = list(
+        found.ask(
+            light_engines.stream(names, prompts), refuse, more.get("should_stop", lambda: False)
+        )
+    )
+    by_row = dict(answers)
+    assert len(by_row) == len(answers)
+    return by_row
+
+
+def numbered(count: int) -> list[str]:
+    return [f"image {number}" for number in range(count)]
+
+
+def test_every_row_is_answered_once_and_chunks_do_not_depend_on_engines(tmp_path: Path) -> None:
+    found = []
+    for engines in (1, 3):
+        with pool(tmp_path, engines) as each:
+            found.append(rows(each, numbered(21), prompts=2))
+            assert (each.count, each.label, each.batch_size) == (engines, "light@1", 2)
+            assert each.info.settings == {"size": 1}
+    assert found[0] == found[1]
+    assert sorted(found[0]) == list(range(42))
+    assert found[0][2].answer == "image 1 of 8"
+    assert found[0][41].answer == "image 20 of 5"
+    assert found[0][41].kept == {"note": 20}
+
+
+def test_a_second_stream_is_answered_by_the_same_processes(tmp_path: Path) -> None:
+    with pool(tmp_path) as found:
+        assert len(rows(found, numbered(3))) == 3
+        assert len(rows(found, numbered(9))) == 9
+        assert rows(found, []) == {}
+    assert len(list(tmp_path.glob("loaded *"))) <= 2
+
+
+def test_rows_of_an_engine_that_dies_once_are_answered_again(tmp_path: Path) -> None:
+    names = numbered(20)
+    names[5] = "kills once"
+    with pool(tmp_path) as found:
+        by_row = rows(found, names)
+    assert sorted(by_row) == list(range(20))
+    assert all(row.error is None for row in by_row.values())
+    assert by_row[5].answer == "kills once of 8"
+
+
+def test_only_the_image_that_kills_engines_has_an_error(tmp_path: Path) -> None:
+    names = numbered(20)
+    names[9] = "kills"
+    with pool(tmp_path) as found:
+        by_row = rows(found, names, prompts=2)
+    assert [index for index, row in by_row.items() if row.error] == [18, 19]
+    assert by_row[18].error == "worker_crashed"
+    assert sorted(by_row) == list(range(40))
+
+
+def test_a_run_whose_engines_die_of_every_image_ends(tmp_path: Path) -> None:
+    with pool(tmp_path, 1) as found, pytest.raises(NoUsableDevice, match="engines died at 3"):
+        rows(found, [f"kills {number}" for number in range(8)])
+
+
+def test_an_error_of_loading_is_raised_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "invalid").touch()
+    with pytest.raises(InvalidCheckpoint, match="the weights are damaged") as raised:
+        EnginePool(partial(light_engines.load, tmp_path), [EngineSlot(1)])
+    assert "download it again" in raised.value.hint
+
+
+def test_an_engine_that_dies_while_loading_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "dies").touch()
+    with pytest.raises(NoUsableDevice, match="exit code 3"):
+        EnginePool(partial(light_engines.load, tmp_path), [EngineSlot(1)])
+
+
+def test_a_stopped_run_finishes_rows_in_progress_and_leaves_the_others(tmp_path: Path) -> None:
+    begun: list[int] = []
+
+    def taken() -> Iterator[Any]:
+        for index, found in enumerate(light_engines.stream(f"slow {n}" for n in range(400))):
+            begun.append(index)
+            yield found
+
+    with pool(tmp_path) as found:
+        answered: list[int] = []
+        for row_index, _ in found.ask(taken(), refuse, lambda: len(answered) >= 3):
+            answered.append(row_index)
+    assert 3 <= len(answered) < len(begun) < 400
+
+
+def test_engines_reduced_batches_are_reported(tmp_path: Path) -> None:
+    with pool(tmp_path) as found:
+        rows(found, numbered(9))
+        assert found.batch_limits.summary() == "1 rows at once instead of 2"
+        assert not found.image_stats.is_shared
+
+
+def test_engines_do_not_outlive_a_pool_that_is_closed(tmp_path: Path) -> None:
+    with pool(tmp_path, 1) as found:
+        rows(found, numbered(1))
+    (loaded,) = tmp_path.glob("loaded *")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(loaded.name.split()[1]), signal.SIGCONT)

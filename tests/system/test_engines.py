@@ -1,0 +1,128 @@
+"""`--engines`: several processes, one output with the rows of one engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pgcli.cli.job.engines import engine_slots
+from pgcli.cli.main import main
+from pgcli.cluster.engine_process import EngineSlot
+from pgcli.errors import UsageError
+from tests.support.runs import wait_until
+
+ROOT = Path(__file__).parents[2]
+IMAGES = sorted((ROOT / "examples" / "images").glob("*.png"))
+ROWS = 6 * len(IMAGES)
+
+
+def command(output: Path, engines: int) -> list[str]:
+    """Captions in chunks of eight rows."""
+    words = ["caption", *map(str, IMAGES * 6), "--model", "demo", "--no-timing", "-o", str(output)]
+    return [sys.executable, "-m", "pgcli", *words, "--batch-size", "2", "--engines", str(engines)]
+
+
+def finished(output: Path, engines: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(output, engines),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def rows_of_one(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The output of a run with one engine."""
+    output = tmp_path_factory.mktemp("one") / "rows.jsonl"
+    run = finished(output, 1)
+    assert run.returncode == 0, run.stderr
+    assert "1 process" in run.stderr
+    return output.read_bytes()
+
+
+@pytest.mark.slow
+def test_rows_of_three_engines_are_those_of_one(tmp_path: Path, rows_of_one: bytes) -> None:
+    run = finished(tmp_path / "rows.jsonl", 3)
+    assert run.returncode == 0, run.stderr
+    assert "3 processes" in run.stderr
+    assert (tmp_path / "rows.jsonl").read_bytes() == rows_of_one
+
+
+@pytest.mark.slow
+def test_killed_engine_and_killed_run_leave_the_same_rows(
+    tmp_path: Path, rows_of_one: bytes
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = subprocess.Popen(command(output, 2), cwd=ROOT, stderr=subprocess.DEVNULL)
+    wait_until(lambda: output.exists() and output.read_bytes().count(b"\n"))
+    engines = [
+        child
+        for child in psutil.Process(run.pid).children()
+        if "spawn_main" in str(child.cmdline())
+    ]
+    assert len(engines) == 2
+    engines[0].kill()
+    before = output.read_bytes().count(b"\n")
+    wait_until(lambda: run.poll() is not None or output.read_bytes().count(b"\n") > before)
+    run.kill()
+    run.wait(timeout=60)
+    for engine in engines:
+        wait_until(lambda engine=engine: not engine.is_running() or engine.status() == "zombie")
+    assert finished(output, 3).returncode == 0
+    assert output.read_bytes() == rows_of_one
+
+
+@pytest.mark.slow
+def test_ctrl_c_finishes_rows_in_progress_and_the_run_resumes(
+    tmp_path: Path, rows_of_one: bytes
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    run = subprocess.Popen(
+        command(output, 2), cwd=ROOT, stderr=subprocess.PIPE, text=True, process_group=0
+    )
+    wait_until(lambda: output.exists() and output.read_bytes().count(b"\n"))
+    os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+    _, said = run.communicate(timeout=120)
+    assert run.returncode in (-signal.SIGINT, 0)  # 0: all rows were answered
+    assert "Traceback" not in said
+    assert finished(output, 1).returncode == 0
+    indices = [json.loads(line)["index"] for line in output.read_bytes().splitlines()]
+    assert indices == list(range(ROWS))
+    assert output.read_bytes() == rows_of_one
+
+
+def test_small_models_have_one_thread_for_each_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pgcli.cli.job.engines.processors", lambda: 4.0)
+    assert len(engine_slots(None, "cpu", 10**6)) == 1
+    assert engine_slots(2, "cpu", 10**6) == [EngineSlot(1)] * 2
+    assert engine_slots(None, "cpu", 10**10) == [EngineSlot(4)]
+    assert engine_slots(2, "cpu", 10**10) == [EngineSlot(2)] * 2
+    assert engine_slots(8, "cpu", 10**10) == [EngineSlot(1)] * 8
+    with pytest.raises(UsageError, match="--device cuda:1 is one"):
+        engine_slots(2, "cuda:1", 10**6)
+
+
+def test_each_gpu_has_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgcli.cli.job.engines.visible_gpus", lambda: 2)
+    assert engine_slots(None, "auto", 10**10) == [EngineSlot(1, "cuda:0"), EngineSlot(1, "cuda:1")]
+    assert engine_slots(1, "cuda", 10**10) == [EngineSlot(1, "cuda:0")]
+    assert engine_slots(None, "cuda:1", 10**10)[0].device == "cuda:1"
+    assert main(["caption", str(IMAGES[0]), "--model", "demo", "--engines", "3"]) == 17
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", ""])
+def test_engines_takes_a_number_or_auto(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["caption", str(IMAGES[0]), "--engines", value]) == 2
+    assert "--engines" in capsys.readouterr().err
