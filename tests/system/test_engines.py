@@ -101,6 +101,15 @@ def test_ctrl_c_finishes_rows_in_progress_and_the_run_resumes(
     assert output.read_bytes() == rows_of_one
 
 
+@pytest.mark.slow
+def test_vectors_of_two_engines_are_those_of_one(tmp_path: Path) -> None:
+    outputs = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    for number, output in enumerate(outputs, start=1):
+        words = ["embed", *map(str, IMAGES), "--no-timing", "--engines", str(number)]
+        assert main([*words, "--batch-size", "2", "-o", str(output)]) == 0
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
+
+
 def test_small_models_have_one_thread_for_each_engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from pgcli.checkpoints.find import Checkpoint, find
+from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.run_task import RunEngine, RunTask
 from pgcli.cli.options import ModelOptions
-from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.downloads import Downloads
 from pgcli.cluster.engine_pool import EnginePool
 from pgcli.cluster.engine_process import EngineSlot
 from pgcli.cluster.messages import EngineCounts, EngineInfo, LoadedEngine
@@ -50,14 +48,13 @@ class EnginesTask:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.task, name)
 
-    def load(self, checkpoint: Checkpoint, options: ModelOptions, screen: Screen) -> RunEngine:
+    def load(
+        self, checkpoint: Checkpoint, adapter: Checkpoint | None, options: ModelOptions
+    ) -> RunEngine:
         slots = engine_slots(self.engines, options.device, total_bytes(checkpoint.folder))
         if self.engines is None and len(slots) == 1:
-            return self.task.load(checkpoint, options, screen)
-        if options.adapter is not None:  # downloaded before several processes need it
-            find(options.adapter, kind="adapter", progress=Downloads(screen))
-        with screen.status(f"loading {checkpoint.name}"):
-            return EnginePool(partial(load_engine, self.task, checkpoint, options), slots)
+            return self.task.load(checkpoint, adapter, options)
+        return EnginePool(partial(load_engine, self.task, checkpoint, adapter, options), slots)
 
     def stage(self, engine: RunEngine, should_stop: Callable[[], bool]) -> Ask:
         """The function that answers decoded images, by the engines."""
@@ -108,13 +105,17 @@ def engine_slots(engines: int | None, device: str, checkpoint_bytes: int) -> lis
 
 
 def load_engine(
-    task: RunTask, checkpoint: Checkpoint, options: ModelOptions, slot: EngineSlot
+    task: RunTask,
+    checkpoint: Checkpoint,
+    adapter: Checkpoint | None,
+    options: ModelOptions,
+    slot: EngineSlot,
 ) -> LoadedEngine:
     """The task's model, loaded in an engine process."""
     import torch
 
     torch.set_num_threads(slot.threads)
-    engine: Any = task.load(checkpoint, replace(options, device=slot.device), Screen(quiet=True))
+    engine: Any = task.load(checkpoint, adapter, replace(options, device=slot.device))
     engine.starts_small = False  # batches do not depend on which chunk is an engine's first
     info = EngineInfo(
         engine.label,
@@ -128,8 +129,8 @@ def load_engine(
 
     def counts() -> EngineCounts:
         images, limits = engine.image_stats, engine.batch_limits
-        hits = images.hits if images.is_shared else 0
-        return EngineCounts(hits, images.prompts, limits.summary(), limits.state_dict())
+        shared = (images.hits, images.prompts) if images.is_shared else (0, 0)
+        return EngineCounts(*shared, limits.summary(), limits.state_dict())
 
     make_ask = partial(task.stage, engine)
     return LoadedEngine(info, make_ask, counts, engine.batch_limits.load_state_dict)
