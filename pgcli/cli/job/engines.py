@@ -129,8 +129,8 @@ def load_engine(
 
     def counts() -> EngineCounts:
         images, limits = engine.image_stats, engine.batch_limits
-        shared = (images.hits, images.prompts) if images.is_shared else (0, 0)
-        return EngineCounts(*shared, limits.summary(), limits.state_dict())
+        hits, prompts = (images.hits, images.prompts) if images.is_shared else (0, 0)
+        return EngineCounts(hits, prompts, limits.summary(), limits.state_dict())
 
     make_ask = partial(task.stage, engine)
     return LoadedEngine(info, make_ask, counts, engine.batch_limits.load_state_dict)
