@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +65,18 @@ def read_images(document: Mapping[str, Any], settings: ImportSettings) -> Annota
         name = text(found.get("file_name"), f"{what}: file_name")
         size = image_size(found.get("width"), found.get("height"), what)
         own = by_image.pop(whole_number(found.get("id"), f"{what}: id"), [])
-        boxes, texts = [], []
+        boxes: list[TrueBox] = []
+        crowds: list[TrueBox] = []
+        texts = []
         for where, annotation in own:
             if "caption" in annotation:
                 texts.append(read_caption(annotation, where))
             elif box := read_box(annotation, where, categories, size, settings.counts):
-                boxes.append(box)
+                (crowds if annotation.get("iscrowd") else boxes).append(box)
+        settings.counts.crowds += len(crowds)
         if path := locate(name, settings):
-            images.append(AnnotatedImage(name, path, *size, tuple(boxes), tuple(texts)))
+            image = AnnotatedImage(name, path, *size, tuple(boxes), tuple(texts))
+            images.append(replace(image, crowds=tuple(crowds)))
     if by_image:
         where = next(iter(by_image.values()))[0][0]
         raise InvalidValue(f"{where} is of an image that is not there, or is there twice")
@@ -102,13 +107,10 @@ def read_box(
     size: Size,
     counts: ImportCounts,
 ) -> TrueBox | None:
-    """A box and its mask; None, counted, for a crowd or outside the image. Raises InvalidValue."""
+    """A box and its mask; None, counted, outside the image. Raises InvalidValue."""
     name = categories.get(whole_number(found.get("category_id"), f"{what}: category_id"))
     if name is None:
         raise InvalidValue(f"{what} has a category_id that no category has")
-    if found.get("iscrowd"):
-        counts.crowds += 1
-        return None
     segmentation = found.get("segmentation")
     mask = coco_mask(segmentation, size, f"{what}: segmentation") if segmentation else None
     if found.get("bbox") is not None:

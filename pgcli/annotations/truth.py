@@ -37,7 +37,10 @@ class TrueText:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedImage:
-    """An image of an annotation file: its id, its file or address, its size, and its truth."""
+    """An image of an annotation file: its id, its file or address, its size, and its truth.
+
+    `crowds` are regions of many objects that are not told apart.
+    """
 
     id: str
     image: str
@@ -45,6 +48,7 @@ class AnnotatedImage:
     height: int
     boxes: tuple[TrueBox, ...] = ()
     texts: tuple[TrueText, ...] = ()
+    crowds: tuple[TrueBox, ...] = ()
 
 
 @dataclass

@@ -24,6 +24,7 @@ from pgcli.cli.commands import (
     diff,
     doctor,
     embed,
+    eval_,
     explain,
     export,
     import_,
@@ -61,7 +62,7 @@ COMMANDS = (
     *(caption, ask, detect, segment, ocr),
     *(embed, score, classify, search),
     *(view, explain, export, status, check),
-    *(apply, import_, merge, diff),
+    *(apply, import_, merge, diff, eval_),
     train,
     *(info, verify, bench, doctor),
 )

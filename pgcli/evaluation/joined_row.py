@@ -14,15 +14,14 @@ class RowTruth:
     """What is true of an image and a prompt.
 
     `boxes` and `masks` are None where the truth does not say anything about boxes or masks; a mask
-    may be None as well. `crowds` are regions in which boxes are not counted. `vectors` are the
-    embeddings of the image's texts. `columns` are the values of the truth's other columns.
+    may be None as well. `crowds` are regions in which boxes are not counted. `columns` are the
+    values of the other columns of the truth.
     """
 
     answers: tuple[str, ...] = ()
     boxes: tuple[Box, ...] | None = None
     masks: tuple[Rle | None, ...] | None = None
     crowds: tuple[Box, ...] = ()
-    vectors: tuple[Any, ...] = ()
     columns: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -30,10 +29,12 @@ class RowTruth:
 class JoinedRow:
     """A row of results and its truth, of which one may be None: a missing or a surplus row.
 
-    `boxes` and `masks` are those of the row; empty if it has none, or is missing.
+    `prompt` is that of the row, or of the truth of a missing one. `boxes` and `masks` are those of
+    the row; empty if it has none, or is missing.
     """
 
     id: str
+    prompt: str | None
     row: Mapping[str, Any] | None
     truth: RowTruth | None
     boxes: tuple[Box, ...] = ()

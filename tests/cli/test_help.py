@@ -72,6 +72,7 @@ def test_help_texts_end_in_examples_that_run(command, tmp_path, monkeypatch, cap
     (tmp_path / "tasks.json").write_text(json.dumps([task]))
     for name, task in (("captions.jsonl", ["caption"]), ("boxes.jsonl", ["detect", "--object=a"])):
         assert finished(*task, "photos", "-o", name, cwd=tmp_path).returncode == 0
+    (tmp_path / "truth.csv").write_text("id,caption\none.png,a drawing\n")
     write_parquet(tmp_path / "photos.parquet", rows_of(unit(9, 192), model=None))
     monkeypatch.chdir(tmp_path)
     for name, text in callable_in(tmp_path).items():

@@ -72,7 +72,7 @@ def sample(seed: int, images: int, *, crowds: bool) -> list[JoinedRow]:
         true, found = boxes(random, random.integers(0, 6)), boxes(random, random.integers(0, 9))
         apart = boxes(random, random.integers(0, 2)) if crowds else ()
         truth = RowTruth(boxes=true, crowds=apart)
-        rows.append(JoinedRow(str(number), {}, truth, (*found, *true[:2])))
+        rows.append(JoinedRow(str(number), "", {}, truth, (*found, *true[:2])))
     return rows
 
 

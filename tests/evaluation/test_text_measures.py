@@ -144,7 +144,7 @@ def test_relaxed_accuracy_allows_5_percent_of_numbers(answer, truth, score):
 
 def rows_of(*pairs):
     return [
-        JoinedRow(str(n), {"answer": answer}, RowTruth((truth,)))
+        JoinedRow(str(n), "", {"answer": answer}, RowTruth((truth,)))
         for n, (answer, truth) in enumerate(pairs)
     ]
 

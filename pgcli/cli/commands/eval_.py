@@ -1,0 +1,216 @@
+"""eval: answers compared with the truth."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgcli.cli.options import (
+    Json,
+    Quiet,
+    option,
+)
+from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.ui import stdout
+from pgcli.cli.ui.console import Screen
+from pgcli.errors import UsageError
+
+if TYPE_CHECKING:
+    from pgcli.cli.result_files.evaluate import Evaluation, FileMeasures
+    from pgcli.evaluation.measures import Estimate
+
+METRICS = (
+    *("auto", "exact", "vqa", "anls", "relaxed", "cider"),
+    *("ap", "acc@0.5", "miou", "accuracy", "retrieval"),
+)
+WORST_ROWS = 300
+
+
+@app.command(
+    "eval",
+    cls=PgcliCommand,
+    rich_help_panel="Work with answers",
+    help="Compare answers with the truth.\n\n"
+    "Rows are joined with those of --truth by id and prompt. Each metric has a 95 % interval from "
+    "resampling images. Rows that are missing, and rows without a truth, count as wrong. Two "
+    "result files also have their differences, with intervals of paired resampling.",
+    epilog="$ pgcli eval captions.jsonl --truth truth.csv\n"
+    "$ pgcli eval captions.jsonl captions.jsonl --truth truth.csv --json",
+)
+def eval_(
+    results: Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)],
+    truth: Annotated[
+        str,
+        option(
+            "Input",
+            "--truth",
+            metavar="FILE",
+            own=True,
+            help="A manifest or a result file with answers or boxes: .jsonl, .csv, .tsv, .parquet, "
+            "or a .json file of COCO.",
+        ),
+    ],
+    metric: Annotated[
+        str,
+        option(
+            "Metrics",
+            "--metric",
+            metavar=f"[{'|'.join(METRICS)}]",
+            choices=METRICS,
+            own=True,
+            help="auto chooses by the task of the rows and what the truth says.",
+        ),
+    ] = "auto",
+    by: Annotated[
+        str | None,
+        option(
+            "Metrics",
+            "--by",
+            metavar="COLUMN",
+            own=True,
+            help="Also for the rows with each value of this column of the rows or the truth.",
+        ),
+    ] = None,
+    only_common: Annotated[
+        bool,
+        option(
+            "Metrics",
+            "--only-common",
+            own=True,
+            help="Leave out missing rows and those without a truth; they are counted only.",
+        ),
+    ] = False,
+    id_column: Annotated[
+        str,
+        option("Input", "--id-column", metavar="NAME", own=True, help="The truth's column of ids."),
+    ] = "id",
+    prompt_column: Annotated[
+        str | None,
+        option(
+            "Input",
+            "--prompt-column",
+            metavar="NAME",
+            own=True,
+            default="prompt or prefix",
+            help="The truth's column of prompts; '' joins rows by id alone.",
+        ),
+    ] = None,
+    answer_column: Annotated[
+        str | None,
+        option(
+            "Input",
+            "--answer-column",
+            metavar="NAME",
+            own=True,
+            default="answers, answer, suffix, label, caption or text",
+            help="The truth's column of answers.",
+        ),
+    ] = None,
+    texts: Annotated[
+        str | None,
+        option(
+            "Input",
+            "--texts",
+            metavar="FILE",
+            own=True,
+            help="retrieval: the embeddings of the texts, from pgcli embed --texts-file.",
+        ),
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    from pgcli.cli.result_files import evaluate as work
+    from pgcli.cli.result_files.join_truth import join
+    from pgcli.cli.result_files.truth_file import TruthColumns, read_truth
+
+    screen = Screen(quiet=quiet)
+    check_options(results, metric)
+    with screen.status("reading rows"):
+        truths = read_truth(truth, TruthColumns(id_column, prompt_column, answer_column))
+        joined = [join(name, truths) for name in results]
+    if only_common:
+        joined = work.only_common(joined)
+    with screen.status("computing metrics"):
+        files = [work.measure_file(one, metric, texts, truth) for one in joined]
+        found = [work.evaluate(file) for file in files]
+        if by is not None:
+            for file, one in zip(files, found, strict=True):
+                one.groups.update(work.evaluate_groups(file, by))
+        differences: dict[str, Estimate] = {}
+        if len(files) == 2:
+            pairs = [work.measure_file(one, metric, texts, truth) for one in work.paired(*joined)]
+            differences = work.compare(*pairs)
+    if json:
+        print_as_json(results, found, differences)
+    else:
+        print_as_text(results, found, differences, by)
+    report(files, screen, only_common=only_common)
+
+
+def check_options(results: Sequence[str], metric: str) -> None:
+    """Raise UsageError for options that are wrong."""
+    if metric not in METRICS:
+        raise UsageError(f"{metric} is not a metric", hint=f"--metric takes {', '.join(METRICS)}")
+    if len(results) > 2:
+        raise UsageError(
+            f"{len(results)} result files are given", hint="name one, or two to compare"
+        )
+
+
+def print_as_json(
+    results: Sequence[str], found: Sequence[Evaluation], differences: dict[str, Estimate]
+) -> None:
+    """Print one object: the evaluation, or those of two files and their differences."""
+    from pgcli.cli.result_files.evaluate import as_json
+
+    if len(found) == 1:
+        stdout.print_json(found[0].as_json())
+        return
+    files = [{"file": name, **one.as_json()} for name, one in zip(results, found, strict=True)]
+    changes = {name: as_json(one) for name, one in differences.items()}
+    stdout.print_json({"files": files, "differences": changes})
+
+
+def print_as_text(
+    results: Sequence[str],
+    found: Sequence[Evaluation],
+    differences: dict[str, Estimate],
+    by: str | None,
+) -> None:
+    """Print a line for each metric, with its interval and its number of rows."""
+    for name, one in zip(results, found, strict=True):
+        if len(results) > 1:
+            stdout.print_line(f"{name}:")
+        print_table(one.metrics)
+        for value, group in one.groups.items():
+            stdout.print_line(f"{by} {value}:")
+            print_table(group.metrics)
+    if differences:
+        stdout.print_line(f"{results[1]} minus {results[0]}:")
+        print_table(differences, sign="+")
+
+
+def print_table(metrics: dict[str, Estimate], sign: str = "") -> None:
+    """Print the metrics as lines of aligned cells."""
+    width = max(map(len, metrics), default=0)
+    for name, one in metrics.items():
+        bounds = f"{one.low:{sign}.4f} to {one.high:{sign}.4f}"
+        stdout.print_line(f"  {name:{width}}  {one.value:{sign}.4f}  ({bounds})  {one.rows:,} rows")
+
+
+def report(files: Sequence[FileMeasures], screen: Screen, *, only_common: bool) -> None:
+    """Report missing and surplus rows, and those with errors."""
+    for file in files:
+        joined = file.joined
+        errors = sum((row.row or {}).get("error") is not None for row in joined.rows)
+        counts = f"{joined.missing:,} missing, {joined.surplus:,} surplus, {errors:,} with errors"
+        counted = "left out" if only_common else "counted as wrong"
+        is_complete = not joined.missing and not joined.surplus
+        hint = "" if is_complete or only_common else "--only-common leaves them out"
+        note = "" if is_complete else f"; missing and surplus rows are {counted}"
+        screen.info(f"{shlex.quote(joined.name)}: rows {counts}{note}", hint=hint)
+        if any(measure.name == "cider" and measure.rows == 1 for measure, _ in file.measures):
+            screen.info("CIDEr of one image is 0, as its words are in every image")

@@ -1,0 +1,203 @@
+"""Chooses the metrics of joined rows, and computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pgcli.cli.result_files.join_truth import JoinedFile
+from pgcli.errors import UsageError
+from pgcli.evaluation import text_measures as text
+from pgcli.evaluation.detection import box_accuracy, detection_measures
+from pgcli.evaluation.joined_row import JoinedRow
+from pgcli.evaluation.masks import mask_measures
+from pgcli.evaluation.measures import Measure
+from pgcli.evaluation.retrieval import products, retrieval_measures
+from pgcli.records import BOX_TASKS
+
+VQA_ANSWERS = 10  # of a question, which `auto` knows VQA by
+
+
+class Metric(NamedTuple):
+    """How a metric is computed, and what it needs of the truth and of rows."""
+
+    measure: Callable[[Sequence[JoinedRow]], list[Measure]]
+    needs: str
+
+
+METRICS: Mapping[str, Metric] = {
+    "exact": Metric(text.exact_measures, "answers"),
+    "vqa": Metric(text.vqa_measures, "answers"),
+    "anls": Metric(text.anls_measures, "answers"),
+    "relaxed": Metric(text.relaxed_measures, "answers"),
+    "cider": Metric(text.cider_measures, "answers"),
+    "ap": Metric(detection_measures, "boxes"),
+    "acc@0.5": Metric(box_accuracy, "boxes"),
+    "miou": Metric(mask_measures, "masks"),
+    "accuracy": Metric(text.accuracy_measures, "answers"),
+}
+NAMES = (*METRICS, "retrieval")
+
+
+@dataclass(frozen=True)
+class MetricChoice:
+    """A metric, and which rows it is computed on."""
+
+    metric: str
+    is_chosen: np.ndarray
+
+
+def choose(joined: JoinedFile, metric: str) -> list[MetricChoice]:
+    """The metric for all rows, or with `auto` those of each task by what the truth says of it."""
+    if metric != "auto":
+        return [MetricChoice(metric, np.ones(len(joined.rows), bool))]
+    by_metric: dict[str, np.ndarray] = {}
+    for task in dict.fromkeys(joined.tasks):
+        is_task = np.array([one == task for one in joined.tasks])
+        rows = [row for row, is_chosen in zip(joined.rows, is_task, strict=True) if is_chosen]
+        for name in metrics_of(task, rows):
+            by_metric[name] = by_metric.get(name, False) | is_task
+    return [MetricChoice(name, is_chosen) for name, is_chosen in by_metric.items()]
+
+
+def metrics_of(task: str, rows: Sequence[JoinedRow]) -> list[str]:
+    """The metrics of rows of one task."""
+    truths = [row.truth for row in rows if row.truth is not None]
+    if task in ("embed", "score"):
+        return ["retrieval"]
+    if task == "classify":
+        return ["accuracy"]
+    if task == "segment" and has_pixels(rows) and any(any(one.masks or ()) for one in truths):
+        return ["miou"]
+    if task in BOX_TASKS:
+        is_single = bool(truths) and all(len(one.boxes or ()) == 1 for one in truths)
+        return ["ap", "acc@0.5"] if is_single else ["ap"]
+    if task == "caption":
+        return ["cider"]
+    if text.is_yes_no(rows):
+        return ["accuracy"]
+    if truths and all(len(one.answers) == VQA_ANSWERS for one in truths):
+        return ["vqa"]
+    return ["anls" if task == "ocr" or any(len(t.answers) > 1 for t in truths) else "exact"]
+
+
+def has_pixels(rows: Sequence[JoinedRow]) -> bool:
+    """Whether a mask of the rows has pixels."""
+    return any(any(row.masks) for row in rows)
+
+
+def compute(
+    choice: MetricChoice, rows: Sequence[JoinedRow], texts: str | None, truth: str
+) -> list[Measure]:
+    """The measures of a choice. Raises UsageError where rows or truth lack what they need."""
+    chosen = [row for row, is_chosen in zip(rows, choice.is_chosen, strict=True) if is_chosen]
+    check_truth(choice.metric, chosen, truth)
+    if choice.metric != "retrieval":
+        return METRICS[choice.metric].measure(chosen)
+    return retrieve(chosen, texts)
+
+
+def check_truth(metric: str, rows: Sequence[JoinedRow], truth: str) -> None:
+    """Raise UsageError where the truth does not say what the metric compares."""
+    needs = METRICS[metric].needs if metric in METRICS else "answers"
+    for row in rows:
+        if row.truth is not None and not known(row.truth, needs):
+            columns = ", ".join(row.truth.columns) or "none"
+            raise UsageError(
+                f"--metric {metric} needs {needs}, and {truth} has none for {row.id!r}",
+                hint=f"its columns are: {columns}; {HINTS[needs]}",
+            )
+    if metric == "acc@0.5" and any(row.truth and len(row.truth.boxes or ()) > 1 for row in rows):
+        raise UsageError(
+            "--metric acc@0.5 compares one box of a row, and a row of the truth has several",
+            hint="--metric ap is for any number of boxes",
+        )
+    if metric == "miou" and not has_pixels(rows) and any(row.boxes for row in rows):
+        raise UsageError(
+            "--metric miou needs masks, and the rows have codes only",
+            hint="pgcli segment --mask-decoder FILE decodes them",
+        )
+
+
+HINTS = {
+    "answers": "--answer-column NAME names the column of the answer",
+    "boxes": "'boxes' is a list of {label, xmin, ymin, xmax, ymax} in pixels",
+    "masks": "'masks' is a list of masks, one for each of 'boxes'",
+}
+
+
+def known(truth: Any, needs: str) -> bool:
+    """Whether the truth says what is needed."""
+    return bool(truth.answers) if needs == "answers" else getattr(truth, needs) is not None
+
+
+def retrieve(rows: Sequence[JoinedRow], texts: str | None) -> list[Measure]:
+    """Recall by the scores of the rows, or by their embeddings and those of a file of texts."""
+    true = [answer for row in rows if row.truth is not None for answer in row.truth.answers]
+    if any("scores" in (row.row or {}) for row in rows):
+        names, similarity_NM = scores_of(rows)
+        check_texts(true, names, "the rows have no score of it", "score them with --texts-file")
+        return retrieval_measures(rows, names, lambda part: similarity_NM[:, part])
+    if not any("embedding" in (row.row or {}) for row in rows):
+        raise UsageError(
+            "--metric retrieval needs embeddings or scores", hint="pgcli embed and score write them"
+        )
+    if texts is None:
+        raise UsageError(
+            "the embeddings of the texts are not given",
+            hint="--texts FILE names what pgcli embed --texts-file wrote of them",
+        )
+    vectors = text_vectors(texts)
+    check_texts(true, vectors, f"{texts} has no embedding of it", "embed it with --texts-file")
+    text_ME = np.stack(list(vectors.values()))
+    width = text_ME.shape[1]
+    image_NE = np.full((len(rows), width), np.nan, np.float32)
+    for number, row in enumerate(rows):
+        vector = (row.row or {}).get("embedding")
+        if vector is not None:
+            if len(vector) != width:
+                raise UsageError(
+                    f"embeddings have {len(vector)} numbers, and those of the texts {width}",
+                    hint="embed both with the same model",
+                )
+            image_NE[number] = vector
+    return retrieval_measures(rows, list(vectors), products(image_NE, text_ME))
+
+
+def scores_of(rows: Sequence[JoinedRow]) -> tuple[list[str], np.ndarray]:
+    """The texts of the rows, and the cosines of each row with them; -inf where it has none."""
+    numbers: dict[str, int] = {}
+    found = [(row.row or {}).get("scores") or () for row in rows]
+    for scores in found:
+        for one in scores:
+            numbers.setdefault(one["text"], len(numbers))
+    similarity_NM = np.full((len(rows), len(numbers)), -np.inf, np.float32)
+    for row, scores in enumerate(found):
+        for one in scores:
+            similarity_NM[row, numbers[one["text"]]] = one["cosine"]
+    return list(numbers), similarity_NM
+
+
+def text_vectors(name: str) -> dict[str, np.ndarray]:
+    """The embedding of each text in a file of `pgcli embed`. Raises UsageError."""
+    from pgcli.sinks.reader import read_results
+
+    found = {
+        str(row["text"]): np.array(row["embedding"], np.float32)
+        for row in read_results(Path(name))
+        if row.get("text") is not None and row.get("embedding") is not None
+    }
+    if not found:
+        raise UsageError(f"{name} has no embedding of a text", hint="pgcli embed --texts-file FILE")
+    return found
+
+
+def check_texts(true: Sequence[str], known_texts: Any, problem: str, hint: str) -> None:
+    """Raise UsageError for a true text that has no vector or score."""
+    for one in true:
+        if one not in known_texts:
+            raise UsageError(f"a true text is {one!r}, and {problem}", hint=hint)

@@ -1,0 +1,202 @@
+"""Evaluates joined rows: the measures of one file, of groups of its rows, and of two files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from pgcli.cli.result_files.choose_metrics import MetricChoice, choose, compute
+from pgcli.cli.result_files.join_truth import JoinedFile
+from pgcli.errors import UsageError
+from pgcli.evaluation.joined_row import JoinedRow
+from pgcli.evaluation.measures import (
+    Estimate,
+    Measure,
+    differences,
+    estimates,
+    image_numbers,
+)
+
+MAX_GROUPS = 1000
+NO_VALUE = "(none)"
+
+
+@dataclass(frozen=True)
+class FileMeasures:
+    """A joined file, and its measures with the rows that each is about."""
+
+    joined: JoinedFile
+    measures: Sequence[tuple[Measure, MetricChoice]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The estimate of each measure, the numbers of missing and surplus rows, and of groups."""
+
+    metrics: dict[str, Estimate]
+    missing: int
+    surplus: int
+    groups: dict[str, Evaluation] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The evaluation as JSON has it; NaN is null."""
+        found: dict[str, Any] = {
+            "metrics": {name: as_json(one) for name, one in self.metrics.items()},
+            "missing": self.missing,
+            "surplus": self.surplus,
+        }
+        if self.groups:
+            found["groups"] = {name: one.as_json() for name, one in self.groups.items()}
+        return found
+
+
+def as_json(estimate: Estimate) -> dict[str, float | int | None]:
+    """An estimate as plain values."""
+    numbers = {name: getattr(estimate, name) for name in ("value", "low", "high")}
+    return {name: one if math.isfinite(one) else None for name, one in numbers.items()} | {
+        "rows": estimate.rows
+    }
+
+
+def measure_file(joined: JoinedFile, metric: str, texts: str | None, truth: str) -> FileMeasures:
+    """The measures of a file."""
+    found = [
+        (measure, choice)
+        for choice in choose(joined, metric)
+        for measure in compute(choice, joined.rows, texts, truth)
+    ]
+    return FileMeasures(joined, found)
+
+
+def evaluate(file: FileMeasures, is_wanted: np.ndarray | None = None) -> Evaluation:
+    """The estimates of a file's measures, or of some of its rows."""
+    rows, is_whole = file.joined.rows, is_wanted is None
+    is_wanted = np.ones(len(rows), bool) if is_wanted is None else is_wanted
+    found: dict[str, Estimate] = {}
+    by_choice: dict[int, list[Measure]] = {}
+    choices = {id(choice): choice for _, choice in file.measures}
+    for measure, choice in file.measures:
+        by_choice.setdefault(id(choice), []).append(measure)
+    for key, measures in by_choice.items():
+        is_chosen = choices[key].is_chosen
+        chosen = [measure.select(is_wanted[is_chosen]) for measure in measures]
+        if not chosen[0].rows:
+            continue
+        image_N, images = image_numbers(ids_of(rows, is_chosen & is_wanted))
+        pairs = zip(chosen, estimates(chosen, image_N, images), strict=True)
+        found |= {measure.name: estimate for measure, estimate in pairs}
+    if is_whole:
+        return Evaluation(found, file.joined.missing, file.joined.surplus)
+    wanted = [rows[number] for number in np.flatnonzero(is_wanted).tolist()]
+    missing = sum(row.row is None for row in wanted)
+    return Evaluation(found, missing, sum(row.truth is None for row in wanted))
+
+
+def ids_of(rows: Sequence[JoinedRow], is_chosen: np.ndarray) -> list[str]:
+    """The ids of the chosen rows."""
+    return [rows[number].id for number in np.flatnonzero(is_chosen).tolist()]
+
+
+def evaluate_groups(file: FileMeasures, column: str) -> dict[str, Evaluation]:
+    """The evaluations of the rows with each value of a column. Raises UsageError."""
+    values = [value_of(row, column) for row in file.joined.rows]
+    if all(value is None for value in values):
+        columns = dict.fromkeys(
+            name
+            for row in file.joined.rows[:100]
+            for name in (*(row.row or ()), *(row.truth.columns if row.truth else ()))
+        )
+        raise UsageError(
+            f"--by {column}: neither the rows nor the truth have such a column",
+            hint=f"the columns are: {', '.join(columns)}",
+        )
+    names = [NO_VALUE if value is None else str(value) for value in values]
+    groups = sorted(dict.fromkeys(names))
+    if len(groups) > MAX_GROUPS:
+        raise UsageError(
+            f"--by {column}: it has {len(groups):,} values", hint="name a column with few values"
+        )
+    return {name: evaluate(file, np.array([one == name for one in names])) for name in groups}
+
+
+def value_of(row: JoinedRow, column: str) -> Any:
+    """The value of a column that the row or its truth has; None without."""
+    value = None if row.row is None else row.row.get(column)
+    if value is None and row.truth is not None:
+        value = row.truth.columns.get(column)
+    return value if isinstance(value, str | int | float) else None
+
+
+def only_common(files: Sequence[JoinedFile]) -> list[JoinedFile]:
+    """The rows that have a truth and are in all of the files, in the same order."""
+    keyed = [
+        {
+            row_key(row): number
+            for number, row in enumerate(file.rows)
+            if row.row is not None and row.truth is not None
+        }
+        for file in files
+    ]
+    common = [key for key in keyed[0] if all(key in numbers for numbers in keyed)]
+    if not common:
+        raise UsageError(
+            "no row is in all of the files and the truth", hint="leave out --only-common"
+        )
+    pairs = zip(files, keyed, strict=True)
+    return [file.select([numbers[key] for key in common]) for file, numbers in pairs]
+
+
+def paired(first: JoinedFile, second: JoinedFile) -> list[JoinedFile]:
+    """Both files with the same rows in the same order; one that a file lacks is missing there."""
+    files = (first, second)
+    answered = [
+        {row_key(row): number for number, row in enumerate(file.rows) if row.row is not None}
+        for file in files
+    ]
+    ids = {id_ for numbers in answered for id_, _ in numbers}
+    missing = [
+        {
+            row_key(row): number
+            for number, row in enumerate(file.rows)
+            if row.row is None and (row.prompt is not None or row.id not in ids)
+        }
+        for file in files
+    ]
+    order = dict.fromkeys(key for numbers in (*answered, *missing) for key in numbers)
+    found = []
+    for place, file in enumerate(files):
+        joined, tasks = [], []
+        other, own = files[1 - place], {**missing[place], **answered[place]}
+        others = {**missing[1 - place], **answered[1 - place]}
+        for key in order:
+            known, numbers = (file, own) if key in own else (other, others)
+            row = known.rows[numbers[key]]
+            is_missing = known is other and row.row is not None
+            joined.append(JoinedRow(*key, None, row.truth) if is_missing else row)
+            tasks.append(known.tasks[numbers[key]])
+        found.append(replace(file, rows=joined, tasks=tasks))
+    return found
+
+
+def row_key(row: JoinedRow) -> tuple[str, str | None]:
+    """The id and the prompt of a row."""
+    return row.id, row.prompt
+
+
+def compare(first: FileMeasures, second: FileMeasures) -> dict[str, Estimate]:
+    """The differences of two files with the same rows: the second minus the first."""
+    found: dict[str, Estimate] = {}
+    names = [[measure.name for measure, _ in file.measures] for file in (first, second)]
+    if names[0] != names[1]:
+        raise UsageError(
+            f"the files have other metrics: {', '.join(names[0])}, and {', '.join(names[1])}",
+            hint="--metric names one for both",
+        )
+    for (one, choice), (other, _) in zip(first.measures, second.measures, strict=True):
+        image_N, images = image_numbers(ids_of(first.joined.rows, choice.is_chosen))
+        (found[one.name],) = differences([one], [other], image_N, images)
+    return found

@@ -1,0 +1,181 @@
+"""Joins the rows of a result file with the truth, by id and prompt."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pgcli.box_filter import box_of
+from pgcli.cli.result_files.truth_file import Key, Truths
+from pgcli.errors import NoInputError, UsageError
+from pgcli.evaluation.joined_row import JoinedRow, RowTruth
+from pgcli.parsing import boxes as parse_boxes
+from pgcli.records import BOX_TASKS, Box, Rle, Span
+from pgcli.rows import prompt_of, task_of
+from pgcli.sinks.reader import Row, read_results
+
+LOCATION_TEXT = re.compile(r"<loc([0-9]{4})>")
+NO_SIZE = {"width": 1, "height": 1}  # of a missing row, whose true boxes are only counted
+#: Tasks by the first word of their prompts.
+PROMPT_TASKS = {"caption": "caption", "detect": "detect", "segment": "segment", "ocr": "ocr"}
+
+
+@dataclass(frozen=True)
+class JoinedFile:
+    """The rows of a result file with their truth, and the truths that have no row."""
+
+    name: str
+    path: Path
+    rows: Sequence[JoinedRow]
+    tasks: Sequence[str]
+    missing: int
+    surplus: int
+
+    def select(self, numbers: Sequence[int]) -> JoinedFile:
+        """Some of the rows."""
+        return replace(
+            self,
+            rows=[self.rows[number] for number in numbers],
+            tasks=[self.tasks[number] for number in numbers],
+        )
+
+
+def join(name: str, truths: Truths) -> JoinedFile:
+    """The rows of the result file, in its order, then a row for each truth that has none.
+
+    Rows are joined by id and prompt, or by id where the truth has no prompts, or the rows do not.
+    Raises UsageError where no row has a truth, and NoInputError without rows.
+    """
+    path = Path(name)
+    rows = list(read_results(path))
+    if not rows:
+        raise NoInputError(f"no rows in {name} yet", hint="try again later")
+    by_prompt = truths.has_prompts and any(row.get("prompt") for row in rows)
+    by_key = truths.by_key if by_prompt else by_id(truths.by_key)
+    joined, tasks, used = [], [], set[Key]()
+    asked = {label for row in rows for label in asked_labels(row) or ()}
+    for row in rows:
+        key = (str(row["id"]), str(row["prompt"]) if by_prompt else None)
+        truth = by_key.get(key)
+        used.add(key)
+        if truth is not None:
+            truth = with_boxes(truth, row)
+            labels = None if by_prompt else asked_labels(row)
+            truth = truth if labels is None else of_labels(truth, labels)
+        prompt = str(prompt_of(row))
+        found = (tuple(boxes_of(row)), tuple(masks_of(row)))
+        joined.append(JoinedRow(key[0], prompt, row, truth, *found))
+        tasks.append(str(task_of(row)))
+    surplus = sum(row.truth is None for row in joined)
+    if surplus == len(joined):
+        raise nothing_joined(name, truths, rows[0], by_prompt)
+    common_task = tasks[0] if len(set(tasks)) == 1 else None
+    unused = [key for key in by_key if key not in used]
+    for key in unused:
+        truth = with_boxes(by_key[key], NO_SIZE)
+        truth = truth if by_prompt or not asked else of_labels(truth, asked)
+        joined.append(JoinedRow(*key, None, truth))
+        tasks.append(common_task or task_of_prompt(key[1]))
+    return JoinedFile(name, path, joined, tasks, len(unused), surplus)
+
+
+def by_id(by_key: Mapping[Key, RowTruth]) -> dict[Key, RowTruth]:
+    """The truth by id alone. Raises UsageError for an id that has several prompts."""
+    counts = Counter(id_ for id_, _ in by_key)
+    id_, count = counts.most_common(1)[0]
+    if count > 1:
+        raise UsageError(
+            f"the truth has {count:,} prompts for {id_!r}, and rows are joined by id alone",
+            hint="keep one of them in the truth",
+        )
+    return {(id_, None): truth for (id_, _), truth in by_key.items()}
+
+
+def nothing_joined(name: str, truths: Truths, row: Row, by_prompt: bool) -> UsageError:
+    """The error for a truth that is of no row."""
+    id_, prompt = next(iter(truths.by_key))
+    is_id_known = any(str(row["id"]) == known for known, _ in truths.by_key)
+    if by_prompt and is_id_known:
+        prompt = next(asked for known, asked in truths.by_key if known == str(row["id"]))
+        return UsageError(
+            f"no row of {name} has its id and prompt in {truths.name}: {row['id']!r} has the "
+            f"prompt {str(row['prompt'])!r}, and {str(prompt)!r} there",
+            hint="--prompt-column '' joins rows by id alone; another NAME is of another column",
+        )
+    return UsageError(
+        f"no row of {name} has its id in {truths.name}: a row is {row['id']!r}, a truth {id_!r}",
+        hint="--id-column NAME names the column of the truth that has the ids of the rows",
+    )
+
+
+def task_of_prompt(prompt: str | None) -> str:
+    """The task of a prompt, by its first word."""
+    return PROMPT_TASKS.get((prompt or "").partition(" ")[0], "ask")
+
+
+def asked_labels(row: Row) -> tuple[str, ...] | None:
+    """The labels that the prompt of a row asks for; None for rows of other tasks."""
+    task, prompt = row.get("task"), str(row.get("prompt"))
+    if task not in BOX_TASKS or not prompt.startswith(f"{task} "):
+        return None
+    labels = prompt.removeprefix(f"{task} ").partition(" <loc")[0].split(";")
+    return tuple(label.strip() for label in labels)
+
+
+def of_labels(truth: RowTruth, labels: Iterable[str]) -> RowTruth:
+    """The truth with the boxes and masks of these labels only."""
+    if truth.boxes is None:
+        return truth
+    wanted = set(labels)
+    kept = [number for number, box in enumerate(truth.boxes) if box.label in wanted]
+    masks = truth.masks
+    return replace(
+        truth,
+        boxes=tuple(truth.boxes[number] for number in kept),
+        masks=masks and tuple(masks[number] for number in kept if number < len(masks)),
+        crowds=tuple(box for box in truth.crowds if box.label in wanted),
+    )
+
+
+def with_boxes(truth: RowTruth, row: Row) -> RowTruth:
+    """The truth with the boxes in its answer, where it has location tokens and no boxes."""
+    width, height = row.get("width"), row.get("height")
+    if truth.boxes is not None or not isinstance(width, int) or not isinstance(height, int):
+        return truth
+    text = truth.answers[0] if truth.answers else ""
+    if not LOCATION_TEXT.search(text):
+        return truth
+    return replace(truth, boxes=parse_boxes(spans_of(text), width=width, height=height))
+
+
+def spans_of(text: str) -> list[Span]:
+    """The location tokens of an answer, and the text between them."""
+    spans, end = [], 0
+    for found in LOCATION_TEXT.finditer(text):
+        if found.start() > end:
+            spans.append(Span("text", text[end : found.start()]))
+        spans.append(Span("location", found[0], int(found[1])))
+        end = found.end()
+    return [*spans, Span("text", text[end:])] if end < len(text) else spans
+
+
+def boxes_of(row: Row) -> Iterator[Box]:
+    """The boxes of a row; those of other tools may have no score."""
+    for value in row.get("boxes") or ():
+        box = box_of(value)
+        if box is not None:
+            yield replace(box, score=1.0) if box.score is None else box
+
+
+def masks_of(row: Row) -> Iterator[Rle | None]:
+    """The masks of the boxes of a row, None for one without pixels."""
+    for value in row.get("masks") or ():
+        rle = value.get("rle") if isinstance(value, Mapping) else None
+        known: Any = rle if isinstance(rle, Mapping) else {}
+        size, counts = known.get("size"), known.get("counts")
+        is_mask = isinstance(size, list | tuple) and len(size) == 2 and isinstance(counts, str)
+        yield Rle((int(size[0]), int(size[1])), counts) if is_mask else None

@@ -1,0 +1,316 @@
+"""eval: metrics of result files by a truth of any kind, with missing and surplus rows counted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from pgcli.cli.main import main
+from tests.support.exporting import box, detected, make_images, plain, row, saved, segmented
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def answers(*pairs: tuple[str, str], prompt: str = "what?", **more: Any) -> list[dict[str, Any]]:
+    """Rows of these ids and answers."""
+    return [
+        row(n, id=id_, prompt=prompt, task="ask", answer=text, **more)
+        for n, (id_, text) in enumerate(pairs)
+    ]
+
+
+def write(name: str, rows: Iterable[dict[str, Any]]) -> str:
+    return str(saved(Path(name), rows))
+
+
+def evaluate(capsys: Capture, *words: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["eval", *words, "--json", "-q"]) == 0, capsys.readouterr().err
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def refused(capsys: Capture, *words: str) -> str:
+    capsys.readouterr()
+    assert main(["eval", *words]) == 2
+    return capsys.readouterr().err
+
+
+def truth_of(*pairs: tuple[str, Any], name: str = "truth.jsonl", **more: Any) -> str:
+    return write(name, [{"id": id_, "answer": answer, **more} for id_, answer in pairs])
+
+
+def test_json_has_exactly_the_columns_of_the_contract(capsys: Capture) -> None:
+    rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue"), ("c", "green"), ("x", "red")))
+    truth = truth_of(("a", "red"), ("b", "red"), ("c", "green"), ("d", "red"))
+    found = evaluate(capsys, rows, "--truth", truth)
+    assert list(found) == ["metrics", "missing", "surplus"]
+    assert (found["missing"], found["surplus"]) == (1, 1)
+    (one,) = found["metrics"].values()
+    assert list(one) == ["value", "low", "high", "rows"]
+    assert (one["value"], one["rows"]) == (0.4, 5)  # missing and surplus rows are wrong
+    assert 0 <= one["low"] < 0.4 < one["high"] <= 1
+
+
+def test_only_common_leaves_out_missing_and_surplus_rows(capsys: Capture) -> None:
+    rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue"), ("x", "red")))
+    truth = truth_of(("a", "red"), ("b", "red"), ("d", "red"))
+    found = evaluate(capsys, rows, "--truth", truth, "--only-common")
+    assert (found["missing"], found["surplus"]) == (1, 1)
+    assert (found["metrics"]["exact"]["value"], found["metrics"]["exact"]["rows"]) == (0.5, 2)
+
+
+def test_rows_are_joined_by_id_and_prompt(capsys: Capture) -> None:
+    both = answers(("a", "red"), prompt="colour?") + answers(("a", "2"), prompt="how many?")
+    rows = write("rows.jsonl", both)
+    known = [
+        {"id": "a", "prompt": "how many?\n", "answer": 2},
+        {"id": "a", "prefix": " colour?", "suffix": "red"},
+    ]
+    found = evaluate(capsys, rows, "--truth", write("truth.jsonl", known))
+    assert found["metrics"]["exact"]["value"] == 1.0
+    known[0]["prompt"] = "how much?"
+    found = evaluate(capsys, rows, "--truth", write("truth.jsonl", known))
+    assert (found["missing"], found["surplus"]) == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "parquet with images"])
+def test_truth_is_a_manifest_of_any_kind(capsys: Capture, kind: str) -> None:
+    rows = write("rows.jsonl", answers(("a.png", "red"), ("b.png", "blue")))
+    name = f"truth.{kind.partition(' ')[0]}"
+    if kind.startswith("parquet"):
+        has_images = kind != "parquet"
+        images = [{"bytes": b"x", "path": one} for one in ("a.png", "b.png")]
+        named = {"image": images} if has_images else {"id": ["a.png", "b.png"]}
+        parquet.write_table(pyarrow.table({**named, "answers": [["red"], ["red", "blue"]]}), name)
+    else:
+        tab = "," if kind == "csv" else "\t"
+        lists = ('"[""red""]"', '"[""red"", ""blue""]"')
+        cells = [("image", "answers"), ("a.png", lists[0]), ("b.png", lists[1])]
+        Path(name).write_text("".join(f"{tab.join(line)}\n" for line in cells))
+    found = evaluate(capsys, rows, "--truth", name, "--metric", "exact")
+    assert found["metrics"]["exact"]["value"] == 1.0
+
+
+def test_corrected_result_file_is_a_truth(capsys: Capture) -> None:
+    rows = answers(("a", "red"), ("b", "blue"))
+    write("truth.jsonl", [rows[0] | {"answer": "green"}, rows[1]])
+    found = evaluate(capsys, write("rows.jsonl", rows), "--truth", "truth.jsonl")
+    assert found["metrics"]["exact"]["value"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("answer", "metric"),
+    [("red", "exact"), (["red", "blue"], "anls"), (["red"] * 9 + ["blue"], "vqa"), ("Yes", "f1")],
+)
+def test_auto_chooses_by_what_the_truth_says(capsys: Capture, answer: Any, metric: str) -> None:
+    rows = write("rows.jsonl", answers(("a", "red"), ("b", "yes")))
+    found = evaluate(capsys, rows, "--truth", truth_of(("a", answer), ("b", answer)))
+    assert metric in found["metrics"]
+
+
+def test_auto_measures_each_task(capsys: Capture, tmp_path: Path) -> None:
+    boxes = plain(make_images(tmp_path))
+    captions = [row(n, id=f"c{n}", task="caption", prompt="caption en") for n in range(3)]
+    rows = [*boxes, *captions, *answers(("q", "red"))]
+    write("rows.jsonl", rows)
+    found = evaluate(capsys, "rows.jsonl", "--truth", "rows.jsonl")["metrics"]
+    assert {name: one["rows"] for name, one in found.items()} == {
+        **dict.fromkeys(("ap", "ap50", "ap75"), 3),
+        **dict.fromkeys(("precision@0.5", "recall@0.5", "f1@0.5"), 3),
+        "cider": 3,
+        "exact": 1,
+    }
+    assert [found[name]["value"] for name in ("ap", "f1@0.5", "exact")] == pytest.approx([1] * 3)
+
+
+def test_coco_json_is_a_truth_of_the_labels_that_were_asked(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    rows = [
+        one | {"id": name}
+        for one, name in zip(plain(make_images(tmp_path)), ("1.png", "2.png", "3.png"), strict=True)
+    ]
+    for one in rows:
+        one["prompt"] = "detect cat ; dog"
+    annotations = [
+        {"image_id": 1, "category_id": 1, "bbox": [8, 4, 20, 10]},
+        {"image_id": 1, "category_id": 2, "bbox": [0, 0, 64, 48]},
+        {"image_id": 3, "category_id": 2, "bbox": [3, 6, 12, 30]},
+        {"image_id": 3, "category_id": 3, "bbox": [1, 1, 5, 5]},  # which no prompt asks for
+        {"image_id": 2, "category_id": 2, "bbox": [0, 0, 9, 9], "iscrowd": 1},
+    ]
+    sizes = [(row["width"], row["height"]) for row in rows]
+    images = [
+        {"id": n, "file_name": f"{n}.png", "width": width, "height": height}
+        for n, (width, height) in enumerate(sizes, 1)
+    ]
+    names = enumerate(("dog", "cat", "car"), 1)
+    document = {
+        "images": images,
+        "annotations": [one | {"id": n} for n, one in enumerate(annotations)],
+        "categories": [{"id": n, "name": name} for n, name in names],
+    }
+    Path("coco.json").write_text(json.dumps(document))
+    found = evaluate(capsys, write("rows.jsonl", rows), "--truth", "coco.json")["metrics"]
+    assert found["ap"]["value"] == pytest.approx(1.0)
+    assert found["f1@0.5"]["value"] == 1.0
+
+
+def test_location_tokens_of_a_training_file_are_boxes(capsys: Capture) -> None:
+    found = (box("cat", 0.0, 0.0, 32.0, 48.0), box("cat", 40.0, 0.0, 64.0, 48.0))
+    rows = [
+        row(n, id=id_, task="detect", prompt="detect cat", width=64, height=48, boxes=boxes)
+        for n, (id_, boxes) in enumerate([("a", found[:1]), ("b", ()), ("c", found)])
+    ]
+    suffix = "<loc0000><loc0000><loc1023><loc0512> cat"
+    truth = write(
+        "t.jsonl", [{"id": id_, "prefix": "detect cat", "suffix": suffix} for id_ in "abc"]
+    )
+    measured = evaluate(capsys, write("rows.jsonl", rows), "--truth", truth)["metrics"]
+    assert measured["acc@0.5"]["value"] == pytest.approx(2 / 3)  # no box is a miss
+    assert measured["recall@0.5"]["value"] == pytest.approx(2 / 3)
+    assert measured["precision@0.5"]["value"] == pytest.approx(2 / 3)
+
+
+def test_masks_are_compared_by_their_pixels(capsys: Capture, tmp_path: Path) -> None:
+    rows = segmented(make_images(tmp_path))
+    write("truth.jsonl", rows)
+    found = evaluate(capsys, write("rows.jsonl", rows), "--truth", "truth.jsonl")["metrics"]
+    assert (found["miou"]["value"], found["miou"]["rows"]) == (1.0, len(rows))
+    none = [rows[0] | {"boxes": [], "masks": []}, *rows[1:]]
+    found = evaluate(capsys, write("rows.jsonl", none), "--truth", "truth.jsonl")["metrics"]
+    assert found["miou"]["value"] == pytest.approx(1 - 1 / len(rows))
+
+
+def test_columns_of_rows_and_of_the_truth_make_groups(capsys: Capture) -> None:
+    rows = answers(("a", "red"), ("b", "blue"), ("c", "red"), kept={"split": "x"})
+    rows[2]["split"] = "y"
+    kinds = {"a": "easy", "b": "hard", "c": "easy"}
+    known = [{"id": id_, "answer": "red", "kind": kind} for id_, kind in kinds.items()]
+    truth = write("truth.jsonl", known)
+    write("rows.jsonl", rows)
+    for column, expected in (("kind", {"easy": 1.0, "hard": 0.0}), ("split", {"x": 0.5, "y": 1.0})):
+        found = evaluate(capsys, "rows.jsonl", "--truth", truth, "--by", column)
+        values = {name: one["metrics"]["exact"]["value"] for name, one in found["groups"].items()}
+        assert values == expected
+
+
+def test_two_files_have_differences_of_paired_rows(capsys: Capture) -> None:
+    ids = [f"{n}" for n in range(40)]
+    write("one.jsonl", answers(*((id_, "red" if int(id_) % 2 else "blue") for id_ in ids)))
+    write("two.jsonl", answers(*((id_, "red") for id_ in reversed(ids[1:]))))
+    truth = truth_of(*((id_, "red") for id_ in ids))
+    found = evaluate(capsys, "one.jsonl", "two.jsonl", "--truth", truth)
+    assert [one["missing"] for one in found["files"]] == [0, 1]
+    change = found["differences"]["exact"]
+    assert change["value"] == pytest.approx(39 / 40 - 0.5)
+    assert 0.2 < change["low"] < change["value"] < change["high"] < 0.7
+    assert change["rows"] == 40
+    found = evaluate(capsys, "one.jsonl", "one.jsonl", "--truth", truth)
+    assert found["differences"]["exact"] == {"value": 0.0, "low": 0.0, "high": 0.0, "rows": 40}
+
+
+def labelled(n: int, **more: Any) -> dict[str, Any]:
+    known = {"index": n, "id": f"{n}", "image": f"{n}.png", "width": 9, "height": 9}
+    rest = dict.fromkeys(("load_ms", "vision_ms", "error", "error_message"))
+    return known | more | {"model": "m"} | rest
+
+
+def test_labels_of_a_classifier_have_an_accuracy(capsys: Capture) -> None:
+    labels = [{"label": name, "probability": 0.2} for name in "abcde"]
+    rows = [labelled(n, answer="a", labels=labels) for n in range(4)]
+    truth = write("truth.csv", [])
+    Path(truth).write_text("image,label\n0.png,a\n1.png,b\n2.png,e\n3.png,z\n".replace(".png", ""))
+    found = evaluate(capsys, write("rows.jsonl", rows), "--truth", truth)["metrics"]
+    assert {name: one["value"] for name, one in found.items()} == {
+        "accuracy": 0.25,
+        "accuracy@5": 0.75,
+    }
+
+
+def test_scores_and_embeddings_have_recalls(capsys: Capture) -> None:
+    vectors = {"red": [1.0, 0.0], "blue": [0.0, 1.0], "violet": [0.7071, 0.7071]}
+    images = {"0": [1.0, 0.0], "1": [0.0, 1.0], "2": [0.8, 0.6]}
+    true = {"0": ["red"], "1": ["blue", "violet"], "2": ["violet"]}
+    truth = write("truth.jsonl", [{"id": id_, "texts": texts} for id_, texts in true.items()])
+
+    def product(one: list[float], other: list[float]) -> float:
+        return sum(x * y for x, y in zip(one, other, strict=True))
+
+    scored = [
+        labelled(n, scores=[{"text": t, "cosine": product(v, w), "score": None, "probability": 0.1}
+                            for t, w in vectors.items()])
+        for n, v in enumerate(images.values())
+    ]  # fmt: skip
+    write("scores.jsonl", scored)
+    write("images.jsonl", [labelled(n, embedding=v) for n, v in enumerate(images.values())])
+    texts = [
+        {"index": n, "id": f"{n}", "text": text, "embedding": vector, "model": "m", "error": None,
+         "error_message": None}
+        for n, (text, vector) in enumerate(vectors.items())
+    ]  # fmt: skip
+    write("texts.jsonl", texts)
+    by_score = evaluate(capsys, "scores.jsonl", "--truth", truth)["metrics"]
+    words = ("images.jsonl", "--truth", truth, "--texts", "texts.jsonl")
+    assert evaluate(capsys, *words)["metrics"] == by_score
+    assert by_score["image_to_text@1"]["value"] == 1.0
+    # the image of violet is closer to it than the other one that it is true of
+    assert by_score["text_to_image@1"]["value"] == pytest.approx(3 / 4)
+    assert by_score["text_to_image@5"]["value"] == 1.0
+    assert "--texts FILE" in refused(capsys, "images.jsonl", "--truth", truth)
+
+
+def test_truth_that_does_not_fit_is_an_error_with_a_hint(capsys: Capture) -> None:
+    rows = write("rows.jsonl", answers(("a", "red")))
+    assert "does not exist" in refused(capsys, rows, "--truth", "no.jsonl")
+    assert "a truth 'z'" in refused(capsys, rows, "--truth", truth_of(("z", "red")))
+    other = refused(capsys, rows, "--truth", truth_of(("a", "red"), prompt="where?"))
+    assert "'what?'" in other
+    assert "--prompt-column ''" in other
+    truth = truth_of(("a", "red"), prompt="where?")
+    assert evaluate(capsys, rows, "--truth", truth, "--prompt-column", "")["missing"] == 0
+    truth = truth_of(("a", "red"))
+    assert "needs boxes" in refused(capsys, rows, "--truth", truth, "--metric", "ap")
+    assert "is not a metric" in refused(capsys, rows, "--truth", truth, "--metric", "bleu")
+    assert "no 'colour'" in refused(capsys, rows, "--truth", truth, "--answer-column", "colour")
+    assert "--by size" in refused(capsys, rows, "--truth", truth, "--by", "size")
+    nothing = write("nothing.jsonl", [{"id": "a", "size": 3}])
+    found = refused(capsys, rows, "--truth", nothing)
+    assert "needs answers" in found
+    assert "--answer-column" in found
+    Path("truth.txt").write_text("a")
+    assert "is not a table" in refused(capsys, rows, "--truth", "truth.txt")
+    wrong = write("wrong.jsonl", [{"id": "a", "boxes": [{"label": "cat"}]}])
+    assert "are not boxes" in refused(capsys, rows, "--truth", wrong)
+
+
+def test_errors_are_wrong_and_the_text_has_a_line_for_each_metric(capsys: Capture) -> None:
+    rows = [*answers(("a", "red")), row(1, id="b", prompt="what?", task="ask", error="truncated")]
+    truth = truth_of(("a", "red"), ("b", "red"))
+    assert main(["eval", write("rows.jsonl", rows), "--truth", truth]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "  exact  0.5000  (0.0000 to 1.0000)  2 rows\n"
+    assert "0 missing, 0 surplus, 1 with errors" in captured.err
+
+
+def test_detected_masks_without_pixels_are_refused(capsys: Capture, tmp_path: Path) -> None:
+    rows = detected(make_images(tmp_path))
+    write("truth.jsonl", rows)
+    codes = [
+        one | {"masks": [{"codes": [0] * 16, "rle": None}] * len(one["boxes"])} for one in rows
+    ]
+    words = (write("rows.jsonl", codes), "--truth", "truth.jsonl", "--metric", "miou")
+    assert "--mask-decoder" in refused(capsys, *words)
