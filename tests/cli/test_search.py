@@ -316,6 +316,30 @@ def test_foreign_text_is_text_on_the_page_and_terminal(capsys: Capture) -> None:
     assert len(rows(call(capsys, *words)[1])) == len(HOSTILE)
 
 
+@pytest.mark.parametrize("name", ["found.jsonl", "found.parquet"])
+@pytest.mark.parametrize("words", ["--text|row 3|--text|row 0|-k|2", "--duplicates"])
+def test_view_makes_a_page_of_the_rows(
+    vectors: str, capsys: Capture, name: str, words: str
+) -> None:
+    photos(20)
+    write_parquet(Path(vectors), rows_of(VECTORS[[0, 1, 2, 3, 0, 3]], model="towers"))
+    call(capsys, vectors, *words.split("|"), "-o", name, "--view", "direct.html")
+    assert main(["view", name]) == 0
+    direct, page = (Path(one).read_text() for one in ("direct.html", "found.html"))
+    sections = [one[one.index("<section") :].replace("2 members", "") for one in (direct, page)]
+    assert sections[0] == sections[1]
+    assert page.count("<section") == 2
+    assert main(["view", name, "--draw", "drawn"]) == 2
+    assert "--draw has no effect on the rows of a search" in capsys.readouterr().err
+
+
+def test_view_refuses_a_file_of_two_kinds_of_rows(capsys: Capture) -> None:
+    hit = {"query": "a", "rank": 1, "id": "a", "image": "a.jpg", "similarity": 0.5}
+    write_jsonl(Path("mixed.jsonl"), [hit, {"id": "b", "image": "b.jpg"}])
+    assert main(["view", "mixed.jsonl"]) == 2
+    assert "row 2 is not a row of a search" in capsys.readouterr().err
+
+
 # --- what is refused
 
 

@@ -97,6 +97,7 @@ def view(
 ) -> None:
     from pgcli.box_filter import BoxFilter
     from pgcli.cli.result_files.gallery_page import GalleryOptions, RowGroup, write_gallery
+    from pgcli.cli.search.view_found import view_found
 
     options = GalleryOptions(
         output=output,
@@ -111,6 +112,8 @@ def view(
     )
     screen = Screen(quiet=quiet)
     outputs = [Path(name) for name in results]
+    if len(outputs) == 1 and view_found(outputs[0], options, screen, draws=draw is not None):
+        return
     names = unique_names(outputs)
     groups = [RowGroup(path, name) for path, name in zip(outputs, names, strict=True)]
     if draw is not None:
