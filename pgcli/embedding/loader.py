@@ -32,6 +32,7 @@ from pgcli.model.config import (
     TwoTowersConfig,
     VisionConfig,
 )
+from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
 from pgcli.model.two_towers import TwoTowers
 
 
@@ -60,6 +61,7 @@ def load(
     name = str(chosen_dtype).removeprefix("torch.")
     with memory_named(f"the weights in {name}", SMALLER_MODEL):
         model = read_model(folder, description, dtype=chosen_dtype, device=chosen_device)
+        optimize_encoders_for_cpu(model)
     if batch_size is None:
         free = free_bytes(chosen_device)
         batch_size = automatic_batch_size(config.vision, chosen_dtype, chosen_device, free)

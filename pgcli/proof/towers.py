@@ -28,6 +28,7 @@ from pgcli.embedding.loader import (
 from pgcli.embedding.texts import TextProcessor
 from pgcli.engine.memory import LARGE_PARAMETERS, check_fits
 from pgcli.errors import UsageError
+from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
 from pgcli.model.siglip import normalize_pixels
 from pgcli.proof import reference
 from pgcli.proof.compare import TensorComparison, compare_tensors
@@ -141,7 +142,10 @@ def _compare(
     name, is_exact = str(dtype).removeprefix("torch."), dtype == torch.float32
     start = perf_counter()
     with waiting(f"{name}: running this code"):
-        mine = our_outputs(read_model(folder, description, dtype=dtype, device=device), inputs)
+        ours = read_model(folder, description, dtype=dtype, device=device)
+        optimize_encoders_for_cpu(ours)
+        mine = our_outputs(ours, inputs)
+    del ours
     reference.free_memory()
     middle = perf_counter()
     # cuDNN would compute the patch convolution in tf32

@@ -13,11 +13,14 @@ import transformers
 from PIL import Image
 
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.embedding import loader
 from pgcli.embedding.engine import EmbeddingEngine
 from pgcli.embedding.loader import load
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.images import ImageLimits, decode
 from pgcli.images.in_memory import encode_image
+from pgcli.model.cpu.packed_linear import can_pack
+from pgcli.model.cpu.packed_modules import PackedMLP
 from pgcli.records import DecodedImage, Item
 from tests.support import tiny, towers
 
@@ -200,3 +203,18 @@ def test_no_batch_begins_after_a_stop(siglip: Path) -> None:
     for row, _ in engine.encode(stream, should_stop=lambda: len(answered) >= 2):
         answered.append(row)
     assert answered == [0, 2]
+
+
+@pytest.mark.parametrize("kind", ["siglip", "clip", "vit"])
+def test_packed_weights_change_rounding_only(kind: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """On a CPU the layers of both towers are packed, whatever their activation is."""
+    folder = towers.checkpoint_into(tmp_path, kind)
+    packed = engine_of(folder)
+    monkeypatch.setattr(loader, "optimize_encoders_for_cpu", lambda model: None)
+    plain, images = engine_of(folder), photos(2)
+    found, expected = (vectors(engine, images) for engine in (packed, plain))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    if can_pack(torch.float32):
+        assert isinstance(packed.model.vision.layers[0].mlp, PackedMLP)
+        text = getattr(packed.model, "text", None)
+        assert text is None or isinstance(text.layers[0].mlp, PackedMLP)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from pgcli.model.classifier import ImageClassifier
 from pgcli.model.cpu.int8_linear import Int8DecodeLinearKernel, Int8LinearKernel, can_quantize
 from pgcli.model.cpu.malloc import keep_freed_memory
 from pgcli.model.cpu.packed_linear import KernelFactory, PackedLinearKernel, can_pack
-from pgcli.model.cpu.packed_modules import PackedLMHead, pack_weights
+from pgcli.model.cpu.packed_modules import PackedLMHead, pack_encoder, pack_weights
 from pgcli.model.paligemma import PaliGemma
+from pgcli.model.two_towers import TwoTowers
 
 
 def optimize_for_cpu(model: PaliGemma, quantize: str = "none") -> None:
@@ -31,6 +33,19 @@ def optimize_for_cpu(model: PaliGemma, quantize: str = "none") -> None:
     )
     pack_weights(model, PackedLinearKernel, kernel)
     _quantize_lm_head(model)
+
+
+def optimize_encoders_for_cpu(model: TwoTowers | ImageClassifier) -> None:
+    """Pack the weights of both towers' layers for the CPU, in place. On a GPU nothing changes."""
+    weight = model.vision.post_layernorm.weight
+    if weight.device.type != "cpu":
+        return
+    keep_freed_memory()
+    if not can_pack(weight.dtype):
+        return
+    pack_encoder(model.vision.layers, PackedLinearKernel)
+    if isinstance(model, TwoTowers) and model.text is not None:
+        pack_encoder(model.text.layers, PackedLinearKernel)
 
 
 def _quantize_lm_head(model: PaliGemma) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pgcli.model.cpu.packed_linear import KernelFactory, is_decode
 from pgcli.model.gemma import GemmaDecoderLayer, GemmaMLP, QKVProjection
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.siglip import SiglipEncoderLayer, SiglipMLP
+from pgcli.model.siglip import SiglipEncoderLayer, SiglipMLP, activate
 
 #: The most bytes of an MLP's inner activations at once. This bounds memory only: blocks that fit
 #: into a core's cache are no faster, and each block reads all weights again.
@@ -38,6 +38,7 @@ class PackedMLP(nn.Module):
     def __init__(self, mlp: SiglipMLP, make_kernel: KernelFactory):
         super().__init__()
         self._inner_width = mlp.fc1.out_features
+        self._activation = mlp.activation
         self._up = make_kernel(mlp.fc1.weight, mlp.fc1.bias)
         self._down = make_kernel(mlp.fc2.weight, mlp.fc2.bias)
 
@@ -45,7 +46,9 @@ class PackedMLP(nn.Module):
         return run_in_blocks(self._block, x, self._inner_width)
 
     def _block(self, x_MD: Tensor) -> Tensor:
-        return self._down(self._up.gelu(x_MD))
+        if self._activation == "gelu_tanh":  # computed by the same kernel
+            return self._down(self._up.gelu(x_MD))
+        return self._down(activate(self._up(x_MD), self._activation))
 
 
 class PackedGatedMLP(nn.Module):
@@ -105,6 +108,15 @@ def run_in_blocks(mlp: Callable[[Tensor], Tensor], x: Tensor, inner_width: int) 
     return torch.cat([mlp(block) for block in x_MD.tensor_split(blocks)]).view(*x.shape[:-1], -1)
 
 
+def pack_encoder(layers: nn.ModuleList, make_kernel: KernelFactory) -> None:
+    """Replace the parts of an encoder's layers by packed ones; the old weights are freed."""
+    for layer in cast(Iterable[SiglipEncoderLayer], layers):
+        attention = layer.self_attn
+        attention.add_module("qkv_proj", PackedProjection(attention.qkv_proj, make_kernel))
+        attention.add_module("out_proj", PackedProjection(attention.out_proj, make_kernel))
+        layer.add_module("mlp", PackedMLP(layer.mlp, make_kernel))
+
+
 def pack_weights(
     model: PaliGemma, vision_kernel: KernelFactory, decoder_kernel: KernelFactory
 ) -> None:
@@ -112,11 +124,7 @@ def pack_weights(
 
     The embedding stays as it is, because its rows are looked up. A tied LM head uses it.
     """
-    for layer in cast(Iterable[SiglipEncoderLayer], model.vision.layers):
-        attention = layer.self_attn
-        attention.add_module("qkv_proj", PackedProjection(attention.qkv_proj, vision_kernel))
-        attention.add_module("out_proj", PackedProjection(attention.out_proj, vision_kernel))
-        layer.add_module("mlp", PackedMLP(layer.mlp, vision_kernel))
+    pack_encoder(model.vision.layers, vision_kernel)
     last = model.config.decoder.depth - 1
     for index, block in enumerate(cast(Iterable[GemmaDecoderLayer], model.decoder.layers)):
         self_attn = block.self_attn
