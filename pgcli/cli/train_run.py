@@ -139,7 +139,7 @@ def train_rows(
     train, evaluation = split_rows(settings, rows, held_out)
     checkpoint = find_checkpoint(command, screen)
     record = run_record(command, settings, rows, held_out, checkpoint)
-    prepare_folder(command, state, record)
+    resumes = check_run(command, record)
     input = command.input
     limits = ImageLimits() if input.max_pixels is None else ImageLimits(input.max_pixels)
     reading = ImageReading(store, input.workers, limits, input.fast_decode, input.url_reader)
@@ -154,6 +154,8 @@ def train_rows(
             dtype=command.model.dtype,
             track=progress.track,
         )
+    if not resumes:
+        begin_run(command, state, record)
     options = settings.trainer_options(task.order.steps_per_epoch, is_evaluated=bool(evaluation))
     trainer = Trainer(task, options, command.folder, state)
     began = perf_counter()
@@ -231,22 +233,24 @@ def run_record(
     }
 
 
-def prepare_folder(command: TrainCommand, state: Path, record: Mapping[str, Any]) -> None:
-    """Create the folder of a new run, or check that the run in it has the same settings.
-
-    Raises OutputExists for other settings.
-    """
+def check_run(command: TrainCommand, record: Mapping[str, Any]) -> bool:
+    """Whether the folder has a run to resume. Raises OutputExists if it has other settings."""
     folder = command.folder
     earlier = read_json(folder / RUN)
-    if earlier is not None and not command.output.overwrite:
-        changes = differences(earlier.get("settings", {}), record["settings"])
-        if changes:
-            raise OutputExists(
-                f"{folder} belongs to a run with other settings: {'; '.join(changes)}",
-                hint="the command that made it resumes it; another -o leaves it alone; "
-                "--overwrite begins again",
-            )
-        return
+    if earlier is None or command.output.overwrite:
+        return False
+    if changes := differences(earlier.get("settings", {}), record["settings"]):
+        raise OutputExists(
+            f"{folder} belongs to a run with other settings: {'; '.join(changes)}",
+            hint="the command that made it resumes it; another -o leaves it alone; "
+            "--overwrite begins again",
+        )
+    return True
+
+
+def begin_run(command: TrainCommand, state: Path, record: Mapping[str, Any]) -> None:
+    """Create the folder of a new run, without what an earlier one left there."""
+    folder = command.folder
     with wrap_write_errors(folder):
         folder.mkdir(exist_ok=True)
         if command.output.overwrite:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import resource
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +121,7 @@ class Trainer:
             "learning_rate": learning_rate,
             "gradient_norm": norm,
             "rows_per_second": found["rows"] / seconds,
+            "memory_mb": peak_memory_mb(),
         }
 
     def _clip_gradients(self) -> float:
@@ -167,3 +170,11 @@ class Trainer:
 
     def _save_state(self) -> None:
         save_state(self._state_file, self.progress, self.task.model, self._optimizer)
+
+
+def peak_memory_mb() -> float:
+    """The most memory that the GPU, or else this process, has held so far."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 1e6
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB on Linux
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

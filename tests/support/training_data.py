@@ -1,0 +1,42 @@
+"""Plain coloured images with texts and labels: what tiny models learn in a few steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from PIL import Image
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 170, 60), "blue": (40, 70, 220)}
+
+
+def colour_of(number: int) -> str:
+    """The colour of an image."""
+    return [*COLOURS][number % len(COLOURS)]
+
+
+def draw(file: Path, number: int) -> None:
+    """Draw an image of one colour, in a shade of its own."""
+    shade = tuple(min(255, value + number) for value in COLOURS[colour_of(number)])
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (20, 16), shade).save(file)
+
+
+def write_pairs(folder: Path, count: int = 12) -> Path:
+    """A manifest of images with a text and a label each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for number in range(count):
+        draw(folder / "images" / f"{number:02}.png", number)
+        colour = colour_of(number)
+        row = {"image": f"images/{number:02}.png", "text": f"A {colour} wall.", "label": colour}
+        lines.append(json.dumps(row))
+    (folder / "pairs.jsonl").write_text("\n".join(lines) + "\n")
+    return folder / "pairs.jsonl"
+
+
+def write_folders(folder: Path, count: int = 12) -> Path:
+    """A folder with a folder of images for each label."""
+    for number in range(count):
+        draw(folder / colour_of(number) / f"{number:02}.png", number)
+    return folder

@@ -1,0 +1,183 @@
+"""The tasks of two towers and classifiers: micro-batches, meanings, order, and the split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
+from pgcli.engine import oom
+from pgcli.errors import NoUsableDevice
+from pgcli.model.classifier import ImageClassifier
+from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
+from pgcli.model.two_towers import TwoTowers
+from pgcli.records import Item
+from pgcli.training.classify_task import ClassifyTask
+from pgcli.training.contrastive_task import ContrastiveTask
+from pgcli.training.image_batches import ImageBatch, RowOrder
+from pgcli.training.init_towers import init_towers
+from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer
+from pgcli.training.micro_batches import MicroBatches
+from pgcli.training.rows import TrainingRow, split_by_image
+from pgcli.training.task_data import ImageInput
+
+SIZES: Any = {"width": 16, "depth": 2, "mlp_dim": 24, "num_heads": 2, "dropout": 0.1}
+VISION = VisionConfig(**SIZES, patch_size=8, resolution=16)
+HALF = (0.5, 0.5, 0.5)
+INPUT = ImageInput(torch.device("cpu"), torch.float32, HALF, HALF)
+WORDS = ["a star", "a cross", "two stars", "A star!", "a circle", "a square", "nothing"]
+
+
+def row(number: int, text: str, image: str | None = None) -> TrainingRow:
+    return TrainingRow(Item(number, str(number), ""), text, image or str(number))
+
+
+def batch(texts: list[str] = WORDS, images: list[str] | None = None) -> ImageBatch:
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (len(texts), 16, 16, 3), generator=generator, dtype=torch.uint8)
+    keys = images or [str(number) for number in range(len(texts))]
+    return ImageBatch(pixels, [row(n, t, k) for n, (t, k) in enumerate(zip(texts, keys))])  # noqa: B905
+
+
+def contrastive(loss: Any, micro_batch: int | None) -> ContrastiveTask:
+    tokenizer = learn_tokenizer(map(canonical_text, WORDS), max_tokens=300)
+    texts = TextProcessor(tokenizer, TextFormat(8, None, EOS, PAD, canonical_text))
+    text = TextConfig(**SIZES, vocab_size=tokenizer.get_vocab_size(), max_positions=8)
+    model = TwoTowers(TwoTowersConfig("siglip", VISION, text, embedding_dim=16))
+    init_towers(model, seed=0, scale=1.0, bias=-2.0)
+    micro = MicroBatches(micro_batch, is_fixed=True)
+    return ContrastiveTask(model, texts, None, INPUT, loss, micro, print)  # type: ignore[arg-type]
+
+
+def classify(micro_batch: int | None, *, is_fixed: bool = True) -> ClassifyTask:
+    vision = VisionConfig(**SIZES | {"dropout": 0.0}, patch_size=8, resolution=16)
+    model = ImageClassifier(ClassifierConfig("siglip", vision, tuple(WORDS)))
+    init_towers(model, seed=0)
+    micro = MicroBatches(micro_batch, is_fixed=is_fixed)
+    return ClassifyTask(model, None, INPUT, 0.1, micro, print)  # type: ignore[arg-type]
+
+
+def gradients(task: Any) -> tuple[float, list[Tensor]]:
+    torch.manual_seed(3)
+    task.model.train()
+    found = task.backward(batch())
+    assert found["rows"] == len(WORDS)
+    return found["loss"], [one.grad for one in task.model.parameters() if one.grad is not None]
+
+
+def assert_same(found: tuple[float, list[Tensor]], expected: tuple[float, list[Tensor]]) -> None:
+    assert found[0] == pytest.approx(expected[0], rel=1e-6)
+    for one, other in zip(found[1], expected[1], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 3])
+def test_accumulated_gradients_of_a_classifier_are_those_of_the_batch(micro_batch: int) -> None:
+    assert_same(gradients(classify(micro_batch)), gradients(classify(None)))
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "softmax"])
+def test_micro_batches_of_two_towers_have_the_loss_of_the_whole_batch(loss: str) -> None:
+    """The loss is not the mean of the losses of its parts; without dropout the gradients agree."""
+    whole, parts = contrastive(loss, None), contrastive(loss, 3)
+    for task in (whole, parts):
+        for module in task.model.modules():
+            if hasattr(module, "dropout"):
+                module.dropout = 0.0
+    assert_same(gradients(parts), gradients(whole))
+
+
+def test_both_passes_over_a_micro_batch_have_the_same_dropout() -> None:
+    """The gradient is that of the loss that is returned, by a difference quotient."""
+    task = contrastive("sigmoid", 3)
+    gradients(task)
+    weight, at = task.model.vision.embeddings.patch_embedding.weight, (0, 0, 0, 0)
+    assert weight.grad is not None
+    slope = weight.grad[at].item()
+    losses = []
+    for shift in (1e-2, -1e-2):
+        moved = contrastive("sigmoid", 3)
+        moved.model.vision.embeddings.patch_embedding.weight.data[at] += shift
+        losses.append(gradients(moved)[0])
+    assert (losses[0] - losses[1]) / 2e-2 == pytest.approx(slope, rel=0.05, abs=2e-3)
+
+
+def test_equal_texts_and_all_texts_of_an_image_are_no_negatives() -> None:
+    task = contrastive("sigmoid", None)
+    rows = batch(WORDS, ["x", "x", "2", "3", "4", "5", "6"]).rows
+    said = task._meanings(rows)
+    assert said.text_N[0] == said.text_N[3]  # but for the case and the punctuation
+    assert len(set(said.text_N.tolist())) == len(WORDS) - 1
+    assert set(said.image_NS[0].tolist()) == {*said.text_N[:2].tolist()}
+    assert set(said.image_NS[2].tolist()) == {int(said.text_N[2]), -1}
+
+
+def test_out_of_memory_halves_the_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = classify(None, is_fixed=False)
+    expected = gradients(classify(None))
+    logits = task._logits
+
+    def limited(part: ImageBatch) -> Tensor:
+        if len(part.rows) > 2:
+            raise torch.OutOfMemoryError("no memory")
+        return logits(part)
+
+    monkeypatch.setattr(task, "_logits", limited)
+    assert_same(gradients(task), expected)
+    assert task.micro_batches.rows == 1
+    fixed = classify(4)
+    monkeypatch.setattr(fixed, "_logits", limited)
+    with pytest.raises(NoUsableDevice, match="4 rows at once"):
+        gradients(fixed)
+    assert oom.is_oom(torch.OutOfMemoryError())
+
+
+def test_order_of_rows_follows_from_seed_and_step() -> None:
+    order = RowOrder(rows=10, batch_size=3, seed=5)
+    assert order.steps_per_epoch == 3
+    steps = list(order.batches(0, 9))
+    assert list(order.batches(4, 9)) == steps[4:]
+    for epoch in range(3):
+        seen = [number for step in steps[3 * epoch : 3 * epoch + 3] for number in step]
+        assert len(seen) == len(set(seen)) == 9
+    assert steps[:3] != steps[3:6]
+    assert list(RowOrder(10, 3, seed=6).batches(0, 9)) != steps
+    few = RowOrder(rows=2, batch_size=3, seed=0)
+    assert [sorted(step) for step in few.batches(0, 2)] == [[0, 1], [0, 1]]
+
+
+def test_no_image_is_on_both_sides_of_the_split() -> None:
+    rows = [row(number, "text", f"image {number % 20}") for number in range(60)]
+    train, held_out = split_by_image(rows, 0.1, seed=0)
+    assert len(held_out) == 2 * 3
+    assert not {one.image_key for one in train} & {one.image_key for one in held_out}
+    assert split_by_image(rows, 0.1, seed=0) == (train, held_out)
+    assert split_by_image(rows, 0.1, seed=1)[1] != held_out
+
+
+def test_new_weights_keep_the_size_of_activations() -> None:
+    model = contrastive("sigmoid", None).model.eval()
+    with torch.no_grad():
+        features = model.vision(torch.randn(4, 3, 16, 16))
+    assert 0.5 < features.std() < 2
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    heads: Iterator[nn.Module] = (one for one in model.modules() if isinstance(one, nn.LayerNorm))
+    assert all((head.weight == 1).all() for head in heads)  # type: ignore[operator]
+
+
+def test_learned_tokenizer_ends_texts_and_falls_back_to_bytes(tmp_path: Path) -> None:
+    tokenizer = learn_tokenizer(["a red star", "a red cross", "a blue star"] * 3, max_tokens=400)
+    again = learn_tokenizer(
+        reversed(["a red star", "a red cross", "a blue star"] * 3), max_tokens=400
+    )
+    assert tokenizer.to_str() == again.to_str()
+    found = tokenizer.encode("A Red STAR")
+    assert found.tokens == ["▁a", "▁red", "▁star", "<eos>"]
+    assert found.ids[-1] == EOS
+    assert "<0xF0>" in tokenizer.encode("a 🦊").tokens
+    assert tokenizer.decode(found.ids).strip() == "a red star"

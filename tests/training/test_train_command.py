@@ -1,0 +1,314 @@
+"""`pgcli train` through the command line: what it writes, how it resumes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch import Tensor
+
+from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO, Checkpoint
+from pgcli.checkpoints.two_towers_config import parse_classifier, parse_two_towers
+from pgcli.checkpoints.weights import load_classifier, load_two_towers
+from pgcli.cli.job.shutdown import GracefulShutdown
+from pgcli.cli.main import main
+from pgcli.embedding.loader import load
+from tests.support.training_data import write_folders, write_pairs
+
+TINY = "--init tiny --workers 0 --device cpu --dtype float32"
+CONTRASTIVE = f"--task contrastive {TINY} --steps 4 --batch-size 6 --warmup 0"
+CLASSIFY = f"--task classify {TINY} --steps 4 --batch-size 6 --warmup 0"
+
+Run = Callable[[str], int]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `pgcli train` in a folder with a manifest `pairs.jsonl` and a folder `walls`."""
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path)
+    write_folders(tmp_path / "walls")
+    return lambda words: main(["train", *words.split()])
+
+
+def metrics(folder: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(folder: str) -> dict[str, Tensor]:
+    return load_file(Path(folder, "model.safetensors"))
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two folders have the same weights, bit by bit."""
+    return (
+        Path(one, "model.safetensors").read_bytes() == Path(other, "model.safetensors").read_bytes()
+    )
+
+
+def config(folder: str) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(Path(folder, "config.json").read_text())
+    return values
+
+
+def test_towers_learn_and_transformers_loads_them(run: Run) -> None:
+    options = CONTRASTIVE.replace("--steps 4", "--steps 8")
+    assert run(f"pairs.jsonl {options} --eval-fraction 0.25 --eval-every 4 -o out") == 0
+    lines = metrics("out")
+    assert [line["step"] for line in lines] == [*range(1, 9)]
+    assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
+    keys = {"learning_rate", "gradient_norm", "rows_per_second", "rows", "memory_mb"}
+    assert keys <= lines[0].keys()
+    assert {"eval_loss", "eval_image_to_text", "eval_text_to_image"} <= lines[3].keys()
+    model = load_two_towers(Path("out"), parse_two_towers(config("out")), dtype=torch.float32)
+    reference, info = transformers.SiglipModel.from_pretrained("out", output_loading_info=True)
+    assert not any(info.values()), info
+    processor = transformers.AutoProcessor.from_pretrained("out", backend="pil")
+    images = [transformers.image_utils.load_image(f"images/{n:02}.png") for n in range(3)]
+    inputs = processor(
+        text=["a red wall", "a green wall"],
+        images=images,
+        padding="max_length",
+        max_length=32,
+        return_tensors="pt",
+    )
+    engine = load(Checkpoint("out", Path("out")), dtype="float32", device="cpu")
+    ours = torch.from_numpy(engine.encode_texts(["A red wall!", "a green wall"]))
+    with torch.inference_mode():
+        found = reference.eval()(input_ids=inputs.input_ids, pixel_values=inputs.pixel_values)
+        image_ND = model.encode_images(inputs.pixel_values)
+        logits = model.logits(image_ND @ ours.T)
+    torch.testing.assert_close(found.text_embeds, ours, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.image_embeds, image_ND, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.logits_per_image, logits, atol=1e-4, rtol=0)
+    record = json.loads(Path("out", "run.json").read_text())
+    assert record["result"]["complete"]
+    assert Path("out", "curves.png").stat().st_size > 1000
+
+
+def test_classifier_learns_the_names_of_folders(run: Run) -> None:
+    options = CLASSIFY.replace("--steps 4", "--steps 12")
+    assert run(f"walls {options} --eval-fraction 0.25 --eval-every 6 -o out") == 0
+    lines = metrics("out")
+    assert lines[-1]["accuracy"] > 0.9
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    model = load_classifier(Path("out"), parse_classifier(config("out")), dtype=torch.float32)
+    assert model.config.labels == ("blue", "green", "red")
+    reference = transformers.ViTForImageClassification.from_pretrained("out").eval()
+    processor = transformers.AutoImageProcessor.from_pretrained("out", backend="pil")
+    image = transformers.image_utils.load_image("walls/red/00.png")
+    pixels = processor(image, return_tensors="pt").pixel_values
+    with torch.inference_mode():
+        torch.testing.assert_close(reference(pixels).logits, model(pixels), atol=1e-5, rtol=0)
+    assert Path("out", "last", "config.json").exists()
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, updates: int) -> None:
+    """End the next run after so many updates, as a signal does."""
+    left = iter(range(updates - 1))
+    monkeypatch.setattr(GracefulShutdown, "should_stop", lambda self: next(left, None) is None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(f"pairs.jsonl {CONTRASTIVE}", marks=pytest.mark.slow), f"walls {CLASSIFY}"],
+)
+def test_interrupted_run_ends_with_the_same_weights(
+    run: Run, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    options += " --eval-fraction 0.25 --eval-every 2"
+    assert run(f"{options} -o whole") == 0
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        assert run(f"{options} -o parts") == 0
+    assert not json.loads(Path("parts", "run.json").read_text())["result"]["complete"]
+    assert run(f"{options} -o parts") == 0
+    assert [line["step"] for line in metrics("parts")] == [1, 2, 3, 4]
+    assert same("whole", "parts")
+    assert same("whole/last", "parts/last")
+
+
+def test_complete_run_has_nothing_to_do_and_other_settings_are_refused(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(f"walls {CLASSIFY} -o out") == 0
+    before = Path("out", "model.safetensors").stat().st_mtime_ns
+    assert run(f"walls {CLASSIFY} -o out") == 0
+    assert Path("out", "model.safetensors").stat().st_mtime_ns == before
+    capsys.readouterr()
+    assert run(f"walls {CLASSIFY} --seed 1 -o out") == 13
+    assert "seed: 0 -> 1" in capsys.readouterr().err
+    Path("walls", "red", "00.png").unlink()
+    assert run(f"walls {CLASSIFY} -o out") == 13
+    assert "rows: " in capsys.readouterr().err
+    assert run(f"walls {CLASSIFY} --seed 1 --overwrite -o out") == 0
+    assert len(metrics("out")) == 4
+
+
+def test_folder_of_others_is_left_alone(run: Run) -> None:
+    Path("out").mkdir()
+    Path("out", "notes.txt").write_text("mine")
+    assert run(f"walls {CLASSIFY} -o out") == 13
+    assert [file.name for file in Path("out").iterdir()] == ["notes.txt"]
+    assert not Path("out.pgcli").exists()
+
+
+def test_unreadable_image_costs_its_row(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("walls", "red", "00.png").write_bytes(b"not an image")
+    options = CLASSIFY.replace("--batch-size 6", "--batch-size 12")
+    assert run(f"walls {options} -o out") == 3
+    assert "1 images could not be read: red/00.png" in capsys.readouterr().err
+    assert {line["rows"] for line in metrics("out")} == {11}
+    assert {line["lost"] for line in metrics("out")} == {1}
+
+
+def test_images_in_a_table_train_as_those_in_files(run: Run) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = [json.loads(line) for line in Path("pairs.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["image"] = Path(row["image"]).read_bytes()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), "pairs.parquet")
+    for source in ("pairs.jsonl", "pairs.parquet"):
+        assert run(f"{source} {CLASSIFY} -o {source}.out".replace("--steps 4", "--steps 1")) == 0
+    assert same("pairs.jsonl.out", "pairs.parquet.out")
+
+
+def test_checkpoint_is_trained_further(run: Run) -> None:
+    options = CONTRASTIVE.replace("--init tiny", "--model demo-towers")
+    assert run(f"pairs.jsonl {options} --steps 1 -o out --loss softmax") == 0
+    for name in ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"):
+        assert Path("out", name).read_bytes() == (BUILTIN_TOWERS / name).read_bytes()
+    before, after = load_file(BUILTIN_TOWERS / "model.safetensors"), weights("out")
+    assert before.keys() == after.keys()
+    change = max((after[name] - before[name].float()).abs().max().item() for name in before)
+    assert 0 < change < 1e-3
+
+
+@pytest.mark.parametrize("model", ["demo-towers", pytest.param(DEMO, marks=pytest.mark.slow)])
+def test_probe_trains_the_head_alone(run: Run, model: str) -> None:
+    options = CLASSIFY.replace("--init tiny", f"--model {model} --probe").replace("4", "8")
+    assert run(f"walls {options} --learning-rate 0.05 --eval-fraction 0.25 -o out") == 0
+    lines = metrics("out")
+    assert lines[-1]["eval_accuracy"] == 1
+    folder = BUILTIN_TOWERS if model == "demo-towers" else BUILTIN_TOWERS.parent / "builtin"
+    prefix = "" if model == "demo-towers" else "vision_tower."
+    before = load_file(folder / "model.safetensors")
+    after = weights("out")
+    for name, tensor in after.items():
+        if not name.startswith("classifier."):
+            assert torch.equal(tensor, before[prefix + name].float()), name
+    found, info = transformers.SiglipForImageClassification.from_pretrained(
+        "out", output_loading_info=True
+    )
+    assert not any(info.values()), info
+    assert sorted(found.config.label2id) == ["blue", "green", "red"]
+
+
+def test_probe_of_two_towers_leaves_both_towers(run: Run) -> None:
+    options = CONTRASTIVE.replace("--init tiny", "--model demo-towers --probe")
+    assert run(f"pairs.jsonl {options} -o out") == 0
+    before = load_file(BUILTIN_TOWERS / "model.safetensors")
+    changed = {
+        name.split(".")[0] + "." + name.split(".")[1] if "." in name else name
+        for name, tensor in weights("out").items()
+        if not torch.equal(tensor, before[name].float())
+    }
+    assert changed == {"vision_model.head", "text_model.head", "logit_scale", "logit_bias"}
+
+
+def test_classifier_with_the_same_labels_keeps_its_head(run: Run) -> None:
+    assert run(f"walls {CLASSIFY} -o first") == 0
+    options = CLASSIFY.replace("--init tiny", "--model first").replace("--steps 4", "--steps 1")
+    assert run(f"walls {options} --learning-rate 1e-9 -o second") == 0
+    first, second = weights("first"), weights("second")
+    torch.testing.assert_close(second["classifier.weight"], first["classifier.weight"])
+    assert second["classifier.weight"].abs().max() > 0
+
+
+def test_loss_that_is_not_finite_ends_with_its_step(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(f"walls {CLASSIFY} --learning-rate 1e17 -o out") == 15
+    err = capsys.readouterr().err
+    assert "of step 2 is nan" in err or "of step 3 is nan" in err
+    assert "--learning-rate" in err
+
+
+def test_same_image_is_not_trained_and_evaluated_on(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy("pairs.jsonl", "same.jsonl")
+    assert run(f"pairs.jsonl {CONTRASTIVE} --eval same.jsonl -o out") == 2
+    assert "00.png is in the sources and in --eval" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("walls -o out", "--task is missing"),
+        ("walls --task classify -o out", "begins with a checkpoint or with random weights"),
+        ("walls --task classify --init tiny --model demo-towers -o out", "one of --model"),
+        ("walls --task classify --init tiny", "-o runs/model"),
+        ("walls --task classify --init tiny --loss sigmoid -o out", "--loss goes with"),
+        ("pairs.jsonl --task contrastive --init tiny --label-smoothing 0.1 -o out", "goes with"),
+        ("walls --task classify --init tiny --probe -o out", "--probe"),
+        ("walls --task classify --init tiny --epochs 1 --steps 1 -o out", "how long to train"),
+        ("walls --task classify --init tiny --patience 2 -o out", "needs rows to evaluate on"),
+        ("walls --task contrastive --init tiny -o out", "no columns"),
+        ("pairs.jsonl --task contrastive --text-column words --init tiny -o out", "words"),
+        ("walls/red --task classify --init tiny -o out", "labels are the names of folders"),
+        ("walls --include *red* --task classify --init tiny -o out", "all rows have the label red"),
+        ("walls --task lora --model demo -o out", "contrastive"),
+        (f"pairs.jsonl --task contrastive --model {DEMO} -o out", "has no text tower"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    run: Run, capsys: pytest.CaptureFixture[str], words: str, message: str
+) -> None:
+    assert run(words) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("out").exists()
+    assert not Path("out.pgcli").exists()
+
+
+def test_plan_is_printed_and_nothing_written(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("walls --task classify --init tiny --eval-fraction 0.25 --dry-run -o out") == 0
+    err = capsys.readouterr().err
+    assert "rows: 9 to train on, 3 to evaluate on" in err
+    assert "steps: 10, 1 in an epoch" in err
+    assert not Path("out").exists()
+
+
+@pytest.mark.slow
+def test_run_that_is_killed_at_any_moment_ends_with_the_same_weights(run: Run) -> None:
+    options = CONTRASTIVE.replace("--steps 4", "--steps 40")
+    command = [sys.executable, "-m", "pgcli", "train", "pairs.jsonl", *options.split()]
+    command += "--eval-fraction 0.25 --eval-every 7 -o".split()
+    subprocess.run([*command, "whole"], check=True, capture_output=True)
+    for kills in range(20):
+        process = subprocess.Popen([*command, "parts"], stderr=subprocess.DEVNULL)
+        try:
+            process.wait(timeout=2.5 + 0.37 * kills)
+            break
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGTERM if kills % 3 == 2 else signal.SIGKILL)
+            process.wait()
+            time.sleep(0.1)
+    assert subprocess.run([*command, "parts"], capture_output=True).returncode == 0
+    assert [line["step"] for line in metrics("parts")] == [*range(1, 41)]
+    assert same("whole", "parts")
+    assert same("whole/last", "parts/last")
