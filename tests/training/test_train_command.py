@@ -298,7 +298,7 @@ def test_run_that_is_killed_at_any_moment_ends_with_the_same_weights(run: Run) -
     options = CONTRASTIVE.replace("--steps 4", "--steps 40")
     command = [sys.executable, "-m", "pgcli", "train", "pairs.jsonl", *options.split()]
     command += "--eval-fraction 0.25 --eval-every 7 -o".split()
-    subprocess.run([*command, "whole"], check=True, capture_output=True)
+    subprocess.run([*command, "whole"], check=True, capture_output=True, timeout=300)
     for kills in range(20):
         process = subprocess.Popen([*command, "parts"], stderr=subprocess.DEVNULL)
         try:
@@ -306,9 +306,9 @@ def test_run_that_is_killed_at_any_moment_ends_with_the_same_weights(run: Run) -
             break
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGTERM if kills % 3 == 2 else signal.SIGKILL)
-            process.wait()
+            process.wait(timeout=60)
             time.sleep(0.1)
-    assert subprocess.run([*command, "parts"], capture_output=True).returncode == 0
+    assert subprocess.run([*command, "parts"], timeout=300).returncode == 0
     assert [line["step"] for line in metrics("parts")] == [*range(1, 41)]
     assert same("whole", "parts")
     assert same("whole/last", "parts/last")
