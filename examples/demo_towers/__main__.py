@@ -1,7 +1,7 @@
 """Trains the built-in towers, in two runs; a command that was interrupted resumes.
 
     python -m examples.demo_towers --out runs/first
-    python -m examples.demo_towers --out runs/towers --start runs/first --steps 500 --rate 5e-4 \\
+    python -m examples.demo_towers --out runs/towers --start runs/first --steps 230 --rate 5e-4 \\
         --copies 24 --copy-weight 2
 
 The first learns what captions say, the second also where objects are.

@@ -1,0 +1,169 @@
+"""The built-in two towers: their files, transformers on them, what they know, their captions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+from safetensors import safe_open
+
+from benchmarks.towers_quality import choose_threshold, distinct_groups, encode
+from examples.demo_model.examples import caption
+from examples.demo_model.render import render
+from examples.demo_model.scenes import EVAL_SEEDS, Scene
+from examples.demo_towers.augment import augment
+from examples.demo_towers.captions import draw_captions, full_meaning, true_meanings
+from examples.demo_towers.dataset import CaptionedScenes
+from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO_TOWERS, find
+from pgcli.embedding.engine import EmbeddingEngine
+from pgcli.embedding.loader import load
+from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
+from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer
+
+IMAGES = Path(__file__).parents[2] / "examples" / "images"
+DRAWINGS = 60
+ATOL = 1e-5
+
+
+@pytest.fixture(scope="module")
+def engine() -> EmbeddingEngine:
+    return load(find(DEMO_TOWERS), device="cpu", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def scenes() -> list[Scene]:
+    return [Scene.from_seed(seed) for seed in EVAL_SEEDS[:DRAWINGS]]
+
+
+def test_files_are_small_and_in_bfloat16() -> None:
+    assert sum(file.stat().st_size for file in BUILTIN_TOWERS.iterdir()) < 12 * 2**20
+    with safe_open(BUILTIN_TOWERS / "model.safetensors", framework="pt") as stored:
+        assert {stored.get_slice(name).get_dtype() for name in stored.keys()} == {"BF16"}  # noqa: SIM118
+
+
+def test_name_has_a_revision_from_the_weights() -> None:
+    found = find(DEMO_TOWERS)
+    assert found.folder == BUILTIN_TOWERS
+    assert found.label == f"demo-towers@{found.revision}"
+
+
+def test_transformers_loads_them_and_agrees(engine: EmbeddingEngine) -> None:
+    model, info = transformers.SiglipModel.from_pretrained(
+        BUILTIN_TOWERS, output_loading_info=True, dtype=torch.float32
+    )
+    assert not any(info.values()), info
+    processor = transformers.AutoProcessor.from_pretrained(BUILTIN_TOWERS, backend="pil")
+    texts = ["a red star", "two blue squares on a white background"]
+    with Image.open(IMAGES / "one.png") as image:
+        inputs = processor(
+            text=texts,
+            images=[image.convert("RGB")],
+            padding="max_length",
+            max_length=32,
+            return_tensors="pt",
+        )
+    with torch.inference_mode():
+        found = model.eval()(input_ids=inputs.input_ids, pixel_values=inputs.pixel_values)
+        assert engine.model.logits is not None
+        ours = engine.model.encode_images(inputs.pixel_values)  # type: ignore[operator]
+    torch.testing.assert_close(found.image_embeds, ours, atol=ATOL, rtol=0)
+    text_ND = torch.from_numpy(engine.encode_texts(texts))
+    torch.testing.assert_close(found.text_embeds, text_ND, atol=ATOL, rtol=0)
+
+
+def test_drawings_and_captions_find_each_other(
+    engine: EmbeddingEngine, scenes: list[Scene]
+) -> None:
+    """The bound is far below what benchmarks/towers_quality.py measures; it detects damage."""
+    image_ND = encode(engine, map(render, scenes))
+    cosine = image_ND @ engine.encode_texts([*map(caption, scenes)]).T
+    same = np.array([[caption(one) == caption(other) for other in scenes] for one in scenes])
+    rows = np.arange(len(scenes))
+    assert same[rows, cosine.argmax(1)].mean() > 0.9
+    assert same[cosine.argmax(0), rows].mean() > 0.9
+
+
+def test_examples_are_scored_rightly(engine: EmbeddingEngine) -> None:
+    images = [Image.open(IMAGES / name).convert("RGB") for name in ("stars.jpg", "blue.png")]
+    texts = ["a red star", "a blue square"]
+    cosine = encode(engine, images) @ engine.encode_texts(texts).T
+    assert cosine.shape == (2, 2)
+
+
+# --- the data that they are trained on
+
+
+def test_every_caption_is_true_of_its_drawing(scenes: list[Scene]) -> None:
+    kinds: Counter[object] = Counter()
+    for scene in scenes:
+        known = set(true_meanings(scene))
+        for drawn in draw_captions(scene, Random(scene.seed), 8):
+            assert drawn.meaning in known, (drawn, known)
+            kinds[drawn.meaning[0]] += 1
+    assert set(kinds) == {"all", "has", "count", "background"}
+
+
+def test_equal_texts_have_one_meaning() -> None:
+    """Else a text would be a negative of an image that it describes."""
+    meanings: dict[str, object] = {}
+    for seed in range(300):
+        for text, meaning in draw_captions(Scene.from_seed(seed), Random(seed), 6):
+            words = " ".join(sorted(canonical_text(text).split()))
+            if meaning[0] == "has":
+                assert meanings.setdefault(words, meaning) == meaning, text
+
+
+def test_rearranged_scene_has_the_same_captions(scenes: list[Scene]) -> None:
+    for scene in scenes[:10]:
+        other = scene.rearranged(Random(0))
+        assert other.objects != scene.objects
+        for with_background in (True, False):
+            meanings = {
+                full_meaning(one, with_background=with_background) for one in (scene, other)
+            }
+            assert len(meanings) == 1
+
+
+def test_batches_follow_from_their_step_and_know_what_is_true() -> None:
+    tokenizer = learn_tokenizer(["a red star on a white background"], max_tokens=300)
+    texts = TextProcessor(tokenizer, TextFormat(16, None, EOS, PAD, canonical_text))
+    scenes = CaptionedScenes(texts, range(50), 28, batch_size=4, captions=3, copies=2)
+    batch, again = scenes[1], scenes[1]
+    assert torch.equal(batch.pixels_BRRC, again.pixels_BRRC)
+    assert torch.equal(batch.token_NT, again.token_NT)
+    assert batch.pixels_BRRC.shape == (4, 28, 28, 3)
+    assert batch.copy_VRRC.shape == batch.rearranged_VRRC.shape == (2, 28, 28, 3)
+    own = batch.meanings.image_NS == batch.meanings.text_N[:, None]
+    assert own.any(dim=1).all()
+    for first in range(0, 12, 3):  # what is true of a drawing is the same for each of its texts
+        assert torch.equal(batch.meanings.image_NS[first], batch.meanings.image_NS[first + 2])
+
+
+def test_augmented_drawings_keep_their_background(scenes: list[Scene]) -> None:
+    for scene in scenes[:8]:
+        image = augment(render(scene, 60, 60), scene.background_rgb, Random(scene.seed))
+        corner = np.asarray(image)[0, 0].astype(int)
+        assert np.abs(corner - np.array(scene.background_rgb)).max() < 30
+
+
+# --- the benchmark
+
+
+def test_threshold_has_the_precision_that_is_asked_for() -> None:
+    cosines = np.array([0.99, 0.98, 0.97, 0.5, 0.4])
+    assert choose_threshold(cosines, np.array([True, True, True, False, True])) == 0.97
+    assert choose_threshold(cosines, np.array([False, True, True, True, True])) == 1.0
+
+
+def test_drawings_of_a_group_have_different_captions() -> None:
+    scenes = [Scene.from_seed(seed) for seed in range(250)]
+    groups = list(distinct_groups(scenes))
+    assert groups
+    for group in groups:
+        assert len({caption(scenes[index]) for index in group}) == len(group) == 100
