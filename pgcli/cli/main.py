@@ -57,7 +57,7 @@ from pgcli.cli.usage_errors import to_usage_error
 from pgcli.errors import OutputFailed, PgcliError
 from pgcli.printable import printable
 
-# importing a command adds it to the app; --help lists them in this order
+#: Importing a command adds it to the app; --help lists them in this order.
 COMMANDS = (
     *(caption, ask, detect, segment, ocr),
     *(embed, score, classify, search),
@@ -194,7 +194,10 @@ def call(args: Sequence[str] | None, state: ProgramState) -> int:
 @cache
 def command_group() -> Any:
     """All commands, as Typer makes them of their declarations: once, as that takes a while."""
-    return typer.main.get_command(app)
+    group: Any = typer.main.get_command(app)
+    names = [module.__name__.rpartition(".")[2].rstrip("_") for module in COMMANDS]
+    group.commands = {name: group.commands[name] for name in names}
+    return group
 
 
 def report_bug(bug: Exception, state: ProgramState) -> int:
