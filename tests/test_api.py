@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 import pgcli
+from pgcli.checkpoints.find import BUILTIN, Checkpoint
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.sampler import SamplingParams
 from pgcli.errors import (
@@ -573,10 +574,10 @@ def test_model_options_reach_the_loader(monkeypatch):
 
     def find(name, revision=None, **more):
         found.append((name, revision, more.get("kind", "model")))
-        return name
+        return Checkpoint(name, BUILTIN)
 
     def load(checkpoint, **options):
-        loaded.update(options, model=checkpoint)
+        loaded.update(options, model=checkpoint.name, adapter=options["adapter"].name)
         return RecordingModel()
 
     monkeypatch.setattr("pgcli.checkpoints.find.find", find)

@@ -1,26 +1,26 @@
-"""A loaded model that answers questions about images."""
+"""A loaded model that answers questions about images, or compares them with texts."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pgcli import tasks
+from pgcli.api.embeddings import EmbeddingMethods
 from pgcli.api.options import CallOptions, CallSettings
-from pgcli.api.sources import Source, make_items
+from pgcli.api.sources import Source
 from pgcli.box_filter import BoxFilter
-from pgcli.images import ImageDecoder
-from pgcli.pipeline import answers
-from pgcli.records import Answer, error_answer
-from pgcli.remote import make_url_reader
+from pgcli.checkpoints.model_description import read_kind
+from pgcli.embedding.abilities import check_kind
+from pgcli.errors import UsageError
+from pgcli.records import Answer
 from pgcli.tasks import Question
-from pgcli.workers import prefetch
 
 if TYPE_CHECKING:
+    from pgcli.embedding.engine import EmbeddingEngine
     from pgcli.engine.engine import InferenceEngine
 
 
@@ -38,10 +38,10 @@ def load(
     allow_urls: bool = False,
     allow_private_hosts: bool = False,
 ) -> Engine:
-    """Load a checkpoint folder, a model of the Hub, or `demo`, the built-in model.
+    """Load a checkpoint folder, a model of the Hub, or `demo` or `demo-towers`, the built-in ones.
 
     Args:
-        model: A folder, a name on the Hub, or `demo`.
+        model: A folder, a name on the Hub, `demo` or `demo-towers`.
         revision: A branch, tag or commit on the Hub.
         adapter: A LoRA adapter to merge into the model: a folder or a name on the Hub.
         mask_decoder: The file of weights that turn mask codes into pixels.
@@ -56,10 +56,23 @@ def load(
     Raises the errors of `pgcli.errors`, each with a `hint` that says what to do.
     """
     from pgcli.checkpoints.find import find
+
+    checkpoint = find(os.fspath(model), revision)
+    urls = {"allow_urls": allow_urls, "allow_private_hosts": allow_private_hosts}
+    if read_kind(checkpoint.folder) not in ("paligemma", None):
+        from pgcli.embedding.loader import load as load_towers
+
+        if adapter is not None or mask_decoder is not None or quantize != "none":
+            raise UsageError(
+                "adapter, mask_decoder and quantize are for models that answer with text",
+                hint=f"{checkpoint.name} is none; leave them out",
+            )
+        towers = load_towers(checkpoint, device=device, dtype=dtype, batch_size=batch_size)
+        return Engine(towers, fast_decode=fast_decode, **urls)
     from pgcli.engine.loader import load as load_engine
 
     loaded = load_engine(
-        find(os.fspath(model), revision),
+        checkpoint,
         adapter=None if adapter is None else find(os.fspath(adapter), kind="adapter"),
         masks=None if mask_decoder is None else Path(mask_decoder),
         device=device,
@@ -67,16 +80,15 @@ def load(
         batch_size=batch_size,
         quantize=quantize,
     )
-    return Engine(
-        loaded,
-        fast_decode=fast_decode,
-        allow_urls=allow_urls,
-        allow_private_hosts=allow_private_hosts,
-    )
+    return Engine(loaded, fast_decode=fast_decode, **urls)
 
 
-class Engine:
+class Engine(EmbeddingMethods):
     """A loaded model. Each method yields one Answer per image and prompt, in input order.
+
+    PaliGemma answers with text, by `caption`, `ask`, `detect`, `segment` and `ocr`, and embeds
+    images. Two towers embed images and texts, score and classify; classifiers classify. A method
+    that the model does not have raises UsageError.
 
     A source is what the command line takes, or images in memory: bytes, Pillow's images, arrays
     and tensors; lists may mix them. An image that cannot be read is an Answer with `error` set;
@@ -85,7 +97,7 @@ class Engine:
 
     def __init__(
         self,
-        engine: InferenceEngine,
+        engine: InferenceEngine | EmbeddingEngine,
         *,
         fast_decode: bool = False,
         allow_urls: bool = False,
@@ -93,7 +105,7 @@ class Engine:
     ):
         self._engine = engine
         self._allow_urls, self._allow_private_hosts = allow_urls, allow_private_hosts
-        self._spec = replace(engine.spec, fast_decode=fast_decode)
+        self._fast_decode = fast_decode
 
     @property
     def label(self) -> str:
@@ -195,41 +207,16 @@ class Engine:
     def _answers(
         self, source: Source | Iterable[Source], question: Question, call: CallSettings
     ) -> Iterator[Answer]:
+        check_kind(question.task, self._engine.label, self._kind)
         from pgcli.engine.sampler import SamplingParams  # imports torch
 
-        engine, question = self._engine, tasks.with_region(question, call.region)
+        engine: Any = self._engine
+        question = tasks.with_region(question, call.region)
         question = tasks.with_extras(
             question, alternatives=call.alternatives, token_logprobs=call.token_logprobs
         )
-        url_reader = make_url_reader(
-            allow_urls=self._allow_urls, allow_private_hosts=self._allow_private_hosts
-        )
-        items, total = make_items(source, question, url_reader)
         sampling = SamplingParams(call.temperature, call.top_p, call.top_k, call.seed)
-
-        rows: Iterator[Answer] = answers(
-            tasks.with_prompts(items, question),
-            partial(
-                prefetch,
-                decode=ImageDecoder(self._spec),
-                workers=call.workers,
-                # images of other machines are decoded in processes, however few they are
-                total=None if url_reader else total,
-                fetcher=url_reader,
-                pauses=total is None,
-            ),
-            partial(engine.ask, question=question, sampling=sampling, batch_size=call.batch_size),
-            partial(error_answer, task=question.task, model=engine.label),
+        ask = partial(engine.ask, question=question, sampling=sampling, batch_size=call.batch_size)
+        return self._rows(
+            source, question, ask, engine, workers=call.workers, progress=call.progress
         )
-        return with_progress(rows, question, total) if call.progress else rows
-
-
-def with_progress(
-    rows: Iterator[Answer], question: Question, images: int | None
-) -> Iterator[Answer]:
-    """The same rows, counted by a progress bar."""
-    from tqdm.auto import tqdm
-
-    prompts = 1 if question.templates is None else len(question.templates)
-    total = None if images is None else images * prompts
-    yield from tqdm(rows, total=total, unit="row")

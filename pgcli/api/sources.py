@@ -21,7 +21,7 @@ from pgcli.sources.open_sources import open_sources
 from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.readers.reader import ManifestRow
 from pgcli.sources.row_item import check_row, row_to_item
-from pgcli.tasks import Question
+from pgcli.tasks import AnyQuestion
 
 InMemory = bytes | bytearray | memoryview | BytesIO | Image.Image
 #: A path, glob, manifest or URL as on the command line; the bytes of an image file; an image of
@@ -31,7 +31,7 @@ Source: TypeAlias = str | os.PathLike[str] | InMemory | ArrayLike | Mapping[str,
 
 
 def make_items(
-    source: Source | Iterable[Source], question: Question, url_reader: UrlReader | None
+    source: Source | Iterable[Source], question: AnyQuestion, url_reader: UrlReader | None
 ) -> tuple[Iterable[Item], int | None]:
     """The items of one source or several, and their number where it is known.
 
@@ -47,6 +47,7 @@ def make_items(
             check_source(one)
         return items_of(sources), len(sources)
     options = ReadOptions(
+        prompt_column=question.text_column or ReadOptions.prompt_column,
         fields=tasks.columns(question),
         requires_prompts=question.templates is None,
         refuses_prompts=question.refuses_prompts,

@@ -23,6 +23,7 @@ from pgcli.embedding.texts import (
     open_clip_text,
     siglip_text,
 )
+from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.memory import MOST_ROWS, SHARE_OF_FREE, SMALLER_MODEL, check_fits
 from pgcli.engine.oom import memory_named
 from pgcli.model.classifier import ImageClassifier
@@ -67,6 +68,22 @@ def load(
         batch_size = automatic_batch_size(config.vision, chosen_dtype, chosen_device, free)
     return EmbeddingEngine(
         model, description, preprocessing, texts, label=checkpoint.label, batch_size=batch_size
+    )
+
+
+def of_paligemma(engine: InferenceEngine) -> EmbeddingEngine:
+    """An engine that embeds images with the vision tower of a loaded PaliGemma."""
+    description = ModelDescription("paligemma", engine.model.config)
+    config = encoder_config(description)
+    assert isinstance(config, TwoTowersConfig)
+    with torch.device("meta"):
+        towers = TwoTowers(config)
+    towers.vision = engine.model.vision
+    weight = engine.model.projector.weight
+    free = free_bytes(weight.device)
+    batch_size = automatic_batch_size(config.vision, weight.dtype, weight.device, free)
+    return EmbeddingEngine(
+        towers, description, engine.preprocessing, None, label=engine.label, batch_size=batch_size
     )
 
 

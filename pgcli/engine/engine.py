@@ -69,7 +69,7 @@ class InferenceEngine:
         self.spec = ImageSpec(model.config.vision.resolution, preprocessing.resample)
         self._device = model.projector.weight.device
         self._dtype = model.projector.weight.dtype
-        self._preprocessing = preprocessing
+        self.preprocessing = preprocessing
         self._batch_size = batch_size
         self._budget = budget
         self._mask_decoder = mask_decoder
@@ -193,7 +193,7 @@ class InferenceEngine:
                 vocabulary,
                 params,
                 max_rows=rows,
-                images=ImageFeatureCache(self.model, self._preprocessing, self.image_stats),
+                images=ImageFeatureCache(self.model, self.preprocessing, self.image_stats),
                 grammar=grammar,
             ),
             OutputProcessor(self.tokenizer, self._mask_decoder, question, model=self.label),

@@ -92,6 +92,8 @@ class ExportEntries:
         if that were free and allowed.
         """
         format, id_ = self._format, row["id"]
+        if format.has_label_folders and row["task"] == "classify":
+            id_ = f"{folder_of_label(row['answer'])}/{id_}"
         suffixes = (PurePosixPath(parse_path(name)).suffix for name in (id_, row["image"]))
         ending = next((one for one in suffixes if one.lower() in IMAGE_ENDINGS), "")
         # a text file takes the bytes of the image's name; the names in an index are UTF-8
@@ -119,3 +121,9 @@ class ExportEntries:
                 "written in full",
             )
         return encodable(path)
+
+
+def folder_of_label(label: str | None) -> str:
+    """The name of the folder of a label's images, which is one folder whatever the label is."""
+    name = (label or "").replace("/", "_").strip()
+    return name if name.strip(".") else "_"

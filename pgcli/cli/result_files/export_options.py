@@ -73,6 +73,7 @@ class ExportOptions:
             columns=tuple(stats.columns),
             has_boxes=stats.has_boxes,
             has_masks=stats.has_masks,
+            has_labels_alone=stats.task == "classify",
             images=self.store_images or "link",
             image_prefix=self.image_prefix or "",
             texts=text_options(
@@ -141,6 +142,11 @@ def check_rows(
             )
         errors = f": {stats.errors:,} rows have errors" if stats.errors else ""
         raise NoInputError(f"no row of {results} has an answer{errors}", hint="name another file")
+    if stats.task in ("score", "embed") and to not in ("csv", "parquet"):
+        raise UsageError(
+            f"{to} is for answers, and {results} has rows of {stats.task}",
+            hint="--to csv and --to parquet take them",
+        )
     if format.needs_boxes and not stats.has_boxes:
         raise UsageError(
             f"{to} is for boxes, and {results} has no rows of detect or segment",

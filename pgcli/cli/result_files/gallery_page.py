@@ -107,7 +107,7 @@ def write_gallery(groups: Sequence[RowGroup], options: GalleryOptions, screen: S
     cards, labels = Cards(), dict[str, None]()
     with screen.status("reading rows"):
         for group in groups:
-            rows = map(options.box_filter.row, group.rows(options.limit))
+            rows = map(options.box_filter.row, with_images(group.rows(options.limit), group.output))
             info = read_run_info(group.output, group.name)
             labels |= dict.fromkeys(info.labels)
             cards.add(info, rows)
@@ -142,6 +142,17 @@ def small_copies(
     )
     with closing(copied):
         yield from copied
+
+
+def with_images(rows: Iterator[Row], output: Path) -> Iterator[Row]:
+    """The same rows. Raises UsageError for rows of texts."""
+    for row in rows:
+        if "image" not in row:
+            raise UsageError(
+                f"{output} has embeddings of texts, and a page shows images",
+                hint="pgcli search VECTORS --text TEXT --view PAGE shows the images of a text",
+            )
+        yield row
 
 
 def check_page(target: Path, outputs: Sequence[Path], options: GalleryOptions) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 from pgcli.cli.result_files.several_files import FileRow
 from pgcli.errors import UsageError
 from pgcli.records import BOX_TASKS, Rle
-from pgcli.rows import json_safe
+from pgcli.rows import BASE_OF_TASK, json_safe, task_of
 from pgcli.views.exports.entry import Row, row_boxes
 
+ANSWER_COLUMNS = frozenset({"task", "prompt", "answer", "boxes"})
 MAX_PROMPTS_SHOWN = 5  # prompts that a message names
 TEXT_COLUMNS = ("id", "image", "task", "prompt")
 #: Limit of image sides and box corners; the difference of two is a finite number.
@@ -29,6 +30,7 @@ class RowStats:
     `has_masks` if a box has a mask. `outside` boxes have no area in their image.
     """
 
+    task: str = ""
     rows: int = 0
     images: int = 0
     errors: int = 0
@@ -65,7 +67,8 @@ def collect_stats(rows: Iterable[FileRow], prompt: str | None) -> RowStats:
             stats.outside += len(row["boxes"]) - len(inside)
             stats.has_masks |= any(box.mask is not None for box in inside)
             stats.labels.update(box["label"] for box in row["boxes"])
-            stats.columns |= dict.fromkeys(row)
+            stats.columns |= {name: None for name in row if name not in added_columns(row)}
+            stats.task = row["task"]
         stats.answers, stats.texts = max(stats.answers, answers), max(stats.texts, texts)
     return stats
 
@@ -73,7 +76,7 @@ def collect_stats(rows: Iterable[FileRow], prompt: str | None) -> RowStats:
 def valid_rows(rows: Iterable[FileRow], prompt: str | None, stats: RowStats) -> Iterator[FileRow]:
     """The rows to export, in text that UTF-8 can encode; all rows are counted and validated."""
     for found in rows:
-        row = json_safe(found.row)
+        row = with_answer_columns(json_safe(found.row))
         stats.rows += 1
         if row["error"] is not None:
             stats.errors += 1
@@ -89,6 +92,20 @@ def valid_rows(rows: Iterable[FileRow], prompt: str | None, stats: RowStats) -> 
             stats.other_prompts += 1
             continue
         yield found._replace(row=row)
+
+
+def with_answer_columns(row: Row) -> Row:
+    """The row with the columns of answers that rows of its task do not have."""
+    task = task_of(row)
+    if task not in BASE_OF_TASK:
+        return row
+    return {"image": None, "answer": None, "prompt": "", "boxes": [], **row, "task": task}
+
+
+def added_columns(row: Row) -> frozenset[str]:
+    """The columns that `with_answer_columns` added."""
+    columns = BASE_OF_TASK.get(row["task"])
+    return frozenset() if columns is None else ANSWER_COLUMNS - set(columns)
 
 
 def find_row_error(row: Row) -> str:

@@ -132,7 +132,8 @@ class ExportSettings:
     """The options of an export, and what all rows have in common.
 
     `labels` maps every label to its index from 0; `columns` are the rows'. `has_boxes` is true if
-    any row is of a task with boxes, `has_masks` if any box has a mask. `image_prefix` precedes an
+    any row is of a task with boxes, `has_masks` if any box has a mask, `has_labels_alone` if the
+    rows are of `classify`. `image_prefix` precedes an
     image's address; `texts` are the options of text files.
     """
 
@@ -140,6 +141,7 @@ class ExportSettings:
     columns: tuple[str, ...] = ()
     has_boxes: bool = False
     has_masks: bool = False
+    has_labels_alone: bool = False
     images: StoreImages = "link"
     image_prefix: str = ""
     texts: TextOptions = field(default_factory=TextOptions)
@@ -166,8 +168,9 @@ class ExportFormat:
     of: an answer, or a text without boxes. `reads_images` is true if the image files are needed.
     With `unique_stems`, names must differ without their suffixes. `suffixes` are those of the files
     that the format adds to folders of images. `sanitize_name` makes a folder's or file's name one
-    that the tool reads; `suffix_aliases` replaces image suffixes that it does not know. `options`
-    are the command-line options that apply to the format.
+    that the tool reads; `suffix_aliases` replaces image suffixes that it does not know. With
+    `has_label_folders`, images with a label of `classify` are in the folder of that label.
+    `options` are the command-line options that apply to the format.
     """
 
     write: Callable[[Path, Iterable[ExportEntry], ExportSettings], None]
@@ -177,6 +180,7 @@ class ExportFormat:
     max_one: Literal["answers", "texts"] | None = None
     reads_images: bool = False
     unique_stems: bool = False
+    has_label_folders: bool = False
     suffixes: frozenset[str] = frozenset()
     sanitize_name: Callable[[str, bool], str] = keep_name
     suffix_aliases: Mapping[str, str] = field(default_factory=dict)

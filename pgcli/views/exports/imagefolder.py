@@ -25,7 +25,14 @@ SPECIAL = re.compile(
 
 
 def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
-    """Fill the folder. An unreadable image is skipped."""
+    """Fill the folder. An unreadable image is skipped.
+
+    Images with a label of `classify` are in a folder for each label: they need no metadata.
+    """
+    if options.has_labels_alone:
+        for entry in entries:
+            options.counts.images += store_image(target, entry, options)
+        return
     with open(target / "metadata.jsonl", "w", encoding="utf-8") as file:
         for entry in entries:
             if not store_image(target, entry, options):
@@ -66,6 +73,7 @@ IMAGEFOLDER = ExportFormat(
     write,
     is_folder=True,
     max_one="texts",
+    has_label_folders=True,
     reads_images=True,
     suffixes=frozenset({".jsonl"}),
     sanitize_name=sanitize_name,

@@ -23,7 +23,7 @@ STAGES = ("load_ms", "vision_ms", "prefill_ms", "decode_ms")
 #: Columns that the page shows in a specific way; all others are shown as name and value.
 KNOWN = frozenset(
     "index id image width height task prompt answer boxes tokens finish logprob batch model error "
-    "error_message masks choices".split()
+    "error_message masks choices text embedding scores labels".split()
 ) | set(STAGES)
 
 
@@ -132,7 +132,7 @@ class Cards:
             "md": self._table_index("models", clean_line(row.get("model"))),
             "w": sizes[0],
             "h": sizes[1],
-            "a": clean_text(row.get("answer")),
+            "a": clean_text(row.get("answer")) or _embedding(row),
             "t": clean_number(row.get("tokens")),
             "s": None if row.get("finish") is None else clean_line(row.get("finish")),
             "lp": clean_number(row.get("logprob")),
@@ -143,6 +143,7 @@ class Cards:
             "k": others or None,
             **self._boxes_and_masks(row, sizes),
             "c": [_choice(choice) for choice in as_list(row.get("choices"))] or None,
+            "d": _shares(row) or None,
         }
         if is_reviewable(row):
             is_whole = len(short["b"] or ()) == len(as_list(row.get("boxes")))
@@ -260,3 +261,31 @@ def _choice(value: object) -> list[Any]:
     if not isinstance(value, Mapping):
         return [clean_line(value), None]
     return [clean_line(value.get("text")), clean_number(value.get("probability"))]
+
+
+def _shares(row: Row) -> list[list[Any]]:
+    """The texts of `score` and the labels of `classify`: each with a share and a number in words.
+
+    The share is the probability; of a single text it is the score, or else the cosine.
+    """
+    scores, labels = as_list(row.get("scores")), as_list(row.get("labels"))
+    name = "text" if scores else "label"
+    shares = []
+    for one in scores or labels:
+        if not isinstance(one, Mapping):
+            continue
+        share = clean_number(one.get("probability"))
+        cosine, score = clean_number(one.get("cosine")), clean_number(one.get("score"))
+        if len(scores) == 1:
+            share = cosine if score is None else score
+        words = f"{share or 0:.1%}" if cosine is None or len(scores) > 1 else f"{cosine:.3f}"
+        detail = "" if cosine is None else f"cosine {cosine:.3f}"
+        detail += "" if score is None else f", score {score:.3g}"
+        shares.append([clean_line(one.get(name)), share or 0, words, detail])
+    return shares
+
+
+def _embedding(row: Row) -> str | None:
+    """What a page shows of an embedding: how many values it has."""
+    values = row.get("embedding")
+    return f"embedding of {len(values):,} values" if isinstance(values, list) else None

@@ -2,6 +2,7 @@
 const GAP = 14;
 const ANSWER_GAP = 6; // between answers of one cell
 const MARGIN = 2; // rows of cards above and below the screen
+const MAX_SHARES = 4; // texts or labels on a card
 const CARDS_PER_PAGE = 20000; // browsers limit the height of a page
 const layout = { columns: 1, width: 0, image: [0, 0], height: 0 };
 const rendered = new Map(); // cards in the document by index
@@ -52,6 +53,8 @@ function nameHeight(name, width) {
 
 /** The number of lines of the answers of this page, at most two. */
 function answerLines(width) {
+  const shares = Math.max(0, ...current.flatMap((shown) => cells(shown).map((row) => row.d?.length ?? 0)));
+  if (shares) return Math.min(shares, MAX_SHARES);
   const characters = width / 8.5; // per line
   return current.some((shown) => cells(shown).some((row) => !row.b && (row.a?.length ?? 0) > characters)) ? 2 : 1;
 }
@@ -152,6 +155,10 @@ function shortAnswer(row) {
       dot(label), make("b", {}, labelName(label) || "(no label)"), number > 1 ? make("small", {}, `\u00d7${number}`) : null)));
   }
   if (row.b) return make("div", { class: "answer none" }, row.b.some(isConfident) ? "no box left" : "no box this confident");
+  if (row.d) {
+    return make("div", { class: "shares" }, ...row.d.slice(0, MAX_SHARES).map(([words, share, value, detail]) =>
+      make("div", { title: detail ? `${words}: ${detail}` : words }, make("b", {}, words), meter(share), make("span", {}, value))));
+  }
   if (row.a) return make("div", { class: "answer" }, row.a);
   return make("div", { class: "answer none" }, isBoxTask(row) ? "nothing found" : "empty answer");
 }

@@ -62,6 +62,7 @@ function details(row, column) {
       : null,
     row.b ? boxes(row, column) : null,
     row.c ? choices(row) : null,
+    row.d ? shares(row) : null,
     make("h3", {}, "Row"),
     factList(facts(row)));
 }
@@ -101,6 +102,14 @@ function choices(row) {
     list.append(make("li", {}, make("b", {}, words), meter(probability ?? 0), make("span", {}, short(probability))));
   }
   return make("div", {}, make("h3", {}, "Choices"), list);
+}
+
+function shares(row) {
+  const list = make("ul", { class: "found" });
+  for (const [words, share, value, detail] of row.d) {
+    list.append(make("li", { title: detail }, make("b", {}, words), meter(share), make("span", {}, value)));
+  }
+  return make("div", {}, make("h3", {}, row.d[0][3] ? "Texts" : "Labels"), list);
 }
 
 function meter(share) {

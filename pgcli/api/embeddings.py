@@ -1,0 +1,195 @@
+"""Embeddings, scores, labels and search with a loaded model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from pgcli import tasks
+from pgcli.api.sources import Source, make_items
+from pgcli.checkpoints.model_description import ModelKind
+from pgcli.embedding.abilities import check_kind, check_labels
+from pgcli.errors import UsageError
+from pgcli.images import ImageDecoder
+from pgcli.pipeline import Ask, answers
+from pgcli.records import Answer, error_answer
+from pgcli.remote import make_url_reader
+from pgcli.tasks import AnyQuestion, EmbeddingQuestion
+from pgcli.workers import prefetch
+
+if TYPE_CHECKING:
+    import numpy
+
+    from pgcli.embedding.engine import EmbeddingEngine
+    from pgcli.engine.engine import InferenceEngine
+    from pgcli.search.nearest import Hits
+
+
+class EmbeddingMethods:
+    """What an engine does with vectors of images and texts."""
+
+    _engine: InferenceEngine | EmbeddingEngine
+    _allow_urls: bool
+    _allow_private_hosts: bool
+    _fast_decode: bool
+
+    def embed(
+        self,
+        source: Source | Iterable[Source] | None = None,
+        *,
+        texts: str | Sequence[str] | None = None,
+        raw_text: bool = False,
+        workers: int | None = None,
+        progress: bool = False,
+    ) -> numpy.ndarray:
+        """The embeddings (N, E) of images, or of `texts`, in float32, each with a length of 1.
+
+        An image that cannot be read has a row of NaN. Of PaliGemma, the embedding is the mean of
+        the patches' features.
+        """
+        if (source is None) == (texts is None):
+            raise UsageError("embed takes images, or texts", hint='embed("photos")')
+        if texts is not None:
+            check_kind("embed", self._engine.label, self._kind, texts=True)
+            return self._encoder.encode_texts(
+                [texts] if isinstance(texts, str) else texts, raw=raw_text
+            )
+        import numpy
+
+        question = tasks.embed()
+        rows = [row.embedding for row in self._vector_rows(source, question, workers, progress)]
+        vectors = numpy.full((len(rows), self._encoder.embedding_dim), numpy.nan, numpy.float32)
+        for number, row in enumerate(rows):
+            if row is not None:
+                vectors[number] = row
+        return vectors
+
+    def score(
+        self,
+        source: Source | Iterable[Source],
+        texts: str | Sequence[str] = (),
+        *,
+        text_column: str | None = None,
+        raw_text: bool = False,
+        workers: int | None = None,
+        progress: bool = False,
+    ) -> Iterator[Answer]:
+        """One Answer per image, with `scores`: how well each text describes it.
+
+        With `text_column`, the text in each row of a manifest is scored with its image.
+        """
+        given = [texts] if isinstance(texts, str) else texts
+        question = tasks.score(given, text_column=text_column, raw_text=raw_text)
+        return self._vector_rows(source, question, workers, progress)
+
+    def classify(
+        self,
+        source: Source | Iterable[Source],
+        labels: Sequence[str] = (),
+        *,
+        templates: str | Sequence[str] = (),
+        top: int = 5,
+        raw_text: bool = False,
+        workers: int | None = None,
+        progress: bool = False,
+    ) -> Iterator[Answer]:
+        """One Answer per image, with the most probable `labels`, of which `answer` is the best.
+
+        Two towers take the labels given, each in the templates; classifiers have labels of their
+        own, of which those given are kept.
+        """
+        given = [templates] if isinstance(templates, str) else templates
+        question = tasks.classify(labels, templates=given, top=top, raw_text=raw_text)
+        return self._vector_rows(source, question, workers, progress)
+
+    def search(
+        self,
+        vectors: numpy.ndarray,
+        texts: str | Sequence[str] | None = None,
+        *,
+        images: Source | Iterable[Source] | None = None,
+        k: int = 10,
+        min_similarity: float | None = None,
+    ) -> Hits:
+        """The rows of `vectors` (N, E) most similar to each text, or to each image, best first.
+
+        `rows` and `similarities` of the result are arrays (queries, k); -1 and NaN stand for hits
+        that are missing.
+        """
+        from pgcli.search.nearest import nearest
+
+        queries = self.embed(images, texts=texts)
+        return nearest(queries, vectors, k, min_similarity=min_similarity)
+
+    @property
+    def _kind(self) -> ModelKind:
+        return getattr(self._engine, "kind", "paligemma")
+
+    @cached_property
+    def _encoder(self) -> EmbeddingEngine:
+        """The engine of vectors; of PaliGemma it shares the vision tower."""
+        from pgcli.embedding.engine import EmbeddingEngine
+        from pgcli.embedding.loader import of_paligemma
+
+        engine = self._engine
+        return engine if isinstance(engine, EmbeddingEngine) else of_paligemma(engine)
+
+    def _vector_rows(
+        self,
+        source: Any,
+        question: EmbeddingQuestion,
+        workers: int | None,
+        progress: bool,
+    ) -> Iterator[Answer]:
+        label = self._engine.label
+        check_kind(question.task, label, self._kind, texts=question.needs_texts)
+        if question.task == "classify":
+            check_labels(question, label, self._encoder.labels)
+        from pgcli.embedding.answers import EmbeddingAnswers
+
+        ask = EmbeddingAnswers(self._encoder, question).ask
+        return self._rows(source, question, ask, self._encoder, workers=workers, progress=progress)
+
+    def _rows(
+        self,
+        source: Source | Iterable[Source],
+        question: AnyQuestion,
+        ask: Ask,
+        engine: InferenceEngine | EmbeddingEngine,
+        *,
+        workers: int | None,
+        progress: bool,
+    ) -> Iterator[Answer]:
+        """The rows of all images, in their order."""
+        url_reader = make_url_reader(
+            allow_urls=self._allow_urls, allow_private_hosts=self._allow_private_hosts
+        )
+        items, total = make_items(source, question, url_reader)
+        rows: Iterator[Answer] = answers(
+            tasks.with_prompts(items, question),
+            partial(
+                prefetch,
+                decode=ImageDecoder(replace(engine.spec, fast_decode=self._fast_decode)),
+                workers=workers,
+                # images of other machines are decoded in processes, however few they are
+                total=None if url_reader else total,
+                fetcher=url_reader,
+                pauses=total is None,
+            ),
+            ask,
+            partial(error_answer, task=question.task, model=engine.label),
+        )
+        return with_progress(rows, question, total) if progress else rows
+
+
+def with_progress(
+    rows: Iterator[Answer], question: AnyQuestion, images: int | None
+) -> Iterator[Answer]:
+    """The same rows, counted by a progress bar."""
+    from tqdm.auto import tqdm
+
+    prompts = 1 if question.templates is None else len(question.templates)
+    total = None if images is None else images * prompts
+    yield from tqdm(rows, total=total, unit="row")
