@@ -331,3 +331,48 @@ def test_probabilities_of_extreme_logits_are_finite(models: dict[str, Path]) -> 
 
     assert softmax(np.array([1e4, -1e4])) == [1, 0]
     assert sigmoid(np.array([1e4, -1e4, 0])) == [1, 0, 0.5]
+
+
+def test_labels_become_folders_and_tables(models: dict[str, Path]) -> None:
+    run("classify", models["vit"], "photos", "-o", "labels.parquet")
+    rows = [row for row in pq.read_table("labels.parquet").to_pylist() if not row["error"]]
+    assert main(["export", "labels.parquet", "--to", "imagefolder", "-o", "folder"]) == 0
+    found = {str(path.relative_to("folder")) for path in Path("folder").rglob("*.png")}
+    assert found == {f"{row['answer']}/{row['id']}" for row in rows}
+    assert main(["export", "labels.parquet", "--to", "csv", "-o", "labels.csv"]) == 0
+    table = list(csv.DictReader(Path("labels.csv").read_text().splitlines()))
+    assert tuple(table[0]) == CLASSIFY_COLUMNS
+    assert [line["answer"] for line in table] == [row["answer"] for row in rows]
+    run("score", models["siglip"], "photos", "--text", "a", "-o", "scores.jsonl")
+    assert main(["export", "scores.jsonl", "--to", "coco", "-o", "coco.json"]) == 2
+
+
+def test_pages_show_scores_labels_and_embeddings(models: dict[str, Path], capsys: Any) -> None:
+    run("score", models["siglip"], "photos", "--text", "a <b>", "--text", "c", "-o", "s.jsonl")
+    run("classify", models["vit"], "photos", "-o", "c.jsonl")
+    run("embed", models["clip"], "photos", "-o", "e.parquet", "--view", "e.html")
+    for name, shown in (("s", "cosine "), ("c", '["star",'), ("e", "embedding of 40 values")):
+        if name != "e":
+            assert main(["view", f"{name}.jsonl"]) == 0
+        assert shown in Path(f"{name}.html").read_text()
+    run("embed", models["clip"], "--text", "a", "-o", "t.jsonl", code=0)
+    assert main(["view", "t.jsonl"]) == 2
+    assert "embeddings of texts" in capsys.readouterr().err
+
+
+def test_results_are_read_merged_and_compared(models: dict[str, Path]) -> None:
+    import pgcli
+
+    run("score", models["siglip"], "photos", "--text", "a", "-o", "one.jsonl", "--limit", "4")
+    run("score", models["siglip"], "photos", "--text", "a", "-o", "two.jsonl")
+    run("score", models["siglip"], "photos", "--text", "b", "-o", "three.jsonl")
+    assert main(["merge", "two.jsonl", "one.jsonl", "-o", "all.parquet"]) == 3
+    assert pgcli.read("all.parquet") == pgcli.read("two.jsonl")
+    assert main(["diff", "all.parquet", "two.jsonl"]) == 0
+    assert main(["diff", "three.jsonl", "two.jsonl"]) == 5
+    run("embed", models["clip"], "photos", "-o", "vectors.parquet")
+    vectors = pgcli.read("vectors.parquet")
+    vectors.save("copy.parquet")
+    assert pgcli.read("copy.parquet") == vectors
+    assert pq.read_table("copy.parquet").schema.field("embedding").type.list_size == 40
+    assert main(["status", "vectors.parquet"]) == 0

@@ -99,7 +99,8 @@ def with_answer_columns(row: Row) -> Row:
     task = task_of(row)
     if task not in BASE_OF_TASK:
         return row
-    return {"image": None, "answer": None, "prompt": "", "boxes": [], **row, "task": task}
+    missing: dict[str, Any] = {"image": None, "answer": None, "prompt": "", "boxes": []}
+    return {**row, **{name: missing[name] for name in missing.keys() - row.keys()}, "task": task}
 
 
 def added_columns(row: Row) -> frozenset[str]:
