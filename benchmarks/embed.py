@@ -1,0 +1,190 @@
+"""Measures `pgcli embed` beside transformers and open_clip: JPEG files to a file of vectors.
+
+    python benchmarks/embed.py --kind siglip               # random weights of base size
+    python benchmarks/embed.py --model folder --images 500 --dtype bfloat16
+    python benchmarks/embed.py --kind open_clip            # needs open_clip_torch
+
+Each program runs as a process of its own, in turns, with the same checkpoint, files, batch size
+and dtype. The reference is a plain loop: Pillow opens, the library's processor prepares, the model
+encodes. Images/s are those after the first batch: the time of a run of that batch alone is
+subtracted. Prints one JSON object: seconds and processor seconds of every run, images/s of the
+medians, their ratios, and the largest difference of the vectors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from benchmarks.decode import jpeg, photograph
+
+ROOT = Path(__file__).parent.parent
+SIZE = (640, 480)
+TRANSFORMERS = """
+import sys
+import pyarrow as pa, pyarrow.parquet as pq, torch, transformers
+from PIL import Image
+
+folder, out, dtype, batch, *files = sys.argv[1:]
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = transformers.AutoModel.from_pretrained(folder, dtype=getattr(torch, dtype))
+model = model.to(device).eval()
+processor = transformers.AutoImageProcessor.from_pretrained(folder)
+vectors = []
+with torch.inference_mode():
+    for start in range(0, len(files), int(batch)):
+        images = [Image.open(file).convert("RGB") for file in files[start : start + int(batch)]]
+        pixels = processor(images, return_tensors="pt")["pixel_values"].to(device, model.dtype)
+        out_features = model.get_image_features(pixel_values=pixels)
+        features = getattr(out_features, "pooler_output", out_features).float()
+        vectors += torch.nn.functional.normalize(features, dim=-1).cpu().tolist()
+pq.write_table(pa.table({"embedding": vectors}), out)
+"""
+OPEN_CLIP = """
+import sys
+import open_clip, pyarrow as pa, pyarrow.parquet as pq, torch
+from PIL import Image
+
+folder, out, dtype, batch, *files = sys.argv[1:]
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model, prepare = open_clip.create_model_from_pretrained(f"local-dir:{folder}", device=device)
+model = model.to(getattr(torch, dtype)).eval()
+vectors = []
+with torch.inference_mode():
+    for start in range(0, len(files), int(batch)):
+        images = [prepare(Image.open(file)) for file in files[start : start + int(batch)]]
+        pixels = torch.stack(images).to(device, getattr(torch, dtype))
+        vectors += model.encode_image(pixels, normalize=True).float().cpu().tolist()
+pq.write_table(pa.table({"embedding": vectors}), out)
+"""
+
+
+def main() -> None:
+    options = _options()
+    with TemporaryDirectory() as scratch:
+        folder = Path(options.model or _random_model(Path(scratch) / "model", options.kind))
+        files = _photos(Path(scratch) / "photos", options.images)
+        is_open_clip = (folder / "open_clip_config.json").exists()
+        if is_open_clip and find_spec("open_clip") is None:
+            sys.exit("this checkpoint is compared with open_clip: pip install open_clip_torch")
+        program = OPEN_CLIP if is_open_clip else TRANSFORMERS
+        settings = [options.dtype, str(options.batch_size)]
+        outputs = [str(Path(scratch) / f"{name}.parquet") for name in ("pgcli", "reference")]
+
+        def commands(count: int) -> list[list[str]]:
+            few = files[:count]
+            mine = [sys.executable, "-m", "pgcli", "embed", *few, "--model", str(folder)]
+            mine += ["--dtype", options.dtype, "--batch-size", str(options.batch_size)]
+            mine += ["-o", outputs[0], "--overwrite", "--quiet"]
+            reference = [sys.executable, "-c", program, str(folder), outputs[1], *settings, *few]
+            return [mine, reference]
+
+        first = min(options.batch_size, len(files) // 2)
+        starts, seconds = (
+            _rounds(commands(count), options.rounds) for count in (first, len(files))
+        )
+        vectors = [_vectors(Path(output)) for output in outputs]
+    name = "open_clip" if is_open_clip else "transformers"
+    rates = [
+        (len(files) - first) / max(1e-9, _median(long, 0) - _median(short, 0))
+        for long, short in zip(seconds, starts, strict=True)
+    ]
+    report = {
+        "images": len(files),
+        "batch_size": options.batch_size,
+        "dtype": options.dtype,
+        "pgcli_seconds": seconds[0],
+        f"{name}_seconds": seconds[1],
+        "seconds_of_the_first_batch": starts,
+        "pgcli_images_per_second": round(rates[0], 2),
+        f"{name}_images_per_second": round(rates[1], 2),
+        "ratio": round(rates[0] / rates[1], 2),
+        "ratio_of_whole_runs": round(_median(seconds[1], 0) / _median(seconds[0], 0), 2),
+        "ratio_of_processor_time": round(_median(seconds[1], 1) / _median(seconds[0], 1), 2),
+        "largest_difference": float(np.abs(vectors[0] - vectors[1]).max()),
+    }
+    print(json.dumps(report, indent=2))
+
+
+def _rounds(commands: list[list[str]], rounds: int) -> list[list[tuple[float, float]]]:
+    """The times of each command's runs, in turns; the first round is a warm-up."""
+    times: list[list[tuple[float, float]]] = [[], []]
+    for number in range(rounds + 1):
+        for side in (0, 1) if number % 2 else (1, 0):
+            taken = _timed(commands[side])
+            if number:
+                times[side].append(taken)
+    return times
+
+
+def _timed(command: list[str]) -> tuple[float, float]:
+    """The seconds and the processor seconds of a command, those of its workers included."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    before, began = getrusage(RUSAGE_CHILDREN), perf_counter()
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL, env=environment, cwd=ROOT)
+    seconds, after = perf_counter() - began, getrusage(RUSAGE_CHILDREN)
+    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return round(seconds, 2), round(processor, 2)
+
+
+def _median(times: list[tuple[float, float]], which: int) -> float:
+    return median(one[which] for one in times)
+
+
+def _vectors(file: Path) -> np.ndarray:
+    return np.array(pq.read_table(file).column("embedding").to_pylist())
+
+
+def _photos(folder: Path, count: int) -> list[str]:
+    """JPEG files with the detail of photographs."""
+    folder.mkdir()
+    files = [folder / f"{number:05}.jpg" for number in range(count)]
+    for number, file in enumerate(files):
+        file.write_bytes(jpeg(photograph(*SIZE, seed=number)))
+    return [*map(str, files)]
+
+
+def _random_model(folder: Path, kind: str) -> Path:
+    """A checkpoint of base size with random weights."""
+    from tests.support import open_clip_layout, towers
+
+    if kind != "open_clip":
+        return towers.checkpoint_into(folder, kind, sizes=towers.BASE, image=towers.BASE_IMAGE)
+    import open_clip
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    config = open_clip.get_model_config("ViT-B-16")
+    vocab_size = towers.tokenizer_into(folder, "clip").get_vocab_size()
+    text = config["text_cfg"] | {"vocab_size": vocab_size}
+    model = open_clip.CLIP(**config | {"text_cfg": text})
+    save_file(model.state_dict(), folder / "open_clip_model.safetensors")
+    open_clip_layout.write_config(folder, config, vocab_size)
+    return folder
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", help="a checkpoint folder in place of random weights")
+    parser.add_argument("--kind", default="siglip", choices=("siglip", "clip", "open_clip"))
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--images", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
