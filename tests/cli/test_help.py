@@ -82,7 +82,7 @@ def test_help_texts_end_in_examples_that_run(command, tmp_path, monkeypatch, cap
     for example in found:
         if any(name in command for name in MAKING_ROWS) or "caption" in example.split()[1:2]:
             example += " --dry-run --overwrite"
-        elif "google/" in example or command in (["bench"], ["verify"]):  # slow commands
+        elif "google/" in example or command in (["bench"], ["verify"], ["train"]):  # slow commands
             example += " --help"
         if set(example) & set("|<>&;$"):
             code = subprocess.run(["bash", "-c", example], check=False, timeout=100).returncode

@@ -43,6 +43,6 @@ app.command(
     "-o DIR is then a model: DIR has the best weights by the evaluations, DIR/last the last ones; "
     "without evaluations, DIR has the last ones. The same command again resumes an "
     "interrupted run, and on one CPU the weights are the same bit for bit.",
-    epilog="$ pgcli train flowers --task classify --init tiny --eval-fraction 0.1 -o runs/flowers\n"
-    "$ pgcli train pairs.jsonl --task contrastive --model demo-towers -o runs/towers",
+    epilog="$ pgcli train flowers --task classify --init tiny -o runs/flowers\n"
+    "$ pgcli train pairs.jsonl --task contrastive --init small -o runs/towers",
 )(partial(with_records, records=TRAINING_RECORDS)(train))
