@@ -60,7 +60,7 @@ def read_description(folder: Path) -> ModelDescription:
             f"{folder} is not supported: {NAFLEX}",
             hint="name one of fixed resolution, for example google/siglip2-base-patch16-224",
         )
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise InvalidCheckpoint(
             f"{folder / 'config.json'}: model_type is {brief(kind)}", hint=SUPPORTED
         )

@@ -68,6 +68,7 @@ DEFAULT_PROCESSOR = MappingProxyType({"siglip": "Siglip", "clip": "CLIP", "vit":
 def read_preprocessing(folder: Path, resolution: int, family: str | None = None) -> Preprocessing:
     """The checkpoint's preprocessing; the defaults of its image processor for missing settings.
 
+    Without a file they are the defaults of its kind, at the model's resolution.
     `processor_config.json`, which transformers 5 writes, takes precedence over
     `preprocessor_config.json`. The `family` is that of the vision tower; None for PaliGemma, whose
     images are always resized to squares.
@@ -76,8 +77,13 @@ def read_preprocessing(folder: Path, resolution: int, family: str | None = None)
     values = read_json(newer) if newer.is_file() else {}
     if "image_processor" in values:
         return _parse(newer.name, values["image_processor"], resolution, family)
-    values = read_json(older) if older.is_file() else {}
-    return _parse(older.name, values, resolution, family)
+    if older.is_file():
+        return _parse(older.name, read_json(older), resolution, family)
+    processor = PROCESSORS[DEFAULT_PROCESSOR[family or "siglip"]]
+    crops = processor.crop is not None
+    return replace(
+        processor.preprocessing, resize_to=resolution if crops else None, keeps_aspect=crops
+    )
 
 
 def _parse(name: str, values: Any, resolution: int, family: str | None) -> Preprocessing:
@@ -95,7 +101,9 @@ def _parse(name: str, values: Any, resolution: int, family: str | None) -> Prepr
         check(key, lambda value: value is True)
     check("do_pad", lambda value: value is False)
     check("rescale_factor", lambda factor: _is_number(factor) and abs(factor - 1 / 255) < 1e-9)
-    normalizes = check("do_normalize", lambda value: value is True or family is not None)
+    normalizes = check(
+        "do_normalize", lambda value: value is True or (value is False and family is not None)
+    )
     resample = check("resample", lambda number: type(number) is int and number in range(6))
     mean = check("image_mean", _is_color)
     std = check("image_std", lambda std: _is_color(std) and min(std) > 0)
@@ -107,7 +115,9 @@ def _parse(name: str, values: Any, resolution: int, family: str | None) -> Prepr
     )
     if normalizes is False:
         preprocessing = replace(preprocessing, mean=(0.0,) * 3, std=(1.0,) * 3)
-    crops = check("do_center_crop", lambda value: value is False or family is not None)
+    crops = check(
+        "do_center_crop", lambda value: value is False or (value is True and family is not None)
+    )
     square = {"height": resolution, "width": resolution}
     if not (processor.crop is not None if crops is None else crops):
         size = check("size", lambda size: _sides(size, processor) == square)

@@ -122,6 +122,13 @@ def test_settings_of_earlier_versions_are_read(
     assert preprocessing.keeps_aspect == (family == "clip")
 
 
+@pytest.mark.parametrize("family", ["siglip", "clip", "vit"])
+def test_without_a_file_images_have_the_models_resolution(tmp_path: Path, family: str) -> None:
+    spec = image_spec(48, read_preprocessing(tmp_path, 48, family))
+    assert spec.resized(60, 120) == ((48, 96) if family == "clip" else (48, 48))
+    assert spec.resample == (2 if family == "vit" else 3)
+
+
 @pytest.mark.parametrize(
     ("family", "values", "message"),
     [
@@ -138,6 +145,8 @@ def test_settings_of_earlier_versions_are_read(
         ("clip", {}, "no crop_size, and the model's is 32"),
         ("siglip", {}, "no size, and the model's is 32"),
         ("siglip", {"size": SQUARE, "do_pad": True}, "do_pad = True"),
+        ("siglip", {"size": SQUARE, "do_normalize": "no"}, "do_normalize = 'no'"),
+        ("clip", {"size": 32, "crop_size": 32, "do_center_crop": "yes"}, "do_center_crop = 'yes'"),
     ],
 )
 def test_unsupported_preparation_is_named(

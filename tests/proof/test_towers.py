@@ -153,11 +153,12 @@ def test_naflex_is_refused_with_what_works(
     assert "google/siglip2-base-patch16-224" in shown
 
 
+@pytest.mark.parametrize("kind", ["bert", ["siglip"], None])
 def test_other_models_are_refused_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: object
 ) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     assert main(["info", str(tmp_path)]) == 16
     shown = " ".join(capsys.readouterr().err.split())
-    assert "model_type is 'bert'" in shown
+    assert f"model_type is {kind!r}" in shown
     assert "SigLIP 2 of fixed resolution, CLIP, and ViT" in shown
