@@ -7,13 +7,28 @@ import os
 import re
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pgcli.printable import printable
-from pgcli.records import COLUMNS, EXTRA_COLUMNS, Alternative, Choice, Mask, Rle, TokenLogprob
+from pgcli.records import (
+    CLASSIFY_COLUMNS,
+    COLUMNS,
+    EMBED_COLUMNS,
+    EXTRA_COLUMNS,
+    SCORE_COLUMNS,
+    TEXT_COLUMNS,
+    Alternative,
+    Choice,
+    LabelProbability,
+    Mask,
+    Rle,
+    TextScore,
+    TokenLogprob,
+)
 from pgcli.rows import RowSchema
 from pgcli.views.exports import FORMATS
 from tests.support import forkserver
@@ -89,6 +104,30 @@ def test_schema_and_page_name_every_column() -> None:
         *COLUMNS,
         *EXTRA_COLUMNS,
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "found"),
+    [
+        ("embedRow", EMBED_COLUMNS, {"embedding": array("f", [0.6, 0.8])}),
+        ("textRow", TEXT_COLUMNS, {"text": "a", "embedding": array("f", [0.6, 0.8])}),
+        ("scoreRow", SCORE_COLUMNS, {"scores": (TextScore("a", 0.1, None, 1.0),)}),
+        ("classifyRow", CLASSIFY_COLUMNS, {"labels": (LabelProbability("a", 0.5),)}),
+    ],
+)
+def test_schema_has_the_rows_of_two_towers(
+    name: str, columns: tuple[str, ...], found: dict[str, Any]
+) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="a development dependency")
+    schema = SCHEMA | {"$ref": f"#/$defs/{name}"}
+    for key in ("required", "type", "if", "then", "else"):
+        del schema[key]
+    assert SCHEMA["$defs"][name]["required"] == list(columns)
+    row = json.loads(json.dumps(RowSchema(base=columns).row(answer(**found))))
+    validator = jsonschema.Draft202012Validator(schema)
+    assert list(validator.iter_errors(row)) == []
+    for column in columns:
+        assert list(validator.iter_errors({n: v for n, v in row.items() if n != column}))
 
 
 def test_schema_has_every_error_code() -> None:
