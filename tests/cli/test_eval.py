@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from pgcli.cli.main import main
-from tests.support.exporting import box, detected, make_images, plain, row, saved, segmented
+from tests.support.exporting import box, detected, make_images, of, plain, row, saved, segmented
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 Capture = pytest.CaptureFixture[str]
@@ -304,6 +305,51 @@ def test_errors_are_wrong_and_the_text_has_a_line_for_each_metric(capsys: Captur
     captured = capsys.readouterr()
     assert captured.out == "  exact  0.5000  (0.0000 to 1.0000)  2 rows\n"
     assert "0 missing, 0 surplus, 1 with errors" in captured.err
+
+
+def page_data(file: str) -> dict[str, Any]:
+    """The data of a page."""
+    page = Path(file).read_text(encoding="utf-8")
+    found = re.search(r'id="data">(.*?)</script>', page, re.S)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+def test_page_has_the_worst_rows_beside_the_truth(capsys: Capture, tmp_path: Path) -> None:
+    rows = plain(make_images(tmp_path))
+    write("rows.jsonl", rows)
+    moved = {**rows[2], "boxes": [one | {"xmax": one["xmin"] + 1} for one in rows[2]["boxes"]]}
+    write("truth.jsonl", [*rows[:2], moved])
+    words = ["rows.jsonl", "--truth", "truth.jsonl", "--view", "worst.html", "--limit", "2"]
+    assert main(["eval", *words, "-q"]) == 0
+    data = page_data("worst.html")
+    assert [file["name"] for file in data["files"]] == ["rows.jsonl", "truth"]
+    assert [row["id"] for row in data["rows"]] == [rows[2]["id"], rows[0]["id"]] * 2
+    assert data["cards"] == [[0, 2], [1, 3]]
+    assert ["f1@0.5", "0.0"] in data["rows"][0]["k"]
+    evaluation = data["evaluation"]
+    assert evaluation["files"][0]["metrics"]["ap"]["rows"] == 3
+    bins = evaluation["files"][0]["calibration"]["bins"]
+    assert sum(count for _, _, count in bins) == 3
+    assert main(["eval", *words, "-q"]) == 0  # a page is replaced
+
+
+def test_page_has_answers_and_differences_of_two_files(capsys: Capture, tmp_path: Path) -> None:
+    folder = make_images(tmp_path)
+    rows = [of(n, folder, task="ask", prompt="what?", answer=str(n), boxes=()) for n in range(3)]
+    write("one.jsonl", rows)
+    write("two.jsonl", [rows[0], rows[1] | {"answer": "x"}, rows[2]])
+    truth = truth_of(*((one["id"], ["0", "1", "2", "2"]) for one in rows))
+    words = ("one.jsonl", "two.jsonl", "--truth", truth, "--metric", "exact")
+    evaluate(capsys, *words, "--view", "worst.html")
+    data = page_data("worst.html")
+    assert [data["rows"][number]["a"] for number in data["cards"][0]] == [
+        "1",
+        "x",
+        "0\n1\n2 (2 times)",
+    ]
+    assert data["evaluation"]["differences"]["exact"]["value"] == pytest.approx(-1 / 3)
 
 
 def test_detected_masks_without_pixels_are_refused(capsys: Capture, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from pgcli.evaluation.average_precision import average_precisions
+from pgcli.evaluation.detection import calibration, calibration_error
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import estimates
 from pgcli.records import Box
@@ -116,3 +117,14 @@ def test_selected_rows_have_their_own_ap() -> None:
         assert part.values(np.ones((1, len(chosen))), places) == pytest.approx(
             whole[one.name].values(np.ones((1, len(chosen))), places), nan_ok=True
         )
+
+
+def test_calibration_counts_right_boxes_by_confidence() -> None:
+    true = Box("cat", 0, 0, 10, 10, 1.0)
+    found = [Box("cat", 0, 0, 10, 10, 0.5, 0.93), Box("cat", 30, 0, 40, 10, 0.5, 0.97)]
+    low = Box("cat", 60, 0, 70, 10, 0.5, 0.25)
+    rows = [JoinedRow("a", "", {}, RowTruth(boxes=(true,)), (*found, low))]
+    bins = calibration(rows)
+    assert bins == [(0.25, 0.0, 1), (pytest.approx(0.95), 0.5, 2)]
+    assert calibration_error(bins) == pytest.approx((0.25 + 2 * 0.45) / 3)
+    assert calibration([JoinedRow("a", "", {}, None, ())]) == []

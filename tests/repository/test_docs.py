@@ -189,7 +189,7 @@ def workspace(tmp_path: Path) -> Path:
             "captions.tar captions/one.caption captioned.tar boxes.parquet both.jsonl both.csv "
             "only-circle.jsonl".split(),
         ),
-        ("evaluation.md", "counts.jsonl boxes.jsonl sure.jsonl ap.json".split()),
+        ("evaluation.md", "counts.jsonl boxes.jsonl sure.jsonl ap.json worst.html".split()),
         ("review.md", "truth.jsonl truth-yolo.jsonl truth-each.parquet".split()),
     ],
 )

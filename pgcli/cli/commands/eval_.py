@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgcli.cli.options import (
+    AllowPrivateHosts,
+    AllowUrls,
     Json,
     Quiet,
+    images_option,
+    number_option,
     option,
 )
 from pgcli.cli.typer_app import PgcliCommand, app
@@ -119,12 +123,37 @@ def eval_(
             help="retrieval: the embeddings of the texts, from pgcli embed --texts-file.",
         ),
     ] = None,
+    view: Annotated[
+        str | None,
+        option(
+            "Output",
+            "--view",
+            metavar="FILE",
+            own=True,
+            help="A page with the metrics, the worst rows beside the truth, and the calibration of "
+            "boxes.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int,
+        number_option("Output", "--limit", least=1, own=True, help="The number of worst rows."),
+    ] = WORST_ROWS,
+    overwrite: Annotated[
+        bool, option("Output", "--overwrite", own=True, help="Replace a file that is not a page.")
+    ] = False,
+    images: Annotated[
+        str | None, images_option("Search the images of the page in this folder only.")
+    ] = None,
+    allow_urls: AllowUrls = False,
+    allow_private_hosts: AllowPrivateHosts = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     from pgcli.cli.result_files import evaluate as work
+    from pgcli.cli.result_files.gallery_page import GalleryOptions
     from pgcli.cli.result_files.join_truth import join
     from pgcli.cli.result_files.truth_file import TruthColumns, read_truth
+    from pgcli.cli.result_files.worst_rows import write_worst_rows
 
     screen = Screen(quiet=quiet)
     check_options(results, metric)
@@ -143,6 +172,16 @@ def eval_(
         if len(files) == 2:
             pairs = [work.measure_file(one, metric, texts, truth) for one in work.paired(*joined)]
             differences = work.compare(*pairs)
+    if view is not None:
+        options = GalleryOptions(
+            output=view,
+            images=images,
+            limit=limit,
+            overwrite=overwrite,
+            allow_urls=allow_urls,
+            allow_private_hosts=allow_private_hosts,
+        )
+        write_worst_rows(files, found, differences, options, screen)
     if json:
         print_as_json(results, found, differences)
     else:

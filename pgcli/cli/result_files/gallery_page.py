@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -96,8 +96,13 @@ class Gallery(NamedTuple):
     labels: tuple[str, ...]
 
 
-def write_gallery(groups: Sequence[RowGroup], options: GalleryOptions, screen: Screen) -> Gallery:
-    """Write the page of the groups, side by side.
+def write_gallery(
+    groups: Sequence[RowGroup],
+    options: GalleryOptions,
+    screen: Screen,
+    evaluation: Mapping[str, Any] | None = None,
+) -> Gallery:
+    """Write the page of the groups, side by side, below the metrics of an evaluation if given.
 
     Raises UsageError, NoInputError, OutputExists and OutputFailed.
     """
@@ -114,7 +119,8 @@ def write_gallery(groups: Sequence[RowGroup], options: GalleryOptions, screen: S
     if not cards.rows:
         raise NoInputError(f"no rows in {', '.join(map(str, outputs))} yet", hint="try again later")
     by = "file" if groups[0].prompt is None else "prompt"
-    about = {"assets": relative_address(target, options.assets), "by": by}
+    about: dict[str, Any] = {"assets": relative_address(target, options.assets), "by": by}
+    about |= {} if evaluation is None else {"evaluation": evaluation}
     search, total = options.search(screen.info), len(cards.images)
     items = locate_images(cards.images, outputs, search)
     copied = small_copies(items, total, search, size=options.size)

@@ -16,7 +16,7 @@ from pgcli.printable import encodable, printable
 from pgcli.views.gallery.thumbnails import ThumbnailEntry
 
 #: The script's files, in the order in which they are concatenated.
-SCRIPTS = ("data", "marks", "filters", "review", "grid", "zoom", "runs", "start")
+SCRIPTS = ("data", "marks", "filters", "review", "grid", "zoom", "runs", "evaluation", "start")
 CHUNK_SIZE = 24  # images in one JSON element, so that a screen needs few of them
 
 

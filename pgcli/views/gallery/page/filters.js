@@ -11,9 +11,17 @@ const maxConfidence = (row) => (row.b ? Math.max(...row.b.map((box) => box[6] ??
 /** Whether a box is as confident as the slider asks for; one that has no confidence is. */
 const isConfident = (box) => box[6] === null || box[6] >= state.confidence;
 const modelTime = (row) => (row.ms[1] === null && row.ms[3] === null ? undefined : row.ms[1] + row.ms[2] + row.ms[3]);
+/** The score of a row of an evaluation; undefined without one, as of the truth. */
+function rowScore(row) {
+  const found = row.k?.find(([name]) => data.evaluation.scores.includes(name));
+  return found === undefined ? undefined : Number(found[1]);
+}
+
 /** The sort orders: the value of a row, its format, and whether the largest come first. */
 const SORTS = {
-  order: { name: "Input order", descending: false },
+  order: data.evaluation === undefined
+    ? { name: "Input order", descending: false }
+    : { name: "Score", of: rowScore, isGiven: true, format: (value) => short(value), descending: false },
   confidence: { name: "Confidence", of: maxConfidence, format: (value) => short(value), descending: false },
   logprob: { name: "Log-probability", of: (row) => row.lp, format: (value) => short(value), descending: false },
   time: { name: "Model time", of: modelTime, format: duration, descending: true },
@@ -70,7 +78,7 @@ function refilter() {
     const rows = cells(card);
     return rows.some(matches) && (!state.differ || differs(card.map((index) => data.rows[index])));
   });
-  if (sort.of) {
+  if (sort.of && !sort.isGiven) {
     const value = new Map(found.map((card) => [card, sort.of(cells(card)[0])]));
     const sign = state.descending ? -1 : 1;
     found.sort((one, other) => {

@@ -10,7 +10,7 @@ let updates = []; // show the edits of the rows in the dialog
 const labelNumbers = new Map(data.labels.map(([name], number) => [name, number]));
 
 /** Whether a row has an answer to review. */
-const isReviewable = (row) => row.g !== undefined && row.e === undefined;
+const isReviewable = (row) => data.evaluation === undefined && row.g !== undefined && row.e === undefined;
 /** Whether its answer or labels can be corrected; not where a box of the row is not valid. */
 const isCorrectable = (row) => isReviewable(row) && row.u === undefined;
 const reviewable = data.rows.filter(isReviewable).length;

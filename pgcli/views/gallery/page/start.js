@@ -116,6 +116,7 @@ function pressed(event) {
 function start() {
   at("title").textContent = data.files.map((file) => file.name).join("  \u00b7  ");
   at("title").title = at("title").textContent;
+  showEvaluation();
   setUpFilters();
   setUpReview();
   updateControls();
