@@ -27,6 +27,7 @@ def examine(*, online: bool = False) -> Iterator[Finding]:
     yield machine.temporary()
     yield machine.text()
     yield machine.builtin_model()
+    yield machine.builtin_towers()
     yield hub.cache()
     yield hub.login()
     yield hub.offline()

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pgcli.checkpoints.find import BUILTIN
+from pgcli.checkpoints.find import BUILTIN, BUILTIN_TOWERS
 from pgcli.device import cgroup
 from pgcli.doctor.finding import Finding, bad, ok, warn
 
@@ -98,21 +98,31 @@ def text() -> Finding:
 
 
 def builtin_model() -> Finding:
-    """Whether the built-in model's files exist, with the size that their header states."""
+    """Whether the files of `demo` exist, with the size that their header states."""
+    return intact("built-in model", BUILTIN)
+
+
+def builtin_towers() -> Finding:
+    """Whether the files of `demo-towers` exist, with the size that their header states."""
+    return intact("built-in towers", BUILTIN_TOWERS)
+
+
+def intact(name: str, folder: Path) -> Finding:
+    """Whether a built-in model's files are complete."""
     reinstall = f"{sys.executable} -m pip install --force-reinstall --no-deps paligemma-cli"
-    for name in ("config.json", "tokenizer.json", WEIGHTS):
-        if not (BUILTIN / name).is_file():
-            return bad("built-in model", f"{BUILTIN / name} is missing", reinstall)
+    for file in ("config.json", "tokenizer.json", WEIGHTS):
+        if not (folder / file).is_file():
+            return bad(name, f"{folder / file} is missing", reinstall)
     try:
-        for name in ("config.json", "tokenizer.json"):
-            json.loads((BUILTIN / name).read_bytes())
-        expected = _expected_bytes(BUILTIN / WEIGHTS)
+        for file in ("config.json", "tokenizer.json"):
+            json.loads((folder / file).read_bytes())
+        expected = _expected_bytes(folder / WEIGHTS)
     except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError) as error:
-        return bad("built-in model", f"its files are damaged: {error}", reinstall)
-    if expected != (BUILTIN / WEIGHTS).stat().st_size:
-        message = f"{BUILTIN / WEIGHTS} has not the size that its header states"
-        return bad("built-in model", message, reinstall)
-    return ok("built-in model", f"intact, {expected / 1e6:.1f} MB")
+        return bad(name, f"its files are damaged: {error}", reinstall)
+    if expected != (folder / WEIGHTS).stat().st_size:
+        message = f"{folder / WEIGHTS} has not the size that its header states"
+        return bad(name, message, reinstall)
+    return ok(name, f"intact, {expected / 1e6:.1f} MB")
 
 
 def _expected_bytes(file: Path) -> int:

@@ -33,6 +33,7 @@ from pgcli.rows import RowSchema
 from pgcli.views.exports import FORMATS
 from tests.support import forkserver
 from tests.support.answers import BOX, answer, refused
+from tests.support.training_data import write_folders, write_pairs
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -218,6 +219,16 @@ def test_commands_and_script_of_the_search_page_run(workspace: Path) -> None:
     }
     (script,) = blocks("search.md", "python")
     assert run(workspace, sys.executable, "-c", script).startswith("[[0, ")
+
+
+@pytest.mark.slow
+def test_commands_of_the_training_page_run(workspace: Path) -> None:
+    write_pairs(workspace, count=40)
+    write_folders(workspace / "flowers", count=40)
+    run(workspace, "sh", "-c", f"set -e\n{blocks('training.md', 'sh')[0]}")
+    for name in ("towers", "flowers", "probe"):
+        assert (workspace / "runs" / name / "last" / "model.safetensors").is_file()
+        assert (workspace / "runs" / name / "curves.png").is_file()
 
 
 @pytest.mark.slow

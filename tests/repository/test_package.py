@@ -22,9 +22,11 @@ def wheel_files():
     return {file.distribution_path for file in files}
 
 
-def test_wheel_holds_the_package_its_types_and_the_built_in_model(wheel_files):
+def test_wheel_holds_the_package_its_types_and_the_built_in_models(wheel_files):
     assert {"pgcli/__init__.py", "pgcli/py.typed"} <= wheel_files
     assert {"pgcli/builtin/model.safetensors", "pgcli/builtin/tokenizer.json"} <= wheel_files
+    towers = {f"pgcli/builtin_towers/{name}" for name in ("model.safetensors", "tokenizer.json")}
+    assert towers <= wheel_files
     assert "pgcli/views/gallery/page/page.html" in wheel_files
 
 
