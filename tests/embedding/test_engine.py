@@ -71,10 +71,12 @@ def vectors(engine: EmbeddingEngine, images: list[Image.Image]) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def expected_vectors(kind: str, folder: Path, images: list[Image.Image]) -> torch.Tensor:
+def expected_vectors(
+    kind: str, folder: Path, images: list[Image.Image], side: int = towers.TINY_IMAGE["image_size"]
+) -> torch.Tensor:
     """transformers' embeddings of length 1, or logits, by its own image processor."""
     model = CLASSES[kind].from_pretrained(folder).eval()
-    processor = towers.image_processor(kind, towers.TINY_IMAGE["image_size"])
+    processor = towers.image_processor(kind, side)
     pixels = processor(images, return_tensors="pt")["pixel_values"]
     if kind in ("siglip", "siglip2", "clip"):
         out = model.get_image_features(pixel_values=pixels).pooler_output
@@ -89,6 +91,17 @@ def test_vectors_are_those_of_transformers_whatever_the_batch(kind: str, folder:
     images = photos()
     expected = expected_vectors(kind, folder, images)
     assert expected.std(dim=0).mean() > 1e-3, "all vectors are alike"
+    for batch_size in (1, 7):
+        found = vectors(engine_of(folder, batch_size), images)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["siglip", "clip", "vit"])
+def test_vectors_of_base_size_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+    folder = towers.checkpoint_into(tmp_path, kind, sizes=towers.BASE, image=towers.BASE_IMAGE)
+    images = photos()
+    expected = expected_vectors(kind, folder, images, towers.BASE_IMAGE["image_size"])
     for batch_size in (1, 7):
         found = vectors(engine_of(folder, batch_size), images)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
