@@ -17,9 +17,12 @@ def anls(answer: str, truth: str) -> float:
     Case and the number of blanks are ignored, as in DocVQA.
     """
     one, other = (" ".join(text.lower().split()) for text in (answer, truth))
-    if not one or not other:
+    longest = max(len(one), len(other))
+    if one == other or not one or not other:
         return float(one == other)
-    distance = levenshtein(one, other) / max(len(one), len(other))
+    if abs(len(one) - len(other)) >= MAX_NORMALIZED_DISTANCE * longest:
+        return 0.0
+    distance = levenshtein(one, other) / longest
     return 1 - distance if distance < MAX_NORMALIZED_DISTANCE else 0.0
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
+CACHED_ANSWERS = 2**16  # most answers of a data set are given often
 MATCHES_FOR_FULL_SCORE = 3  # of the other annotators
 ARTICLES = frozenset({"a", "an", "the"})
 NUMBERS = {
@@ -63,6 +65,7 @@ def flat(text: str) -> str:
     return text.replace("\n", " ").replace("\t", " ").strip()
 
 
+@lru_cache(maxsize=CACHED_ANSWERS)
 def normalized(text: str) -> str:
     """The text in lower case without punctuation and articles, with digits for number words."""
     words = (NUMBERS.get(word, word) for word in without_punctuation(text).lower().split())
