@@ -335,7 +335,8 @@ def report(
     screen.table(facts)
     if lost := len(faults) + rows.faults:
         named = "; ".join(f"{name}: {why}" for name, why in [*faults.items()][:MAX_NAMED])
-        screen.info(f"{lost:,} images could not be read{': ' if named else ''}{named}")
+        images = f"{lost:,} image{'s' * (lost != 1)}"
+        screen.info(f"{images} could not be read{': ' if named else ''}{named}")
     name = shlex.quote(str(folder))
     use = (
         f"pgcli classify photos --model {name}"

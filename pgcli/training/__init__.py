@@ -1,1 +1,1 @@
-"""What a trainer of prefix language models needs: packed rows, their masks and the loss."""
+"""Training: the loop of every task, two towers and classifiers, losses, packing for prefix-LM."""

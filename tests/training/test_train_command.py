@@ -168,7 +168,7 @@ def test_unreadable_image_costs_its_row(run: Run, capsys: pytest.CaptureFixture[
     Path("walls", "red", "00.png").write_bytes(b"not an image")
     options = CLASSIFY.replace("--batch-size 6", "--batch-size 12")
     assert run(f"walls {options} -o out") == 3
-    assert "1 images could not be read: red/00.png" in capsys.readouterr().err
+    assert "1 image could not be read: red/00.png" in capsys.readouterr().err
     assert {line["rows"] for line in metrics("out")} == {11}
     assert {line["lost"] for line in metrics("out")} == {1}
 
