@@ -298,7 +298,7 @@ def test_import_sets_no_handlers_and_imports_nothing_heavy() -> None:
 
 def test_progress_uses_tqdm_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     from pgcli import tasks
-    from pgcli.api import engine
+    from pgcli.api.embeddings import with_progress
 
     imported: list[str] = []
     known = builtins.__import__
@@ -309,7 +309,7 @@ def test_progress_uses_tqdm_auto(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(builtins, "__import__", watched)
     question = tasks.caption("en")
-    assert list(engine.with_progress(iter(ANSWERS), question, 3)) == ANSWERS
+    assert list(with_progress(iter(ANSWERS), question, 3)) == ANSWERS
     assert "tqdm.auto" in imported
 
 

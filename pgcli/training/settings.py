@@ -78,9 +78,9 @@ class TrainingSettings:
                 hint="give one of --model NAME and --init tiny|small|base",
             )
         if self.task == "classify" and self.loss is not None:
-            raise UsageError("--loss goes with --task contrastive")
+            raise UsageError("--loss goes with --task contrastive", hint="leave it out")
         if self.task == "contrastive" and self.label_smoothing:
-            raise UsageError("--label-smoothing goes with --task classify")
+            raise UsageError("--label-smoothing goes with --task classify", hint="leave it out")
         if self.probe and self.init is not None:
             raise UsageError(
                 "--probe trains the head of a checkpoint alone, and --init has none",

@@ -335,14 +335,14 @@ SITUATIONS = [
         lambda stage: stage.run("caption", "photos", "--prompt", "how many?"),
         2,
         "no such option: --prompt",
-        "ask, export and import have --prompt: pgcli ask photos --prompt 'how many?'",
+        "ask, explain, export and import have --prompt: pgcli ask photos --prompt 'how many?'",
     ),
     Situation(
         "an option of commands of another kind",
         lambda stage: stage.run("export", "rows.jsonl", "--seed", "1"),
         2,
         "no such option: --seed",
-        "ask, caption, detect, ocr and segment have --seed",
+        "caption, ask, detect, segment, ocr and train have --seed",
     ),
     Situation(
         "an option that is misspelt",

@@ -44,7 +44,7 @@ CONTRACT = set(
     """.split()
 )
 #: Options of the contract that no released version has yet.
-NOT_BUILT = set("--engines --ray".split())
+NOT_BUILT = {"--ray"}
 #: Options that are not in the contract's list.
 ADDED = set(
     "--sample --rows-per-file --view --inline --allow-private-hosts --fetch-timeout --moved "
@@ -314,6 +314,7 @@ CASES = {
     "--dtype": Case(PHOTOS, "--dtype bfloat16", loaded("dtype"), "auto", "bfloat16"),
     "--quantize": Case(PHOTOS, "--quantize int8", loaded("quantize"), "none", "int8"),
     "--batch-size": Case(PHOTOS, "--batch-size 7", loaded("batch_size"), None, 7),
+    "--engines": Case(f"{PHOTOS} --device mps", "--engines 2", lambda outcome: outcome.code, 0, 2),
     "--mask-decoder": Case(
         "segment photos --object a --model demo",
         *("--mask-decoder masks.npz", loaded("masks"), None, Path("masks.npz")),

@@ -339,7 +339,7 @@ ALLOWED_CALLS = {
         "cli/ui/progress_bar.py",
     },
     "TextColumn": {"cli/ui/progress_bar.py"},
-    "tqdm": {"checkpoints/hub/download_progress.py", "api/engine.py"},
+    "tqdm": {"checkpoints/hub/download_progress.py", "api/embeddings.py"},
     "tqdm.write": {"checkpoints/hub/download_progress.py"},
     "sys.stdout.write": set(),
     "sys.stderr.write": set(),

@@ -112,7 +112,7 @@ def request(number: int, image: DecodedImage, shares: int) -> Sequence:
 @pytest.fixture
 def features(engine: InferenceEngine) -> ImageFeatureCache:
     return ImageFeatureCache(
-        engine.model, engine._preprocessing, ImageCacheStats(), max_bytes=2 * BYTES
+        engine.model, engine.preprocessing, ImageCacheStats(), max_bytes=2 * BYTES
     )
 
 

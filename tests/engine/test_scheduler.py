@@ -198,7 +198,7 @@ def loaded(tiny: Path) -> InferenceEngine:
 
 
 def sized(loaded: InferenceEngine, batch_size: int) -> InferenceEngine:
-    kept = (loaded.model, loaded.tokenizer, loaded._preprocessing)
+    kept = (loaded.model, loaded.tokenizer, loaded.preprocessing)
     return InferenceEngine(*kept, label="tiny", batch_size=batch_size)
 
 

@@ -72,7 +72,7 @@ def fresh(loaded: InferenceEngine, batch_size: int = 8) -> InferenceEngine:
     stops = tuple(range(1, model.config.decoder.vocab_size, 6))
     model.config = replace(model.config, stop_tokens=stops)
     return InferenceEngine(
-        model, loaded.tokenizer, loaded._preprocessing, label="tiny", batch_size=batch_size
+        model, loaded.tokenizer, loaded.preprocessing, label="tiny", batch_size=batch_size
     )
 
 
