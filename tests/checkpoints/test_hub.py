@@ -700,6 +700,7 @@ def pgcli(hub, tmp_path, *arguments, **more):
 
 
 class TestCommandLine:
+    @pytest.mark.slow
     def test_caption_with_a_checkpoint_of_the_hub(self, hub, tmp_path, tiny):
         files = {file.name: file.read_bytes() for file in tiny.iterdir()}
         commit = hub.add(NAME, files)

@@ -148,7 +148,8 @@ def test_files_of_a_model_are_escaped(folder, tmp_path):
     folder = tmp_path / "model" / HOSTILE
     folder.parent.mkdir(parents=True)
     folder.symlink_to(BUILTIN)
-    assert ESCAPED in shown("info", folder)
+    program = [sys.executable, "-m", "pgcli"]  # info reads the files of the model
+    assert ESCAPED in shown("info", folder, program=program)
     folder.unlink()
     folder.mkdir()
     for config in ({"model_type": HOSTILE}, {HOSTILE: HOSTILE}, HOSTILE):

@@ -74,6 +74,7 @@ def test_the_batch_size_changes_no_answer(
         assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_transformers_gives_the_same_answers(drawn: list[Drawn], ours: list[Answer]) -> None:
     processor = transformers.AutoProcessor.from_pretrained(BUILTIN, backend="pil")

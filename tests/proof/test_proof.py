@@ -66,7 +66,7 @@ def change_model(monkeypatch):
 
 
 class TestSame:
-    @pytest.mark.parametrize("generation", [1, 2])
+    @pytest.mark.parametrize("generation", [pytest.param(1, marks=pytest.mark.slow), 2])
     def test_unchanged_model_is_the_same_in_both_dtypes(self, tiny, paligemma2, generation):
         proof = proof_of(tiny if generation == 1 else paligemma2)
         assert proof.same, proof.verdict
@@ -251,6 +251,7 @@ class TestMemory:
 
 
 class TestCommand:
+    @pytest.mark.slow
     def test_verify_prints_only_the_result(self, tiny):
         run = subprocess.run(
             [sys.executable, "-m", "pgcli", "verify", str(tiny), "--json", "--dtype", "float32"],

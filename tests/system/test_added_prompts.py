@@ -114,9 +114,8 @@ def test_prompt_is_added_to_an_unfinished_run(
     assert main(["check", output]) == 0
 
 
-@pytest.mark.parametrize(
-    "output", ["rows/", *(pytest.param(name, marks=pytest.mark.slow) for name in OUTPUTS[:2])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["rows/", *OUTPUTS[:2]])
 def test_run_killed_while_it_replaces_the_output_loses_nothing(
     engine: Engine, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,7 +207,11 @@ def test_captions_go_through_a_pipe(shell: Any) -> None:
     assert "--model google/paligemma" in done.stderr.decode()
 
 
-@pytest.mark.parametrize("workers", [[], ["--workers", "0"]], ids=["processes", "here"])
+@pytest.mark.parametrize(
+    "workers",
+    [pytest.param([], marks=pytest.mark.slow), ["--workers", "0"]],
+    ids=["processes", "here"],
+)
 def test_row_of_a_slow_pipe_is_shown_before_the_next_arrives(workers: list[str]) -> None:
     words = [sys.executable, "-m", "pgcli", "caption", "-", "--quiet", *workers]
     run = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)

@@ -77,7 +77,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @pytest.mark.parametrize(
     "step",
     [
-        13,
+        29,
         pytest.param(4, marks=pytest.mark.slow),
         pytest.param(1, marks=pytest.mark.nightly),
     ],
@@ -113,7 +113,7 @@ def test_torn_bytes_are_kept(tmp_path: Path, whole: bytes) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_repeated_kills_lose_and_repeat_no_row(
     tmp_path_factory: pytest.TempPathFactory, whole: bytes, data: st.DataObject
 ) -> None:

@@ -41,8 +41,12 @@ def items(count: int) -> list[Item]:
 
 def children() -> list[psutil.Process]:
     """The worker processes; other tests may have left a server running."""
-    found = psutil.Process().children()
-    return [child for child in found if "pgcli.workers.worker_main" in " ".join(child.cmdline())]
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.ZombieProcess):  # a server that another test has ended
+            if "pgcli.workers.worker_main" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def scripted(*ids: str) -> list[DecodedImage]:
