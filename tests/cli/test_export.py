@@ -499,7 +499,7 @@ def test_quiet_export_writes_no_messages(capsys: Capture, boxes: Path, tmp_path:
     assert exported(capsys, boxes, "csv", tmp_path / "o.csv", "--quiet") == (0, "")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
     found = tuple(box(label, 1.0, 2.0, 30.0, 40.0) for label in ("cat", "dog"))
     line = json.dumps(row(0, task="detect", boxes=found))

@@ -97,7 +97,10 @@ def test_vectors_are_those_of_transformers_whatever_the_batch(kind: str, folder:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["siglip", "clip", "vit"])
+@pytest.mark.parametrize(
+    "kind",
+    ["siglip", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("clip", "vit"))],
+)
 def test_vectors_of_base_size_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
     folder = towers.checkpoint_into(tmp_path, kind, sizes=towers.BASE, image=towers.BASE_IMAGE)
     images = photos()

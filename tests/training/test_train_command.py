@@ -293,7 +293,7 @@ def test_plan_is_printed_and_nothing_written(run: Run, capsys: pytest.CaptureFix
     assert not Path("out").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_run_that_is_killed_at_any_moment_ends_with_the_same_weights(run: Run) -> None:
     options = CONTRASTIVE.replace("--steps 4", "--steps 40")
     command = [sys.executable, "-m", "pgcli", "train", "pairs.jsonl", *options.split()]
