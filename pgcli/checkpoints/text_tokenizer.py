@@ -21,7 +21,7 @@ CLIP_BOS, CLIP_EOS = "<|startoftext|>", "<|endoftext|>"
 class TextTokenizer:
     """A text tower's tokenizer, and the ids of its control tokens; CLIP's texts have a `bos`.
 
-    `is_gemma` tells SigLIP 2's tokenizer, which is Gemma's, from that of SigLIP 1.
+    With `is_gemma` it is SigLIP 2's, which is Gemma's; else that of SigLIP 1.
     """
 
     tokenizer: Tokenizer

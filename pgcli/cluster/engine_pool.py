@@ -73,7 +73,7 @@ class EnginePool:
         self.image_stats = PoolImageStats()
         self.batch_limits = PoolBatchLimits()
         self._load = load
-        self._counts: dict[EngineSlot, EngineCounts] = {}
+        self._counts: dict[EngineHandle, EngineCounts] = {}
         self._engines = [EngineHandle(load, slot, {}) for slot in slots]
         self.info = self._first_info()
 
@@ -138,7 +138,7 @@ class EnginePool:
 
     def count_chunk(self, engine: EngineHandle, counts: EngineCounts) -> None:
         """Note what an engine has counted so far."""
-        self._counts[engine.slot] = counts
+        self._counts[engine] = counts
         self.batch_limits.update(counts)
         self.image_stats.hits = sum(one.hits for one in self._counts.values())
         self.image_stats.prompts = sum(one.prompts for one in self._counts.values())

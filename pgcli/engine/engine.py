@@ -10,7 +10,13 @@ from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.input_processor import DEFAULT_TEMPERATURE, InputProcessor, Sampling
-from pgcli.engine.memory import MemoryBudget, group_size, new_slots, parameters
+from pgcli.engine.memory import (
+    LARGE_PARAMETERS,
+    MemoryBudget,
+    group_size,
+    new_slots,
+    parameters,
+)
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.oom import BatchLimits, OutOfMemory
 from pgcli.engine.output import OutputProcessor, Row
@@ -26,8 +32,6 @@ from pgcli.tasks import Question, check_max_new_tokens
 
 WINDOW_BATCHES = 4  # the queue holds this many batches, to find prompts of equal length
 WINDOW_BYTES = 256 * 2**20
-#: Models with more parameters take seconds for a batch on a CPU.
-LARGE_MODEL_PARAMETERS = 100_000_000
 
 
 class RunParts(NamedTuple):
@@ -85,7 +89,7 @@ class InferenceEngine:
     @property
     def is_large(self) -> bool:
         """Whether a batch may take seconds, so that its rows are waited for."""
-        return parameters(self.model.config) > LARGE_MODEL_PARAMETERS
+        return parameters(self.model.config) > LARGE_PARAMETERS
 
     @property
     def batch_size(self) -> int:

@@ -46,7 +46,7 @@ def duplicate_groups(
 ) -> list[Rows]:
     """The groups of `duplicates` of normalised vectors.
 
-    `on_rows` is told how many rows were compared since it was last called.
+    `on_rows` is called with how many rows were compared since it was last called.
     """
     bounds = bounding_vectors(vectors, min_similarity)
     components = Components(len(vectors))

@@ -49,8 +49,8 @@ def open_indexes(
 ) -> list[VectorIndex]:
     """The index of each path, built where it is missing, or older than its vectors.
 
-    What is built is told to `report`. Raises UsageError if faiss is not installed, if files have
-    several models or sizes of vectors, and for anything that is not vectors; OutputFailed.
+    `report` is called with what is built. Raises UsageError if faiss is not installed, if files
+    have several models or sizes of vectors, and for anything that is not vectors; OutputFailed.
     """
     import_faiss()
     indexes = [load_index(path) or build_index(path, report, on_rows) for path in files.paths]

@@ -39,8 +39,9 @@ def search_files(
 ) -> list[list[Hit]]:
     """The hits of each of the normalised queries (Q, E), best first, in one pass over the files.
 
-    Memory does not grow with the number of vectors. `on_rows` is told how many rows were read since
-    it was last called. Raises UsageError for files that are not vectors of the queries' size.
+    Memory does not grow with the number of vectors. `on_rows` is called with how many rows were
+    read since it was last called. Raises UsageError for files that are not vectors of the size
+    of the queries.
     """
     top = TopK(queries, k, min_similarity=min_similarity)
     names: dict[int, VectorName] = {}
@@ -107,7 +108,7 @@ def find_duplicates(
     """The groups of near-duplicates, by their first rows.
 
     The members of a group are in the order of their rows, with their similarity to the first.
-    `on_rows` is told how many rows were compared since it was last called.
+    `on_rows` is called with how many rows were compared since it was last called.
     """
     return members(table, duplicate_groups(table.vectors, min_similarity, on_rows))
 

@@ -54,7 +54,7 @@ def render_search_page(
 
 def section_parts(section: Section, images: Sequence[ThumbnailEntry]) -> Iterator[str]:
     """The markup of a section."""
-    query = "" if section.image is None else picture(images[section.image], section.title)
+    query = "" if section.image is None else thumbnail(images[section.image], section.title)
     yield (
         f'<section class="result"><header>{query}<h2>{text(section.title)}</h2>'
         f"<p>{text(section.note)}</p></header>\n"
@@ -70,7 +70,7 @@ def card_markup(card: FoundCard, images: Sequence[ThumbnailEntry]) -> str:
     if card.image is None:
         shown = f'<div class="words">{text(card.text)}</div>'
     else:
-        shown = f'<div class="frame">{picture(images[card.image], card.id)}</div>'
+        shown = f'<div class="frame">{thumbnail(images[card.image], card.id)}</div>'
     share, id = f"{100 * min(1.0, max(0.0, card.similarity)):.1f}", text(card.id)
     return (
         f'<li class="hit">{shown}<svg class="share" viewBox="0 0 100 3" preserveAspectRatio="none"'
@@ -81,7 +81,7 @@ def card_markup(card: FoundCard, images: Sequence[ThumbnailEntry]) -> str:
     )
 
 
-def picture(entry: ThumbnailEntry, name: str) -> str:
+def thumbnail(entry: ThumbnailEntry, name: str) -> str:
     """The thumbnail, or why there is none."""
     if isinstance(entry[0], str):
         size = f'width="{entry[1]}" height="{entry[2]}"'

@@ -16,37 +16,10 @@ from pgcli.checkpoints.weights import load_classifier, load_two_towers
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.two_towers import TwoTowers
+from tests.support.towers import BASE, BASE_IMAGE, LABELS, TINY, TINY_IMAGE, spread
 
-TINY = {
-    "hidden_size": 48,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-}
-TINY_IMAGE = {"image_size": 32, "patch_size": 8}
-BASE = {
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-}
-BASE_IMAGE = {"image_size": 224, "patch_size": 16}
 TEXTS = {"vocab_size": 60, "max_position_embeddings": 9}
 ATOL = 1e-5
-LABELS = {"id2label": {0: "circle", 1: "square", 2: "star"}}
-
-
-def spread(model: nn.Module) -> Any:
-    """Random weights large enough for the layers to matter; biases and norms vary too."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name in ("logit_scale", "logit_bias"):
-                parameter.fill_(2.0 if name == "logit_scale" else -3.0)
-            elif parameter.ndim > 1 and "embed" not in name and "probe" not in name:
-                parameter.normal_(std=parameter[0].numel() ** -0.5)
-            else:
-                parameter.add_(torch.randn_like(parameter) * 0.2)
-    return model.eval()
 
 
 def two_towers(kind: str, sizes: dict[str, int], image: dict[str, int], **text: Any) -> Any:

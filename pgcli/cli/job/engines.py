@@ -22,7 +22,7 @@ from pgcli.pipeline import Ask
 from pgcli.records import error_answer
 
 #: On a CPU, models with smaller files are fastest with one thread for each engine.
-SMALL_CHECKPOINT_BYTES = 100 * 2**20
+SINGLE_THREAD_BYTES = 100 * 2**20
 #: For fewer rows, engines take longer to start than they save.
 MIN_ROWS_FOR_ENGINES = 500
 
@@ -83,7 +83,7 @@ def engine_slots(engines: int | None, device: str, checkpoint_bytes: int) -> lis
     its rows do not depend on it. Without a number of engines, a CPU has one. Raises NoUsableDevice
     for more engines than GPUs.
     """
-    is_small = checkpoint_bytes < SMALL_CHECKPOINT_BYTES
+    is_small = checkpoint_bytes < SINGLE_THREAD_BYTES
     cores = max(1, int(processors()))
     gpus = visible_gpus() if device in ("auto", "cuda") else 0
     if gpus:

@@ -7,7 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from pgcli.cli.options import values
-from pgcli.cli.options.shared import AllowPrivateHosts, AllowUrls, number_option, option
+from pgcli.cli.options.shared import (
+    AllowOutsideRoot,
+    AllowPrivateHosts,
+    AllowUrls,
+    FastDecode,
+    number_option,
+    option,
+)
 from pgcli.sources.name_filter import NameFilter
 from pgcli.sources.read_options import ReadOptions
 
@@ -101,20 +108,8 @@ class InputOptions:
             help="Larger images become error rows.",
         ),
     ] = None
-    fast_decode: Annotated[
-        bool,
-        _input(
-            "--fast-decode",
-            help="Decode large JPEGs at reduced size: several times faster, slightly other pixels.",
-        ),
-    ] = False
-    allow_outside_root: Annotated[
-        bool,
-        _input(
-            "--allow-outside-root",
-            help="Follow links and paths that lead out of the folder of the images or manifest.",
-        ),
-    ] = False
+    fast_decode: FastDecode = False
+    allow_outside_root: AllowOutsideRoot = False
     allow_urls: AllowUrls = False
     allow_private_hosts: AllowPrivateHosts = False
     fetch_timeout: Annotated[

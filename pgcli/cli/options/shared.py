@@ -62,6 +62,20 @@ _running = partial(option, "Running")
 # hidden, as its panel would show Python's type; the text of the help explains it
 Sources = Annotated[list[str], typer.Argument(metavar="SOURCE", hidden=True)]
 
+FastDecode = Annotated[
+    bool,
+    _input(
+        "--fast-decode",
+        help="Decode large JPEGs at reduced size: several times faster, slightly other pixels.",
+    ),
+]
+AllowOutsideRoot = Annotated[
+    bool,
+    _input(
+        "--allow-outside-root",
+        help="Follow links and paths that lead out of the folder of the images or manifest.",
+    ),
+]
 AllowUrls = Annotated[
     bool,
     _input(

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pgcli.cli.options import values
 from pgcli.cli.options.shared import (
+    AllowOutsideRoot,
     AllowPrivateHosts,
     AllowUrls,
     Device,
     Dtype,
+    FastDecode,
     Quiet,
     Revision,
     models,
@@ -242,20 +244,8 @@ class TrainingInputOptions:
             help="Larger images are left out.",
         ),
     ] = None
-    fast_decode: Annotated[
-        bool,
-        _input(
-            "--fast-decode",
-            help="Decode large JPEGs at reduced size: several times faster, slightly other pixels.",
-        ),
-    ] = False
-    allow_outside_root: Annotated[
-        bool,
-        _input(
-            "--allow-outside-root",
-            help="Follow links and paths that lead out of the folder of the images or manifest.",
-        ),
-    ] = False
+    fast_decode: FastDecode = False
+    allow_outside_root: AllowOutsideRoot = False
     allow_urls: AllowUrls = False
     allow_private_hosts: AllowPrivateHosts = False
 

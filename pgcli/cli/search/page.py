@@ -26,8 +26,8 @@ from pgcli.views.search_page import FoundCard, Section, render_search_page
 if TYPE_CHECKING:
     from pgcli.cli.search.run import SearchOptions
 
-#: The places of images on the page: of rows, and of the files that are queries.
-Places = Mapping[VectorName | str, int]
+#: The numbers of images on the page: of rows, and of the files that are queries.
+ImageNumbers = Mapping[VectorName | str, int]
 
 
 def write_page(options: SearchOptions, rows: Rows, summary: str, screen: Screen) -> None:
@@ -64,7 +64,7 @@ def image_search(options: SearchOptions, screen: Screen) -> ImageSearch:
 
 def page_items(
     options: SearchOptions, rows: Rows, search: ImageSearch
-) -> tuple[list[Item], Places]:
+) -> tuple[list[Item], ImageNumbers]:
     """The images of the page: each one once, in the order of the input, then the queries."""
     named = {hit.name for hits in rows.hits for hit in hits if hit.name.image is not None}
     found = sorted(named, key=lambda name: (name.file, name.index, name.id))
@@ -95,7 +95,7 @@ def thumbnails(
     return entries
 
 
-def sections(rows: Rows, places: Places, num_texts: int) -> list[Section]:
+def sections(rows: Rows, places: ImageNumbers, num_texts: int) -> list[Section]:
     """The sections of the page: a query with its hits, or a group."""
     found = []
     for number, (name, hits) in enumerate(zip(rows.names, rows.hits, strict=True)):
