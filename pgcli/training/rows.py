@@ -20,7 +20,7 @@ from pgcli.training.seeds import seed_of
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """An image and what is learned of it, its text or its label.
+    """An image and what is learned of it: its text, its label, or the answer to its `prompt`.
 
     `image_key` is equal for rows of the same file or of the same bytes. Bytes from a table or an
     archive are not held here: they are `bytes_at`, start and size, in the store.
@@ -30,6 +30,7 @@ class TrainingRow:
     target: str
     image_key: str
     bytes_at: tuple[int, int] | None = None
+    prompt: str = ""
 
 
 class ImageStore:
