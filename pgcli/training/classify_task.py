@@ -16,24 +16,15 @@ from torch.nn import functional as F
 
 from pgcli.model.classifier import ImageClassifier
 from pgcli.training.image_batches import ImageBatch, RowOrder
-from pgcli.training.micro_batches import MicroBatches
+from pgcli.training.image_task import ImageTask
 from pgcli.training.rows import TrainingRow
-from pgcli.training.task_data import ImageInput, TaskData
 
 
-@dataclass
-class ClassifyTask:
+@dataclass(kw_only=True)
+class ClassifyTask(ImageTask[ImageClassifier]):
     """Trains a classifier: the mean cross-entropy of the labels, over the rows of a batch."""
 
-    model: ImageClassifier
-    data: TaskData
-    input: ImageInput
     label_smoothing: float
-    micro_batches: MicroBatches
-    save_to: Callable[[Path], None]
-
-    def batches(self, first: int, stop: int) -> Generator[ImageBatch]:
-        yield from self.data.batches(first, stop)
 
     def backward(self, batch: ImageBatch) -> Mapping[str, float]:
         total = len(batch.rows)
@@ -65,18 +56,6 @@ class ClassifyTask:
     def rank(self, found: Mapping[str, float]) -> tuple[float, ...]:
         """The accuracy, and of equal ones the loss."""
         return found["accuracy"], -found["loss"]
-
-    def save(self, folder: Path) -> None:
-        self.save_to(folder)
-
-    @property
-    def order(self) -> RowOrder:
-        return self.data.order
-
-    @property
-    def faults(self) -> Mapping[str, str]:
-        """Why images could not be read, by their ids."""
-        return self.data.loader.faults
 
     def features(self, batch: ImageBatch) -> Tensor:
         """What the linear layer classifies (B, D)."""

@@ -6,9 +6,8 @@ N rows · D width · T tokens · S meanings of an image
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -17,11 +16,10 @@ from torch import Tensor
 from pgcli.embedding.texts import TextProcessor
 from pgcli.model.two_towers import TwoTowers
 from pgcli.training.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
-from pgcli.training.image_batches import ImageBatch, RowOrder
-from pgcli.training.micro_batches import MicroBatches
+from pgcli.training.image_batches import ImageBatch
+from pgcli.training.image_task import ImageTask
 from pgcli.training.rows import TrainingRow
 from pgcli.training.seeds import seed_of
-from pgcli.training.task_data import ImageInput, TaskData
 
 ContrastiveLoss = Literal["sigmoid", "softmax"]
 CHUNK_ROWS = 1024  # of the loss: more rows at once would need a matrix of all pairs
@@ -29,8 +27,8 @@ MAX_LOG_SCALE = math.log(100)  # CLIP's bound of the learned scale
 NO_MEANING = -1
 
 
-@dataclass
-class ContrastiveTask:
+@dataclass(kw_only=True)
+class ContrastiveTask(ImageTask[TwoTowers]):
     """Trains two towers on pairs of image and text.
 
     The loss needs the vectors of the whole batch. In micro-batches, they are computed without
@@ -38,16 +36,8 @@ class ContrastiveTask:
     result is that of the whole batch (Gao et al. 2021, arXiv 2101.06983).
     """
 
-    model: TwoTowers
     texts: TextProcessor
-    data: TaskData
-    input: ImageInput
     loss: ContrastiveLoss
-    micro_batches: MicroBatches
-    save_to: Callable[[Path], None]
-
-    def batches(self, first: int, stop: int) -> Generator[ImageBatch]:
-        yield from self.data.batches(first, stop)
 
     def backward(self, batch: ImageBatch) -> Mapping[str, float]:
         if self.loss == "softmax" and self.model.logit_scale is not None:
@@ -76,18 +66,6 @@ class ContrastiveTask:
 
     def rank(self, found: Mapping[str, float]) -> tuple[float, ...]:
         return (-found["loss"],)
-
-    def save(self, folder: Path) -> None:
-        self.save_to(folder)
-
-    @property
-    def order(self) -> RowOrder:
-        return self.data.order
-
-    @property
-    def faults(self) -> Mapping[str, str]:
-        """Why images could not be read, by their ids."""
-        return self.data.loader.faults
 
     def _backward(self, batch: ImageBatch) -> float:
         parts = [*self.micro_batches.ranges(len(batch.rows))]

@@ -114,13 +114,20 @@ def make_task(
         chosen, compute_dtype(dtype, chosen), start.preprocessing.mean, start.preprocessing.std
     )
     micro = MicroBatches(settings.micro_batch, is_fixed=settings.micro_batch is not None)
+    shared: dict[str, Any] = {
+        "model": start.model,
+        "data": data,
+        "input": input,
+        "micro_batches": micro,
+        "save_to": start.save,
+    }
     if settings.task == "contrastive":
         assert start.texts is not None
         loss = chosen_loss(settings, start.model)
         if settings.probe:
             freeze_towers(start.model)
-        return ContrastiveTask(start.model, start.texts, data, input, loss, micro, start.save)
-    task = ClassifyTask(start.model, data, input, settings.label_smoothing, micro, start.save)
+        return ContrastiveTask(**shared, texts=start.texts, loss=loss)
+    task = ClassifyTask(**shared, label_smoothing=settings.label_smoothing)
     return ProbeTask(task, track) if settings.probe else task
 
 

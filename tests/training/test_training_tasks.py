@@ -44,6 +44,12 @@ def batch(texts: list[str] = WORDS, images: list[str] | None = None) -> ImageBat
     return ImageBatch(pixels, [row(n, t, k) for n, (t, k) in enumerate(zip(texts, keys))])  # noqa: B905
 
 
+def shared(model: nn.Module, micro_batches: MicroBatches) -> dict[str, Any]:
+    """What the tasks share, without rows."""
+    values = {"model": model, "data": None, "input": INPUT, "save_to": print}
+    return values | {"micro_batches": micro_batches}
+
+
 def contrastive(loss: Any, micro_batch: int | None) -> ContrastiveTask:
     tokenizer = learn_tokenizer(map(canonical_text, WORDS), max_tokens=300)
     texts = TextProcessor(tokenizer, TextFormat(8, None, EOS, PAD, canonical_text))
@@ -51,7 +57,7 @@ def contrastive(loss: Any, micro_batch: int | None) -> ContrastiveTask:
     model = TwoTowers(TwoTowersConfig("siglip", VISION, text, embedding_dim=16))
     init_towers(model, seed=0, scale=1.0, bias=-2.0)
     micro = MicroBatches(micro_batch, is_fixed=True)
-    return ContrastiveTask(model, texts, None, INPUT, loss, micro, print)  # type: ignore[arg-type]
+    return ContrastiveTask(**shared(model, micro), texts=texts, loss=loss)
 
 
 def classify(micro_batch: int | None, *, is_fixed: bool = True) -> ClassifyTask:
@@ -59,7 +65,7 @@ def classify(micro_batch: int | None, *, is_fixed: bool = True) -> ClassifyTask:
     model = ImageClassifier(ClassifierConfig("siglip", vision, tuple(WORDS)))
     init_towers(model, seed=0)
     micro = MicroBatches(micro_batch, is_fixed=is_fixed)
-    return ClassifyTask(model, None, INPUT, 0.1, micro, print)  # type: ignore[arg-type]
+    return ClassifyTask(**shared(model, micro), label_smoothing=0.1)
 
 
 def gradients(task: Any) -> tuple[float, list[Tensor]]:

@@ -27,7 +27,8 @@ def train(
     input: TrainingInputOptions,
     output: TrainingOutputOptions,
 ) -> None:
-    from pgcli.cli.train_run import TrainCommand, run_training
+    from pgcli.cli.training.run import run_training
+    from pgcli.cli.training.train_command import TrainCommand
 
     command = TrainCommand(sources, learning, evaluation, model, input, output)
     raise typer.Exit(run_training(command))

@@ -1,0 +1,1 @@
+"""The command `train`: its rows, record, plan, display and report."""

@@ -1,0 +1,53 @@
+"""What `train` prints at its end."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pgcli.cli.training.train_command import TrainCommand
+from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.duration import duration
+
+if TYPE_CHECKING:
+    from pgcli.training.rows import TrainingRows
+    from pgcli.training.trainer import Trainer
+
+MAX_NAMED = 3  # images that are named in a message
+
+
+def report(
+    command: TrainCommand,
+    trainer: Trainer,
+    rows: TrainingRows,
+    faults: Mapping[str, str],
+    seconds: float,
+    screen: Screen,
+) -> None:
+    """Print what was learned and what to do with it."""
+    folder, progress = command.folder, trainer.progress
+    facts = [
+        ("model", str(folder)),
+        ("rows", f"{len(rows.rows):,}"),
+        ("steps", f"{progress.step:,} in {duration(seconds)}"),
+    ]
+    if progress.best:
+        best = ", ".join(
+            f"{name.replace('_', ' ')} {value:.4g}"
+            for name, value in progress.best.items()
+            if name != "step"
+        )
+        facts.append(("best", f"step {progress.best['step']:,}: {best}"))
+    screen.table(facts)
+    if lost := len(faults) + rows.faults:
+        named = "; ".join(f"{name}: {why}" for name, why in [*faults.items()][:MAX_NAMED])
+        images = f"{lost:,} image{'s' * (lost != 1)}"
+        screen.info(f"{images} could not be read{': ' if named else ''}{named}")
+    name = shlex.quote(str(folder))
+    use = (
+        f"pgcli classify photos --model {name}"
+        if command.learning.task == "classify"
+        else f'pgcli score photos --model {name} --text "a red star"'
+    )
+    screen.next_steps([("use it", use)])

@@ -1,0 +1,130 @@
+"""The body of `train`: rows and model are read, then the trainer runs until it ends or is ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from pgcli.cli.training.display import run_trainer
+from pgcli.cli.training.dry_run import dry_run
+from pgcli.cli.training.inputs import find_checkpoint, read_all
+from pgcli.cli.training.report import report
+from pgcli.cli.training.run_record import RUN, begin_run, check_run, run_record
+from pgcli.cli.training.train_command import TrainCommand
+from pgcli.cli.ui.console import Screen
+from pgcli.errors import UsageError
+from pgcli.images import ImageLimits
+from pgcli.state.atomic_file import read_json, write_json
+from pgcli.state.destination import check_destination
+from pgcli.state.lock import output_lock, remove_locks
+from pgcli.state.state_folder import state_folder
+from pgcli.state.write_errors import make_folder, wrap_write_errors
+
+if TYPE_CHECKING:
+    from pgcli.training.rows import ImageStore
+    from pgcli.training.settings import TrainingSettings
+
+
+def run_training(command: TrainCommand) -> int:
+    """Train; return 3 if images could not be read, else 0."""
+    screen = Screen(quiet=command.output.quiet)
+    if command.learning.task is None:
+        raise UsageError(
+            "--task is missing; training PaliGemma to answer (--method lora) is not there yet",
+            hint="--task contrastive trains two towers, --task classify a classifier",
+        )
+    with screen.status("loading PyTorch"):
+        settings = make_settings(command)
+    settings.check(has_eval=command.evaluation.eval is not None)
+    folder = command.folder
+    if not command.output.overwrite and read_json(folder / RUN) is None:
+        check_destination(folder, kind="folder")
+    if command.output.dry_run:
+        return dry_run(command, settings, screen)
+    with opened_state(folder) as state:
+        from pgcli.training.rows import ImageStore
+
+        store = ImageStore(state)
+        try:
+            return train_rows(command, settings, state, store, screen)
+        finally:
+            store.close()
+
+
+def make_settings(command: TrainCommand) -> TrainingSettings:
+    """The settings of the run."""
+    from pgcli.training.settings import TrainingSettings
+
+    learning, evaluation = asdict(command.learning), command.evaluation
+    return TrainingSettings(
+        **learning,
+        model=command.model.model,
+        init=command.model.init,
+        eval_fraction=evaluation.eval_fraction,
+        eval_every=evaluation.eval_every,
+        patience=evaluation.patience,
+        column=command.column,
+    )
+
+
+@contextmanager
+def opened_state(folder: Path) -> Iterator[Path]:
+    """The folder of the run's state, locked; it is removed where nothing was saved."""
+    state = state_folder(folder)
+    with wrap_write_errors(state):
+        make_folder(state)
+    try:
+        with output_lock(state):
+            yield state
+    finally:
+        remove_locks(state)
+        with suppress(OSError):  # not empty
+            state.rmdir()
+
+
+def train_rows(
+    command: TrainCommand,
+    settings: TrainingSettings,
+    state: Path,
+    store: ImageStore,
+    screen: Screen,
+) -> int:
+    """Read the rows and the model, and train."""
+    from pgcli.training.setup import ImageReading, make_task, split_rows
+    from pgcli.training.trainer import Trainer
+
+    rows, held_out = read_all(command, store, screen)
+    train, evaluation = split_rows(settings, rows, held_out)
+    checkpoint = find_checkpoint(command, screen)
+    record = run_record(command, settings, rows, held_out, checkpoint)
+    resumes = check_run(command, record)
+    input = command.input
+    limits = ImageLimits() if input.max_pixels is None else ImageLimits(input.max_pixels)
+    reading = ImageReading(store, input.workers, limits, input.fast_decode, input.url_reader)
+    with screen.progress("reading the model and features", unit="batches") as progress:
+        task = make_task(
+            settings,
+            train,
+            evaluation,
+            reading,
+            checkpoint=checkpoint,
+            device=command.model.device,
+            dtype=command.model.dtype,
+            track=progress.track,
+        )
+    if not resumes:
+        begin_run(command, state, record)
+    options = settings.trainer_options(task.order.steps_per_epoch, is_evaluated=bool(evaluation))
+    trainer = Trainer(task, options, command.folder, state)
+    began = perf_counter()
+    is_complete = run_trainer(trainer, screen)
+    seconds = perf_counter() - began
+    faults = task.faults
+    result = {"complete": is_complete, **asdict(trainer.progress), "unreadable": [*faults]}
+    write_json(command.folder / RUN, record | {"result": result})
+    report(command, trainer, rows, faults, seconds, screen)
+    return 3 if faults or rows.faults else 0

@@ -1,0 +1,99 @@
+"""`run.json` of a training run: its settings, by which it is resumed, and its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pgcli import __version__
+from pgcli.cli.training.train_command import TrainCommand
+from pgcli.errors import OutputExists
+from pgcli.state.atomic_file import read_json, write_json
+from pgcli.state.run_record import differences
+from pgcli.state.write_errors import wrap_write_errors
+
+if TYPE_CHECKING:
+    from pgcli.checkpoints.find import Checkpoint
+    from pgcli.training.rows import TrainingRows
+    from pgcli.training.settings import TrainingSettings
+
+RUN = "run.json"
+
+
+def run_record(
+    command: TrainCommand,
+    settings: TrainingSettings,
+    rows: TrainingRows,
+    held_out: TrainingRows | None,
+    checkpoint: Checkpoint | None,
+) -> dict[str, Any]:
+    """What `run.json` says; a run is resumed by one of the same `settings`."""
+    import torch
+
+    from pgcli.checkpoints.file_digests import folder_digest
+
+    fixed = asdict(settings) | {
+        "checkpoint": None if checkpoint is None else folder_digest(checkpoint.folder),
+        "dtype": command.model.dtype,
+        "rows": rows.digest,
+        "eval_rows": None if held_out is None else held_out.digest,
+        "max_pixels": command.input.max_pixels,
+        "fast_decode": command.input.fast_decode,
+    }
+    return {
+        "pgcli": __version__,
+        "torch": torch.__version__,
+        "sources": [*command.sources],
+        "eval": command.evaluation.eval,
+        "counts": {
+            "rows": len(rows.rows),
+            "eval_rows": None if held_out is None else len(held_out.rows),
+            "without_target": rows.without_target,
+            "faults": rows.faults,
+        },
+        "settings": fixed,
+    }
+
+
+def check_run(command: TrainCommand, record: Mapping[str, Any]) -> bool:
+    """Whether the folder has a run to resume. Raises OutputExists if it has other settings."""
+    folder = command.folder
+    earlier = read_json(folder / RUN)
+    if earlier is None or command.output.overwrite:
+        return False
+    if changes := differences(earlier.get("settings", {}), record["settings"]):
+        raise OutputExists(
+            f"{folder} belongs to a run with other settings: {'; '.join(changes)}",
+            hint="the command that made it resumes it; another -o leaves it alone; "
+            "--overwrite begins again",
+        )
+    return True
+
+
+def begin_run(command: TrainCommand, state: Path, record: Mapping[str, Any]) -> None:
+    """Create the folder of a new run, without what an earlier one left there."""
+    folder = command.folder
+    with wrap_write_errors(folder):
+        folder.mkdir(exist_ok=True)
+        if command.output.overwrite:
+            remove_run(folder, state)
+    write_json(folder / RUN, dict(record))
+
+
+def remove_run(folder: Path, state: Path) -> None:
+    """Remove the files of an earlier run, and nothing else. Raises OSError."""
+    from pgcli.checkpoints.processor_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILES
+    from pgcli.training.trainer import CURVES, LAST, METRICS, STATE
+
+    model = ("config.json", "model.safetensors", *IMAGE_PROCESSOR_FILES, *TOKENIZER_FILES)
+    for file in (
+        state / STATE,
+        *(folder / name for name in (RUN, METRICS, CURVES, *model)),
+        *(folder / LAST / name for name in model),
+    ):
+        file.unlink(missing_ok=True)
+    with suppress(OSError):  # it is not there, or has files of others
+        (folder / LAST).rmdir()
