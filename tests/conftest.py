@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -22,6 +23,10 @@ from tests.support.skips import unexpected
 # without bytecode, each process of a test would compile pgcli again, and each pytest the tests
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell starts its background jobs with Ctrl-C ignored, and the programs of tests inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("unhurried", deadline=None)  # tests run on busy machines
 hypothesis.settings.load_profile("unhurried")

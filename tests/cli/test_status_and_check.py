@@ -156,18 +156,25 @@ def test_shorter_input_is_distinguished_from_missing_rows(
     assert "the same command" not in err
 
 
-@pytest.fixture
-def piped(tmp_path: Path) -> Path:
-    """The output of a run of two prompts about four images from standard input."""
-    output = tmp_path / "rows.jsonl"
+@pytest.fixture(scope="module")
+def piped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of two prompts about four images from standard input."""
+    folder = tmp_path_factory.mktemp("piped")
     names = "\n".join(str(file) for file in sorted(EXAMPLES.iterdir())[:4])
     prompts = ("--prompt", "a?", "--prompt", "b?")
-    (tmp_path / "names").write_text(names)
-    with (tmp_path / "names").open() as lines:
-        run = started("ask", "-", *prompts, "-o", output, seconds=0, stdin=lines)
+    (folder / "names").write_text(names)
+    with (folder / "names").open() as lines:
+        run = started("ask", "-", *prompts, "-o", folder / "rows.jsonl", seconds=0, stdin=lines)
         assert run.communicate(timeout=60)[1] is not None
     assert run.returncode == 0
-    return output
+    return folder
+
+
+@pytest.fixture
+def piped(piped_run: Path, tmp_path: Path) -> Path:
+    """A copy of the run's output, with its state."""
+    shutil.copytree(piped_run, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "rows.jsonl"
 
 
 @pytest.mark.parametrize(
