@@ -47,7 +47,10 @@ class CaptionedScenesTask:
     def batches(self, first: int, stop: int) -> Generator[PairBatch]:
         yield from load_batches(self.training, range(first, stop), workers=self.workers)
 
-    def backward(self, batch: PairBatch) -> Mapping[str, float]:
+    def weight(self, batch: PairBatch) -> float:
+        return len(batch.pixels_BRRC)
+
+    def backward(self, batch: PairBatch, total: float) -> Mapping[str, float]:
         image_BD, text_ND = self._encode(batch)
         loss = self._loss(image_BD[batch.image_N], text_ND, batch)
         copies = self._copy_loss(image_BD, batch) if len(batch.copy_VRRC) else torch.zeros(())

@@ -26,12 +26,12 @@ class ClassifyTask(ImageTask[ImageClassifier]):
 
     label_smoothing: float
 
-    def backward(self, batch: ImageBatch) -> Mapping[str, float]:
-        total = len(batch.rows)
+    def backward(self, batch: ImageBatch, total: float) -> Mapping[str, float]:
+        rows = len(batch.rows)
 
         def accumulate() -> tuple[float, float]:
             loss, right = 0.0, 0.0
-            for start, stop in self.micro_batches.ranges(total):
+            for start, stop in self.micro_batches.ranges(rows):
                 part = batch.part(start, stop)
                 label_B, logit_BK = self._labels(part.rows), self._logits(part)
                 part_loss = self._loss_sum(logit_BK, label_B) / total
@@ -40,8 +40,8 @@ class ClassifyTask(ImageTask[ImageClassifier]):
                 right += _count_right(logit_BK, label_B)
             return loss, right / total
 
-        loss, accuracy = self.micro_batches.run(self.model, total, accumulate)
-        return {"loss": loss, "accuracy": accuracy, "rows": total, "lost": batch.lost}
+        loss, accuracy = self.micro_batches.run(self.model, rows, accumulate)
+        return {"loss": loss, "accuracy": accuracy, "rows": rows, "lost": batch.lost}
 
     def evaluate(self) -> Mapping[str, float]:
         """The loss, and the share of rows with the right label."""
@@ -111,13 +111,16 @@ class ProbeTask:
             rows = [self.train.rows[number] for number in numbers]
             yield FeatureBatch(self.train.feature_BD[numbers], rows)
 
-    def backward(self, batch: FeatureBatch) -> Mapping[str, float]:
-        loss, accuracy = self._measure(batch)
+    def weight(self, batch: FeatureBatch) -> float:
+        return len(batch.rows)
+
+    def backward(self, batch: FeatureBatch, total: float) -> Mapping[str, float]:
+        loss, accuracy = self._measure(batch, total)
         loss.backward()  # type: ignore[no-untyped-call]
         return {"loss": loss.item(), "accuracy": accuracy, "rows": len(batch.rows)}
 
     def evaluate(self) -> Mapping[str, float]:
-        loss, accuracy = self._measure(self.evaluation)
+        loss, accuracy = self._measure(self.evaluation, len(self.evaluation.rows))
         return {"loss": loss.item(), "accuracy": accuracy}
 
     def rank(self, found: Mapping[str, float]) -> tuple[float, ...]:
@@ -130,12 +133,12 @@ class ProbeTask:
     def faults(self) -> Mapping[str, str]:
         return self.whole.faults
 
-    def _measure(self, batch: FeatureBatch) -> tuple[Tensor, float]:
-        """The mean loss, and the share of rows with the right label."""
+    def _measure(self, batch: FeatureBatch, total: float) -> tuple[Tensor, float]:
+        """The sum of the losses and the number of right labels, both divided by `total`."""
         label_B = self.whole._labels(batch.rows)
         logit_BK = self.model.classifier(batch.feature_BD)
-        loss = self.whole._loss_sum(logit_BK, label_B) / len(label_B)
-        return loss, _count_right(logit_BK, label_B) / len(label_B)
+        loss = self.whole._loss_sum(logit_BK, label_B) / total
+        return loss, _count_right(logit_BK, label_B) / total
 
     def _encode(self, rows: Sequence[TrainingRow]) -> FeatureBatch:
         """The features of the rows whose images can be read."""

@@ -39,12 +39,12 @@ class ContrastiveTask(ImageTask[TwoTowers]):
     texts: TextProcessor
     loss: ContrastiveLoss
 
-    def backward(self, batch: ImageBatch) -> Mapping[str, float]:
+    def backward(self, batch: ImageBatch, total: float) -> Mapping[str, float]:
         if self.loss == "softmax" and self.model.logit_scale is not None:
             self.model.logit_scale.data.clamp_(max=MAX_LOG_SCALE)
-        total = len(batch.rows)
-        loss = self.micro_batches.run(self.model, total, lambda: self._backward(batch))
-        return {"loss": loss, "rows": total, "lost": batch.lost}
+        rows = len(batch.rows)
+        loss = self.micro_batches.run(self.model, rows, lambda: self._backward(batch))
+        return {"loss": loss, "rows": rows, "lost": batch.lost}
 
     def evaluate(self) -> Mapping[str, float]:
         """The loss, and how often the first hit is right among all rows, in both directions."""

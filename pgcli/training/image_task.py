@@ -29,6 +29,9 @@ class ImageTask(Generic[Model]):
     def batches(self, first: int, stop: int) -> Generator[ImageBatch]:
         yield from self.data.batches(first, stop)
 
+    def weight(self, batch: ImageBatch) -> float:
+        return len(batch.rows)
+
     def save(self, folder: Path) -> None:
         self.save_to(folder)
 

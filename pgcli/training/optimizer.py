@@ -40,8 +40,14 @@ def is_decayed(name: str, parameter: nn.Parameter) -> bool:
 def make_optimizer(
     model: nn.Module, *, weight_decay: float, betas: tuple[float, float]
 ) -> torch.optim.AdamW:
-    """AdamW of the parameters that are trained, in two groups: `decayed` and `not decayed`."""
+    """AdamW of the parameters that are trained, in two groups: `decayed` and `not decayed`.
+
+    Raises ValueError for parameters in half precision: most updates are too small to change them.
+    """
     trained = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+    for name, one in trained:
+        if torch.finfo(one.dtype).bits < 32:
+            raise ValueError(f"{name} is trained in {one.dtype}, not in torch.float32")
     decayed = [one for name, one in trained if is_decayed(name, one)]
     rest = [one for name, one in trained if not is_decayed(name, one)]
     groups = [

@@ -19,8 +19,16 @@ class TrainingTask(Protocol):
     def batches(self, first: int, stop: int) -> Generator[Any]:
         """The batches of the steps from `first` to before `stop`, each a function of its step."""
 
-    def backward(self, batch: Any) -> Mapping[str, float]:
-        """Add the gradients of the batch's loss; return `loss`, `rows` and other metrics."""
+    def weight(self, batch: Any) -> float:
+        """What the losses of the batch's rows are averaged over: its number of rows or tokens."""
+
+    def backward(self, batch: Any, total: float) -> Mapping[str, float]:
+        """Add the gradients of the sum of the rows' losses, divided by `total`.
+
+        The batch is this process's part of an update, and `total` is the sum of the weights of all
+        parts. Returns `loss`, `rows` and other metrics as parts of sums too: gradients and metrics
+        of the update are the sums of those of the processes.
+        """
 
     def evaluate(self) -> Mapping[str, float]:
         """`loss` and the task's metrics on rows that are not trained on."""

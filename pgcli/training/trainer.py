@@ -108,7 +108,7 @@ class Trainer:
             group["lr"] = learning_rate
         torch.manual_seed(seed_of(self.options.seed, step))
         self.task.model.train()
-        found = self.task.backward(batch)
+        found = self.task.backward(batch, self.task.weight(batch))
         norm = self._clip_gradients()
         self._check_finite(found["loss"], norm)
         self._optimizer.step()

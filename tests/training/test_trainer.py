@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -38,7 +39,10 @@ class LineFit:
     def batches(self, first: int, stop: int) -> Iterator[int]:
         yield from range(first, stop)
 
-    def backward(self, batch: int) -> Mapping[str, float]:
+    def weight(self, batch: int) -> float:
+        return 16
+
+    def backward(self, batch: int, total: float) -> Mapping[str, float]:
         self.seen.append(batch)
         loss = self._loss(batch)
         if batch == self.broken_step:
@@ -169,6 +173,28 @@ def test_damaged_state_is_named(tmp_path: Path) -> None:
     state.write_bytes(state.read_bytes()[:200])
     with pytest.raises(OutputFailed, match=r"state\.safetensors cannot be resumed from"):
         trainer(tmp_path)
+
+
+def test_state_has_trained_parameters_and_their_moments_only(tmp_path: Path) -> None:
+    """The frozen weights of a large model are in its checkpoint already."""
+    task = LineFit()
+    task.model[0].requires_grad_(requires_grad=False)
+    trainer(tmp_path, task).run(should_stop=stop_after(3))
+    with safe_open(tmp_path / "run.pgcli" / "state.safetensors", framework="pt") as stored:
+        found = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    kinds = ("weight", "exp_avg", "exp_avg_sq", "step")
+    assert {*found} == {f"{kind}.2.{name}" for kind in kinds for name in ("weight", "bias")}
+    assert {one.dtype for one in found.values()} == {torch.float32}
+
+
+def test_half_precision_weights_are_not_trained(tmp_path: Path) -> None:
+    """Updates of bfloat16 weights round to nothing; frozen weights may have any dtype."""
+    task = LineFit()
+    task.model[0].requires_grad_(requires_grad=False).bfloat16()
+    trainer(tmp_path, task)
+    task.model[2].bfloat16()
+    with pytest.raises(ValueError, match=r"2\.weight is trained in torch\.bfloat16"):
+        trainer(tmp_path, task)
 
 
 def test_gradients_are_scaled_down_to_the_largest_norm(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def classify(micro_batch: int | None, *, is_fixed: bool = True) -> ClassifyTask:
 def gradients(task: Any) -> tuple[float, list[Tensor]]:
     torch.manual_seed(3)
     task.model.train()
-    found = task.backward(batch())
+    found = task.backward(batch(), total=len(WORDS))
     assert found["rows"] == len(WORDS)
     return found["loss"], [one.grad for one in task.model.parameters() if one.grad is not None]
 
