@@ -132,17 +132,27 @@ def _add_lora(
     else:
         up, down = parts["lora_B"].flatten(1), parts["lora_A"].flatten(1)
     scale, magnitude = config.scale_of(lora.module), parts.get("lora_magnitude_vector")
-    largest = torch.zeros((), dtype=wide, device=weight.device)
+    if not merge_product(weight, up, down, scale, magnitude):
+        raise InvalidCheckpoint(f"{lora.module}: the merged weight is not finite")
+    if "lora_B.bias" in parts:
+        weights[name.removesuffix("weight") + "bias"].add_(parts["lora_B.bias"], alpha=scale)
+
+
+def merge_product(
+    weight: Tensor, up: Tensor, down: Tensor, scale: float, magnitude: Tensor | None = None
+) -> bool:
+    """Add `scale * up @ down` to a matrix in place; return whether the sums are finite.
+
+    With DoRA's `magnitude` the rows of the sum are scaled to these lengths.
+    """
+    largest = torch.zeros((), dtype=up.dtype, device=weight.device)
     for chunk in _chunks(weight):
-        merged = torch.addmm(weight[chunk].to(wide), up[chunk], down, alpha=scale)
+        merged = torch.addmm(weight[chunk].to(up.dtype), up[chunk], down, alpha=scale)
         if magnitude is not None:
             merged *= (magnitude.flatten()[chunk] / merged.norm(dim=1))[:, None]
         weight[chunk] = merged
         largest = torch.maximum(largest, _max_abs(merged))
-    if not largest <= torch.finfo(weight.dtype).max:
-        raise InvalidCheckpoint(f"{lora.module}: the merged weight is not finite")
-    if "lora_B.bias" in parts:
-        weights[name.removesuffix("weight") + "bias"].add_(parts["lora_B.bias"], alpha=scale)
+    return bool(largest <= torch.finfo(weight.dtype).max)
 
 
 def _chunks(weight: Tensor) -> Iterator[slice]:

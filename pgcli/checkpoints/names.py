@@ -67,6 +67,17 @@ PALIGEMMA = TensorNames(
         ("decoder.", "language_model.model."),
     ),
 )
+#: With the names that modules have in transformers today, which PEFT writes.
+PALIGEMMA_MODULES = replace(
+    PALIGEMMA,
+    prefixes=(
+        ("vision.layers.", "model.vision_tower.encoder.layers."),
+        ("vision.", "model.vision_tower."),
+        ("projector.", "model.multi_modal_projector.linear."),
+        ("decoder.lm_head.", "lm_head."),
+        ("decoder.", "model.language_model."),
+    ),
+)
 #: Of a PaliGemma checkpoint the vision tower alone.
 PALIGEMMA_VISION = TensorNames(
     renames=PALIGEMMA.renames,

@@ -34,16 +34,23 @@ def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
     write_files(folder, config_values(model.config, dtype), tensors)
 
 
-def write_files(folder: Path, values: Mapping[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    """Write `config.json` and `model.safetensors`, each replaced as a whole."""
+def write_files(
+    folder: Path,
+    values: Mapping[str, Any],
+    tensors: dict[str, torch.Tensor],
+    *,
+    names: tuple[str, str] = ("config.json", "model.safetensors"),
+) -> None:
+    """Write the values and the tensors to the files of these names, each replaced as a whole."""
+    config, weights = names
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / ".model.safetensors.part"
+    unfinished = folder / f".{weights}.part"
     save_file(tensors, unfinished, metadata={"format": "pt"})
     unfinished.chmod(0o644)  # safetensors makes it readable by the owner only
-    unfinished.replace(folder / "model.safetensors")
-    unfinished = folder / ".config.json.part"
+    unfinished.replace(folder / weights)
+    unfinished = folder / f".{config}.part"
     unfinished.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    unfinished.replace(folder / "config.json")
+    unfinished.replace(folder / config)
 
 
 def config_values(config: PaliGemmaConfig, dtype: torch.dtype) -> dict[str, Any]:

@@ -1,0 +1,83 @@
+"""Linear layers with low-rank adapters beside their weights.
+
+M rows of any kind · D input width · N output width · r rank
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pgcli.model.gemma import QKVProjection
+
+
+class LoraAdapter(nn.Module):
+    """`scale * lora_B @ lora_A`, which is added to a weight (N, D).
+
+    The matrices are float32 or wider, as updates of bfloat16 weights would round to nothing.
+    `lora_A` begins Kaiming-uniform, `lora_B` at zero, as in PEFT.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, *, rank: int, scale: float, dropout: float
+    ):
+        super().__init__()
+        self.scale, self.dropout = scale, dropout
+        self.lora_A = nn.Parameter(torch.zeros(rank, in_features))
+        self.lora_B = nn.Parameter(torch.zeros(out_features, rank))
+
+    def init(self, generator: torch.Generator) -> None:
+        """Draw `lora_A` and set `lora_B` to zero."""
+        nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5), generator=generator)
+        nn.init.zeros_(self.lora_B)
+
+    def forward(self, x_MD: Tensor) -> Tensor:
+        """What is added to the output of the weight, in the adapter's dtype."""
+        x_MD = F.dropout(x_MD.to(self.lora_A.dtype), self.dropout, self.training)
+        return F.linear(F.linear(x_MD, self.lora_A), self.lora_B) * self.scale
+
+
+class LoraLinear(nn.Module):
+    """Replaces a linear layer: its output plus that of the adapters, in the layer's dtype.
+
+    A fused layer has an adapter for each of its parts, in the order of their rows.
+    """
+
+    def __init__(self, base: nn.Linear, adapters: Mapping[str, LoraAdapter]):
+        super().__init__()
+        self.base = base
+        self.adapters = nn.ModuleDict(adapters)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _sum(self.base(x), [adapter(x) for _, adapter in self.parts()])
+
+    def parts(self) -> Iterator[tuple[str, LoraAdapter]]:
+        """The names of the layer's parts, and their adapters."""
+        for name, adapter in self.adapters.items():
+            assert isinstance(adapter, LoraAdapter)
+            yield name, adapter
+
+
+class LoraQKVProjection(LoraLinear):
+    """Replaces a `QKVProjection`."""
+
+    base: QKVProjection
+
+    def last_query(self, x_BLD: Tensor) -> tuple[Tensor, Tensor]:
+        """As `QKVProjection.last_query`."""
+        query, key_value = self.base.last_query(x_BLD)
+        q_adapter, *others = [adapter for _, adapter in self.parts()]
+        return (
+            _sum(query, [q_adapter(x_BLD[:, -1:])]),
+            _sum(key_value, [adapter(x_BLD) for adapter in others]),
+        )
+
+
+def _sum(out: Tensor, deltas: list[Tensor]) -> Tensor:
+    """The output plus the parts' outputs side by side, rounded once to the output's dtype."""
+    delta = deltas[0] if len(deltas) == 1 else torch.cat(deltas, dim=-1)
+    return (out + delta).to(out.dtype)

@@ -1,0 +1,217 @@
+"""Low-rank adapters of PaliGemma: added to its layers, saved in PEFT's form, merged."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from pgcli.checkpoints import adapter_config, adapter_file
+from pgcli.checkpoints.adapters import merge_product
+from pgcli.checkpoints.names import PALIGEMMA_MODULES
+from pgcli.checkpoints.save import write_files
+from pgcli.checkpoints.weights import ParamSlice, param_slices
+from pgcli.errors import UsageError
+from pgcli.model.gemma import QKVProjection
+from pgcli.model.lora import LoraAdapter, LoraLinear, LoraQKVProjection
+from pgcli.model.paligemma import PaliGemma
+from pgcli.training.seeds import seed_of
+
+#: Common with a rank of 8 (ms-swift), and the same for every rank: divided by the rank, it has the
+#: best learning rate depend little on it ("LoRA Without Regret", Schulman et al. 2025).
+ALPHA = 32.0
+#: Layers by target, as they are named in checkpoints of PaliGemma; "vision" adds the vision tower.
+ATTENTION, MLP, VISION = "attention", "all", "vision"
+DECODER_LAYERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        ATTENTION: ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
+        MLP: ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+    }
+)
+VISION_LAYERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        ATTENTION: (
+            *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            "self_attn.out_proj",
+        ),
+        MLP: ("mlp.fc1", "mlp.fc2"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoraSettings:
+    """The adapters of a run; `alpha` None stands for the default.
+
+    `targets` is "attention" (queries, keys, values and outputs of the decoder) or "all" (its MLPs
+    too); ",vision" after it adds the same layers of the vision tower. Raises UsageError.
+    """
+
+    rank: int = 8
+    alpha: float | None = None
+    dropout: float = 0.0
+    rslora: bool = False
+    targets: str = ATTENTION
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise UsageError(f"a rank of {self.rank} is not possible", hint="--rank 8")
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"a dropout of {self.dropout} is not possible", hint="--dropout 0.05")
+        names = self.targets.split(",")
+        if names[0] not in (ATTENTION, MLP) or names[1:] not in ([], [VISION]):
+            raise UsageError(
+                f"--targets {self.targets!r} is unknown",
+                hint="attention or all; attention,vision or all,vision",
+            )
+
+    @property
+    def scale(self) -> float:
+        """The factor of the product of an adapter's matrices."""
+        return self.lora_alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
+
+    @property
+    def lora_alpha(self) -> float:
+        """Alpha, or its default."""
+        return ALPHA if self.alpha is None else self.alpha
+
+    @property
+    def has_vision(self) -> bool:
+        """Whether the vision tower has adapters, so that image features change in training."""
+        return self.targets.endswith(VISION)
+
+    @property
+    def pattern(self) -> str:
+        """A regular expression of the adapted modules, by their names in transformers.
+
+        It matches the names of versions before 4.52 too, and of the vision tower only what is
+        adapted: its queries, keys and values have the same names as the decoder's.
+        """
+        tower = r"vision_tower\.(vision_model\.)?encoder"
+        parts = [rf"language_model\.(model\.)?layers\.\d+\.{self._layers(DECODER_LAYERS)}"]
+        if self.has_vision:
+            parts.append(rf"{tower}\.layers\.\d+\.{self._layers(VISION_LAYERS)}")
+        return rf"(.*\.)?({'|'.join(parts)})"
+
+    def _layers(self, layers: Mapping[str, tuple[str, ...]]) -> str:
+        names = layers[ATTENTION] + (layers[MLP] if self.targets.startswith(MLP) else ())
+        return f"({'|'.join(map(re.escape, names))})"
+
+
+def add_lora(model: PaliGemma, settings: LoraSettings, seed: int) -> None:
+    """Freeze the model and add adapters to its layers, which compute the same at the beginning.
+
+    A fused product has an adapter for each of its parts. Matrices are drawn from the seed and the
+    layer's name.
+    """
+    model.requires_grad_(requires_grad=False)
+    for layer, parts in _targets(model, settings).items():
+        linear = model.get_submodule(layer)
+        assert isinstance(linear, torch.nn.Linear)
+        dtype = torch.promote_types(linear.weight.dtype, torch.float32)
+        adapters = {}
+        for name, part in parts.items():
+            adapter = LoraAdapter(
+                linear.in_features,
+                part.shape[0],
+                rank=settings.rank,
+                scale=settings.scale,
+                dropout=settings.dropout,
+            )
+            adapter.init(torch.Generator().manual_seed(seed_of(seed, "lora", layer, name)))
+            adapters[name] = adapter.to(linear.weight.device, dtype)
+        kind = LoraQKVProjection if isinstance(linear, QKVProjection) else LoraLinear
+        model.set_submodule(layer, kind(linear, adapters).train(linear.training))
+
+
+def _targets(model: PaliGemma, settings: LoraSettings) -> dict[str, dict[str, ParamSlice]]:
+    """The model's layers that get adapters, with the parts of each by their stored names."""
+    pattern = re.compile(settings.pattern)
+    found: dict[str, dict[str, ParamSlice]] = defaultdict(dict)
+    for name, part in param_slices(model).items():
+        module, _, kind = name.rpartition(".")
+        if kind == "weight" and pattern.fullmatch(PALIGEMMA_MODULES.hub_name(module + ".")[:-1]):
+            found[part.parameter.removesuffix(".weight")][module.rpartition(".")[2]] = part
+    return found
+
+
+def save_adapter(
+    model: PaliGemma,
+    settings: LoraSettings,
+    folder: Path,
+    *,
+    base_model: str,
+    revision: str | None = None,
+) -> None:
+    """Write `adapter_config.json` and `adapter_model.safetensors`, as PEFT writes and reads them.
+
+    `base_model` and `revision` name the checkpoint that the adapter was trained on.
+    """
+    tensors = {}
+    for layer, module in _adapted(model):
+        for name, adapter in module.parts():
+            part = f"{layer.rpartition('.')[0]}.{name}."
+            hub = adapter_file.PREFIX + PALIGEMMA_MODULES.hub_name(part)
+            for kind, matrix in adapter.named_parameters():
+                tensors[f"{hub}{kind}.weight"] = matrix.detach().to("cpu").contiguous()
+    values = _peft_values(settings, base_model, revision)
+    write_files(folder, values, tensors, names=(adapter_config.NAME, adapter_file.WEIGHTS))
+
+
+def _peft_values(settings: LoraSettings, base_model: str, revision: str | None) -> dict[str, Any]:
+    """The values of `adapter_config.json`."""
+    alpha = float(settings.lora_alpha)
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "auto_mapping": None,
+        "base_model_name_or_path": base_model,
+        "revision": revision,
+        "inference_mode": True,
+        "r": settings.rank,
+        "lora_alpha": int(alpha) if alpha.is_integer() else alpha,
+        "lora_dropout": settings.dropout,
+        "use_rslora": settings.rslora,
+        "use_dora": False,
+        "lora_bias": False,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "init_lora_weights": True,
+        "target_modules": settings.pattern,
+        "exclude_modules": None,
+        "layers_to_transform": None,
+        "layers_pattern": None,
+        "modules_to_save": None,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+    }
+
+
+@torch.no_grad()
+def merge_lora(model: PaliGemma) -> None:
+    """Add the adapters to the weights, in float32 and rounded once, and remove them.
+
+    Raises ValueError if a sum is not finite in the weights' dtype.
+    """
+    for layer, module in _adapted(model):
+        start = 0
+        for _, adapter in module.parts():
+            rows = module.base.weight.narrow(0, start, len(adapter.lora_B))
+            start += len(rows)
+            if not merge_product(rows, adapter.lora_B, adapter.lora_A, adapter.scale):
+                raise ValueError(f"{layer}: the merged weight is not finite")
+        model.set_submodule(layer, module.base)
+
+
+def _adapted(model: PaliGemma) -> Iterator[tuple[str, LoraLinear]]:
+    """The layers with adapters, by their names."""
+    for name, module in [*model.named_modules()]:
+        if isinstance(module, LoraLinear):
+            yield name, module

@@ -1,0 +1,214 @@
+"""Adapters in training: what is trained, what is saved and what is merged."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from pgcli.checkpoints import adapters, weights
+from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.names import PALIGEMMA_MODULES
+from pgcli.checkpoints.weights import param_slices
+from pgcli.errors import UsageError
+from pgcli.model.kv_cache import AttentionMasks
+from pgcli.model.lora import LoraLinear
+from pgcli.model.paligemma import PaliGemma
+from pgcli.training.lora import LoraSettings, add_lora, merge_lora, save_adapter
+from tests.support.random_weights import normal
+from tests.support.tiny import RESOLUTION
+
+PROMPTS = torch.tensor([[2, 40, 41, 108], [2, 50, 60, 108], [2, 9, 12, 108]])
+EVERYWHERE = LoraSettings(rank=4, alpha=6, targets="all,vision")
+
+
+@pytest.fixture(params=[1, 2], ids=["gemma", "gemma2"])
+def base(request: pytest.FixtureRequest, tiny: Path, tiny2: Path) -> Path:
+    return tiny if request.param == 1 else tiny2
+
+
+def load(folder: Path, dtype: torch.dtype = torch.float32) -> PaliGemma:
+    return weights.load(folder, read_config(folder), dtype=dtype)
+
+
+def trained(
+    folder: Path, settings: LoraSettings = EVERYWHERE, dtype: torch.dtype = torch.float32
+) -> PaliGemma:
+    """A model with adapters that change it."""
+    model = load(folder, dtype)
+    add_lora(model, settings, seed=0)
+    for seed, (name, parameter) in enumerate(model.named_parameters()):
+        if name.endswith("lora_B"):
+            parameter.data = 0.05 * normal(*parameter.shape, seed=seed, dtype=parameter.dtype)
+    return model
+
+
+def pixels(model: PaliGemma) -> Tensor:
+    size = (len(PROMPTS), 3, RESOLUTION, RESOLUTION)
+    return normal(*size, dtype=model.projector.weight.dtype)
+
+
+@torch.no_grad()
+def answers(model: PaliGemma, steps: int = 3) -> Tensor:
+    """The logits of a prompt and of some steps after it, as an engine computes them."""
+    cache = model.kv_cache(len(PROMPTS))
+    logits_BV = model.prefill(model.encode(pixels(model)), PROMPTS, None, cache, new_slots=steps)
+    found = [logits_BV]
+    for _ in range(steps):
+        found.append(model.decode_step(torch.tensor([7, 8, 9]), cache))
+    return torch.stack(found)
+
+
+def adapter_parameters(model: PaliGemma) -> dict[str, Tensor]:
+    return {name: one for name, one in model.named_parameters() if one.requires_grad}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_new_adapters_are_float32_and_change_nothing(base: Path, dtype: torch.dtype) -> None:
+    model, plain = load(base, dtype), load(base, dtype)
+    add_lora(model, EVERYWHERE, seed=0)
+    assert torch.equal(answers(model), answers(plain))
+    parameters = adapter_parameters(model)
+    assert {name.rpartition(".")[2] for name in parameters} == {"lora_A", "lora_B"}
+    assert {one.dtype for one in parameters.values()} == {torch.float32}
+    assert all(one.abs().max() > 0 for name, one in parameters.items() if name.endswith("A"))
+
+
+def test_matrices_follow_from_the_seed_and_the_layer(tiny: Path) -> None:
+    def drawn(settings: LoraSettings, seed: int) -> dict[str, Tensor]:
+        model = load(tiny)
+        add_lora(model, settings, seed)
+        found = adapter_parameters(model)
+        return {name: one for name, one in found.items() if name.endswith("lora_A")}
+
+    attention, everywhere, other = (
+        drawn(LoraSettings(), 0),
+        drawn(LoraSettings(targets="all,vision"), 0),
+        drawn(LoraSettings(), 1),
+    )
+    assert all(torch.equal(one, everywhere[name]) for name, one in attention.items())
+    assert not any(torch.equal(one, other[name]) for name, one in attention.items())
+    assert len({one.sum().item() for one in everywhere.values()}) == len(everywhere)
+
+
+@pytest.mark.parametrize(
+    ("targets", "count"),
+    [("attention", 3 * 4), ("all", 3 * 7), ("attention,vision", 3 * 4 + 2 * 4)],
+)
+def test_targets_are_layers_of_the_tower_that_is_named(
+    tiny: Path, targets: str, count: int
+) -> None:
+    model = load(tiny)
+    settings = LoraSettings(targets=targets)
+    add_lora(model, settings, seed=0)
+    parts = [
+        f"{layer} {part}"
+        for layer, module in model.named_modules()
+        if isinstance(module, LoraLinear)
+        for part, _ in module.parts()
+    ]
+    assert len(parts) == count
+    assert any(part.startswith("vision.") for part in parts) is settings.has_vision
+
+
+def test_the_pattern_matches_names_of_all_versions(tiny: Path) -> None:
+    """With `q_proj` alone PEFT would adapt the vision tower's queries too."""
+    modules = [name.rpartition(".")[0] for name in param_slices(load(tiny))]
+    present = [PALIGEMMA_MODULES.hub_name(f"{module}.")[:-1] for module in modules]
+    older = [re.sub(r"^model\.language_model", "language_model.model", one) for one in present]
+    pattern = re.compile(LoraSettings().pattern)
+    for names in (present, older):
+        found = {name for name in names if pattern.fullmatch(name)}
+        assert len(found) == 3 * 4
+        assert not any("vision" in name for name in found)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [EVERYWHERE, LoraSettings(rank=3, rslora=True), LoraSettings(targets="all", dropout=0.5)],
+    ids=str,
+)
+def test_a_saved_adapter_is_the_trained_model(
+    base: Path, tmp_path: Path, settings: LoraSettings
+) -> None:
+    model, loaded = trained(base, settings), load(base)
+    save_adapter(model, settings, tmp_path, base_model="org/base", revision="12ab")
+    adapters.merge(loaded, tmp_path)
+    torch.testing.assert_close(answers(loaded), answers(model), rtol=0, atol=1e-4)
+    assert (answers(model) - answers(load(base))).abs().max() > 0.02
+
+
+def test_a_merged_model_is_the_adapted_one(base: Path, tmp_path: Path) -> None:
+    model, loaded = trained(base), load(base)
+    expected = answers(model)
+    save_adapter(model, EVERYWHERE, tmp_path, base_model="org/base")
+    adapters.merge(loaded, tmp_path)
+    merge_lora(model)
+    torch.testing.assert_close(answers(model), expected, rtol=0, atol=1e-5)
+    both = zip(model.named_parameters(), loaded.named_parameters(), strict=True)
+    assert all(name == other and torch.equal(one, two) for (name, one), (other, two) in both)
+
+
+def test_bfloat16_weights_are_merged_with_one_rounding(tiny: Path) -> None:
+    model, wide = trained(tiny, dtype=torch.bfloat16), trained(tiny)
+    for one, other in zip(model.parameters(), wide.parameters(), strict=True):
+        other.data = one.data.float()
+    merge_lora(model)
+    merge_lora(wide)
+    for one, other in zip(model.parameters(), wide.parameters(), strict=True):
+        assert torch.equal(one, other.bfloat16())
+
+
+def test_gradients_are_the_same_with_checkpointing(tiny: Path) -> None:
+    """Also with dropout: the second computation of a layer drops the same inputs."""
+    found = []
+    for checkpointed in (False, True):
+        model = trained(tiny, replace(EVERYWHERE, dropout=0.3)).train()
+        if checkpointed:
+            for layer in model.decoder.layers:
+                checkpoint_forward(layer)
+        torch.manual_seed(0)
+        position_BS = torch.arange(1, 21).expand(len(PROMPTS), -1)
+        hidden = model(
+            model.encode(pixels(model)), PROMPTS, position_BS, AttentionMasks(None, None)
+        )
+        hidden.square().mean().backward()
+        found.append([parameter.grad for parameter in adapter_parameters(model).values()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert all(one.abs().max() > 0 for one in found[0])
+
+
+def checkpoint_forward(layer: torch.nn.Module) -> None:
+    """Have the layer compute its activations again in the backward pass."""
+    forward = layer.forward
+    layer.forward = lambda *inputs: checkpoint(forward, *inputs, use_reentrant=False)  # type: ignore[method-assign]
+
+
+def test_files_of_an_adapter_have_the_names_of_peft(tiny: Path, tmp_path: Path) -> None:
+    save_adapter(trained(tiny), EVERYWHERE, tmp_path, base_model="org/base")
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+    tensors = load_file(tmp_path / "adapter_model.safetensors")
+    start = "base_model.model.model."
+    name = f"{start}language_model.layers.2.self_attn.k_proj.lora_B.weight"
+    assert tensors[name].shape == (16, 4)
+    assert f"{start}vision_tower.encoder.layers.1.mlp.fc2.lora_A.weight" in tensors
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"rank": 0}, {"dropout": 1.0}, {"targets": "vision"}, {"targets": "all,head"}],
+    ids=str,
+)
+def test_impossible_settings_are_refused(values: dict[str, object]) -> None:
+    with pytest.raises(UsageError) as caught:
+        LoraSettings(**values)  # type: ignore[arg-type]
+    assert caught.value.hint
