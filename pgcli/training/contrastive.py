@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
+
+from pgcli.training.chunks import sum_over_chunks
 
 #: The scale and bias at which SigLIP's training starts, before `exp` of the scale.
 SIGLIP_SCALE, SIGLIP_BIAS = 10.0, -10.0
@@ -166,21 +167,6 @@ def has_meaning(image_NS: Tensor, text_M: Tensor) -> Tensor:
 def others(is_true_nM: Tensor, pair_n: Tensor) -> Tensor:
     """The mask without each row's own pair."""
     return is_true_nM.scatter(1, pair_n[:, None], False)
-
-
-def sum_over_chunks(
-    loss_of_rows: Callable[[int, int], Tensor], rows: int, chunk_rows: int | None
-) -> Tensor:
-    """The sum of the losses of consecutive chunks, whose logits are not kept for the backward."""
-    if chunk_rows is None or chunk_rows >= rows:
-        return loss_of_rows(0, rows)
-    if chunk_rows < 1:
-        raise ValueError(f"chunk_rows is {chunk_rows}, not 1 or more")
-    losses = [
-        checkpoint(loss_of_rows, start, min(start + chunk_rows, rows), use_reentrant=False)
-        for start in range(0, rows, chunk_rows)
-    ]
-    return torch.stack(losses).sum()
 
 
 def first_row(rows: int, group: dist.ProcessGroup | None) -> int:
