@@ -1,0 +1,169 @@
+"""Counts the kernel launches of a 3b model's passes on a GPU, without one: on meta tensors.
+
+    python benchmarks/step_ops.py --json
+    python benchmarks/step_ops.py --generation 2 --rows 256 --kinds    # which operations they are
+
+A launch is an operation of PyTorch that computes or moves values. Not counted are views, which only
+change shapes and strides and are counted on their own, and allocations. A fused kernel, an operator
+of `pgcli`, is one launch; so is scaled dot product attention, which runs as one kernel on a GPU.
+A step is what every new token of a batch takes: the cache's next slots, all layers, the logits and
+the choice of the token with its log-probability. Conversions to the dtype that a tensor has are no
+operations. Softcapped attention of a prefill is counted as it is computed without FlexAttention.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.full_size import TEXT, VISION
+from pgcli.checkpoints.config import parse_config
+from pgcli.checkpoints.weights import meta_model as empty_model
+from pgcli.engine.sampler import GREEDY, OutputVocabulary, Sampler
+from pgcli.model.paligemma import PaliGemma
+
+PROMPT_TOKENS = 16
+ALLOCATIONS = {
+    *("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty"),
+    *("aten::new_empty_strided", "aten::detach", "aten::lift_fresh", "aten::_unsafe_view"),
+}
+
+
+class LaunchCounter(TorchDispatchMode):
+    """Counts the operations that run while it is entered, by name: launches and views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches: Counter[str] = Counter()
+        self.views: Counter[str] = Counter()
+        self._attention = _AttentionAsOne(self.launches)
+
+    def __enter__(self) -> LaunchCounter:
+        self._attention.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        super().__exit__(*problem)
+        self._attention.__exit__(*problem)
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = function.overloadpacket._qualified_op_name
+        result = function(*args, **(kwargs or {}))
+        if not any(isinstance(one, Tensor) and one.is_meta for one in tree_leaves(result)):
+            return result  # a number, or a tensor of the host
+        if function.is_view:
+            self.views[name] += 1
+        elif name not in ALLOCATIONS:
+            self.launches[name] += 1
+        return result
+
+
+class _AttentionAsOne(TorchFunctionMode):
+    """Counts attention as one launch: on meta tensors it would be a dozen operations."""
+
+    def __init__(self, launches: Counter[str]):
+        super().__init__()
+        self._launches = launches
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is not F.scaled_dot_product_attention:
+            return function(*args, **(kwargs or {}))
+        self._launches["attention"] += 1
+        query, _, value = args[:3]
+        with torch._C.DisableTorchFunction():
+            return query.new_empty(*query.shape[:-1], value.shape[-1])
+
+
+def meta_model(generation: int, resolution: int = 224) -> PaliGemma:
+    """The 3b model of a generation in bfloat16, without weights."""
+    config = {
+        "model_type": "paligemma",
+        "image_token_index": 257152,
+        "projection_dim": TEXT[generation]["hidden_size"],
+        "text_config": TEXT[generation],
+        "vision_config": VISION | {"image_size": resolution},
+    }
+    return empty_model(parse_config(config)).to(torch.bfloat16)
+
+
+@torch.no_grad()  # in inference mode, conversions would look like views
+def count_vision(model: PaliGemma, rows: int) -> LaunchCounter:
+    """The operations of encoding one image for each of `rows` rows."""
+    side = model.config.vision.resolution
+    pixels_BCRR = torch.zeros(rows, 3, side, side, dtype=torch.bfloat16, device="meta")
+    with LaunchCounter() as counter:
+        model.encode(pixels_BCRR)
+    return counter
+
+
+@torch.no_grad()
+def count_prefill(model: PaliGemma, rows: int) -> LaunchCounter:
+    """The operations of a prefill of `rows` rows with prompts equally long."""
+    config, cache = model.config, model.kv_cache(rows, fixed_shape=True)
+    patch_BPD = torch.zeros(
+        rows, config.image_tokens, config.decoder.width, dtype=torch.bfloat16, device="meta"
+    )
+    token_BT = torch.zeros(rows, PROMPT_TOKENS, dtype=torch.long, device="meta")
+    with LaunchCounter() as counter:
+        model.prefill(patch_BPD, token_BT, None, cache, new_slots=32)
+    return counter
+
+
+@torch.no_grad()
+def count_step(model: PaliGemma, rows: int) -> LaunchCounter:
+    """The operations of a greedy decode step of `rows` rows, after the prefill of their prompts."""
+    config, device = model.config, torch.device("meta")
+    vocabulary = OutputVocabulary(config.decoder.vocab_size, config.image_token_id, (1,))
+    sampler = Sampler(GREEDY, vocabulary, max_rows=rows, device=device)
+    cache = model.kv_cache(rows, fixed_shape=True)
+    cache.insert(rows, config.image_tokens + PROMPT_TOKENS, new_slots=32)
+    token_R = torch.zeros(rows, dtype=torch.long, device=device)
+    with LaunchCounter() as counter:
+        logits_BV = model.decode_step(token_R, cache)
+        token_R[:rows] = sampler.select(logits_BV, slice(rows), None).token_B
+    return counter
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="one line of JSON, no table")
+    parser.add_argument("--generation", type=int, choices=(1, 2), help="default: both")
+    parser.add_argument("--rows", type=int, default=64, help="rows of the batch")
+    parser.add_argument("--kinds", action="store_true", help="the operations of a step by name")
+    options = parser.parse_args()
+    found: dict[str, dict[str, int]] = {}
+    for generation in (options.generation,) if options.generation else (1, 2):
+        model = meta_model(generation)
+        step = count_step(model, options.rows)
+        found[f"generation {generation}"] = counts = {
+            "launches_per_step": step.launches.total(),
+            "views_per_step": step.views.total(),
+            "launches_prefill": count_prefill(model, options.rows).launches.total(),
+            "launches_vision": count_vision(model, options.rows).launches.total(),
+        }
+        if not options.json:
+            print(f"generation {generation}, {options.rows} rows")
+            for name, count in counts.items():
+                print(f"  {name:20}{count:7}")
+            for name, count in step.launches.most_common() if options.kinds else ():
+                print(f"    {name:40}{count:5}")
+    if options.json:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

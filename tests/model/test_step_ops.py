@@ -1,0 +1,35 @@
+"""Kernel launches of a decode step, counted on meta tensors by benchmarks/step_ops.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from benchmarks.step_ops import LaunchCounter, count_step, meta_model
+
+MOST_LAUNCHES = {1: 702, 2: 1870}
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_a_step_of_a_3b_model_has_few_launches(generation: int) -> None:
+    counter = count_step(meta_model(generation), rows=64)
+    assert 0 < counter.launches.total() <= MOST_LAUNCHES[generation], counter.launches
+
+
+def test_views_and_conversions_without_change_are_no_launches() -> None:
+    x, query = torch.zeros(4, 6, device="meta"), torch.zeros(2, 3, 5, 8, device="meta")
+    with LaunchCounter() as counter, torch.no_grad():
+        x.view(6, 4).transpose(0, 1)[1:].to(torch.float32)
+        assert not counter.launches
+        x.add_(1)
+        x.to(torch.bfloat16)
+        assert F.scaled_dot_product_attention(query, query, query).shape == query.shape
+        F.linear(x, x)
+    assert counter.launches == {
+        "aten::add_": 1,
+        "aten::_to_copy": 1,
+        "attention": 1,
+        "aten::mm": 1,
+    }
+    assert counter.views.total() == 4  # view, transpose, slice, and the transposed weight
