@@ -107,7 +107,7 @@ class ProbeTask:
         self.order = RowOrder(len(self.train.rows), given.batch_size, given.seed)
 
     def batches(self, first: int, stop: int) -> Generator[FeatureBatch]:
-        for numbers in self.order.batches(first, stop):
+        for numbers in map(self.whole.data.processes.share, self.order.batches(first, stop)):
             rows = [self.train.rows[number] for number in numbers]
             yield FeatureBatch(self.train.feature_BD[numbers], rows)
 

@@ -60,20 +60,20 @@ def softmax_contrastive(
         meanings: Which texts are true of which images: those are no negatives.
         chunk_rows: Rows computed at a time. Memory is then in proportion to `chunk_rows` times M;
             the logits are computed again in the backward pass.
-        group: Processes that hold a part of the batch each, of equal size. The result is the loss
-            of this process's rows: its mean over the processes is the loss of the whole batch, and
+        group: Processes that hold a part of the batch each, of any size. The result is the loss of
+            this process's rows: its mean over the processes is the loss of the whole batch, and
             the mean of their gradients, which DistributedDataParallel takes, the whole gradient.
 
     Source: Radford et al. 2021 (arXiv 2103.00020), figure 3.
     """
-    first = first_row(len(image_ND), group)
+    first = first_row(image_ND, group)
     text_MD, image_MD = gather(text_ND, group), gather(image_ND, group)
     texts_true_of = images_told_by = None
     if meanings is not None:
         texts_true_of, images_told_by = true_texts(meanings, group), true_images(meanings, group)
     image_to_text = pair_cross_entropy(image_ND, text_MD, scale, first, chunk_rows, texts_true_of)
     text_to_image = pair_cross_entropy(text_ND, image_MD, scale, first, chunk_rows, images_told_by)
-    return (image_to_text + text_to_image) / 2
+    return (image_to_text + text_to_image) / (2 * mean_rows(text_MD, group))
 
 
 def sigmoid_contrastive(
@@ -94,7 +94,7 @@ def sigmoid_contrastive(
 
     Source: Zhai et al. 2023 (arXiv 2303.15343), algorithm 1.
     """
-    first, text_MD = first_row(len(image_ND), group), gather(text_ND, group)
+    first, text_MD = first_row(image_ND, group), gather(text_ND, group)
     is_true = None if meanings is None else true_texts(meanings, group)
 
     def loss_of_rows(start: int, stop: int) -> Tensor:
@@ -108,7 +108,8 @@ def sigmoid_contrastive(
             loss_nM = loss_nM.masked_fill(others(is_true(start, stop), pair_n), 0)
         return loss_nM.sum()
 
-    return sum_over_chunks(loss_of_rows, len(image_ND), chunk_rows) / len(image_ND)
+    loss = sum_over_chunks(loss_of_rows, len(image_ND), chunk_rows)
+    return loss / mean_rows(text_MD, group)
 
 
 def pair_cross_entropy(
@@ -119,7 +120,7 @@ def pair_cross_entropy(
     chunk_rows: int | None = None,
     is_true: Callable[[int, int], Tensor] | None = None,
 ) -> Tensor:
-    """The mean cross-entropy of finding each query's key, which is `first` rows further down.
+    """The sum of the cross-entropies of finding each query's key, `first` rows further down.
 
     Keys for which `is_true` holds are no candidates, apart from the query's own.
     """
@@ -131,7 +132,7 @@ def pair_cross_entropy(
             logit_nM = logit_nM.masked_fill(others(is_true(start, stop), pair_n), -torch.inf)
         return F.cross_entropy(logit_nM, pair_n, reduction="sum")
 
-    return sum_over_chunks(loss_of_rows, len(query_ND), chunk_rows) / len(query_ND)
+    return sum_over_chunks(loss_of_rows, len(query_ND), chunk_rows)
 
 
 def true_texts(meanings: Meanings, group: dist.ProcessGroup | None) -> Callable[[int, int], Tensor]:
@@ -169,9 +170,22 @@ def others(is_true_nM: Tensor, pair_n: Tensor) -> Tensor:
     return is_true_nM.scatter(1, pair_n[:, None], False)
 
 
-def first_row(rows: int, group: dist.ProcessGroup | None) -> int:
+def mean_rows(rows_MD: Tensor, group: dist.ProcessGroup | None) -> float:
+    """The mean number of rows of a process, given those of all."""
+    return len(rows_MD) / (1 if group is None else dist.get_world_size(group))
+
+
+def row_counts(rows_ND: Tensor, group: dist.ProcessGroup) -> list[int]:
+    """The number of rows of each process."""
+    own = torch.tensor([len(rows_ND)], device=rows_ND.device)
+    counts = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(counts, own, group=group)
+    return torch.cat(counts).tolist()
+
+
+def first_row(rows_ND: Tensor, group: dist.ProcessGroup | None) -> int:
     """The place of this process's first row in the whole batch."""
-    return 0 if group is None else dist.get_rank(group) * rows
+    return 0 if group is None else sum(row_counts(rows_ND, group)[: dist.get_rank(group)])
 
 
 def gather(rows_ND: Tensor, group: dist.ProcessGroup | None) -> Tensor:
@@ -187,14 +201,15 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows_ND: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        parts = [torch.empty_like(rows_ND) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(parts, rows_ND.contiguous(), group=group)
-        return torch.cat(parts)
+        ctx.group, ctx.counts = group, row_counts(rows_ND, group)
+        padding = rows_ND.new_zeros(max(ctx.counts) - len(rows_ND), *rows_ND.shape[1:])
+        own = torch.cat([rows_ND, padding])
+        parts = [torch.empty_like(own) for _ in ctx.counts]
+        dist.all_gather(parts, own, group=group)
+        return torch.cat([part[:rows] for part, rows in zip(parts, ctx.counts, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, gradient_MD: Tensor) -> tuple[Tensor, None]:
         gradient_MD = gradient_MD.contiguous()
         dist.all_reduce(gradient_MD, group=ctx.group)
-        rank, size = dist.get_rank(ctx.group), dist.get_world_size(ctx.group)
-        return gradient_MD.chunk(size)[rank], None
+        return torch.split_with_sizes(gradient_MD, ctx.counts)[dist.get_rank(ctx.group)], None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from pgcli.model.two_towers import TwoTowers
 from pgcli.training.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
 from pgcli.training.image_batches import ImageBatch
 from pgcli.training.image_task import ImageTask
+from pgcli.training.processes import ALONE, Processes
 from pgcli.training.rows import TrainingRow
 from pgcli.training.seeds import seed_of
 
@@ -54,7 +55,8 @@ class ContrastiveTask(ImageTask[TwoTowers]):
         for batch in self.data.in_order(self.data.evaluation):
             vectors.append(self._encode(batch))
             rows += batch.rows
-            losses.append(self._loss(*vectors[-1], batch.rows).item() * len(batch.rows))
+            loss = self._loss(*vectors[-1], self._meanings(batch.rows))
+            losses.append(loss.item() * len(batch.rows))
         image_ND, text_ND = (torch.cat(parts) for parts in zip(*vectors, strict=True))
         said = self._meanings(rows)
         text_found_N, image_found_N = nearest(image_ND, text_ND), nearest(text_ND, image_ND)
@@ -68,9 +70,11 @@ class ContrastiveTask(ImageTask[TwoTowers]):
         return (-found["loss"],)
 
     def _backward(self, batch: ImageBatch) -> float:
+        processes = self.data.processes
         parts = [*self.micro_batches.ranges(len(batch.rows))]
-        if len(parts) == 1:
-            loss = self._loss(*self._encode(batch), batch.rows)
+        if len(parts) <= 1:
+            image_ND, text_ND = self._encode(batch)
+            loss = self._loss(image_ND, text_ND, self._meanings(batch.rows, processes), processes)
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.item()
         seed = torch.initial_seed()
@@ -79,7 +83,7 @@ class ContrastiveTask(ImageTask[TwoTowers]):
         image_ND, text_ND = (
             torch.cat(tensors).requires_grad_() for tensors in zip(*vectors, strict=True)
         )
-        loss = self._loss(image_ND, text_ND, batch.rows)
+        loss = self._loss(image_ND, text_ND, self._meanings(batch.rows, processes), processes)
         loss.backward()  # type: ignore[no-untyped-call]
         for start, stop in parts:
             again = self._encode_part(batch, seed, start, stop)
@@ -102,34 +106,51 @@ class ContrastiveTask(ImageTask[TwoTowers]):
             text_ND = self.model.encode_texts(token_NT)
         return image_ND, text_ND
 
-    def _loss(self, image_ND: Tensor, text_ND: Tensor, rows: Sequence[TrainingRow]) -> Tensor:
+    def _loss(
+        self,
+        image_ND: Tensor,
+        text_ND: Tensor,
+        said: Meanings,
+        processes: Processes = ALONE,
+    ) -> Tensor:
+        """The part of these rows of the loss of the rows of all `processes`."""
         assert self.model.logit_scale is not None
         scale, bias = self.model.logit_scale.exp(), self.model.logit_bias
-        said = self._meanings(rows)
+        options: dict[str, Any] = {"meanings": said, "group": processes.group}
+        options["chunk_rows"] = CHUNK_ROWS
         if self.loss == "softmax":
-            return softmax_contrastive(
-                image_ND, text_ND, scale, meanings=said, chunk_rows=CHUNK_ROWS
-            )
-        assert bias is not None
-        return sigmoid_contrastive(
-            image_ND, text_ND, scale, bias, meanings=said, chunk_rows=CHUNK_ROWS
+            loss = softmax_contrastive(image_ND, text_ND, scale, **options)
+        else:
+            assert bias is not None
+            loss = sigmoid_contrastive(image_ND, text_ND, scale, bias, **options)
+        return loss / processes.count  # their mean is the loss of all rows
+
+    def _meanings(self, rows: Sequence[TrainingRow], processes: Processes = ALONE) -> Meanings:
+        """Equal texts have one meaning, and all texts of an image are true of it.
+
+        Texts and images are those of the rows of all `processes`; the meanings are of these rows.
+        """
+        shares = processes.gather([(row.target, row.image_key) for row in rows])
+        first = sum(map(len, shares[: processes.rank]))
+        numbers, padded = self._numbers([pair for share in shares for pair in share])
+        own = slice(first, first + len(rows))
+        device = self.input.device
+        return Meanings(
+            torch.tensor(numbers[own], device=device), torch.tensor(padded[own], device=device)
         )
 
-    def _meanings(self, rows: Sequence[TrainingRow]) -> Meanings:
-        """Equal texts have one meaning, and all texts of an image are true of it."""
-        texts = [self.texts.format.clean(row.target) for row in rows]
+    def _numbers(self, rows: Sequence[tuple[str, str]]) -> tuple[list[int], list[list[int]]]:
+        """The meaning of each text, and of each image, of pairs of a text and an image's key."""
+        texts = [self.texts.format.clean(text) for text, _ in rows]
         number = {text: index for index, text in enumerate(dict.fromkeys(texts))}
         of_image: dict[str, dict[int, None]] = {}
-        for row, text in zip(rows, texts, strict=True):
-            of_image.setdefault(row.image_key, {})[number[text]] = None
+        for (_, key), text in zip(rows, texts, strict=True):
+            of_image.setdefault(key, {})[number[text]] = None
         longest = max(map(len, of_image.values()))
         padded = [
-            [*of_image[row.image_key], *[NO_MEANING] * (longest - len(of_image[row.image_key]))]
-            for row in rows
+            [*of_image[key], *[NO_MEANING] * (longest - len(of_image[key]))] for _, key in rows
         ]
-        device = self.input.device
-        numbers = torch.tensor([number[text] for text in texts], device=device)
-        return Meanings(numbers, torch.tensor(padded, device=device))
+        return [number[text] for text in texts], padded
 
 
 def nearest(query_ND: Tensor, key_MD: Tensor) -> Tensor:

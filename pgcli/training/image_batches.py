@@ -79,10 +79,16 @@ class ImageLoader:
     fetcher: Fetcher | None = None
     faults: dict[str, str] = field(default_factory=dict)
 
-    def load(self, batches: Iterable[Sequence[TrainingRow]], total: int) -> Iterator[ImageBatch]:
+    def load(
+        self,
+        batches: Iterable[Sequence[TrainingRow]],
+        total: int,
+        *,
+        may_be_empty: bool = False,
+    ) -> Iterator[ImageBatch]:
         """The batches with their images; `total` is the number of rows.
 
-        Raises TooManyErrors for a batch of which no image can be read.
+        Without `may_be_empty`, raises TooManyErrors for a batch of which no image can be read.
         """
         ahead: list[Sequence[TrainingRow]] = []
 
@@ -98,7 +104,14 @@ class ImageLoader:
         try:
             while first := next(decoded, None):
                 batch = ahead.pop(0)
-                yield self._batch(batch, [first, *islice(decoded, len(batch) - 1)])
+                found = self._batch(batch, [first, *islice(decoded, len(batch) - 1)])
+                if not (found.rows or may_be_empty):
+                    raise TooManyErrors(
+                        f"no image of a batch could be read, such as {batch[0].item.id}: "
+                        f"{self.faults[batch[0].item.id]}",
+                        hint="correct the images, then run the same command again",
+                    )
+                yield found
         finally:
             decoded.close()  # type: ignore[attr-defined]
 
@@ -109,11 +122,7 @@ class ImageLoader:
                 self.faults[image.item.id] = image.fault.message if image.fault else ""
             else:
                 read.append((row, image.pixels))
-        if not read:
-            raise TooManyErrors(
-                f"no image of a batch could be read, such as {rows[0].item.id}: "
-                f"{self.faults[rows[0].item.id]}",
-                hint="correct the images, then run the same command again",
-            )
-        pixels = torch.from_numpy(np.stack([pixels for _, pixels in read]))
+        side = self.decoder.spec.resolution
+        empty = np.empty((0, side, side, 3), np.uint8)
+        pixels = torch.from_numpy(np.stack([pixels for _, pixels in read]) if read else empty)
         return ImageBatch(pixels, [row for row, _ in read], len(rows) - len(read))

@@ -27,7 +27,7 @@ class MicroBatches:
 
     def ranges(self, total: int) -> Iterator[tuple[int, int]]:
         """The first row of each part and that after its last."""
-        rows = self.rows or total
+        rows = self.rows or max(1, total)
         for start in range(0, total, rows):
             yield start, min(start + rows, total)
 

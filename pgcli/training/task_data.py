@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pgcli.model.siglip import normalize_pixels
 from pgcli.training.image_batches import ImageBatch, ImageLoader, RowOrder
+from pgcli.training.processes import ALONE, Processes
 from pgcli.training.rows import TrainingRow
 
 
@@ -41,19 +42,26 @@ class ImageInput:
 
 @dataclass(frozen=True)
 class TaskData:
-    """The rows to train and to evaluate on, and how their images are read."""
+    """The rows to train and to evaluate on, and how their images are read.
+
+    Of several `processes`, each reads its share of every batch to train on, of which no image may
+    be left.
+    """
 
     train: Sequence[TrainingRow]
     evaluation: Sequence[TrainingRow]
     order: RowOrder
     loader: ImageLoader
+    processes: Processes = ALONE
 
     def batches(self, first: int, stop: int) -> Generator[ImageBatch]:
         """The batches of the steps."""
-        numbers = self.order.batches(first, stop)
-        batches = ([self.train[number] for number in batch] for batch in numbers)
-        size = min(self.order.batch_size, len(self.train))
-        yield from self.loader.load(batches, total=(stop - first) * size)
+        shares = map(self.processes.share, self.order.batches(first, stop))
+        batches = ([self.train[number] for number in batch] for batch in shares)
+        size = min(self.order.batch_size, len(self.train)) // self.processes.count
+        yield from self.loader.load(
+            batches, total=(stop - first) * size, may_be_empty=self.processes.count > 1
+        )
 
     def in_order(self, rows: Sequence[TrainingRow]) -> Generator[ImageBatch]:
         """All of the rows, in their order."""

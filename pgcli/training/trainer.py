@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import resource
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pgcli.errors import TrainingDiverged
+from pgcli.errors import TooManyErrors, TrainingDiverged
 from pgcli.training.curves import write_curves
 from pgcli.training.metrics_file import MetricsFile
 from pgcli.training.optimizer import CosineSchedule, make_optimizer
-from pgcli.training.seeds import seed_of
+from pgcli.training.processes import ALONE, Processes
 from pgcli.training.task import TrainingTask
 from pgcli.training.training_state import load_state, save_state
 
@@ -49,13 +49,20 @@ class Trainer:
     """A training run: its results are in `folder`, its state in `state_folder`.
 
     Equal steps of a run give equal weights, whether or not it was interrupted: batches follow from
-    the step, random numbers from the seed and the step, and the rest is in the state.
+    the step, random numbers from the seed and the step, and the rest is in the state. Of several
+    `processes` each trains a part of an update's rows; the first evaluates and writes.
     """
 
     def __init__(
-        self, task: TrainingTask, options: TrainerOptions, folder: Path, state_folder: Path
+        self,
+        task: TrainingTask,
+        options: TrainerOptions,
+        folder: Path,
+        state_folder: Path,
+        processes: Processes = ALONE,
     ):
         self.task, self.options, self.folder = task, options, folder
+        self.processes = processes
         self._state_file = state_folder / STATE
         self._optimizer = make_optimizer(
             task.model, weight_decay=options.weight_decay, betas=options.betas
@@ -72,33 +79,48 @@ class Trainer:
     ) -> bool:
         """Train to the end, or until `should_stop()`; return whether the run is complete.
 
-        `on_update` is called with each line of the metrics. Raises TrainingDiverged.
+        `on_update` is called with each line of the metrics. If one of several processes is to stop,
+        all do, after the same update. Raises TrainingDiverged.
         """
         if self.progress.is_complete:
             return True
-        metrics = MetricsFile(self.folder / METRICS, self.progress.step)
+        metrics = self._open_metrics()
         saved_at = monotonic()
         try:
             batches = self.task.batches(self.progress.step, self.options.steps)
-            for batch in batches:
+            while (batch := self._next(batches)) is not None:
                 line = self._update(batch)
                 if self._is_evaluated(self.progress.step):
                     line |= self._evaluate()
-                metrics.append(line)
+                if metrics:
+                    metrics.append(line)
                 on_update(line)
-                if "eval_loss" in line:
+                if metrics and "eval_loss" in line:
                     write_curves(self.folder / CURVES, metrics.lines)
-                if should_stop() or self._has_converged():
+                if self.processes.largest(should_stop()) or self._has_converged():
                     break
                 if monotonic() - saved_at >= self.options.save_seconds:
                     self._save_state()
                     saved_at = monotonic()
             batches.close()  # ends the processes that decode ahead
             self._finish()
-            write_curves(self.folder / CURVES, metrics.lines)
+            if metrics:
+                write_curves(self.folder / CURVES, metrics.lines)
         finally:
-            metrics.close()
+            if metrics:
+                metrics.close()
         return self.progress.is_complete
+
+    def _open_metrics(self) -> MetricsFile | None:
+        """The file of the metrics, in the first process."""
+        if not self.processes.is_first:
+            return None
+        return MetricsFile(self.folder / METRICS, self.progress.step)
+
+    def _next(self, batches: Iterator[Any]) -> Any:
+        """The next batch; None after the last. Raises the error of any process's data."""
+        with self.processes.fail_together():
+            return next(batches, None)
 
     def _update(self, batch: Any) -> dict[str, Any]:
         """One update of the weights; its line of the metrics."""
@@ -106,9 +128,16 @@ class Trainer:
         learning_rate = self._schedule.at(step)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        torch.manual_seed(seed_of(self.options.seed, step))
+        torch.manual_seed(self.processes.seed(self.options.seed, step))
         self.task.model.train()
-        found = self.task.backward(batch, self.task.weight(batch))
+        total = self.processes.sum({"weight": self.task.weight(batch)})["weight"]
+        if not total:
+            raise TooManyErrors(
+                f"no image of step {step + 1} could be read",
+                hint="correct the images, then run the same command again",
+            )
+        found = self.processes.sum(self.task.backward(batch, total))
+        self.processes.add_gradients(self._trained)
         norm = self._clip_gradients()
         self._check_finite(found["loss"], norm)
         self._optimizer.step()
@@ -147,12 +176,12 @@ class Trainer:
         """The metrics of an evaluation; the best weights so far are written to the folder."""
         self.task.model.eval()
         with torch.no_grad():
-            found = self.task.evaluate()
+            found = self.processes.from_first(lambda: dict(self.task.evaluate()))
         best = self.progress.best
         if not best or self.task.rank(found) > self.task.rank(best):
             self.progress.best = {"step": self.progress.step, **found}
             self.progress.waiting = 0
-            self.task.save(self.folder)
+            self._save_model(self.folder)
         else:
             self.progress.waiting += 1
         return {f"eval_{name}": value for name, value in found.items()}
@@ -164,12 +193,17 @@ class Trainer:
         """Save the state, and the last weights if nothing is left to do."""
         is_complete = self.progress.step >= self.options.steps or self._has_converged()
         if is_complete:
-            self.task.save(self.folder / LAST if self.options.eval_every else self.folder)
+            self._save_model(self.folder / LAST if self.options.eval_every else self.folder)
         self.progress.is_complete = is_complete
         self._save_state()
 
+    def _save_model(self, folder: Path) -> None:
+        if self.processes.is_first:
+            self.task.save(folder)
+
     def _save_state(self) -> None:
-        save_state(self._state_file, self.progress, self.task.model, self._optimizer)
+        if self.processes.is_first:
+            save_state(self._state_file, self.progress, self.task.model, self._optimizer)
 
 
 def peak_memory_mb() -> float:

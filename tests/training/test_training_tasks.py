@@ -24,7 +24,7 @@ from pgcli.training.init_towers import init_towers
 from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer
 from pgcli.training.micro_batches import MicroBatches
 from pgcli.training.rows import TrainingRow, split_by_image
-from pgcli.training.task_data import ImageInput
+from pgcli.training.task_data import ImageInput, TaskData
 
 SIZES: Any = {"width": 16, "depth": 2, "mlp_dim": 24, "num_heads": 2, "dropout": 0.1}
 VISION = VisionConfig(**SIZES, patch_size=8, resolution=16)
@@ -46,7 +46,8 @@ def batch(texts: list[str] = WORDS, images: list[str] | None = None) -> ImageBat
 
 def shared(model: nn.Module, micro_batches: MicroBatches) -> dict[str, Any]:
     """What the tasks share, without rows."""
-    values = {"model": model, "data": None, "input": INPUT, "save_to": print}
+    data = TaskData([], [], RowOrder(0, 1, 0), None)  # type: ignore[arg-type]
+    values = {"model": model, "data": data, "input": INPUT, "save_to": print}
     return values | {"micro_batches": micro_batches}
 
 

@@ -1,0 +1,240 @@
+"""The processes of a training run, as torchrun starts them: each computes a part of every update.
+
+Gradients are added up after the backward pass, in buckets that are sent while others are packed,
+and not by DistributedDataParallel during it: a process may then compute its part in more or fewer
+micro-batches than the others, halve them when memory runs out, or have lost all of its images.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import sleep
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
+
+from pgcli.errors import NoUsableDevice, PgcliError, UsageError
+from pgcli.training.seeds import seed_of
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+Row = TypeVar("Row")
+Result = TypeVar("Result")
+
+TIMEOUT = timedelta(minutes=30)  # of one exchange; torchrun notices processes that end at once
+BUCKET_VALUES = 2**24  # gradients that are added up together: 64 MiB
+POLL_SECONDS = 0.02
+FAILED = "failed"
+
+
+class OtherProcessFailed(PgcliError):
+    """Another process of the run has failed, and has printed why."""
+
+    def __init__(self, exit_code: int):
+        super().__init__("another process of the run has failed")
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process's number among all of them; without `store`, it is the only one."""
+
+    rank: int = 0
+    count: int = 1
+    store: Store | None = None
+    _calls: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that prints and writes."""
+        return self.rank == 0
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """The group of several processes, as losses over all rows take it."""
+        return None if self.store is None else dist.group.WORLD
+
+    def share(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """This process's rows of an update; the shares differ by one row at most."""
+        return rows[self.rank :: self.count]
+
+    def seed(self, *values: int) -> int:
+        """A seed for this process; that of the first is the one of a run of one process."""
+        return seed_of(*values, *([self.rank] if self.rank else []))
+
+    def sum(self, values: Mapping[str, float]) -> dict[str, Any]:
+        """The sums over all processes; sums of integers are integers."""
+        if self.store is None:
+            return dict(values)
+        total = torch.tensor([*values.values()], dtype=torch.float64)
+        dist.all_reduce(total)
+        sums = zip(values.items(), total.tolist(), strict=True)
+        return {name: type(value)(found) for (name, value), found in sums}
+
+    def largest(self, value: int) -> int:
+        """The largest value of all processes."""
+        if self.store is None:
+            return value
+        found = torch.tensor(value)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return int(found)
+
+    def gather(self, value: Result) -> list[Result]:
+        """The values of all processes, in the order of their ranks."""
+        if self.store is None:
+            return [value]
+        found: list[Any] = [None] * self.count
+        dist.all_gather_object(found, value)
+        return found
+
+    def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Replace each gradient by the sum of those of all processes.
+
+        Gradients of sharded parameters are their mean already, as FSDP2 computes it.
+        """
+        if self.store is None:
+            return
+        if any(is_sharded(one) for one in parameters):
+            for one in parameters:
+                if one.grad is not None:
+                    one.grad.mul_(self.count)
+            return
+        for one in self._with_gradients(parameters):
+            if one.grad is None:  # all of this process's images are lost
+                one.grad = torch.zeros_like(one)
+        buckets = [*_buckets([one.grad for one in parameters if one.grad is not None])]
+        sent = []
+        for bucket in buckets:
+            flat = torch.cat([gradient.flatten() for gradient in bucket])
+            sent.append((flat, dist.all_reduce(flat, async_op=True)))
+        for bucket, (flat, work) in zip(buckets, sent, strict=True):
+            work.wait()
+            parts = torch.split_with_sizes(flat, [gradient.numel() for gradient in bucket])
+            for gradient, part in zip(bucket, parts, strict=True):
+                gradient.copy_(part.view_as(gradient))
+
+    def from_first(self, work: Callable[[], Result]) -> Result:
+        """The result of `work`, a JSON value, which the first process alone does.
+
+        The others wait for it, however long it takes. Raises OtherProcessFailed if it fails.
+        """
+        if self.store is None:
+            return work()
+        name = f"call {next(self._calls)}"
+        if self.is_first:
+            try:
+                value = work()
+            except PgcliError as error:
+                self.store.set(name, json.dumps({FAILED: error.exit_code}))
+                raise
+            self.store.set(name, json.dumps({"value": value}))
+            return value
+        while not self.store.check([name]):
+            sleep(POLL_SECONDS)  # in Python, so that signals are handled
+        found = json.loads(self.store.get(name))
+        if FAILED in found:
+            raise OtherProcessFailed(found[FAILED])
+        value = found["value"]
+        return value
+
+    @contextmanager
+    def fail_together(self) -> Iterator[None]:
+        """A block that fails in all processes if it fails in one. Raises OtherProcessFailed."""
+        error = None
+        try:
+            yield
+        except PgcliError as problem:
+            error = problem
+        exit_code = self.largest(0 if error is None else error.exit_code)
+        if error is not None:
+            raise error
+        if exit_code:
+            raise OtherProcessFailed(exit_code)
+
+    def is_first_failure(self) -> bool:
+        """Whether no other process has failed before: it has to print why the run ends."""
+        try:
+            return self.store is None or self.store.add(FAILED, 1) == 1
+        except RuntimeError:  # the process that holds the store is gone
+            return True
+
+    def _with_gradients(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+        """The parameters that have a gradient in any process."""
+        has_gradient = torch.tensor([one.grad is not None for one in parameters]).byte()
+        dist.all_reduce(has_gradient, dist.ReduceOp.MAX)
+        pairs = zip(parameters, has_gradient.tolist(), strict=True)
+        return [one for one, is_used in pairs if is_used]
+
+
+ALONE = Processes()
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether this process has a part of the tensor only: whether it is a DTensor.
+
+    The class is not imported here, which takes seconds.
+    """
+    return hasattr(tensor, "full_tensor")
+
+
+def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Consecutive gradients of at least `BUCKET_VALUES` values, or those that are left."""
+    bucket: list[Tensor] = []
+    for gradient in gradients:
+        bucket.append(gradient)
+        if sum(one.numel() for one in bucket) >= BUCKET_VALUES:
+            yield bucket
+            bucket = []
+    if bucket:
+        yield bucket
+
+
+def is_started_by_torchrun() -> bool:
+    """Whether this process is one of several of a run."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+
+
+@contextmanager
+def joined_processes(device: str) -> Iterator[Processes]:
+    """A block in which this process is one of those that torchrun started, or the only one.
+
+    With `device` auto or cuda, each takes the GPU of its number on this machine. Raises UsageError
+    for another device, and NoUsableDevice if there are fewer GPUs than processes.
+    """
+    if not is_started_by_torchrun():
+        yield Processes()
+        return
+    uses_cuda = device in ("auto", "cuda") and torch.cuda.is_available()
+    if uses_cuda:
+        number, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if number >= gpus:
+            raise NoUsableDevice(
+                f"process {number + 1} of this machine has no GPU: there are {gpus}",
+                hint=f"torchrun --nproc-per-node {gpus}",
+            )
+        torch.cuda.set_device(number)
+    elif device not in ("auto", "cuda", "cpu"):
+        raise UsageError(
+            f"--device {device} is one device, and torchrun has started several processes",
+            hint="leave --device out: each process takes a GPU of its own",
+        )
+    store, rank, total = next(rendezvous("env://", timeout=TIMEOUT))
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if uses_cuda else "gloo",
+        store=dist.PrefixStore("exchanges", store),  # type: ignore[attr-defined]
+        rank=rank,
+        world_size=total,
+        timeout=TIMEOUT,
+    )
+    yield Processes(rank, total, dist.PrefixStore("pgcli", store))  # type: ignore[attr-defined]
+    dist.destroy_process_group()
