@@ -6,7 +6,6 @@ import warnings
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 
 from pgcli.checkpoints import adapters, weights
@@ -16,10 +15,9 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loader
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.cpu.optimize import optimize_for_cpu
-from tests.support.tiny import PATCHES, RESOLUTION
+from tests.support.adapted_models import hf_logits, pgcli_logits, reference
 
 WEIGHTS = "adapter_model.safetensors"
-PROMPTS = torch.tensor([[2, 40, 41, 108], [2, 50, 60, 108], [2, 9, 12, 108]])
 DECODER = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 SOME = {"target_modules": ["q_proj", "v_proj"]}
 EXACT = {"rtol": 0, "atol": 1e-4}
@@ -35,11 +33,6 @@ pytestmark = pytest.mark.filterwarnings(
 def base(request, tiny, tiny2):
     """A Gemma and a Gemma 2 checkpoint."""
     return tiny if request.param == 1 else tiny2
-
-
-def reference(base, dtype=torch.float32):
-    model = transformers.PaliGemmaForConditionalGeneration.from_pretrained(base, dtype=dtype)
-    return model.eval().requires_grad_(False)
 
 
 def trained(base, folder, *, dtype=torch.float32, settings=None, **config):
@@ -66,30 +59,6 @@ def merged_model(base, folder, dtype=torch.float32):
     if folder is not None:
         adapters.merge(model, folder)
     return model
-
-
-def pixels():
-    generator = torch.Generator().manual_seed(3)
-    return torch.rand(len(PROMPTS), 3, RESOLUTION, RESOLUTION, generator=generator) * 2 - 1
-
-
-@torch.no_grad()
-def pgcli_logits(model):
-    pixels_BCRR = pixels().to(model.projector.weight.dtype)
-    cache = model.kv_cache(len(PROMPTS))
-    return model.prefill(model.encode(pixels_BCRR), PROMPTS, None, cache)
-
-
-@torch.no_grad()
-def hf_logits(model):
-    image = torch.full((len(PROMPTS), PATCHES), model.config.image_token_index)
-    token_BS = torch.cat([image, PROMPTS], dim=1)
-    return model(
-        input_ids=token_BS,
-        attention_mask=torch.ones_like(token_BS),
-        token_type_ids=torch.zeros_like(token_BS),
-        pixel_values=pixels(),
-    ).logits[:, -1]
 
 
 def assert_same_logits(peft_model, model, base):

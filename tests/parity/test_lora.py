@@ -1,0 +1,112 @@
+"""Adapters that are trained here are those of PEFT: logits, gradients and files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
+from pgcli.model.paligemma import PaliGemma
+from pgcli.training.lora import LoraSettings, add_lora, save_adapter
+from tests.support.adapted_models import (
+    hf_logits,
+    hf_training_logits,
+    pgcli_logits,
+    reference,
+    training_logits,
+)
+from tests.support.random_weights import normal
+
+EVERYWHERE = LoraSettings(rank=4, alpha=6, targets="all,vision")
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+
+@pytest.fixture(params=[1, 2], ids=["gemma", "gemma2"])
+def base(request: pytest.FixtureRequest, tiny: Path, tiny2: Path) -> Path:
+    return tiny if request.param == 1 else tiny2
+
+
+def trained(base: Path, settings: LoraSettings) -> PaliGemma:
+    model = weights.load(base, read_config(base), dtype=torch.float32)
+    add_lora(model, settings, seed=0)
+    for seed, (name, parameter) in enumerate(model.named_parameters()):
+        if name.endswith("lora_B"):
+            parameter.data = 0.1 * normal(*parameter.shape, seed=seed, dtype=torch.float32)
+    return model
+
+
+def loaded_by_peft(base: Path, folder: Path, *, is_trainable: bool = False) -> nn.Module:
+    import peft  # four seconds
+
+    model: nn.Module = peft.PeftModel.from_pretrained(
+        reference(base), folder, is_trainable=is_trainable
+    )
+    return model
+
+
+@pytest.mark.parametrize(
+    "settings", [LoraSettings(), EVERYWHERE, LoraSettings(rank=3, rslora=True)], ids=str
+)
+@pytest.mark.filterwarnings("error::UserWarning")  # PEFT warns of keys that are missing
+def test_a_saved_adapter_has_the_same_logits_in_peft(
+    base: Path, tmp_path: Path, settings: LoraSettings
+) -> None:
+    model = trained(base, settings)
+    save_adapter(model, settings, tmp_path, base_model=str(base))
+    logits = hf_logits(loaded_by_peft(base, tmp_path))
+    torch.testing.assert_close(pgcli_logits(model), logits, rtol=0, atol=1e-4)
+    assert (logits - hf_logits(reference(base))).abs().max() > 0.02
+
+
+def test_transformers_loads_a_saved_adapter_itself(tiny: Path, tmp_path: Path) -> None:
+    model = trained(tiny, EVERYWHERE)
+    save_adapter(model, EVERYWHERE, tmp_path, base_model=str(tiny))
+    theirs = reference(tiny)
+    theirs.load_adapter(tmp_path)
+    torch.testing.assert_close(pgcli_logits(model), hf_logits(theirs), rtol=0, atol=1e-4)
+
+
+def test_gradients_of_both_matrices_equal_those_of_peft(base: Path, tmp_path: Path) -> None:
+    model = trained(base, EVERYWHERE)
+    save_adapter(model, EVERYWHERE, tmp_path, base_model=str(base))
+    theirs = loaded_by_peft(base, tmp_path, is_trainable=True)
+    for logits_BV in (training_logits(model), hf_training_logits(theirs)):
+        nn.functional.cross_entropy(logits_BV, torch.tensor([5, 6, 7])).backward()
+    save_adapter(with_gradients(model), EVERYWHERE, tmp_path / "gradients", base_model="")
+    mine = load_file(tmp_path / "gradients" / "adapter_model.safetensors")
+    for name, parameter in theirs.named_parameters():
+        if parameter.requires_grad:
+            # both are as far from the gradients in float64 as this
+            apart = mine.pop(name.replace(".default", "")) - parameter.grad
+            assert apart.norm() < 2e-3 * parameter.grad.norm()
+    assert mine == {}
+
+
+def with_gradients(model: PaliGemma) -> PaliGemma:
+    """The model with the gradients of adapters in place of their matrices."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None
+            parameter.data = parameter.grad
+    return model
+
+
+def test_settings_of_a_saved_adapter_are_read_by_peft(tiny: Path, tmp_path: Path) -> None:
+    import peft
+
+    settings = LoraSettings(rank=4, alpha=6, dropout=0.1, rslora=True, targets="all")
+    model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
+    add_lora(model, settings, seed=0)
+    save_adapter(model, settings, tmp_path, base_model="org/base", revision="12ab")
+    config = peft.PeftConfig.from_pretrained(tmp_path)
+    assert (config.r, config.lora_alpha, config.lora_dropout) == (4, 6, 0.1)
+    assert (config.use_rslora, config.bias, config.task_type) == (True, "none", "CAUSAL_LM")
+    assert (config.base_model_name_or_path, config.revision) == ("org/base", "12ab")
+    values = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert values.keys() <= peft.LoraConfig().to_dict().keys()
