@@ -54,6 +54,12 @@ def tiny2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoint_into(tmp_path_factory.mktemp("tiny2"), generation=2)
 
 
+@pytest.fixture(params=[1, 2], ids=["gemma", "gemma2"])
+def base(request: pytest.FixtureRequest, tiny: Path, tiny2: Path) -> Path:
+    """A checkpoint of each generation."""
+    return tiny if request.param == 1 else tiny2
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
     """Each device of this machine that tests run on."""

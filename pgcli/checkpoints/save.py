@@ -19,12 +19,12 @@ from pgcli.model.paligemma import PaliGemma
 def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
     """Write `config.json` and `model.safetensors`, with fused weights split into stored ones.
 
-    Raises ValueError for a model whose weights are packed or quantized.
+    Raises ValueError for a model whose weights are packed, quantized or have adapters.
     """
     parameters = dict(model.named_parameters())
     missing = dict(meta_model(model.config).named_parameters()).keys() - parameters.keys()
     if missing:
-        raise ValueError(f"{min(missing)} is packed or quantized, and cannot be saved")
+        raise ValueError(f"{min(missing)} is packed, quantized or adapted, and cannot be saved")
 
     def stored_tensor(part: ParamSlice) -> torch.Tensor:
         rows = parameters[part.parameter].detach().narrow(0, part.start, part.shape[0])

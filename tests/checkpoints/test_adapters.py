@@ -29,12 +29,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.fixture(params=[1, 2], ids=["gemma", "gemma2"])
-def base(request, tiny, tiny2):
-    """A Gemma and a Gemma 2 checkpoint."""
-    return tiny if request.param == 1 else tiny2
-
-
 def trained(base, folder, *, dtype=torch.float32, settings=None, **config):
     """PEFT's model with random matrices and modules, saved into the folder."""
     import peft  # with all the models of transformers that it adapts: four seconds

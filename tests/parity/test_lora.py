@@ -15,30 +15,16 @@ from pgcli.checkpoints.config import read_config
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.lora import LoraSettings, add_lora, save_adapter
 from tests.support.adapted_models import (
+    adapted,
     hf_logits,
     hf_training_logits,
     pgcli_logits,
     reference,
     training_logits,
 )
-from tests.support.random_weights import normal
 
 EVERYWHERE = LoraSettings(rank=4, alpha=6, targets="all,vision")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
-
-
-@pytest.fixture(params=[1, 2], ids=["gemma", "gemma2"])
-def base(request: pytest.FixtureRequest, tiny: Path, tiny2: Path) -> Path:
-    return tiny if request.param == 1 else tiny2
-
-
-def trained(base: Path, settings: LoraSettings) -> PaliGemma:
-    model = weights.load(base, read_config(base), dtype=torch.float32)
-    add_lora(model, settings, seed=0)
-    for seed, (name, parameter) in enumerate(model.named_parameters()):
-        if name.endswith("lora_B"):
-            parameter.data = 0.1 * normal(*parameter.shape, seed=seed, dtype=torch.float32)
-    return model
 
 
 def loaded_by_peft(base: Path, folder: Path, *, is_trainable: bool = False) -> nn.Module:
@@ -57,7 +43,7 @@ def loaded_by_peft(base: Path, folder: Path, *, is_trainable: bool = False) -> n
 def test_a_saved_adapter_has_the_same_logits_in_peft(
     base: Path, tmp_path: Path, settings: LoraSettings
 ) -> None:
-    model = trained(base, settings)
+    model = adapted(base, settings)
     save_adapter(model, settings, tmp_path, base_model=str(base))
     logits = hf_logits(loaded_by_peft(base, tmp_path))
     torch.testing.assert_close(pgcli_logits(model), logits, rtol=0, atol=1e-4)
@@ -65,7 +51,7 @@ def test_a_saved_adapter_has_the_same_logits_in_peft(
 
 
 def test_transformers_loads_a_saved_adapter_itself(tiny: Path, tmp_path: Path) -> None:
-    model = trained(tiny, EVERYWHERE)
+    model = adapted(tiny, EVERYWHERE)
     save_adapter(model, EVERYWHERE, tmp_path, base_model=str(tiny))
     theirs = reference(tiny)
     theirs.load_adapter(tmp_path)
@@ -73,7 +59,7 @@ def test_transformers_loads_a_saved_adapter_itself(tiny: Path, tmp_path: Path) -
 
 
 def test_gradients_of_both_matrices_equal_those_of_peft(base: Path, tmp_path: Path) -> None:
-    model = trained(base, EVERYWHERE)
+    model = adapted(base, EVERYWHERE)
     save_adapter(model, EVERYWHERE, tmp_path, base_model=str(base))
     theirs = loaded_by_peft(base, tmp_path, is_trainable=True)
     for logits_BV in (training_logits(model), hf_training_logits(theirs)):

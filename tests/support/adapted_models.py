@@ -8,11 +8,25 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.model.kv_cache import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
+from pgcli.training.lora import LoraSettings, add_lora
+from tests.support.random_weights import normal
 from tests.support.tiny import PATCHES, RESOLUTION
 
 PROMPTS = torch.tensor([[2, 40, 41, 108], [2, 50, 60, 108], [2, 9, 12, 108]])
+
+
+def adapted(folder: Path, settings: LoraSettings, dtype: torch.dtype = torch.float32) -> PaliGemma:
+    """The model of a checkpoint with adapters that change it."""
+    model = weights.load(folder, read_config(folder), dtype=dtype)
+    add_lora(model, settings, seed=0)
+    for seed, (name, parameter) in enumerate(model.named_parameters()):
+        if name.endswith("lora_B"):
+            parameter.data = 0.05 * normal(*parameter.shape, seed=seed, dtype=parameter.dtype)
+    return model
 
 
 def reference(

@@ -21,32 +21,15 @@ from pgcli.model.kv_cache import AttentionMasks
 from pgcli.model.lora import LoraLinear
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.lora import LoraSettings, add_lora, merge_lora, save_adapter
+from tests.support.adapted_models import PROMPTS, adapted
 from tests.support.random_weights import normal
 from tests.support.tiny import RESOLUTION
 
-PROMPTS = torch.tensor([[2, 40, 41, 108], [2, 50, 60, 108], [2, 9, 12, 108]])
 EVERYWHERE = LoraSettings(rank=4, alpha=6, targets="all,vision")
-
-
-@pytest.fixture(params=[1, 2], ids=["gemma", "gemma2"])
-def base(request: pytest.FixtureRequest, tiny: Path, tiny2: Path) -> Path:
-    return tiny if request.param == 1 else tiny2
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> PaliGemma:
     return weights.load(folder, read_config(folder), dtype=dtype)
-
-
-def trained(
-    folder: Path, settings: LoraSettings = EVERYWHERE, dtype: torch.dtype = torch.float32
-) -> PaliGemma:
-    """A model with adapters that change it."""
-    model = load(folder, dtype)
-    add_lora(model, settings, seed=0)
-    for seed, (name, parameter) in enumerate(model.named_parameters()):
-        if name.endswith("lora_B"):
-            parameter.data = 0.05 * normal(*parameter.shape, seed=seed, dtype=parameter.dtype)
-    return model
 
 
 def pixels(model: PaliGemma) -> Tensor:
@@ -137,7 +120,7 @@ def test_the_pattern_matches_names_of_all_versions(tiny: Path) -> None:
 def test_a_saved_adapter_is_the_trained_model(
     base: Path, tmp_path: Path, settings: LoraSettings
 ) -> None:
-    model, loaded = trained(base, settings), load(base)
+    model, loaded = adapted(base, settings), load(base)
     save_adapter(model, settings, tmp_path, base_model="org/base", revision="12ab")
     adapters.merge(loaded, tmp_path)
     torch.testing.assert_close(answers(loaded), answers(model), rtol=0, atol=1e-4)
@@ -145,7 +128,7 @@ def test_a_saved_adapter_is_the_trained_model(
 
 
 def test_a_merged_model_is_the_adapted_one(base: Path, tmp_path: Path) -> None:
-    model, loaded = trained(base), load(base)
+    model, loaded = adapted(base, EVERYWHERE), load(base)
     expected = answers(model)
     save_adapter(model, EVERYWHERE, tmp_path, base_model="org/base")
     adapters.merge(loaded, tmp_path)
@@ -156,7 +139,7 @@ def test_a_merged_model_is_the_adapted_one(base: Path, tmp_path: Path) -> None:
 
 
 def test_bfloat16_weights_are_merged_with_one_rounding(tiny: Path) -> None:
-    model, wide = trained(tiny, dtype=torch.bfloat16), trained(tiny)
+    model, wide = adapted(tiny, EVERYWHERE, torch.bfloat16), adapted(tiny, EVERYWHERE)
     for one, other in zip(model.parameters(), wide.parameters(), strict=True):
         other.data = one.data.float()
     merge_lora(model)
@@ -169,7 +152,7 @@ def test_gradients_are_the_same_with_checkpointing(tiny: Path) -> None:
     """Also with dropout: the second computation of a layer drops the same inputs."""
     found = []
     for checkpointed in (False, True):
-        model = trained(tiny, replace(EVERYWHERE, dropout=0.3)).train()
+        model = adapted(tiny, replace(EVERYWHERE, dropout=0.3)).train()
         if checkpointed:
             for layer in model.decoder.layers:
                 checkpoint_forward(layer)
@@ -191,7 +174,7 @@ def checkpoint_forward(layer: torch.nn.Module) -> None:
 
 
 def test_files_of_an_adapter_have_the_names_of_peft(tiny: Path, tmp_path: Path) -> None:
-    save_adapter(trained(tiny), EVERYWHERE, tmp_path, base_model="org/base")
+    save_adapter(adapted(tiny, EVERYWHERE), EVERYWHERE, tmp_path, base_model="org/base")
     assert sorted(file.name for file in tmp_path.iterdir()) == [
         "adapter_config.json",
         "adapter_model.safetensors",
