@@ -62,6 +62,7 @@ class ManifestSource:
         self._options = replace(options, tolerates_bad_rows=self._reader.tolerates_bad_rows)
         self._repeated = RepeatedIds(array("Q"), array("Q"))
         self._chosen = ChosenRows()
+        self._known: frozenset[str] = frozenset()
         self._manifest = Manifest(location, self.name, options.image_column, Bookmarks())
         self._check()
 
@@ -115,7 +116,9 @@ class ManifestSource:
         """All columns that items are made of."""
         options = self._options
         kept = {column.source for column in options.kept}
-        return {options.image_column, *kept, *options.fields} | self._checked_columns()
+        optional = self._known.intersection(options.optional_fields)
+        named = {options.image_column, *kept, *options.fields}
+        return named | optional | self._checked_columns()
 
     def _checked_columns(self) -> set[str]:
         """The columns that are checked in every row: ids, prompts, choices, regions."""
@@ -154,6 +157,8 @@ class ManifestSource:
                 id_ = check_row(row, self._options)
             except ManifestError as problem:
                 raise self._with_name(problem) from problem
+            if self._options.repeats_ids:
+                continue
             if id_ is not None:
                 digests.append(digest(id_))
             elif self._reader.tolerates_bad_rows:  # so that the place is the row
@@ -183,6 +188,7 @@ class ManifestSource:
 
     def _resolve_columns(self, known: Collection[str]) -> None:
         """Set which columns are kept. Raises UsageError for a wanted column that does not exist."""
+        self._known = frozenset(known)
         kept = expand(self._options.keep, known, self._options.image_column)
         self._options = replace(self._options, kept=kept)
         for name in sorted(self._wanted() - {ReadOptions.id_column, ReadOptions.region_column}):

@@ -19,11 +19,12 @@ class ReadOptions:
 
     `names` selects images by their names. `fields` are the columns that fill prompts, `keep` those
     that the output repeats: `a`, `a:b` for one that the output calls b, `*` for all; `kept` are
-    they, once the columns are known. `requires_prompts` raises an error for a row without a prompt,
-    `refuses_prompts` for a row with one, `refuses_regions` for a row with a region. URLs are read
-    with `url_reader` and refused without it. With `tolerates_bad_rows` a bad row becomes an error
-    row instead of an exception. `track` passes on what is counted when a source is opened, and
-    shows how far that is.
+    they, once the columns are known. `optional_fields` are read where they exist. With
+    `repeats_ids` several rows may have the same id. `requires_prompts` raises an error for a row
+    without a prompt, `refuses_prompts` for a row with one, `refuses_regions` for a row with a
+    region. URLs are read with `url_reader` and refused without it. With `tolerates_bad_rows` a bad
+    row becomes an error row instead of an exception. `track` passes on what is counted when a
+    source is opened, and shows how far that is.
     """
 
     image_column: str = "image"
@@ -32,6 +33,8 @@ class ReadOptions:
     keep: tuple[str, ...] = ()
     kept: tuple[KeptColumn, ...] = ()
     fields: tuple[str, ...] = ()
+    optional_fields: tuple[str, ...] = ()
+    repeats_ids: bool = False
     requires_prompts: bool = False
     refuses_prompts: bool = False
     choices_column: str | None = None

@@ -40,7 +40,11 @@ def row_to_item(
         prompts=prompts.prompts,
         choices=prompts.choices,
         region=prompts.region,
-        fields={name: to_json_value(row.values.get(name)) for name in options.fields},
+        fields={
+            name: to_json_value(row.values.get(name))
+            for name in (*options.fields, *options.optional_fields)
+            if name in options.fields or name in row.values
+        },
         kept={
             column.output: to_json_value(row.values.get(column.source), exact=True)
             for column in options.kept

@@ -17,7 +17,8 @@ from torch import Tensor
 from pgcli.errors import TooManyErrors
 from pgcli.images import ImageDecoder
 from pgcli.records import DecodedImage
-from pgcli.training.rows import ImageStore, TrainingRow
+from pgcli.training.row_store import RowStore
+from pgcli.training.rows import TrainingRow
 from pgcli.training.seeds import seed_of
 from pgcli.workers import prefetch
 from pgcli.workers.fetcher import Fetcher
@@ -73,7 +74,7 @@ class ImageLoader:
     `faults` are the ids of images that could not be read, with the reasons.
     """
 
-    store: ImageStore
+    store: RowStore
     decoder: ImageDecoder
     workers: int | None = None
     fetcher: Fetcher | None = None

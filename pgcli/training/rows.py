@@ -1,21 +1,25 @@
-"""The rows that are trained on: an image each, and a text or a label, in memory without images."""
+"""The rows that are trained on: an image each, and a text, a label or an answer."""
 
 from __future__ import annotations
 
 import hashlib
-import math
-import os
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+import json
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
 
-from pgcli.errors import NoInputError, UsageError
+from pgcli.errors import NoInputError
 from pgcli.records import Item
-from pgcli.sources.open_sources import open_sources
 from pgcli.sources.read_options import ReadOptions
-from pgcli.sources.source import Source
-from pgcli.training.seeds import seed_of
+from pgcli.training.row_store import RowStore
+from pgcli.training.targets import Targets, TrainingTarget, is_error_row
+
+#: One token each; other text has about a token for four bytes.
+SPECIAL_TOKEN = re.compile("<(?:loc[0-9]{4}|seg[0-9]{3})>")
+BYTES_OF_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,145 +37,112 @@ class TrainingRow:
     prompt: str = ""
 
 
-class ImageStore:
-    """The bytes of images from tables and archives, copied once into a temporary file.
+class TrainingRows(Sequence[TrainingRow]):
+    """Rows in a store, of which 24 bytes each are held in memory.
 
-    Rows are read in random order in every epoch, which compressed tables and archives do not allow.
+    `left_out` counts rows by the reason: without a target, with an error in a result file, or with
+    an image's fault, of which the `first_fault` is named. `lengths` are estimates of the tokens of
+    prompt and target; `image_keys` are digests of the rows' `image_key`.
     """
 
-    def __init__(self, folder: Path):
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed with the store
-        self._size = 0
+    def __init__(self, store: RowStore):
+        self.store = store
+        self.left_out: Counter[str] = Counter()
+        self.first_fault = ""
+        self.lengths, self.image_keys = array("I"), array("Q")
+        self._starts, self._sizes = array("Q"), array("I")
+        self._digest = hashlib.sha256()
 
-    def add(self, data: bytes) -> tuple[int, int]:
-        """Where the bytes are stored."""
-        self._file.write(data)
-        self._size += len(data)
-        return self._size - len(data), len(data)
-
-    def item(self, row: TrainingRow) -> Item:
-        """The row's item, with its bytes where they are stored here."""
-        if row.bytes_at is None:
-            return row.item
-        self._file.flush()
-        start, size = row.bytes_at
-        return replace(row.item, data=os.pread(self._file.fileno(), size, start))
-
-    def close(self) -> None:
-        self._file.close()
-
-
-@dataclass
-class TrainingRows:
-    """Rows with a target, and how many others there are: without one, or with an image's fault."""
-
-    rows: list[TrainingRow]
-    without_target: int = 0
-    faults: int = 0
+    def add(self, item: Item, target: TrainingTarget) -> None:
+        """Append a row; the bytes of its image are stored."""
+        if item.data is None:
+            key, bytes_at = item.path or item.image, None
+        else:
+            key, bytes_at = hashlib.sha256(item.data).hexdigest(), self.store.add(item.data)
+        values = (item.id, item.image, item.path, item.root, *target, key, bytes_at)
+        start, size = self.store.add(json.dumps(values).encode())
+        self._starts.append(start)
+        self._sizes.append(size)
+        self.lengths.append(text_length(target.prompt) + text_length(target.text))
+        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+        self.image_keys.append(int.from_bytes(digest[:8], "big"))
+        self._digest.update(repr((key, *target)).encode("utf-8", "surrogateescape"))
 
     @property
     def digest(self) -> str:
         """A digest of the images' names and the targets, in order."""
-        found = hashlib.sha256()
-        for row in self.rows:
-            found.update(repr((row.image_key, row.target)).encode("utf-8", "surrogateescape"))
-        return found.hexdigest()[:16]
+        return self._digest.hexdigest()[:16]
+
+    def select(self, numbers: Iterable[int]) -> TrainingRows:
+        """Some of the rows."""
+        selected, chosen = TrainingRows(self.store), array("Q", numbers)
+        for own, other in zip(self._columns, selected._columns, strict=True):
+            other.extend(own[number] for number in chosen)
+        return selected
+
+    def extend(self, others: TrainingRows) -> None:
+        """Append the rows of the same store."""
+        for own, other in zip(self._columns, others._columns, strict=True):
+            own.extend(other)
+
+    @property
+    def _columns(self) -> tuple[array[int], ...]:
+        return self.lengths, self.image_keys, self._starts, self._sizes
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, number: int) -> TrainingRow: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[TrainingRow]: ...
+    def __getitem__(self, number: int | slice) -> TrainingRow | list[TrainingRow]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        stored = self.store.read(self._starts[number], self._sizes[number])
+        id_, image, path, root, text, prompt, key, bytes_at = json.loads(stored)
+        item = Item(number % len(self), id_, image, path, root=root)
+        return TrainingRow(item, text, key, bytes_at and tuple(bytes_at), prompt)
+
+    def __iter__(self) -> Iterator[TrainingRow]:
+        return (self[number] for number in range(len(self)))
+
+
+def text_length(text: str) -> int:
+    """About how many tokens a text has. Equal texts have equal lengths with every model."""
+    rest, special = SPECIAL_TOKEN.subn("", text)
+    return special + -(-len(rest.encode("utf-8", "surrogatepass")) // BYTES_OF_TOKEN)
 
 
 def read_rows(
     sources: Sequence[str],
     options: ReadOptions,
-    store: ImageStore,
+    store: RowStore,
+    targets: Targets,
     *,
-    column: str,
-    folders_are_labels: bool = False,
     track: Callable[[Iterable[Item]], Iterable[Item]] = iter,
 ) -> TrainingRows:
-    """The rows of the sources; the target is in the `column` of manifests.
+    """The rows of the sources, which are stored.
 
-    With `folders_are_labels`, the target of an image in a folder is the name of the folder right
-    below the source. Raises UsageError for images without columns, NoInputError if no row is left.
+    Raises UsageError for images without columns, NoInputError if no row is left.
     """
-    found = TrainingRows([])
-    for source in sources:
-        items, target_of = _open(source, options, column, folders_are_labels)
+    found = TrainingRows(store)
+    for name in sources:
+        items, find = targets.open(name, options)
         for item in track(items):
-            target = target_of(item)
-            if item.fault is not None:
-                found.faults += 1
-            elif target is None or not target.strip():
-                found.without_target += 1
+            if is_error_row(item):
+                found.left_out["with_error"] += 1
+            elif item.fault is not None:
+                found.left_out["with_fault"] += 1
+                found.first_fault = found.first_fault or f"{item.id}: {item.fault.message}"
+            elif (target := find(item)) is None:
+                found.left_out["without_target"] += 1
             else:
-                found.rows.append(_stored(item, target.strip(), store))
-    if not found.rows:
+                found.add(item, target)
+    if not found:
         raise NoInputError(
-            f"no row of {', '.join(sources)} has an image and a value in {column!r}",
-            hint="correct the manifest, or name another column",
+            f"no row of {', '.join(sources)} has an image with {targets.name}"
+            + (f"; {found.first_fault}" if found.first_fault else ""),
+            hint=targets.hint,
         )
     return found
-
-
-def _open(
-    name: str, options: ReadOptions, column: str, folders_are_labels: bool
-) -> tuple[Source, Callable[[Item], str | None]]:
-    """A source with the function that finds an item's target."""
-
-    def value_of(item: Item) -> str | None:
-        value = item.fields.get(column)
-        return None if value is None or isinstance(value, list | dict) else str(value)
-
-    def folder_of(item: Item) -> str:
-        parts = PurePosixPath(item.id).parts
-        if len(parts) < 2:
-            raise UsageError(
-                f"{item.id} is in {name} itself, and labels are the names of folders in it",
-                hint="move it into a folder of its label, or name a manifest with a column "
-                f"{column!r}",
-            )
-        return parts[0]
-
-    if folders_are_labels:
-        source = open_sources([name], options)
-        if not source.has_columns:
-            return source, folder_of
-    return open_sources([name], replace(options, fields=(column,))), value_of
-
-
-def _stored(item: Item, target: str, store: ImageStore) -> TrainingRow:
-    if item.data is None:
-        return TrainingRow(item, target, item.path or item.image)
-    key = hashlib.sha256(item.data).hexdigest()
-    return TrainingRow(replace(item, data=None), target, key, store.add(item.data))
-
-
-def split_by_image(
-    rows: Sequence[TrainingRow], fraction: float, seed: int
-) -> tuple[list[TrainingRow], list[TrainingRow]]:
-    """The rows to train on and those to evaluate on: a fraction of the images, at least one.
-
-    An image is never on both sides. Raises UsageError if no image is left to train on.
-    """
-
-    def order(key: str) -> int:
-        return seed_of(seed, key)
-
-    images = sorted({row.image_key for row in rows}, key=order)
-    held_out = set(images[: max(1, math.ceil(fraction * len(images)))])
-    if len(held_out) == len(images):
-        raise UsageError(
-            f"--eval-fraction {fraction:g} leaves no image to train on",
-            hint="give more images, or --eval SOURCE",
-        )
-    train = [row for row in rows if row.image_key not in held_out]
-    return train, [row for row in rows if row.image_key in held_out]
-
-
-def check_apart(train: Sequence[TrainingRow], evaluation: Sequence[TrainingRow]) -> None:
-    """Raise UsageError for an image that is trained on and evaluated on."""
-    trained = {row.image_key for row in train}
-    for row in evaluation:
-        if row.image_key in trained:
-            raise UsageError(
-                f"{row.item.id} is in the sources and in --eval",
-                hint="remove it from one; or --eval-fraction 0.05 splits the sources by image",
-            )

@@ -42,8 +42,10 @@ from pgcli.training.new_models import (
     new_two_towers,
     two_towers_of,
 )
-from pgcli.training.rows import ImageStore, TrainingRow, TrainingRows, check_apart, split_by_image
+from pgcli.training.row_store import RowStore
+from pgcli.training.rows import TrainingRow, TrainingRows
 from pgcli.training.settings import TrainingSettings
+from pgcli.training.split import check_apart, split_by_image
 from pgcli.training.task_data import ImageInput, TaskData
 from pgcli.workers.fetcher import Fetcher
 
@@ -52,7 +54,7 @@ from pgcli.workers.fetcher import Fetcher
 class ImageReading:
     """How images are read: the store of bytes, decoding workers, limits and addresses."""
 
-    store: ImageStore
+    store: RowStore
     workers: int | None = None
     limits: ImageLimits = field(default_factory=ImageLimits)
     fast_decode: bool = False
@@ -73,14 +75,16 @@ def split_rows(
     settings: TrainingSettings,
     given: TrainingRows,
     held_out: TrainingRows | None,
+    *,
+    track: Callable[[Iterable[Any]], Iterable[Any]] = iter,
 ) -> tuple[Sequence[TrainingRow], Sequence[TrainingRow]]:
     """The rows to train on, and those to evaluate on, which may be none. Raises UsageError."""
     if held_out is not None:
-        check_apart(given.rows, held_out.rows)
-        return given.rows, held_out.rows
+        check_apart(given, held_out, track=track)
+        return given, held_out
     if settings.eval_fraction:
-        return split_by_image(given.rows, settings.eval_fraction, settings.seed)
-    return given.rows, []
+        return split_by_image(given, settings.eval_fraction, settings.seed, track=track)
+    return given, ()
 
 
 def make_task(

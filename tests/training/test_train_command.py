@@ -252,7 +252,7 @@ def test_same_image_is_not_trained_and_evaluated_on(
 ) -> None:
     shutil.copy("pairs.jsonl", "same.jsonl")
     assert run(f"pairs.jsonl {CONTRASTIVE} --eval same.jsonl -o out") == 2
-    assert "00.png is in the sources and in --eval" in capsys.readouterr().err
+    assert "in --eval and in the sources, by the bytes: images/00.png" in capsys.readouterr().err
     assert not Path("out").exists()
 
 

@@ -23,7 +23,7 @@ from pgcli.training.image_batches import ImageBatch, RowOrder
 from pgcli.training.init_towers import init_towers
 from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer
 from pgcli.training.micro_batches import MicroBatches
-from pgcli.training.rows import TrainingRow, split_by_image
+from pgcli.training.rows import TrainingRow
 from pgcli.training.task_data import ImageInput, TaskData
 
 SIZES: Any = {"width": 16, "depth": 2, "mlp_dim": 24, "num_heads": 2, "dropout": 0.1}
@@ -156,15 +156,6 @@ def test_order_of_rows_follows_from_seed_and_step() -> None:
     assert list(RowOrder(10, 3, seed=6).batches(0, 9)) != steps
     few = RowOrder(rows=2, batch_size=3, seed=0)
     assert [sorted(step) for step in few.batches(0, 2)] == [[0, 1], [0, 1]]
-
-
-def test_no_image_is_on_both_sides_of_the_split() -> None:
-    rows = [row(number, "text", f"image {number % 20}") for number in range(60)]
-    train, held_out = split_by_image(rows, 0.1, seed=0)
-    assert len(held_out) == 2 * 3
-    assert not {one.image_key for one in train} & {one.image_key for one in held_out}
-    assert split_by_image(rows, 0.1, seed=0) == (train, held_out)
-    assert split_by_image(rows, 0.1, seed=1)[1] != held_out
 
 
 def test_new_weights_keep_the_size_of_activations() -> None:

@@ -198,6 +198,36 @@ class TrainingInputOptions:
     id_column: Annotated[
         str, _input("--id-column", metavar="NAME", help="Column of a manifest with their ids.")
     ] = ReadOptions.id_column
+    prompt: Annotated[
+        str | None,
+        _input(
+            "--prompt",
+            metavar="TEXT",
+            own=True,
+            help="The prompt of all rows, where they have none, such as: caption en. A column in "
+            "braces is replaced by its value.",
+        ),
+    ] = None
+    prompt_column: Annotated[
+        str | None,
+        _input(
+            "--prompt-column",
+            metavar="NAME",
+            default="prefix or prompt",
+            own=True,
+            help="Column of a manifest with the prompts.",
+        ),
+    ] = None
+    answer_column: Annotated[
+        str | None,
+        _input(
+            "--answer-column",
+            metavar="NAME",
+            default="suffix, answer or txt",
+            own=True,
+            help="Column of a manifest with the answers.",
+        ),
+    ] = None
     text_column: Annotated[
         str,
         _input("--text-column", metavar="NAME", help="Column of a manifest with the texts."),

@@ -17,16 +17,16 @@ def dry_run(command: TrainCommand, settings: TrainingSettings, screen: Screen) -
     """Read the rows and print the plan. Writes nothing."""
     import tempfile
 
-    from pgcli.training.rows import ImageStore
+    from pgcli.training.row_store import RowStore
     from pgcli.training.setup import split_rows
 
     with tempfile.TemporaryDirectory() as folder:
-        store = ImageStore(Path(folder))
+        store = RowStore(Path(folder))
         try:
             rows, held_out = read_all(command, store, screen)
+            train, evaluation = split_rows(settings, rows, held_out)
         finally:
             store.close()
-    train, evaluation = split_rows(settings, rows, held_out)
     recipe = settings.recipe
     per_epoch = max(1, len(train) // min(recipe.batch_size, len(train)))
     options = settings.trainer_options(per_epoch, is_evaluated=bool(evaluation))

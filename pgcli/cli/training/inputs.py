@@ -11,11 +11,12 @@ from pgcli.cli.ui.console import Screen
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint
-    from pgcli.training.rows import ImageStore, TrainingRows
+    from pgcli.training.row_store import RowStore
+    from pgcli.training.rows import TrainingRows
 
 
 def read_all(
-    command: TrainCommand, store: ImageStore, screen: Screen
+    command: TrainCommand, store: RowStore, screen: Screen
 ) -> tuple[TrainingRows, TrainingRows | None]:
     """The rows of the sources, and those of `--eval`."""
     from pgcli.training.rows import read_rows
@@ -24,16 +25,21 @@ def read_all(
         read_rows,
         options=command.input.read_options,
         store=store,
-        column=command.column,
-        folders_are_labels=command.learning.task == "classify",
+        targets=command.targets(screen),
     )
     with screen.progress("reading rows", unit="rows") as progress:
         rows = read(command.sources, track=progress.track)
         given = command.evaluation.eval
         held_out = None if given is None else read([given], track=progress.track)
     for found in filter(None, (rows, held_out)):
-        if found.without_target:
-            screen.info(f"{found.without_target:,} rows without {command.column!r} are left out")
+        if without := found.left_out["without_target"]:
+            name = command.targets(screen).name
+            screen.info(f"{count_of(without, 'row')} without {name} left out")
+        if errors := found.left_out["with_error"]:
+            screen.info(f"{count_of(errors, 'row')} with an error in a result file left out")
+        if found.first_fault:
+            faults = count_of(found.left_out["with_fault"], "row")
+            screen.info(f"{faults} whose image cannot be used left out: {found.first_fault}")
     return rows, held_out
 
 
@@ -42,3 +48,8 @@ def find_checkpoint(command: TrainCommand, screen: Screen) -> Checkpoint | None:
     if command.model.model is None:
         return None
     return find_model(command.model.model, command.model.revision, screen)
+
+
+def count_of(count: int, noun: str) -> str:
+    """`1 row` or `2 rows`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -29,7 +29,7 @@ def report(
     folder, progress = command.folder, trainer.progress
     facts = [
         ("model", str(folder)),
-        ("rows", f"{len(rows.rows):,}"),
+        ("rows", f"{len(rows):,}"),
         ("steps", f"{progress.step:,} in {duration(seconds)}"),
     ]
     if progress.best:
@@ -40,7 +40,7 @@ def report(
         )
         facts.append(("best", f"step {progress.best['step']:,}: {best}"))
     screen.table(facts)
-    if lost := len(faults) + rows.faults:
+    if lost := len(faults):
         named = "; ".join(f"{name}: {why}" for name, why in [*faults.items()][:MAX_NAMED])
         images = f"{lost:,} image{'s' * (lost != 1)}"
         screen.info(f"{images} could not be read{': ' if named else ''}{named}")

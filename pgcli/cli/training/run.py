@@ -25,7 +25,7 @@ from pgcli.state.state_folder import state_folder
 from pgcli.state.write_errors import make_folder, wrap_write_errors
 
 if TYPE_CHECKING:
-    from pgcli.training.rows import ImageStore
+    from pgcli.training.row_store import RowStore
     from pgcli.training.settings import TrainingSettings
 
 
@@ -46,9 +46,9 @@ def run_training(command: TrainCommand) -> int:
     if command.output.dry_run:
         return dry_run(command, settings, screen)
     with opened_state(folder) as state:
-        from pgcli.training.rows import ImageStore
+        from pgcli.training.row_store import RowStore
 
-        store = ImageStore(state)
+        store = RowStore(state)
         try:
             return train_rows(command, settings, state, store, screen)
         finally:
@@ -90,7 +90,7 @@ def train_rows(
     command: TrainCommand,
     settings: TrainingSettings,
     state: Path,
-    store: ImageStore,
+    store: RowStore,
     screen: Screen,
 ) -> int:
     """Read the rows and the model, and train."""
@@ -127,4 +127,4 @@ def train_rows(
     result = {"complete": is_complete, **asdict(trainer.progress), "unreadable": [*faults]}
     write_json(command.folder / RUN, record | {"result": result})
     report(command, trainer, rows, faults, seconds, screen)
-    return 3 if faults or rows.faults else 0
+    return 3 if faults or rows.left_out["with_fault"] else 0

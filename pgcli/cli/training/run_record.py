@@ -49,10 +49,9 @@ def run_record(
         "sources": [*command.sources],
         "eval": command.evaluation.eval,
         "counts": {
-            "rows": len(rows.rows),
-            "eval_rows": None if held_out is None else len(held_out.rows),
-            "without_target": rows.without_target,
-            "faults": rows.faults,
+            "rows": len(rows),
+            "eval_rows": None if held_out is None else len(held_out),
+            **rows.left_out,
         },
         "settings": fixed,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pgcli.cli.options.training import (
     EvaluationOptions,
@@ -13,7 +14,11 @@ from pgcli.cli.options.training import (
     TrainingModelOptions,
     TrainingOutputOptions,
 )
+from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
+
+if TYPE_CHECKING:
+    from pgcli.training.targets import Targets
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,21 @@ class TrainCommand:
         """The column of what is learned."""
         is_contrastive = self.learning.task == "contrastive"
         return self.input.text_column if is_contrastive else self.input.label_column
+
+    def targets(self, screen: Screen) -> Targets:
+        """How the targets of rows are found."""
+        from pgcli.training.targets import ColumnTargets, LabelTargets
+
+        if self.learning.task is not None:
+            is_contrastive = self.learning.task == "contrastive"
+            return (ColumnTargets if is_contrastive else LabelTargets)(self.column)
+        from pgcli.cli.training.result_source import source_opener
+        from pgcli.training.answer_targets import AnswerTargets
+
+        input = self.input
+        return AnswerTargets(
+            input.prompt_column, input.answer_column, input.prompt, source_opener(screen.info)
+        )
 
     @property
     def folder(self) -> Path:

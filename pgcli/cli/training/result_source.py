@@ -1,0 +1,103 @@
+"""Opens the sources of `train`: the images of a result file are found as its run found them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from pgcli.cli.result_files.image_locator import ImageLocator, wanted_image
+from pgcli.cli.result_files.image_search import ImageSearch, Report
+from pgcli.errors import UsageError
+from pgcli.records import COLUMNS, Item
+from pgcli.regular_file import open_regular
+from pgcli.sinks.reader import REQUIRED, Row, read_results
+from pgcli.sources.open_sources import open_sources
+from pgcli.sources.paths import parse_path, url_scheme
+from pgcli.sources.read_options import ReadOptions
+from pgcli.sources.readers.lines import MAX_LINE_BYTES
+from pgcli.state.record_file import parse_row
+from pgcli.training.targets import is_error_row
+
+#: The columns by which a result file is known.
+COLUMNS_OF_RESULTS = REQUIRED.intersection(COLUMNS)
+
+
+def source_opener(report: Report) -> Callable[[str, ReadOptions], Iterable[Item]]:
+    """The function that opens sources; `report` receives problems of finding images."""
+
+    def open_source(name: str, options: ReadOptions) -> Iterable[Item]:
+        is_manifest = options.image_column != ReadOptions.image_column
+        if name == "-" or url_scheme(name) or is_manifest:
+            return open_sources([name], options)
+        path = Path(parse_path(name))
+        if not is_result_file(path):
+            return open_sources([name], options)
+        return result_items(path, options, ImageSearch(report, url_reader=options.url_reader))
+
+    return open_source
+
+
+def is_result_file(path: Path) -> bool:
+    """Whether the path is an output of an answering command, by its columns."""
+    if path.is_dir():
+        return any(map(is_result_file, sorted(path.glob("*.parquet"))[:1]))
+    names: Iterable[str] = ()
+    if path.is_file() and path.suffix.lower() == ".parquet":
+        import pyarrow.parquet
+
+        try:
+            names = pyarrow.parquet.read_schema(path).names
+        except (OSError, pyarrow.ArrowException):
+            return False
+    elif path.is_file() and path.suffix.lower() in (".jsonl", ".ndjson"):
+        with open_regular(path) as file:
+            names = parse_row(file.readline(MAX_LINE_BYTES)) or ()
+    return set(names) >= COLUMNS_OF_RESULTS
+
+
+def result_items(output: Path, options: ReadOptions, search: ImageSearch) -> Iterator[Item]:
+    """The rows of a result file as items with their columns.
+
+    An image is searched for beside the file, as that of a manifest, and where its run found it.
+    Raises UsageError for a column that a row does not have.
+    """
+    locator = ImageLocator([output], search)
+    for number, row in enumerate(read_results(output)):
+        if not options.names.accepts(str(row["id"])):
+            continue
+        fields = fields_of(row, options, output)
+        item = Item(number, str(row["id"]), str(row["image"]), fields=fields)
+        if is_error_row(item):
+            yield item
+            continue
+        found = image_beside(output, item) or locator.item(number, wanted_image(row))
+        yield Item(
+            number,
+            item.id,
+            item.image,
+            found.path,
+            found.data,
+            fields=fields,
+            fault=found.fault,
+            root=found.root,
+        )
+
+
+def fields_of(row: Row, options: ReadOptions, output: Path) -> dict[str, object]:
+    """The columns of a row that are read."""
+    for name in options.fields:
+        if name not in row:
+            raise UsageError(
+                f"{output} has no column {name!r}", hint=f"its columns are: {', '.join(row)}"
+            )
+    return {name: row[name] for name in (*options.fields, *options.optional_fields) if name in row}
+
+
+def image_beside(output: Path, item: Item) -> Item | None:
+    """The image whose path is relative to the folder of the result file, if it exists."""
+    path = os.path.join(output.parent, parse_path(item.image))  # noqa: PTH118 - a path as written
+    try:
+        return Item(item.index, item.id, item.image, path) if os.path.isfile(path) else None  # noqa: PTH113
+    except ValueError:  # a NUL, which no file name has
+        return None

@@ -1,0 +1,84 @@
+"""Which rows have the same image: the same bytes, whatever their path.
+
+N rows · U images of different paths
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from pgcli.regular_file import open_regular
+from pgcli.sources.paths import url_scheme
+from pgcli.training.row_store import RowStore
+from pgcli.training.rows import TrainingRow, TrainingRows
+
+#: What is read first of images of equal size: compressed images differ in their last bytes.
+END_BYTES = 4096
+CHUNK_BYTES = 2**20
+UNKNOWN = -1  # the size of images at addresses, and of files that cannot be read
+
+Track = Callable[[Iterable[Any]], Iterable[Any]]
+
+
+def image_numbers(rows: TrainingRows, first_part: int = 0, *, track: Track = iter) -> np.ndarray:
+    """A number for each row (N,), equal for rows whose images have the same bytes.
+
+    Of images of equal size the last 4,096 bytes are compared, and where these are equal, all of
+    them. Images at addresses are compared by their addresses. If the first rows are a part of
+    their own, images are only compared with those of the other part.
+    """
+    keys_N = np.array(rows.image_keys, dtype=np.uint64)
+    _, first_U, image_N = np.unique(keys_N, return_index=True, return_inverse=True)
+    in_first_U, in_second_U = (np.zeros(len(first_U), dtype=bool) for _ in range(2))
+    in_first_U[image_N[:first_part] if first_part else image_N] = True
+    in_second_U[image_N[first_part:]] = True
+    size_U = np.array([image_size(rows[int(number)]) for number in track(first_U)])
+    number_U = np.where(size_U == UNKNOWN, UNKNOWN - np.arange(len(size_U)), size_U)
+    for read_bytes in (END_BYTES, None):
+        _, group_U, count_G = np.unique(number_U, return_inverse=True, return_counts=True)
+        has_first_G, has_second_G = (
+            np.bincount(group_U, weights=one_U) > 0 for one_U in (in_first_U, in_second_U)
+        )
+        is_compared_U = ((count_G > 1) & has_first_G & has_second_G)[group_U]
+        digest_U = np.arange(len(first_U), dtype=np.int64)
+        for image in track(np.flatnonzero(is_compared_U)):
+            digest_U[image] = digest(rows[int(first_U[image])], rows.store, read_bytes)
+        pairs_U2 = np.stack([group_U, digest_U], axis=1)
+        number_U = np.unique(pairs_U2, axis=0, return_inverse=True)[1].reshape(-1)
+    return number_U[image_N]
+
+
+def image_size(row: TrainingRow) -> int:
+    """The size of the row's image in bytes."""
+    if row.bytes_at is not None:
+        return row.bytes_at[1]
+    path = row.item.path
+    if path is None or url_scheme(path):
+        return UNKNOWN
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 - Path is slow
+    except (OSError, ValueError):
+        return UNKNOWN
+
+
+def digest(row: TrainingRow, store: RowStore, read_bytes: int | None) -> int:
+    """A digest of the last bytes of the row's image; None reads all of them."""
+    found = hashlib.sha256()
+    if row.bytes_at is not None:
+        data = store.read(*row.bytes_at)
+        found.update(data[-read_bytes:] if read_bytes else data)
+    else:
+        try:
+            with open_regular(row.item.path or "", row.item.root) as file:
+                if read_bytes:
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - read_bytes))
+                while chunk := file.read(CHUNK_BYTES):
+                    found.update(chunk)
+        except (OSError, ValueError):  # it is told apart by its path
+            found.update(row.image_key.encode("utf-8", "surrogateescape"))
+    return int.from_bytes(found.digest()[:8], "big", signed=True)

@@ -1,0 +1,269 @@
+"""Rows to train on: prompts and answers of every source, rows in a store, images on one side."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tarfile
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from pgcli.cli.main import main
+from pgcli.cli.training.result_source import source_opener
+from pgcli.errors import NoInputError, UsageError
+from pgcli.records import Item
+from pgcli.sources.read_options import ReadOptions
+from pgcli.training import same_images
+from pgcli.training.answer_targets import AnswerTargets
+from pgcli.training.row_store import RowStore
+from pgcli.training.rows import TrainingRow, TrainingRows, read_rows
+from pgcli.training.split import check_apart, split_by_image
+from pgcli.training.targets import TrainingTarget
+from tests.support.training_data import draw
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RowStore]:
+    """A store; the folder that is the current one has images a.png and b.png."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate("ab"):
+        draw(Path(f"{name}.png"), number)
+    opened = RowStore(tmp_path)
+    yield opened
+    opened.close()
+
+
+def answers(store: RowStore, *sources: str, **targets: Any) -> TrainingRows:
+    """The rows with prompts and answers of sources."""
+    found = AnswerTargets(**targets, open_source=source_opener(lambda message, hint="": None))
+    return read_rows(sources, ReadOptions(), store, found)
+
+
+def said(rows: TrainingRows) -> list[tuple[str, str, str]]:
+    return [(row.item.id, row.prompt, row.target) for row in rows]
+
+
+def write_lines(name: str, *rows: dict[str, Any]) -> str:
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return name
+
+
+def write_csv(name: str, *rows: dict[str, Any]) -> str:
+    with open(name, "w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    return name
+
+
+def result_row(index: int, image: str, answer: str | None, **more: Any) -> dict[str, Any]:
+    """A row of a result file."""
+    names = "index id image width height task prompt answer boxes error error_message"
+    known = {"index": index, "id": image, "image": image, "width": 200, "height": 100}
+    known |= {"task": "detect", "prompt": "detect star", "answer": answer, "boxes": []}
+    return dict.fromkeys(names.split()) | known | more
+
+
+STAR = {"label": "star", "xmin": 20.0, "ymin": 10.0, "xmax": 100.0, "ymax": 50.0, "score": 0.5}
+STAR_TEXT = "<loc0102><loc0102><loc0512><loc0512> star"
+
+
+def test_rows_of_big_vision_and_maestro_are_read(store: RowStore) -> None:
+    rows = write_lines(
+        "rows.jsonl",
+        {"image": "a.png", "prefix": " caption en\n", "suffix": " a red wall "},
+        {"image": "b.png", "prefix": "how many?", "suffix": 3},
+        {"image": "b.png", "prefix": "and here?", "suffix": None},
+    )
+    found = answers(store, rows)
+    assert said(found) == [("a.png", "caption en", "a red wall"), ("b.png", "how many?", "3")]
+    assert found.left_out == {"without_target": 1}
+    again = answers(store, rows)
+    assert again.digest == found.digest
+    assert again.digest != answers(store, rows, prompt_column="suffix").digest
+
+
+def test_columns_can_be_named_and_a_prompt_given_for_all_rows(store: RowStore) -> None:
+    table = write_csv("rows.csv", {"image": "a.png", "text": "a wall", "thing": "wall"})
+    found = answers(store, table, answer_column="text", prompt="is there a {thing}?")
+    assert said(found) == [("a.png", "is there a wall?", "a wall")]
+    with pytest.raises(NoInputError, match="an image with a prompt and 'text'") as problem:
+        answers(store, table, answer_column="text")
+    assert '--prompt "caption en"' in problem.value.hint
+    with pytest.raises(UsageError, match="no column 'caption'"):
+        answers(store, table, answer_column="caption", prompt="caption en")
+    with_prompts = write_lines("own.jsonl", {"image": "a.png", "prompt": "ocr", "answer": "A"})
+    with pytest.raises(UsageError, match="--prompt is given"):
+        answers(store, with_prompts, prompt="caption en")
+    with pytest.raises(
+        NoInputError, match=r"no row of rows.csv has an image with a prompt and 'thing'"
+    ):
+        answers(store, write_csv("rows.csv", {"image": "a.png", "thing": ""}),
+                answer_column="thing", prompt="ocr")  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_result_file_trains_as_it_is(store: RowStore, kind: str) -> None:
+    Path("photos").mkdir()
+    Path("a.png").rename("photos/a.png")
+    rows = [
+        result_row(0, "photos/a.png", "<loc0001><loc0001><loc0009><loc0009> star"),
+        result_row(0, "photos/a.png", None, prompt="detect sun", boxes=[STAR]),
+        result_row(1, "photos/gone.png", None, error="missing", error_message="It is missing."),
+        result_row(2, "b.png", "", prompt="detect moon"),
+    ]
+    name = write_lines("runs/rows.jsonl", *rows)
+    if kind == "parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        name = "runs/rows.parquet"
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), name)
+    found = answers(store, name)
+    assert said(found) == [
+        ("photos/a.png", "detect star", "<loc0001><loc0001><loc0009><loc0009> star"),
+        ("photos/a.png", "detect sun", STAR_TEXT),
+        ("b.png", "detect moon", ""),  # nothing was found, which is an answer
+    ]
+    assert found.left_out == {"with_error": 1}
+    assert found[0].item.path == "photos/a.png"
+
+
+def test_answers_of_a_run_and_of_an_import_train(store: RowStore) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    images = [{"image": {"bytes": Path(f"{name}.png").read_bytes()}, "n": name} for name in "ab"]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(images), "photos.parquet")
+    Path("runs").mkdir()
+    run = "caption photos.parquet --model demo --max-new-tokens 2 --workers 0 -q -o runs/rows.jsonl"
+    assert main(run.split()) == 0
+    found = answers(store, "runs/rows.jsonl")
+    assert [row.prompt for row in found] == ["caption en"] * 2
+    assert store.item(found[1]).data == Path("b.png").read_bytes()
+    truth = {"images": [{"id": 1, "file_name": "a.png", "width": 200, "height": 100}],
+             "categories": [{"id": 1, "name": "star"}],
+             "annotations": [{"id": 1, "image_id": 1, "category_id": 1,
+                              "bbox": [20, 10, 80, 40]}]}  # fmt: skip
+    Path("coco.json").write_text(json.dumps(truth))
+    assert main("import coco.json --from coco -q -o runs/truth.jsonl".split()) == 0
+    found = answers(store, "runs/truth.jsonl")
+    assert [(row.prompt, row.target) for row in found] == [("detect star", STAR_TEXT)]
+
+
+def test_archives_and_folders_with_texts_are_read(store: RowStore) -> None:
+    Path("a.txt").write_text("a red wall\n")
+    Path("b.caption").write_text("a green wall\n")
+    found = answers(store, ".", prompt="caption en")
+    expected = [("a.png", "caption en", "a red wall"), ("b.png", "caption en", "a green wall")]
+    assert said(found) == expected
+    members = {"0.png": Path("a.png").read_bytes(), "0.txt": b"a red wall"}
+    members |= {"1.png": Path("b.png").read_bytes(),
+                "1.json": b'{"prompt": "ocr", "answer": "B", "boxes": []}'}  # fmt: skip
+    with tarfile.open("shard.tar", "w") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    found = answers(store, "shard.tar")
+    assert said(found) == [("shard.tar/1.png", "ocr", "B")]
+    assert store.item(found[0]).data == members["1.png"]
+    assert found.left_out == {"without_target": 1}
+    Path("b.caption").unlink()
+    assert answers(store, ".", prompt="caption en").left_out == {"without_target": 1}
+
+
+def test_boxes_of_another_kind_are_refused_with_a_hint(store: RowStore) -> None:
+    row = {"image": "a.png", "prefix": "detect star", "boxes": [STAR]}
+    with pytest.raises(UsageError, match="no width and height") as problem:
+        answers(store, write_lines("rows.jsonl", row))
+    assert "columns width and height" in problem.value.hint
+    with pytest.raises(UsageError, match="are not boxes"):
+        answers(store, write_lines("rows.jsonl", row | {"boxes": [[1, 2, 3, 4]]}))
+    table = row | {"boxes": json.dumps([STAR]), "width": "200", "height": "100"}
+    assert answers(store, write_csv("rows.csv", table))[0].target == STAR_TEXT
+
+
+def test_rows_take_little_memory_and_are_read_from_the_store(store: RowStore) -> None:
+    rows, count = TrainingRows(store), 2_000
+    tracemalloc.start()
+    for number in range(count):
+        item = Item(number, f"id {number}", f"{number}.png", f"photos/{number}.png")
+        rows.add(item, TrainingTarget("an answer of some words " * 4, f"question {number}?"))
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert used < count * 60
+    row = rows[1_234]
+    assert (row.item.id, row.item.path) == ("id 1234", "photos/1234.png")
+    assert row.prompt == "question 1234?"
+    assert [one.item.id for one in rows.select([7, 3])] == ["id 7", "id 3"]
+    assert [one.item.id for one in rows[-2:]] == ["id 1998", "id 1999"]
+
+
+def files(store: RowStore, *names: str) -> TrainingRows:
+    rows = TrainingRows(store)
+    for number, name in enumerate(names):
+        rows.add(Item(number, name, name, name), TrainingTarget("x"))
+    return rows
+
+
+def test_no_image_is_on_both_sides_of_the_split(store: RowStore) -> None:
+    for number in range(20):
+        Image.new("RGB", (20, 20), (number, 0, 0)).save(f"{number}.png")
+        Path(f"copy-{number}.png").write_bytes(Path(f"{number}.png").read_bytes())
+    names = [f"{prefix}{number}.png" for prefix in ("", "copy-", "") for number in range(20)]
+    rows = files(store, *names)
+    rows.add(Item(60, "bytes", "table", data=Path("3.png").read_bytes()), TrainingTarget("x"))
+    train, held_out = split_by_image(rows, 0.1, seed=0)
+    assert len(train) + len(held_out) == 61
+    assert len(held_out) in (6, 7)
+
+    def contents(found: TrainingRows) -> set[bytes]:
+        items = map(store.item, found)
+        return {item.data or Path(str(item.path)).read_bytes() for item in items}
+
+    assert not contents(train) & contents(held_out)
+    assert said(split_by_image(rows, 0.1, seed=0)[1]) == said(held_out)
+    assert said(split_by_image(rows, 0.1, seed=1)[1]) != said(held_out)
+    with pytest.raises(UsageError, match="leaves no image to train on"):
+        split_by_image(files(store, "0.png", "copy-0.png"), 0.5, seed=0)
+
+
+def test_copies_of_trained_images_are_refused_by_name(store: RowStore) -> None:
+    Path("copy.png").write_bytes(Path("a.png").read_bytes())
+    check_apart(files(store, "a.png", "copy.png"), files(store, "b.png", "gone.png"))
+    with pytest.raises(UsageError, match=r"1 image is both .* copy.png \(a.png in") as problem:
+        check_apart(files(store, "b.png", "a.png"), files(store, "copy.png"))
+    assert "--eval-fraction" in problem.value.hint
+    with pytest.raises(UsageError, match=r"2 images are both .* a.png; b.png"):
+        check_apart(files(store, "a.png", "b.png"), files(store, "a.png", "b.png"))
+
+
+def test_files_are_read_where_sizes_are_equal(
+    store: RowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[str, int | None]] = []
+    original = same_images.digest
+
+    def digest(row: TrainingRow, store: RowStore, read_bytes: int | None) -> int:
+        read.append((row.item.id, read_bytes))
+        return original(row, store, read_bytes)
+
+    monkeypatch.setattr(same_images, "digest", digest)
+    end = b"\0" * same_images.END_BYTES
+    for name, data in {"1": b"1" + end, "2": b"2" + end, "3": end + b"3", "4": b"4"}.items():
+        Path(name).write_bytes(data)
+    check_apart(files(store, "1", "4"), files(store, "2", "3"))
+    whole = [name for name, read_bytes in read if read_bytes is None]
+    assert sorted(whole) == ["1", "2"]
+    assert "4" not in [name for name, _ in read]
+    read.clear()
+    check_apart(files(store, "1", "2", "3"), files(store, "4"))
+    assert not read
