@@ -141,7 +141,7 @@ def test_archive_is_read_once_and_one_image_at_a_time(
     assert read == list(IMAGES)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_images_of_a_large_archive_are_not_all_in_memory(workdir: Path) -> None:
     image = encoded(Image.frombytes("RGB", (700, 700), os.urandom(700 * 700 * 3)), "BMP")
     code = (

@@ -516,7 +516,7 @@ def test_unused_gpu_is_reported_before_the_run(stage):
     assert "the CPU is used" not in stage.gpu_idle("580.65.06", "13.0")[1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_command_in_the_pickle_hint_converts_it(stage):
     from safetensors.torch import load_file
 

@@ -96,7 +96,7 @@ def test_vectors_are_those_of_transformers_whatever_the_batch(kind: str, folder:
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "kind",
     ["siglip", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("clip", "vit"))],

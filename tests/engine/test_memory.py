@@ -222,7 +222,7 @@ print(resident("VmHWM") - before, needed_bytes(config, dtype.itemsize, rows)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 @pytest.mark.parametrize("generation", ["1", "2"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_grows_by_no_more_than_is_computed(dtype, generation):
     """Resident memory, including the scratch memory of kernels."""
     run = subprocess.run(

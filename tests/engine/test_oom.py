@@ -166,7 +166,7 @@ def test_oom_changes_no_sampled_alternative(
 
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 2**32), share=st.sampled_from([0.02, 0.1, 0.3]))
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_oom_at_random_calls_changes_no_row(
     loaded: InferenceEngine, expected_answers: Any, seed: int, share: float
 ) -> None:

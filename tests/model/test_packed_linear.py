@@ -172,7 +172,7 @@ def faults(how, **environment):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_freed_memory_is_reused_without_page_faults():
     """Otherwise the kernel clears new pages of 4 kB or 2 MB."""
     settings = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
@@ -247,7 +247,7 @@ for _ in range(3):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not cpu_has_bfloat16(), reason="this CPU has no bfloat16 kernels")
 @pytest.mark.parametrize(("kind", "number"), [("packed", "bf16"), ("int8", "s8")])
 def test_kernels_use_the_packed_dtype_without_reordering(kind, number):

@@ -145,7 +145,7 @@ def test_classes_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
             assert_close(torch.cat([model(part) for part in images.split(size)]), expected)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["vit", "siglip", "clip"])
 def test_classes_of_base_size_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     reference = classifier(kind, BASE, BASE_IMAGE)

@@ -226,7 +226,7 @@ print(next(line.split()[1] for line in status.splitlines() if "VmHWM" in line))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the peak of memory")
 @pytest.mark.parametrize(
     ("kind", "told"),

@@ -458,7 +458,7 @@ class TestManifests:
             open_sources(["m.parquet"])
 
     @pytest.mark.parametrize("kind", ["text", "bytes", "struct"])
-    @pytest.mark.slow
+    @pytest.mark.nightly
     def test_parquet_dictionary_does_not_fill_the_memory(self, kind: str) -> None:
         """A file of two kilobytes has rows of 64 MiB each."""
         word = pa.array([b"x" * 2**26] if kind != "text" else ["x" * 2**26])
@@ -578,7 +578,7 @@ print(source.total, *[
             open_sources(["m.jsonl"])
         assert "`-`" in caught.value.hint
 
-    @pytest.mark.slow
+    @pytest.mark.nightly
     @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
     def test_memory_does_not_grow_with_the_rows(self, kind: str) -> None:
         count = 200_000

@@ -383,7 +383,7 @@ def test_column_of_no_sample_is_refused_with_the_existing_ones() -> None:
     assert "city" in refused.value.hint
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_memory_does_not_grow_with_the_members() -> None:
     with Path("x.tar").open("wb") as file:
         for number in range(50_000):

@@ -41,7 +41,7 @@ def embed(folder: Path, rows: int, output: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_embed_has_the_rows_of_a_run_at_once(folder: Path) -> None:
     rows = 4000
     unfinished = folder / "rows.parquet.pgcli"

@@ -459,7 +459,7 @@ def many_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # A leak of the pixels of each image would take 9 MiB in a thousand rows. With workers, prefetched
 # images take as much, and the bound of the contract is checked instead.
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("workers", "rows", "growth_mib"), [(0, 2000, 6), (2, 3000, 100)])
 def test_memory_stays_flat_over_thousands_of_images(
     many_images: Path,

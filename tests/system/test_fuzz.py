@@ -55,7 +55,7 @@ def test_an_undocumented_outcome_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         fuzzing.watched("images", b"")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_fuzzing_command_runs_for_the_given_seconds() -> None:
     command = [sys.executable, "-m", "tests.support.fuzzing", "answers", "--seconds", "1"]
     run = subprocess.run(

@@ -75,7 +75,7 @@ def write_bomb(file: Path, codec: str, size: int) -> None:
     file.write_bytes(written.getvalue())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of memory in kB")
 @pytest.mark.parametrize(
     ("codec", "size"),

@@ -27,10 +27,10 @@ from tests.support.power_loss import Disk
 
 ITEMS = many(6)
 OUTPUTS = ["rows.jsonl", "rows.parquet", "rows"]
-# every 17th call before which power is lost, every fourth, or every one
+# every 17th call before which power is lost, every eighth, or every one
 STEPS = [
     17,
-    pytest.param(4, marks=pytest.mark.slow),
+    pytest.param(8, marks=pytest.mark.slow),
     pytest.param(1, marks=pytest.mark.nightly),
 ]
 

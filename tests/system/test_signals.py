@@ -274,7 +274,7 @@ def test_fifty_errors_in_a_row_stop_a_resumable_run(tmp_path: Path) -> None:
     assert saved(output) == list(range(70))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_and_resumed_shards_make_one_folder(tmp_path: Path) -> None:
     code = "import sys; from pgcli.state import shard; shard.CHUNK_ROWS = 7\n"
     code += "from tests.support.pretend import main; sys.exit(main())"
@@ -539,7 +539,7 @@ def test_repeated_standard_input_resumes_the_run(tmp_path: Path) -> None:
     assert saved(output) == list(range(len(files)))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_built_in_model_gives_the_same_rows_after_kills(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pgcli", "detect", *MANY[:6], "--object", "circle"]
     command += ["--model", "demo", "--batch-size", "8", "--quiet"]

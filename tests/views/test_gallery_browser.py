@@ -548,7 +548,7 @@ def test_edits_of_changed_answers_are_not_restored(open_page: Any, page: Path) -
     shown.says("4 answers")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_page_of_ten_thousand_rows_is_fast(open_page: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 50)
     rows = [

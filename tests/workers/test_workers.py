@@ -237,7 +237,7 @@ def test_worker_holds_one_image_at_a_time(tmp_path: Path) -> None:
     assert max(sizes[5:]) < max(sizes[:5]) + 20
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports the peak")
 def test_small_file_of_many_pixels_takes_the_memory_of_one_image() -> None:
     data = png(9400, 9400, idat=zlib.compress(bytes(9400 * 1176), 9))
