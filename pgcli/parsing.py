@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile, groupby, takewhile, zip_longest
@@ -15,12 +16,31 @@ MASK_TOKENS = 16  # a mask is the codes of a 4 x 4 grid, row by row
 SEPARATOR = ";"  # between the objects of an answer, so no label contains one
 
 
+LOCATION = re.compile(r"<loc([0-9]{4})>")
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A detected object and its 16 mask codes; None if the answer has no complete mask for it."""
 
     box: Box
     codes: tuple[int, ...] | None
+
+
+def has_locations(text: str) -> bool:
+    """Whether a text has location tokens."""
+    return LOCATION.search(text) is not None
+
+
+def text_spans(text: str) -> list[Span]:
+    """The location tokens of an answer, and the text between them."""
+    spans, end = [], 0
+    for found in LOCATION.finditer(text):
+        if found.start() > end:
+            spans.append(Span("text", text[end : found.start()]))
+        spans.append(Span("location", found[0], int(found[1])))
+        end = found.end()
+    return [*spans, Span("text", text[end:])] if end < len(text) else spans
 
 
 def boxes(spans: Sequence[Span], *, width: int, height: int) -> tuple[Box, ...]:

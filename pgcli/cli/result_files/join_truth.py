@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,15 +12,14 @@ from pgcli.box_filter import box_of
 from pgcli.cli.result_files.truth_file import Key, Truths
 from pgcli.errors import NoInputError, UsageError
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
+from pgcli.evaluation.task_metrics import task_of_prompt
 from pgcli.parsing import boxes as parse_boxes
-from pgcli.records import BOX_TASKS, Box, Rle, Span
+from pgcli.parsing import has_locations, text_spans
+from pgcli.records import BOX_TASKS, Box, Rle
 from pgcli.rows import prompt_of, task_of
 from pgcli.sinks.reader import Row, read_results
 
-LOCATION_TEXT = re.compile(r"<loc([0-9]{4})>")
 NO_SIZE = {"width": 1, "height": 1}  # of a missing row, whose true boxes are only counted
-#: Tasks by the first word of their prompts.
-PROMPT_TASKS = {"caption": "caption", "detect": "detect", "segment": "segment", "ocr": "ocr"}
 
 
 @dataclass(frozen=True)
@@ -112,11 +110,6 @@ def nothing_joined(name: str, truths: Truths, row: Row, by_prompt: bool) -> Usag
     )
 
 
-def task_of_prompt(prompt: str | None) -> str:
-    """The task of a prompt, by its first word."""
-    return PROMPT_TASKS.get((prompt or "").partition(" ")[0], "ask")
-
-
 def asked_labels(row: Row) -> tuple[str, ...] | None:
     """The labels that the prompt of a row asks for; None for rows of other tasks."""
     task, prompt = row.get("task"), str(row.get("prompt"))
@@ -147,20 +140,9 @@ def with_boxes(truth: RowTruth, row: Row) -> RowTruth:
     if truth.boxes is not None or not isinstance(width, int) or not isinstance(height, int):
         return truth
     text = truth.answers[0] if truth.answers else ""
-    if not LOCATION_TEXT.search(text):
+    if not has_locations(text):
         return truth
-    return replace(truth, boxes=parse_boxes(spans_of(text), width=width, height=height))
-
-
-def spans_of(text: str) -> list[Span]:
-    """The location tokens of an answer, and the text between them."""
-    spans, end = [], 0
-    for found in LOCATION_TEXT.finditer(text):
-        if found.start() > end:
-            spans.append(Span("text", text[end : found.start()]))
-        spans.append(Span("location", found[0], int(found[1])))
-        end = found.end()
-    return [*spans, Span("text", text[end:])] if end < len(text) else spans
+    return replace(truth, boxes=parse_boxes(text_spans(text), width=width, height=height))
 
 
 def boxes_of(row: Row) -> Iterator[Box]:
