@@ -10,15 +10,17 @@ import re
 #: Removed from the tokens by coco-caption. Its names of brackets are in upper case and match no
 #: token, so brackets stay.
 REMOVED = frozenset("\" '' ' `` ` . ? ! , : ... .. ;".split())
-RENAMED = {
-    "&amp;": "&", ":)": ":-rrb-", ";)": ";-rrb-", ":-)": ":--rrb-", ";-)": ";--rrb-",
-    ":(": ":-lrb-", ":-(": ":--lrb-",
-    "(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-",
+ENTITIES = {
+    "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": "''", "&apos;": "'", "&nbsp;": "'",
 }  # fmt: skip
+BRACKETS = {"[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}
 #: Characters that the tokenizer replaces.
 REPLACED = str.maketrans(
-    {"‘": "'", "’": "'", "“": " '' ", "”": " '' ", "–": " -- ", "—": " -- ", "…": " ... "}
-    | {"£": " # ", "€": " $ ", "\u00a0": " ", "\u00ad": ""}
+    dict.fromkeys("‘’‹›", "'")
+    | dict.fromkeys("“”«»", " '' ")
+    | dict.fromkeys("–—―", " -- ")
+    | {"…": " ... ", "£": " # ", "€": " $ ", "¢": " cents ", "\u00a0": " ", "\u00ad": ""}
+    | {"½": " 1/2 ", "¼": " 1/4 ", "¾": " 3/4 ", "⅓": " 1/3 ", "⅔": " 2/3 "}
     | dict.fromkeys(map(chr, range(0x1F300, 0x1FB00)), " ")  # emoji, which it drops
 )
 #: Words that keep a period behind them.
@@ -35,27 +37,35 @@ thurs
 CAPITALISED = "Az La Pa Ark Del Ill Ore Tex Mass Miss Wash".split()
 BEFORE_NUMBERS = "ca no op pp art fig nos figs prop".split()
 
-NUMBER = r"(?:[-+]?\d*(?:[.,:]\d+)+|[-+]\d+)(?![^\W_])"
-WORD = r"[^\W_]+(?:[-_.&][^\W_]+)*"
+NUMBER = r"(?:[-+]?\d*(?:[.,:]\d+)+|[-+]\d+)"
+ENTITY = "&(?:amp|lt|gt|quot|apos|nbsp);"
+WORD = rf"[^\W_]+(?:(?:[-_]|(?!{ENTITY})&|[\u0300-\u036f]+)[^\W_]+)*[\u0300-\u036f]*"
+DOMAIN = r"(?:www\.(?:[^\s\"<>|.!?(){},]+\.)+[a-z]{2,4}|(?:[a-z0-9]+\.)+(?:com|net|org|edu)\b)"
 TOKEN = re.compile(
     rf"""
     https?://[^\s"<>()]*[^\s"<>().,;:!?] | [\w.+-]+@[\w-]+(?:\.[\w-]+)+         # addresses
+  | (?-i:{DOMAIN})(?:/[^\s"<>|()]*[^\s"<>|.!?(){{}},-])?
   | <[A-Za-z/!?][^>\s]*>
   | [@\#][A-Za-z_]\w*
+  | \(\d{{2,3}}\)\s?\d{{3,4}}[-\s]?\d{{3,5}}                                       # telephone
   | (?:can(?=not\b)) | (?:(?:gon|wan)(?=na\b)) | (?:(?:got)(?=ta\b)) | (?:(?:gim|lem)(?=me\b))
   | 't(?=(?:is|was)\b) | more(?='n\b) | y'(?=all\b)
   | [^\W\d_]+?(?=n['`]t\b) | n['`]t\b
   | '(?:s|m|d|re|ve|ll|em|n)\b(?:(?<='n)')?
-  | (?:o'clock|ma'am|d'ye)\b | [a-hj-xz]'(?!re\b|ve\b|ll\b)[^\W\d_]{{2,}}
-  | (?:[^\W\d_]\.)+[^\W\d_]\.(?:-[^\W_]+)* | [^\W\d_]\.(?=\s|$)
-  | (?:{"|".join(ABBREVIATIONS)})\.(?![^\W\d_])
+  | (?:o'clock|ma'am|d'ye|ne'er)\b | [a-hj-xz]'(?!re\b|ve\b|ll\b)[^\W\d_]{{2,}}
+  | (?:[^\W_]+-)?(?:[^\W\d_]\.)+[^\W\d_]\.(?![^\W_])(?:-(?:(?:[^\W\d_]\.){{2,}}|[^\W_]+))*
+  | ph\.d\.(?![^\W_]) | [^\W\d_]\.(?:(?:-[^\W_]+)+|(?![^\W\d_]))
+  | (?:{"|".join(ABBREVIATIONS)})\.(?:(?:-[^\W_]+)+|(?![^\W\d_]))
+  | [^\W\d_][^\W_]*\.(?=[,;:])                                                  # as in etc.,
   | (?-i:{"|".join(CAPITALISED)})\.(?![^\W\d_])
   | (?:{"|".join(BEFORE_NUMBERS)})\.(?=\s?\d)
-  | [^\W_]+(?:-[^\W\d_]+){{0,2}}(?:/[^\W_]+(?:-[^\W\d_]+){{0,2}}){{1,2}}(?![\w/])
+  | [^\W_]+(?:-[^\W\d_]+){{0,2}}(?:\\?/[^\W_]+(?:-[^\W\d_]+){{0,2}}){{1,2}}(?![\w/])
   | \d+-\d+/\d+ | \d+/\d+
-  | {NUMBER}
-  | (?:us|hk|nz|au|nt|ca|a|c)\$ | [^\W\d_]\+\+ | (?<![^\W_])'\d\ds? | ol' | &amp; | [:;]-?[()]
-  | {WORD}
+  | \d+(?:[.,]\d+)+(?:-[^\W_]+)+ | {NUMBER}
+  | (?:us|hk|nz|au|nt|ca|a|c)\$ | [^\W\d_]\+\+ | [cf]\# | (?<![^\W_])'\d\ds? | ol'
+  | {ENTITY} | << | >>
+  | (?-i:[<>]?[:;=][-o*']?[()DPdpO\\:{{@|\[\]](?![A-Za-z])) | \^_\^                      # faces
+  | [^\W\d_][^\W_]*(?:[.!?][^\W\d_][^\W_]*)+ | {WORD}
   | [!?]+ | \.{{3}} | \.{{2}} | -+ | '' | '
   | \S
     """,
@@ -66,5 +76,14 @@ TOKEN = re.compile(
 def caption_tokens(caption: str) -> list[str]:
     """The tokens of a caption in lower case, without punctuation."""
     text = caption.replace("\n", " ").translate(REPLACED)
-    found = (RENAMED.get(token, token.lower()) for token in TOKEN.findall(text))
+    found = " ".join(map(renamed, TOKEN.findall(text))).split()
     return [token for token in found if token not in REMOVED and token.strip("-")]
+
+
+def renamed(token: str) -> str:
+    """The token in lower case, with names for brackets and characters for entities."""
+    if token[-1] == ";" and token in ENTITIES:
+        return ENTITIES[token]
+    if token[0] in "([{<>:;=)]}":
+        token = BRACKETS.get(token, token).replace("(", "-lrb-").replace(")", "-rrb-")
+    return token.lower()
