@@ -124,8 +124,17 @@ def read_box(
         left, top, right, bottom = mask_bounds(mask)
     else:
         raise InvalidValue(f"{what} has neither bbox nor segmentation nor caption")
-    shares = {key: share(found.get(key)) for key in ("score", "confidence")}
-    return clipped(TrueBox(name, left, top, right, bottom, mask, **shares), size, counts)
+    score, confidence = share(found.get("score")), share(found.get("confidence"))
+    area = object_area(found.get("area"))
+    box = TrueBox(name, left, top, right, bottom, mask, score, confidence, area)
+    return clipped(box, size, counts)
+
+
+def object_area(value: object) -> float | None:
+    """The value if it is a number, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)
 
 
 def share(value: object) -> float:

@@ -8,20 +8,20 @@ from typing import Any, NoReturn
 
 from pgcli.errors import UsageError
 from pgcli.printable import is_deep
-from pgcli.regular_file import open_regular
+from pgcli.sources.manifest_file import FileLocation, error_text, open_file
 
 
-def read_document(file: Path, max_bytes: int, *, hint: str) -> Any:
+def read_document(file: FileLocation | Path, max_bytes: int, *, hint: str) -> Any:
     """The content of a JSON file of at most `max_bytes`. Raises UsageError with the hint."""
     try:
-        with open_regular(file) as opened:
+        with open_file(str(file) if isinstance(file, Path) else file) as opened:
             data = opened.read(max_bytes + 1)
         if len(data) > max_bytes:
             limit = f"{max_bytes / 2**20:,.0f} MiB"
             raise UsageError(f"{file} is larger than {limit}", hint="split it into several files")
         document = json.loads(data, parse_constant=refuse_constant)
     except OSError as problem:
-        raise UsageError(f"{file} cannot be read: {problem.strerror}", hint=hint) from problem
+        raise UsageError(f"{file} cannot be read: {error_text(problem)}", hint=hint) from problem
     except (ValueError, RecursionError) as problem:  # also UnicodeDecodeError
         raise UsageError(f"{file} is not valid JSON: {problem}", hint=hint) from problem
     if is_deep(document):

@@ -15,6 +15,7 @@ class TrueBox:
     """A labelled box in pixels of the upright image, and its mask if there is one.
 
     `score` and `confidence` are those of a model's box that a person has left in the file, else 1.
+    `area` is that of the object, in square pixels, where the file says it.
     """
 
     label: str
@@ -25,6 +26,7 @@ class TrueBox:
     mask: Rle | None = None
     score: float = 1.0
     confidence: float = 1.0
+    area: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

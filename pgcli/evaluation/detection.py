@@ -1,4 +1,4 @@
-"""Measures of boxes: average precision, precision, recall and F1, accuracy, and calibration."""
+"""Measures of boxes: average precision and recall, precision, recall and F1, and accuracy."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pgcli.evaluation.average_precision import average_precisions, confidence_of
+from pgcli.evaluation.average_precision import average_precisions
+from pgcli.evaluation.box_matching import confidence_of
+from pgcli.evaluation.calibration import CalibrationError
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import Measure, RowRatio
 from pgcli.evaluation.metrics import iou
 from pgcli.records import Box
 
 IOU = 0.5
-BINS = 10  # of confidence
 
 
 def detection_measures(rows: Sequence[JoinedRow]) -> list[Measure]:
-    """AP as in COCO, and precision, recall and F1 of all boxes at an IoU of 0.5."""
-    right, found, true = (np.zeros(len(rows)) for _ in range(3))
-    for number, row in enumerate(rows):
-        boxes = true_boxes(row)
-        right[number] = sum(is_right(row.boxes, boxes))
-        found[number], true[number] = len(row.boxes), len(boxes)
+    """AP and AR as in COCO, precision, recall and F1 of all boxes at an IoU of 0.5, and their
+    calibration.
+    """
+    are_right = [is_right(row.boxes, true_boxes(row)) for row in rows]
+    right = np.array([sum(one) for one in are_right], np.float64)
+    found = np.array([len(row.boxes) for row in rows], np.float64)
+    true = np.array([len(true_boxes(row)) for row in rows], np.float64)
     f1 = RowRatio("f1@0.5", 2 * right, found + true)
     scores = f1.row_scores()
     scores[np.isnan(scores)] = 1.0  # nothing to find, and nothing found
@@ -31,6 +33,7 @@ def detection_measures(rows: Sequence[JoinedRow]) -> list[Measure]:
         RowRatio("precision@0.5", right, found),
         RowRatio("recall@0.5", right, true),
         f1,
+        CalibrationError.of([row.boxes for row in rows], are_right),
     ]
 
 
@@ -62,33 +65,3 @@ def is_right(found: Sequence[Box], true: Sequence[Box]) -> list[bool]:
             free.remove(best)
             right[number] = True
     return right
-
-
-def calibration(rows: Sequence[JoinedRow]) -> list[tuple[float, float, int]]:
-    """The mean confidence, the share of right boxes and their number, in each bin that has boxes.
-
-    Empty where boxes have no confidence.
-    """
-    pairs = [
-        (box.confidence, right)
-        for row in rows
-        for box, right in zip(row.boxes, is_right(row.boxes, true_boxes(row)), strict=True)
-        if box.confidence is not None
-    ]
-    if not pairs:
-        return []
-    confidence_D, right_D = np.array(pairs, np.float64).T
-    bin_D = np.minimum((confidence_D * BINS).astype(np.int64), BINS - 1)
-    counts, sums, hits = (
-        np.bincount(bin_D, one, BINS) for one in (np.ones(len(pairs)), confidence_D, right_D)
-    )
-    return [
-        (float(sums[one] / counts[one]), float(hits[one] / counts[one]), int(counts[one]))
-        for one in np.flatnonzero(counts)
-    ]
-
-
-def calibration_error(bins: Sequence[tuple[float, float, int]]) -> float:
-    """The expected calibration error: how far bins are from their confidence on average."""
-    boxes = sum(count for _, _, count in bins)
-    return sum(abs(mean - share) * count for mean, share, count in bins) / max(1, boxes)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pgcli.evaluation.metrics import area
 from pgcli.records import Box, Rle
 
 
@@ -14,15 +15,22 @@ class RowTruth:
     """What is true of an image and a prompt.
 
     `boxes` and `masks` are None where the truth does not say anything about boxes or masks; a mask
-    may be None as well. `crowds` are regions in which boxes are not counted. `columns` are the
-    values of the other columns of the truth.
+    may be None as well. `areas` are those of the objects in the boxes, where the truth says them.
+    `crowds` are regions in which boxes are not counted. `columns` are the values of the other
+    columns of the truth.
     """
 
     answers: tuple[str, ...] = ()
     boxes: tuple[Box, ...] | None = None
     masks: tuple[Rle | None, ...] | None = None
+    areas: tuple[float, ...] | None = None
     crowds: tuple[Box, ...] = ()
     columns: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def box_areas(self) -> tuple[float, ...]:
+        """The area of each box: of its object, or of the box itself where that is not known."""
+        return tuple(map(area, self.boxes or ())) if self.areas is None else self.areas
 
 
 @dataclass(frozen=True, slots=True)

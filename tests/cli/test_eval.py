@@ -14,6 +14,7 @@ from pyarrow import parquet
 
 from pgcli.cli.main import main
 from tests.support.exporting import box, detected, make_images, of, plain, row, saved, segmented
+from tests.support.misbehaving import Server
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 Capture = pytest.CaptureFixture[str]
@@ -122,6 +123,12 @@ def test_auto_chooses_by_what_the_truth_says(capsys: Capture, answer: Any, metri
     assert metric in found["metrics"]
 
 
+BOX_METRICS = (
+    "ap ap50 ap75 ap_small ap_medium ap_large ar@1 ar@10 ar@100 ar_small ar_medium ar_large "
+    "precision@0.5 recall@0.5 f1@0.5 calibration"
+).split()
+
+
 def test_auto_measures_each_task(capsys: Capture, tmp_path: Path) -> None:
     boxes = plain(make_images(tmp_path))
     captions = [row(n, id=f"c{n}", task="caption", prompt="caption en") for n in range(3)]
@@ -129,8 +136,7 @@ def test_auto_measures_each_task(capsys: Capture, tmp_path: Path) -> None:
     write("rows.jsonl", rows)
     found = evaluate(capsys, "rows.jsonl", "--truth", "rows.jsonl")["metrics"]
     assert {name: one["rows"] for name, one in found.items()} == {
-        **dict.fromkeys(("ap", "ap50", "ap75"), 3),
-        **dict.fromkeys(("precision@0.5", "recall@0.5", "f1@0.5"), 3),
+        **dict.fromkeys(BOX_METRICS, 3),
         "cider": 3,
         "exact": 1,
     }
@@ -147,7 +153,7 @@ def test_coco_json_is_a_truth_of_the_labels_that_were_asked(
     for one in rows:
         one["prompt"] = "detect cat ; dog"
     annotations = [
-        {"image_id": 1, "category_id": 1, "bbox": [8, 4, 20, 10]},
+        {"image_id": 1, "category_id": 1, "bbox": [8, 4, 20, 10], "area": 5000},
         {"image_id": 1, "category_id": 2, "bbox": [0, 0, 64, 48]},
         {"image_id": 3, "category_id": 2, "bbox": [3, 6, 12, 30]},
         {"image_id": 3, "category_id": 3, "bbox": [1, 1, 5, 5]},  # which no prompt asks for
@@ -168,6 +174,48 @@ def test_coco_json_is_a_truth_of_the_labels_that_were_asked(
     found = evaluate(capsys, write("rows.jsonl", rows), "--truth", "coco.json")["metrics"]
     assert found["ap"]["value"] == pytest.approx(1.0)
     assert found["f1@0.5"]["value"] == 1.0
+    assert found["ap_large"]["value"] is None
+    # the size is that of the annotation, which says that a mask has more pixels than its box
+    assert [found[f"ar_{size}"]["value"] for size in ("small", "medium")] == [1.0, 1.0]
+
+
+def test_documents_of_vqa_are_truths_by_question(capsys: Capture) -> None:
+    """The files of VQA and OK-VQA have `annotations`, those of TextVQA and DocVQA `data`."""
+    rows = write("rows.jsonl", answers(("262148000", "down"), ("262148001", "two")))
+    ten = [{"answer": "down", "answer_confidence": "yes", "answer_id": n} for n in range(1, 11)]
+    annotations = [
+        {"question_id": 262148000, "image_id": 262148, "answer_type": "other", "answers": ten},
+        {"question_id": 262148001, "image_id": 262148, "answer_type": "number",
+         "answers": [{"answer": "2"}] * 7 + [{"answer": "3"}] * 3},
+    ]  # fmt: skip
+    Path("vqa.json").write_text(json.dumps({"info": {}, "annotations": annotations}))
+    found = evaluate(capsys, rows, "--truth", "vqa.json", "--by", "answer_type")
+    assert (found["metrics"]["vqa"]["value"], found["missing"], found["surplus"]) == (1.0, 0, 0)
+    assert list(found["groups"]) == ["number", "other"]
+    data = [{"questionId": 262148000, "question": "where?", "answers": ["down", "below"]}]
+    Path("docvqa.json").write_text(json.dumps({"data": data}))
+    found = evaluate(capsys, rows, "--truth", "docvqa.json", "--only-common")
+    assert found["metrics"]["anls"]["value"] == 1.0
+    questions = [{"question_id": 262148000, "question": "where?"}]
+    Path("questions.json").write_text(json.dumps({"questions": questions}))
+    assert "has no answers" in refused(capsys, rows, "--truth", "questions.json")
+
+
+def test_truth_is_read_at_addresses_that_are_allowed(capsys: Capture) -> None:
+    rows = write("rows.jsonl", answers(("a", "red"), ("b", "red")))
+    lines = '{"id": "a", "answer": "red"}\n{"id": "b", "answer": "blue"}\n'
+    coco = {"annotations": [{"question_id": "a", "answer": "red"}]}
+    with Server(b"") as server:
+        server.files = {"/truth.jsonl": lines.encode(), "/vqa.json": json.dumps(coco).encode()}
+        words = (rows, "--truth", f"{server.url}/truth.jsonl")
+        assert "--allow-urls" in refused(capsys, *words)
+        assert "--allow-private-hosts" in refused(capsys, *words, "--allow-urls")
+        allowed = ("--allow-urls", "--allow-private-hosts")
+        assert evaluate(capsys, *words, *allowed)["metrics"]["exact"]["value"] == 0.5
+        words = (rows, "--truth", f"{server.url}/vqa.json", *allowed, "--only-common")
+        assert evaluate(capsys, *words)["metrics"]["exact"]["value"] == 1.0
+        gone = (rows, "--truth", f"{server.url}/no.jsonl", *allowed)
+        assert "nothing at the address" in refused(capsys, *gone)
 
 
 def test_location_tokens_of_a_training_file_are_boxes(capsys: Capture) -> None:
@@ -305,6 +353,17 @@ def test_errors_are_wrong_and_the_text_has_a_line_for_each_metric(capsys: Captur
     captured = capsys.readouterr()
     assert captured.out == "  exact  0.5000  (0.0000 to 1.0000)  2 rows\n"
     assert "0 missing, 0 surplus, 1 with errors" in captured.err
+
+
+def test_text_has_the_confidence_of_boxes_in_bins(capsys: Capture, tmp_path: Path) -> None:
+    rows = plain(make_images(tmp_path))
+    write("rows.jsonl", rows)
+    assert main(["eval", "rows.jsonl", "--truth", "rows.jsonl", "-q"]) == 0
+    out = capsys.readouterr().out
+    assert "  ap_large       -\n" in out
+    assert re.search(
+        r"  confidence of boxes:\n    0\.\d to .* mean .* right 1\.00  \d boxes\n", out
+    )
 
 
 def page_data(file: str) -> dict[str, Any]:

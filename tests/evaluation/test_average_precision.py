@@ -14,23 +14,25 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from pgcli.evaluation.average_precision import average_precisions
-from pgcli.evaluation.detection import calibration, calibration_error
+from pgcli.evaluation.calibration import CalibrationError
+from pgcli.evaluation.detection import detection_measures
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import estimates
 from pgcli.records import Box
 
 
 def official(rows: list[JoinedRow]) -> list[float]:
-    """AP, AP50 and AP75 of pycocotools."""
+    """The twelve values of pycocotools; NaN where it has -1."""
     labels = sorted({box.label for row in rows for box in [*truth_of(row).boxes, *row.boxes]})
     true: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
     for number, row in enumerate(rows):
         for kind, boxes in enumerate((truth_of(row).boxes, truth_of(row).crowds, row.boxes)):
-            for box in boxes:
+            for place, box in enumerate(boxes):
                 sides = [box.xmin, box.ymin, box.xmax - box.xmin, box.ymax - box.ymin]
                 known = {"image_id": number, "category_id": labels.index(box.label), "bbox": sides}
-                known |= {"area": sides[2] * sides[3], "iscrowd": int(kind == 1)}
+                area = truth_of(row).areas[place] if kind == 0 else sides[2] * sides[3]
+                known |= {"area": area, "iscrowd": int(kind == 1)}
                 into = found if kind == 2 else true
                 score = {"score": box.confidence} if kind == 2 else {}
                 into.append(known | score | {"id": len(into) + 1})
@@ -46,7 +48,7 @@ def official(rows: list[JoinedRow]) -> list[float]:
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    return [float(one) for one in evaluation.stats[:3]]
+    return [float(one) if one > -1 else float("nan") for one in evaluation.stats]
 
 
 def truth_of(row: JoinedRow) -> Any:
@@ -55,9 +57,9 @@ def truth_of(row: JoinedRow) -> Any:
 
 
 def boxes(random: np.random.Generator, count: int) -> tuple[Box, ...]:
-    """Boxes on a coarse grid, so that many overlap and many are equally confident."""
+    """Boxes of all sizes on a coarse grid, so that many overlap and are equally confident."""
     left, top = random.integers(0, 6, (2, count)) * 5.0
-    width, height = random.integers(2, 8, (2, count)) * 5.0
+    width, height = random.integers(2, 8, (2, count)) * 5.0 * random.choice([1, 1, 4], count)
     labels = random.choice(["cat", "dog", "red car"], count)
     confidence = random.integers(0, 8, count) / 8
     return tuple(
@@ -72,7 +74,8 @@ def sample(seed: int, images: int, *, crowds: bool) -> list[JoinedRow]:
     for number in range(images):
         true, found = boxes(random, random.integers(0, 6)), boxes(random, random.integers(0, 9))
         apart = boxes(random, random.integers(0, 2)) if crowds else ()
-        truth = RowTruth(boxes=true, crowds=apart)
+        areas = tuple(random.choice([200.0, 32.0**2, 5000.0, 9999.0], len(true)).tolist())
+        truth = RowTruth(boxes=true, crowds=apart, areas=areas)
         rows.append(JoinedRow(str(number), "", {}, truth, (*found, *true[:2])))
     return rows
 
@@ -85,7 +88,7 @@ def test_ap_equals_pycocotools(seed: int, crowds: bool) -> None:
         return
     measures = average_precisions(rows, np.zeros(len(rows)))
     ours = [one.values(np.ones((1, 12)), np.arange(12))[0] for one in measures]
-    assert ours == pytest.approx(official(rows), abs=1e-9)
+    assert ours == pytest.approx(official(rows), abs=1e-9, nan_ok=True)
 
 
 def test_weights_count_images_as_often_as_they_are_there() -> None:
@@ -124,7 +127,10 @@ def test_calibration_counts_right_boxes_by_confidence() -> None:
     found = [Box("cat", 0, 0, 10, 10, 0.5, 0.93), Box("cat", 30, 0, 40, 10, 0.5, 0.97)]
     low = Box("cat", 60, 0, 70, 10, 0.5, 0.25)
     rows = [JoinedRow("a", "", {}, RowTruth(boxes=(true,)), (*found, low))]
-    bins = calibration(rows)
-    assert bins == [(0.25, 0.0, 1), (pytest.approx(0.95), 0.5, 2)]
-    assert calibration_error(bins) == pytest.approx((0.25 + 2 * 0.45) / 3)
-    assert calibration([JoinedRow("a", "", {}, None, ())]) == []
+    error = detection_measures(rows)[-1]
+    assert isinstance(error, CalibrationError)
+    assert error.bins() == [(0.2, 0.3, 0.25, 0.0, 1), (0.9, 1.0, pytest.approx(0.95), 0.5, 2)]
+    once, twice = error.values(np.array([[1], [2]]), np.array([0]))
+    assert once == twice == pytest.approx((0.25 + 2 * 0.45) / 3)
+    (none,) = detection_measures([JoinedRow("a", "", {}, None, ())])[-1:]
+    assert np.isnan(none.values(np.ones((1, 1)), np.array([0])))

@@ -548,6 +548,35 @@ def test_edits_of_changed_answers_are_not_restored(open_page: Any, page: Path) -
     shown.says("4 answers")
 
 
+@pytest.mark.slow
+def test_page_of_an_evaluation_has_metrics_and_calibration(open_page: Any, tmp_path: Path) -> None:
+    drawn(tmp_path, 2)
+    true = [row(0, prompt="detect", boxes=[box("cat")]), row(1, prompt="detect", boxes=[])]
+    sure = {**box("cat"), "confidence": 0.97}
+    found = [
+        {**true[0], "boxes": [sure, {**box("cat", 20, 20, 29, 29), "confidence": 0.42}]},
+        {**true[1], "boxes": [sure]},
+    ]
+    truth, rows = saved(tmp_path / "truth.jsonl", true), saved(tmp_path / "rows.jsonl", found)
+    words = ("--metric", "ap", "--images", str(tmp_path), "--view", str(tmp_path / "worst.html"))
+    assert main(["eval", str(rows), str(truth), "--truth", str(truth), *words, "-q"]) == 0
+    shown = open_page(tmp_path / "worst.html")
+    tables = shown.all(".metrics")
+    assert tables.locator("h2").all_text_contents() == [
+        str(rows),
+        str(truth),
+        "Second minus first",
+    ]
+    values = tables.nth(0).locator("tr", has=shown.page.get_by_text("f1@0.5", exact=True))
+    assert values.locator("td").first.text_content() == "0.5000"
+    assert shown.all(".calibration").count() == 2
+    plot = shown.all(".calibration svg").first
+    assert plot.locator("text.count").all_text_contents() == ["1", "2"]
+    heights = plot.locator("circle").evaluate_all("all => all.map(c => +c.getAttribute('cy'))")
+    ticks = plot.locator("line.grid").evaluate_all("all => all.map(c => +c.getAttribute('y1'))")
+    assert heights == [max(ticks), (max(ticks) + min(ticks)) / 2]  # none right, and half of them
+
+
 @pytest.mark.nightly
 def test_page_of_ten_thousand_rows_is_fast(open_page: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 50)

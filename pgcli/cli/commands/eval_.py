@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,12 +17,10 @@ from pgcli.cli.options import (
     option,
 )
 from pgcli.cli.typer_app import PgcliCommand, app
-from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
 
 if TYPE_CHECKING:
-    from pgcli.cli.result_files.evaluate import Evaluation, FileMeasures
     from pgcli.evaluation.measures import Estimate
 
 METRICS = (
@@ -54,7 +51,7 @@ def eval_(
             metavar="FILE",
             own=True,
             help="A manifest or a result file with answers or boxes: .jsonl, .csv, .tsv, .parquet, "
-            "or a .json file of COCO.",
+            "or a .json file of COCO or VQA; a path, or an address with --allow-urls.",
         ),
     ],
     metric: Annotated[
@@ -150,15 +147,18 @@ def eval_(
     quiet: Quiet = False,
 ) -> None:
     from pgcli.cli.result_files import evaluate as work
+    from pgcli.cli.result_files import evaluation_report as printed
     from pgcli.cli.result_files.gallery_page import GalleryOptions
     from pgcli.cli.result_files.join_truth import join
     from pgcli.cli.result_files.truth_file import TruthColumns, read_truth
     from pgcli.cli.result_files.worst_rows import write_worst_rows
+    from pgcli.remote import make_url_reader
 
     screen = Screen(quiet=quiet)
     check_options(results, metric)
     with screen.status("reading rows"):
-        truths = read_truth(truth, TruthColumns(id_column, prompt_column, answer_column))
+        urls = make_url_reader(allow_urls=allow_urls, allow_private_hosts=allow_private_hosts)
+        truths = read_truth(truth, TruthColumns(id_column, prompt_column, answer_column), urls)
         joined = [join(name, truths) for name in results]
     if only_common:
         joined = work.only_common(joined)
@@ -183,10 +183,10 @@ def eval_(
         )
         write_worst_rows(files, found, differences, options, screen)
     if json:
-        print_as_json(results, found, differences)
+        printed.print_as_json(results, found, differences)
     else:
-        print_as_text(results, found, differences, by)
-    report(files, screen, only_common=only_common)
+        printed.print_as_text(files, found, differences, by)
+    printed.report(files, screen, only_common=only_common)
 
 
 def check_options(results: Sequence[str], metric: str) -> None:
@@ -197,59 +197,3 @@ def check_options(results: Sequence[str], metric: str) -> None:
         raise UsageError(
             f"{len(results)} result files are given", hint="name one, or two to compare"
         )
-
-
-def print_as_json(
-    results: Sequence[str], found: Sequence[Evaluation], differences: dict[str, Estimate]
-) -> None:
-    """Print one object: the evaluation, or those of two files and their differences."""
-    from pgcli.cli.result_files.evaluate import as_json
-
-    if len(found) == 1:
-        stdout.print_json(found[0].as_json())
-        return
-    files = [{"file": name, **one.as_json()} for name, one in zip(results, found, strict=True)]
-    changes = {name: as_json(one) for name, one in differences.items()}
-    stdout.print_json({"files": files, "differences": changes})
-
-
-def print_as_text(
-    results: Sequence[str],
-    found: Sequence[Evaluation],
-    differences: dict[str, Estimate],
-    by: str | None,
-) -> None:
-    """Print a line for each metric, with its interval and its number of rows."""
-    for name, one in zip(results, found, strict=True):
-        if len(results) > 1:
-            stdout.print_line(f"{name}:")
-        print_table(one.metrics)
-        for value, group in one.groups.items():
-            stdout.print_line(f"{by} {value}:")
-            print_table(group.metrics)
-    if differences:
-        stdout.print_line(f"{results[1]} minus {results[0]}:")
-        print_table(differences, sign="+")
-
-
-def print_table(metrics: dict[str, Estimate], sign: str = "") -> None:
-    """Print the metrics as lines of aligned cells."""
-    width = max(map(len, metrics), default=0)
-    for name, one in metrics.items():
-        bounds = f"{one.low:{sign}.4f} to {one.high:{sign}.4f}"
-        stdout.print_line(f"  {name:{width}}  {one.value:{sign}.4f}  ({bounds})  {one.rows:,} rows")
-
-
-def report(files: Sequence[FileMeasures], screen: Screen, *, only_common: bool) -> None:
-    """Report missing and surplus rows, and those with errors."""
-    for file in files:
-        joined = file.joined
-        errors = sum((row.row or {}).get("error") is not None for row in joined.rows)
-        counts = f"{joined.missing:,} missing, {joined.surplus:,} surplus, {errors:,} with errors"
-        counted = "left out" if only_common else "counted as wrong"
-        is_complete = not joined.missing and not joined.surplus
-        hint = "" if is_complete or only_common else "--only-common leaves them out"
-        note = "" if is_complete else f"; missing and surplus rows are {counted}"
-        screen.info(f"{shlex.quote(joined.name)}: rows {counts}{note}", hint=hint)
-        if any(measure.name == "cider" and measure.rows == 1 for measure, _ in file.measures):
-            screen.info("CIDEr of one image is 0, as its words are in every image")

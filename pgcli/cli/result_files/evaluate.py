@@ -12,6 +12,7 @@ import numpy as np
 from pgcli.cli.result_files.choose_metrics import MetricChoice, choose, compute
 from pgcli.cli.result_files.join_truth import JoinedFile
 from pgcli.errors import UsageError
+from pgcli.evaluation.calibration import Bin, CalibrationError
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import (
     Estimate,
@@ -19,6 +20,7 @@ from pgcli.evaluation.measures import (
     differences,
     estimates,
     image_numbers,
+    values_once,
 )
 
 MAX_GROUPS = 1000
@@ -31,6 +33,14 @@ class FileMeasures:
 
     joined: JoinedFile
     measures: Sequence[tuple[Measure, MetricChoice]]
+
+    def calibration(self) -> tuple[list[Bin], float]:
+        """The calibration of boxes in bins, and its error; no bins where there are no boxes."""
+        for measure, _ in self.measures:
+            if isinstance(measure, CalibrationError):
+                error = values_once(measure, np.zeros(measure.rows, np.int64), 1)
+                return measure.bins(), error
+        return [], math.nan
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,7 @@ def of_labels(truth: RowTruth, labels: Iterable[str]) -> RowTruth:
         truth,
         boxes=tuple(truth.boxes[number] for number in kept),
         masks=masks and tuple(masks[number] for number in kept if number < len(masks)),
+        areas=truth.areas and tuple(truth.areas[number] for number in kept),
         crowds=tuple(box for box in truth.crowds if box.label in wanted),
     )
 

@@ -1,26 +1,25 @@
-"""Reads what is true of images and prompts: a manifest, a result file, or a JSON file of COCO."""
+"""Reads what is true of images and prompts: a manifest, a result file, or a JSON document."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pgcli.box_filter import box_of, number
+from pgcli.cli.result_files.truth_values import group_values, read_answers, read_boxes, read_masks
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
-from pgcli.records import Box, Rle
-from pgcli.rle import area
+from pgcli.remote import RemoteFile, UrlReader
+from pgcli.sources.manifest_file import FileLocation, path_of
+from pgcli.sources.paths import display_path, url_scheme
+from pgcli.sources.read_options import ReadOptions
 from pgcli.tasks.question import normalize
 
 #: The columns of prompts and of answers, the first of which that exists is read.
 PROMPT_COLUMNS = ("prompt", "prefix")
 ANSWER_COLUMNS = ("answers", "answer", "suffix", "label", "caption", "captions", "text", "texts")
-CORNERS = ("xmin", "ymin", "xmax", "ymax")
-MAX_VALUE_CHARACTERS = 200  # of a value that rows are grouped by
 
 Key = tuple[str, str | None]
 
@@ -60,51 +59,64 @@ def merged(one: RowTruth, other: RowTruth) -> RowTruth:
         one.answers + other.answers,
         both(one.boxes, other.boxes),
         both(one.masks, other.masks),
+        one.box_areas + other.box_areas,
         one.crowds + other.crowds,
         {**other.columns, **one.columns},
     )
 
 
-def read_truth(name: str, columns: TruthColumns) -> Truths:
-    """The truth in a file or folder. Raises UsageError."""
-    path = Path(name)
-    if not path.exists():
+def read_truth(name: str, columns: TruthColumns, url_reader: UrlReader | None = None) -> Truths:
+    """The truth in a file or folder, or in a file at an address. Raises UsageError."""
+    from pgcli.sources.remote_files import check_readable, usage_errors
+
+    location: FileLocation = name
+    if url_scheme(name):
+        reader = check_readable(name, ReadOptions(url_reader=url_reader))
+        location = RemoteFile(name, reader)
+    elif not Path(name).exists():
         raise UsageError(f"{name} does not exist", hint="--truth names a manifest with answers")
-    truths = Truths(name)
-    if path.suffix.lower() == ".json":
-        add_coco(path, truths)
-    else:
-        for position, id_, row in truth_rows(path, columns, truths):
-            add_row(truths, id_, row, columns, f"{name}, {position}")
+    truths = Truths(display_path(name))
+    with usage_errors(truths.name) if isinstance(location, RemoteFile) else nullcontext():
+        add_truth(location, columns, truths)
     if not truths.by_key:
-        raise UsageError(f"{name} has no rows", hint="--truth names a manifest with answers")
+        raise UsageError(f"{truths.name} has no rows", hint="--truth names a manifest with answers")
     return truths
 
 
+def add_truth(location: FileLocation, columns: TruthColumns, truths: Truths) -> None:
+    """Add what a file or folder says. Raises UsageError."""
+    if path_of(location).lower().endswith(".json"):
+        from pgcli.cli.result_files.truth_documents import add_document
+
+        add_document(location, truths)
+        return
+    for position, id_, row in truth_rows(location, columns, truths):
+        add_row(truths, id_, row, columns, f"{truths.name}, {position}")
+
+
 def truth_rows(
-    path: Path, columns: TruthColumns, truths: Truths
+    location: FileLocation, columns: TruthColumns, truths: Truths
 ) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """The position, the id and the values of each row of a manifest or a result file."""
     from pgcli.sinks.reader import read_results
-    from pgcli.sources.read_options import ReadOptions
     from pgcli.sources.readers import load_reader, manifest_ending
     from pgcli.sources.readers.bookmarks import Bookmarks
     from pgcli.sources.readers.reader import Manifest
     from pgcli.sources.row_item import row_name
 
-    ending = manifest_ending(path.name)
-    if path.is_dir():
-        for number_, row in enumerate(read_results(path), 1):
+    if isinstance(location, str) and Path(location).is_dir():
+        for number_, row in enumerate(read_results(Path(location)), 1):
             truths.columns |= dict.fromkeys(row)
             yield f"row {number_}", str(row["id"]), row
         return
+    ending = manifest_ending(path_of(location))
     if ending is None or ending.startswith((".tar", ".tgz")):
         raise UsageError(
-            f"{path} is not a table",
-            hint="--truth takes .jsonl, .csv, .tsv, .parquet, and COCO's .json",
+            f"{truths.name} is not a table",
+            hint="--truth takes .jsonl, .csv, .tsv, .parquet, and .json of COCO or VQA",
         )
     reader = load_reader(ending)
-    manifest = Manifest(str(path), str(path), "image", Bookmarks())
+    manifest = Manifest(location, truths.name, "image", Bookmarks())
     names = set(reader.columns(manifest)) if reader.columns else set()
     truths.columns |= dict.fromkeys(sorted(names))
     options = ReadOptions(id_column=columns.id)
@@ -113,7 +125,8 @@ def truth_rows(
         id_ = row_name(found, options)
         if id_ is None:
             raise UsageError(
-                f"{path}, {found.position}: it has neither {columns.id!r} nor a path in 'image'",
+                f"{truths.name}, {found.position}: it has neither {columns.id!r} nor a path in "
+                "'image'",
                 hint="rows are joined by id; --id-column names the column",
             )
         yield found.position, id_, found.values
@@ -137,7 +150,7 @@ def add_row(
         answers=read_answers(row.get(answer_name)) if answer_name else (),
         boxes=boxes,
         masks=read_masks(row.get("masks"), where),
-        columns={name: short(value) for name, value in row.items() if is_plain(value)},
+        columns=group_values(row),
     )
     truths.add((id_, normalize(str(prompt)) if is_prompt else None), truth)
 
@@ -153,102 +166,3 @@ def first_column(
             f"{where}: there is no {given!r}", hint=f"its columns are: {', '.join(row)}"
         )
     return given or None
-
-
-def parsed(value: Any) -> Any:
-    """The value, or that of its JSON text, as CSV has lists."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        with suppress(ValueError, RecursionError):
-            return json.loads(value)
-    return value
-
-
-def read_answers(value: Any) -> tuple[str, ...]:
-    """The true answers: a text, a list of texts, or of objects with `answer`, as VQA has them."""
-    value = parsed(value)
-    if isinstance(value, Mapping):
-        value = value.get("answer")
-    if isinstance(value, list | tuple):
-        return tuple(text for one in value for text in read_answers(one))
-    return () if value is None else (str(value),)
-
-
-def read_boxes(row: Mapping[str, Any], where: str) -> tuple[Box, ...] | None:
-    """The boxes of a row, in `boxes` or in its own corners; None without. Raises UsageError."""
-    value = parsed(row.get("boxes"))
-    if value is None or value == "":
-        if any(row.get(name) in (None, "") for name in CORNERS):
-            return None
-        corners = {name: as_number(row[name]) for name in CORNERS}
-        value = [{"label": str(row.get("label", "")), **corners}]
-    boxes = [box_of(one) for one in value] if isinstance(value, list | tuple) else [None]
-    if None in boxes:
-        raise UsageError(
-            f"{where}: 'boxes' are not boxes",
-            hint="a box is {label, xmin, ymin, xmax, ymax} in pixels",
-        )
-    return tuple(box for box in boxes if box is not None)
-
-
-def as_number(value: Any) -> float | None:
-    """The value as a number; None for anything else."""
-    with suppress(TypeError, ValueError):
-        return number(float(value))
-    return None
-
-
-def read_masks(value: Any, where: str) -> tuple[Rle | None, ...] | None:
-    """The masks of a row, of result files or in COCO's form; None without. Raises UsageError."""
-    value = parsed(value)
-    if value is None or value == "":
-        return None
-    try:
-        return tuple(map(mask_of, value))
-    except (TypeError, KeyError, ValueError, AttributeError) as problem:
-        raise UsageError(
-            f"{where}: 'masks' are not masks",
-            hint="a mask is {size, counts} in COCO's compressed run-length encoding",
-        ) from problem
-
-
-def mask_of(value: Any) -> Rle | None:
-    """The run lengths of a mask. Raises ValueError and others for a value that is not one."""
-    runs = value.get("rle", value) if value is not None else None
-    if runs is None:
-        return None
-    height, width = runs["size"]
-    mask = Rle((int(height), int(width)), str(runs["counts"]))
-    area(mask)
-    return mask
-
-
-def is_plain(value: Any) -> bool:
-    """Whether rows can be grouped by the value."""
-    return isinstance(value, str | int | float | bool)
-
-
-def short(value: Any) -> Any:
-    """The value; a long text is cut."""
-    return value[:MAX_VALUE_CHARACTERS] if isinstance(value, str) else value
-
-
-def add_coco(path: Path, truths: Truths) -> None:
-    """Add the images of a JSON file of COCO, whose names are the ids. Raises UsageError."""
-    from pgcli.annotations.coco import read
-    from pgcli.annotations.truth import ImportSettings, TrueBox
-
-    def plain(box: TrueBox) -> Box:
-        return Box(box.label, box.xmin, box.ymin, box.xmax, box.ymax, 1.0)
-
-    annotations = read(path, ImportSettings(Path()))
-    for image in annotations.images:
-        boxes, masks = (tuple(map(plain, image.boxes)), tuple(box.mask for box in image.boxes))
-        has_boxes = bool(annotations.labels)
-        crowds = tuple(map(plain, image.crowds))
-        if has_boxes:
-            truth = RowTruth((), boxes, masks if any(masks) else None, crowds)
-            truths.add((image.id, None), truth)
-        for text in image.texts:
-            truths.has_prompts |= text.prompt is not None
-            truths.add((image.id, text.prompt), RowTruth((text.text,)))
-    truths.columns |= dict.fromkeys(("id", "boxes" if annotations.labels else "answers"))

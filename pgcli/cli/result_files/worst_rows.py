@@ -14,15 +14,13 @@ from pgcli.cli.result_files.evaluate import Evaluation, FileMeasures, as_json, r
 from pgcli.cli.result_files.gallery_page import GalleryOptions, RowGroup, write_gallery
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import NoInputError
-from pgcli.evaluation.detection import calibration, calibration_error
-from pgcli.evaluation.joined_row import JoinedRow, RowTruth
+from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.measures import Estimate
 from pgcli.records import BOX_TASKS
 from pgcli.rows import box_to_dict, round6
 from pgcli.sinks.reader import Row
 
 TRUTH = "truth"
-BOX_METRICS = ("ap", "acc@0.5")
 HIDDEN = frozenset({"embedding"})  # columns that a page does not show
 
 
@@ -140,13 +138,8 @@ def answer_text(truth: RowTruth) -> str:
 
 def curve(file: FileMeasures) -> dict[str, Any] | None:
     """The calibration of the boxes that were evaluated; None where there are none."""
-    is_box = np.zeros(len(file.joined.rows), bool)
-    for measure, choice in file.measures:
-        if measure.name in BOX_METRICS:
-            is_box |= choice.is_chosen
-    rows: list[JoinedRow] = [file.joined.rows[place] for place in np.flatnonzero(is_box).tolist()]
-    bins = calibration(rows)
+    bins, error = file.calibration()
     if not bins:
         return None
-    points = [[round6(mean), round6(share), count] for mean, share, count in bins]
-    return {"bins": points, "error": round6(calibration_error(bins))}
+    points = [[round6(one.confidence), round6(one.right), one.boxes] for one in bins]
+    return {"bins": points, "error": round6(error)}

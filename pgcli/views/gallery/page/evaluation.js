@@ -14,11 +14,11 @@ function metricTable(title, metrics, { signed = false } = {}) {
 
 /** The reliability diagram of a file: the share of right boxes by their confidence. */
 function reliability(name, { bins, error }) {
-  const [left, top] = [34, 8];
+  const [left, top] = [34, 24]; // counts are above the points
   const x = (value) => left + value * CURVE;
   const y = (value) => top + (1 - value) * CURVE;
   const summary = bins.map(([mean, share, number]) => `${number} of confidence ${short(mean)}: ${short(share)} right`).join(", ");
-  const plot = draw("svg", { class: "plot curve", viewBox: `0 0 ${CURVE + 50} ${CURVE + 44}`, role: "img", "aria-label": summary });
+  const plot = draw("svg", { class: "plot curve", viewBox: `0 0 ${CURVE + 50} ${CURVE + 60}`, role: "img", "aria-label": summary });
   for (const tick of [0, 0.25, 0.5, 0.75, 1]) {
     plot.append(draw("line", { class: "grid", x1: x(tick), y1: y(0), x2: x(tick), y2: y(1) }),
       draw("line", { class: "grid", x1: x(0), y1: y(tick), x2: x(1), y2: y(tick) }),
@@ -30,11 +30,12 @@ function reliability(name, { bins, error }) {
   const most = Math.max(...bins.map(([, , number]) => number));
   for (const [mean, share, number] of bins) {
     plot.append(draw("circle", { class: "point", cx: x(mean), cy: y(share), r: 3 + 5 * Math.sqrt(number / most) },
-      draw("title", {}, `${number.toLocaleString("en")}: ${short(mean)} confident, ${short(share)} right`)));
+      draw("title", {}, `${number.toLocaleString("en")}: ${short(mean)} confident, ${short(share)} right`)),
+      draw("text", { class: "count", x: x(mean), y: y(share) - 11, "text-anchor": "middle" }, number.toLocaleString("en")));
   }
   plot.append(draw("text", { x: x(0.5), y: y(0) + 32, "text-anchor": "middle" }, "confidence"));
   return make("figure", { class: "calibration" },
-    make("figcaption", {}, make("h2", {}, `Calibration of ${name}`), `Share of boxes that are right; expected error ${short(error)}`), plot);
+    make("figcaption", {}, make("h2", {}, `Calibration of ${name}`), `Share of boxes that are right, and their number; expected error ${short(error)}`), plot);
 }
 
 function showEvaluation() {

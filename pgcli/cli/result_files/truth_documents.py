@@ -1,0 +1,98 @@
+"""Reads the truth in JSON documents: COCO's images, and the questions of VQA data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pgcli.annotations import coco
+from pgcli.annotations.json_document import read_document
+from pgcli.annotations.truth import AnnotatedImage, ImportSettings, TrueBox
+from pgcli.annotations.value_checks import InvalidValue
+from pgcli.cli.result_files.truth_file import Truths
+from pgcli.cli.result_files.truth_values import group_values, read_answers
+from pgcli.errors import UsageError
+from pgcli.evaluation.joined_row import RowTruth
+from pgcli.records import Box
+from pgcli.sources.manifest_file import FileLocation
+
+HINT = "--truth takes COCO's 'images' and 'annotations', and 'annotations' or 'data' of VQA"
+MAX_BYTES = 2**30  # the answers of VQA's training part take 360 MB
+QUESTION_IDS = ("question_id", "questionId")  # DocVQA's is the second
+
+
+def add_document(location: FileLocation, truths: Truths) -> None:
+    """Add what a document of COCO or of a VQA data set says. Raises UsageError."""
+    document = read_document(location, MAX_BYTES, hint=HINT)
+    if not isinstance(document, Mapping):
+        raise UsageError(f"{truths.name} is not an object of JSON", hint=HINT)
+    records = question_records(document)
+    try:
+        if records is not None:
+            add_questions(records, truths)
+        else:
+            settings = ImportSettings(Path())
+            annotations = coco.read_images(document, settings)
+            for image in annotations.images:
+                add_image(image, truths, has_boxes=bool(annotations.labels))
+            known = "boxes" if annotations.labels else "answers"
+            truths.columns |= dict.fromkeys(("id", known))
+    except InvalidValue as problem:
+        raise UsageError(f"{truths.name}: {problem}", hint=HINT) from problem
+
+
+def question_records(document: Mapping[str, Any]) -> Sequence[Any] | None:
+    """The records of questions with answers; None for a document of another kind."""
+    for name in ("annotations", "data", "questions"):
+        records = document.get(name)
+        if isinstance(records, list) and records and question_id(records[0]) is not None:
+            return records
+    return None
+
+
+def question_id(record: Any) -> str | None:
+    """The id of the question of a record; None for a record of another kind."""
+    known = record if isinstance(record, Mapping) else {}
+    values = (known.get(name) for name in QUESTION_IDS)
+    return next((str(value) for value in values if isinstance(value, int | str)), None)
+
+
+def add_questions(records: Sequence[Any], truths: Truths) -> None:
+    """Add the answers of each question, by the id of the question. Raises InvalidValue."""
+    for place, record in enumerate(records, start=1):
+        id_ = question_id(record)
+        if id_ is None:
+            raise InvalidValue(f"record {place} has no question_id")
+        answers = read_answers(record.get("answers", record.get("answer")))
+        if not answers:
+            raise InvalidValue(
+                f"question {id_} has no answers: a file of questions alone is not a truth"
+            )
+        truths.add((id_, None), RowTruth(answers, columns=group_values(record)))
+        truths.columns |= dict.fromkeys(record)
+
+
+def add_image(image: AnnotatedImage, truths: Truths, *, has_boxes: bool) -> None:
+    """Add the boxes and the texts of an image, whose name is its id."""
+    if has_boxes:
+        areas = tuple(
+            (box.xmax - box.xmin) * (box.ymax - box.ymin) if box.area is None else box.area
+            for box in image.boxes
+        )
+        masks = tuple(box.mask for box in image.boxes)
+        truth = RowTruth(
+            boxes=tuple(map(plain_box, image.boxes)),
+            masks=masks if any(masks) else None,
+            areas=areas,
+            crowds=tuple(map(plain_box, image.crowds)),
+        )
+        truths.add((image.id, None), truth)
+    for text in image.texts:
+        truths.has_prompts |= text.prompt is not None
+        truths.add((image.id, text.prompt), RowTruth((text.text,)))
+
+
+def plain_box(box: TrueBox) -> Box:
+    """The box as it is compared."""
+    return Box(box.label, box.xmin, box.ymin, box.xmax, box.ymax, 1.0)
