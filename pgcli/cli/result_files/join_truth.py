@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.box_filter import box_of
-from pgcli.cli.result_files.truth_file import Key, Truths
+from pgcli.cli.result_files.truths import Key, Truths
 from pgcli.errors import NoInputError, UsageError
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.task_metrics import task_of_prompt

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pgcli.cli.result_files.truth_values import group_values, read_answers, read_boxes, read_masks
+from pgcli.cli.result_files.truths import Truths
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.remote import RemoteFile, UrlReader
@@ -21,8 +22,6 @@ from pgcli.tasks.question import normalize
 PROMPT_COLUMNS = ("prompt", "prefix")
 ANSWER_COLUMNS = ("answers", "answer", "suffix", "label", "caption", "captions", "text", "texts")
 
-Key = tuple[str, str | None]
-
 
 @dataclass(frozen=True)
 class TruthColumns:
@@ -31,38 +30,6 @@ class TruthColumns:
     id: str = "id"
     prompt: str | None = None
     answer: str | None = None
-
-
-@dataclass
-class Truths:
-    """The truth by id and prompt. `columns` are those of the file, `images` the paths by id."""
-
-    name: str
-    by_key: dict[Key, RowTruth] = field(default_factory=dict)
-    columns: dict[str, None] = field(default_factory=dict)
-    has_prompts: bool = False
-    images: dict[str, str] = field(default_factory=dict)
-
-    def add(self, key: Key, truth: RowTruth) -> None:
-        """Add what is true; rows of the same id and prompt, as captions of an image, are joined."""
-        known = self.by_key.get(key)
-        self.by_key[key] = truth if known is None else merged(known, truth)
-
-
-def merged(one: RowTruth, other: RowTruth) -> RowTruth:
-    """Both truths in one."""
-
-    def both(first: Any, second: Any) -> Any:
-        return second if first is None else first if second is None else (*first, *second)
-
-    return RowTruth(
-        one.answers + other.answers,
-        both(one.boxes, other.boxes),
-        both(one.masks, other.masks),
-        one.box_areas + other.box_areas,
-        one.crowds + other.crowds,
-        {**other.columns, **one.columns},
-    )
 
 
 def read_truth(name: str, columns: TruthColumns, url_reader: UrlReader | None = None) -> Truths:

@@ -1,0 +1,42 @@
+"""The truth of a file, by id and prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pgcli.evaluation.joined_row import RowTruth
+
+Key = tuple[str, str | None]
+
+
+@dataclass
+class Truths:
+    """The truth by id and prompt. `columns` are those of the file, `images` the paths by id."""
+
+    name: str
+    by_key: dict[Key, RowTruth] = field(default_factory=dict)
+    columns: dict[str, None] = field(default_factory=dict)
+    has_prompts: bool = False
+    images: dict[str, str] = field(default_factory=dict)
+
+    def add(self, key: Key, truth: RowTruth) -> None:
+        """Add what is true; rows of the same id and prompt, as captions of an image, are joined."""
+        known = self.by_key.get(key)
+        self.by_key[key] = truth if known is None else merged(known, truth)
+
+
+def merged(one: RowTruth, other: RowTruth) -> RowTruth:
+    """Both truths in one."""
+
+    def both(first: Any, second: Any) -> Any:
+        return second if first is None else first if second is None else (*first, *second)
+
+    return RowTruth(
+        one.answers + other.answers,
+        both(one.boxes, other.boxes),
+        both(one.masks, other.masks),
+        one.box_areas + other.box_areas,
+        one.crowds + other.crowds,
+        {**other.columns, **one.columns},
+    )
