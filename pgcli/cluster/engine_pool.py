@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,12 +114,14 @@ class EnginePool:
         stream: Iterable[tuple[int, DecodedImage]],
         refuse: Refuse,
         should_stop: Callable[[], bool],
+        chunk_rows: int | None = None,
     ) -> Iterator[tuple[int, Answer]]:
         """The answers to each image's prompts, with their row indices, in the order they end.
 
-        `refuse` makes the row of a prompt whose image killed its engine.
+        `refuse` makes the row of a prompt whose image killed its engine. No chunk of images has
+        rows on both sides of a multiple of `chunk_rows`.
         """
-        run = _PoolRun(self, stream, refuse, should_stop)
+        run = _PoolRun(self, stream, refuse, should_stop, chunk_rows or sys.maxsize)
         yield from run.answers()
 
     def close(self) -> None:
@@ -163,8 +166,10 @@ class _PoolRun:
         stream: Iterable[tuple[int, DecodedImage]],
         refuse: Refuse,
         should_stop: Callable[[], bool],
+        chunk_rows: int,
     ):
         self._pool, self._refuse, self._should_stop = pool, refuse, should_stop
+        self._chunk_rows = chunk_rows
         self._stream: Iterator[tuple[int, DecodedImage]] | None = iter(stream)
         self._collected: list[tuple[int, DecodedImage]] = []
         self._ready: deque[ImageChunk] = deque()  # chunks that no engine has
@@ -188,16 +193,26 @@ class _PoolRun:
         if self._wants_images():
             assert self._stream is not None
             found = next(self._stream, None)
-            if found is not None:
-                self._collected.append(found)
-            else:
+            if found is None or self._ends_before(found[0]):
+                self._flush()
+            if found is None:
                 self._stream = None
-            if self._collected and (
-                found is None or len(self._collected) == self._pool.chunk_images
-            ):
-                self._add_chunk(self._collected)
-                self._collected = []
+            else:
+                self._collected.append(found)
+                if len(self._collected) == self._pool.chunk_images:
+                    self._flush()
         return self._stream is not None
+
+    def _ends_before(self, row_index: int) -> bool:
+        """Whether the row is not of the same chunk of the output as the collected images."""
+        rows = self._chunk_rows
+        return bool(self._collected) and self._collected[0][0] // rows != row_index // rows
+
+    def _flush(self) -> None:
+        """Make a chunk of the collected images."""
+        if self._collected:
+            self._add_chunk(self._collected)
+            self._collected = []
 
     def _add_chunk(self, images: Sequence[tuple[int, DecodedImage]], deaths: int = 0) -> None:
         chunk = ImageChunk(self._next_number, tuple(images))

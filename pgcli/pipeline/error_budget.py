@@ -53,6 +53,17 @@ class ErrorBudget:
                 "--max-errors 100% allows any number of errors",
             )
 
+    def check_chunk(self, error: Answer | None, error_run: int, tally: Tally) -> None:
+        """Raise TooManyErrors if the rows of a chunk, which is saved, exceed the budget.
+
+        `error` is one of its error rows, and `error_run` the most consecutive ones.
+        """
+        if error is not None:
+            self.consecutive = error_run - 1
+            self.check(error, tally)
+        elif tally.rows >= MIN_ROWS_FOR_SHARE:
+            self.check_share(tally)
+
     def check_share(self, tally: Tally) -> None:
         """Raise TooManyErrors if the share of errors exceeds the budget."""
         errors = tally.errors.total()

@@ -32,6 +32,17 @@ class Tally:
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
 
+    def add(self, other: Tally) -> None:
+        """Add what another tally has counted; times of the run apart."""
+        self.rows += other.rows
+        self.images += other.images
+        self.errors.update(other.errors)
+        self.tokens += other.tokens
+        self.waited_seconds += other.waited_seconds
+        self.vision_ms += other.vision_ms
+        self.prefill_ms += other.prefill_ms
+        self.decode_ms += other.decode_ms
+
     def count(self, row: Answer) -> None:
         """Add a saved row."""
         self.rows += 1

@@ -58,6 +58,12 @@ class ParquetChunks(ChunkStore):
         numbers |= {int(name) for name in names if name.isdigit()} - self.chunks.keys()
         return [number for number in sorted(numbers) if self.owns(number)]
 
+    def remove_lines(self) -> None:
+        """Remove the lines of chunks that this process began. Raises OutputFailed."""
+        with wrap_write_errors(self._lines_folder):
+            for file in self._lines_folder.glob(f"*{self._state.part}.jsonl"):
+                file.unlink(missing_ok=True)
+
     def begin(self) -> None:
         with wrap_write_errors(self._lines_folder):
             make_folder(self._lines_folder)

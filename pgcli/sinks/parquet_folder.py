@@ -50,6 +50,16 @@ class ParquetFolder(ParquetChunks):
     def owns(self, number: int) -> bool:
         return self._owns_chunk(number)
 
+    @property
+    def output(self) -> Path:
+        """The folder."""
+        return self._state.output
+
+    def stored(self, number: int) -> Chunk | None:
+        """A complete chunk as any process of this run stored it; None if it is not there."""
+        found = chunks_in(self._path(number), self._state.run_id)
+        return found[0] if found else None
+
     def read_chunk(self, number: int) -> Iterator[Row]:
         return read_parquet(self._path(number))
 

@@ -41,7 +41,7 @@ class ResumableSink:
         retry: bool = False,
         retries_earlier: bool = False,
     ):
-        self._state, self._schema, self._store, self._retry = state, schema, store, retry
+        self._state, self._schema, self.store, self._retry = state, schema, store, retry
         self._chunk_rows = store.chunk_rows
         self._open: dict[int, OpenChunk] = {}
         self._compared: tuple[int, CompleteChunk] | None = None
@@ -77,7 +77,7 @@ class ResumableSink:
             chunk = self._open[number]
             rows = 0 if chunk.previous is not None else chunk.file.rows
         else:
-            rows = self._store.chunks[number].rows if number in self._store.chunks else 0
+            rows = self.store.chunks[number].rows if number in self.store.chunks else 0
         record = self._inputs.read(row_index) if index < rows else None
         return record is not None and record.stamp.status in table_statuses
 
@@ -85,9 +85,9 @@ class ResumableSink:
         number, index = divmod(row_index, self._chunk_rows)
         chunk = self._open.get(number)
         if chunk is None:
-            if not self._store.owns(number):
+            if not self.store.owns(number):
                 return False
-            if number in self._store.chunks:
+            if number in self.store.chunks:
                 check = self._complete_chunk(number).check
                 return check.is_new(index, RowInput.of(item, prompt), item, prompt)
             chunk = self._open_chunk(number)
@@ -150,7 +150,7 @@ class ResumableSink:
                 for chunk in list(self._open.values()):
                     self._finish_chunk(chunk)
                 if all(chunk.file.is_compared for chunk in self._open.values()):
-                    self._store.finish()
+                    self.store.finish()
             if not isinstance(problem, OutputFailed):
                 self._sync()
         finally:
@@ -166,12 +166,12 @@ class ResumableSink:
         self._inputs.close()
         if self._earlier is not None:
             self._earlier.close()
-        self._store.close()
+        self.store.close()
 
     def _complete(self) -> Iterator[Chunk]:
         """The complete chunks of this process, except those that are open again."""
-        for number, chunk in self._store.chunks.items():
-            if number not in self._open and self._store.owns(number):
+        for number, chunk in self.store.chunks.items():
+            if number not in self._open and self.store.owns(number):
                 yield chunk
 
     def _complete_chunk(self, number: int) -> CompleteChunk:
@@ -179,7 +179,7 @@ class ResumableSink:
         if self._compared is None or self._compared[0] != number:
             if self._compared is not None:
                 self._compared[1].records.close()
-            self._compared = number, self._store.compare(number)
+            self._compared = number, self.store.compare(number)
         return self._compared[1]
 
     def _is_stale(self, row_index: int, row: Row) -> bool:
@@ -188,17 +188,17 @@ class ResumableSink:
         if number in self._open:
             saved = self._open[number].file.rows
         else:
-            saved = self._store.chunks[number].rows if number in self._store.chunks else 0
+            saved = self.store.chunks[number].rows if number in self.store.chunks else 0
         return index < saved or (self._retry and row.get("error") is not None)
 
     def _begin(self) -> None:
         if not self._is_begun:
             self._state.begin()
-            self._store.begin()
+            self.store.begin()
             self._is_begun = True
 
     def _open_chunk(self, number: int) -> OpenChunk:
-        chunk = self._open[number] = self._store.open(number)
+        chunk = self._open[number] = self.store.open(number)
         self.torn += chunk.file.torn
         return chunk
 
@@ -211,7 +211,7 @@ class ResumableSink:
             return
         if chunk.previous is not None:
             chunk.previous.check_end(chunk.file.rows)
-        if self._store.finish_chunk(chunk):
+        if self.store.finish_chunk(chunk):
             del self._open[chunk.number]
 
     def _sync(self) -> None:

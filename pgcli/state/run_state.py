@@ -29,7 +29,15 @@ from pgcli.state.run_record import (
     now,
     read_record,
 )
-from pgcli.state.state_folder import FILES, LOCK, LOG, OWNER, file_list, state_folder
+from pgcli.state.state_folder import (
+    FILES,
+    LOCK,
+    LOG,
+    OWNER,
+    common_part,
+    file_list,
+    state_folder,
+)
 from pgcli.state.write_errors import fsync, wrap_write_errors
 
 
@@ -55,7 +63,7 @@ class RunState:
         self.folder = state_folder(output)
         self.progress = RunProgress()
         self.run_id = token_hex(8)
-        self.log = RunLog(self.folder / f"{LOG}{part}.txt")
+        self.log = RunLog(self.folder / f"{LOG}{common_part(part)}.txt")
         self.record: RunRecord | None = None  # of the run that this one resumes
         #: The output to which this run adds prompts, and the record of that output's run.
         self.extends: tuple[Path, RunRecord] | None = None
@@ -209,7 +217,7 @@ class RunState:
         self._write_progress(durable=durable)
 
     def _write_progress(self, *, durable: bool = False) -> None:
-        file = progress_file(self.folder, self.part)
+        file = progress_file(self.folder, common_part(self.part))
         write_json(file, asdict(self.progress), durable=durable)
 
     def _resume(self) -> None:
@@ -218,7 +226,7 @@ class RunState:
         self.record = read_record(self.output)
         if self.record is not None:
             self.record = self.record.with_defaults(self.rules)
-            self.progress = read_progress(self.folder, self.part)
+            self.progress = read_progress(self.folder, common_part(self.part))
             self.run_id, self._files = self.record.run_id, self.record.files
             self._is_begun = True
         elif is_occupied(self.output):
@@ -248,6 +256,8 @@ class RunState:
         self._stack.close()
         if not self._is_begun:
             remove_locks(self.folder, f"{LOCK}-{FILES}", part=self.part)
+        elif common_part(self.part) != self.part:  # the next process has another name
+            remove_locks(self.folder, part=self.part)
         self._remove_empty_folder()
 
     def _remove_empty_folder(self) -> None:

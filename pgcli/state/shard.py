@@ -10,6 +10,8 @@ from pgcli.errors import UsageError
 
 #: The most rows in a chunk, unless `--rows-per-file` says otherwise.
 CHUNK_ROWS = 10_000
+#: Chunks that engines take as they become free: as many or more, but with no fewer rows.
+MIN_CLAIMED_CHUNKS, MIN_CLAIMED_ROWS = 1024, 64
 #: The setting that holds the rows in a chunk, so that all runs of an output agree on them.
 ROWS_PER_FILE = "rows_per_file"
 MAX_CHUNK_ROWS = 10**9
@@ -50,6 +52,15 @@ def fair_chunk_rows(total: int | None, shards: int) -> int:
         return CHUNK_ROWS
     rounds = -(-total // (CHUNK_ROWS * shards))
     return -(-total // (rounds * shards))
+
+
+def claimed_chunk_rows(total: int | None) -> int:
+    """The rows in a chunk where engines take chunks as they become free.
+
+    There are about MIN_CLAIMED_CHUNKS chunks or more, so that all engines end at about one time.
+    """
+    rows = CHUNK_ROWS if total is None else -(-total // MIN_CLAIMED_CHUNKS)
+    return max(MIN_CLAIMED_ROWS, min(CHUNK_ROWS, rows))
 
 
 def stored_chunk_rows(settings: Mapping[str, Any]) -> int:

@@ -15,6 +15,16 @@ UNFINISHED, COMPLETE = "chunks", "parts"
 CHUNK_LINES = re.compile(r"(\d{6,})(|-\d+-of-\d+)\.jsonl")
 
 
+#: The part of a run of which several processes claim chunks, each with a name of its own.
+CLAIMING_PART = re.compile(r"(-join|-ray)-\w+")
+
+
+def common_part(part: str) -> str:
+    """The part whose progress and log a process writes: processes that claim chunks share one."""
+    found = CLAIMING_PART.fullmatch(part)
+    return found[1] if found else part
+
+
 def state_folder(output: Path) -> Path:
     """`OUTPUT.pgcli`, beside the output: readers of a data folder reject any other file in it."""
     path = output if output.name else output.resolve()  # `.` and `rows/..`

@@ -41,6 +41,7 @@ def check_output(plan: Plan) -> Destination:
         format = output_format(output.output, output.format)
     destination = Destination(format)
     check_shard(plan, destination)
+    check_claims(plan, destination)
     check_rows_per_file(plan, destination)
     check_retry(plan, destination)
     path = Path(output.output)
@@ -50,7 +51,7 @@ def check_output(plan: Plan) -> Destination:
             run_settings(plan),
             kind="folder" if format == "folder" else "file",
             overwrite=output.overwrite,
-            part=plan.shard.part if plan.shard else "",
+            part=plan.part,
             rules=resume_rules(plan),
         )
         destination = Destination(format, resumes)
@@ -68,6 +69,33 @@ def check_shard(plan: Plan, destination: Destination) -> None:
         raise UsageError(
             "--shard needs a folder of Parquet files as output, and no --overwrite",
             hint="name it with a slash at its end, -o rows/, and leave --overwrite out",
+        )
+
+
+def check_claims(plan: Plan, destination: Destination) -> None:
+    """Raise UsageError for what does not go with `--join`."""
+    if not plan.claims_chunks:
+        return
+    output = plan.options.output
+    if destination.format != "folder" or output.overwrite:
+        raise UsageError(
+            "--join needs a folder of Parquet files as output, and no --overwrite",
+            hint="name it with a slash at its end, -o rows/, and leave --overwrite out",
+        )
+    others = {
+        "--shard": plan.options.input.shard,
+        "--retry-errors": plan.options.running.retry_errors,
+        "--draw": output.draw,
+        "--view": output.view,
+        "--sidecar": output.sidecar,
+        "--inline": output.inline,
+    }
+    if given := next((name for name, value in others.items() if value), None):
+        raise UsageError(
+            f"{given} does not go with --join",
+            hint="once the rows are there, pgcli view rows/ draws them and writes pages"
+            if given in ("--draw", "--view")
+            else f"leave {given} out",
         )
 
 

@@ -30,20 +30,25 @@ MIN_ROWS_FOR_ENGINES = 500
 def with_engines(input: RunInput) -> RunTask:
     """The task of the plan, on engine processes if they are asked for or save time."""
     task, engines = input.plan.task, input.options.model.engines
-    if engines is None and (input.rows or 0) < MIN_ROWS_FOR_ENGINES:
+    claims = input.plan.claims_chunks
+    if engines is None and (input.rows or 0) < MIN_ROWS_FOR_ENGINES and not claims:
         return task
-    return cast("RunTask", EnginesTask(task, engines))
+    return cast("RunTask", EnginesTask(task, engines, claims, lambda: input.chunk_rows))
 
 
 @dataclass(frozen=True)
 class EnginesTask:
-    """A task on `engines` processes; None chooses their number, and for one takes none.
+    """A task on `engines` processes; None chooses their number, and for one takes none, unless the
+    task `always_processes` in others.
 
     What does not depend on the engines is asked of the `task`.
     """
 
     task: RunTask
     engines: int | None
+    always_processes: bool = False
+    #: Batches do not have rows of several files of the output, so that each follows from its rows.
+    chunk_rows: Callable[[], int | None] = lambda: None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.task, name)
@@ -52,7 +57,7 @@ class EnginesTask:
         self, checkpoint: Checkpoint, adapter: Checkpoint | None, options: ModelOptions
     ) -> RunEngine:
         slots = engine_slots(self.engines, options.device, total_bytes(checkpoint.folder))
-        if self.engines is None and len(slots) == 1:
+        if self.engines is None and len(slots) == 1 and not self.always_processes:
             return self.task.load(checkpoint, adapter, options)
         return EnginePool(partial(load_engine, self.task, checkpoint, adapter, options), slots)
 
@@ -61,7 +66,9 @@ class EnginesTask:
         if not isinstance(engine, EnginePool):
             return self.task.stage(engine, should_stop)
         refuse = partial(error_answer, task=self.task.question.task, model=engine.label)
-        return partial(engine.ask, refuse=refuse, should_stop=should_stop)
+        return partial(
+            engine.ask, refuse=refuse, should_stop=should_stop, chunk_rows=self.chunk_rows()
+        )
 
     def model_settings(self, engine: RunEngine) -> dict[str, object]:
         if not isinstance(engine, EnginePool):

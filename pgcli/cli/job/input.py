@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -84,24 +84,39 @@ class RunInput:
         rows = total * self.plan.prompts_per_image
         return rows if limit is None else min(rows, limit)
 
+    @property
+    def has_known_rows(self) -> bool:
+        """Whether the rows of any part of the input are known without reading what is before it."""
+        return self.source.total is not None and rows_per_image(self.plan.question) is not None
+
     def items(self, is_unchanged: Callable[[int], bool] = lambda row: False) -> Iterable[Item]:
         """The images with their prompts, up to the limit; of a shard only those of its rows.
 
         Image bytes in a table or an archive are not read where `is_unchanged` holds for their rows.
         """
-        question, source = self.plan.question, self.source
-        total, limit = source.total, self.options.input.limit
-        per_image, rows = rows_per_image(question), self.rows_of_all_shards
-        if total is None or rows is None or per_image is None:
-            items = with_prompts(self._sampled(), question)
+        limit, rows = self.options.input.limit, self.rows_of_all_shards
+        if rows is None or not self.has_known_rows:
+            items = with_prompts(self._sampled(), self.plan.question)
             return items if limit is None else first_rows(items, limit)
-        sample = EvenSample(total, self.options.input.sample or total)
         shard, parts = self.plan.shard, iter([range(rows)])
         if shard is not None:
             parts = shard.ranges(rows, self.chunk_rows or self.plan.chunk_rows(rows))
-        selection = Selection(sample, per_image, rows)
-        return selection.items(
-            source.rows, partial(with_prompts, question=question), parts, is_unchanged
+        return self.items_of(parts, is_unchanged)
+
+    def items_of(
+        self,
+        parts: Iterable[range],
+        is_unchanged: Callable[[int], bool] = lambda row: False,
+    ) -> Iterator[Item]:
+        """The images of these parts of the rows, which are known, with all of their prompts."""
+        question, total = self.plan.question, self.source.total
+        per_image, rows = rows_per_image(question), self.rows_of_all_shards
+        assert total is not None
+        assert per_image is not None
+        assert rows is not None
+        sample = EvenSample(total, self.options.input.sample or total)
+        return Selection(sample, per_image, rows).items(
+            self.source.rows, partial(with_prompts, question=question), parts, is_unchanged
         )
 
     def _sampled(self) -> Iterable[Item]:

@@ -97,7 +97,7 @@ def open_output(
         settings,
         overwrite=output.overwrite,
         keep_old=destination.format == "parquet",
-        part=plan.shard.part if plan.shard else "",
+        part=plan.part,
         rules=resume_rules(plan),
     ) as state:
         screen.on_message = state.log.write

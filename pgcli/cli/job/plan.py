@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 
 from pgcli.checkpoints.find import folder_of
 from pgcli.cli.find_model import check_revision
@@ -15,7 +16,7 @@ from pgcli.errors import UsageError
 from pgcli.images import ImageLimits
 from pgcli.sources.paths import parse_path, url_scheme
 from pgcli.sources.patterns import expand_source
-from pgcli.state.shard import Shard, fair_chunk_rows, parse_shard
+from pgcli.state.shard import Shard, claimed_chunk_rows, fair_chunk_rows, parse_shard
 from pgcli.state.state_folder import state_folder
 from pgcli.tasks import AnyQuestion
 
@@ -27,6 +28,8 @@ class Plan:
     task: RunTask
     sources: tuple[str, ...]
     options: JobOptions
+    #: Tells processes apart that share an output.
+    token: str = field(default_factory=lambda: token_hex(4))
 
     @property
     def question(self) -> AnyQuestion:
@@ -49,9 +52,23 @@ class Plan:
         name = self.options.input.shard
         return None if name is None else parse_shard(name, os.environ)
 
+    @property
+    def claims_chunks(self) -> bool:
+        """Whether the chunks of the output are divided while it is written."""
+        return self.options.model.join
+
+    @property
+    def part(self) -> str:
+        """The suffix of the file names of this process's state; empty for the whole output."""
+        if self.claims_chunks:
+            return f"-join-{self.token}"
+        return self.shard.part if self.shard else ""
+
     def chunk_rows(self, total: int | None) -> int:
         """The number of rows in a chunk of a new output of `total` rows."""
         wanted = self.options.output.rows_per_file
+        if self.claims_chunks:
+            return wanted or claimed_chunk_rows(total)
         return wanted or fair_chunk_rows(total, self.shard.count if self.shard else 1)
 
     @property

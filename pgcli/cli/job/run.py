@@ -23,6 +23,7 @@ from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.run_settings import model_settings, run_metadata
 from pgcli.cli.job.run_summary import RunSummary, summarized
 from pgcli.cli.job.run_task import RunEngine, RunTask
+from pgcli.cli.job.shared_run import check_known_rows, run_shared
 from pgcli.cli.job.side_outputs import make_row_hooks
 from pgcli.cli.job.sidecars import count_kept_texts
 from pgcli.cli.options import JobOptions
@@ -52,6 +53,8 @@ def run_job(plan: Plan, screen: Screen, run_summary: RunSummary) -> int:
     input.plan = plan = replace(plan, task=with_engines(input))
     show_plan(input, screen)
     check_drawn_images(input)
+    if plan.claims_chunks:
+        check_known_rows(input)
     hooks = make_row_hooks(input, screen)
     with open_output(input, destination, screen, header=hooks.header) as output:
         run_summary.on_output(input, output)
@@ -67,8 +70,11 @@ def run_job(plan: Plan, screen: Screen, run_summary: RunSummary) -> int:
             job = Job(
                 input, limited_items(input, output), output, engine, hooks, screen, run_summary
             )
-            run_summary.tally = run_pipeline(job)
-            publish(input, output, screen)
+            if plan.claims_chunks:
+                run_shared(input, output, engine, screen, run_summary.tally)
+            else:
+                run_summary.tally = run_pipeline(job)
+                publish(input, output, screen)
             code = report(job, run_summary)
         if output.state is not None:
             output.state.exit_code = code

@@ -59,3 +59,10 @@ class ModelOptions:
             help="Processes that each run the model, or auto: one for each GPU, or one in all.",
         ),
     ] = None
+    join: Annotated[
+        bool,
+        _model(
+            "--join",
+            help="Share the folder -o DIR/ with other runs of the command: each takes free parts.",
+        ),
+    ] = False

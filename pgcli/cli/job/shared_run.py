@@ -1,0 +1,147 @@
+"""`--join`: a run that takes the chunks of an output that no other process computes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from time import monotonic, perf_counter, sleep
+
+from pgcli.cli.job.chunk_worker import ChunkReport, ChunkWorker
+from pgcli.cli.job.input import RunInput
+from pgcli.cli.job.output import CONFIDENCE, RunOutput
+from pgcli.cli.job.run_task import RunEngine
+from pgcli.cli.job.shutdown import GracefulShutdown
+from pgcli.cli.job.summary import interrupted_notice
+from pgcli.cli.ui.console import Screen
+from pgcli.errors import UsageError
+from pgcli.pipeline import Tally
+from pgcli.sinks.chunk_writer import ChunkWriter
+from pgcli.sinks.parquet_folder import ParquetFolder
+from pgcli.sinks.resumable import ResumableSink
+from pgcli.state.claims import Claims
+
+POLL_SECONDS = 2.0  # between two looks for chunks that other processes leave
+
+
+class SharedOutput:
+    """The chunks of an output that several processes write, as one of them sees them.
+
+    `errors` counts the error rows of all chunks that are there.
+    """
+
+    def __init__(self, input: RunInput, output: RunOutput):
+        assert input.chunk_rows is not None
+        assert input.rows_of_all_shards is not None
+        assert output.state is not None
+        assert isinstance(output.sink, ResumableSink)
+        assert isinstance(output.sink.store, ParquetFolder)
+        self.input, self.output, self.state = input, output, output.state
+        self.store, self._size = output.sink.store, input.chunk_rows
+        self.total = input.rows_of_all_shards
+        output.sink.close()
+        self.store.remove_lines()
+        self.rows, self.errors = 0, Counter[str]()
+        numbers = range(-(-self.total // self._size))
+        left = [number for number in numbers if not self.is_stored(number)]
+        self.claims = Claims(self.state.folder, self.state.part, left, self.is_stored)
+
+    def is_stored(self, number: int) -> bool:
+        """Whether a chunk is there with all of its rows; if so, it is counted."""
+        chunk = self.store.stored(number)
+        if chunk is None or chunk.rows < min(self._size, self.total - number * self._size):
+            return False
+        self.rows += chunk.rows
+        self.errors.update(chunk.errors)
+        return True
+
+    def count(self, report: ChunkReport) -> None:
+        """Count a chunk that this process stored."""
+        self.claims.done(report.number)
+        self.rows += report.tally.rows
+        self.errors.update(report.tally.errors)
+
+    def save_progress(self) -> None:
+        """Write how far the whole output has come."""
+        progress = self.state.progress
+        progress.rows, progress.errors = self.rows, dict(self.errors)
+        progress.total = progress.whole = self.total
+        self.state.save_progress()
+
+
+def check_known_rows(input: RunInput) -> None:
+    """Raise UsageError for an input of which no part can be read alone."""
+    if not input.has_known_rows:
+        raise UsageError(
+            "--join needs an input whose rows are known before it is read",
+            hint="name folders or manifests in place of standard input, and one prompt where "
+            "prompts name columns",
+        )
+
+
+def run_shared(
+    input: RunInput, output: RunOutput, engine: RunEngine, screen: Screen, tally: Tally
+) -> None:
+    """Take chunks until all are there; the errors of the output are those of all of its rows."""
+    say, task = screen.info, input.plan.question.task
+    shared = SharedOutput(input, output)
+    budget = input.options.running.error_budget
+    progress = screen.progress(task, shared.total, initial=shared.rows)
+    shutdown = GracefulShutdown(
+        partial(say, "leaving the chunk in progress; press again to quit at once"),
+        lambda: say(progress.line()),
+        pipes=False,
+    )
+    shared.state.start(shared.rows)
+    began = perf_counter()
+    schema = replace(input.row_schema, confidence=CONFIDENCE in output.settings)
+    writer = ChunkWriter(shared.store, schema)
+    try:
+        with (
+            shutdown,
+            progress,
+            ChunkWorker(input, engine, writer, shutdown.should_stop) as worker,
+        ):
+            for number, ahead in assignments(shared, shutdown):
+                shared.state.begin()
+                report = worker.run(number, ahead)
+                if report is None:
+                    break
+                shared.count(report)
+                tally.add(report.tally)
+                tally.seconds = perf_counter() - began
+                progress.update(shared.rows, errors=shared.errors.total(), seconds=tally.seconds)
+                shared.save_progress()
+                budget.check_chunk(report.error, report.error_run, tally)
+            shutdown.raise_if_requested()
+            budget.check_share(tally)
+            shared.save_progress()
+    except BaseException:
+        say(interrupted_notice(input.options.output.output, shared.rows, shared.state))
+        raise
+    output.errors = shared.errors
+
+
+def assignments(
+    shared: SharedOutput, shutdown: GracefulShutdown
+) -> Iterator[tuple[int, int | None]]:
+    """The chunks that this process is to compute, each with the one after it if that is known.
+
+    Where other processes have all that are left, waits until these are stored or left.
+    """
+    claims, ahead = shared.claims, None
+    waits_until = 0.0
+    while not shutdown.should_stop():
+        if ahead is None and monotonic() < waits_until:
+            sleep(0.05)
+            continue
+        number = claims.claim() if ahead is None else ahead
+        if number is None and not claims.left:
+            claims.remove_killed()
+            return
+        if number is None:
+            waits_until = monotonic() + POLL_SECONDS
+            continue
+        ahead = claims.claim(spare=1)
+        yield number, ahead

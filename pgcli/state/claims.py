@@ -1,0 +1,85 @@
+"""Claims of chunks: who is free takes the next chunk that no other process computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from pgcli.state.atomic_file import write_json
+from pgcli.state.file_lock import file_lock
+from pgcli.state.lock import current_process
+from pgcli.state.owners import owners
+from pgcli.state.state_folder import CLAIMING_PART, LOCK, OWNER
+from pgcli.state.write_errors import wrap_write_errors
+
+CLAIMS = "claims"
+CHUNKS = "chunks"  # the key of the owner's record that lists its claims
+
+
+class Claims:
+    """The chunks of an output that this process computes, among all that share the output.
+
+    A claim is in the owner's record of its process and ends with it: chunks of a process that was
+    killed are free again, at once on the same host, and on another one when it has given no sign of
+    life for `owners.SILENT_SECONDS`. Should two processes still compute one chunk, the first one
+    that is complete stays. `is_stored` says whether a chunk is complete.
+    """
+
+    def __init__(
+        self, folder: Path, part: str, numbers: Iterable[int], is_stored: Callable[[int], bool]
+    ):
+        self._folder, self._part, self._is_stored = folder, part, is_stored
+        self._left = dict.fromkeys(numbers)
+        self._own: list[int] = []
+        self._owner = current_process()
+
+    @property
+    def left(self) -> int:
+        """The number of chunks that are not known to be complete."""
+        return len(self._left)
+
+    def claim(self, *, spare: int = 0) -> int | None:
+        """The next chunk that nobody has; None if there is none, or no more than `spare` for each
+        process. Raises OutputFailed."""
+        with wrap_write_errors(self._folder), file_lock(self._folder / f"{LOCK}-{CLAIMS}"):
+            others = [
+                owner
+                for owner in owners(self._folder)
+                if owner.is_running and owner.part != self._part
+            ]
+            taken = {number for owner in others for number in owner.process.get(CHUNKS) or ()}
+            taken.update(self._own)
+            if spare and len(self._left.keys() - taken) <= spare * (len(others) + 1):
+                return None
+            found = next(self._free(taken), None)
+            if found is not None:
+                self._own.append(found)
+                self._write()
+            return found
+
+    def done(self, number: int) -> None:
+        """Note that a claimed chunk is complete."""
+        self._left.pop(number, None)
+        self._own.remove(number)
+
+    def remove_killed(self) -> None:
+        """Remove what processes that were killed left, once all chunks are complete."""
+        for owner in owners(self._folder):
+            if not owner.is_running and CLAIMING_PART.fullmatch(owner.part):
+                for file in self._folder.glob(f"*{owner.part}*"):
+                    with suppress(OSError):
+                        file.unlink()
+
+    def _free(self, taken: set[int]) -> Iterator[int]:
+        """The chunks that are neither taken nor complete, in their order."""
+        for number in list(self._left):
+            # what is stored may still be claimed: it is in the record until the next claim
+            if number not in self._own and self._is_stored(number):
+                del self._left[number]
+            elif number not in taken:
+                yield number
+
+    def _write(self) -> None:
+        values = {**self._owner, CHUNKS: self._own}
+        write_json(self._folder / f"{OWNER}{self._part}.json", values, durable=False)

@@ -1,0 +1,66 @@
+"""Chunks are divided while they are computed: who is free takes what nobody has."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from pgcli.state.claims import Claims
+from pgcli.state.lock import output_lock
+from pgcli.state.owners import SILENT_SECONDS
+
+
+def claims(folder: Path, part: str, stored: set[int] | None = None) -> Claims:
+    return Claims(folder, part, range(4), (stored or set()).__contains__)
+
+
+def left_behind(folder: Path, host: str, silent_seconds: float) -> None:
+    """The record of a process that was killed while it had chunk 0."""
+    file = folder / "owner-join-dead.json"
+    file.write_text(json.dumps({"pid": 1, "host": host, "chunks": [0]}))
+    (folder / "lock-join-dead").touch()
+    then = time.time() - silent_seconds
+    os.utime(file, (then, then))
+
+
+def test_each_process_takes_the_next_free_chunk(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        for part in ("-join-a", "-join-b"):
+            stack.enter_context(output_lock(tmp_path, part=part))
+        a, b = claims(tmp_path, "-join-a"), claims(tmp_path, "-join-b", {1})
+        assert [a.claim(), b.claim(), b.claim(), a.claim()] == [0, 2, 3, 1]
+        assert (a.claim(), b.claim()) == (None, None)
+        a.done(0)
+        assert (a.left, b.left) == (3, 3)
+
+
+def test_chunks_of_a_process_that_ended_are_free(tmp_path: Path) -> None:
+    with output_lock(tmp_path, part="-join-b"):
+        with output_lock(tmp_path, part="-join-a"):
+            assert claims(tmp_path, "-join-a").claim() == 0
+        assert claims(tmp_path, "-join-b").claim() == 0
+
+
+def test_chunk_of_a_killed_process_is_free_at_once_on_its_host(tmp_path: Path) -> None:
+    with output_lock(tmp_path, part="-join-a"):
+        left_behind(tmp_path, socket.gethostname(), 0)
+        assert claims(tmp_path, "-join-a").claim() == 0
+
+
+def test_chunk_of_another_host_is_free_after_its_silence(tmp_path: Path) -> None:
+    with output_lock(tmp_path, part="-join-a"):
+        left_behind(tmp_path, "elsewhere", SILENT_SECONDS / 2)
+        assert claims(tmp_path, "-join-a").claim() == 1
+        left_behind(tmp_path, "elsewhere", SILENT_SECONDS * 2)
+        assert claims(tmp_path, "-join-a").claim() == 0
+
+
+def test_spare_chunks_are_left_for_the_other_processes(tmp_path: Path) -> None:
+    with output_lock(tmp_path, part="-join-a"), output_lock(tmp_path, part="-join-b"):
+        found = claims(tmp_path, "-join-a")
+        assert [found.claim(spare=1), found.claim(spare=1), found.claim(spare=1)] == [0, 1, None]
+        assert found.claim() == 2
