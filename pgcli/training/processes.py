@@ -64,6 +64,39 @@ class Processes:
         """The group of several processes, as losses over all rows take it."""
         return None if self.store is None else dist.group.WORLD
 
+    def join(self, device: str) -> None:
+        """Connect with the other processes; with `device` auto or cuda, each takes its own GPU.
+
+        Raises UsageError for another device than these and the CPU, and NoUsableDevice if this
+        machine has fewer GPUs than processes.
+        """
+        uses_cuda = device in ("auto", "cuda") and torch.cuda.is_available()
+        if uses_cuda:
+            number, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+            if number >= gpus:
+                raise NoUsableDevice(
+                    f"there is no GPU for each process: this machine has {gpus}",
+                    hint=f"torchrun --nproc-per-node {gpus}",
+                )
+            torch.cuda.set_device(number)
+        elif device not in ("auto", "cuda", "cpu"):
+            raise UsageError(
+                f"--device {device} is one device, and torchrun has started several processes",
+                hint="leave --device out: each process takes a GPU of its own",
+            )
+        assert self.store is not None
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if uses_cuda else "gloo",
+            store=dist.PrefixStore("group", self.store),  # type: ignore[attr-defined]
+            rank=self.rank,
+            world_size=self.count,
+            timeout=TIMEOUT,
+        )
+
+    def leave(self) -> None:
+        """End the connections after the last exchange."""
+        dist.destroy_process_group()
+
     def share(self, rows: Sequence[Row]) -> Sequence[Row]:
         """This process's rows of an update; the shares differ by one row at most."""
         return rows[self.rank :: self.count]
@@ -199,42 +232,12 @@ def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         yield bucket
 
 
-def is_started_by_torchrun() -> bool:
-    """Whether this process is one of several of a run."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+def connect() -> Processes:
+    """This process among those that torchrun started, which name it in the environment."""
+    store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
+    return Processes(rank, count, store)
 
 
-@contextmanager
-def joined_processes(device: str) -> Iterator[Processes]:
-    """A block in which this process is one of those that torchrun started, or the only one.
-
-    With `device` auto or cuda, each takes the GPU of its number on this machine. Raises UsageError
-    for another device, and NoUsableDevice if there are fewer GPUs than processes.
-    """
-    if not is_started_by_torchrun():
-        yield Processes()
-        return
-    uses_cuda = device in ("auto", "cuda") and torch.cuda.is_available()
-    if uses_cuda:
-        number, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-        if number >= gpus:
-            raise NoUsableDevice(
-                f"process {number + 1} of this machine has no GPU: there are {gpus}",
-                hint=f"torchrun --nproc-per-node {gpus}",
-            )
-        torch.cuda.set_device(number)
-    elif device not in ("auto", "cuda", "cpu"):
-        raise UsageError(
-            f"--device {device} is one device, and torchrun has started several processes",
-            hint="leave --device out: each process takes a GPU of its own",
-        )
-    store, rank, total = next(rendezvous("env://", timeout=TIMEOUT))
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if uses_cuda else "gloo",
-        store=dist.PrefixStore("exchanges", store),  # type: ignore[attr-defined]
-        rank=rank,
-        world_size=total,
-        timeout=TIMEOUT,
-    )
-    yield Processes(rank, total, dist.PrefixStore("pgcli", store))  # type: ignore[attr-defined]
-    dist.destroy_process_group()
+def is_lost_connection(error: BaseException) -> bool:
+    """Whether an exchange failed because another process is gone."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error)

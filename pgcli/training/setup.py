@@ -42,6 +42,7 @@ from pgcli.training.new_models import (
     new_two_towers,
     two_towers_of,
 )
+from pgcli.training.processes import ALONE, Processes
 from pgcli.training.row_store import RowStore
 from pgcli.training.rows import TrainingRow, TrainingRows
 from pgcli.training.settings import TrainingSettings
@@ -97,11 +98,12 @@ def make_task(
     device: str = "auto",
     dtype: str = "auto",
     track: Callable[[Iterable[Any]], Iterable[Any]] = iter,
+    processes: Processes = ALONE,
 ) -> ContrastiveTask | ClassifyTask | ProbeTask:
     """The task of the settings, with its model on the device.
 
     `track` shows the progress of computing features. Raises UsageError for a checkpoint or labels
-    that do not fit the task.
+    that do not fit the task, and for fewer rows in a batch than processes.
     """
     chosen = choose_device(device)
     if settings.task == "contrastive":
@@ -113,11 +115,19 @@ def make_task(
     decoder = ImageDecoder(replace(spec, fast_decode=reading.fast_decode), reading.limits)
     loader = ImageLoader(reading.store, decoder, reading.workers, reading.fetcher)
     size = min(settings.recipe.batch_size, len(train))
-    data = TaskData(train, evaluation, RowOrder(len(train), size, settings.seed), loader)
+    if size < processes.count:
+        raise UsageError(
+            f"updates of {size} rows cannot be divided over {processes.count} processes",
+            hint="--batch-size with a larger number, more rows or fewer processes",
+        )
+    order = RowOrder(len(train), size, settings.seed)
+    data = TaskData(train, evaluation, order, loader, processes)
     input = ImageInput(
         chosen, compute_dtype(dtype, chosen), start.preprocessing.mean, start.preprocessing.std
     )
-    micro = MicroBatches(settings.micro_batch, is_fixed=settings.micro_batch is not None)
+    # a process that repeats its part of a contrastive update would exchange vectors alone
+    exchanges = processes.count > 1 and settings.task == "contrastive"
+    micro = MicroBatches(settings.micro_batch, is_fixed=bool(settings.micro_batch) or exchanges)
     shared: dict[str, Any] = {
         "model": start.model,
         "data": data,

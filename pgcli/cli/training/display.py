@@ -34,6 +34,8 @@ def run_trainer(trainer: Trainer, screen: Screen) -> bool:
                     screen.info(evaluation_line(line))
 
             is_complete = trainer.run(should_stop=shutdown.should_stop, on_update=on_update)
+    if not is_complete:  # any process may have had the signal
+        shutdown.signum = trainer.processes.largest(shutdown.signum or 0) or None
     shutdown.raise_if_requested()
     return is_complete
 

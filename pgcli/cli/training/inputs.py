@@ -11,6 +11,7 @@ from pgcli.cli.ui.console import Screen
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint
+    from pgcli.training.processes import Processes
     from pgcli.training.row_store import RowStore
     from pgcli.training.rows import TrainingRows
 
@@ -43,11 +44,16 @@ def read_all(
     return rows, held_out
 
 
-def find_checkpoint(command: TrainCommand, screen: Screen) -> Checkpoint | None:
-    """The files of `--model`, downloaded where they are missing."""
-    if command.model.model is None:
+def find_checkpoint(
+    command: TrainCommand, screen: Screen, processes: Processes
+) -> Checkpoint | None:
+    """The files of `--model`, downloaded by the first process where they are missing."""
+    name = command.model.model
+    if name is None:
         return None
-    return find_model(command.model.model, command.model.revision, screen)
+    if processes.count > 1:
+        processes.from_first(lambda: str(find_model(name, command.model.revision, screen)))
+    return find_model(name, command.model.revision, screen)
 
 
 def count_of(count: int, noun: str) -> str:

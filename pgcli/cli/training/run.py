@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pgcli.cli.training.display import run_trainer
 from pgcli.cli.training.dry_run import dry_run
 from pgcli.cli.training.inputs import find_checkpoint, read_all
+from pgcli.cli.training.processes import is_started_by_torchrun, joined_processes
 from pgcli.cli.training.report import report
 from pgcli.cli.training.run_record import RUN, begin_run, check_run, run_record
 from pgcli.cli.training.train_command import TrainCommand
@@ -25,13 +26,23 @@ from pgcli.state.state_folder import state_folder
 from pgcli.state.write_errors import make_folder, wrap_write_errors
 
 if TYPE_CHECKING:
+    from pgcli.training.processes import Processes
     from pgcli.training.row_store import RowStore
     from pgcli.training.settings import TrainingSettings
 
 
 def run_training(command: TrainCommand) -> int:
     """Train; return 3 if images could not be read, else 0."""
-    screen = Screen(quiet=command.output.quiet)
+    if not is_started_by_torchrun():
+        return train(command, None)
+    with joined_processes(command.model.device) as processes:
+        return train(command, processes)
+
+
+def train(command: TrainCommand, processes: Processes | None) -> int:
+    """Train in this process, or in one of several, of which the first prints and writes."""
+    is_first = processes is None or processes.is_first
+    screen = Screen(quiet=command.output.quiet or not is_first)
     if command.learning.task is None:
         raise UsageError(
             "--task is missing; training PaliGemma to answer (--method lora) is not there yet",
@@ -44,13 +55,15 @@ def run_training(command: TrainCommand) -> int:
     if not command.output.overwrite and read_json(folder / RUN) is None:
         check_destination(folder, kind="folder")
     if command.output.dry_run:
-        return dry_run(command, settings, screen)
-    with opened_state(folder) as state:
-        from pgcli.training.row_store import RowStore
+        return dry_run(command, settings, screen) if is_first else 0
+    from pgcli.training.processes import ALONE
+    from pgcli.training.row_store import RowStore
 
+    processes = processes or ALONE
+    with opened_state(folder, processes) as state:
         store = RowStore(state)
         try:
-            return train_rows(command, settings, state, store, screen)
+            return train_rows(command, settings, state, store, screen, processes)
         finally:
             store.close()
 
@@ -72,14 +85,22 @@ def make_settings(command: TrainCommand) -> TrainingSettings:
 
 
 @contextmanager
-def opened_state(folder: Path) -> Iterator[Path]:
-    """The folder of the run's state, locked; it is removed where nothing was saved."""
+def opened_state(folder: Path, processes: Processes) -> Iterator[Path]:
+    """The folder of the run's state, locked by the first process."""
     state = state_folder(folder)
+    with ExitStack() as stack:
+        processes.from_first(lambda: stack.enter_context(locked(state)))
+        yield state
+
+
+@contextmanager
+def locked(state: Path) -> Iterator[None]:
+    """A block in which the folder is there and locked; it is removed where nothing was saved."""
     with wrap_write_errors(state):
         make_folder(state)
     try:
         with output_lock(state):
-            yield state
+            yield
     finally:
         remove_locks(state)
         with suppress(OSError):  # not empty
@@ -92,6 +113,7 @@ def train_rows(
     state: Path,
     store: RowStore,
     screen: Screen,
+    processes: Processes,
 ) -> int:
     """Read the rows and the model, and train."""
     from pgcli.training.setup import ImageReading, make_task, split_rows
@@ -99,7 +121,7 @@ def train_rows(
 
     rows, held_out = read_all(command, store, screen)
     train, evaluation = split_rows(settings, rows, held_out)
-    checkpoint = find_checkpoint(command, screen)
+    checkpoint = find_checkpoint(command, screen, processes)
     record = run_record(command, settings, rows, held_out, checkpoint)
     resumes = check_run(command, record)
     input = command.input
@@ -115,16 +137,20 @@ def train_rows(
             device=command.model.device,
             dtype=command.model.dtype,
             track=progress.track,
+            processes=processes,
         )
-    if not resumes:
-        begin_run(command, state, record)
+    processes.from_first(lambda: None if resumes else begin_run(command, state, record))
     options = settings.trainer_options(task.order.steps_per_epoch, is_evaluated=bool(evaluation))
-    trainer = Trainer(task, options, command.folder, state)
+    trainer = Trainer(task, options, command.folder, state, processes)
     began = perf_counter()
     is_complete = run_trainer(trainer, screen)
     seconds = perf_counter() - began
-    faults = task.faults
+    faults = {name: why for one in processes.gather({**task.faults}) for name, why in one.items()}
     result = {"complete": is_complete, **asdict(trainer.progress), "unreadable": [*faults]}
-    write_json(command.folder / RUN, record | {"result": result})
-    report(command, trainer, rows, faults, seconds, screen)
+
+    def end_run() -> None:
+        write_json(command.folder / RUN, record | {"result": result})
+        report(command, trainer, rows, faults, seconds, screen)
+
+    processes.from_first(end_run)  # torchrun ends all processes once one has an exit code of 3
     return 3 if faults or rows.left_out["with_fault"] else 0
