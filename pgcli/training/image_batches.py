@@ -6,7 +6,7 @@ B rows · R resolution · C channels
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pgcli.errors import TooManyErrors
 from pgcli.images import ImageDecoder
 from pgcli.records import DecodedImage
+from pgcli.training.image_errors import ImageErrors
 from pgcli.training.row_store import RowStore
 from pgcli.training.rows import TrainingRow
 from pgcli.training.seeds import seed_of
@@ -41,12 +41,15 @@ class ImageBatch:
 class RowOrder:
     """Which rows the batch of a step has: each epoch is a permutation of all rows of its own.
 
-    Rows that do not fill the last batch of an epoch are left out of it.
+    Rows that do not fill the last batch of an epoch are left out of it. With `lengths`, the rows of
+    a batch are in descending order of length, so that those of a micro-batch need little padding.
+    Which rows are in a batch does not depend on lengths.
     """
 
     rows: int
     batch_size: int
     seed: int
+    lengths: Sequence[int] | None = None
 
     @cached_property
     def steps_per_epoch(self) -> int:
@@ -54,42 +57,36 @@ class RowOrder:
 
     def batches(self, first: int, stop: int) -> Iterator[list[int]]:
         """The row numbers of each step."""
-        permutation, epoch = [], -1
+        permutation, epoch = torch.empty(0), -1
         for step in range(first, stop):
             if step // self.steps_per_epoch != epoch:
                 epoch = step // self.steps_per_epoch
                 permutation = self._permutation(epoch)
             start = step % self.steps_per_epoch * self.batch_size
-            yield permutation[start : start + self.batch_size]
+            batch = permutation[start : start + self.batch_size].tolist()
+            if self.lengths is not None:
+                batch.sort(key=self.lengths.__getitem__, reverse=True)
+            yield batch
 
-    def _permutation(self, epoch: int) -> list[int]:
+    def _permutation(self, epoch: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed_of(self.seed, epoch))
-        return torch.randperm(self.rows, generator=generator).tolist()
+        return torch.randperm(self.rows, generator=generator)
 
 
 @dataclass
 class ImageLoader:
-    """Decodes the images of batches ahead of the model.
-
-    `faults` are the ids of images that could not be read, with the reasons.
-    """
+    """Decodes the images of batches ahead of the model."""
 
     store: RowStore
     decoder: ImageDecoder
+    errors: ImageErrors
     workers: int | None = None
     fetcher: Fetcher | None = None
-    faults: dict[str, str] = field(default_factory=dict)
 
-    def load(
-        self,
-        batches: Iterable[Sequence[TrainingRow]],
-        total: int,
-        *,
-        may_be_empty: bool = False,
-    ) -> Iterator[ImageBatch]:
-        """The batches with their images; `total` is the number of rows.
+    def load(self, batches: Iterable[Sequence[TrainingRow]], total: int) -> Iterator[ImageBatch]:
+        """The batches with the images that can be read, which may be none; `total` counts rows.
 
-        Without `may_be_empty`, raises TooManyErrors for a batch of which no image can be read.
+        Raises TooManyErrors.
         """
         ahead: list[Sequence[TrainingRow]] = []
 
@@ -105,24 +102,18 @@ class ImageLoader:
         try:
             while first := next(decoded, None):
                 batch = ahead.pop(0)
-                found = self._batch(batch, [first, *islice(decoded, len(batch) - 1)])
-                if not (found.rows or may_be_empty):
-                    raise TooManyErrors(
-                        f"no image of a batch could be read, such as {batch[0].item.id}: "
-                        f"{self.faults[batch[0].item.id]}",
-                        hint="correct the images, then run the same command again",
-                    )
-                yield found
+                yield self._batch(batch, [first, *islice(decoded, len(batch) - 1)])
         finally:
             decoded.close()  # type: ignore[attr-defined]
 
     def _batch(self, rows: Sequence[TrainingRow], images: Sequence[DecodedImage]) -> ImageBatch:
-        read = []
-        for row, image in zip(rows, images, strict=True):
-            if image.pixels is None:
-                self.faults[image.item.id] = image.fault.message if image.fault else ""
-            else:
-                read.append((row, image.pixels))
+        for image in images:
+            self.errors.add(image)
+        read = [
+            (row, image.pixels)
+            for row, image in zip(rows, images, strict=True)
+            if image.pixels is not None
+        ]
         side = self.decoder.spec.resolution
         empty = np.empty((0, side, side, 3), np.uint8)
         pixels = torch.from_numpy(np.stack([pixels for _, pixels in read]) if read else empty)

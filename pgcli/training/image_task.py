@@ -42,4 +42,4 @@ class ImageTask(Generic[Model]):
     @property
     def faults(self) -> Mapping[str, str]:
         """Why images could not be read, by their ids."""
-        return self.data.loader.faults
+        return self.data.loader.errors.reasons

@@ -28,9 +28,11 @@ from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder, ImageLimits
 from pgcli.model.two_towers import TwoTowers
+from pgcli.pipeline.error_budget import ErrorBudget
 from pgcli.training.classify_task import ClassifyTask, ProbeTask
 from pgcli.training.contrastive_task import ContrastiveTask
 from pgcli.training.image_batches import ImageLoader, RowOrder
+from pgcli.training.image_errors import ImageErrors
 from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer, write_tokenizer
 from pgcli.training.micro_batches import MicroBatches
 from pgcli.training.new_models import (
@@ -53,13 +55,16 @@ from pgcli.workers.fetcher import Fetcher
 
 @dataclass(frozen=True)
 class ImageReading:
-    """How images are read: the store of bytes, decoding workers, limits and addresses."""
+    """How images are read: the store of bytes, decoding workers, limits, addresses, and how many
+    may not be readable.
+    """
 
     store: RowStore
     workers: int | None = None
     limits: ImageLimits = field(default_factory=ImageLimits)
     fast_decode: bool = False
     fetcher: Fetcher | None = None
+    budget: ErrorBudget = field(default_factory=ErrorBudget)
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,8 @@ def make_task(
     vision = start.model.config.vision
     spec = image_spec(vision.resolution, start.preprocessing)
     decoder = ImageDecoder(replace(spec, fast_decode=reading.fast_decode), reading.limits)
-    loader = ImageLoader(reading.store, decoder, reading.workers, reading.fetcher)
+    errors = ImageErrors(len(train), reading.budget)
+    loader = ImageLoader(reading.store, decoder, errors, reading.workers, reading.fetcher)
     size = min(settings.recipe.batch_size, len(train))
     if size < processes.count:
         raise UsageError(

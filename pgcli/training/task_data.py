@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pgcli.errors import TooManyErrors
 from pgcli.model.siglip import normalize_pixels
 from pgcli.training.image_batches import ImageBatch, ImageLoader, RowOrder
 from pgcli.training.processes import ALONE, Processes
@@ -44,8 +45,8 @@ class ImageInput:
 class TaskData:
     """The rows to train and to evaluate on, and how their images are read.
 
-    Of several `processes`, each reads its share of every batch to train on, of which no image may
-    be left.
+    Of several `processes`, each reads its share of every batch to train on. Of a batch to train on
+    no image may be left.
     """
 
     train: Sequence[TrainingRow]
@@ -59,12 +60,23 @@ class TaskData:
         shares = map(self.processes.share, self.order.batches(first, stop))
         batches = ([self.train[number] for number in batch] for batch in shares)
         size = min(self.order.batch_size, len(self.train)) // self.processes.count
-        yield from self.loader.load(
-            batches, total=(stop - first) * size, may_be_empty=self.processes.count > 1
-        )
+        yield from self.loader.load(batches, total=(stop - first) * size)
 
     def in_order(self, rows: Sequence[TrainingRow]) -> Generator[ImageBatch]:
-        """All of the rows, in their order."""
+        """All of the rows whose images can be read, in their order.
+
+        Raises TooManyErrors if there are none.
+        """
         size = self.order.batch_size
         batches = (rows[start : start + size] for start in range(0, len(rows), size))
-        yield from self.loader.load(batches, total=len(rows))
+        lost = 0
+        for batch in self.loader.load(batches, total=len(rows)):
+            lost += batch.lost
+            if batch.rows:
+                yield batch
+        if lost and lost == len(rows):
+            raise TooManyErrors(
+                f"no image can be read, such as {rows[0].item.id}: "
+                f"{self.loader.errors.reasons[rows[0].item.id]}",
+                hint="correct the images, then run the same command again",
+            )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pgcli.errors import TooManyErrors, TrainingDiverged
+from pgcli.errors import TrainingDiverged
 from pgcli.training.curves import write_curves
 from pgcli.training.metrics_file import MetricsFile
 from pgcli.training.optimizer import CosineSchedule, make_optimizer
@@ -131,17 +131,15 @@ class Trainer:
         torch.manual_seed(self.processes.seed(self.options.seed, step))
         self.task.model.train()
         total = self.processes.sum({"weight": self.task.weight(batch)})["weight"]
-        if not total:
-            raise TooManyErrors(
-                f"no image of step {step + 1} could be read",
-                hint="correct the images, then run the same command again",
-            )
-        found = self.processes.sum(self.task.backward(batch, total))
-        self.processes.add_gradients(self._trained)
-        norm = self._clip_gradients()
-        self._check_finite(found["loss"], norm)
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        found: dict[str, Any] = {"loss": None, "rows": 0}
+        norm = None
+        if total:  # else no image can be read, and the weights stay as they are
+            found = self.processes.sum(self.task.backward(batch, total))
+            self.processes.add_gradients(self._trained)
+            norm = self._clip_gradients()
+            self._check_finite(found["loss"], norm)
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)
         self.progress.step += 1
         seconds = perf_counter() - started
         return {

@@ -173,6 +173,29 @@ def test_unreadable_image_costs_its_row(run: Run, capsys: pytest.CaptureFixture[
     assert {line["lost"] for line in metrics("out")} == {1}
 
 
+def test_update_without_any_readable_image_is_skipped(run: Run) -> None:
+    Path("walls", "red", "00.png").write_bytes(b"not an image")
+    options = CLASSIFY.replace("--steps 4 --batch-size 6", "--steps 12 --batch-size 1")
+    assert run(f"walls {options} -o out") == 3
+    lines = metrics("out")
+    assert [line["step"] for line in lines] == [*range(1, 13)]
+    assert [line["rows"] for line in lines if line["loss"] is None] == [0]
+    assert json.loads(Path("out", "run.json").read_text())["result"]["complete"]
+
+
+@pytest.mark.parametrize("limit", ["--on-error stop", "--max-errors 0", "--max-errors 5%"])
+def test_run_of_too_many_unreadable_images_stops_and_resumes(
+    run: Run, capsys: pytest.CaptureFixture[str], limit: str
+) -> None:
+    image = Path("walls", "red", "00.png")
+    data = image.read_bytes()
+    image.write_bytes(b"not an image")
+    assert run(f"walls {CLASSIFY} {limit} -o out") == 15
+    assert "stopped" in capsys.readouterr().err
+    image.write_bytes(data)
+    assert run(f"walls {CLASSIFY} {limit} -o out") == 0
+
+
 def test_images_in_a_table_train_as_those_in_files(run: Run) -> None:
     import pyarrow
     import pyarrow.parquet

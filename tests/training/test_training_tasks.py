@@ -154,8 +154,27 @@ def test_order_of_rows_follows_from_seed_and_step() -> None:
         assert len(seen) == len(set(seen)) == 9
     assert steps[:3] != steps[3:6]
     assert list(RowOrder(10, 3, seed=6).batches(0, 9)) != steps
+    lengths = [number % 4 for number in range(10)]
+    sorted_steps = list(RowOrder(10, 3, 5, lengths).batches(0, 9))
+    assert list(map(set, sorted_steps)) == list(map(set, steps))
+    for step in sorted_steps:
+        assert [lengths[number] for number in step] == sorted(map(lengths.__getitem__, step))[::-1]
     few = RowOrder(rows=2, batch_size=3, seed=0)
     assert [sorted(step) for step in few.batches(0, 2)] == [[0, 1], [0, 1]]
+
+
+def test_rows_in_order_of_length_need_a_third_of_the_padding() -> None:
+    lengths = torch.distributions.LogNormal(3.0, 0.8)
+    torch.manual_seed(0)
+    length_N = lengths.sample((4_000,)).long().tolist()  # type: ignore[no-untyped-call]
+
+    def padding(order: RowOrder) -> int:
+        parts = (step[at : at + 4] for step in order.batches(0, 125) for at in range(0, 32, 4))
+        longest = [[length_N[number] for number in part] for part in parts]
+        return sum(max(part) * len(part) - sum(part) for part in longest)
+
+    sorted_rows = RowOrder(4_000, 32, 0, length_N)
+    assert padding(sorted_rows) < padding(RowOrder(4_000, 32, 0)) / 3
 
 
 def test_new_weights_keep_the_size_of_activations() -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
-from pgcli.cli.options import values
-from pgcli.cli.options.shared import Quiet, option
+from pgcli.cli.options.shared import MaxErrors, OnError, Quiet, error_budget, option
 
 if TYPE_CHECKING:
     from pgcli.pipeline.error_budget import ErrorBudget
@@ -19,23 +18,8 @@ _running = partial(option, "Running")
 class RunningOptions:
     """What a run does about errors, and how much it prints."""
 
-    on_error: Annotated[
-        Literal["record", "stop"],
-        _running(
-            "--on-error",
-            help="record: an unreadable image is an error row; stop: end at the first one.",
-        ),
-    ] = "record"
-    max_errors: Annotated[
-        values.MaxErrors | None,
-        _running(
-            "--max-errors",
-            metavar="N|P%",
-            parser=values.max_errors,
-            default="50 in a row",
-            help="Stop when more rows than this have errors.",
-        ),
-    ] = None
+    on_error: OnError = "record"
+    max_errors: MaxErrors = None
     retry_errors: Annotated[
         bool,
         _running("--retry-errors", help="Ask the rows with errors again and keep the others."),
@@ -71,7 +55,4 @@ class RunningOptions:
     @property
     def error_budget(self) -> ErrorBudget:
         """How many error rows end the run."""
-        from pgcli.pipeline.error_budget import ErrorBudget  # not at the top: --help has to be fast
-
-        most, share = self.max_errors or (None, None)
-        return ErrorBudget(most, share, stop_on_error=self.on_error == "stop")
+        return error_budget(self.max_errors, self.on_error)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from pgcli.checkpoints.find import DEMO
 from pgcli.cli.options import values
+
+if TYPE_CHECKING:
+    from pgcli.pipeline.error_budget import ErrorBudget
 
 MODELS = (DEMO, "google/paligemma-3b-mix-224", "google/paligemma-3b-mix-448")
 DEVICES = ("auto", "cpu", "cuda", "cuda:0", "mps")
@@ -61,6 +64,37 @@ _running = partial(option, "Running")
 
 # hidden, as its panel would show Python's type; the text of the help explains it
 Sources = Annotated[list[str], typer.Argument(metavar="SOURCE", hidden=True)]
+
+OnError = Annotated[
+    Literal["record", "stop"],
+    option(
+        "Running",
+        "--on-error",
+        help="record: an unreadable image is an error row; stop: end at the first one.",
+    ),
+]
+MaxErrors = Annotated[
+    values.MaxErrors | None,
+    option(
+        "Running",
+        "--max-errors",
+        metavar="N|P%",
+        parser=values.max_errors,
+        default="50 in a row",
+        help="Stop when more rows than this have errors.",
+    ),
+]
+
+
+def error_budget(
+    max_errors: values.MaxErrors | None, on_error: Literal["record", "stop"]
+) -> ErrorBudget:
+    """How many rows with errors end a run."""
+    from pgcli.pipeline.error_budget import ErrorBudget  # not at the top: --help has to be fast
+
+    most, share = max_errors or (None, None)
+    return ErrorBudget(most, share, stop_on_error=on_error == "stop")
+
 
 FastDecode = Annotated[
     bool,

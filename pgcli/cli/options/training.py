@@ -14,6 +14,8 @@ from pgcli.cli.options.shared import (
     Device,
     Dtype,
     FastDecode,
+    MaxErrors,
+    OnError,
     Quiet,
     Revision,
     models,
@@ -315,6 +317,8 @@ class TrainingOutputOptions:
             help="The folder of the trained model, its metrics and curves.",
         ),
     ] = None
+    on_error: OnError = "record"
+    max_errors: MaxErrors = None
     overwrite: Annotated[
         bool,
         _running("--overwrite", own=True, help="Begin again, in place of the run that is there."),

@@ -47,4 +47,5 @@ def evaluation_line(line: Mapping[str, Any]) -> str:
         for name, value in line.items()
         if name.startswith("eval_")
     )
-    return f"step {line['step']:,}: loss {line['loss']:.4g}; evaluation: {found}"
+    loss = "" if line["loss"] is None else f"loss {line['loss']:.4g}; "
+    return f"step {line['step']:,}: {loss}evaluation: {found}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from pgcli.cli.options.shared import error_budget
 from pgcli.cli.training.display import run_trainer
 from pgcli.cli.training.dry_run import dry_run
 from pgcli.cli.training.inputs import find_checkpoint, read_all
@@ -126,7 +127,10 @@ def train_rows(
     resumes = check_run(command, record)
     input = command.input
     limits = ImageLimits() if input.max_pixels is None else ImageLimits(input.max_pixels)
-    reading = ImageReading(store, input.workers, limits, input.fast_decode, input.url_reader)
+    budget = error_budget(command.output.max_errors, command.output.on_error)
+    reading = ImageReading(
+        store, input.workers, limits, input.fast_decode, input.url_reader, budget
+    )
     with screen.progress("reading the model and features", unit="batches") as progress:
         task = make_task(
             settings,
