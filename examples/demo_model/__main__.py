@@ -1,80 +1,152 @@
-"""Trains the built-in model: `python -m examples.demo_model --out runs/demo`; rerun to resume."""
+"""Trains the built-in model in four runs, one for each phase; a command that stopped resumes.
+
+    python -m examples.demo_model masks --out runs/masks
+    python -m examples.demo_model vision --masks runs/masks --out runs/vision
+    python -m examples.demo_model packed --masks runs/masks --start runs/vision --out runs/packed
+    python -m examples.demo_model single --masks runs/masks --start runs/packed --out runs/demo
+
+The first learns codes of masks, the second to see, the third to answer, with many examples in a
+row, the fourth to answer under PaliGemma's own mask.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from examples.demo_model.build_tokenizer import IMAGE, build_tokenizer
 from examples.demo_model.dataset import SceneDataset
 from examples.demo_model.examples import tokenizer_corpus
 from examples.demo_model.init import init_weights
-from examples.demo_model.optimizer import Schedule
-from examples.demo_model.scenes import TOKENIZER_SEEDS, TRAINING_SEEDS
-from examples.demo_model.trainer import Phase, Trainer
-from pgcli.checkpoints.save import save
+from examples.demo_model.mask_autoencoder import MaskAutoencoder, MaskTask, load_autoencoder
+from examples.demo_model.scenes import TOKENIZER_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS
+from examples.demo_model.task import DemoLearner, DrawingsTask
+from examples.demo_model.training_examples import mask_codes
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
 from pgcli.printable import printable
+from pgcli.training.task import TrainingTask
+from pgcli.training.trainer import Trainer, TrainerOptions
 
 WIDTH = 192
 VISION = VisionConfig(width=WIDTH, depth=4, mlp_dim=768, num_heads=3, patch_size=14, resolution=112)
 EOS = 1
-PACKED_SLOTS = 128  # text tokens of a row with several examples
-SINGLE_SLOTS = 48  # longer than any example
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What a phase is trained on, and how long; `text_slots` is the most tokens of a row."""
+
+    steps: int
+    rate: float
+    max_examples: int = 0
+    text_slots: int = 0
+    scene_rates: tuple[int, int, int] = (50, 50, 0)  # without a word, with one, with many
+    first_batch: int = 0  # of the training drawings, so that no two phases have the same
+    dtype: torch.dtype = torch.float32
+
+
+PHASES = {
+    "masks": Phase(500, 2e-3),
+    "vision": Phase(3000, 1e-3, scene_rates=(20, 15, 65)),
+    "packed": Phase(2400, 1e-3, 16, 128, first_batch=1_000_000),
+    "single": Phase(500, 3e-4, 1, 128, first_batch=2_000_000, dtype=torch.bfloat16),
+}
 
 
 def main() -> None:
     options = _options()
-    torch.set_float32_matmul_precision("high")
-    if not (options.out / "tokenizer.json").exists():  # a resumed run keeps its tokenizer
+    torch.set_num_threads(options.threads)
+    phase = PHASES[options.phase]
+    phase = replace(phase, steps=options.steps or phase.steps, rate=options.rate or phase.rate)
+    state = options.out.with_name(f"{options.out.name}.pgcli")
+    for folder in (options.out, state):
+        folder.mkdir(parents=True, exist_ok=True)
+    if options.phase == "masks":
+        task: TrainingTask = MaskTask(MaskAutoencoder(), options.batch_size)
+    else:
+        task = _drawings_task(phase, options)
+    trainer = Trainer(
+        task,
+        TrainerOptions(
+            steps=phase.steps,
+            learning_rate=phase.rate,
+            warmup=min(options.warmup, phase.steps // 4),
+            weight_decay=0.05,
+            betas=(0.9, 0.98),
+            eval_every=options.eval_every,
+        ),
+        options.out,
+        state,
+    )
+    deadline = monotonic() + 60 * options.minutes
+    bar = tqdm(total=phase.steps, initial=trainer.progress.step, unit="step", mininterval=1)
+    with bar:
+
+        def show(line: Mapping[str, Any]) -> None:
+            bar.update()
+            bar.set_postfix(loss=f"{line['loss']:.3f}")
+
+        if not trainer.run(should_stop=lambda: monotonic() > deadline, on_update=show):
+            message = f"{options.out} is at step {trainer.progress.step} of {phase.steps}"
+            raise SystemExit(printable(f"{message}; rerun the command to resume"))
+
+
+def _drawings_task(phase: Phase, options: argparse.Namespace) -> DrawingsTask:
+    tokenizer = options.start or options.out
+    if not (tokenizer / "tokenizer.json").exists():
         build_tokenizer(
-            options.out,
+            tokenizer,
             tokenizer_corpus(TOKENIZER_SEEDS),
             resolution=VISION.resolution,
             image_tokens=VISION.num_patches,
         )
-    vocabulary = Tokenizer.from_folder(options.out)
+    vocabulary = Tokenizer.from_folder(tokenizer)
+    learner = DemoLearner(_model(vocabulary, options.start))
+    if options.start is not None:
+        learner.load_head(options.start)
+    training = SceneDataset(
+        vocabulary=vocabulary,
+        eos=EOS,
+        seeds=TRAINING_SEEDS[phase.first_batch * options.batch_size :],
+        resolution=VISION.resolution,
+        patches_per_side=VISION.resolution // VISION.patch_size,
+        batch_size=options.batch_size,
+        max_examples=phase.max_examples,
+        text_slots=phase.text_slots,
+        scene_rates=phase.scene_rates,
+        codes=mask_codes(load_autoencoder(options.masks)),
+    )
+    return DrawingsTask(
+        learner,
+        training,
+        replace(training, seeds=VALIDATION_SEEDS),
+        tokenizer,
+        has_text=phase.max_examples > 0,
+        patch_weight=0.3 if phase.max_examples else 1.0,
+        dtype=phase.dtype,
+        workers=options.workers,
+    )
+
+
+def _model(vocabulary: Tokenizer, start: Path | None) -> PaliGemma:
+    """The model of an earlier run, or a new one."""
+    if start is not None:
+        model = weights.load(start, read_config(start), dtype=torch.float32)
+        return model.requires_grad_(True)
     model = PaliGemma(_config(vocabulary))
     init_weights(model, seed=0)
-    model.to(options.device)
-    phases = _phases(vocabulary, options)
-    steps = sum(phase.steps for phase in phases)
-    schedule = Schedule(steps, options.warmup, options.decay, options.rate)
-    trainer = Trainer(model, phases, schedule, options.out)
-    if options.compile:
-        model.vision.compile(dynamic=False)
-        model.compile(dynamic=False)
-    complete = trainer.train(
-        workers=options.workers, minutes=options.minutes, save_every=500, log_every=50
-    )
-    save(model, options.out, dtype=torch.bfloat16)
-    if not complete:
-        message = f"{options.out} is at step {trainer.step} of {steps}; rerun the command to resume"
-        raise SystemExit(printable(message))
-
-
-def _phases(vocabulary: Tokenizer, options: argparse.Namespace) -> list[Phase]:
-    def dataset(max_examples: int, text_slots: int) -> SceneDataset:
-        return SceneDataset(
-            vocabulary=vocabulary,
-            eos=EOS,
-            seeds=TRAINING_SEEDS,
-            resolution=VISION.resolution,
-            patches_per_side=VISION.resolution // VISION.patch_size,
-            batch_size=options.batch_size,
-            max_examples=max_examples,
-            text_slots=text_slots,
-        )
-
-    return [
-        Phase("vision", options.vision_steps, dataset(0, 0), has_text=False),
-        Phase("packed", options.packed_steps, dataset(16, PACKED_SLOTS), patch_weight=0.3),
-        Phase("single", options.single_steps, dataset(1, SINGLE_SLOTS), patch_weight=0.3),
-    ]
+    return model
 
 
 def _config(vocabulary: Tokenizer) -> PaliGemmaConfig:
@@ -93,20 +165,24 @@ def _config(vocabulary: Tokenizer) -> PaliGemmaConfig:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m examples.demo_model", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.demo_model",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
-    add("--out", type=Path, default=Path("runs/demo"), help="folder of the run")
-    add("--vision-steps", type=int, default=2000, help="steps that train the vision tower alone")
-    add("--packed-steps", type=int, default=2400, help="steps with many examples per image")
-    add("--single-steps", type=int, default=500, help="steps with PaliGemma's own mask")
-    add("--batch-size", type=int, default=64, help="images per step")
-    add("--warmup", type=int, default=200, help="first steps, in which the learning rate rises")
-    add("--decay", type=int, default=2000, help="last steps, in which the learning rate falls")
-    add("--rate", type=float, default=1.5e-3, help="the learning rate")
+    add("phase", choices=tuple(PHASES))
+    add("--out", type=Path, required=True, help="folder of the run")
+    add("--start", type=Path, help="folder of the model that is trained further")
+    add("--masks", type=Path, default=Path("runs/masks"), help="folder of the phase `masks`")
+    add("--steps", type=int, help="in place of the phase's own number")
+    add("--rate", type=float, help="learning rate, in place of the phase's own")
+    add("--batch-size", type=int, default=16, help="drawings per step")
+    add("--warmup", type=int, default=50, help="first steps, in which the learning rate rises")
+    add("--eval-every", type=int, default=100, help="steps between two evaluations")
     add("--minutes", type=float, default=float("inf"), help="time limit")
+    add("--threads", type=int, default=1, help="of the model's arithmetic")
     add("--workers", type=int, default=1, help="processes that draw")
-    add("--compile", action="store_true", help="compile for a minute, then train a quarter faster")
-    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args()
 
 

@@ -6,7 +6,7 @@ B rows, each of one image · C channels · R resolution
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -17,17 +17,19 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from examples.demo_model import patch_targets
-from examples.demo_model.examples import Example, draw_examples
+from examples.demo_model.examples import Example
+from examples.demo_model.lettered import lettered_scene, page_of_words
 from examples.demo_model.patch_targets import PatchTargets
 from examples.demo_model.render import render, scaled_size
 from examples.demo_model.scenes import Scene
+from examples.demo_model.training_examples import MaskCodes, training_examples
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.training import packing
 from pgcli.training.packing import PackedRow, TokenizedExample, pack
 
 Sample = tuple[numpy.ndarray, PackedRow[list[float]], PatchTargets[numpy.ndarray], tuple[str, ...]]
 LONGER_SIDE = (120, 200)  # pixels; the scenes' own sizes are larger and take longer to draw
-SHORT_ANSWER_WEIGHT = 4.0  # loss weight of a one-word answer, relative to a word of a caption
+SHORT_ANSWER_WEIGHT = 4.0  # loss weight of an answer's first token, except in captions
 
 
 @dataclass(frozen=True)
@@ -39,20 +41,13 @@ class Batch:
     targets: PatchTargets[Tensor]
     kinds: tuple[tuple[str, ...], ...]
 
-    def to(self, device: torch.device) -> Batch:
-        return replace(
-            self,
-            pixels_BRRC=self.pixels_BRRC.to(device, non_blocking=True),
-            row=PackedRow(*(tensor.to(device, non_blocking=True) for tensor in self.row)),
-            targets=PatchTargets(
-                *(tensor.to(device, non_blocking=True) for tensor in self.targets)
-            ),
-        )
-
 
 @dataclass(frozen=True)
 class SceneDataset(Dataset[Batch]):
     """Batches of scenes with consecutive seeds; a batch follows from its index.
+
+    `scene_rates` says how many drawings have no word, one word, and lines of words; `codes` are
+    those of masks.
 
     Up to `max_examples` examples that fit are packed into a row of `text_slots` tokens. If
     `max_examples` is 0, a batch has only images and patch targets.
@@ -66,6 +61,8 @@ class SceneDataset(Dataset[Batch]):
     batch_size: int
     max_examples: int
     text_slots: int
+    scene_rates: tuple[int, int, int]
+    codes: MaskCodes
 
     def __len__(self) -> int:
         return len(self.seeds) // self.batch_size
@@ -76,17 +73,21 @@ class SceneDataset(Dataset[Batch]):
         pixels, rows, targets, kinds = zip(*samples, strict=True)
         return Batch(
             torch.from_numpy(numpy.stack(pixels)),
-            packing.collate(rows, self.text_slots),
+            packing.collate(rows, max(len(row.token_T) for row in rows)),
             patch_targets.collate(targets),
             kinds,
         )
 
     def _sample(self, seed: int) -> Sample:
         rng = Random(f"lessons {seed}")  # another text would draw other examples
-        scene = Scene.from_seed(seed)
+        scenes = (Scene.from_seed, lettered_scene, page_of_words)
+        scene = rng.choices(scenes, self.scene_rates)[0](seed)
         image = render(scene, *scaled_size(scene, rng.randint(*LONGER_SIDE)))
         square = image.resize((self.resolution, self.resolution), Image.Resampling.BICUBIC)
-        examples = self._ordered(draw_examples(scene, rng), rng) if self.max_examples else []
+        examples = training_examples(scene, self.codes, rng) if self.max_examples else []
+        if self.max_examples == 1:  # any of them, but a word is read more often than all else
+            is_read = bool(scene.words) and rng.random() < 0.6
+            examples = examples if is_read else rng.sample(examples, len(examples))
         tokenized = [self._tokenize(example) for example in examples]
         row, packed = pack(tokenized, slots=self.text_slots, max_examples=self.max_examples)
         targets = patch_targets.patch_targets(scene, self.patches_per_side)
@@ -96,21 +97,11 @@ class SceneDataset(Dataset[Batch]):
         return TokenizedExample(
             self.vocabulary.encode_prompt(example.prefix),
             [*self.vocabulary.encode_answer(example.suffix), self.eos],
-            1.0 if example.kind in ("caption", "detect") else SHORT_ANSWER_WEIGHT,
+            1.0 if example.kind == "caption" else SHORT_ANSWER_WEIGHT,
         )
 
-    def _ordered(self, examples: list[Example], rng: Random) -> list[Example]:
-        """Shuffled; if several examples share a row, a caption and a detection come first."""
-        rng.shuffle(examples)
-        if self.max_examples > 1:
-            first = [next(x for x in examples if x.kind == kind) for kind in ("caption", "detect")]
-            return first + [example for example in examples if example not in first]
-        return examples
 
-
-def load_batches(
-    dataset: SceneDataset, indices: range, *, workers: int, pin_memory: bool
-) -> Iterator[Batch]:
+def load_batches(dataset: SceneDataset, indices: range, *, workers: int) -> Iterator[Batch]:
     """The batches of the indices, prefetched by worker processes."""
     loader: DataLoader[Any] = DataLoader(
         dataset,
@@ -118,6 +109,5 @@ def load_batches(
         sampler=indices,
         num_workers=workers,
         prefetch_factor=4 if workers else None,
-        pin_memory=pin_memory,
     )
     yield from loader

@@ -16,7 +16,7 @@ from examples.demo_model.phrases import (
     plural,
 )
 from examples.demo_model.questions import QUESTIONS, vary_style
-from examples.demo_model.scenes import COLOURS, SHAPES, RelativeBox, Scene
+from examples.demo_model.scenes import COLOURS, SHAPES, RelativeBox, Scene, SceneObject
 
 GRID = 1023  # a location token is a side's fraction times 1023, rounded (big_vision trains it so)
 NUMBERS = ("no", "one", "two", "three", "four")
@@ -24,6 +24,7 @@ CAPTION_PREFIXES = ("caption en",) * 8 + ("cap en", "describe en")
 
 #: How often each kind of example is drawn; the kinds of questions are in `questions.QUESTIONS`.
 DETECTIONS_PER_SCENE = 3
+LABEL_COUNTS = (50, 34, 16)  # of 100 detections, those with one, two and three labels
 ABSENT_RATE = 0.28  # of the labels to detect
 KIND_RATES = {"background": 0.4, "ocr": 0.08}
 
@@ -41,7 +42,7 @@ def draw_examples(scene: Scene, rng: Random) -> list[Example]:
     """8 to 13 random examples: a caption, detections, and every question that has an answer."""
     drawn = [Example("caption", rng.choice(CAPTION_PREFIXES), caption(scene))]
     drawn += [
-        detection_example(_random_phrases(scene, rng), scene) for _ in range(DETECTIONS_PER_SCENE)
+        detection_example(random_phrases(scene, rng), scene) for _ in range(DETECTIONS_PER_SCENE)
     ]
     kinds = [kind for kind in (*QUESTIONS, "count") if rng.random() < KIND_RATES.get(kind, 1.0)]
     drawn += _question_examples(kinds, scene, rng)
@@ -98,16 +99,23 @@ def detection_example(labels: Sequence[Phrase], scene: Scene) -> Example:
 
     The answer is empty if no label is in the scene.
     """
+    found = [
+        f"{location_tokens(box)} {phrase_text(label)}" for label, _, box in matching(labels, scene)
+    ]
+    return Example("detect", f"detect {' ; '.join(map(phrase_text, labels))}", " ; ".join(found))
+
+
+def matching(
+    labels: Sequence[Phrase], scene: Scene
+) -> Iterator[tuple[Phrase, SceneObject, RelativeBox]]:
+    """The objects that each label describes, label by label, each from left to right."""
     from_left = sorted(
         zip(scene.objects, scene.boxes, strict=True), key=lambda pair: (pair[1].xmin, pair[1].ymin)
     )
-    found = [
-        f"{location_tokens(box)} {phrase_text(label)}"
-        for label in labels
-        for drawn, box in from_left
-        if matches(label, drawn)
-    ]
-    return Example("detect", f"detect {' ; '.join(map(phrase_text, labels))}", " ; ".join(found))
+    for label in labels:
+        for drawn, box in from_left:
+            if matches(label, drawn):
+                yield label, drawn, box
 
 
 def location_tokens(box: RelativeBox) -> str:
@@ -121,15 +129,21 @@ def _question_examples(kinds: Sequence[str], scene: Scene, rng: Random) -> list[
     return [Example(kind, vary_style(pair[0], rng), pair[1]) for kind, pair in pairs if pair]
 
 
-def _random_phrases(scene: Scene, rng: Random) -> list[Phrase]:
-    """One to three labels to detect, each present or absent.
+def random_phrases(
+    scene: Scene,
+    rng: Random,
+    *,
+    counts: Sequence[int] = LABEL_COUNTS,
+    absent: float = ABSENT_RATE,
+) -> list[Phrase]:
+    """One to three labels, how often is in `counts`, each absent at the rate `absent`.
 
     Labels that describe the same object are not combined, since the answers would only be longer.
     """
     labels: list[Phrase] = []
-    for _ in range(rng.choices((1, 2, 3), (50, 34, 16))[0]):
+    for _ in range(rng.choices((1, 2, 3), counts)[0]):
         present = rng.choice(list(phrase_counts(scene)))
-        label = absent_phrase(scene, rng) if rng.random() < ABSENT_RATE else present
+        label = absent_phrase(scene, rng) if rng.random() < absent else present
         if not any(
             matches(label, o) and matches(other, o) for other in labels for o in scene.objects
         ):
@@ -138,7 +152,7 @@ def _random_phrases(scene: Scene, rng: Random) -> list[Phrase]:
 
 
 def _two_or_more_phrases(scene: Scene, rng: Random) -> list[Phrase]:
-    while len(labels := _random_phrases(scene, rng)) == 1:
+    while len(labels := random_phrases(scene, rng)) == 1:
         pass
     return labels
 

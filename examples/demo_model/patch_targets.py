@@ -17,8 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from examples.demo_model.scenes import BACKGROUNDS, COLOURS, SHAPES, Scene
+from examples.demo_model.words import LETTERS
 
 SIDES = 4
+LETTER_CLASSES = len(LETTERS) + 1
+THIRDS = 3  # of a patch's width, each with a letter
 EMPTY_WEIGHT = 0.2  # of patches without an object, which are the majority
 
 
@@ -26,16 +29,17 @@ Values = TypeVar("Values")
 
 
 class PatchTargets(NamedTuple, Generic[Values]):
-    """Per patch: shape and colour from 1, 0 for none; the background; the object's sides.
+    """Per patch: shape and colour from 1, 0 for none; the background; the object's sides; letters.
 
     The sides are distances from the patch's centre in fractions of the image: up, left, down and
-    right.
+    right. The letters, from 1, are those in the middle of each third of the patch.
     """
 
     shape_P: Values
     colour_P: Values
     background_P: Values
     side_P4: Values
+    letter_P3: Values
 
 
 def patch_targets(scene: Scene, patches_per_side: int) -> PatchTargets[numpy.ndarray]:
@@ -52,38 +56,68 @@ def patch_targets(scene: Scene, patches_per_side: int) -> PatchTargets[numpy.nda
         colour_P[is_inside_P] = list(COLOURS).index(drawn.colour) + 1
         side_P4[is_inside_P] = side[is_inside_P]
     background_P = numpy.full(patches, list(BACKGROUNDS).index(scene.background))
-    return PatchTargets(shape_P, colour_P, background_P, side_P4)
+    letter_P3 = _letters(scene, patches_per_side)
+    return PatchTargets(shape_P, colour_P, background_P, side_P4, letter_P3)
+
+
+def _letters(scene: Scene, patches_per_side: int) -> numpy.ndarray:
+    """The letters (P, 3) of words, in rows of patches that have their middle or lie within them."""
+    cells = numpy.zeros((patches_per_side, patches_per_side * THIRDS), int)
+    row_centre = (numpy.arange(patches_per_side) + 0.5) / patches_per_side
+    centre = (numpy.arange(cells.shape[1]) + 0.5) / cells.shape[1]
+    for word in scene.words:
+        top, bottom = word.top / scene.height, word.y / scene.height
+        is_word = (row_centre > top) & (row_centre < bottom)
+        is_word[int((top + bottom) / 2 * patches_per_side)] = True
+        index = numpy.searchsorted(numpy.array(word.edges) / scene.width, centre) - 1
+        is_letter = (index >= 0) & (index < len(word.text))
+        classes = numpy.array([LETTERS.index(letter) + 1 for letter in word.text])
+        cells[numpy.ix_(is_word, is_letter)] = classes[index[is_letter]]
+    return cells.reshape(-1, THIRDS)
 
 
 def collate(targets: Sequence[PatchTargets[numpy.ndarray]]) -> PatchTargets[Tensor]:
-    """The targets of many images as tensors (B, P) and (B, P, 4)."""
+    """The targets of many images as tensors (B, P), (B, P, 4) and (B, P, 3)."""
     columns = zip(*targets, strict=True)
     return PatchTargets(*(torch.from_numpy(numpy.stack(column)) for column in columns))
 
 
 class PatchHead(nn.Module):
-    """Predicts shape, colour, background and sides from the projected patches."""
+    """Predicts shape, colour, background, sides and letters from the projected patches."""
 
     def __init__(self, width: int):
         super().__init__()
-        self.sizes = (len(SHAPES) + 1, len(COLOURS) + 1, len(BACKGROUNDS), SIDES)
+        self.sizes = (
+            len(SHAPES) + 1,
+            len(COLOURS) + 1,
+            len(BACKGROUNDS),
+            SIDES,
+            THIRDS * LETTER_CLASSES,
+        )
         self.read = nn.Linear(width, sum(self.sizes))
         nn.init.zeros_(self.read.weight)  # not random, so that a run follows from its seed
         nn.init.zeros_(self.read.bias)
 
     def loss(self, patch_BPD: Tensor, targets: PatchTargets[Tensor]) -> tuple[Tensor, Tensor]:
-        """The loss, and the share of patches with the right shape and colour."""
-        shape, colour, background, side = self.read(patch_BPD).float().split(self.sizes, dim=-1)
+        """The loss, and the share of patches with an object or a letter that are right in all."""
+        read_BPx = self.read(patch_BPD).float()
+        shape, colour, background, side, letter = read_BPx.split(self.sizes, dim=-1)
+        letter = letter.unflatten(-1, (THIRDS, LETTER_CLASSES))
         has_object_BP = targets.shape_P > 0
         loss = (
             _class_loss(shape, targets.shape_P)
             + _class_loss(colour, targets.colour_P)
             + 0.2 * F.cross_entropy(background.flatten(0, 1), targets.background_P.flatten())
-            + 8 * F.l1_loss(side[has_object_BP], targets.side_P4[has_object_BP])
+            + _class_loss(letter.flatten(1, 2), targets.letter_P3.flatten(1))
         )
-        is_right_BP = shape.argmax(-1) == targets.shape_P
-        is_right_BP &= colour.argmax(-1) == targets.colour_P
-        return loss, is_right_BP.float().mean()
+        if bool(has_object_BP.any()):  # the mean of nothing is not a number
+            loss = loss + 8 * F.l1_loss(side[has_object_BP], targets.side_P4[has_object_BP])
+        is_right_BP = (shape.argmax(-1) == targets.shape_P) & (
+            colour.argmax(-1) == targets.colour_P
+        )
+        is_right_BP &= (letter.argmax(-1) == targets.letter_P3).all(-1)
+        is_counted_BP = has_object_BP | (targets.letter_P3 > 0).any(-1)
+        return loss, is_right_BP[is_counted_BP].float().mean()
 
 
 def _class_loss(logits_BPx: Tensor, class_BP: Tensor) -> Tensor:

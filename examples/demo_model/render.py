@@ -5,6 +5,7 @@ from __future__ import annotations
 from PIL import Image, ImageDraw
 
 from examples.demo_model.scenes import Scene
+from examples.demo_model.words import font_of
 
 SUPERSAMPLING = 3  # drawn at this multiple of the size and averaged, for smooth edges
 
@@ -18,6 +19,9 @@ def render(scene: Scene, width: int | None = None, height: int | None = None) ->
     draw = ImageDraw.Draw(canvas)
     for drawn in scene.objects:
         draw.polygon([(x * scale_x, y * scale_y) for x, y in drawn.outline], fill=drawn.rgb)
+    for word in scene.words:
+        font = font_of(word.font, word.size * scale_y)
+        draw.text((word.x * scale_x, word.y * scale_y), word.text, word.rgb, font, anchor="ls")
     return canvas.reduce(SUPERSAMPLING)
 
 

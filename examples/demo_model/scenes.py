@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 
+from examples.demo_model.words import Word
+
 Rgb = tuple[int, int, int]
 Point = tuple[float, float]
 
@@ -70,17 +72,12 @@ class SceneObject:
     @cached_property
     def outline(self) -> tuple[Point, ...]:
         """The shape's corners in pixels; a circle is a polygon of 72 corners."""
-        angle = math.radians(self.tilt)
-        right, down = self.radius * math.cos(angle), self.radius * math.sin(angle)
-        return tuple(
-            (self.x + u * right - v * down, self.y + u * down + v * right)
-            for u, v in OUTLINES[self.shape]
-        )
+        return outline(self.shape, self.x, self.y, self.radius, self.tilt)
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One drawing: its size in pixels, its background and its objects."""
+    """One drawing: its size in pixels, its background, its objects and its words."""
 
     seed: int
     width: int
@@ -88,20 +85,21 @@ class Scene:
     background: str
     background_rgb: Rgb
     objects: tuple[SceneObject, ...]
+    words: tuple[Word, ...] = ()
 
     @classmethod
     def from_seed(cls, seed: int) -> Scene:
         """The drawing of a seed; equal seeds give equal drawings."""
         rng = Random(seed)
-        width, height = _random_size(rng)
+        width, height = random_size(rng)
         background = rng.choice(tuple(BACKGROUNDS))
         light = BACKGROUNDS[background][0] + rng.randint(-JITTER, JITTER)
-        objects = _place_objects(_random_kinds(rng), width, height, rng)
+        objects = _place_objects(random_kinds(rng), width, height, rng)
         return cls(seed, width, height, background, (light, light, light), objects)
 
     def rearranged(self, rng: Random) -> Scene:
         """The same kinds of objects on the same background, in other places and sizes."""
-        width, height = _random_size(rng)
+        width, height = random_size(rng)
         kinds = [(drawn.shape, drawn.colour) for drawn in self.objects]
         objects = _place_objects(kinds, width, height, rng)
         return replace(self, width=width, height=height, objects=objects)
@@ -142,13 +140,21 @@ OUTLINES: Mapping[str, list[Point]] = {
 }
 
 
-def _random_size(rng: Random) -> tuple[int, int]:
+def outline(shape: str, x: float, y: float, radius: float, tilt: float) -> tuple[Point, ...]:
+    """The corners of a shape in a circle around `x` and `y`, turned by `tilt` degrees."""
+    angle = math.radians(tilt)
+    right, down = radius * math.cos(angle), radius * math.sin(angle)
+    return tuple((x + u * right - v * down, y + u * down + v * right) for u, v in OUTLINES[shape])
+
+
+def random_size(rng: Random) -> tuple[int, int]:
+    """Width and height in pixels, wide, tall or square."""
     longer = rng.randint(*LONGER_SIDE)
     shorter = round(longer * rng.uniform(MIN_ASPECT, 0.9))
     return rng.choice([(longer, shorter), (shorter, longer), (longer, longer)])
 
 
-def _random_kinds(rng: Random) -> list[tuple[str, str]]:
+def random_kinds(rng: Random) -> list[tuple[str, str]]:
     """Shape and colour of one to four objects; repeats are far more frequent than by chance."""
     count = rng.choices((1, 2, 3, 4), (3, 5, 5, 6))[0]
     shape, colour = rng.choice(SHAPES), rng.choice(tuple(COLOURS))
@@ -173,7 +179,7 @@ def _place_objects(
     while True:
         objects: list[SceneObject] = []
         for shape, colour in kinds:
-            drawn = _random_object(shape, colour, objects, width, height, rng)
+            drawn = random_object(shape, colour, objects, width, height, rng)
             if drawn is None:
                 break
             objects.append(drawn)
@@ -181,9 +187,10 @@ def _place_objects(
             return tuple(objects)
 
 
-def _random_object(
+def random_object(
     shape: str, colour: str, others: list[SceneObject], width: int, height: int, rng: Random
 ) -> SceneObject | None:
+    """An object that does not touch the others, or None if no free place was found."""
     shorter = min(width, height)
     radius = shorter * rng.uniform(*RADIUS)
     tilt = 0.0 if shape == "circle" else rng.uniform(-TILT_DEGREES, TILT_DEGREES)
@@ -191,10 +198,11 @@ def _random_object(
     for _ in range(12):
         x, y = rng.uniform(edge, width - edge), rng.uniform(edge, height - edge)
         if all(math.hypot(x - o.x, y - o.y) > edge + o.radius for o in others):
-            return SceneObject(shape, colour, _jittered(COLOURS[colour], rng), x, y, radius, tilt)
+            return SceneObject(shape, colour, jittered(COLOURS[colour], rng), x, y, radius, tilt)
     return None
 
 
-def _jittered(rgb: Rgb, rng: Random) -> Rgb:
+def jittered(rgb: Rgb, rng: Random) -> Rgb:
+    """The colour with small random changes."""
     red, green, blue = (min(255, max(0, c + rng.randint(-JITTER, JITTER))) for c in rgb)
     return red, green, blue

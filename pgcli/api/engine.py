@@ -44,7 +44,8 @@ def load(
         model: A folder, a name on the Hub, `demo` or `demo-towers`.
         revision: A branch, tag or commit on the Hub.
         adapter: A LoRA adapter to merge into the model: a folder or a name on the Hub.
-        mask_decoder: The file of weights that turn mask codes into pixels.
+        mask_decoder: The file of weights that turn mask codes into pixels; by default the model's
+            own `mask_decoder.safetensors`, if its folder has one.
         device: auto, cpu, cuda, cuda:N or mps.
         dtype: auto, bfloat16 or float32.
         batch_size: Rows in one batch; by default as many as fit into memory.

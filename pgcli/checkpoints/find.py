@@ -18,6 +18,8 @@ DEMO, DEMO_TOWERS = "demo", "demo-towers"
 BUILTIN = Path(__file__).parent.parent / "builtin"
 BUILTIN_TOWERS = Path(__file__).parent.parent / "builtin_towers"
 DIGEST_LENGTH = 12
+#: The mask decoder of a model, in its folder.
+MASK_DECODER = "mask_decoder.safetensors"
 #: Downloads the mask decoder that PaliGemma was trained with.
 FETCH_DECODER = "curl -O https://storage.googleapis.com/big_vision/paligemma/vae-oid.npz"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -68,6 +70,12 @@ def find(
 def builtin_models() -> dict[str, Path]:
     """The folders of the built-in models by their names."""
     return {DEMO: BUILTIN, DEMO_TOWERS: BUILTIN_TOWERS}
+
+
+def own_mask_decoder(folder: Path) -> Path | None:
+    """The file of the mask decoder that a model brings, as `demo` does; None if it has none."""
+    file = folder / MASK_DECODER
+    return file if file.is_file() else None
 
 
 def find_local(name: str, revision: str | None = None) -> Checkpoint | None:

@@ -8,7 +8,7 @@ import torch
 
 from pgcli.checkpoints import adapters, mask_decoder, weights
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.find import Checkpoint, own_mask_decoder
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
@@ -42,11 +42,11 @@ def load(
 ) -> InferenceEngine:
     """An engine for the checkpoint; `batch_size` None is computed from free memory.
 
-    An adapter is merged into the weights; `masks` is the file of the decoder that turns mask
-    codes into pixels; `quantize` may be "int8" on a CPU. An automatic batch size is computed for
-    answers of `max_new_tokens` until a question is asked. Raises InvalidCheckpoint for files that
-    are damaged or unsupported, NoUsableDevice if the device is missing, too small or cannot
-    quantize, and UsageError for unknown names.
+    An adapter is merged into the weights; `masks` is the file of the decoder that turns mask codes
+    into pixels, by default the one in the checkpoint's folder; `quantize` may be "int8" on a CPU.
+    An automatic batch size is computed for answers of `max_new_tokens` until a question is asked.
+    Raises InvalidCheckpoint for files that are damaged or unsupported, NoUsableDevice if the device
+    is missing, too small or cannot quantize, and UsageError for unknown names.
     """
     folder = checkpoint.folder
     chosen_device = choose_device(device)
@@ -56,6 +56,7 @@ def load(
     preprocessing = read_preprocessing(folder, config.vision.resolution)
     check_quantization(quantize, chosen_device, chosen_dtype)
     check_fits(parameters(config), chosen_dtype, chosen_device, quantize)
+    masks = masks or own_mask_decoder(folder)
     decoder = None if masks is None else mask_decoder.load(masks, device=chosen_device)
     name = str(chosen_dtype).removeprefix("torch.")
     with memory_named(f"the weights in {name}", SMALLER_MODEL):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -12,17 +11,21 @@ import torch
 
 from examples.demo_model.dataset import SceneDataset
 from examples.demo_model.init import init_weights
-from examples.demo_model.optimizer import Schedule
+from examples.demo_model.mask_autoencoder import MaskAutoencoder, MaskTask, load_autoencoder
 from examples.demo_model.patch_targets import patch_targets
 from examples.demo_model.scenes import BACKGROUNDS, COLOURS, SHAPES, VALIDATION_SEEDS, Scene
-from examples.demo_model.trainer import Phase, Trainer, exact_match_by_kind
-from pgcli.checkpoints import weights
+from examples.demo_model.task import PATCH_HEAD, DemoLearner, DrawingsTask, examples_right
+from examples.demo_model.training_examples import mask_codes
+from examples.demo_model.words import LETTERS, Word
+from pgcli.checkpoints import mask_decoder, weights
 from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.find import own_mask_decoder
 from pgcli.checkpoints.save import save
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.packing import IGNORE_INDEX
+from pgcli.training.trainer import Trainer, TrainerOptions
 from tests.support.tiny import PATCH, RESOLUTION, tokenizer_into
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +49,16 @@ def model(vocabulary: Tokenizer) -> PaliGemma:
     return model
 
 
-def scene_dataset(vocabulary: Tokenizer, max_examples: int) -> SceneDataset:
+CODES = {
+    (shape, step): "".join(f"<seg{SHAPES.index(shape):03d}>" for _ in range(16))
+    for shape in SHAPES
+    for step in range(-48, 49)
+}
+
+
+def scene_dataset(
+    vocabulary: Tokenizer, max_examples: int, scene_rates: tuple[int, int, int] = (1, 0, 0)
+) -> SceneDataset:
     return SceneDataset(
         vocabulary=vocabulary,
         eos=EOS,
@@ -55,7 +67,9 @@ def scene_dataset(vocabulary: Tokenizer, max_examples: int) -> SceneDataset:
         patches_per_side=PATCHES_PER_SIDE,
         batch_size=4,
         max_examples=max_examples,
-        text_slots=64,
+        text_slots=128,
+        scene_rates=scene_rates,
+        codes=CODES,
     )
 
 
@@ -67,19 +81,22 @@ def test_a_batch_follows_from_its_index(vocabulary: Tokenizer) -> None:
     assert not torch.equal(one.pixels_BRRC, other.pixels_BRRC)
 
 
-def test_shared_rows_start_with_a_caption_and_a_detection(vocabulary: Tokenizer) -> None:
-    for kinds in scene_dataset(vocabulary, 9)[0].kinds:
-        assert kinds[:2] == ("caption", "detect")
+def test_rows_have_captions_detections_masks_and_words(vocabulary: Tokenizer) -> None:
+    rows = [kinds for index in range(8) for kinds in scene_dataset(vocabulary, 16)[index].kinds]
+    assert all({"caption", "detect"} < set(kinds) for kinds in rows)
+    assert 0.3 < sum(kinds[0] == "segment" for kinds in rows) / len(rows) < 0.7
+    lettered = scene_dataset(vocabulary, 16, (0, 1, 0))
+    assert {kinds[0] for index in range(8) for kinds in lettered[index].kinds} == {"ocr"}
     assert {len(kinds) for kinds in scene_dataset(vocabulary, 1)[0].kinds} == {1}
 
 
-def test_short_answers_weigh_more_than_words_of_captions(vocabulary: Tokenizer) -> None:
+def test_first_tokens_of_answers_weigh_more_than_words_of_captions(vocabulary: Tokenizer) -> None:
     batch = scene_dataset(vocabulary, 9)[0]
     for row, kinds in enumerate(batch.kinds):
         for number, kind in enumerate(kinds, 1):
             mine = (batch.row.example_T[row] == number) & (batch.row.target_T[row] != IGNORE_INDEX)
             first, *later = batch.row.weight_T[row][mine].tolist()
-            assert first == (1.0 if kind in ("caption", "detect") else 4.0)
+            assert first == (1.0 if kind == "caption" else 4.0)
             assert set(later) <= {1.0}
 
 
@@ -105,13 +122,13 @@ def test_patch_targets_describe_the_object_at_the_centre() -> None:
             assert targets.side_P4[patch] == pytest.approx(sides, abs=1e-6)
 
 
-def test_the_learning_rate_rises_stays_and_falls() -> None:
-    schedule = Schedule(steps=100, warmup=10, decay=50, rate=1.0)
-    rates = [schedule.at(step) for step in range(101)]
-    assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
-    assert set(rates[10:51]) == {1.0}
-    assert rates[75] == pytest.approx(0.5)
-    assert rates[100] == 0
+def test_patch_targets_have_the_letters_of_each_patch() -> None:
+    word = Word("IT", "DejaVuSans", 100.0, (0, 0, 0), 50.0, 300.0)
+    scene = Scene(0, 400, 400, "white", (247, 247, 247), (), (word,))
+    letter = patch_targets(scene, 8).letter_P3.reshape(8, 24)
+    assert set(letter.nonzero()[0]) == {5}  # 227 to 300 pixels, in patches of 50
+    i, t = (LETTERS.index(one) + 1 for one in "IT")
+    assert letter[5].tolist() == [0] * 3 + [i, i] + [t] * 3 + [0] * 16
 
 
 def trainer(vocabulary: Tokenizer, folder: Path) -> Trainer:
@@ -119,61 +136,61 @@ def trainer(vocabulary: Tokenizer, folder: Path) -> Trainer:
     decoder = DecoderConfig(32, 2, 64, 2, 1, 16, vocabulary.size)
     model = PaliGemma(PaliGemmaConfig(vision, decoder, image_token_id=vocabulary.size - 1))
     init_weights(model, seed=1)
-    phases = [
-        Phase("vision", 2, scene_dataset(vocabulary, 0), has_text=False),
-        Phase("packed", 2, scene_dataset(vocabulary, 9)),
-        Phase("single", 2, scene_dataset(vocabulary, 1)),
-    ]
-    return Trainer(model, phases, Schedule(6, 2, 3, 1e-3), folder)
+    tokenizer_into(folder)
+    data = scene_dataset(vocabulary, 9, (1, 1, 0))
+    task = DrawingsTask(DemoLearner(model), data, data, folder)
+    return Trainer(task, TrainerOptions(steps=4, learning_rate=1e-3, warmup=2), folder, folder)
 
 
-def test_a_run_resumed_at_every_step_has_the_same_weights(
+def test_a_run_resumed_at_every_step_writes_the_same_bytes(
     vocabulary: Tokenizer, tmp_path: Path
 ) -> None:
-    options = {"workers": 0, "save_every": 100, "log_every": 1}
-    unbroken = trainer(vocabulary, tmp_path / "unbroken")
-    assert unbroken.train(minutes=math.inf, **options)
-    for step in range(1, 7):
+    assert trainer(vocabulary, tmp_path / "unbroken").run()
+    for step in range(1, 5):
         resumed = trainer(vocabulary, tmp_path / "resumed")
-        assert resumed.train(minutes=0, **options) is (step == 6)
-    for name, weight in unbroken.model.state_dict().items():
-        torch.testing.assert_close(weight, resumed.model.state_dict()[name], rtol=0, atol=0)
-    logs = [
-        (tmp_path / run / "log.jsonl").read_text().splitlines() for run in ("unbroken", "resumed")
-    ]
-    assert [line.split(', "seconds"')[0] for line in logs[0]] == [
-        line.split(', "seconds"')[0] for line in logs[1]
-    ]
+        assert resumed.run(should_stop=lambda: True) is (step == 4)
+    for file in ("model.safetensors", PATCH_HEAD):
+        one, other = (tmp_path / run / file for run in ("unbroken", "resumed"))
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_mask_codes_are_decoded_by_the_file_that_is_saved(tmp_path: Path) -> None:
+    task = MaskTask(MaskAutoencoder(), 2)
+    assert Trainer(task, TrainerOptions(steps=2, learning_rate=1e-3), tmp_path, tmp_path).run()
+    codes = mask_codes(load_autoencoder(tmp_path))
+    assert len(codes[("star", -48)].split("><")) == 16
+    decoder = mask_decoder.load(own_mask_decoder(tmp_path) or tmp_path)
+    stored = task.model.masks.codebook.to(torch.bfloat16).to(torch.float64)
+    assert torch.equal(decoder.codebook, stored)
 
 
 @pytest.mark.slow
-def test_the_command_trains_resumes_and_saves_a_checkpoint(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "examples.demo_model", "--out", str(tmp_path)]
-    command += ["--vision-steps", "1", "--packed-steps", "1", "--single-steps", "1"]
-    command += ["--batch-size", "2", "--workers", "0", "--device", "cpu"]
-    for step in (1, 2, 3):
-        run = subprocess.run(
-            [*command, "--minutes", "0"], cwd=ROOT, capture_output=True, text=True, timeout=300
-        )
-        complete = step == 3
-        assert run.returncode == (0 if complete else 1), run.stderr
-        assert complete or f"is at step {step} of 3; rerun the command to resume" in run.stderr
-    logged = (tmp_path / "log.jsonl").read_text().splitlines()
-    assert len(logged) == 1  # every 50th step is logged
-    config = read_config(tmp_path)
-    model = weights.load(tmp_path, config, dtype=torch.float32)
+def test_the_commands_train_resume_and_save_a_checkpoint(tmp_path: Path) -> None:
+    def run(phase: str, *options: str, minutes: str = "60") -> int:
+        command = [sys.executable, "-m", "examples.demo_model", phase, *options]
+        command += ["--out", str(tmp_path / phase), "--masks", str(tmp_path / "masks")]
+        command += ["--batch-size", "2", "--workers", "0", "--minutes", minutes]
+        return subprocess.run(command, cwd=ROOT, timeout=300, check=False).returncode
+
+    assert run("masks", "--steps", "1") == 0
+    assert run("vision", "--steps", "2", minutes="0") == 1  # to be resumed
+    assert run("vision", "--steps", "2") == 0
+    assert run("packed", "--steps", "1", "--start", str(tmp_path / "vision")) == 0
+    assert run("single", "--steps", "1", "--start", str(tmp_path / "packed")) == 0
+    model = weights.load(
+        tmp_path / "single", read_config(tmp_path / "single"), dtype=torch.bfloat16
+    )
     assert all(weight.isfinite().all() for weight in model.state_dict().values())
 
 
-def test_exact_match_counts_examples_with_every_token_right(vocabulary: Tokenizer) -> None:
+def test_examples_are_right_if_every_token_is(vocabulary: Tokenizer) -> None:
     batch = scene_dataset(vocabulary, 3)[0]
     targets = batch.row.target_T[batch.row.target_T != IGNORE_INDEX]
     logits = torch.nn.functional.one_hot(targets, vocabulary.size).float()
-    assert set(exact_match_by_kind(batch, logits).values()) == {1.0}
-    first_kind = batch.kinds[0][0]
+    assert {is_right for _, is_right in examples_right(batch, logits)} == {True}
     logits[0] = 0
     logits[0, 5] = 1
-    assert exact_match_by_kind(batch, logits)[first_kind] < 1
+    assert [is_right for _, is_right in examples_right(batch, logits)].count(False) == 1
 
 
 def test_saved_models_load_here_and_in_transformers(

@@ -29,7 +29,8 @@ def segment(
             "Model",
             "--mask-decoder",
             metavar="FILE",
-            help="Weights that turn mask codes into pixels: big_vision's vae-oid.npz.",
+            help="Weights that turn mask codes into pixels: big_vision's vae-oid.npz. "
+            "By default the model's own, as demo has.",
         ),
     ] = None,
     min_score: MinScore = None,

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.find import DEMO, FETCH_DECODER, Checkpoint, folder_of
+from pgcli.checkpoints.find import (
+    DEMO,
+    FETCH_DECODER,
+    Checkpoint,
+    folder_of,
+    own_mask_decoder,
+)
 from pgcli.checkpoints.model_description import read_kind
 from pgcli.cli.job.file_settings import file_settings
 from pgcli.cli.options import AnsweringOptions, ModelOptions
@@ -96,12 +102,17 @@ class AnsweringTask:
             yield "--top-p and --top-k change nothing without a --temperature", ""
         if self.question.has_choices and (sampling.temperature or sampling.max_new_tokens):
             yield "--temperature and --max-new-tokens change nothing where answers are choices", ""
-        if self.question.task == "segment" and self.mask_decoder is None:
+        if self.question.task == "segment" and not self._has_mask_decoder(options):
             yield (
                 "masks stay codes, as no decoder is named: --mask-decoder FILE turns them into "
                 "pixels",
                 f"the decoder that PaliGemma was trained with: {FETCH_DECODER}",
             )
+
+    def _has_mask_decoder(self, options: ModelOptions) -> bool:
+        folder = folder_of(options.model or DEMO)
+        is_own = folder is not None and own_mask_decoder(folder) is not None
+        return self.mask_decoder is not None or is_own
 
     def load(
         self, checkpoint: Checkpoint, adapter: Checkpoint | None, options: ModelOptions

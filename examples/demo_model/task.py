@@ -1,0 +1,154 @@
+"""The training task of the built-in model: drawings with their examples and patch targets.
+
+B rows · P patches · M answer tokens · V vocabulary
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from examples.demo_model.dataset import Batch, SceneDataset, load_batches
+from examples.demo_model.patch_targets import PatchHead
+from pgcli.checkpoints.save import save
+from pgcli.model.kv_cache import AttentionMasks
+from pgcli.model.paligemma import PaliGemma
+from pgcli.model.siglip import normalize_pixels
+from pgcli.training.losses import prefix_lm_loss
+from pgcli.training.packing import IGNORE_INDEX, packed_positions, packed_prefix_lm_mask
+
+HALF = torch.tensor(0.5)  # PaliGemma's mean and standard deviation of every channel
+EVAL_BATCHES = range(8)
+PATCH_HEAD = "patch_head.safetensors"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json")
+
+
+class DemoLearner(nn.Module):
+    """The model, and the head that is trained with it and not shipped."""
+
+    def __init__(self, paligemma: PaliGemma):
+        super().__init__()
+        self.paligemma = paligemma
+        self.head = PatchHead(paligemma.config.decoder.width)
+
+    def load_head(self, folder: Path) -> None:
+        """Go on with the head of an earlier run, if the folder has one."""
+        if (folder / PATCH_HEAD).exists():
+            self.head.load_state_dict(load_file(folder / PATCH_HEAD))
+
+
+@dataclass
+class DrawingsTask:
+    """Learns to answer about drawings.
+
+    Without `has_text`, only the vision tower is trained, on patch targets. With
+    `training.max_examples` of 1 the mask is PaliGemma's own; with more, examples share an image.
+    `tokenizer` is the folder whose tokenizer is saved with the model, in `dtype`.
+    """
+
+    model: DemoLearner
+    training: SceneDataset
+    validation: SceneDataset
+    tokenizer: Path
+    has_text: bool = True
+    patch_weight: float = 1.0
+    dtype: torch.dtype = torch.float32
+    workers: int = 0
+
+    def batches(self, first: int, stop: int) -> Generator[Batch]:
+        yield from load_batches(self.training, range(first, stop), workers=self.workers)
+
+    def weight(self, batch: Batch) -> float:
+        return len(batch.pixels_BRRC)
+
+    def backward(self, batch: Batch, total: float) -> Mapping[str, float]:
+        loss, found, _ = self._loss(batch)
+        loss = loss * (self.weight(batch) / total)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return {"loss": loss.item(), **found, "rows": len(batch.pixels_BRRC)}
+
+    def evaluate(self) -> Mapping[str, float]:
+        """The loss, and the share of examples of each kind whose every token is predicted."""
+        losses, patches = [], []
+        right: dict[str, list[bool]] = defaultdict(list)
+        for index in EVAL_BATCHES:
+            batch = self.validation[index]
+            loss, found, logits_MV = self._loss(batch)
+            losses.append(loss)
+            patches.append(found["patches"])
+            if logits_MV is not None:
+                for kind, is_right in examples_right(batch, logits_MV):
+                    right[kind].append(is_right)
+        return {
+            "loss": torch.stack(losses).mean().item(),
+            "patches": sum(patches) / len(patches),
+            **{kind: sum(of_kind) / len(of_kind) for kind, of_kind in sorted(right.items())},
+        }
+
+    def rank(self, found: Mapping[str, float]) -> tuple[float, ...]:
+        return (-found["loss"],)
+
+    def save(self, folder: Path) -> None:
+        save(self.model.paligemma, folder, dtype=self.dtype)
+        for name in TOKENIZER_FILES if folder != self.tokenizer else ():
+            shutil.copyfile(self.tokenizer / name, folder / name)
+        save_file(self.model.head.state_dict(), folder / PATCH_HEAD)
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, dict[str, float], Tensor | None]:
+        """The loss, its metrics, and the logits (M, V) of the answers' tokens; in bfloat16."""
+        with torch.autocast("cpu", torch.bfloat16):
+            pixels = normalize_pixels(batch.pixels_BRRC, HALF, HALF, torch.float32)
+            patch_BPD = self.model.paligemma.encode(pixels)
+            patch_loss, right = self.model.head.loss(patch_BPD, batch.targets)
+            found = {"patches": right.item()}
+            if not self.has_text:
+                return patch_loss, found, None
+            is_single = self.training.max_examples == 1
+            logits_MV = answer_logits(
+                self.model.paligemma, patch_BPD, batch, image_attends_to_prompt=is_single
+            )
+            is_answer_BT = batch.row.target_T != IGNORE_INDEX
+            targets, weights = batch.row.target_T[is_answer_BT], batch.row.weight_T[is_answer_BT]
+            locations = self.training.vocabulary.locations
+            answer_loss = prefix_lm_loss(logits_MV, targets, weights, locations)
+        found["answer_loss"] = answer_loss.item()
+        return self.patch_weight * patch_loss + answer_loss, found, logits_MV
+
+
+def answer_logits(
+    model: PaliGemma, patch_BPD: Tensor, batch: Batch, *, image_attends_to_prompt: bool
+) -> Tensor:
+    """Logits (M, V) of every answer token of a batch, row by row."""
+    row, patches = batch.row, patch_BPD.shape[1]
+    mask = packed_prefix_lm_mask(
+        row.example_T,
+        row.is_prefix_T,
+        patches=patches,
+        image_attends_to_prompt=image_attends_to_prompt,
+    )
+    positions = packed_positions(row.position_T, patches=patches)
+    hidden_BTD = model(patch_BPD, row.token_T, positions, AttentionMasks(mask, mask))
+    return model.decoder.logits(hidden_BTD[row.target_T != IGNORE_INDEX])
+
+
+def examples_right(batch: Batch, logits_MV: Tensor) -> Generator[tuple[str, bool]]:
+    """The kind of each example, and whether its every token is predicted.
+
+    Such an example is what greedy decoding answers, so the share of them is the exact-match rate
+    without decoding.
+    """
+    row = batch.row
+    is_wrong_BT = torch.zeros_like(row.is_prefix_T)
+    is_answer_BT = row.target_T != IGNORE_INDEX
+    is_wrong_BT[is_answer_BT] = logits_MV.argmax(-1) != row.target_T[is_answer_BT]
+    for row_index, kinds in enumerate(batch.kinds):
+        for number, kind in enumerate(kinds, 1):
+            is_example_T = row.example_T[row_index] == number
+            yield kind, not bool(is_wrong_BT[row_index][is_example_T].any())
