@@ -1,0 +1,295 @@
+"""Measures an update of LoRA beside transformers with PEFT: seconds and peak memory.
+
+    python benchmarks/lora_step.py --folder runs/3b                    # 3b, random bfloat16 weights
+    python benchmarks/lora_step.py --folder runs/small --size small    # seconds, for a first look
+
+The checkpoint is written unless it exists. Each side is a process of its own, in the order A B B A:
+pgcli with `answer_loss` and adapters, transformers with PEFT. Both train the same adapters (rank 8,
+float32, which the first process writes) over frozen weights, on the same rows: noise as images,
+random prompts, answers of two lengths. An update is the vision tower, the decoder, the loss of the
+answers' tokens, the backward pass, clipping and AdamW; gradient checkpointing is on for both, or
+off with --no-checkpointing.
+
+Prints one JSON object: for each side the median and the fastest time of an update after the first
+one, wall and processor time, the peak of resident memory, and the losses, which are equal but for
+rounding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+SIDES = ("pgcli", "transformers", "transformers", "pgcli")
+LEARNING_RATE, MAX_NORM = 1e-4, 1.0
+PROMPT_TOKENS, ANSWER_TOKENS = 8, (16, 24)  # answers of the even and the odd rows
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of an update: pixels (B, C, R, R), prompts with newline, answers with stop token."""
+
+    pixels: Any
+    prompts: list[list[int]]
+    answers: list[list[int]]
+
+    @classmethod
+    def random(cls, rows: int, resolution: int, newline: int) -> Rows:
+        import torch
+
+        numbers = np.random.default_rng(0)
+        prompts = [
+            [2, *numbers.integers(10, 200, PROMPT_TOKENS).tolist(), newline] for _ in range(rows)
+        ]
+        answers = [
+            [*numbers.integers(10, 200, ANSWER_TOKENS[row % 2]).tolist(), 1] for row in range(rows)
+        ]
+        pixels = numbers.standard_normal((rows, 3, resolution, resolution), dtype=np.float32)
+        return cls(torch.from_numpy(pixels), prompts, answers)
+
+
+def main() -> None:
+    options = _options()
+    if options.side:
+        json.dump(measured(options), sys.stdout)
+        return
+    if not (options.folder / "config.json").exists():
+        make(options)
+    runs: dict[str, list[dict[str, Any]]] = {"pgcli": [], "transformers": []}
+    for side in SIDES[: 2 * options.rounds]:
+        process = subprocess.run(
+            [sys.executable, "-m", "benchmarks.lora_step", *sys.argv[1:], "--side", side],
+            stdout=subprocess.PIPE,
+            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+            cwd=ROOT,
+            check=True,
+        )
+        runs[side].append(json.loads(process.stdout))
+    report = {side: summary(found) for side, found in runs.items()}
+    mine, theirs = report["pgcli"], report["transformers"]
+    for name in ("seconds", "processor_seconds", "peak_gb"):
+        report[f"ratio_of_{name}"] = round(theirs[name] / mine[name], 2)
+    sys.stdout.write(json.dumps(report, indent=2) + "\n")
+
+
+def make(options: argparse.Namespace) -> None:
+    """Write a checkpoint with random weights."""
+    from benchmarks.full_size import make as make_full
+    from tests.support.tiny import checkpoint_into
+
+    if options.size == "small":
+        options.folder.mkdir(parents=True)
+        checkpoint_into(options.folder, generation=options.generation)
+    else:
+        make_full(options.folder, options.generation, 224)
+
+
+def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """One side's runs: the updates of all of them, without the first of each."""
+    seconds = [one for run in found for one in run["seconds"][1:]]
+    processor = [one for run in found for one in run["processor_seconds"][1:]]
+    return {
+        "seconds": round(median(seconds), 3),
+        "fastest_seconds": round(min(seconds), 3),
+        "processor_seconds": round(median(processor), 3),
+        "peak_gb": round(median(run["peak_gb"] for run in found), 3),
+        "peak_gb_of_updates": round(median(run["peak_gb_of_updates"] for run in found), 3),
+        "losses": found[0]["losses"],
+    }
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """The times and the memory of some updates by one side, in this process."""
+    import torch
+
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    step = (pgcli_step if options.side == "pgcli" else transformers_step)(options)
+    loaded = peak()
+    release_freed_memory()
+    reset_peak()
+    seconds, processor, losses = [], [], []
+    for _ in range(options.steps + 1):
+        began, began_processor = perf_counter(), process_time()
+        losses.append(step())
+        seconds.append(perf_counter() - began)
+        processor.append(process_time() - began_processor)
+    return {
+        "seconds": seconds,
+        "processor_seconds": processor,
+        "peak_gb": max(loaded, peak()) / 1e9,
+        "peak_gb_of_updates": peak() / 1e9,
+        "losses": losses,
+    }
+
+
+def pgcli_step(options: argparse.Namespace) -> Callable[[], float]:
+    """The update as `pgcli train --method lora` makes it; its loss."""
+    import torch
+
+    from pgcli.checkpoints import weights
+    from pgcli.checkpoints.config import read_config
+    from pgcli.training.answer_loss import AnswerTokens, answer_loss
+    from pgcli.training.lora import LoraSettings, add_lora, save_adapter
+    from pgcli.training.optimizer import make_optimizer
+    from pgcli.training.packing import TokenizedExample
+
+    config = read_config(options.folder)
+    dtype = getattr(torch, options.dtype)
+    model = weights.load(options.folder, config, dtype=dtype)
+    settings = LoraSettings(targets=options.targets)
+    add_lora(model, settings, seed=0)
+    save_adapter(model, settings, options.folder / "adapter", base_model=str(options.folder))
+    model.decoder.gradient_checkpointing = options.checkpointing
+    rows = Rows.random(options.rows, config.vision.resolution, NEWLINE)
+    examples = [
+        TokenizedExample(prompt, answer)
+        for prompt, answer in zip(rows.prompts, rows.answers, strict=True)
+    ]
+    optimizer = make_optimizer(model, weight_decay=0.0, betas=(0.9, 0.999))
+    trained = [one for one in model.parameters() if one.requires_grad]
+    total = sum(map(len, rows.answers))
+
+    def step() -> float:
+        model.train()
+        found = 0.0
+        for start in range(0, options.rows, options.micro_batch):
+            part = slice(start, start + options.micro_batch)
+            tokens = AnswerTokens.of(
+                examples[part],
+                patches=config.image_tokens,
+                window=config.decoder.sliding_window,
+                device=torch.device("cpu"),
+            )
+            loss = answer_loss(
+                model,
+                model.encode(rows.pixels[part].to(dtype)),
+                tokens,
+                loss_mean="token",
+                keep_softcap=True,
+            )
+            (loss / total).backward()
+            found += loss.item() / total
+        update(optimizer, trained)
+        return found
+
+    return step
+
+
+def transformers_step(options: argparse.Namespace) -> Callable[[], float]:
+    """The same update by transformers' model with PEFT's adapters; its loss."""
+    import peft
+    import torch
+    import transformers
+
+    dtype = getattr(torch, options.dtype)
+    base = transformers.PaliGemmaForConditionalGeneration.from_pretrained(
+        options.folder, dtype=dtype
+    )
+    if options.checkpointing:
+        base.gradient_checkpointing_enable({"use_reentrant": False})
+    config = base.config
+    model = peft.PeftModel.from_pretrained(base, options.folder / "adapter", is_trainable=True)
+    patches = config.text_config.num_image_tokens or config.vision_config.num_image_tokens
+    rows = Rows.random(options.rows, config.vision_config.image_size, NEWLINE)
+    trained = [one for one in model.parameters() if one.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=0.0)
+    total = sum(map(len, rows.answers))
+
+    def inputs(part: slice) -> dict[str, Any]:
+        """As the processor makes them of a prefix and a suffix, padded on the right."""
+        both = [*zip(rows.prompts[part], rows.answers[part], strict=True)]
+        length = max(len(prompt) + len(answer) for prompt, answer in both)
+        columns: dict[str, list[list[int]]] = {
+            name: [] for name in ("input_ids", "token_type_ids", "labels", "attention_mask")
+        }
+        for prompt, answer in both:
+            prefix = [config.image_token_index] * patches + prompt
+            pad = [0] * (length - len(prompt) - len(answer))
+            columns["input_ids"].append(prefix + answer + pad)
+            columns["token_type_ids"].append([0] * len(prefix) + [1] * len(answer) + pad)
+            columns["labels"].append([-100] * len(prefix) + answer + [-100] * len(pad))
+            columns["attention_mask"].append([1] * (len(prefix) + len(answer)) + pad)
+        return {name: torch.tensor(values) for name, values in columns.items()}
+
+    def step() -> float:
+        model.train()
+        found = 0.0
+        for start in range(0, options.rows, options.micro_batch):
+            part = slice(start, start + options.micro_batch)
+            out = model(
+                **inputs(part), pixel_values=rows.pixels[part].to(dtype), num_items_in_batch=total
+            )
+            out.loss.backward()
+            found += out.loss.item()
+        update(optimizer, trained)
+        return found
+
+    return step
+
+
+def update(optimizer: Any, trained: list[Any]) -> None:
+    """Clip the gradients and update the weights."""
+    import torch
+
+    for group in optimizer.param_groups:
+        group["lr"] = LEARNING_RATE
+    torch.nn.utils.clip_grad_norm_(trained, MAX_NORM)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+NEWLINE = 108
+
+
+def peak() -> int:
+    """The most memory that this process has had resident since the last reset, in bytes."""
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) * 1024
+
+
+def reset_peak() -> None:
+    """Count the peak of resident memory from here on."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def release_freed_memory() -> None:
+    """Return what was freed to the operating system."""
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--folder", type=Path, required=True, help="the checkpoint's folder")
+    parser.add_argument("--size", choices=("3b", "small"), default="3b")
+    parser.add_argument("--generation", type=int, choices=(1, 2), default=1)
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--targets", default="attention")
+    parser.add_argument("--rows", type=int, default=1, help="of an update")
+    parser.add_argument("--micro-batch", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=2, help="after the first one, of each run")
+    parser.add_argument("--rounds", type=int, choices=(1, 2), default=2, help="A B, or A B B A")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--no-checkpointing", dest="checkpointing", action="store_false")
+    parser.add_argument("--side", choices=("pgcli", "transformers"), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
